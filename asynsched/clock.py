@@ -1,0 +1,66 @@
+"""Time, injected: the one module that reads the system's clock, and the one that draws random numbers."""
+
+import os
+import random
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+import anyio
+
+
+class Clock(Protocol):
+    """What every part of the scheduler uses to know the time, and to wait."""
+
+    def now(self) -> datetime:
+        """Return the current instant, aware, in UTC."""
+        ...
+
+    def monotonic(self) -> float:
+        """Return seconds that never go back, from an arbitrary origin."""
+        ...
+
+    def boottime(self) -> float:
+        """Return seconds since the machine started, suspension included: what leases are measured in."""
+        ...
+
+    async def wait(self, event: anyio.Event, at_most: timedelta | None = None) -> bool:
+        """Wait until the event is set (True), or that long (False)."""
+        ...
+
+    async def sleep(self, duration: timedelta) -> None:
+        """Wait that long."""
+        ...
+
+
+class SystemClock:
+    """The machine's own clock."""
+
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def boottime(self) -> float:
+        if hasattr(time, "CLOCK_BOOTTIME"):
+            return time.clock_gettime(time.CLOCK_BOOTTIME)
+        return time.monotonic()
+
+    async def wait(self, event: anyio.Event, at_most: timedelta | None = None) -> bool:
+        with anyio.move_on_after(None if at_most is None else max(0.0, at_most.total_seconds())):
+            await event.wait()
+        return event.is_set()
+
+    async def sleep(self, duration: timedelta) -> None:
+        await anyio.sleep(max(0.0, duration.total_seconds()))
+
+
+def new_token() -> str:
+    """Return a new random identifier: 128 bits, hexadecimal."""
+    return os.urandom(16).hex()
+
+
+def jitter(at_most: timedelta) -> timedelta:
+    """Return a random length between nothing and `at_most`."""
+    return at_most * random.random()  # noqa: S311 - spreads retries, guards nothing

@@ -1,0 +1,125 @@
+"""Every error that asynsched raises on purpose: who is at fault, and what the caller does.
+
+AsynschedError
+├── SettingsError                  the configuration: refuse to start
+├── DagError                       the author's mistake: record it, go on
+│   ├── DagImportError
+│   ├── DagCycleError
+│   ├── TimetableError
+│   └── SerializationError
+├── SandboxError                   a parser timed out or died: record it, go on
+│   ├── ParseTimeout
+│   └── ParseCrashed
+├── StoreError
+│   ├── StoreUnavailable           transient: back off, try again
+│   ├── StoreVersionError          the database is of another version: refuse to start
+│   ├── StaleState                 the row has changed: read again, decide again
+│   ├── AlreadyExists              the key is taken: tell the user
+│   └── NotFound (LookupError)     tell the user, with the nearest names
+├── ExecutorError
+│   └── LaunchFailed               the task instance fails or retries
+├── HomeInUse                      another scheduler holds the home: refuse to start
+└── InvalidTransition              our bug: let it stop serve()
+"""
+
+
+class AsynschedError(Exception):
+    """Base of every error that asynsched raises on purpose."""
+
+
+class SettingsError(AsynschedError):
+    """A setting is wrong. The message names the option and where it was set."""
+
+
+class DagError(AsynschedError):
+    """A DAG file's author made a mistake. The message says which and what to do."""
+
+
+class DagImportError(DagError):
+    """A DAG file cannot be imported."""
+
+
+class DagCycleError(DagError):
+    """The tasks of a DAG depend on one another in a circle."""
+
+
+class TimetableError(DagError):
+    """A schedule is invalid, or has no future run."""
+
+
+class SerializationError(DagError):
+    """A DAG cannot be written as, or read from, the serialized form."""
+
+
+class SandboxError(AsynschedError):
+    """A parse ended without a result."""
+
+
+class ParseTimeout(SandboxError):
+    """A parse took longer than it may."""
+
+    def __init__(self, path: str, timeout_seconds: float) -> None:
+        super().__init__(f"{path}: parsing took longer than {timeout_seconds:g} s")
+        self.path = path
+        self.timeout_seconds = timeout_seconds
+
+
+class ParseCrashed(SandboxError):
+    """A parse process died."""
+
+    def __init__(self, path: str, how: str) -> None:
+        super().__init__(f"{path}: the parse process {how}")
+        self.path = path
+        self.how = how
+
+
+class StoreError(AsynschedError):
+    """The database refused or failed."""
+
+
+class StoreUnavailable(StoreError):
+    """The database cannot be reached at the moment. Back off and try again."""
+
+
+class StoreVersionError(StoreError):
+    """The database has a schema that this version of asynsched does not know."""
+
+
+class StaleState(StoreError):
+    """A guarded update found its row changed by somebody else."""
+
+
+class AlreadyExists(StoreError):
+    """A row with that key exists."""
+
+
+class NotFound(StoreError, LookupError):
+    """No such DAG, run, task, pool, variable or connection."""
+
+    def __init__(self, kind: str, name: str, near: tuple[str, ...] = ()) -> None:
+        hint = f" Did you mean {' or '.join(near)}?" if near else ""
+        super().__init__(f"There is no {kind} {name!r}.{hint}")
+        self.kind = kind
+        self.name = name
+        self.near = near
+
+
+class ExecutorError(AsynschedError):
+    """An executor failed."""
+
+
+class LaunchFailed(ExecutorError):
+    """An executor could not start a try."""
+
+
+class HomeInUse(AsynschedError):
+    """Another scheduler is serving this home."""
+
+
+class InvalidTransition(AsynschedError):
+    """A state change that the table in states.py does not have. This is a bug of asynsched."""
+
+    def __init__(self, what: str, before: object, after: object) -> None:
+        super().__init__(f"illegal change of a {what}: {before or 'no state'} -> {after or 'no state'}")
+        self.before = before
+        self.after = after

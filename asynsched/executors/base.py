@@ -1,0 +1,83 @@
+"""What an executor is: somewhere that tries run.
+
+To write one, subclass Executor in a package of yours, and name it as `--executor package.module:Class`.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from asynsched.clock import Clock
+from asynsched.settings import Settings
+from sandbox.protocol import Ended, Launch, Reply, Request, Started
+
+TryEvent = Started | Ended
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorContext:
+    """What an executor is given when it is made.
+
+    `report` takes the events of tries, in order, and never blocks: the scheduler keeps an Ended until it is stored,
+    then calls `acknowledge`. `answer` serves a Request of a try (XCom, variables, connections).
+    """
+
+    home: Path
+    settings: Settings
+    clock: Clock
+    scheduler_id: str
+    report: Callable[[TryEvent], None]
+    answer: Callable[[Request], Awaitable[Reply]]
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What an executor holds of earlier launches, found when it starts: `starting` and `running` tokens."""
+
+    starting: frozenset[str] = frozenset()
+    running: frozenset[str] = frozenset()
+
+
+class Executor(ABC):
+    """Runs tries. Every method is called from one task; none may block the event loop.
+
+    A try is named by its token. To launch a token twice starts it once. After `start`, every token that was ever
+    launched and not acknowledged is either in what `start` returned, or reported as Ended, or was lost.
+    """
+
+    def __init__(self, context: ExecutorContext) -> None:
+        self.context = context
+
+    @property
+    @abstractmethod
+    def parallelism(self) -> int:
+        """How many tries may be in it at once."""
+
+    @abstractmethod
+    async def start(self, lease_epoch: int) -> Held:
+        """Connect, and return what it holds of earlier launches. Unacknowledged ends are reported."""
+
+    @abstractmethod
+    async def launch(self, launches: Sequence[Launch]) -> None:
+        """Start these tries. A try that cannot be started is reported as Ended, with the cause `machine`."""
+
+    @abstractmethod
+    async def kill(self, token: str, reason: str) -> None:
+        """End a try; its end is reported as failed for `reason`. An unknown token is ignored."""
+
+    @abstractmethod
+    async def acknowledge(self, tokens: Sequence[str]) -> None:
+        """The ends of these tries are stored: forget them."""
+
+    async def renew_lease(self, valid_until: float) -> None:  # noqa: B027 - optional: not every executor outlives us
+        """The scheduler's lease holds until this CLOCK_BOOTTIME, in seconds. Called from the lease's thread."""
+
+    @abstractmethod
+    async def drain(self, deadline: datetime) -> None:
+        """Wait until no try is left, or until `deadline`; then end the rest, reported as interrupted."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Release everything. Leaves no process behind after `drain`; without it, tries may go on."""

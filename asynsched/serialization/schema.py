@@ -1,0 +1,169 @@
+"""The serialized form of a DAG file: what the sandbox writes and the scheduler reads.
+
+The one schema that crosses the border between user code and the scheduler. JSON, decoded strictly: a field that
+is missing, of the wrong type or out of bounds is an error of that file, and of nothing else. Lengths of time are
+seconds, instants are aware UTC.
+"""
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+
+SCHEMA_VERSION = 1
+"""Raised whenever an older reader could misread what a newer writer says."""
+
+MAX_ID_LENGTH = 250
+"""Longest dag_id, task_id or run_id (Airflow's limit)."""
+
+Id = Annotated[str, Meta(min_length=1, max_length=MAX_ID_LENGTH)]
+TriggerRuleName = Literal[
+    "all_success", "all_failed", "all_done", "all_done_min_one_success", "all_done_setup_success", "all_skipped",
+    "one_success", "one_failed", "one_done", "none_failed", "none_failed_min_one_success", "none_skipped", "always",
+]  # fmt: skip
+WeightRuleName = Literal["downstream", "upstream", "absolute"]
+CallbackEvent = Literal["on_execute", "on_success", "on_failure", "on_retry", "on_skipped"]
+
+
+class SerializedParam(Struct, frozen=True, omit_defaults=True):
+    """A Param: its default (`has_default` tells None from absent) and its JSON schema."""
+
+    value: Any = None
+    has_default: bool = True
+    schema: dict[str, Any] = {}
+    description: str | None = None
+
+
+class SerializedTask(Struct, frozen=True, omit_defaults=True):
+    """A task, as far as the scheduler needs to know it."""
+
+    task_id: Id
+    task_type: str
+    downstream_task_ids: tuple[str, ...] = ()
+    group_id: str | None = None
+    owner: str = "airflow"
+    doc_md: str | None = None
+    trigger_rule: TriggerRuleName = "all_success"
+    retries: Annotated[int, Meta(ge=0)] = 0
+    retry_delay: Annotated[float, Meta(ge=0)] = 300.0
+    retry_exponential_backoff: Annotated[float, Meta(ge=0)] = 0.0
+    max_retry_delay: float | None = None
+    execution_timeout: Annotated[float, Meta(gt=0)] | None = None
+    priority_weight: int = 1
+    weight_rule: WeightRuleName = "downstream"
+    pool: Annotated[str, Meta(min_length=1, max_length=256)] = "default_pool"
+    pool_slots: Annotated[int, Meta(ge=1)] = 1
+    queue: str = "default"
+    executor: str | None = None
+    depends_on_past: bool = False
+    wait_for_downstream: bool = False
+    wait_for_past_depends_before_skipping: bool = False
+    ignore_first_depends_on_past: bool = False
+    start_date: datetime | None = None
+    end_date: datetime | None = None
+    max_active_tis_per_dag: int | None = None
+    max_active_tis_per_dagrun: int | None = None
+    is_empty: bool = False
+    """An EmptyOperator without callbacks: it succeeds without a process."""
+    is_branch: bool = False
+    is_short_circuit: bool = False
+    is_sensor: bool = False
+    sensor_mode: Literal["poke", "reschedule"] = "poke"
+    poke_interval: float | None = None
+    sensor_timeout: float | None = None
+    is_setup: bool = False
+    is_teardown: bool = False
+    on_failure_fail_dagrun: bool = False
+    do_xcom_push: bool = True
+    callbacks: tuple[CallbackEvent, ...] = ()
+    template_fields: tuple[str, ...] = ()
+    edge_labels: dict[str, str] = {}
+    """Label of the edge to a downstream task, by its task_id."""
+
+
+class SerializedTaskGroup(Struct, frozen=True, omit_defaults=True):
+    """A task group; membership is `SerializedTask.group_id`."""
+
+    group_id: str
+    parent_id: str | None = None
+    tooltip: str = ""
+    prefix_group_id: bool = True
+
+
+class SerializedDag(Struct, frozen=True, omit_defaults=True):
+    """A DAG: what the scheduler stores and decides from."""
+
+    dag_id: Id
+    timetable: dict[str, Any]
+    """What `asynsched.timetables.decode` reads: its `kind` and that kind's fields."""
+    schedule_summary: str = ""
+    timezone: str = "UTC"
+    description: str | None = None
+    display_name: str | None = None
+    doc_md: str | None = None
+    tags: tuple[str, ...] = ()
+    owners: tuple[str, ...] = ()
+    start_date: datetime | None = None
+    end_date: datetime | None = None
+    catchup: bool | Literal["latest"] = False
+    max_active_runs: Annotated[int, Meta(ge=0)] | None = None
+    max_active_tasks: Annotated[int, Meta(ge=0)] | None = None
+    max_consecutive_failed_dag_runs: Annotated[int, Meta(ge=0)] = 0
+    dagrun_timeout: Annotated[float, Meta(gt=0)] | None = None
+    is_paused_upon_creation: bool | None = None
+    fail_fast: bool = False
+    render_template_as_native_obj: bool = False
+    params: dict[str, SerializedParam] = {}
+    callbacks: tuple[CallbackEvent, ...] = ()
+    task_groups: tuple[SerializedTaskGroup, ...] = ()
+    tasks: tuple[SerializedTask, ...] = ()
+    """In topological order."""
+
+
+class FileError(Struct, frozen=True, omit_defaults=True):
+    """Why a file, or one DAG of it, could not be used."""
+
+    kind: str
+    """syntax, import, exception, exit, crash, timeout, memory, dag, serialization, output, unreadable, archive."""
+    message: str
+    """One line: what is wrong and what to do."""
+    traceback: str = ""
+    line: int | None = None
+    dag_id: str | None = None
+
+
+class SourceFile(Struct, frozen=True):
+    """A Python file that a DAG file consists of: itself, or a local module that it imported."""
+
+    path: str
+    """Relative to the DAG folder, with forward slashes; inside an archive `archive.zip/module.py`."""
+    module: str
+    """Name it was imported under (the DAG file's own is `unusual_prefix_…`)."""
+    content_hash: str
+    """SHA-256 of the text, hexadecimal."""
+    text: str
+
+
+class ParsedDag(Struct, frozen=True):
+    """One DAG of a file, with the version that identifies its structure and code."""
+
+    dag: SerializedDag
+    version_hash: str
+    """Hash of the serialized structure and of the syntax trees of the file and its local modules."""
+
+
+class ParseReport(Struct, frozen=True, omit_defaults=True):
+    """Everything that one parse of one file found. It crosses the border as JSON."""
+
+    schema_version: int
+    path: str
+    dags: tuple[ParsedDag, ...] = ()
+    errors: tuple[FileError, ...] = ()
+    warnings: tuple[FileError, ...] = ()
+    sources: tuple[SourceFile, ...] = ()
+    """The file itself first, then the local modules that it imported."""
+    output: str = ""
+    """What user code wrote to standard output and error, cut to its limit. Shown, never interpreted."""
+    confinement: tuple[str, ...] = ()
+    """What the kernel enforced: e.g. `landlock 7`, `seccomp`, `limits`, `user`."""
+    duration: float = 0.0

@@ -1,0 +1,161 @@
+"""Every setting: its type, default, bounds and meaning. One frozen object, built once, in the command line only.
+
+Where values come from, and which wins, is in `asynsched/cli/configuration.py`. An embedding program makes
+`Settings(...)` itself. Lengths of time are seconds here, because people write them in files and flags.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from asynsched.errors import SettingsError
+
+Seconds = Annotated[float, Meta(ge=0)]
+PositiveSeconds = Annotated[float, Meta(gt=0)]
+Count = Annotated[int, Meta(ge=1)]
+
+
+def _doc(text: str) -> Meta:
+    return Meta(description=text)
+
+
+class ParseSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """How DAG files are parsed. Enforced on every parse, by the kernel where it can."""
+
+    processes: Annotated[Count, _doc("Parses that may run at once (Airflow: parsing_processes).")] = 2
+    timeout: Annotated[
+        PositiveSeconds, _doc("Longest a parse may take, seconds (Airflow: dag_file_processor_timeout).")
+    ] = 50.0
+    import_timeout: Annotated[
+        PositiveSeconds, _doc("Longest the import of a file may take, seconds (Airflow: dagbag_import_timeout).")
+    ] = 30.0
+    cpu_seconds: Annotated[Count, _doc("CPU time that a parse may use, seconds.")] = 60
+    memory_bytes: Annotated[Count, _doc("Data memory that a parse may use, bytes.")] = 1024**3
+    file_bytes: Annotated[Count, _doc("Largest file that a parse may write in its scratch folder, bytes.")] = 64 * 1024**2
+    result_bytes: Annotated[Count, _doc("Largest result of a parse, bytes of JSON.")] = 32 * 1024**2
+    output_bytes: Annotated[
+        Count, _doc("How much of a file's own standard output and error is kept, bytes; the rest is dropped.")
+    ] = 64 * 1024
+    open_files: Annotated[Count, _doc("Files that a parse may have open.")] = 256
+    max_processes: Annotated[Count, _doc("Processes and threads that a parse may start.")] = 64
+    readable: Annotated[
+        tuple[str, ...], _doc("Files and folders that a parse may read, beside the DAG folder and Python's own.")
+    ] = ()
+    environment: Annotated[
+        tuple[str, ...],
+        _doc("Environment variables that a parse is given, beside LANG, LC_*, TZ, PATH; `PREFIX_*` names many."),
+    ] = ("AIRFLOW_VAR_*",)
+    confinement: Annotated[
+        Literal["best_effort", "required", "off"],
+        _doc("`required` refuses to start where the kernel cannot enforce all of it; `off` is for debugging only."),
+    ] = "best_effort"
+
+
+class WatchSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """How the DAG folder is watched."""
+
+    mode: Annotated[
+        Literal["auto", "events", "poll"],
+        _doc("`auto` uses file events and finds out by itself where they do not arrive; then it polls."),
+    ] = "auto"
+    step: Annotated[PositiveSeconds, _doc("How long a burst of file events must pause to be taken as one, seconds.")] = 0.005
+    debounce: Annotated[PositiveSeconds, _doc("Longest time that a burst of file events is gathered, seconds.")] = 0.05
+    poll_interval: Annotated[PositiveSeconds, _doc("Time between two looks where polling is needed, seconds.")] = 1.0
+    reconcile_interval: Annotated[
+        PositiveSeconds, _doc("Time between two full scans of the folder, seconds (Airflow: dag_dir_list_interval).")
+    ] = 300.0
+    min_file_process_interval: Annotated[
+        Seconds,
+        _doc(
+            "Parse a file that has not changed again after this time, seconds; 0: never, only changes are parsed"
+            " (Airflow: min_file_process_interval)."
+        ),
+    ] = 0.0
+    sort_mode: Annotated[
+        Literal["modified_time", "random_seeded_by_host", "alphabetical"],
+        _doc("Order in which files found by a scan are parsed (Airflow: file_parsing_sort_mode)."),
+    ] = "modified_time"
+    safe_mode: Annotated[
+        bool,
+        _doc("Parse only files whose text mentions a dag and asynsched or airflow (Airflow: dag_discovery_safe_mode)."),
+    ] = True
+    print_stats_interval: Annotated[
+        Seconds, _doc("Time between two log lines of statistics per file, seconds; 0: none (Airflow: print_stats_interval).")
+    ] = 0.0
+
+
+class LeaseSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """How long a scheduler owns its runs without saying so again."""
+
+    duration: Annotated[PositiveSeconds, _doc("How long a lease is valid after its renewal, seconds.")] = 15.0
+    renew_interval: Annotated[PositiveSeconds, _doc("Time between two renewals, seconds.")] = 5.0
+    grace: Annotated[Seconds, _doc("How much longer tries go on when their scheduler is gone, seconds.")] = 10.0
+    kill_time: Annotated[Seconds, _doc("How long a try has to end itself when it is told to, seconds.")] = 5.0
+
+
+class LogSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """What is logged, and how."""
+
+    format: Annotated[Literal["console", "json"], _doc("For people, or one JSON object a line.")] = "console"
+    level: Annotated[Literal["debug", "info", "warning", "error"], _doc("Least level that is logged.")] = "info"
+    task_bytes: Annotated[Count, _doc("Largest log of one try, bytes; what follows is dropped, and said.")] = 64 * 1024**2
+
+
+class Settings(Struct, frozen=True, forbid_unknown_fields=True):
+    """All settings of a scheduler. Relative paths are relative to the working folder."""
+
+    dags_folder: Annotated[str, _doc("Folder of DAG files (Airflow: dags_folder).")] = "dags"
+    home: Annotated[str, _doc("Folder of the scheduler's own state, logs and sockets; never watched (AIRFLOW_HOME).")] = (
+        ".asynsched"
+    )
+    database: Annotated[
+        str | None,
+        _doc("Database URL: sqlite:///PATH or postgresql://USER@HOST/NAME; by default asynsched.db in the home."),
+    ] = None
+    executor: Annotated[str, _doc("`local`, `sequential`, or `package.module:Class` of an executor of your own.")] = "local"
+    parallelism: Annotated[Count, _doc("Tasks that may run at once (Airflow: parallelism).")] = 32
+    default_timezone: Annotated[str, _doc("Zone of naive dates in DAG files (Airflow: default_timezone).")] = "UTC"
+    dags_are_paused_at_creation: Annotated[
+        bool, _doc("Whether a new DAG starts paused, unless it says (Airflow: dags_are_paused_at_creation, there True).")
+    ] = False
+    max_active_tasks_per_dag: Annotated[
+        Count, _doc("Tasks of one run that may run at once, unless its DAG says (Airflow: max_active_tasks_per_dag).")
+    ] = 16
+    max_active_runs_per_dag: Annotated[
+        Count, _doc("Runs of a DAG that may be active, unless it says (Airflow: max_active_runs_per_dag).")
+    ] = 16
+    default_pool_slots: Annotated[Count, _doc("Slots of a new database's default_pool.")] = 128
+    shutdown_grace: Annotated[Seconds, _doc("How long a stop waits for running tasks, seconds.")] = 10.0
+    sweep_interval: Annotated[PositiveSeconds, _doc("Time between two safety sweeps of the database, seconds.")] = 30.0
+    sqlite_synchronous: Annotated[
+        Literal["full", "normal"], _doc("`normal` may lose the last moment on a power cut, never on a crash.")
+    ] = "full"
+    parse: ParseSettings = ParseSettings()
+    watch: WatchSettings = WatchSettings()
+    lease: LeaseSettings = LeaseSettings()
+    log: LogSettings = LogSettings()
+
+    @property
+    def home_path(self) -> Path:
+        """The home, absolute."""
+        return Path(self.home).absolute()
+
+    @property
+    def dags_path(self) -> Path:
+        """The DAG folder, absolute."""
+        return Path(self.dags_folder).absolute()
+
+    @property
+    def database_url(self) -> str:
+        """The database, the default filled in."""
+        return self.database or f"sqlite:///{self.home_path / 'asynsched.db'}"
+
+
+def settings_from(values: dict[str, Any]) -> Settings:
+    """Return settings made of nested values (texts are converted). Raises SettingsError naming the option."""
+    try:
+        return msgspec.convert(values, Settings, strict=False)
+    except msgspec.ValidationError as exc:
+        raise SettingsError(str(exc)) from exc

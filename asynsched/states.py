@@ -1,0 +1,102 @@
+"""Every state of a DagRun and of a TaskInstance, and the legal changes between them.
+
+The values are Apache Airflow's strings. A TaskInstance that nobody has looked at yet has no state: `None`.
+
+    None ──▶ scheduled ──▶ queued ──▶ running ──▶ success | failed | skipped
+      │          ▲            │          │
+      │          │            ▼          ├──▶ up_for_retry ─────────▶ scheduled
+      │          └── (handed back)       ├──▶ up_for_reschedule ────▶ scheduled
+      │                                  └──▶ deferred ─────────────▶ scheduled
+      └──▶ upstream_failed | skipped | removed      (settled by a rule, never run)
+"""
+
+from enum import StrEnum
+
+from asynsched.errors import InvalidTransition
+
+
+class DagRunState(StrEnum):
+    """State of a DagRun."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    SUCCESS = "success"
+    FAILED = "failed"
+
+
+class TaskInstanceState(StrEnum):
+    """State of a TaskInstance."""
+
+    REMOVED = "removed"
+    SCHEDULED = "scheduled"
+    QUEUED = "queued"
+    RUNNING = "running"
+    SUCCESS = "success"
+    RESTARTING = "restarting"
+    FAILED = "failed"
+    UP_FOR_RETRY = "up_for_retry"
+    UP_FOR_RESCHEDULE = "up_for_reschedule"
+    UPSTREAM_FAILED = "upstream_failed"
+    SKIPPED = "skipped"
+    DEFERRED = "deferred"
+
+
+class DagRunType(StrEnum):
+    """How a DagRun came to be."""
+
+    MANUAL = "manual"
+    SCHEDULED = "scheduled"
+    BACKFILL = "backfill"
+    ASSET_TRIGGERED = "asset_triggered"
+
+
+_T = TaskInstanceState
+_R = DagRunState
+
+FINISHED_TASK_STATES = frozenset({_T.SUCCESS, _T.FAILED, _T.SKIPPED, _T.UPSTREAM_FAILED, _T.REMOVED})
+FAILED_TASK_STATES = frozenset({_T.FAILED, _T.UPSTREAM_FAILED})
+SLOT_TASK_STATES = frozenset({_T.QUEUED, _T.RUNNING})
+"""States in which a TaskInstance takes slots of its pool and counts against every limit."""
+FINISHED_RUN_STATES = frozenset({_R.SUCCESS, _R.FAILED})
+
+_ENDS = frozenset({_T.SUCCESS, _T.FAILED, _T.SKIPPED})
+_PAUSES = frozenset({_T.UP_FOR_RETRY, _T.UP_FOR_RESCHEDULE, _T.DEFERRED})
+_SETTLED_BY_RULE = frozenset({_T.UPSTREAM_FAILED, _T.SKIPPED, _T.REMOVED, _T.FAILED})
+
+TASK_TRANSITIONS: dict[TaskInstanceState | None, frozenset[TaskInstanceState | None]] = {
+    # An empty task succeeds without a process; a ready task with room goes straight to queued.
+    None: _SETTLED_BY_RULE | {_T.SCHEDULED, _T.QUEUED, _T.SUCCESS},
+    _T.SCHEDULED: _SETTLED_BY_RULE | {_T.QUEUED, None},
+    # The start and the end of a short try may arrive together, hence queued -> its ends.
+    _T.QUEUED: _ENDS | _PAUSES | {_T.RUNNING, _T.SCHEDULED, _T.REMOVED, None},
+    _T.RUNNING: _ENDS | _PAUSES | {_T.RESTARTING, _T.SCHEDULED, _T.REMOVED, None},
+    _T.RESTARTING: _ENDS | _PAUSES | {None},
+    _T.UP_FOR_RETRY: _SETTLED_BY_RULE | {_T.SCHEDULED, _T.QUEUED, None},
+    _T.UP_FOR_RESCHEDULE: _SETTLED_BY_RULE | {_T.SCHEDULED, _T.QUEUED, None},
+    _T.DEFERRED: _SETTLED_BY_RULE | {_T.SCHEDULED, _T.QUEUED, None},
+    # Finished states are left only by a clear, or by somebody who marks a task.
+    _T.SUCCESS: frozenset({None, _T.FAILED, _T.SKIPPED}),
+    _T.FAILED: frozenset({None, _T.SUCCESS, _T.SKIPPED}),
+    _T.SKIPPED: frozenset({None, _T.SUCCESS, _T.FAILED}),
+    _T.UPSTREAM_FAILED: frozenset({None, _T.SUCCESS, _T.FAILED, _T.SKIPPED}),
+    _T.REMOVED: frozenset({None}),
+}
+
+RUN_TRANSITIONS: dict[DagRunState, frozenset[DagRunState]] = {
+    _R.QUEUED: frozenset({_R.RUNNING, _R.SUCCESS, _R.FAILED}),
+    _R.RUNNING: frozenset({_R.QUEUED, _R.SUCCESS, _R.FAILED}),
+    _R.SUCCESS: frozenset({_R.QUEUED, _R.FAILED}),
+    _R.FAILED: frozenset({_R.QUEUED, _R.SUCCESS}),
+}
+
+
+def check_task_transition(before: TaskInstanceState | None, after: TaskInstanceState | None) -> None:
+    """Raise InvalidTransition unless a TaskInstance may go from `before` to `after`."""
+    if after not in TASK_TRANSITIONS[before]:
+        raise InvalidTransition("task instance", before, after)
+
+
+def check_run_transition(before: DagRunState, after: DagRunState) -> None:
+    """Raise InvalidTransition unless a DagRun may go from `before` to `after`."""
+    if after not in RUN_TRANSITIONS[before]:
+        raise InvalidTransition("dag run", before, after)

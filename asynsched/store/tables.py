@@ -1,0 +1,291 @@
+"""The tables. Times are UTC, aware in Python; JSON columns hold what msgspec encoded.
+
+Key order is lock order: a transaction that touches several rows of a table touches them by ascending primary key.
+"""
+
+from datetime import UTC, datetime
+
+import sqlalchemy as sa
+from sqlalchemy import Boolean, Column, Float, ForeignKey, Index, Integer, LargeBinary, String, Text, UniqueConstraint
+
+ID_LENGTH = 250
+metadata = sa.MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+
+class Instant(sa.TypeDecorator[datetime]):
+    """An aware UTC datetime. SQLite keeps microseconds since 1970, so that rows sort and compare as numbers."""
+
+    impl = sa.BigInteger
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: sa.Dialect) -> sa.types.TypeEngine[object]:
+        if dialect.name == "postgresql":
+            return dialect.type_descriptor(sa.TIMESTAMP(timezone=True))
+        return dialect.type_descriptor(sa.BigInteger())
+
+    def process_bind_param(self, value: datetime | None, dialect: sa.Dialect) -> object:
+        if value is None or dialect.name == "postgresql":
+            return value
+        return int(value.timestamp()) * 1_000_000 + value.microsecond
+
+    def process_result_value(self, value: object, dialect: sa.Dialect) -> datetime | None:
+        if isinstance(value, int):
+            seconds, microseconds = divmod(value, 1_000_000)
+            return datetime.fromtimestamp(seconds, UTC).replace(microsecond=microseconds)
+        return value.astimezone(UTC) if isinstance(value, datetime) else None
+
+
+BigId = sa.BigInteger().with_variant(Integer, "sqlite")
+Json = LargeBinary
+"""JSON as bytes: encoded and decoded by msgspec, never searched by the database."""
+
+dag = sa.Table(
+    "dag",
+    metadata,
+    Column("dag_id", String(ID_LENGTH), primary_key=True),
+    Column("file_path", Text, nullable=False),
+    Column("is_active", Boolean, nullable=False, default=True),
+    Column("is_paused", Boolean, nullable=False, default=False),
+    Column("version_id", BigId, ForeignKey("dag_version.id", use_alter=True), nullable=True),
+    Column("schedule_summary", Text, nullable=False, default=""),
+    Column("tags", Json, nullable=False, default=b"[]"),
+    Column("max_active_runs", Integer, nullable=False),
+    Column("next_dagrun_logical_date", Instant, nullable=True),
+    Column("next_dagrun_data_interval_start", Instant, nullable=True),
+    Column("next_dagrun_data_interval_end", Instant, nullable=True),
+    Column("next_dagrun_create_after", Instant, nullable=True),
+    Column("last_examined_at", Instant, nullable=True),
+    Column("updated_at", Instant, nullable=False),
+    Index("ix_dag_next_dagrun_create_after", "next_dagrun_create_after"),
+    Index("ix_dag_file_path", "file_path"),
+)
+"""One row a DAG. `is_active` is False once its file is gone, or parsed well without it."""
+
+dag_version = sa.Table(
+    "dag_version",
+    metadata,
+    Column("id", BigId, primary_key=True, autoincrement=True),
+    Column("dag_id", String(ID_LENGTH), nullable=False),
+    Column("number", Integer, nullable=False),
+    Column("version_hash", String(64), nullable=False),
+    Column("file_path", Text, nullable=False),
+    Column("serialized", Json, nullable=False),
+    Column("sources", Json, nullable=False),
+    Column("created_at", Instant, nullable=False),
+    UniqueConstraint("dag_id", "number"),
+    Index("ix_dag_version_dag_id_version_hash", "dag_id", "version_hash"),
+)
+"""Immutable. `serialized` is a SerializedDag, `sources` a list of {path, module, content_hash}."""
+
+source = sa.Table(
+    "source",
+    metadata,
+    Column("content_hash", String(64), primary_key=True),
+    Column("text", Text, nullable=False),
+)
+
+dag_file = sa.Table(
+    "dag_file",
+    metadata,
+    Column("path", Text, primary_key=True),
+    Column("content_hash", String(64), nullable=False),
+    Column("modified_ns", sa.BigInteger, nullable=False),
+    Column("size", sa.BigInteger, nullable=False),
+    Column("local_modules", Json, nullable=False, default=b"[]"),
+    Column("parsed_at", Instant, nullable=False),
+    Column("parse_seconds", Float, nullable=False),
+    Column("n_dags", Integer, nullable=False),
+    Column("n_errors", Integer, nullable=False),
+    Column("runtime", Text, nullable=False, default=""),
+)
+"""What was last parsed of each file: a start with nothing changed parses nothing."""
+
+import_error = sa.Table(
+    "import_error",
+    metadata,
+    Column("id", BigId, primary_key=True, autoincrement=True),
+    Column("file_path", Text, nullable=False),
+    Column("kind", String(32), nullable=False),
+    Column("message", Text, nullable=False),
+    Column("traceback", Text, nullable=False, default=""),
+    Column("line", Integer, nullable=True),
+    Column("dag_id", Text, nullable=True),
+    Column("output", Text, nullable=False, default=""),
+    Column("is_warning", Boolean, nullable=False, default=False),
+    Column("created_at", Instant, nullable=False),
+    Index("ix_import_error_file_path", "file_path"),
+)
+
+dag_run = sa.Table(
+    "dag_run",
+    metadata,
+    Column("id", BigId, primary_key=True, autoincrement=True),
+    Column("dag_id", String(ID_LENGTH), nullable=False),
+    Column("run_id", String(ID_LENGTH), nullable=False),
+    Column("run_type", String(32), nullable=False),
+    Column("state", String(32), nullable=False),
+    Column("reason", Text, nullable=False, default=""),
+    Column("logical_date", Instant, nullable=True),
+    Column("data_interval_start", Instant, nullable=True),
+    Column("data_interval_end", Instant, nullable=True),
+    Column("run_after", Instant, nullable=False),
+    Column("queued_at", Instant, nullable=False),
+    Column("started_at", Instant, nullable=True),
+    Column("ended_at", Instant, nullable=True),
+    Column("conf", Json, nullable=False, default=b"{}"),
+    Column("version_id", BigId, ForeignKey("dag_version.id"), nullable=True),
+    Column("scheduler_id", String(64), nullable=True),
+    Column("lease_epoch", sa.BigInteger, nullable=False, default=0),
+    UniqueConstraint("dag_id", "run_id"),
+    UniqueConstraint("dag_id", "logical_date"),
+    Index("ix_dag_run_unfinished", "state", "run_after", sqlite_where=sa.text("state IN ('queued', 'running')"),
+          postgresql_where=sa.text("state IN ('queued', 'running')")),
+    Index("ix_dag_run_dag_id_run_after", "dag_id", "run_after"),
+)  # fmt: skip
+"""`scheduler_id` and `lease_epoch`: who owns the run, and under which lease its rows may be written."""
+
+task_instance = sa.Table(
+    "task_instance",
+    metadata,
+    Column("id", BigId, primary_key=True, autoincrement=True),
+    Column("dag_run_id", BigId, ForeignKey("dag_run.id", ondelete="CASCADE"), nullable=False),
+    Column("task_id", String(ID_LENGTH), nullable=False),
+    Column("map_index", Integer, nullable=False, default=-1),
+    Column("state", String(32), nullable=True),
+    Column("reason", Text, nullable=False, default=""),
+    Column("try_number", Integer, nullable=False, default=0),
+    Column("max_tries", Integer, nullable=False, default=0),
+    Column("machine_kills", Integer, nullable=False, default=0),
+    Column("token", String(32), nullable=True),
+    Column("lease_epoch", sa.BigInteger, nullable=False, default=0),
+    Column("priority_weight", Integer, nullable=False, default=1),
+    Column("pool", String(256), nullable=False),
+    Column("pool_slots", Integer, nullable=False, default=1),
+    Column("queue", String(256), nullable=False, default="default"),
+    Column("executor", String(256), nullable=True),
+    Column("scheduled_at", Instant, nullable=True),
+    Column("queued_at", Instant, nullable=True),
+    Column("started_at", Instant, nullable=True),
+    Column("ended_at", Instant, nullable=True),
+    Column("next_try_at", Instant, nullable=True),
+    Column("rendered_map_index", Text, nullable=True),
+    UniqueConstraint("dag_run_id", "task_id", "map_index"),
+    Index("ix_task_instance_slots", "pool", "state", sqlite_where=sa.text("state IN ('queued', 'running', 'deferred')"),
+          postgresql_where=sa.text("state IN ('queued', 'running', 'deferred')")),
+)  # fmt: skip
+"""`try_number` counts from 1, and is 0 before the first try. `token` names the try that is queued or running.
+`next_try_at` is when a retry or a rescheduled sensor is due."""
+
+task_instance_history = sa.Table(
+    "task_instance_history",
+    metadata,
+    Column("id", BigId, primary_key=True, autoincrement=True),
+    Column("task_instance_id", BigId, ForeignKey("task_instance.id", ondelete="CASCADE"), nullable=False),
+    Column("try_number", Integer, nullable=False),
+    Column("state", String(32), nullable=True),
+    Column("reason", Text, nullable=False, default=""),
+    Column("token", String(32), nullable=True),
+    Column("scheduled_at", Instant, nullable=True),
+    Column("queued_at", Instant, nullable=True),
+    Column("started_at", Instant, nullable=True),
+    Column("ended_at", Instant, nullable=True),
+    Index("ix_task_instance_history_task_instance_id", "task_instance_id"),
+)
+"""Earlier tries, kept when the next one begins."""
+
+pool = sa.Table(
+    "pool",
+    metadata,
+    Column("name", String(256), primary_key=True),
+    Column("slots", Integer, nullable=False),
+    Column("description", Text, nullable=False, default=""),
+    Column("include_deferred", Boolean, nullable=False, default=False),
+)
+"""`slots` of -1 is no limit. What is taken is counted from task_instance, never stored."""
+
+xcom = sa.Table(
+    "xcom",
+    metadata,
+    Column("dag_run_id", BigId, ForeignKey("dag_run.id", ondelete="CASCADE"), primary_key=True),
+    Column("task_id", String(ID_LENGTH), primary_key=True),
+    Column("map_index", Integer, primary_key=True, default=-1),
+    Column("key", String(512), primary_key=True),
+    Column("value", Json, nullable=False),
+    Column("created_at", Instant, nullable=False),
+)
+
+callback_request = sa.Table(
+    "callback_request",
+    metadata,
+    Column("id", BigId, primary_key=True, autoincrement=True),
+    Column("dag_run_id", BigId, ForeignKey("dag_run.id", ondelete="CASCADE"), nullable=False),
+    Column("task_id", String(ID_LENGTH), nullable=True),
+    Column("map_index", Integer, nullable=False, default=-1),
+    Column("try_number", Integer, nullable=False, default=0),
+    Column("event", String(32), nullable=False),
+    Column("reason", Text, nullable=False, default=""),
+    Column("state", String(32), nullable=False, default="queued"),
+    Column("token", String(32), nullable=True),
+    Column("attempts", Integer, nullable=False, default=0),
+    Column("created_at", Instant, nullable=False),
+    Index("ix_callback_request_state", "state"),
+)
+"""Written in the transaction of the state change that caused it."""
+
+scheduler = sa.Table(
+    "scheduler",
+    metadata,
+    Column("id", String(64), primary_key=True),
+    Column("hostname", Text, nullable=False),
+    Column("pid", Integer, nullable=False),
+    Column("home", Text, nullable=False),
+    Column("lease_epoch", sa.BigInteger, nullable=False),
+    Column("lease_until", Instant, nullable=False),
+    Column("started_at", Instant, nullable=False),
+    Column("heartbeat_at", Instant, nullable=False),
+    Column("version", String(64), nullable=False),
+)
+
+variable = sa.Table(
+    "variable",
+    metadata,
+    Column("key", String(ID_LENGTH), primary_key=True),
+    Column("value", Text, nullable=False),
+    Column("description", Text, nullable=False, default=""),
+)
+
+connection = sa.Table(
+    "connection",
+    metadata,
+    Column("conn_id", String(ID_LENGTH), primary_key=True),
+    Column("conn_type", String(500), nullable=False),
+    Column("description", Text, nullable=False, default=""),
+    Column("host", Text, nullable=True),
+    Column("schema", Text, nullable=True),
+    Column("login", Text, nullable=True),
+    Column("password", Text, nullable=True),
+    Column("port", Integer, nullable=True),
+    Column("extra", Text, nullable=True),
+)
+
+audit = sa.Table(
+    "audit",
+    metadata,
+    Column("id", BigId, primary_key=True, autoincrement=True),
+    Column("at", Instant, nullable=False),
+    Column("actor", Text, nullable=False),
+    Column("action", String(64), nullable=False),
+    Column("dag_id", String(ID_LENGTH), nullable=True),
+    Column("run_id", String(ID_LENGTH), nullable=True),
+    Column("task_id", String(ID_LENGTH), nullable=True),
+    Column("detail", Json, nullable=False, default=b"{}"),
+    Index("ix_audit_dag_id_at", "dag_id", "at"),
+)
+"""Who did what from outside: trigger, clear, pause, set."""

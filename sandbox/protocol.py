@@ -1,0 +1,261 @@
+"""The versioned frames between a scheduler, its keeper, and the tries.
+
+A frame is four bytes of length, big endian, then JSON of one of the structs below, told apart by `type`. The first
+frame of a connection is a Hello in each direction. A reader skips a frame whose type it does not know, and fields
+that it does not know, so that a keeper of one version and a scheduler of the next understand each other.
+
+    scheduler ──Launch, Kill, Acknowledge, Lease, Reply, Shutdown──▶ keeper ──fork──▶ try
+    scheduler ◀──Inventory, Started, Ended, Request──────────────── keeper ◀──frames── try
+
+Instants are aware UTC, lengths are seconds.
+"""
+
+from datetime import datetime
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+PROTOCOL_VERSION = 1
+MAX_FRAME_BYTES = 16 * 1024 * 1024
+HEADER_BYTES = 4
+
+EndState = Literal["success", "failed", "skipped", "up_for_reschedule", "deferred"]
+FailureCause = Literal["task", "machine", "interrupted"]
+
+
+class SourceRef(Struct, frozen=True, omit_defaults=True):
+    """A source of a version: where it was, what it was imported as, and which text."""
+
+    path: str
+    module: str
+    content_hash: str
+
+
+class CodeVersion(Struct, frozen=True, omit_defaults=True):
+    """The code of one version of a DAG file: what a template loads."""
+
+    version_hash: str
+    dags_folder: str
+    """Absolute path of the DAG folder; `__file__` of a source is this joined with its path."""
+    sources: tuple[SourceRef, ...] = ()
+    """The DAG file first."""
+
+
+class RunContext(Struct, frozen=True, omit_defaults=True):
+    """What a task is told of its DagRun."""
+
+    dag_id: str
+    run_id: str
+    run_type: str
+    run_after: datetime
+    logical_date: datetime | None = None
+    data_interval_start: datetime | None = None
+    data_interval_end: datetime | None = None
+    queued_at: datetime | None = None
+    started_at: datetime | None = None
+    conf: dict[str, Any] = {}
+    prev_data_interval_start_success: datetime | None = None
+    prev_data_interval_end_success: datetime | None = None
+    prev_start_date_success: datetime | None = None
+    prev_end_date_success: datetime | None = None
+
+
+class Hello(Struct, frozen=True, tag="hello", omit_defaults=True):
+    """First frame of a connection, either way."""
+
+    version: int
+    pid: int
+    scheduler_id: str = ""
+    lease_epoch: int = 0
+
+
+class Launch(Struct, frozen=True, tag="launch", omit_defaults=True):
+    """Start a try, once: a token that was launched before is not launched again."""
+
+    token: str
+    task_id: str
+    map_index: int
+    try_number: int
+    max_tries: int
+    run: RunContext
+    code: CodeVersion
+    log_path: str
+    """Relative to the log folder of the home."""
+    execution_timeout: float | None = None
+    env: dict[str, str] = {}
+    reschedule_started_at: datetime | None = None
+    """When the first poke of a rescheduling sensor began."""
+    callback: dict[str, Any] = {}
+    """Not empty: run a callback instead of the task (`event`, `reason`)."""
+
+
+class Kill(Struct, frozen=True, tag="kill", omit_defaults=True):
+    """End a try: SIGTERM to its group, SIGKILL after the grace. The end is reported as `cause`."""
+
+    token: str
+    reason: str
+    grace: float = 5.0
+    cause: FailureCause = "task"
+
+
+class Acknowledge(Struct, frozen=True, tag="acknowledge"):
+    """The ends of these tries are stored in the database: the keeper may forget them."""
+
+    tokens: tuple[str, ...]
+
+
+class Lease(Struct, frozen=True, tag="lease"):
+    """Until when the scheduler's lease is valid, on the machine's CLOCK_BOOTTIME, in seconds."""
+
+    valid_until: float
+    grace: float
+
+
+class Shutdown(Struct, frozen=True, tag="shutdown", omit_defaults=True):
+    """End every try as interrupted within `grace` seconds, then exit."""
+
+    grace: float = 5.0
+
+
+class Started(Struct, frozen=True, tag="started"):
+    """User code of a try is about to run. Stamped in the try."""
+
+    token: str
+    started_at: datetime
+    pid: int
+
+
+class BranchDecision(Struct, frozen=True, tag="branch"):
+    """A branch ran: only these direct downstream tasks (or groups' roots) are followed."""
+
+    follow: tuple[str, ...]
+
+
+class ShortCircuitDecision(Struct, frozen=True, tag="short_circuit"):
+    """A short circuit's condition was false: skip what is downstream."""
+
+    ignore_downstream_trigger_rules: bool = True
+
+
+class Ended(Struct, frozen=True, tag="ended", omit_defaults=True):
+    """A try ended. `started_at` and `ended_at` are stamped in the try where it lived to do so."""
+
+    token: str
+    state: EndState
+    ended_at: datetime
+    started_at: datetime | None = None
+    reason: str = ""
+    """One line for the user: the exception, the exit code, the signal."""
+    retry: bool = True
+    """False: the task asked to fail without a retry."""
+    cause: FailureCause = "task"
+    return_value: msgspec.Raw | None = None
+    """JSON of the value returned, for XCom `return_value`; absent: None was returned, or nothing is pushed."""
+    decision: BranchDecision | ShortCircuitDecision | None = None
+    reschedule_at: datetime | None = None
+    rendered_map_index: str | None = None
+
+
+class Request(Struct, frozen=True, tag="request", omit_defaults=True):
+    """A try asks for, or stores, something of its own run.
+
+    Operations and their arguments: `xcom_pull` (task_ids, key, map_indexes, run_id, dag_id, include_prior_dates),
+    `xcom_push` (key, value), `variable_get` (key), `variable_set` (key, value, description), `variable_delete` (key),
+    `connection_get` (conn_id), `task_states` (task_ids), `previous_run` (state).
+    """
+
+    token: str
+    request_id: int
+    operation: str
+    arguments: dict[str, Any] = {}
+
+
+class Reply(Struct, frozen=True, tag="reply", omit_defaults=True):
+    """The answer to a Request: a value, or an error in one line."""
+
+    token: str
+    request_id: int
+    value: Any = None
+    found: bool = True
+    error: str = ""
+
+
+class Inventory(Struct, frozen=True, tag="inventory"):
+    """What a keeper holds, sent after each Hello: tries that run, and ends nobody has acknowledged."""
+
+    running: tuple[Started, ...]
+    """Tries whose user code has begun."""
+    starting: tuple[str, ...]
+    """Tokens whose try has not begun yet."""
+    ended: tuple[Ended, ...]
+
+
+ToKeeper = Hello | Launch | Kill | Acknowledge | Lease | Shutdown | Reply
+FromKeeper = Hello | Inventory | Started | Ended | Request
+
+
+class ProtocolError(Exception):
+    """The other side sent what is no frame of this protocol."""
+
+
+_encoder = msgspec.json.Encoder()
+
+
+def encode_frame(message: Struct) -> bytes:
+    """Return the bytes of one frame. Raises ProtocolError when it is longer than MAX_FRAME_BYTES."""
+    body = _encoder.encode(message)
+    if len(body) > MAX_FRAME_BYTES:
+        raise ProtocolError(f"a frame of {len(body)} bytes; the limit is {MAX_FRAME_BYTES}")
+    return len(body).to_bytes(HEADER_BYTES, "big") + body
+
+
+class FrameReader:
+    """Takes bytes as they arrive, gives whole messages of the given union of structs.
+
+    Args:
+        expected: The union of structs that this side understands, e.g. `ToKeeper`.
+    """
+
+    def __init__(self, expected: Any) -> None:
+        self._decoder = msgspec.json.Decoder(expected)
+        self._tags = {struct.__struct_config__.tag for struct in expected.__args__}
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[Any]:
+        """Return the messages completed by `data`. Raises ProtocolError on what is no frame."""
+        self._buffer += data
+        messages = []
+        while len(self._buffer) >= HEADER_BYTES:
+            length = int.from_bytes(self._buffer[:HEADER_BYTES], "big")
+            if length > MAX_FRAME_BYTES:
+                raise ProtocolError(f"a frame of {length} bytes; the limit is {MAX_FRAME_BYTES}")
+            end = HEADER_BYTES + length
+            if len(self._buffer) < end:
+                break
+            message = self._decode(bytes(self._buffer[HEADER_BYTES:end]))
+            del self._buffer[:end]
+            if message is not None:
+                messages.append(message)
+        return messages
+
+    def _decode(self, body: bytes) -> Any:
+        try:
+            return self._decoder.decode(body)
+        except msgspec.ValidationError as exc:
+            if _tag_of(body) not in self._tags:
+                return None
+            raise ProtocolError(f"a malformed frame: {exc}") from exc
+        except msgspec.DecodeError as exc:
+            raise ProtocolError(f"a frame that is no JSON: {exc}") from exc
+
+
+class _Tagged(Struct):
+    type: str = ""
+
+
+def _tag_of(body: bytes) -> str:
+    try:
+        return msgspec.json.decode(body, type=_Tagged).type
+    except msgspec.ValidationError:
+        return ""
