@@ -165,7 +165,7 @@ task_instance = sa.Table(
     Column("machine_kills", Integer, nullable=False, default=0),
     Column("token", String(32), nullable=True),
     Column("lease_epoch", sa.BigInteger, nullable=False, default=0),
-    Column("priority_weight", Integer, nullable=False, default=1),
+    Column("priority_weight", sa.BigInteger, nullable=False, default=1),
     Column("pool", String(256), nullable=False),
     Column("pool_slots", Integer, nullable=False, default=1),
     Column("queue", String(256), nullable=False, default="default"),

@@ -1,0 +1,42 @@
+"""What a branch or a short circuit skips.
+
+Source: Apache Airflow's SkipMixin. A branch skips each direct downstream that it does not follow, unless that one is
+downstream of one that it follows. A short circuit skips everything downstream, or, when it respects trigger rules,
+what is directly downstream; teardowns are never skipped by either.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+
+
+def skipped_by_branch(
+    task_id: str, follow: Collection[str], downstream: Mapping[str, Collection[str]]
+) -> frozenset[str]:
+    """Return the direct downstream tasks of `task_id` that are skipped because it followed others."""
+    followed = [target for target in downstream[task_id] if target in follow]
+    kept = set(followed) | descendants(followed, downstream)
+    return frozenset(downstream[task_id]) - kept
+
+
+def skipped_by_short_circuit(
+    task_id: str,
+    downstream: Mapping[str, Collection[str]],
+    teardowns: Collection[str] = (),
+    *,
+    ignore_downstream_trigger_rules: bool = True,
+) -> frozenset[str]:
+    """Return the tasks that are skipped because the condition of `task_id` was false."""
+    if ignore_downstream_trigger_rules:
+        return frozenset(descendants([task_id], downstream)) - frozenset(teardowns)
+    return frozenset(downstream[task_id]) - frozenset(teardowns)
+
+
+def descendants(task_ids: Iterable[str], downstream: Mapping[str, Collection[str]]) -> set[str]:
+    """Return everything downstream of the given tasks, themselves only if a path leads back to them."""
+    seen: set[str] = set()
+    stack = list(task_ids)
+    while stack:
+        for target in downstream[stack.pop()]:
+            if target not in seen:
+                seen.add(target)
+                stack.append(target)
+    return seen

@@ -1,0 +1,205 @@
+"""Trigger rules: may a task run, given how its upstream tasks ended?
+
+Source: Apache Airflow's trigger rules, `TriggerRuleDep`. A task is settled by what is finished now: with
+`all_success`, a skipped upstream skips the task while another upstream is still running.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from asynsched.scheduling.rules.verdict import MET, Verdict
+from asynsched.states import TaskInstanceState
+
+SKIPPED = TaskInstanceState.SKIPPED
+UPSTREAM_FAILED = TaskInstanceState.UPSTREAM_FAILED
+REMOVED = TaskInstanceState.REMOVED
+
+
+@dataclass(slots=True)
+class UpstreamCounts:
+    """How many upstream task instances there are, and how many of them ended how.
+
+    `n_setups`, `success_setup` and `skipped_setup` count those among them that are setups.
+    """
+
+    total: int = 0
+    success: int = 0
+    failed: int = 0
+    upstream_failed: int = 0
+    skipped: int = 0
+    removed: int = 0
+    n_setups: int = 0
+    success_setup: int = 0
+    skipped_setup: int = 0
+
+    @property
+    def done(self) -> int:
+        """How many have ended."""
+        return self.success + self.failed + self.upstream_failed + self.skipped + self.removed
+
+    @property
+    def all_done(self) -> bool:
+        """Whether every one has ended."""
+        return self.done >= self.total
+
+    def add(self, state: TaskInstanceState, *, is_setup: bool, times: int = 1) -> None:
+        """Count an upstream that ended in a finished state; `times=-1` takes it back."""
+        setattr(self, state.value, getattr(self, state.value) + times)
+        if is_setup and state is TaskInstanceState.SUCCESS:
+            self.success_setup += times
+        elif is_setup and state is SKIPPED:
+            self.skipped_setup += times
+
+    def describe(self) -> str:
+        """Return e.g. `2 of 3 done: 1 success, 1 failed`."""
+        names = ("success", "failed", "upstream_failed", "skipped", "removed")
+        parts = [f"{getattr(self, name)} {name}" for name in names if getattr(self, name)]
+        return f"{self.done} of {self.total} done" + (f": {', '.join(parts)}" if parts else "")
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """One trigger rule.
+
+    `missing` counts what still lacks for the task to run, with the removed upstreams of a mapped task left out;
+    `settle` gives the state of a task that can no longer run, None while it can.
+    """
+
+    needs: str
+    missing: Callable[[UpstreamCounts, int], int]
+    settle: Callable[[UpstreamCounts], TaskInstanceState | None]
+
+
+def _never(_: UpstreamCounts) -> None:
+    return None
+
+
+def _all_success(up: UpstreamCounts) -> TaskInstanceState | None:
+    if up.failed or up.upstream_failed:
+        return UPSTREAM_FAILED
+    return SKIPPED if up.skipped else None
+
+
+def _one_success(up: UpstreamCounts) -> TaskInstanceState | None:
+    if not up.all_done or up.success:
+        return None
+    return SKIPPED if up.done == up.skipped else UPSTREAM_FAILED
+
+
+def _none_failed(up: UpstreamCounts) -> TaskInstanceState | None:
+    return UPSTREAM_FAILED if up.failed or up.upstream_failed else None
+
+
+def _none_failed_min_one_success(up: UpstreamCounts) -> TaskInstanceState | None:
+    if up.failed or up.upstream_failed:
+        return UPSTREAM_FAILED
+    return SKIPPED if up.skipped == up.total else None
+
+
+def _all_done_min_one_success(up: UpstreamCounts) -> TaskInstanceState | None:
+    if up.skipped:
+        return SKIPPED
+    return UPSTREAM_FAILED if up.all_done and not up.success else None
+
+
+def _all_done_setup_success(up: UpstreamCounts) -> TaskInstanceState | None:
+    if not up.all_done or not up.n_setups:
+        return None
+    if up.skipped_setup >= up.n_setups:
+        return SKIPPED
+    return None if up.success_setup else UPSTREAM_FAILED
+
+
+def _unfinished(up: UpstreamCounts, _removed: int) -> int:
+    return up.total - up.done
+
+
+_RULES: dict[str, _Rule] = {
+    "all_success": _Rule("every upstream to succeed", lambda up, gone: up.total - up.success - gone, _all_success),
+    "all_failed": _Rule(
+        "every upstream to fail",
+        lambda up, _: up.total - up.failed - up.upstream_failed - up.removed,
+        lambda up: SKIPPED if up.success or up.skipped else None,
+    ),
+    "all_done": _Rule("every upstream to end", _unfinished, _never),
+    "all_done_min_one_success": _Rule(
+        "every upstream to end unskipped and one to succeed",
+        lambda up, _: max(up.total - up.done + up.skipped, 0 if up.success else 1),
+        _all_done_min_one_success,
+    ),
+    "all_done_setup_success": _Rule(
+        "every upstream to end and a setup to succeed",
+        lambda up, _: max(up.total - up.done, 1 if up.n_setups and not up.success_setup else 0),
+        _all_done_setup_success,
+    ),
+    "all_skipped": _Rule(
+        "every upstream to be skipped",
+        lambda up, _: up.total - up.skipped,
+        lambda up: SKIPPED if up.success or up.failed or up.upstream_failed else None,
+    ),
+    "one_success": _Rule("one upstream to succeed", lambda up, _: 0 if up.success else 1, _one_success),
+    "one_failed": _Rule(
+        "one upstream to fail",
+        lambda up, _: 0 if up.failed or up.upstream_failed else 1,
+        lambda up: SKIPPED if up.all_done and not (up.failed or up.upstream_failed) else None,
+    ),
+    "one_done": _Rule(
+        "one upstream to succeed or fail",
+        lambda up, _: 0 if up.success or up.failed else 1,
+        lambda up: SKIPPED if up.all_done and not (up.success or up.failed) else None,
+    ),
+    "none_failed": _Rule(
+        "every upstream to succeed or be skipped",
+        lambda up, gone: up.total - up.success - up.skipped - gone,
+        _none_failed,
+    ),
+    "none_failed_min_one_success": _Rule(
+        "every upstream to succeed or be skipped, and one to succeed",
+        lambda up, gone: up.total - up.success - up.skipped - gone,
+        _none_failed_min_one_success,
+    ),
+    "none_skipped": _Rule(
+        "every upstream to end unskipped",
+        lambda up, _: up.total - up.done + up.skipped,
+        lambda up: SKIPPED if up.skipped else None,
+    ),
+    "always": _Rule("nothing", lambda _up, _removed: 0, _never),
+}
+
+
+def evaluate(rule: str, upstream: UpstreamCounts, *, map_index: int = -1) -> Verdict:
+    """Decide by a task's trigger rule whether it runs, waits, or is settled.
+
+    Args:
+        rule: Airflow's name of the trigger rule.
+        upstream: The direct upstream task instances.
+        map_index: That of the task instance; removed upstreams do not count against a mapped one.
+
+    Raises:
+        KeyError: No such rule; the serialized form does not let one through.
+    """
+    if not upstream.total:
+        return MET
+    chosen = _RULES[rule]
+    settled = chosen.settle(upstream)
+    if settled is None and rule == "all_success" and upstream.removed and 0 < upstream.success <= map_index:
+        settled = REMOVED
+    missing = chosen.missing(upstream, upstream.removed if map_index >= 0 else 0)
+    if settled is None and missing <= 0:
+        return MET
+    reason = f"trigger rule {rule} needs {chosen.needs}; {upstream.describe()}"
+    return Verdict(met=missing <= 0, reason=reason, settle_as=settled)
+
+
+def evaluate_setups(setups: UpstreamCounts, *, map_index: int = -1) -> Verdict:
+    """Decide by the setups that a task needs although they are not its direct upstreams.
+
+    They must all succeed, whatever the task's own rule; a failed or skipped one settles it without waiting.
+    """
+    settled = _all_success(setups)
+    if settled is None and setups.removed and 0 < setups.success <= map_index:
+        settled = REMOVED
+    missing = setups.total - setups.success - (setups.removed if map_index >= 0 else 0)
+    if settled is None and missing <= 0:
+        return MET
+    return Verdict(met=missing <= 0, reason=f"its setups must succeed; {setups.describe()}", settle_as=settled)
