@@ -187,7 +187,9 @@ task_instance_history = sa.Table(
     "task_instance_history",
     metadata,
     Column("id", BigId, primary_key=True, autoincrement=True),
-    Column("task_instance_id", BigId, ForeignKey("task_instance.id", ondelete="CASCADE"), nullable=False),
+    Column("dag_run_id", BigId, ForeignKey("dag_run.id", ondelete="CASCADE"), nullable=False),
+    Column("task_id", String(ID_LENGTH), nullable=False),
+    Column("map_index", Integer, nullable=False, default=-1),
     Column("try_number", Integer, nullable=False),
     Column("state", String(32), nullable=True),
     Column("reason", Text, nullable=False, default=""),
@@ -196,7 +198,7 @@ task_instance_history = sa.Table(
     Column("queued_at", Instant, nullable=True),
     Column("started_at", Instant, nullable=True),
     Column("ended_at", Instant, nullable=True),
-    Index("ix_task_instance_history_task_instance_id", "task_instance_id"),
+    UniqueConstraint("dag_run_id", "task_id", "map_index", "token"),
 )
 """Earlier tries, kept when the next one begins."""
 
@@ -226,7 +228,7 @@ callback_request = sa.Table(
     metadata,
     Column("id", BigId, primary_key=True, autoincrement=True),
     Column("dag_run_id", BigId, ForeignKey("dag_run.id", ondelete="CASCADE"), nullable=False),
-    Column("task_id", String(ID_LENGTH), nullable=True),
+    Column("task_id", String(ID_LENGTH), nullable=False, default=""),
     Column("map_index", Integer, nullable=False, default=-1),
     Column("try_number", Integer, nullable=False, default=0),
     Column("event", String(32), nullable=False),
@@ -235,9 +237,10 @@ callback_request = sa.Table(
     Column("token", String(32), nullable=True),
     Column("attempts", Integer, nullable=False, default=0),
     Column("created_at", Instant, nullable=False),
+    UniqueConstraint("dag_run_id", "task_id", "map_index", "try_number", "event"),
     Index("ix_callback_request_state", "state"),
 )
-"""Written in the transaction of the state change that caused it."""
+"""Written in the transaction of the state change that caused it. No task_id: a callback of the run."""
 
 scheduler = sa.Table(
     "scheduler",

@@ -9,13 +9,14 @@ from collections.abc import Mapping
 from asynsched.scheduling.rules.branching import descendants
 from asynsched.serialization.schema import SerializedTask
 
-MAX_WEIGHT = 2**31
+MAX_WEIGHT = 2**31 - 1
 MIN_WEIGHT = -(2**31)
+"""Bounds of a task's own weight, as in Airflow; totals may be larger."""
 
 
 def total_weights(tasks: tuple[SerializedTask, ...]) -> Mapping[str, int]:
-    """Return the total priority weight of each task, by task_id, within MIN_WEIGHT and MAX_WEIGHT."""
-    own = {task.task_id: task.priority_weight for task in tasks}
+    """Return the total priority weight of each task, by task_id."""
+    own = {task.task_id: max(MIN_WEIGHT, min(MAX_WEIGHT, task.priority_weight)) for task in tasks}
     downstream = {task.task_id: task.downstream_task_ids for task in tasks}
     upstream: dict[str, list[str]] = {task.task_id: [] for task in tasks}
     for task in tasks:
@@ -28,6 +29,5 @@ def total_weights(tasks: tuple[SerializedTask, ...]) -> Mapping[str, int]:
             counted = descendants([task.task_id], downstream)
         elif task.weight_rule == "upstream":
             counted = descendants([task.task_id], upstream)
-        weight = own[task.task_id] + sum(own[other] for other in counted)
-        totals[task.task_id] = max(MIN_WEIGHT, min(MAX_WEIGHT, weight))
+        totals[task.task_id] = own[task.task_id] + sum(own[other] for other in counted)
     return totals

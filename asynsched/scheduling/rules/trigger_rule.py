@@ -61,12 +61,11 @@ class UpstreamCounts:
 class _Rule:
     """One trigger rule.
 
-    `missing` counts what still lacks for the task to run, with the removed upstreams of a mapped task left out;
-    `settle` gives the state of a task that can no longer run, None while it can.
+    `missing` counts what still lacks for the task to run; `settle` gives the state of a task that can no longer run, None while it can.
     """
 
     needs: str
-    missing: Callable[[UpstreamCounts, int], int]
+    missing: Callable[[UpstreamCounts], int]
     settle: Callable[[UpstreamCounts], TaskInstanceState | None]
 
 
@@ -93,7 +92,7 @@ def _none_failed(up: UpstreamCounts) -> TaskInstanceState | None:
 def _none_failed_min_one_success(up: UpstreamCounts) -> TaskInstanceState | None:
     if up.failed or up.upstream_failed:
         return UPSTREAM_FAILED
-    return SKIPPED if up.skipped == up.total else None
+    return _one_success(up)
 
 
 def _all_done_min_one_success(up: UpstreamCounts) -> TaskInstanceState | None:
@@ -110,60 +109,60 @@ def _all_done_setup_success(up: UpstreamCounts) -> TaskInstanceState | None:
     return None if up.success_setup else UPSTREAM_FAILED
 
 
-def _unfinished(up: UpstreamCounts, _removed: int) -> int:
+def _unfinished(up: UpstreamCounts) -> int:
     return up.total - up.done
 
 
 _RULES: dict[str, _Rule] = {
-    "all_success": _Rule("every upstream to succeed", lambda up, gone: up.total - up.success - gone, _all_success),
+    "all_success": _Rule("every upstream to succeed", lambda up: up.total - up.success - up.removed, _all_success),
     "all_failed": _Rule(
         "every upstream to fail",
-        lambda up, _: up.total - up.failed - up.upstream_failed - up.removed,
+        lambda up: up.total - up.failed - up.upstream_failed - up.removed,
         lambda up: SKIPPED if up.success or up.skipped else None,
     ),
     "all_done": _Rule("every upstream to end", _unfinished, _never),
     "all_done_min_one_success": _Rule(
         "every upstream to end unskipped and one to succeed",
-        lambda up, _: max(up.total - up.done + up.skipped, 0 if up.success else 1),
+        lambda up: max(up.total - up.done + up.skipped, 0 if up.success else 1),
         _all_done_min_one_success,
     ),
     "all_done_setup_success": _Rule(
         "every upstream to end and a setup to succeed",
-        lambda up, _: max(up.total - up.done, 1 if up.n_setups and not up.success_setup else 0),
+        lambda up: max(up.total - up.done, 1 if up.n_setups and not up.success_setup else 0),
         _all_done_setup_success,
     ),
     "all_skipped": _Rule(
         "every upstream to be skipped",
-        lambda up, _: up.total - up.skipped,
+        lambda up: up.total - up.skipped,
         lambda up: SKIPPED if up.success or up.failed or up.upstream_failed else None,
     ),
-    "one_success": _Rule("one upstream to succeed", lambda up, _: 0 if up.success else 1, _one_success),
+    "one_success": _Rule("one upstream to succeed", lambda up: 0 if up.success else 1, _one_success),
     "one_failed": _Rule(
         "one upstream to fail",
-        lambda up, _: 0 if up.failed or up.upstream_failed else 1,
+        lambda up: 0 if up.failed or up.upstream_failed else 1,
         lambda up: SKIPPED if up.all_done and not (up.failed or up.upstream_failed) else None,
     ),
     "one_done": _Rule(
         "one upstream to succeed or fail",
-        lambda up, _: 0 if up.success or up.failed else 1,
+        lambda up: 0 if up.success or up.failed else 1,
         lambda up: SKIPPED if up.all_done and not (up.success or up.failed) else None,
     ),
     "none_failed": _Rule(
         "every upstream to succeed or be skipped",
-        lambda up, gone: up.total - up.success - up.skipped - gone,
+        lambda up: up.total - up.success - up.skipped - up.removed,
         _none_failed,
     ),
     "none_failed_min_one_success": _Rule(
         "every upstream to succeed or be skipped, and one to succeed",
-        lambda up, gone: up.total - up.success - up.skipped - gone,
+        lambda up: max(up.total - up.success - up.skipped - up.removed, 0 if up.success else 1),
         _none_failed_min_one_success,
     ),
     "none_skipped": _Rule(
         "every upstream to end unskipped",
-        lambda up, _: up.total - up.done + up.skipped,
+        lambda up: up.total - up.done + up.skipped,
         lambda up: SKIPPED if up.skipped else None,
     ),
-    "always": _Rule("nothing", lambda _up, _removed: 0, _never),
+    "always": _Rule("nothing", lambda _: 0, _never),
 }
 
 
@@ -173,7 +172,7 @@ def evaluate(rule: str, upstream: UpstreamCounts, *, map_index: int = -1) -> Ver
     Args:
         rule: Airflow's name of the trigger rule.
         upstream: The direct upstream task instances.
-        map_index: That of the task instance; removed upstreams do not count against a mapped one.
+        map_index: That of the task instance; a mapped one is removed when fewer upstreams are left than its index.
 
     Raises:
         KeyError: No such rule; the serialized form does not let one through.
@@ -184,7 +183,7 @@ def evaluate(rule: str, upstream: UpstreamCounts, *, map_index: int = -1) -> Ver
     settled = chosen.settle(upstream)
     if settled is None and rule == "all_success" and upstream.removed and 0 < upstream.success <= map_index:
         settled = REMOVED
-    missing = chosen.missing(upstream, upstream.removed if map_index >= 0 else 0)
+    missing = chosen.missing(upstream)
     if settled is None and missing <= 0:
         return MET
     reason = f"trigger rule {rule} needs {chosen.needs}; {upstream.describe()}"
