@@ -5,10 +5,14 @@ message costs latency, never correctness.
 """
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from asynsched.keys import DagRunKey
 from sandbox.protocol import Ended, Launch, Started
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,11 @@ class DagChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class PoolsChanged:
+    """Somebody changed the pools."""
+
+
+@dataclass(frozen=True, slots=True)
 class RunCreated:
     """A DagRun is in the database, and waits to be started."""
 
@@ -38,10 +47,42 @@ class RunCreated:
 
 
 @dataclass(frozen=True, slots=True)
+class RunCancelled:
+    """Somebody wants this DagRun ended, its tasks killed."""
+
+    run: DagRunKey
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnded:
+    """A DagRun has ended, and that is stored."""
+
+    run: DagRunKey
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
 class TaskReady:
     """A task instance was granted its slots and is stored as queued: launch it."""
 
+    dag_run_id: int
     launch: Launch
+
+
+@dataclass(frozen=True, slots=True)
+class TriesStored:
+    """The ends of these tries are durable: the executor may forget them."""
+
+    tokens: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TryUnwanted:
+    """A try that is queued or running is to be ended."""
+
+    token: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +93,57 @@ class TaskFinished:
 
 
 @dataclass(frozen=True, slots=True)
-class Channels:
-    """All queues, bounded, in flow order. Full means: the sender waits."""
+class CallbackRequested:
+    """Callbacks are in the database, and wait to be run."""
 
-    file_changes: asyncio.Queue[FileChanged] = field(default_factory=lambda: asyncio.Queue(10_000))
-    """watcher -> parse dispatcher"""
-    dag_changes: asyncio.Queue[DagChanged] = field(default_factory=lambda: asyncio.Queue(10_000))
-    """parse dispatcher, command line -> dagrun creator"""
-    active_runs: asyncio.Queue[RunCreated] = field(default_factory=lambda: asyncio.Queue(10_000))
-    """dagrun creator, trigger -> evaluator"""
-    ready: asyncio.Queue[TaskReady] = field(default_factory=asyncio.Queue)
-    """evaluator -> executor heartbeat: granted launches, so never more than the parallelism"""
-    finished: asyncio.Queue[TaskFinished] = field(default_factory=asyncio.Queue)
-    """executor heartbeat -> evaluator: two for each granted launch at most"""
+
+class Channel(asyncio.Queue[T]):
+    """A queue between two services that wakes its reader.
+
+    Full means: the sender waits. One reader, which takes everything that is there.
+    """
+
+    def __init__(self, maxsize: int = 0) -> None:
+        super().__init__(maxsize)
+        self._wake: Callable[[], None] | None = None
+
+    def wakes(self, wake: Callable[[], None]) -> None:
+        """Name what is called after each message: the reader's `wake`."""
+        self._wake = wake
+        if not self.empty():
+            wake()
+
+    def put_nowait(self, item: T) -> None:
+        super().put_nowait(item)
+        if self._wake is not None:
+            self._wake()
+
+    def take(self, at_most: int = 10_000) -> list[T]:
+        """Return what is there, oldest first, without waiting."""
+        return [self.get_nowait() for _ in range(min(self.qsize(), at_most))]
+
+
+@dataclass(frozen=True, slots=True)
+class Channels:
+    """All queues, in flow order.
+
+    Evaluator and executor heartbeat form a circle, in which two waiting senders would stop for ever: their queues
+    have no bound of their own, because granted launches, and so also their ends, are bounded by the parallelism.
+    """
+
+    file_changes: Channel[FileChanged] = field(default_factory=lambda: Channel(10_000))
+    """watcher, command line -> parse dispatcher"""
+    dag_changes: Channel[DagChanged | RunEnded] = field(default_factory=lambda: Channel(10_000))
+    """parse dispatcher, command line, evaluator -> dagrun creator"""
+    active_runs: Channel[RunCreated | RunCancelled | DagChanged | PoolsChanged] = field(
+        default_factory=lambda: Channel(10_000)
+    )
+    """dagrun creator, trigger, command line -> evaluator"""
+    ready: Channel[TaskReady | TriesStored | TryUnwanted] = field(default_factory=Channel)
+    """evaluator, callback runner -> executor heartbeat"""
+    finished: Channel[TaskFinished] = field(default_factory=Channel)
+    """executor heartbeat -> evaluator"""
+    callbacks: Channel[CallbackRequested | TaskFinished] = field(default_factory=Channel)
+    """evaluator, executor heartbeat -> callback runner"""
+    run_ends: Channel[RunEnded] = field(default_factory=Channel)
+    """evaluator -> whoever waits for a run"""

@@ -1,0 +1,1 @@
+"""When runs are made, which tasks may run, and how things end."""

@@ -61,7 +61,8 @@ class UpstreamCounts:
 class _Rule:
     """One trigger rule.
 
-    `missing` counts what still lacks for the task to run; `settle` gives the state of a task that can no longer run, None while it can.
+    `missing` counts what still lacks for the task to run; `settle` gives the state of a task that can no longer run,
+    None while it can.
     """
 
     needs: str

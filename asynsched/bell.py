@@ -1,0 +1,95 @@
+"""Wake-ups from other processes: a command that wrote to the database rings, and the scheduler looks at once.
+
+Hints carry keys, never data: the database is the truth. Locally the bell is a Unix datagram socket in the home; other
+machines hear through PostgreSQL's NOTIFY (`store/notifications.py`), whose payload is the same text.
+"""
+
+import os
+import socket
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+SOCKET_NAME = "bell.sock"
+MAX_RING_BYTES = 60_000
+PING_SECONDS = 2.0
+
+
+class Hint(Struct, frozen=True, omit_defaults=True):
+    """What has changed: a DAG, a run that was created, a file to parse again, the pools; `ping` asks for an answer."""
+
+    kind: Literal["dag", "run", "file", "pool", "ping"]
+    dag_id: str = ""
+    run_id: str = ""
+    path: str = ""
+
+
+_decoder = msgspec.json.Decoder(list[Hint])
+
+
+def encode_hints(hints: Sequence[Hint]) -> str:
+    """Return the text of a ring: JSON."""
+    return msgspec.json.encode(list(hints)).decode()
+
+
+def decode_hints(text: bytes | str) -> list[Hint]:
+    """Return the hints of a ring. Raises msgspec.DecodeError on anything else."""
+    return _decoder.decode(text)
+
+
+@contextmanager
+def _address(home: Path) -> Iterator[str]:
+    """Yield a name of the socket that fits a socket address, however long the home's path is."""
+    descriptor = os.open(home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        direct = str(home / SOCKET_NAME)
+        yield direct if len(os.fsencode(direct)) < 100 else f"/proc/self/fd/{descriptor}/{SOCKET_NAME}"
+    finally:
+        os.close(descriptor)
+
+
+def open_bell(home: Path) -> socket.socket:
+    """Return the non-blocking socket on which a scheduler hears rings; whoever holds the home may open it."""
+    bell = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    bell.setblocking(False)
+    (home / SOCKET_NAME).unlink(missing_ok=True)
+    with _address(home) as address:
+        bell.bind(address)
+    (home / SOCKET_NAME).chmod(0o600)
+    return bell
+
+
+def ring(home: Path, hints: Sequence[Hint]) -> bool:
+    """Tell the scheduler of this home, if one is serving, what has changed. Returns whether one was told."""
+    text = encode_hints(hints).encode()
+    if len(text) > MAX_RING_BYTES:
+        half = len(hints) // 2
+        return all([ring(home, hints[:half]), ring(home, hints[half:])])
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender, _address(home) as address:
+            sender.settimeout(PING_SECONDS)
+            sender.sendto(text, address)
+    except OSError:
+        return False
+    return True
+
+
+def is_serving(home: Path) -> bool:
+    """Return whether a scheduler on this home is serving: its loop answers within PING_SECONDS."""
+    try:
+        with (
+            tempfile.TemporaryDirectory(prefix="asynsched-") as folder,
+            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as asker,
+            _address(home) as address,
+        ):
+            asker.bind(str(Path(folder) / "answer"))
+            asker.settimeout(PING_SECONDS)
+            asker.sendto(encode_hints([Hint("ping")]).encode(), address)
+            return asker.recv(16) == b"pong"
+    except OSError:
+        return False

@@ -1,0 +1,64 @@
+"""The home: the folder of a scheduler's own state. Private to its user, held by one scheduler at a time.
+
+asynsched.db   the database, unless another is configured
+lock           held while a scheduler serves this home
+bell.sock      rung by commands from other terminals (see bell.py)
+logs/          one file a try
+attempts/      the keeper's records of tries
+sources/       the code of DAG versions, by content hash
+tmp/           scratch folders of parses
+"""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from asynsched.errors import HomeInUse, SettingsError
+
+LOGS = "logs"
+ATTEMPTS = "attempts"
+SOURCES = "sources"
+TMP = "tmp"
+PRIVATE_FOLDER = 0o700
+
+
+def prepare_home(home: Path) -> None:
+    """Make the home and its folders, readable for their user only.
+
+    Raises:
+        SettingsError: The folder cannot be made or written.
+    """
+    try:
+        home.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+        for name in (LOGS, ATTEMPTS, SOURCES, TMP):
+            (home / name).mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
+    except OSError as exc:
+        raise SettingsError(f"home: the folder {home} cannot be made: {exc.strerror}") from exc
+    if not os.access(home, os.W_OK | os.X_OK):
+        raise SettingsError(f"home: the folder {home} cannot be written")
+
+
+@contextmanager
+def hold_home(home: Path) -> Iterator[None]:
+    """Hold the home for one scheduler. The kernel lets go of it when the process ends, however it ends.
+
+    Raises:
+        HomeInUse: Another scheduler holds it; the message names its process.
+    """
+    descriptor = os.open(home / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
+            raise HomeInUse(
+                f"A scheduler is serving the home {home} already (process {holder}). "
+                "Stop it first, or choose another home with ASYNSCHED_HOME."
+            ) from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)

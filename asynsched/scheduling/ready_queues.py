@@ -1,0 +1,164 @@
+"""Tasks that are ready to run, and wait for room: nothing hides behind something else.
+
+Every limit but the pool's makes a *lane*: the tasks that share pool, slots and limits wait in one heap, in one total
+order (priority weight, then the run's age, then name). A lane is open while its limits have room. A pool holds its
+open lanes in heaps, one for each number of slots that they need. So granting the best task that fits costs a few heap
+operations, whatever else waits: a full pool, or one DAG's backlog, is never looked through.
+"""
+
+import heapq
+from collections.abc import Iterable
+from itertools import count
+
+from asynsched.scheduling.active_run import ActiveTask
+from asynsched.states import TaskInstanceState
+
+Order = tuple[object, ...]
+
+
+class Limit:
+    """At most `capacity` of the tasks that share it may be queued or running; None is no limit."""
+
+    def __init__(self, name: str, capacity: int | None) -> None:
+        self.name = name
+        self.capacity = capacity
+        self.used = 0
+        self.lanes: set[Lane] = set()
+
+    def has_room(self, slots: int = 1) -> bool:
+        """Whether that many slots are free."""
+        return self.capacity is None or self.used + slots <= self.capacity
+
+
+class Lane:
+    """Tasks that the same limits hold, best first."""
+
+    def __init__(self, pool: "Pool", slots: int, limits: tuple[Limit, ...]) -> None:
+        self.pool = pool
+        self.slots = slots
+        self.limits = limits
+        self.heap: list[tuple[Order, int, ActiveTask]] = []
+
+    @property
+    def is_open(self) -> bool:
+        """Whether every limit but the pool's has room."""
+        return all(limit.has_room() for limit in self.limits)
+
+    def head(self) -> tuple[Order, int, ActiveTask] | None:
+        """Return the best entry that still waits."""
+        while self.heap and self.heap[0][2].state is not TaskInstanceState.SCHEDULED:
+            heapq.heappop(self.heap)
+        return self.heap[0] if self.heap else None
+
+
+class Pool(Limit):
+    """A pool's slots, and the lanes that wait for them: heaps of (head's order, lane), by slots needed."""
+
+    def __init__(self, name: str, capacity: int | None) -> None:
+        super().__init__(name, capacity)
+        self.waiting: dict[int, list[tuple[Order, int, Lane]]] = {}
+
+    def offer(self, lane: Lane) -> None:
+        """Let an open lane's head compete for the pool's slots."""
+        head = lane.head()
+        if head is not None and lane.is_open:
+            heapq.heappush(self.waiting.setdefault(lane.slots, []), (head[0], head[1], lane))
+
+    def best(self) -> tuple[Order, int, Lane] | None:
+        """Return the best head among the lanes whose slots are free."""
+        heads = (self._best_of(heap) for slots, heap in self.waiting.items() if self.has_room(slots))
+        return min((head for head in heads if head is not None), default=None, key=lambda head: head[:2])
+
+    @staticmethod
+    def _best_of(heap: list[tuple[Order, int, Lane]]) -> tuple[Order, int, Lane] | None:
+        while heap:
+            _, number, lane = heap[0]
+            head = lane.head()
+            # An entry is out of date once its task was granted or withdrawn, or its lane closed: a lane offers itself
+            # again when one of those changes.
+            if head is not None and head[1] == number and lane.is_open:
+                return heap[0]
+            heapq.heappop(heap)
+        return None
+
+
+class ReadyQueues:
+    """All ready tasks that were not granted yet."""
+
+    def __init__(self, parallelism: int) -> None:
+        self.parallelism = Limit("parallelism", parallelism)
+        self.pools: dict[str, Pool] = {}
+        self._lanes: dict[tuple[str, int, tuple[Limit, ...]], Lane] = {}
+        self._numbers = count()
+
+    def pool(self, name: str) -> Pool:
+        """Return a pool, one with no slots if nobody made it."""
+        return self.pools.setdefault(name, Pool(name, 0))
+
+    def resize_pools(self, capacities: dict[str, int | None]) -> None:
+        """Take over what the pools hold now; a pool that is gone has no slots."""
+        for name in capacities.keys() | self.pools.keys():
+            self.pool(name).capacity = capacities.get(name, 0)
+
+    def add(self, task: ActiveTask, limits: tuple[Limit, ...]) -> None:
+        """Let a ready task wait under its pool and these limits."""
+        lane = self._lane(task, limits)
+        entry = (_order(task), next(self._numbers), task)
+        before = lane.head()
+        heapq.heappush(lane.heap, entry)
+        if before is None or entry < before:
+            lane.pool.offer(lane)
+
+    def grant(self) -> ActiveTask | None:
+        """Take the best task that every limit has room for, and count it against them; None when there is none."""
+        if not self.parallelism.has_room():
+            return None
+        bests = [best for pool in self.pools.values() if (best := pool.best()) is not None]
+        if not bests:
+            return None
+        lane = min(bests, key=lambda best: best[:2])[2]
+        task = heapq.heappop(lane.heap)[2]
+        self.occupy(task, lane.limits)
+        lane.pool.offer(lane)
+        if not lane.heap:
+            self._forget(lane)
+        return task
+
+    def occupy(self, task: ActiveTask, limits: tuple[Limit, ...]) -> None:
+        """Count a queued or running task against its limits."""
+        self.pool(task.task.pool).used += task.task.pool_slots
+        for limit in (self.parallelism, *limits):
+            limit.used += 1
+
+    def release(self, task: ActiveTask, limits: tuple[Limit, ...]) -> None:
+        """Give back what a task occupied, and let those compete that waited for it."""
+        self.pool(task.task.pool).used -= task.task.pool_slots
+        for limit in (self.parallelism, *limits):
+            limit.used -= 1
+        self.reopen(limits)
+
+    @staticmethod
+    def reopen(limits: Iterable[Limit]) -> None:
+        """Let the lanes of limits that may have room now compete again."""
+        for limit in limits:
+            if limit.has_room():
+                for lane in limit.lanes:
+                    lane.pool.offer(lane)
+
+    def _lane(self, task: ActiveTask, limits: tuple[Limit, ...]) -> Lane:
+        key = (task.task.pool, task.task.pool_slots, limits)
+        lane = self._lanes.get(key)
+        if lane is None:
+            lane = self._lanes[key] = Lane(self.pool(task.task.pool), task.task.pool_slots, limits)
+            for limit in limits:
+                limit.lanes.add(lane)
+        return lane
+
+    def _forget(self, lane: Lane) -> None:
+        for limit in lane.limits:
+            limit.lanes.discard(lane)
+        del self._lanes[(lane.pool.name, lane.slots, lane.limits)]
+
+
+def _order(task: ActiveTask) -> Order:
+    return (-task.priority_weight, task.run.run_after, *task.key)

@@ -1,0 +1,287 @@
+"""The one function that writes a state change of a DagRun or a TaskInstance.
+
+All changes of one moment are one batch in one transaction, and each kind of change is one statement, whatever their
+number: the rows travel as one JSON array. Every update is guarded by the state, the try number and the lease epoch
+that its author knew. What does not match was changed by somebody else: it is left as it is, and returned as stale.
+A batch whose commit was not confirmed may be applied again.
+"""
+
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from sqlalchemy import Connection, TextClause, text
+
+TaskRowKey = tuple[int, str, int]
+"""dag_run_id, task_id, map_index"""
+
+
+class TaskRow(Struct, frozen=True):
+    """What is written of a TaskInstance, and the state and try number that its row must have for that."""
+
+    dag_run_id: int
+    task_id: str
+    map_index: int
+    before_state: str | None
+    before_try: int
+    state: str | None
+    reason: str
+    try_number: int
+    max_tries: int
+    machine_kills: int
+    token: str | None
+    scheduled_at: datetime | None
+    queued_at: datetime | None
+    started_at: datetime | None
+    ended_at: datetime | None
+    next_try_at: datetime | None
+    rendered_map_index: str | None
+    priority_weight: int
+    pool: str
+    pool_slots: int
+    queue: str
+    executor: str | None
+
+
+class HistoryRow(Struct, frozen=True):
+    """An earlier try of a TaskInstance."""
+
+    dag_run_id: int
+    task_id: str
+    map_index: int
+    try_number: int
+    state: str
+    reason: str
+    token: str | None
+    scheduled_at: datetime | None
+    queued_at: datetime | None
+    started_at: datetime | None
+    ended_at: datetime | None
+
+
+class RunRow(Struct, frozen=True):
+    """What is written of a DagRun, and the state and lease epoch that its row must have for that."""
+
+    id: int
+    before_state: str
+    before_epoch: int
+    state: str
+    reason: str
+    started_at: datetime | None
+    ended_at: datetime | None
+    version_id: int
+    scheduler_id: str
+    lease_epoch: int
+
+
+class XComRow(Struct, frozen=True):
+    """A value that a task returned or a decision that it made; `value` is JSON."""
+
+    dag_run_id: int
+    task_id: str
+    map_index: int
+    key: str
+    value: str
+    created_at: datetime
+
+
+class CallbackRow(Struct, frozen=True):
+    """A callback to be run because of a state change."""
+
+    dag_run_id: int
+    task_id: str
+    map_index: int
+    try_number: int
+    event: str
+    reason: str
+    created_at: datetime
+
+
+class Batch(Struct, frozen=True):
+    """The changes of one moment, made by one scheduler under one lease."""
+
+    lease_epoch: int
+    runs: list[RunRow] = []
+    new_tasks: list[TaskRow] = []
+    tasks: list[TaskRow] = []
+    history: list[HistoryRow] = []
+    xcoms: list[XComRow] = []
+    callbacks: list[CallbackRow] = []
+
+
+class Stale(Struct, frozen=True):
+    """What a batch could not change, because its rows are not as its author knew them."""
+
+    runs: frozenset[int]
+    tasks: frozenset[TaskRowKey]
+
+    def __bool__(self) -> bool:
+        return bool(self.runs or self.tasks)
+
+
+def apply(conn: Connection, batch: Batch) -> Stale:
+    """Write a batch. Returns what was stale; everything else of it is written."""
+    for statement, rows in (
+        ("insert_tasks", batch.new_tasks),
+        ("insert_history", batch.history),
+        ("upsert_xcoms", batch.xcoms),
+        ("insert_callbacks", batch.callbacks),
+    ):
+        if rows:
+            _execute(conn, statement, rows, batch.lease_epoch)
+    runs: set[int] = set()
+    if batch.runs:
+        runs = {row.id for row in batch.runs} - {key[0] for key in _execute(conn, "update_runs", batch.runs)}
+    tasks: set[TaskRowKey] = set()
+    if batch.tasks:
+        updated = _execute(conn, "update_tasks", batch.tasks, batch.lease_epoch)
+        missing = {(row.dag_run_id, row.task_id, row.map_index): row for row in batch.tasks}
+        for key in updated:
+            missing.pop((key[0], key[1], key[2]), None)
+        tasks = {key for key, row in missing.items() if not _is_applied(conn, row, batch.lease_epoch)}
+    return Stale(frozenset(run for run in runs if not _run_is_applied(conn, run, batch)), frozenset(tasks))
+
+
+_IS_APPLIED = text(
+    "SELECT 1 FROM task_instance WHERE dag_run_id = :dag_run_id AND task_id = :task_id AND map_index = :map_index"
+    " AND coalesce(state, '') = :state AND try_number = :try_number AND coalesce(token, '') = :token"
+    " AND lease_epoch = :epoch"
+)
+_RUN_IS_APPLIED = text("SELECT 1 FROM dag_run WHERE id = :id AND state = :state AND lease_epoch = :epoch")
+
+
+def _is_applied(conn: Connection, row: TaskRow, epoch: int) -> bool:
+    found = conn.execute(
+        _IS_APPLIED,
+        {
+            "dag_run_id": row.dag_run_id,
+            "task_id": row.task_id,
+            "map_index": row.map_index,
+            "state": row.state or "",
+            "try_number": row.try_number,
+            "token": row.token or "",
+            "epoch": epoch,
+        },
+    )
+    return found.first() is not None
+
+
+def _run_is_applied(conn: Connection, run_id: int, batch: Batch) -> bool:
+    row = next(row for row in batch.runs if row.id == run_id)
+    found = conn.execute(_RUN_IS_APPLIED, {"id": run_id, "state": row.state, "epoch": row.lease_epoch})
+    return found.first() is not None
+
+
+_TYPES: dict[str, str] = {"dag_run_id": "bigint", "id": "bigint", "version_id": "bigint", "before_epoch": "bigint"} | {
+    "lease_epoch": "bigint",
+    "priority_weight": "bigint",
+    "map_index": "integer",
+    "before_try": "integer",
+    "try_number": "integer",
+    "max_tries": "integer",
+    "machine_kills": "integer",
+    "pool_slots": "integer",
+} | dict.fromkeys(
+    ("scheduled_at", "queued_at", "started_at", "ended_at", "next_try_at", "created_at"), "timestamptz"
+)  # fmt: skip
+
+
+def _rows_of(struct: type[Struct], dialect: str) -> str:
+    """Return a table expression that reads the JSON array `:rows` of such structs, each an array of its fields."""
+    fields = struct.__struct_fields__
+    if dialect == "sqlite":
+        columns = ", ".join(f"json_extract(value, '$[{place}]') AS {name}" for place, name in enumerate(fields))
+        return f"(SELECT {columns} FROM json_each(:rows))"  # noqa: S608 - names come from the structs above
+    columns = ", ".join(
+        f"CAST(item ->> {place} AS {_TYPES.get(name, 'text')}) AS {name}" for place, name in enumerate(fields)
+    )
+    return f"(SELECT {columns} FROM jsonb_array_elements(CAST(:rows AS jsonb)) AS item)"  # noqa: S608 - as above
+
+
+def _insert(table: str, struct: type[Struct], dialect: str, *, skip: frozenset[str], extra: str, conflict: str) -> str:
+    names = [name for name in struct.__struct_fields__ if name not in skip]
+    values = ", ".join(_blob(name, dialect) if (table, name) == ("xcom", "value") else f"v.{name}" for name in names)
+    columns = ", ".join(names)
+    if extra:
+        columns, values = f"{columns}, {extra}", f"{values}, {_EXTRA[extra]}"
+    # WHERE true keeps SQLite from reading ON CONFLICT as a join's ON.
+    return (
+        f"INSERT INTO {table} ({columns}) SELECT {values} FROM {_rows_of(struct, dialect)} AS v"  # noqa: S608 - as above
+        f" WHERE true ON CONFLICT {conflict}"
+    )
+
+
+_EXTRA = {"lease_epoch": ":epoch", "state, attempts": "'queued', 0"}
+
+
+def _blob(name: str, dialect: str) -> str:
+    return f"CAST(v.{name} AS BLOB)" if dialect == "sqlite" else f"convert_to(v.{name}, 'UTF8')"
+
+
+def _update(table: str, struct: type[Struct], dialect: str, *, keys: tuple[str, ...], guard: str, extra: str) -> str:
+    skip = {*keys, "before_state", "before_try", "before_epoch"}
+    written = ", ".join(f"{name} = v.{name}" for name in struct.__struct_fields__ if name not in skip)
+    same = " AND ".join(f"{table}.{key} = v.{key}" for key in keys)
+    returned = ", ".join(f"{table}.{key}" for key in keys)
+    return (
+        f"UPDATE {table} SET {written}{extra} FROM {_rows_of(struct, dialect)} AS v"  # noqa: S608 - as above
+        f" WHERE {same} AND {guard} RETURNING {returned}"
+    )
+
+
+def _statements(dialect: str) -> dict[str, TextClause]:
+    none: frozenset[str] = frozenset()
+    same_state = "IS" if dialect == "sqlite" else "IS NOT DISTINCT FROM"
+    before = frozenset({"before_state", "before_try"})
+    statements = {
+        "insert_tasks": _insert(
+            "task_instance", TaskRow, dialect, skip=before, extra="lease_epoch", conflict="DO NOTHING"
+        ),
+        "insert_history": _insert(
+            "task_instance_history", HistoryRow, dialect, skip=none, extra="", conflict="DO NOTHING"
+        ),
+        "upsert_xcoms": _insert(
+            "xcom", XComRow, dialect, skip=none, extra="",
+            conflict="(dag_run_id, task_id, map_index, key) DO UPDATE SET value = excluded.value,"
+            " created_at = excluded.created_at",
+        ),
+        "insert_callbacks": _insert(
+            "callback_request", CallbackRow, dialect, skip=none, extra="state, attempts", conflict="DO NOTHING"
+        ),
+        "update_tasks": _update(
+            "task_instance", TaskRow, dialect, keys=("dag_run_id", "task_id", "map_index"), extra="",
+            guard=f"task_instance.state {same_state} v.before_state AND task_instance.try_number = v.before_try"
+            " AND task_instance.lease_epoch = :epoch",
+        ),
+        "update_runs": _update(
+            "dag_run", RunRow, dialect, keys=("id",), extra="",
+            guard="dag_run.state = v.before_state AND dag_run.lease_epoch = v.before_epoch",
+        ),
+    }  # fmt: skip
+    return {name: text(statement) for name, statement in statements.items()}
+
+
+_STATEMENTS = {dialect: _statements(dialect) for dialect in ("sqlite", "postgresql")}
+
+
+def _execute(conn: Connection, name: str, rows: list[Any], epoch: int | None = None) -> list[Any]:
+    dialect = conn.dialect.name
+    statement = _STATEMENTS[dialect][name]
+    parameters: dict[str, object] = {"rows": _as_json(rows, dialect)}
+    if ":epoch" in statement.text:
+        parameters["epoch"] = epoch
+    result = conn.execute(statement, parameters)
+    return list(result.all()) if result.returns_rows else []
+
+
+def _as_json(rows: list[Any], dialect: str) -> str:
+    """Return the rows as a JSON array of arrays; SQLite keeps instants as microseconds since 1970."""
+    plain = [[getattr(row, name) for name in row.__struct_fields__] for row in rows]
+    if dialect == "sqlite":
+        plain = [[_microseconds(value) if isinstance(value, datetime) else value for value in row] for row in plain]
+    return msgspec.json.encode(plain).decode()
+
+
+def _microseconds(instant: datetime) -> int:
+    return int(instant.timestamp()) * 1_000_000 + instant.microsecond
