@@ -118,6 +118,11 @@ class Channel(asyncio.Queue[T]):
         if self._wake is not None:
             self._wake()
 
+    def offer(self, item: T) -> None:
+        """Put a message, or drop it when the queue is full: for senders that must never wait."""
+        if not self.full():
+            self.put_nowait(item)
+
     def take(self, at_most: int = 10_000) -> list[T]:
         """Return what is there, oldest first, without waiting."""
         return [self.get_nowait() for _ in range(min(self.qsize(), at_most))]

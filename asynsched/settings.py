@@ -4,24 +4,64 @@ Where values come from, and which wins, is in `asynsched/cli/configuration.py`. 
 `Settings(...)` itself. Lengths of time are seconds here, because people write them in files and flags.
 """
 
+from functools import cache
+from math import isnan
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_type_hints
+from zoneinfo import ZoneInfo
 
 import msgspec
 from msgspec import Meta, Struct
 
 from asynsched.errors import SettingsError
 
-Seconds = Annotated[float, Meta(ge=0)]
-PositiveSeconds = Annotated[float, Meta(gt=0)]
-Count = Annotated[int, Meta(ge=1)]
+LONGEST_SECONDS = 1e9
+"""About 30 years: longer ones leave the range of dates."""
+Seconds = Annotated[float, Meta(ge=0, le=LONGEST_SECONDS)]
+PositiveSeconds = Annotated[float, Meta(gt=0, le=LONGEST_SECONDS)]
+Count = Annotated[int, Meta(ge=1, le=2**53)]
 
 
 def _doc(text: str) -> Meta:
     return Meta(description=text)
 
 
-class ParseSettings(Struct, frozen=True, forbid_unknown_fields=True):
+@cache
+def field_types(struct: type[Struct]) -> dict[str, Any]:
+    """Return the fields of a group of settings with their types, bounds and descriptions included."""
+    return get_type_hints(struct, include_extras=True)
+
+
+class InvalidSetting(SettingsError):
+    """A setting has a value that it cannot have. `name` is the option, e.g. `parse.timeout`."""
+
+    def __init__(self, name: str, problem: str) -> None:
+        super().__init__(f"{name}: {problem}")
+        self.name = name
+        self.problem = problem
+
+
+class CheckedSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """Settings that are checked however they are made: msgspec by itself checks only what it decodes."""
+
+    def __post_init__(self) -> None:
+        """Raise InvalidSetting for a value of the wrong type or out of bounds."""
+        for name, type_ in field_types(type(self)).items():
+            value = getattr(self, name)
+            try:
+                msgspec.convert(value, type_)
+            except msgspec.ValidationError as exc:
+                raise self.invalid(name, str(exc)) from exc
+            if isinstance(value, float) and isnan(value):
+                raise self.invalid(name, "must be a number, not nan")
+
+    def invalid(self, name: str, problem: str) -> InvalidSetting:
+        """Return the error of one of these settings, with the group's name in the option's."""
+        group = type(self).__name__.removesuffix("Settings").lower()
+        return InvalidSetting(f"{group}.{name}" if group else name, problem)
+
+
+class ParseSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
     """How DAG files are parsed. Enforced on every parse, by the kernel where it can."""
 
     processes: Annotated[Count, _doc("Parses that may run at once (Airflow: parsing_processes).")] = 2
@@ -52,8 +92,13 @@ class ParseSettings(Struct, frozen=True, forbid_unknown_fields=True):
         _doc("`required` refuses to start where the kernel cannot enforce all of it; `off` is for debugging only."),
     ] = "best_effort"
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.import_timeout > self.timeout:
+            raise self.invalid("import_timeout", f"must not be above parse.timeout, which is {self.timeout:g}")
 
-class WatchSettings(Struct, frozen=True, forbid_unknown_fields=True):
+
+class WatchSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
     """How the DAG folder is watched."""
 
     mode: Annotated[
@@ -86,7 +131,7 @@ class WatchSettings(Struct, frozen=True, forbid_unknown_fields=True):
     ] = 0.0
 
 
-class LeaseSettings(Struct, frozen=True, forbid_unknown_fields=True):
+class LeaseSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
     """How long a scheduler owns its runs without saying so again."""
 
     duration: Annotated[PositiveSeconds, _doc("How long a lease is valid after its renewal, seconds.")] = 15.0
@@ -94,8 +139,13 @@ class LeaseSettings(Struct, frozen=True, forbid_unknown_fields=True):
     grace: Annotated[Seconds, _doc("How much longer tries go on when their scheduler is gone, seconds.")] = 10.0
     kill_time: Annotated[Seconds, _doc("How long a try has to end itself when it is told to, seconds.")] = 5.0
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.renew_interval >= self.duration:
+            raise self.invalid("renew_interval", f"must be below lease.duration, which is {self.duration:g}")
 
-class LogSettings(Struct, frozen=True, forbid_unknown_fields=True):
+
+class LogSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
     """What is logged, and how."""
 
     format: Annotated[Literal["console", "json"], _doc("For people, or one JSON object a line.")] = "console"
@@ -103,7 +153,7 @@ class LogSettings(Struct, frozen=True, forbid_unknown_fields=True):
     task_bytes: Annotated[Count, _doc("Largest log of one try, bytes; what follows is dropped, and said.")] = 64 * 1024**2
 
 
-class Settings(Struct, frozen=True, forbid_unknown_fields=True):
+class Settings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
     """All settings of a scheduler. Relative paths are relative to the working folder."""
 
     dags_folder: Annotated[str, _doc("Folder of DAG files (Airflow: dags_folder).")] = "dags"
@@ -127,6 +177,12 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
         Count, _doc("Runs of a DAG that may be active, unless it says (Airflow: max_active_runs_per_dag).")
     ] = 16
     default_pool_slots: Annotated[Count, _doc("Slots of a new database's default_pool.")] = 128
+    max_machine_kills: Annotated[
+        int,
+        Meta(ge=0),
+        _doc("How often a try that the machine killed (out of memory, a signal, a lost keeper) is made up for by another one"
+             ", beside the task's own retries."),
+    ] = 3
     shutdown_grace: Annotated[Seconds, _doc("How long a stop waits for running tasks, seconds.")] = 10.0
     sweep_interval: Annotated[PositiveSeconds, _doc("Time between two safety sweeps of the database, seconds.")] = 30.0
     sqlite_synchronous: Annotated[
@@ -136,6 +192,16 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     watch: WatchSettings = WatchSettings()
     lease: LeaseSettings = LeaseSettings()
     log: LogSettings = LogSettings()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("dags_folder", "home", "executor"):
+            if not getattr(self, name):
+                raise self.invalid(name, "must not be empty")
+        try:
+            ZoneInfo(self.default_timezone)
+        except (LookupError, ValueError, OSError) as exc:
+            raise self.invalid("default_timezone", f"there is no time zone {self.default_timezone!r}") from exc
 
     @property
     def home_path(self) -> Path:
@@ -154,7 +220,11 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def settings_from(values: dict[str, Any]) -> Settings:
-    """Return settings made of nested values (texts are converted). Raises SettingsError naming the option."""
+    """Return settings made of nested values; texts are converted to the type of their setting.
+
+    Raises:
+        SettingsError: A value is wrong, or a name unknown. The message names the option.
+    """
     try:
         return msgspec.convert(values, Settings, strict=False)
     except msgspec.ValidationError as exc:

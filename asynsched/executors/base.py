@@ -34,10 +34,19 @@ class ExecutorContext:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What an executor holds of earlier launches, found when it starts: `starting` and `running` tokens."""
+    """Tokens of earlier launches that an executor found when it started.
+
+    `ended` are those whose end it reports.
+    """
 
     starting: frozenset[str] = frozenset()
     running: frozenset[str] = frozenset()
+    ended: frozenset[str] = frozenset()
+
+    @property
+    def known(self) -> frozenset[str]:
+        """Every token that it knows anything of."""
+        return self.starting | self.running | self.ended
 
 
 class Executor(ABC):

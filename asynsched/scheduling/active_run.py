@@ -87,6 +87,7 @@ class ActiveRun:
     started_at: datetime | None = None
     ended_at: datetime | None = None
     stored_state: DagRunState = DagRunState.QUEUED
+    stored_epoch: int = 0
     tasks: dict[str, ActiveTask] = field(default_factory=dict)
     n_unfinished: int = 0
     n_waiting: int = 0

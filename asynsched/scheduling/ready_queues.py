@@ -137,6 +137,12 @@ class ReadyQueues:
             limit.used -= 1
         self.reopen(limits)
 
+    def withdrawn(self, task: ActiveTask, limits: tuple[Limit, ...]) -> None:
+        """Take note that a task which waited does so no more: the next of its lane competes."""
+        lane = self._lanes.get((task.task.pool, task.task.pool_slots, limits))
+        if lane is not None:
+            lane.pool.offer(lane)
+
     @staticmethod
     def reopen(limits: Iterable[Limit]) -> None:
         """Let the lanes of limits that may have room now compete again."""

@@ -6,8 +6,6 @@ from datetime import datetime, timedelta
 from asynsched.serialization.schema import SerializedTask
 from asynsched.states import TaskInstanceState
 
-MAX_MACHINE_KILLS = 3
-"""How often a task that the machine killed is started again without using up a retry of its own."""
 LONGEST_DELAY = timedelta(days=1)
 """Airflow's bound on a growing delay that has no `max_retry_delay`."""
 

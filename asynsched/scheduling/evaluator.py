@@ -1,0 +1,263 @@
+"""The dependency evaluator: turns what has happened into stored state changes, and those into launches."""
+
+from datetime import datetime, timedelta
+
+import structlog
+
+from asynsched.channels import (
+    CallbackRequested,
+    Channels,
+    DagChanged,
+    PoolsChanged,
+    RunCancelled,
+    RunCreated,
+    RunEnded,
+    TaskFinished,
+    TaskReady,
+    TriesStored,
+    TryUnwanted,
+)
+from asynsched.clock import Clock, new_token
+from asynsched.executors.base import Held
+from asynsched.keys import DagRunKey
+from asynsched.scheduling.active_run import ActiveRun
+from asynsched.scheduling.admission import Admission
+from asynsched.scheduling.evaluation import Evaluation
+from asynsched.scheduling.launches import task_launch
+from asynsched.scheduling.pending import PendingBatch
+from asynsched.scheduling.ready_queues import ReadyQueues
+from asynsched.scheduling.run_limits import RunLimits
+from asynsched.scheduling.run_loading import active_run, active_tasks, lost_tries
+from asynsched.scheduling.versions import VersionCache
+from asynsched.service import Service
+from asynsched.settings import Settings
+from asynsched.states import DagRunState
+from asynsched.store.dag_runs import end_queued_run
+from asynsched.store.dags import get_dag
+from asynsched.store.database import Database
+from asynsched.store.pools import pool_capacities
+from asynsched.store.run_queue import QueuedRun, owned_runs, queued_runs, take_over_runs
+from asynsched.store.task_instances import load_task_instances
+from asynsched.store.transitions import Stale, apply
+from sandbox.protocol import Started
+
+log = structlog.get_logger(__name__)
+
+MAX_EVENTS = 2_000
+"""Events taken up in one pass, so that no batch grows without bound."""
+COMPANY = timedelta(milliseconds=20)
+"""How long the news that a try has begun waits for something else to be stored with."""
+
+
+class DependencyEvaluator(Service):
+    """Owns the active runs of this scheduler."""
+
+    name = "evaluator"
+
+    def __init__(
+        self,
+        *,
+        settings: Settings,
+        channels: Channels,
+        database: Database,
+        clock: Clock,
+        versions: VersionCache,
+        parallelism: int,
+        scheduler_id: str,
+        lease_epoch: int,
+    ) -> None:
+        super().__init__(clock)
+        self.interval = timedelta(seconds=settings.sweep_interval)
+        self._channels = channels
+        self._database = database
+        self._versions = versions
+        self._scheduler_id = scheduler_id
+        self._lease_epoch = lease_epoch
+        self._admission = Admission()
+        self._limits = RunLimits(settings.max_active_tasks_per_dag)
+        self._pending = PendingBatch(scheduler_id, lease_epoch)
+        self._evaluation = Evaluation(
+            queues=ReadyQueues(parallelism),
+            limits=self._limits,
+            pending=self._pending,
+            new_token=new_token,
+            max_machine_kills=settings.max_machine_kills,
+        )
+        self._held_since: datetime | None = None
+        self._sweep_at: datetime | None = None
+        channels.active_runs.wakes(self.wake)
+        channels.finished.wakes(self.wake)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no run is active, and none could start."""
+        return not (
+            self._evaluation.runs
+            or self._admission.may_start_any
+            or self._channels.active_runs.qsize()
+            or self._channels.finished.qsize()
+        )
+
+    async def recover(self, held: Held, now: datetime) -> None:
+        """Take up the runs of schedulers that are gone, and the tries that the executor still holds of them."""
+        await self._read_pools()
+        runs = await self._database.write(take_over_runs, self._scheduler_id, self._lease_epoch, now)
+        for row in runs:
+            run = await self._load(row)
+            if run is not None:
+                await self._resume(run, held, now)
+        if runs:
+            log.info("runs.taken_over", n_runs=len(runs))
+
+    async def tick(self, now: datetime) -> None:
+        """Take up what has happened, decide what follows, store it, say it."""
+        await self._store()
+        await self._take_news(now)
+        for message in self._channels.finished.take(MAX_EVENTS):
+            self._take_event(message, now)
+        self._evaluation.time_passed(now)
+        await self._sweep(now)
+        await self._admit(now)
+        self._evaluation.grant(now)
+        if not self._waits_for_company(now):
+            await self._store()
+        if self._channels.finished.qsize() or self._channels.active_runs.qsize() or self._admission.may_start_any:
+            self.wake()
+        due = [at for at in (self._evaluation.next_timer, self._held_since and self._held_since + COMPANY) if at]
+        self.due_at = min(due, default=None)
+
+    # What has happened
+
+    async def _take_news(self, now: datetime) -> None:
+        created: list[DagRunKey] = []
+        for message in self._channels.active_runs.take():
+            match message:
+                case RunCreated(run):
+                    created.append(run)
+                case DagChanged(dag_id):
+                    await self._read_dag(dag_id)
+                case PoolsChanged():
+                    await self._read_pools()
+                case RunCancelled(run, reason):
+                    await self._cancel(run, reason, now)
+        if created:
+            for row in await self._database.read(queued_runs, created):
+                self._enqueue(row)
+
+    def _take_event(self, message: TaskFinished, now: datetime) -> None:
+        if isinstance(message.event, Started):
+            self._evaluation.try_started(message.event, now)
+        else:
+            self._evaluation.try_ended(message.event, now)
+
+    async def _sweep(self, now: datetime) -> None:
+        """Now and then, look for queued runs that no message told of."""
+        if self._sweep_at is not None and now < self._sweep_at:
+            return
+        self._sweep_at = now + (self.interval or timedelta())
+        await self._read_pools()
+        for row in await self._database.read(queued_runs):
+            self._enqueue(row)
+
+    def _enqueue(self, row: QueuedRun) -> None:
+        self._limits.pause(row.dag_id, paused=row.is_paused)
+        self._admission.add(row)
+
+    async def _read_dag(self, dag_id: str) -> None:
+        dag = await self._database.read(get_dag, dag_id)
+        if dag is None:
+            return
+        self._admission.update_dag(dag_id, is_paused=dag.is_paused, max_active_runs=dag.max_active_runs)
+        self._limits.pause(dag_id, paused=dag.is_paused)
+
+    async def _read_pools(self) -> None:
+        self._evaluation.queues.resize_pools(await self._database.read(pool_capacities))
+
+    async def _cancel(self, key: DagRunKey, reason: str, now: datetime) -> None:
+        waiting = self._admission.withdraw(*key)
+        if waiting is not None:
+            await self._database.write(end_queued_run, waiting.id, DagRunState.FAILED, reason, now)
+            self._channels.run_ends.put_nowait(RunEnded(key, DagRunState.FAILED))
+            return
+        self._evaluation.cancel_run(key, reason, now)
+
+    # Runs
+
+    async def _admit(self, now: datetime) -> None:
+        for row in self._admission.admit():
+            run = await self._load(row)
+            if run is None:
+                self._admission.ended(row.dag_id)
+                continue
+            self._evaluation.start_run(run, now)
+
+    async def _load(self, row: QueuedRun) -> ActiveRun | None:
+        if row.version_id is None:
+            log.warning("run.without_version", dag_id=row.dag_id, run_id=row.run_id)
+            return None
+        return active_run(row, await self._versions.get(row.version_id))
+
+    async def _resume(self, run: ActiveRun, held: Held, now: datetime) -> None:
+        tasks = active_tasks(run, await self._database.read(load_task_instances, run.id))
+        self._admission.began(run.key.dag_id)
+        await self._read_dag(run.key.dag_id)
+        self._evaluation.resume_run(run, tasks, now)
+        for event in lost_tries(tasks, held, now):
+            self._channels.finished.put_nowait(TaskFinished(event))
+        for task in tasks:
+            # Granted, but perhaps never launched: a token starts one try at most, so it may be launched again.
+            if task.state == "queued" and task.token not in held.running:
+                self._channels.ready.put_nowait(TaskReady(run.id, task_launch(task)))
+
+    # What follows
+
+    def _waits_for_company(self, now: datetime) -> bool:
+        if self._pending.is_empty or self._pending.is_urgent:
+            return False
+        self._held_since = self._held_since or now
+        return now < self._held_since + COMPANY
+
+    async def _store(self) -> None:
+        """Store what was decided, then say it. When the database is away, the next tick tries again."""
+        pending = self._pending
+        if pending.is_empty:
+            return
+        stale = await self._database.write(apply, pending.batch())
+        pending.mark_stored()
+        self._announce(stale)
+        pending.clear()
+        self._held_since = None
+        for run_id in stale.runs | {key[0] for key in stale.tasks}:
+            await self._reload(run_id)
+
+    def _announce(self, stale: Stale) -> None:
+        pending, channels = self._pending, self._channels
+        if stale:
+            log.warning("state.stale", n_tasks=len(stale.tasks), n_runs=len(stale.runs))
+        for task in pending.granted:
+            if (task.run.id, task.task_id, task.map_index) not in stale.tasks and task.run.id not in stale.runs:
+                channels.ready.put_nowait(TaskReady(task.run.id, task_launch(task)))
+        if pending.stored_tokens:
+            channels.ready.put_nowait(TriesStored(tuple(pending.stored_tokens)))
+        for token, reason in pending.unwanted:
+            channels.ready.put_nowait(TryUnwanted(token, reason))
+        for run in pending.ended_runs:
+            self._admission.ended(run.key.dag_id)
+            channels.run_ends.put_nowait(RunEnded(run.key, run.state))
+            channels.dag_changes.offer(RunEnded(run.key, run.state))
+            log.info("run.ended", dag_id=run.key.dag_id, run_id=run.key.run_id, state=run.state, reason=run.reason)
+        if pending.callbacks:
+            channels.callbacks.put_nowait(CallbackRequested())
+
+    async def _reload(self, run_id: int) -> None:
+        """Somebody else changed rows of a run: forget it, and take it up again as it is stored, if it is still ours."""
+        key = next((key for key, run in self._evaluation.runs.items() if run.id == run_id), None)
+        if key is None:
+            return
+        self._evaluation.drop_run(key)
+        self._admission.ended(key.dag_id)
+        now = self.clock.now()
+        for row in await self._database.read(owned_runs, self._lease_epoch, [run_id]):
+            run = await self._load(row)
+            if run is not None:
+                await self._resume(run, Held(), now)

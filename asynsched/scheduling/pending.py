@@ -1,0 +1,127 @@
+"""The changes of one moment, gathered until they are stored, and what is to be said once they are."""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import msgspec
+
+from asynsched.scheduling.active_run import ActiveRun, ActiveTask
+from asynsched.serialization.schema import CallbackEvent
+from asynsched.states import TaskInstanceState
+from asynsched.store.transitions import Batch, CallbackRow, HistoryRow, RunRow, TaskRow, XComRow
+
+SKIPMIXIN_KEY = "skipmixin_key"
+"""XCom key under which a branch's or short circuit's decision is kept (Airflow's name)."""
+
+
+@dataclass(slots=True)
+class PendingBatch:
+    """Gathers changes. A task that changes several times before it is stored is written once."""
+
+    scheduler_id: str
+    lease_epoch: int
+    tasks: dict[int, ActiveTask] = field(default_factory=dict)
+    runs: dict[int, ActiveRun] = field(default_factory=dict)
+    history: list[HistoryRow] = field(default_factory=list)
+    xcoms: list[XComRow] = field(default_factory=list)
+    callbacks: list[CallbackRow] = field(default_factory=list)
+    granted: list[ActiveTask] = field(default_factory=list)
+    ended_runs: list[ActiveRun] = field(default_factory=list)
+    stored_tokens: list[str] = field(default_factory=list)
+    unwanted: list[tuple[str, str]] = field(default_factory=list)
+    n_stale: int = 0
+
+    def touch(self, task: ActiveTask) -> None:
+        """Note that a task instance is new or about to change."""
+        self.tasks[id(task)] = task
+
+    def touch_run(self, run: ActiveRun) -> None:
+        """Note that a run is about to change."""
+        self.runs[run.id] = run
+
+    def count_stale(self) -> None:
+        """Note that a message came too late to mean anything."""
+        self.n_stale += 1
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether somebody waits for this to be stored; that a try has begun can wait for company."""
+        if self.runs or self.granted or self.callbacks or self.unwanted or self.stored_tokens:
+            return True
+        return any(task.state is not TaskInstanceState.RUNNING for task in self.tasks.values())
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to store or say."""
+        return not (self.tasks or self.runs or self.stored_tokens or self.unwanted or self.callbacks)
+
+    def keep_try(self, task: ActiveTask, reason: str) -> None:
+        """Put a failed try that will be followed by another one into the history."""
+        self.history.append(
+            HistoryRow(
+                task.run.id, task.task_id, task.map_index, task.try_number, TaskInstanceState.FAILED, reason, task.token,
+                task.scheduled_at, task.queued_at, task.started_at, task.ended_at,
+            )
+        )  # fmt: skip
+
+    def xcom(self, task: ActiveTask, key: str, value: str, now: datetime) -> None:
+        """Store a value, given as JSON."""
+        self.xcoms.append(XComRow(task.run.id, task.task_id, task.map_index, key, value, now))
+
+    def skips(self, task: ActiveTask, skipped: list[str], now: datetime) -> None:
+        """Keep a branch's or short circuit's decision, so that it holds when a skipped task is cleared."""
+        self.xcom(task, SKIPMIXIN_KEY, msgspec.json.encode({"skipped": skipped}).decode(), now)
+
+    def callback(self, task: ActiveTask, event: CallbackEvent, now: datetime) -> None:
+        """Request a callback of a task instance."""
+        self.callbacks.append(
+            CallbackRow(task.run.id, task.task_id, task.map_index, task.try_number, event, task.reason, now)
+        )
+
+    def run_callback(self, run: ActiveRun, event: CallbackEvent, now: datetime) -> None:
+        """Request a callback of a run."""
+        self.callbacks.append(CallbackRow(run.id, "", -1, 0, event, run.reason, now))
+
+    def batch(self) -> Batch:
+        """Return what is to be written, in key order."""
+        tasks = sorted(self.tasks.values(), key=lambda task: (task.run.id, task.task_id, task.map_index))
+        return Batch(
+            lease_epoch=self.lease_epoch,
+            runs=[self._run_row(self.runs[run_id]) for run_id in sorted(self.runs)],
+            new_tasks=[_task_row(task) for task in tasks if not task.is_stored],
+            tasks=[_task_row(task) for task in tasks if task.is_stored],
+            history=self.history,
+            xcoms=self.xcoms,
+            callbacks=self.callbacks,
+        )
+
+    def mark_stored(self) -> None:
+        """Remember that the database has what was gathered."""
+        for task in self.tasks.values():
+            task.stored_state, task.stored_try, task.is_stored = task.state, task.try_number, True
+        for run in self.runs.values():
+            run.stored_state = run.state
+            run.stored_epoch = self.lease_epoch
+
+    def clear(self) -> None:
+        """Begin to gather the next moment's changes."""
+        for gathered in (
+            self.tasks, self.runs, self.history, self.xcoms, self.callbacks, self.granted, self.ended_runs,
+            self.stored_tokens, self.unwanted,
+        ):  # fmt: skip
+            gathered.clear()
+
+    def _run_row(self, run: ActiveRun) -> RunRow:
+        return RunRow(
+            run.id, run.stored_state, run.stored_epoch, run.state, run.reason, run.started_at, run.ended_at,
+            run.version_id, self.scheduler_id, self.lease_epoch,
+        )  # fmt: skip
+
+
+def _task_row(task: ActiveTask) -> TaskRow:
+    return TaskRow(
+        task.run.id, task.task_id, task.map_index, task.stored_state, task.stored_try, task.state, task.reason,
+        task.try_number, task.max_tries, task.machine_kills, task.token, task.scheduled_at, task.queued_at,
+        task.started_at, task.ended_at, task.next_try_at, task.rendered_map_index, task.priority_weight,
+        task.task.pool, task.task.pool_slots, task.task.queue, task.task.executor,
+    )  # fmt: skip

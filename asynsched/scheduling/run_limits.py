@@ -1,0 +1,57 @@
+"""What limits the tasks of a run, beside pools and parallelism: Airflow's `max_active_*`, and the DAG's pause."""
+
+from asynsched.keys import DagRunKey
+from asynsched.scheduling.active_run import ActiveRun, ActiveTask
+from asynsched.scheduling.ready_queues import Limit, ReadyQueues
+
+
+class RunLimits:
+    """Makes and keeps the limits that tasks share.
+
+    Args:
+        max_active_tasks: Tasks of one run at once, where its DAG says nothing.
+    """
+
+    def __init__(self, max_active_tasks: int) -> None:
+        self._max_active_tasks = max_active_tasks
+        self._runs: dict[DagRunKey, Limit] = {}
+        self._dags: dict[str, Limit] = {}
+        self._tasks: dict[tuple[str, ...], Limit] = {}
+
+    def of(self, task: ActiveTask) -> tuple[Limit, ...]:
+        """Return the limits of a task instance, always the same objects in the same order."""
+        run = task.run
+        limits = [self._dag(run.key.dag_id), self._run(run)]
+        if task.task.max_active_tis_per_dag is not None:
+            limits.append(self._task((run.key.dag_id, task.task_id), task.task.max_active_tis_per_dag))
+        if task.task.max_active_tis_per_dagrun is not None:
+            limits.append(self._task((*run.key, task.task_id), task.task.max_active_tis_per_dagrun))
+        return tuple(limits)
+
+    def pause(self, dag_id: str, *, paused: bool) -> None:
+        """Hold a DAG's ready tasks back, or let them go again."""
+        limit = self._dag(dag_id)
+        limit.capacity = 0 if paused else None
+        ReadyQueues.reopen([limit])
+
+    def forget(self, run: ActiveRun) -> None:
+        """Drop the limits of a run that has ended."""
+        self._runs.pop(run.key, None)
+        for key in [key for key in self._tasks if key[:2] == run.key and len(key) > 2]:
+            del self._tasks[key]
+
+    def _dag(self, dag_id: str) -> Limit:
+        if dag_id not in self._dags:
+            self._dags[dag_id] = Limit(f"pause of the DAG {dag_id}", None)
+        return self._dags[dag_id]
+
+    def _run(self, run: ActiveRun) -> Limit:
+        if run.key not in self._runs:
+            capacity = run.structure.dag.max_active_tasks or self._max_active_tasks
+            self._runs[run.key] = Limit("max_active_tasks", capacity)
+        return self._runs[run.key]
+
+    def _task(self, key: tuple[str, ...], capacity: int) -> Limit:
+        if key not in self._tasks:
+            self._tasks[key] = Limit(f"max_active_tis of {key[-1]}", capacity)
+        return self._tasks[key]

@@ -1,0 +1,71 @@
+"""Stored rows made into the runs and task instances that the evaluation works on."""
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+
+from asynsched.executors.base import Held
+from asynsched.scheduling.active_run import ActiveRun, ActiveTask
+from asynsched.scheduling.versions import LoadedVersion
+from asynsched.states import DagRunState, TaskInstanceState
+from asynsched.store.run_queue import QueuedRun
+from asynsched.store.task_instances import TaskInstanceRow
+from sandbox.protocol import Ended
+
+
+def active_run(row: QueuedRun, version: LoadedVersion) -> ActiveRun:
+    """Return a stored run, without its task instances, on the version that it is pinned to."""
+    return ActiveRun(
+        id=row.id,
+        key=row.key,
+        structure=version.structure,
+        code=version.code,
+        version_id=version.id,
+        run_type=row.run_type,
+        run_after=row.run_after,
+        queued_at=row.queued_at,
+        logical_date=row.logical_date,
+        data_interval_start=row.data_interval_start,
+        data_interval_end=row.data_interval_end,
+        conf=row.conf,
+        state=DagRunState(row.state),
+        started_at=row.started_at,
+        stored_state=DagRunState(row.state),
+        stored_epoch=row.lease_epoch,
+    )
+
+
+def active_tasks(run: ActiveRun, rows: Iterable[TaskInstanceRow]) -> list[ActiveTask]:
+    """Return a run's stored task instances."""
+    return [_active_task(run, row) for row in rows if row.task_id in run.structure.tasks]
+
+
+def _active_task(run: ActiveRun, row: TaskInstanceRow) -> ActiveTask:
+    state = None if row.state is None else TaskInstanceState(row.state)
+    return ActiveTask(
+        run=run,
+        task=run.structure.tasks[row.task_id],
+        map_index=row.map_index,
+        state=state,
+        reason=row.reason,
+        try_number=row.try_number,
+        max_tries=row.max_tries,
+        machine_kills=row.machine_kills,
+        token=row.token,
+        scheduled_at=row.scheduled_at,
+        queued_at=row.queued_at,
+        started_at=row.started_at,
+        ended_at=row.ended_at,
+        next_try_at=row.next_try_at,
+        rendered_map_index=row.rendered_map_index,
+        stored_state=state,
+        stored_try=row.try_number,
+        is_stored=True,
+    )
+
+
+def lost_tries(tasks: Iterable[ActiveTask], held: Held, now: datetime) -> Iterator[Ended]:
+    """Yield the end of each try that ran when its scheduler went, and that the executor knows nothing of."""
+    for task in tasks:
+        if task.state is TaskInstanceState.RUNNING and task.token is not None and task.token not in held.known:
+            reason = "the try was lost: its keeper is gone, and left no record of its end"
+            yield Ended(task.token, "failed", now, task.started_at, reason, cause="machine")

@@ -1,0 +1,68 @@
+"""The code and structure of DAG versions, loaded once for all runs that are pinned to them."""
+
+import os
+from collections import OrderedDict
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio.to_thread
+
+from asynsched.clock import new_token
+from asynsched.scheduling.structure import DagStructure, compile_structure
+from asynsched.serialization.decode import decode_dag
+from asynsched.store.dag_versions import get_version
+from asynsched.store.database import Database
+from asynsched.store.sources import get_sources
+from sandbox.protocol import CodeVersion, SourceRef
+
+MAX_LOADED = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedVersion:
+    """One DAG version: its structure for decisions, its code for executors."""
+
+    id: int
+    structure: DagStructure
+    code: CodeVersion
+
+
+class VersionCache:
+    """Loads versions, and lays out their sources where executors of this machine read them.
+
+    Args:
+        database: Where versions and sources are stored.
+        sources_folder: Folder of one file a source, named by content hash.
+        dags_folder: Absolute path that the sources' paths are relative to.
+    """
+
+    def __init__(self, database: Database, sources_folder: Path, dags_folder: Path) -> None:
+        self._database = database
+        self._sources_folder = sources_folder
+        self._dags_folder = dags_folder
+        self._loaded: OrderedDict[int, LoadedVersion] = OrderedDict()
+
+    async def get(self, version_id: int) -> LoadedVersion:
+        """Return a version. Raises NotFound when the database has none with that id."""
+        if version_id in self._loaded:
+            self._loaded.move_to_end(version_id)
+            return self._loaded[version_id]
+        row = await self._database.read(get_version, version_id)
+        sources = tuple(SourceRef(ref.path, ref.module, ref.content_hash) for ref in row.sources)
+        texts = await self._database.read(get_sources, [ref.content_hash for ref in sources])
+        await anyio.to_thread.run_sync(self._lay_out, texts)
+        code = CodeVersion(row.version_hash, str(self._dags_folder), sources)
+        loaded = LoadedVersion(version_id, compile_structure(decode_dag(row.serialized)), code)
+        self._loaded[version_id] = loaded
+        if len(self._loaded) > MAX_LOADED:
+            self._loaded.popitem(last=False)
+        return loaded
+
+    def _lay_out(self, texts: dict[str, str]) -> None:
+        for content_hash, text in texts.items():
+            path = self._sources_folder / f"{content_hash}.py"
+            if not path.exists():
+                # Renamed into place, so that a reader never sees half of it.
+                unfinished = path.with_suffix(f".{new_token()}")
+                unfinished.write_bytes(text.encode("utf-8", "surrogatepass"))
+                os.replace(unfinished, path)  # noqa: PTH105 - the pathlib form is no clearer

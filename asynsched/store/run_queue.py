@@ -1,0 +1,112 @@
+"""Which DagRuns wait to be started, and which a scheduler owns: claims, and what is taken over from the dead."""
+
+from datetime import datetime
+from typing import Any
+
+import msgspec
+import sqlalchemy as sa
+from msgspec import Struct
+from sqlalchemy import Connection
+
+from asynsched.keys import DagRunKey
+from asynsched.states import FINISHED_TASK_STATES, DagRunState
+from asynsched.store.tables import dag, dag_run, scheduler, task_instance
+
+
+class QueuedRun(Struct, frozen=True):
+    """A DagRun that is queued or running, with what its DAG says of admission."""
+
+    id: int
+    dag_id: str
+    run_id: str
+    run_type: str
+    state: str
+    run_after: datetime
+    logical_date: datetime | None
+    data_interval_start: datetime | None
+    data_interval_end: datetime | None
+    queued_at: datetime
+    started_at: datetime | None
+    conf: dict[str, Any]
+    lease_epoch: int
+    version_id: int | None
+    is_paused: bool
+    max_active_runs: int
+
+    @property
+    def key(self) -> DagRunKey:
+        """What identifies the run."""
+        return DagRunKey(self.dag_id, self.run_id)
+
+
+_COLUMNS = (
+    dag_run.c.id,
+    dag_run.c.dag_id,
+    dag_run.c.run_id,
+    dag_run.c.run_type,
+    dag_run.c.state,
+    dag_run.c.run_after,
+    dag_run.c.logical_date,
+    dag_run.c.data_interval_start,
+    dag_run.c.data_interval_end,
+    dag_run.c.queued_at,
+    dag_run.c.started_at,
+    dag_run.c.conf,
+    dag_run.c.lease_epoch,
+    sa.func.coalesce(dag_run.c.version_id, dag.c.version_id).label("version_id"),
+    dag.c.is_paused,
+    dag.c.max_active_runs,
+)
+_RUNS = sa.select(*_COLUMNS).join(dag, dag.c.dag_id == dag_run.c.dag_id).order_by(dag_run.c.id)
+_QUEUED = _RUNS.where(dag_run.c.state == DagRunState.QUEUED)
+_ONE_QUEUED = _QUEUED.where(dag_run.c.dag_id == sa.bindparam("dag_id"), dag_run.c.run_id == sa.bindparam("run_id"))
+_OWNED = _RUNS.where(dag_run.c.state == DagRunState.RUNNING, dag_run.c.lease_epoch == sa.bindparam("epoch"))
+
+
+def queued_runs(conn: Connection, keys: list[DagRunKey] | None = None) -> list[QueuedRun]:
+    """Return the queued runs among `keys`, or all of them, oldest row first."""
+    if keys is None:
+        return [_queued_run(row) for row in conn.execute(_QUEUED)]
+    found = (conn.execute(_ONE_QUEUED, {"dag_id": key.dag_id, "run_id": key.run_id}).first() for key in keys)
+    return [_queued_run(row) for row in found if row is not None]
+
+
+def owned_runs(conn: Connection, epoch: int, run_ids: list[int]) -> list[QueuedRun]:
+    """Return those of the running runs that are held under this lease epoch."""
+    return [_queued_run(row) for row in conn.execute(_OWNED.where(dag_run.c.id.in_(run_ids)), {"epoch": epoch})]
+
+
+def take_over_runs(conn: Connection, scheduler_id: str, epoch: int, now: datetime) -> list[QueuedRun]:
+    """Make every running run whose scheduler is gone this scheduler's own, and return them.
+
+    A scheduler is gone when it has no row, or its lease has lapsed.
+    """
+    alive = sa.select(scheduler.c.id).where(scheduler.c.lease_until > now, scheduler.c.id != scheduler_id)
+    orphaned = (
+        sa.select(dag_run.c.id)
+        .where(
+            dag_run.c.state == DagRunState.RUNNING,
+            sa.or_(dag_run.c.scheduler_id.is_(None), dag_run.c.scheduler_id.not_in(alive)),
+        )
+        .order_by(dag_run.c.id)
+        .with_for_update(skip_locked=True)
+    )
+    ids = list(conn.scalars(orphaned))
+    if not ids:
+        return []
+    conn.execute(
+        sa.update(dag_run).where(dag_run.c.id.in_(ids)).values(scheduler_id=scheduler_id, lease_epoch=epoch)
+    )
+    unfinished = sa.or_(
+        task_instance.c.state.is_(None), task_instance.c.state.not_in([str(state) for state in FINISHED_TASK_STATES])
+    )
+    conn.execute(
+        sa.update(task_instance).where(task_instance.c.dag_run_id.in_(ids), unfinished).values(lease_epoch=epoch)
+    )
+    return [_queued_run(row) for row in conn.execute(_OWNED, {"epoch": epoch})]
+
+
+def _queued_run(row: Any) -> QueuedRun:
+    values = row._asdict()
+    values["conf"] = msgspec.json.decode(values["conf"])
+    return QueuedRun(**values)
