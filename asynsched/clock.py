@@ -56,6 +56,30 @@ class SystemClock:
         await anyio.sleep(max(0.0, duration.total_seconds()))
 
 
+class VirtualClock(SystemClock):
+    """A clock that only moves when it is told to: by the event loop of `simulation/loop.py`, or by a test.
+
+    Waiting needs that loop, whose timers follow this clock.
+    """
+
+    def __init__(self, start: datetime) -> None:
+        self._start = start.astimezone(UTC)
+        self._elapsed_seconds = 0.0
+
+    def now(self) -> datetime:
+        return self._start + timedelta(seconds=self._elapsed_seconds)
+
+    def monotonic(self) -> float:
+        return self._elapsed_seconds
+
+    def boottime(self) -> float:
+        return self._elapsed_seconds
+
+    def leap(self, seconds: float) -> None:
+        """Move forward by that much."""
+        self._elapsed_seconds += max(0.0, seconds)
+
+
 def new_token() -> str:
     """Return a new random identifier: 128 bits, hexadecimal."""
     return os.urandom(16).hex()

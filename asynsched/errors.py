@@ -19,6 +19,7 @@ AsynschedError
 ├── ExecutorError
 │   └── LaunchFailed               the task instance fails or retries
 ├── HomeInUse                      another scheduler holds the home: refuse to start
+├── SimulationStalled              a simulation in which nothing can happen any more: end it
 └── InvalidTransition              our bug: let it stop serve()
 """
 
@@ -114,6 +115,13 @@ class LaunchFailed(ExecutorError):
 
 class HomeInUse(AsynschedError):
     """Another scheduler is serving this home."""
+
+
+class SimulationStalled(AsynschedError):
+    """Everything in a simulation waits for something that no timer will bring."""
+
+    def __init__(self) -> None:
+        super().__init__("The simulation has stalled: everything waits, and no timer is set")
 
 
 class InvalidTransition(AsynschedError):

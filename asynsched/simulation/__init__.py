@@ -1,0 +1,1 @@
+"""The scheduler under virtual time: what runs when, without waiting for it."""
