@@ -1,0 +1,98 @@
+"""An executor that runs nothing: every try lasts as long as its script says, and ends as it says.
+
+Its timers are those of the running event loop, so under virtual time a day of tries takes no time.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from asynsched.executors.base import Executor, ExecutorContext, Held
+from sandbox.protocol import BranchDecision, Ended, EndState, FailureCause, Launch, ShortCircuitDecision, Started
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How long a try lasts, and how it ends."""
+
+    state: EndState = "success"
+    duration: timedelta = timedelta(seconds=1)
+    reason: str = ""
+    retry: bool = True
+    cause: FailureCause = "task"
+    return_value: Any = None
+    decision: BranchDecision | ShortCircuitDecision | None = None
+
+
+Script = Callable[[Launch], Outcome]
+
+
+@dataclass
+class _Try:
+    launch: Launch
+    started_at: datetime
+    timer: asyncio.TimerHandle = field(repr=False)
+
+
+class ScriptedExecutor(Executor):
+    """Ends tries as `script` says. `launched` lists every launch, in order.
+
+    `running` maps the tokens of the tries that are in it to what is known of them.
+    """
+
+    def __init__(self, context: ExecutorContext, script: Script = lambda launch: Outcome()) -> None:
+        super().__init__(context)
+        self.script = script
+        self.launched: list[Launch] = []
+        self.running: dict[str, _Try] = {}
+        self.acknowledged: list[str] = []
+
+    @property
+    def parallelism(self) -> int:
+        return self.context.settings.parallelism
+
+    async def start(self, lease_epoch: int) -> Held:
+        return Held()
+
+    async def launch(self, launches: Sequence[Launch]) -> None:
+        for launch in launches:
+            if any(launch.token == earlier.token for earlier in self.launched):
+                continue
+            self.launched.append(launch)
+            outcome, now = self.script(launch), self.context.clock.now()
+            end = asyncio.get_running_loop().call_later(
+                outcome.duration.total_seconds(), self._end, launch.token, outcome
+            )
+            self.running[launch.token] = _Try(launch, now, end)
+            self.context.report(Started(launch.token, now, 1))
+
+    async def kill(self, token: str, reason: str) -> None:
+        self._end(token, Outcome("failed", reason=reason))
+
+    async def acknowledge(self, tokens: Sequence[str]) -> None:
+        self.acknowledged += tokens
+
+    async def drain(self, deadline: datetime) -> None:
+        for token in list(self.running):
+            self._end(token, Outcome("failed", reason="the scheduler was stopped", cause="interrupted"))
+
+    async def close(self) -> None:
+        for running in self.running.values():
+            running.timer.cancel()
+
+    def _end(self, token: str, outcome: Outcome) -> None:
+        ended = self.running.pop(token, None)
+        if ended is None:
+            return
+        ended.timer.cancel()
+        value = None if outcome.return_value is None else msgspec.Raw(msgspec.json.encode(outcome.return_value))
+        self.context.report(
+            Ended(
+                token, outcome.state, self.context.clock.now(), ended.started_at, outcome.reason, outcome.retry,
+                outcome.cause, value, outcome.decision,
+            )
+        )  # fmt: skip

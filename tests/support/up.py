@@ -1,0 +1,202 @@
+"""Real `asynsched` processes, on a DAG folder, a home and a database of their own."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psutil
+
+from asynsched.bell import is_serving
+from tests.support.waiting import until
+
+T = TypeVar("T")
+MARK = "SITE_OF_A_TEST"
+"""Environment variable that every process of a site inherits, except parses; those name the home."""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A command that has ended."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+    @property
+    def json(self) -> Any:
+        """What it printed, which must be JSON alone."""
+        return json.loads(self.stdout)
+
+
+@dataclass
+class Site:
+    """A DAG folder, a home and a database: what one installation of asynsched works on.
+
+    `database` is a URL, or None for SQLite in the home. `env` is added to the environment of every command.
+    """
+
+    root: Path
+    database: str | None = None
+    env: dict[str, str] = field(default_factory=dict)
+    mark: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    def __post_init__(self) -> None:
+        self.dags.mkdir(parents=True, exist_ok=True)
+        self.logs: list[Path] = []
+
+    @property
+    def dags(self) -> Path:
+        return self.root / "dags"
+
+    @property
+    def home(self) -> Path:
+        return self.root / "home"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The environment of a terminal on this site."""
+        inherited = {
+            name: value for name, value in os.environ.items() if not name.startswith(("ASYNSCHED_", "PYTEST_"))
+        }
+        database = {} if self.database is None else {"ASYNSCHED_DATABASE": self.database}
+        fixed = {"ASYNSCHED_HOME": str(self.home), MARK: self.mark, "NO_COLOR": "1", "COLUMNS": "200", "TERM": "dumb"}
+        return inherited | database | fixed | self.env
+
+    def write(self, name: str, text: str) -> Path:
+        """Write a file of the DAG folder; its text may be indented."""
+        path = self.dags / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text))
+        return path
+
+    def command(self, *args: str) -> list[str]:
+        return [sys.executable, "-m", "asynsched", *args]
+
+    def run(self, *args: str, code: int | None = 0, timeout: float = 60) -> Finished:
+        """Run a command to its end, and require that exit code (None: any)."""
+        ended = subprocess.run(
+            self.command(*args), cwd=self.root, env=self.environment, timeout=timeout, check=False,
+            stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        )  # fmt: skip
+        finished = Finished(ended.returncode, ended.stdout, ended.stderr)
+        assert code is None or finished.code == code, f"asynsched {' '.join(args)}: {finished}\n{self.story()}"
+        return finished
+
+    def json(self, *args: str) -> Any:
+        """Run a command with JSON output, and return what it printed."""
+        return self.run(*args, "--output", "json").json
+
+    def up_until_idle(self, *flags: str, dags: Path | None = None, timeout: float = 90) -> Finished:
+        """Run `asynsched up --until-idle` to its end, and require that it ends well and leaves no process."""
+        finished = self.run("up", str(dags or self.dags), "--until-idle", *flags, timeout=timeout)
+        self.assert_nothing_left()
+        return finished
+
+    @contextmanager
+    def up(self, *flags: str) -> "Iterator[Up]":
+        """Serve until the end of the block, then stop as Ctrl-C does, and require that no process is left."""
+        log = self.root / f"up-{len(self.logs)}.log"
+        self.logs.append(log)
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                self.command("up", str(self.dags), *flags), cwd=self.root, env=self.environment,
+                stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+        served = Up(self, process, log)
+        try:
+            served.wait_ready()
+            yield served
+            if process.poll() is None:
+                served.interrupt()
+                assert served.wait() == 0, served.log
+                self.assert_nothing_left()
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+            self.end_everything()
+
+    def runs(self, dag_id: str) -> list[dict[str, Any]]:
+        return self.json("runs", "list", dag_id)
+
+    def task_states(self, dag_id: str, run_id: str) -> dict[str, str | None]:
+        return {task["task_id"]: task["state"] for task in self.json("tasks", "list", dag_id, run_id)}
+
+    def until(self, check: Callable[[], T], what: str, *, seconds: float = 30) -> T:
+        """Wait for a condition; a failure shows what the schedulers of this site have logged."""
+        return until(check, what, seconds=seconds, describe=self.story)
+
+    def story(self) -> str:
+        """Return what every scheduler of this site has printed so far, the last lines of each."""
+        return "\n".join(f"--- {log.name}\n{log.read_text(errors='replace')[-8000:]}" for log in self.logs)
+
+    def processes(self) -> list[psutil.Process]:
+        """Return every process that belongs to this site, the test's own excepted."""
+        return [process for process in psutil.process_iter() if process.pid != os.getpid() and self._is_ours(process)]
+
+    def _is_ours(self, process: psutil.Process) -> bool:
+        try:
+            if process.status() == psutil.STATUS_ZOMBIE:
+                return False
+            if any(str(self.home) in argument for argument in process.cmdline()):
+                return True
+            return process.environ().get(MARK) == self.mark
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            return False
+
+    def assert_nothing_left(self) -> None:
+        left = [(process.pid, process.cmdline()) for process in self.processes() if process.is_running()]
+        assert left == [], f"processes left behind: {left}\n{self.story()}"
+
+    def end_everything(self) -> None:
+        """Kill what a failed test has left, and wait until it is gone."""
+        left = self.processes()
+        for process in left:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(left, timeout=10)
+
+
+@dataclass
+class Up:
+    """A running `asynsched up`."""
+
+    site: Site
+    process: "subprocess.Popen[bytes]"
+    log_path: Path
+
+    @property
+    def log(self) -> str:
+        """What it has printed so far."""
+        return self.log_path.read_text(errors="replace")
+
+    def wait_ready(self) -> None:
+        def serving() -> bool:
+            assert self.process.poll() is None, f"`asynsched up` has ended with {self.process.returncode}:\n{self.log}"
+            return is_serving(self.site.home)
+
+        self.site.until(serving, "`asynsched up` is serving")
+
+    def interrupt(self) -> None:
+        self.process.send_signal(signal.SIGINT)
+
+    def terminate(self) -> None:
+        self.process.terminate()
+
+    def kill(self) -> None:
+        """End it as a power cut would, with no chance to do anything; its keeper lives on."""
+        self.process.kill()
+        self.process.wait()
+
+    def wait(self, seconds: float = 30) -> int:
+        """Return its exit code once it has ended."""
+        return self.process.wait(seconds)
