@@ -1,0 +1,5 @@
+"""`python -m asynsched` is `asynsched`."""
+
+from asynsched.cli import main
+
+main()

@@ -1,0 +1,18 @@
+"""`asynsched config …`: what the settings are, and where they came from."""
+
+from asynsched.cli.command import command, new_app
+from asynsched.cli.rendering import Listing
+from asynsched.cli.session import Session
+
+app = new_app("config", "Show the settings.")
+
+
+@app.callback()
+def _group() -> None:
+    """Show the settings."""
+
+
+@command(app, "show")
+def show_config(session: Session) -> Listing:
+    """Show every setting, its value and where it came from. Passwords in URLs are hidden."""
+    return Listing(("name", "value", "source"), session.configuration.rows())

@@ -1,0 +1,160 @@
+"""Where settings come from, and which wins: flags, then the environment, then asynsched.toml, then defaults.
+
+`asynsched.toml` is looked for in the working folder, or is the file that ASYNSCHED_CONFIG names. Variables that begin
+with ASYNSCHED_ and name no setting are reported, not obeyed: a typing error must not be silent.
+"""
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from asynsched.cli.options import PREFIX, Option, all_options
+from asynsched.errors import SettingsError
+from asynsched.settings import InvalidSetting, Settings, settings_from
+from asynsched.store.urls import without_secrets
+
+CONFIG_VARIABLE = f"{PREFIX}CONFIG"
+CONFIG_FILE = "asynsched.toml"
+DEFAULT = "default"
+
+
+class Given(NamedTuple):
+    """A value that somebody gave to an option, and where."""
+
+    value: Any
+    source: str
+
+
+class Configuration(NamedTuple):
+    """The settings, where each came from, and what to tell the user.
+
+    Attributes:
+        settings: What the program uses.
+        sources: Where each option's value came from, by the option's name.
+        warnings: One line each.
+    """
+
+    settings: Settings
+    sources: dict[str, str]
+    warnings: tuple[str, ...]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return every setting with its value and source; passwords in URLs are hidden."""
+        values = {name: _value_of(self.settings, name) for name in self.sources}
+        return [
+            {"name": name, "value": _shown(name, values[name]), "source": source}
+            for name, source in self.sources.items()
+        ]
+
+
+def load_configuration(flags: Mapping[str, Any], environ: Mapping[str, str], folder: Path) -> Configuration:
+    """Return the configuration of this process.
+
+    Args:
+        flags: Values by option name, None for a flag that was not given.
+        environ: The environment.
+        folder: The working folder.
+
+    Raises:
+        SettingsError: A value is wrong, a key of the file is unknown, or the file cannot be read. The message names
+            the option and where it was set.
+    """
+    options = all_options()
+    given, warnings = _from_environment(options, environ)
+    given = _from_file(options, environ, folder) | given
+    given |= {name: Given(value, _flag(name)) for name, value in flags.items() if value is not None}
+    values: dict[str, Any] = {}
+    for name, found in given.items():
+        _put(values, name, _read(options[name], found))
+    try:
+        settings = settings_from(values)
+    except InvalidSetting as exc:
+        raise SettingsError(_located(exc.name, exc.problem, given.get(exc.name))) from exc
+    sources = {name: given[name].source if name in given else DEFAULT for name in options}
+    return Configuration(settings, sources, tuple(warnings))
+
+
+def _from_environment(options: dict[str, Option], environ: Mapping[str, str]) -> tuple[dict[str, Given], list[str]]:
+    by_variable = {option.variable: option.name for option in options.values()}
+    given: dict[str, Given] = {}
+    warnings: list[str] = []
+    for variable, text in sorted(environ.items()):
+        if not variable.startswith(PREFIX) or variable == CONFIG_VARIABLE:
+            continue
+        if variable in by_variable:
+            given[by_variable[variable]] = Given(text, f"environment variable {variable}")
+        else:
+            warnings.append(f"{variable} is no setting and is ignored.{_did_you_mean(variable, by_variable)}")
+    return given, warnings
+
+
+def _from_file(options: dict[str, Option], environ: Mapping[str, str], folder: Path) -> dict[str, Given]:
+    named = environ.get(CONFIG_VARIABLE)
+    path = folder / (named or CONFIG_FILE)
+    if not named and not path.exists():
+        return {}
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as exc:
+        where = f" (environment variable {CONFIG_VARIABLE})" if named else ""
+        raise SettingsError(f"{path}: the file cannot be read{where}: {exc.strerror}") from exc
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
+        raise SettingsError(f"{path}: this is not TOML: {exc}") from exc
+    given = {}
+    for name, value in _leaves(content, options):
+        if name not in options:
+            raise SettingsError(f"{path}: there is no setting {name!r}.{_did_you_mean(name, options)}")
+        given[name] = Given(value, str(path))
+    return given
+
+
+def _leaves(content: Mapping[str, Any], options: Mapping[str, Option], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values of nested tables; a table under the name of no group is a leaf, and so an unknown name."""
+    for key, value in content.items():
+        name = prefix + key
+        if isinstance(value, dict) and any(option.startswith(f"{name}.") for option in options):
+            yield from _leaves(value, options, f"{name}.")
+        else:
+            yield name, value
+
+
+def _flag(name: str) -> str:
+    return "argument DIR" if name == "dags_folder" else "flag --" + name.replace(".", "-").replace("_", "-")
+
+
+def _read(option: Option, given: Given) -> Any:
+    try:
+        return option.read(given.value)
+    except ValueError as exc:
+        raise SettingsError(_located(option.name, str(exc), given)) from exc
+
+
+def _located(name: str, problem: str, given: Given | None) -> str:
+    if given is None:
+        return f"{name}: {problem}"
+    return f"{name}: {problem}; it is {_shown(name, given.value)!r} (set by {given.source})"
+
+
+def _put(values: dict[str, Any], name: str, value: Any) -> None:
+    group, separator, leaf = name.partition(".")
+    if separator:
+        _put(values.setdefault(group, {}), leaf, value)
+    else:
+        values[name] = value
+
+
+def _value_of(settings: Any, name: str) -> Any:
+    for part in name.split("."):
+        settings = getattr(settings, part)
+    return settings
+
+
+def _shown(name: str, value: Any) -> Any:
+    return without_secrets(value) if name == "database" and isinstance(value, str) else value
+
+
+def _did_you_mean(name: str, known: Mapping[str, Any]) -> str:
+    near = get_close_matches(name, known)
+    return f" Did you mean {' or '.join(near)}?" if near else ""

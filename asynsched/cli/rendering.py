@@ -1,0 +1,127 @@
+"""What a command answers, and how it is shown: as a table for people, or as JSON for programs.
+
+Standard output carries the answer and nothing else. Texts of users (names, messages, logs) cannot move the cursor or
+break a table: in tables their control characters are shown as escapes, in JSON they are escaped anyway.
+"""
+
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+import msgspec
+
+Row = Mapping[str, Any]
+PIPE_WIDTH = 10_000
+"""Columns of a table that no terminal shows: lines are never broken for a program that reads them."""
+
+
+class Output(StrEnum):
+    """Forms of an answer."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+class Listing(NamedTuple):
+    """Many of a kind. `nothing` is said on standard error where a table would be empty."""
+
+    columns: Sequence[str]
+    rows: Sequence[Row]
+    nothing: str = "Nothing found."
+
+
+class Record(NamedTuple):
+    """One thing, with its fields. `sections` are shown as tables of their own, below."""
+
+    fields: Row
+    sections: Sequence[str] = ()
+
+
+class Done(NamedTuple):
+    """Something was done: a sentence for people, fields for programs."""
+
+    sentence: str
+    fields: Row
+
+
+Answer = Listing | Record | Done
+
+
+def show(answer: Answer, output: Output) -> None:
+    """Write an answer to standard output."""
+    if output is Output.JSON:
+        sys.stdout.write(as_json(answer))
+    elif isinstance(answer, Done):
+        sys.stdout.write(f"{printable(answer.sentence)}\n")
+    else:
+        _show_tables(answer)
+
+
+def as_json(answer: Answer) -> str:
+    """Return the JSON of an answer: a list of objects for a listing, one object otherwise. Instants are ISO 8601."""
+    if isinstance(answer, Listing):
+        value: Any = [{name: row.get(name) for name in answer.columns} for row in answer.rows]
+    else:
+        value = dict(answer.fields)
+    encoded = msgspec.json.encode(value, enc_hook=str)
+    return msgspec.json.format(encoded, indent=2).decode() + "\n"
+
+
+def note(text: str) -> None:
+    """Say something beside the answer, on standard error."""
+    sys.stderr.write(f"{printable(text)}\n")
+    sys.stderr.flush()
+
+
+def printable(text: str, *, keep: str = "") -> str:
+    """Return a text without characters that steer a terminal, hide or reorder text: these become escapes."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)
+
+
+def cell(value: Any) -> str:
+    """Return a value as one line of a table."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, datetime):
+        return value.strftime("%Y-%m-%d %H:%M:%S") + (f".{value.microsecond // 1000:03}" if value.microsecond else "")
+    if isinstance(value, float):
+        return f"{value:.3f}".rstrip("0").rstrip(".")
+    if isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value):
+        return printable(", ".join(value))
+    if isinstance(value, (list, tuple, dict)):
+        return printable(msgspec.json.encode(value, enc_hook=str).decode())
+    return printable(str(value))
+
+
+def _show_tables(answer: Listing | Record) -> None:
+    if isinstance(answer, Listing):
+        if answer.rows:
+            _show_table(answer.columns, answer.rows)
+        else:
+            note(answer.nothing)
+        return
+    fields = {name: value for name, value in answer.fields.items() if name not in answer.sections}
+    _show_table(("field", "value"), [{"field": name, "value": value} for name, value in fields.items()])
+    for name in answer.sections:
+        if rows := answer.fields[name]:
+            sys.stdout.write(f"\n{name}\n")
+            _show_table(tuple(rows[0]), rows)
+
+
+def _show_table(columns: Sequence[str], rows: Sequence[Row]) -> None:
+    from rich.console import Console  # JSON does without
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*(cell(row.get(column)) for column in columns))
+    width = None if sys.stdout.isatty() else PIPE_WIDTH
+    Console(width=width, markup=False, highlight=False, emoji=False, soft_wrap=False).print(table)

@@ -1,0 +1,117 @@
+"""What a command works with: the settings, the database, and the bell of a scheduler that may be serving."""
+
+import getpass
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
+
+from asynsched.bell import Hint, encode_hints, is_serving, ring
+from asynsched.cli.configuration import Configuration
+from asynsched.clock import SystemClock
+from asynsched.home import prepare_home
+from asynsched.settings import Settings
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from asynsched.store.direct_database import DirectDatabase
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Session:
+    """One command's work on a home. The database is opened, made and migrated when it is first used."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        self.configuration = configuration
+        self.settings: Settings = configuration.settings
+        self.home: Path = self.settings.home_path
+        self._clock = SystemClock()
+        self._database: DirectDatabase | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._database is not None:
+            self._database.close()
+
+    @property
+    def database(self) -> "DirectDatabase":
+        """The database. Raises StoreError or SettingsError when it cannot be used."""
+        if self._database is None:
+            from asynsched.store.direct_database import open_direct  # some commands do without a database
+
+            prepare_home(self.home)
+            self._database = open_direct(
+                self.settings.database_url,
+                synchronous=self.settings.sqlite_synchronous,
+                default_pool_slots=self.settings.default_pool_slots,
+            )
+        return self._database
+
+    def now(self) -> datetime:
+        """Return the current instant, aware UTC."""
+        return self._clock.now()
+
+    def monotonic(self) -> float:
+        """Return seconds that never go back."""
+        return self._clock.monotonic()
+
+    def read(self, query: "Callable[Concatenate[Connection, P], T]", *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a query that writes nothing."""
+        return self.database.read(query, *args, **kwargs)
+
+    def change(
+        self,
+        action: str,
+        query: "Callable[[Connection], T]",
+        *,
+        hints: Sequence[Hint] = (),
+        detail: Mapping[str, Any] | None = None,
+        dag_id: str | None = None,
+        run_id: str | None = None,
+    ) -> T:
+        """Do something on behalf of the user, in one transaction, and wake the schedulers that it concerns.
+
+        Args:
+            action: What it is, for the audit, e.g. `dag.pause`.
+            query: What writes.
+            hints: What has changed, for schedulers on this home and, on PostgreSQL, elsewhere.
+            detail: More for the audit; never secrets.
+            dag_id: The DAG concerned.
+            run_id: The run concerned.
+        """
+        from asynsched.store.audit import record
+        from asynsched.store.notifications import notify
+
+        def write(conn: "Connection") -> T:
+            result = query(conn)
+            record(conn, at=self.now(), actor=actor(), action=action, dag_id=dag_id, run_id=run_id, detail=detail)
+            if hints:
+                notify(conn, encode_hints(hints))
+            return result
+
+        result = self.database.write(write)
+        if hints:
+            ring(self.home, hints)
+        return result
+
+    def is_serving(self) -> bool:
+        """Return whether a scheduler on this home is serving."""
+        return is_serving(self.home)
+
+
+def actor() -> str:
+    """Return who gives this command, as user@host."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = "unknown"
+    return f"{user}@{socket.gethostname()}"
