@@ -1,0 +1,1 @@
+"""Where tries run: the protocol, one module an executor, and the heartbeat that talks to it."""

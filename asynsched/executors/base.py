@@ -80,8 +80,11 @@ class Executor(ABC):
     async def acknowledge(self, tokens: Sequence[str]) -> None:
         """The ends of these tries are stored: forget them."""
 
-    async def renew_lease(self, valid_until: float) -> None:  # noqa: B027 - optional: not every executor outlives us
-        """The scheduler's lease holds until this CLOCK_BOOTTIME, in seconds. Called from the lease's thread."""
+    def renew_lease(self, valid_until: float) -> None:  # noqa: B027 - optional: not every executor outlives us
+        """The scheduler's lease holds until this CLOCK_BOOTTIME, in seconds.
+
+        Called from the lease's own thread, also while the event loop is stalled; it must be quick.
+        """
 
     @abstractmethod
     async def drain(self, deadline: datetime) -> None:

@@ -1,0 +1,1 @@
+"""What keeps a scheduler's house in order: its lease, the bell, and sweeps. One file each."""

@@ -12,13 +12,19 @@ from itertools import count
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.active_run import ActiveRun, ActiveTask
 from asynsched.scheduling.pending import PendingBatch
-from asynsched.scheduling.ready_queues import Limit, ReadyQueues
+from asynsched.scheduling.ready_queues import ReadyQueues
 from asynsched.scheduling.rules.branching import skipped_by_branch, skipped_by_short_circuit
 from asynsched.scheduling.rules.run_state import RunVerdict, decide_run_state
 from asynsched.scheduling.rules.trigger_rule import evaluate
 from asynsched.scheduling.rules.try_end import after_try
 from asynsched.scheduling.run_limits import RunLimits
-from asynsched.states import SLOT_TASK_STATES, DagRunState, TaskInstanceState, check_run_transition, check_task_transition
+from asynsched.states import (
+    SLOT_TASK_STATES,
+    DagRunState,
+    TaskInstanceState,
+    check_run_transition,
+    check_task_transition,
+)
 from sandbox.protocol import BranchDecision, Ended, ShortCircuitDecision, Started
 
 State = TaskInstanceState

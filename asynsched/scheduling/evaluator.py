@@ -31,7 +31,7 @@ from asynsched.scheduling.run_loading import active_run, active_tasks, lost_trie
 from asynsched.scheduling.versions import VersionCache
 from asynsched.service import Service
 from asynsched.settings import Settings
-from asynsched.states import DagRunState
+from asynsched.states import SLOT_TASK_STATES, DagRunState
 from asynsched.store.dag_runs import end_queued_run
 from asynsched.store.dags import get_dag
 from asynsched.store.database import Database
@@ -84,6 +84,7 @@ class DependencyEvaluator(Service):
             max_machine_kills=settings.max_machine_kills,
         )
         self._held_since: datetime | None = None
+        self._is_stopping = False
         self._sweep_at: datetime | None = None
         channels.active_runs.wakes(self.wake)
         channels.finished.wakes(self.wake)
@@ -97,6 +98,15 @@ class DependencyEvaluator(Service):
             or self._channels.active_runs.qsize()
             or self._channels.finished.qsize()
         )
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether everything that was reported is stored."""
+        return self._pending.is_empty and not self._channels.finished.qsize()
+
+    def stop_granting(self) -> None:
+        """Start no task from now on: the scheduler is stopping."""
+        self._is_stopping = True
 
     async def recover(self, held: Held, now: datetime) -> None:
         """Take up the runs of schedulers that are gone, and the tries that the executor still holds of them."""
@@ -117,11 +127,16 @@ class DependencyEvaluator(Service):
             self._take_event(message, now)
         self._evaluation.time_passed(now)
         await self._sweep(now)
-        await self._admit(now)
-        self._evaluation.grant(now)
+        if not self._is_stopping:
+            await self._admit(now)
+            self._evaluation.grant(now)
         if not self._waits_for_company(now):
             await self._store()
-        if self._channels.finished.qsize() or self._channels.active_runs.qsize() or self._admission.may_start_any:
+        if (
+            self._channels.finished.qsize()
+            or self._channels.active_runs.qsize()
+            or (self._admission.may_start_any and not self._is_stopping)
+        ):
             self.wake()
         due = [at for at in (self._evaluation.next_timer, self._held_since and self._held_since + COMPANY) if at]
         self.due_at = min(due, default=None)
@@ -202,11 +217,12 @@ class DependencyEvaluator(Service):
         self._admission.began(run.key.dag_id)
         await self._read_dag(run.key.dag_id)
         self._evaluation.resume_run(run, tasks, now)
-        for event in lost_tries(tasks, held, now):
-            self._channels.finished.put_nowait(TaskFinished(event))
+        lost = {event.token: event for event in lost_tries(tasks, held, now)}
         for task in tasks:
-            # Granted, but perhaps never launched: a token starts one try at most, so it may be launched again.
-            if task.state == "queued" and task.token not in held.running:
+            if task.token in lost:
+                self._channels.finished.put_nowait(TaskFinished(lost[task.token]))
+            elif task.state in SLOT_TASK_STATES:
+                # Perhaps it was never launched. A token starts one try at most, so to launch it again does no harm.
                 self._channels.ready.put_nowait(TaskReady(run.id, task_launch(task)))
 
     # What follows

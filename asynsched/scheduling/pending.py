@@ -59,8 +59,8 @@ class PendingBatch:
         """Put a failed try that will be followed by another one into the history."""
         self.history.append(
             HistoryRow(
-                task.run.id, task.task_id, task.map_index, task.try_number, TaskInstanceState.FAILED, reason, task.token,
-                task.scheduled_at, task.queued_at, task.started_at, task.ended_at,
+                task.run.id, task.task_id, task.map_index, task.try_number, TaskInstanceState.FAILED, reason,
+                task.token, task.scheduled_at, task.queued_at, task.started_at, task.ended_at,
             )
         )  # fmt: skip
 

@@ -94,9 +94,7 @@ def take_over_runs(conn: Connection, scheduler_id: str, epoch: int, now: datetim
     ids = list(conn.scalars(orphaned))
     if not ids:
         return []
-    conn.execute(
-        sa.update(dag_run).where(dag_run.c.id.in_(ids)).values(scheduler_id=scheduler_id, lease_epoch=epoch)
-    )
+    conn.execute(sa.update(dag_run).where(dag_run.c.id.in_(ids)).values(scheduler_id=scheduler_id, lease_epoch=epoch))
     unfinished = sa.or_(
         task_instance.c.state.is_(None), task_instance.c.state.not_in([str(state) for state in FINISHED_TASK_STATES])
     )
@@ -110,3 +108,8 @@ def _queued_run(row: Any) -> QueuedRun:
     values = row._asdict()
     values["conf"] = msgspec.json.decode(values["conf"])
     return QueuedRun(**values)
+
+
+def runs_by_id(conn: Connection, run_ids: list[int]) -> list[QueuedRun]:
+    """Return runs in any state, by their row ids."""
+    return [_queued_run(row) for row in conn.execute(_RUNS.where(dag_run.c.id.in_(run_ids)))]

@@ -57,7 +57,12 @@ def after_try(
         return TryOutcome(State.UP_FOR_RESCHEDULE, ended.reason, next_try_at=ended.reschedule_at, counts=False)
     if ended.cause == "machine" and machine_kills < max_machine_kills:
         return TryOutcome(
-            State.UP_FOR_RETRY, ended.reason, next_try_at=ended.ended_at, by_machine=True, callback="on_retry", is_retry=True
+            State.UP_FOR_RETRY,
+            ended.reason,
+            next_try_at=ended.ended_at,
+            by_machine=True,
+            callback="on_retry",
+            is_retry=True,
         )
     failure = after_failure(
         task, try_number=try_number, max_tries=max_tries, ended_at=ended.ended_at, wants_retry=ended.retry

@@ -1,0 +1,134 @@
+"""Makes the services of a scheduler and connects them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+
+from asynsched.channels import Channels
+from asynsched.clock import Clock
+from asynsched.executors.base import Executor, ExecutorContext
+from asynsched.executors.heartbeat import ExecutorHeartbeat
+from asynsched.executors.requests import RequestAnswerer
+from asynsched.home import SOURCES
+from asynsched.housekeeping.bell_listener import BellListener
+from asynsched.housekeeping.lease import LeaseKeeper
+from asynsched.housekeeping.loop_beat import LoopBeat
+from asynsched.parsing.dispatcher import ParseDispatcher
+from asynsched.parsing.parse_process import SandboxParser
+from asynsched.parsing.watcher import Watcher
+from asynsched.scheduling.callback_runner import CallbackRunner
+from asynsched.scheduling.dagrun_creator import DagRunCreator
+from asynsched.scheduling.evaluator import DependencyEvaluator
+from asynsched.scheduling.run_waiters import RunWaiters
+from asynsched.scheduling.versions import VersionCache
+from asynsched.service import Service
+from asynsched.settings import Settings
+from asynsched.store.database import Database
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """The parts of a scheduler. `producers` make work and stop first; `consumers` finish it and stop last."""
+
+    executor: Executor
+    evaluator: DependencyEvaluator
+    creator: DagRunCreator
+    dispatcher: ParseDispatcher
+    callbacks: CallbackRunner
+    heartbeat: ExecutorHeartbeat
+    lease: LeaseKeeper | None
+    producers: tuple[Service, ...]
+    consumers: tuple[Service, ...]
+
+    @property
+    def are_idle(self) -> bool:
+        """Whether nothing is left to parse, to create, to run or to call back."""
+        return (
+            self.dispatcher.is_idle
+            and self.creator.is_idle
+            and self.evaluator.is_idle
+            and self.callbacks.is_idle
+            and self.heartbeat.is_idle
+        )
+
+
+def assemble(
+    *,
+    settings: Settings,
+    channels: Channels,
+    database: Database,
+    database_url: str | None,
+    clock: Clock,
+    make_executor: Callable[[ExecutorContext], Executor],
+    scheduler_id: str,
+    lease_epoch: int,
+    waiters: RunWaiters,
+    on_lease_lost: Callable[[], None],
+) -> Services:
+    """Return the services, connected and not yet running.
+
+    Args:
+        database_url: For the lease's own connection; None renews no lease, as under a virtual clock.
+    """
+    home = settings.home_path
+    heartbeat = ExecutorHeartbeat(channels=channels, clock=clock, answerer=RequestAnswerer(database, clock))
+    executor = make_executor(
+        ExecutorContext(
+            home=home,
+            settings=settings,
+            clock=clock,
+            scheduler_id=scheduler_id,
+            report=heartbeat.report,
+            answer=heartbeat.answer,
+        )
+    )
+    heartbeat.drive(executor)
+    versions = VersionCache(database, home / SOURCES, settings.dags_path)
+    evaluator = DependencyEvaluator(
+        settings=settings,
+        channels=channels,
+        database=database,
+        clock=clock,
+        versions=versions,
+        parallelism=executor.parallelism,
+        scheduler_id=scheduler_id,
+        lease_epoch=lease_epoch,
+    )
+    callbacks = CallbackRunner(
+        channels=channels,
+        database=database,
+        clock=clock,
+        versions=versions,
+        sweep_interval=timedelta(seconds=settings.sweep_interval),
+    )
+    creator = DagRunCreator(settings=settings, channels=channels, database=database, clock=clock)
+    dispatcher = ParseDispatcher(settings, channels, database, clock, SandboxParser(settings))
+    lease = None
+    beats: tuple[Service, ...] = ()
+    if database_url is not None:
+        lease = LeaseKeeper(
+            settings=settings.lease,
+            database_url=database_url,
+            clock=clock,
+            scheduler_id=scheduler_id,
+            lease_epoch=lease_epoch,
+            executor=executor,
+            on_lost=on_lease_lost,
+        )
+        beats = (LoopBeat(clock=clock, lease=lease),)
+    return Services(
+        executor=executor,
+        evaluator=evaluator,
+        creator=creator,
+        dispatcher=dispatcher,
+        callbacks=callbacks,
+        heartbeat=heartbeat,
+        lease=lease,
+        producers=(
+            Watcher(settings, channels, clock),
+            dispatcher,
+            creator,
+            BellListener(home=home, channels=channels, clock=clock),
+        ),
+        consumers=(heartbeat, evaluator, callbacks, waiters, *beats),
+    )

@@ -1,0 +1,78 @@
+"""The executor heartbeat: carries granted launches to the executor, and what it reports back to the evaluator."""
+
+from datetime import datetime
+
+import structlog
+
+from asynsched.channels import Channels, TaskFinished, TaskReady, TriesStored, TryUnwanted
+from asynsched.clock import Clock
+from asynsched.executors.base import Executor, TryEvent
+from asynsched.executors.requests import RequestAnswerer
+from asynsched.service import Service
+from sandbox.protocol import Launch, Reply, Request
+
+log = structlog.get_logger(__name__)
+
+
+class ExecutorHeartbeat(Service):
+    """The only service that talks to the executor."""
+
+    name = "executor heartbeat"
+
+    def __init__(self, *, channels: Channels, clock: Clock, answerer: RequestAnswerer) -> None:
+        super().__init__(clock)
+        self._channels = channels
+        self._answerer = answerer
+        self._executor: Executor | None = None
+        self._launched: dict[str, TaskReady] = {}
+        channels.ready.wakes(self.wake)
+
+    def drive(self, executor: Executor) -> None:
+        """Name the executor, which was made with this service's `report` and `answer`."""
+        self._executor = executor
+
+    def report(self, event: TryEvent) -> None:
+        """Take an event of a try; never blocks."""
+        ready = self._launched.get(event.token)
+        if ready is not None and ready.launch.callback:
+            self._channels.callbacks.put_nowait(TaskFinished(event))
+        else:
+            self._channels.finished.put_nowait(TaskFinished(event))
+
+    async def answer(self, request: Request) -> Reply:
+        """Answer a request of a try, for its own run only."""
+        ready = self._launched.get(request.token)
+        if ready is None:
+            return Reply(request.token, request.request_id, error="this try is not known to the scheduler")
+        return await self._answerer.answer(request, ready)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is left to be handed over."""
+        return not self._channels.ready.qsize()
+
+    async def tick(self, now: datetime) -> None:
+        """Hand over everything that is granted, stored or unwanted, in that order."""
+        executor = self._executor
+        if executor is None:
+            return
+        launches: list[Launch] = []
+        stored: list[str] = []
+        unwanted: list[TryUnwanted] = []
+        for message in self._channels.ready.take():
+            match message:
+                case TaskReady(_, launch):
+                    self._launched[launch.token] = message
+                    launches.append(launch)
+                case TriesStored(tokens):
+                    stored.extend(tokens)
+                case TryUnwanted():
+                    unwanted.append(message)
+        if launches:
+            await executor.launch(launches)
+        if stored:
+            await executor.acknowledge(stored)
+            for token in stored:
+                self._launched.pop(token, None)
+        for message in unwanted:
+            await executor.kill(message.token, message.reason)

@@ -1,0 +1,129 @@
+"""What a try may ask of the scheduler, for its own run: XCom, variables, connections, states of its tasks."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import structlog
+from sqlalchemy import Connection
+
+from asynsched.channels import TaskReady
+from asynsched.clock import Clock
+from asynsched.errors import StoreError, StoreUnavailable
+from asynsched.store.connections import get_connection
+from asynsched.store.dag_runs import get_run, previous_run
+from asynsched.store.database import Database
+from asynsched.store.task_instances import task_states
+from asynsched.store.variables import delete_variable, get_variable, set_variable
+from asynsched.store.xcoms import XComValue, get_xcoms, put_xcom
+from sandbox.protocol import Reply, Request
+
+log = structlog.get_logger(__name__)
+
+WRITES = frozenset({"xcom_push", "variable_set", "variable_delete"})
+RETRY_DELAY = timedelta(seconds=1)
+
+
+class NotThere(Exception):  # noqa: N818 - an answer, not an error
+    """What was asked for does not exist."""
+
+
+class RequestAnswerer:
+    """Answers requests of tries from the database. While that is away, a try waits."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    async def answer(self, request: Request, ready: TaskReady) -> Reply:
+        """Return the answer: a value, that there is none, or an error in one line."""
+        operation = _OPERATIONS.get(request.operation)
+        if operation is None:
+            return Reply(request.token, request.request_id, error=f"there is no operation {request.operation!r}")
+        run = self._database.write if request.operation in WRITES else self._database.read
+        while True:
+            try:
+                value = await run(operation, ready, request.arguments, self._clock)
+                return Reply(request.token, request.request_id, value=value)
+            except NotThere:
+                return Reply(request.token, request.request_id, found=False)
+            except StoreUnavailable:
+                await self._clock.sleep(RETRY_DELAY)
+            except (StoreError, KeyError, TypeError, ValueError) as exc:
+                return Reply(request.token, request.request_id, error=f"{request.operation}: {exc}")
+
+
+def _xcom_pull(conn: Connection, ready: TaskReady, arguments: dict[str, Any], _: Clock) -> Any:
+    """Return a list of [task_id, map_index, value], ordered by task and index; NotThere when there is none."""
+    dag_run_id = ready.dag_run_id
+    dag_id, run_id = arguments.get("dag_id"), arguments.get("run_id")
+    if dag_id or run_id:
+        launch = ready.launch
+        run = get_run(conn, dag_id or launch.run.dag_id, run_id or launch.run.run_id)
+        if run is None:
+            raise NotThere
+        dag_run_id = run.id
+    found = get_xcoms(
+        conn,
+        dag_run_id,
+        key=arguments["key"],
+        task_ids=arguments.get("task_ids"),
+        map_indexes=arguments.get("map_indexes"),
+    )
+    if not found:
+        raise NotThere
+    return [[item.task_id, item.map_index, msgspec.json.decode(item.value)] for item in found]
+
+
+def _xcom_push(conn: Connection, ready: TaskReady, arguments: dict[str, Any], clock: Clock) -> None:
+    launch = ready.launch
+    value = msgspec.json.encode(arguments["value"])
+    put_xcom(conn, XComValue(ready.dag_run_id, launch.task_id, launch.map_index, arguments["key"], value, clock.now()))
+
+
+def _variable_get(conn: Connection, _: TaskReady, arguments: dict[str, Any], __: Clock) -> str:
+    variable = get_variable(conn, arguments["key"])
+    if variable is None:
+        raise NotThere
+    return variable.value
+
+
+def _variable_set(conn: Connection, _: TaskReady, arguments: dict[str, Any], __: Clock) -> None:
+    set_variable(conn, arguments["key"], arguments["value"], arguments.get("description") or "")
+
+
+def _variable_delete(conn: Connection, _: TaskReady, arguments: dict[str, Any], __: Clock) -> None:
+    if not delete_variable(conn, arguments["key"]):
+        raise NotThere
+
+
+def _connection_get(conn: Connection, _: TaskReady, arguments: dict[str, Any], __: Clock) -> dict[str, Any]:
+    found = get_connection(conn, arguments["conn_id"])
+    if found is None:
+        raise NotThere
+    return msgspec.structs.asdict(found)
+
+
+def _task_states(conn: Connection, ready: TaskReady, arguments: dict[str, Any], _: Clock) -> dict[str, Any]:
+    return task_states(conn, ready.dag_run_id, arguments.get("task_ids"))
+
+
+def _previous_run(conn: Connection, ready: TaskReady, arguments: dict[str, Any], _: Clock) -> Any:
+    launch = ready.launch
+    found = previous_run(conn, launch.run.dag_id, before=launch.run.logical_date, state=arguments.get("state"))
+    if found is None:
+        raise NotThere
+    return msgspec.to_builtins(found)
+
+
+_OPERATIONS: dict[str, Callable[[Connection, TaskReady, dict[str, Any], Clock], Any]] = {
+    "xcom_pull": _xcom_pull,
+    "xcom_push": _xcom_push,
+    "variable_get": _variable_get,
+    "variable_set": _variable_set,
+    "variable_delete": _variable_delete,
+    "connection_get": _connection_get,
+    "task_states": _task_states,
+    "previous_run": _previous_run,
+}

@@ -1,0 +1,66 @@
+"""A finished run as an embedding program sees it."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection
+
+from asynsched.keys import DagRunKey
+from asynsched.serialization.decode import decode_dag
+from asynsched.store.dag_runs import get_run
+from asynsched.store.dag_versions import get_version
+from asynsched.store.task_instances import load_task_instances
+from asynsched.store.xcoms import get_xcoms
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedTask:
+    """A task instance of a finished run. `result` is what the task returned, None if nothing."""
+
+    task_id: str
+    map_index: int
+    state: str | None
+    reason: str
+    try_number: int
+    started_at: datetime | None
+    ended_at: datetime | None
+    result: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedRun:
+    """A run that has ended; `tasks` are in topological order."""
+
+    dag_id: str
+    run_id: str
+    state: str
+    reason: str
+    started_at: datetime | None
+    ended_at: datetime | None
+    tasks: tuple[FinishedTask, ...]
+
+
+def read_finished_run(conn: Connection, key: DagRunKey) -> FinishedRun:
+    """Return a run with its tasks and their results. Raises LookupError when it is not stored."""
+    run = get_run(conn, *key)
+    if run is None:
+        raise LookupError(f"there is no run {key.run_id!r} of the DAG {key.dag_id!r}")
+    results = {
+        (item.task_id, item.map_index): msgspec.json.decode(item.value)
+        for item in get_xcoms(conn, run.id, key="return_value")
+    }
+    order: dict[str, int] = {}
+    if run.version_id is not None:
+        dag = decode_dag(get_version(conn, run.version_id).serialized)
+        order = {task.task_id: place for place, task in enumerate(dag.tasks)}
+    rows = sorted(load_task_instances(conn, run.id), key=lambda row: (order.get(row.task_id, 0), row.map_index))
+    tasks = tuple(
+        FinishedTask(
+            row.task_id, row.map_index, row.state, row.reason, row.try_number, row.started_at, row.ended_at,
+            results.get((row.task_id, row.map_index)),
+        )
+        for row in rows
+    )  # fmt: skip
+    return FinishedRun(key.dag_id, key.run_id, run.state, run.reason, run.started_at, run.ended_at, tasks)

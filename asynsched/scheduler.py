@@ -1,0 +1,255 @@
+"""The scheduler: assembles everything, serves, stops. What the parts do is in their own modules."""
+
+import os
+import socket
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import anyio
+import msgspec
+import structlog
+from anyio.abc import TaskStatus
+
+from asynsched._version import __version__
+from asynsched.assembly import Services, assemble
+from asynsched.channels import Channels, RunCancelled, RunCreated
+from asynsched.clock import Clock, SystemClock, new_token
+from asynsched.executors.base import Executor, ExecutorContext
+from asynsched.executors.registry import executor_factory
+from asynsched.home import hold_home, prepare_home
+from asynsched.keys import DagRunKey
+from asynsched.results import FinishedRun, read_finished_run
+from asynsched.scheduling.run_waiters import RunWaiters
+from asynsched.scheduling.triggering import create_manual_run
+from asynsched.settings import Settings
+from asynsched.store.async_database import open_database
+from asynsched.store.audit import record_audit
+from asynsched.store.database import Database
+from asynsched.store.schedulers import register_scheduler, remove_scheduler
+
+log = structlog.get_logger(__name__)
+
+CLEANUP_SECONDS = 8.0
+"""Longest that a cancelled scheduler takes to end its tries."""
+SETTLE_SECONDS = 5.0
+"""Longest that a stopping scheduler takes to store what the drained tries reported."""
+
+
+class Scheduler:
+    """A scheduler of DAG runs, in the event loop that it is served from.
+
+    Args:
+        dags: Folder of DAG files; by default that of the settings.
+        database: URL, or an open Database; by default SQLite in the home.
+        executor: `local`, `sequential`, `package.module:Class`, or a function that makes one of an ExecutorContext.
+        settings: Everything else.
+        clock: Where time comes from.
+
+    Usage:
+        async with anyio.create_task_group() as tasks:
+            scheduler = Scheduler(dags="dags")
+            await tasks.start(scheduler.serve)
+            run = await scheduler.run("my_dag")
+            scheduler.request_stop()
+    """
+
+    def __init__(
+        self,
+        *,
+        dags: str | os.PathLike[str] | None = None,
+        database: str | Database | None = None,
+        executor: str | Callable[[ExecutorContext], Executor] | None = None,
+        settings: Settings | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        changes: dict[str, Any] = {}
+        if dags is not None:
+            changes["dags_folder"] = os.fspath(dags)
+        if isinstance(database, str):
+            changes["database"] = database
+        if isinstance(executor, str):
+            changes["executor"] = executor
+        self.settings = msgspec.structs.replace(settings or Settings(), **changes)
+        self.clock = clock or SystemClock()
+        self.channels = Channels()
+        self.started = anyio.Event()
+        self.scheduler_id = f"{socket.gethostname()}:{os.getpid()}:{new_token()[:8]}"[-64:]
+        self._given_database = database if isinstance(database, Database) else None
+        self._given_executor = executor if callable(executor) else None
+        self._database: Database | None = None
+        self._services: Services | None = None
+        self._stop_requested = anyio.Event()
+        self._waiters = RunWaiters(channels=self.channels, clock=self.clock)
+
+    # Serving
+
+    async def serve(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Serve until `request_stop` is called, or this is cancelled. Ready once `task_status.started` was called.
+
+        A requested stop lets running tasks go on for `shutdown_grace`, then hands them back as interrupted; a
+        cancellation ends them at once. Neither leaves a process behind.
+
+        Raises:
+            SettingsError: A setting is wrong, e.g. the DAG folder does not exist.
+            HomeInUse: Another scheduler serves the home.
+            StoreError: The database cannot be used.
+            ExceptionGroup: A service failed by a bug.
+        """
+        async with AsyncExitStack() as stack:
+            services = await self._open(stack)
+            async with anyio.create_task_group() as consumers:
+                for service in services.consumers:
+                    await consumers.start(service.run, name=service.name)
+                async with anyio.create_task_group() as producers:
+                    for service in services.producers:
+                        await producers.start(service.run, name=service.name)
+                    self.started.set()
+                    task_status.started()
+                    log.info("scheduler.started", scheduler_id=self.scheduler_id)
+                    await self._stop_requested.wait()
+                    producers.cancel_scope.cancel()
+                await self._drain(services)
+                consumers.cancel_scope.cancel()
+            log.info("scheduler.stopped", scheduler_id=self.scheduler_id)
+
+    def request_stop(self) -> None:
+        """Ask a serving scheduler to stop gently. Returns at once."""
+        self._stop_requested.set()
+
+    async def _open(self, stack: AsyncExitStack) -> Services:
+        home = self.settings.home_path
+        prepare_home(home)
+        stack.enter_context(hold_home(home))
+        database = await self._open_database(stack)
+        now = self.clock.now()
+        epoch = await database.write(
+            register_scheduler,
+            scheduler_id=self.scheduler_id,
+            hostname=socket.gethostname(),
+            pid=os.getpid(),
+            home=str(home),
+            version=__version__,
+            now=now,
+            lease_until=now + timedelta(seconds=self.settings.lease.duration),
+        )
+        stack.push_async_callback(self._leave, database)
+        services = assemble(
+            settings=self.settings,
+            channels=self.channels,
+            database=database,
+            database_url=None if self._given_database else self.settings.database_url,
+            clock=self.clock,
+            make_executor=self._given_executor or executor_factory(self.settings.executor),
+            scheduler_id=self.scheduler_id,
+            lease_epoch=epoch,
+            waiters=self._waiters,
+            on_lease_lost=self._stop_requested.set,
+        )
+        stack.push_async_callback(self._end_tries, services.executor)
+        held = await services.executor.start(epoch)
+        await services.evaluator.recover(held, now)
+        if services.lease is not None:
+            services.lease.start()
+            stack.callback(services.lease.stop)
+        self._database, self._services = database, services
+        return services
+
+    async def _open_database(self, stack: AsyncExitStack) -> Database:
+        if self._given_database is not None:
+            return self._given_database
+        database = await open_database(
+            self.settings.database_url,
+            synchronous=self.settings.sqlite_synchronous,
+            default_pool_slots=self.settings.default_pool_slots,
+        )
+        stack.push_async_callback(database.close)
+        return database
+
+    async def _drain(self, services: Services) -> None:
+        """Let running tasks end, for a while; store how the rest was interrupted."""
+        services.evaluator.stop_granting()
+        grace = timedelta(seconds=self.settings.shutdown_grace)
+        await services.executor.drain(self.clock.now() + grace)
+        deadline = self.clock.now() + timedelta(seconds=SETTLE_SECONDS)
+        while not services.evaluator.is_settled and self.clock.now() < deadline:
+            await self.clock.sleep(timedelta(milliseconds=10))
+
+    async def _end_tries(self, executor: Executor) -> None:
+        with anyio.move_on_after(CLEANUP_SECONDS, shield=True):
+            await executor.drain(self.clock.now())
+            await executor.close()
+
+    async def _leave(self, database: Database) -> None:
+        with anyio.move_on_after(CLEANUP_SECONDS, shield=True):
+            await database.write(remove_scheduler, self.scheduler_id)
+
+    # What an embedding program does
+
+    async def trigger(
+        self,
+        dag_id: str,
+        conf: Mapping[str, Any] | None = None,
+        *,
+        run_id: str | None = None,
+        logical_date: datetime | None = None,
+    ) -> DagRunKey:
+        """Create a run of a DAG, to be started at once, and return what identifies it.
+
+        Raises:
+            NotFound: There is no such DAG.
+            DagError: The conf does not fit the DAG's params.
+            AlreadyExists: There is a run with this run_id or logical date.
+            RuntimeError: The scheduler is not serving.
+        """
+        key = await self._serving_database().write(
+            _trigger, dag_id, conf=conf, run_id=run_id, logical_date=logical_date, now=self.clock.now()
+        )
+        await self.channels.active_runs.put(RunCreated(key))
+        return key
+
+    async def run(
+        self, dag_id: str, conf: Mapping[str, Any] | None = None, *, run_id: str | None = None
+    ) -> FinishedRun:
+        """Create a run of a DAG, wait until it has ended, and return it. When this is cancelled, so is the run.
+
+        Raises what `trigger` raises.
+        """
+        key = DagRunKey(dag_id, run_id or f"manual__{self.clock.now().isoformat()}")
+        with self._waiters.waiting_for(key) as ended:
+            await self.trigger(dag_id, conf, run_id=key.run_id)
+            try:
+                await ended.wait()
+            except anyio.get_cancelled_exc_class():
+                self.channels.active_runs.offer(RunCancelled(key, "whoever waited for the run was cancelled"))
+                raise
+        return await self._serving_database().read(read_finished_run, key)
+
+    async def wait_idle(self) -> None:
+        """Wait until every known file is parsed, no run is active and none is due."""
+        await self.started.wait()
+        while not (self._services is not None and self._services.are_idle):
+            await self.clock.sleep(timedelta(milliseconds=50))
+
+    async def wait_runs(self, n: int) -> None:
+        """Wait until that many runs have ended since the start."""
+        while self._waiters.n_ended < n:
+            await self._waiters.next_end.wait()
+
+    @property
+    def home(self) -> Path:
+        """The home, absolute."""
+        return self.settings.home_path
+
+    def _serving_database(self) -> Database:
+        if self._database is None:
+            raise RuntimeError("the scheduler is not serving: start `serve()` first and wait until it is ready")
+        return self._database
+
+
+def _trigger(conn: Any, dag_id: str, *, now: datetime, **options: Any) -> DagRunKey:
+    key = create_manual_run(conn, dag_id, now=now, **options)
+    record_audit(conn, at=now, actor="program", action="trigger", dag_id=dag_id, run_id=key.run_id)
+    return key

@@ -1,0 +1,112 @@
+"""The dagrun creator: makes the runs that are due, from a heap of due times; a DAG that is not due costs nothing."""
+
+import heapq
+from datetime import datetime, timedelta
+
+import structlog
+from sqlalchemy import Connection
+
+from asynsched.channels import Channels, DagChanged, RunCreated, RunEnded
+from asynsched.clock import Clock
+from asynsched.keys import DagRunKey
+from asynsched.scheduling.scheduled_runs import Examined, examine_dag
+from asynsched.service import Service
+from asynsched.settings import Settings
+from asynsched.store.dags import scheduled_dag_ids
+from asynsched.store.database import Database
+
+log = structlog.get_logger(__name__)
+
+MAX_CREATED_AT_ONCE = 10
+"""DAGs for which one transaction makes a run (Airflow: max_dagruns_to_create_per_loop)."""
+
+
+class DagRunCreator(Service):
+    """Creates scheduled runs."""
+
+    name = "dagrun creator"
+
+    def __init__(self, *, settings: Settings, channels: Channels, database: Database, clock: Clock) -> None:
+        super().__init__(clock)
+        self.interval = timedelta(seconds=settings.sweep_interval)
+        self._channels = channels
+        self._database = database
+        self._due: list[tuple[datetime, str]] = []
+        self._due_at: dict[str, datetime] = {}
+        self._changed: dict[str, None] = {}
+        self._held_back: set[str] = set()
+        self._sweep_at: datetime | None = None
+        channels.dag_changes.wakes(self.wake)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether every DAG was examined that has changed or is due."""
+        return not (self._changed or self._channels.dag_changes.qsize() or self._next_due_is_past())
+
+    async def tick(self, now: datetime) -> None:
+        """Examine a few of the DAGs that have changed or are due."""
+        self._take_news()
+        await self._sweep(now)
+        dag_ids = self._take_examinable(now)
+        if dag_ids:
+            examined = await self._database.write(_examine, dag_ids, now)
+            for dag_id in dag_ids:
+                self._changed.pop(dag_id, None)
+            for dag_id, result in examined.items():
+                await self._take_up(dag_id, result)
+        if self._changed or self._next_due_is_past():
+            self.wake()
+        self.due_at = self._due[0][0] if self._due else None
+
+    def _take_news(self) -> None:
+        for message in self._channels.dag_changes.take():
+            match message:
+                case DagChanged(dag_id):
+                    self._changed[dag_id] = None
+                case RunEnded(run, _) if run.dag_id in self._held_back:
+                    self._changed[run.dag_id] = None
+
+    async def _sweep(self, now: datetime) -> None:
+        """Now and then, look for DAGs that no message told of; and at the start, for all that have a schedule."""
+        if self._sweep_at is not None and now < self._sweep_at:
+            return
+        self._sweep_at = now + (self.interval or timedelta())
+        for dag_id, due_at in await self._database.read(scheduled_dag_ids):
+            self._schedule(dag_id, due_at)
+        self._changed.update(dict.fromkeys(self._held_back))
+
+    def _take_examinable(self, now: datetime) -> list[str]:
+        chosen = list(self._changed)[:MAX_CREATED_AT_ONCE]
+        while self._due and self._due[0][0] <= now and len(chosen) < MAX_CREATED_AT_ONCE:
+            due_at, dag_id = heapq.heappop(self._due)
+            if self._due_at.get(dag_id) == due_at:
+                del self._due_at[dag_id]
+                chosen.append(dag_id)
+        return list(dict.fromkeys(chosen))
+
+    async def _take_up(self, dag_id: str, result: Examined) -> None:
+        self._held_back.discard(dag_id)
+        if result.error:
+            log.warning("dag.unschedulable", dag_id=dag_id, error=result.error)
+        if result.created is not None:
+            log.info("run.created", dag_id=dag_id, run_id=result.created)
+            await self._channels.active_runs.put(RunCreated(DagRunKey(dag_id, result.created)))
+        if result.is_held_back:
+            self._held_back.add(dag_id)
+            self._due_at.pop(dag_id, None)
+        else:
+            self._schedule(dag_id, result.due_at)
+
+    def _schedule(self, dag_id: str, due_at: datetime | None) -> None:
+        if due_at is None:
+            self._due_at.pop(dag_id, None)
+        elif self._due_at.get(dag_id) != due_at:
+            self._due_at[dag_id] = due_at
+            heapq.heappush(self._due, (due_at, dag_id))
+
+    def _next_due_is_past(self) -> bool:
+        return bool(self._due) and self._due[0][0] <= self.clock.now()
+
+
+def _examine(conn: Connection, dag_ids: list[str], now: datetime) -> dict[str, Examined]:
+    return {dag_id: examine_dag(conn, dag_id, now) for dag_id in sorted(dag_ids)}

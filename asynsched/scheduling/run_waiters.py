@@ -1,0 +1,47 @@
+"""Those in this program who wait for a run to end."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+
+import anyio
+
+from asynsched.channels import Channels
+from asynsched.clock import Clock
+from asynsched.keys import DagRunKey
+from asynsched.service import Service
+
+
+class RunWaiters(Service):
+    """Wakes those who wait for a run, and counts the runs that have ended."""
+
+    name = "run waiters"
+
+    def __init__(self, *, channels: Channels, clock: Clock) -> None:
+        super().__init__(clock)
+        self._channels = channels
+        self._waiting: dict[DagRunKey, list[anyio.Event]] = {}
+        self.n_ended = 0
+        self.next_end = anyio.Event()
+        channels.run_ends.wakes(self.wake)
+
+    @contextmanager
+    def waiting_for(self, run: DagRunKey) -> Iterator[anyio.Event]:
+        """Yield an event that is set when the run has ended. Enter before the run can end."""
+        event = anyio.Event()
+        self._waiting.setdefault(run, []).append(event)
+        try:
+            yield event
+        finally:
+            self._waiting[run].remove(event)
+            if not self._waiting[run]:
+                del self._waiting[run]
+
+    async def tick(self, now: datetime) -> None:
+        """Wake whom the ended runs concern."""
+        for message in self._channels.run_ends.take():
+            self.n_ended += 1
+            for event in self._waiting.get(message.run, ()):
+                event.set()
+        self.next_end.set()
+        self.next_end = anyio.Event()
