@@ -1,0 +1,183 @@
+"""What the kernel can forbid a process that runs a DAG file, and how to ask for it.
+
+`confine` is called in the process itself, before anything of the DAG folder can be imported, and cannot be undone. It
+goes from outside in: resource limits, a user of its own (for root), Landlock for files, TCP and signals, seccomp for
+the rest. What a kernel lacks is named by `available`, never passed over in silence.
+"""
+
+import contextlib
+import os
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sandbox import readable
+from sandbox.limits import ParseLimits, apply_limits, tasks_of_user
+
+if TYPE_CHECKING:
+    import landlockpy
+
+FIRST_ABI_WITH_SCOPES = 6
+
+
+class ConfinementError(Exception):
+    """The kernel cannot enforce what the settings require."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What one parse may do."""
+
+    limits: ParseLimits
+    dags_folder: str
+    """Readable, even inside something hidden."""
+    scratch: str
+    """Readable and writable, the only such folder."""
+    linked: tuple[str, ...] = ()
+    """Where symbolic links on the way to the DAG file lead; readable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Strength:
+    """What this machine can enforce on a parse started by this user."""
+
+    enforced: tuple[str, ...]
+    """Short names, as a ParseReport's `confinement` has them."""
+    missing: tuple[str, ...] = ()
+    """Sentences: what cannot be enforced, and why."""
+    landlock_abi: int = 0
+    own_user: bool = False
+    may_fork: bool = True
+    seccomp: bool = False
+    lines: tuple[str, ...] = field(init=False)
+    """What to tell a person."""
+
+    def __post_init__(self) -> None:
+        said = ", ".join(self.enforced) or "nothing"
+        object.__setattr__(self, "lines", (f"enforced on each parse: {said}", *self.missing))
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything is enforced that asynsched asks for."""
+        return not self.missing
+
+
+def available() -> Strength:
+    """Return what this kernel gives to a parse started by this user. Costs no process."""
+    if sys.platform != "linux":
+        return Strength(
+            ("limits",), (f"{sys.platform} has neither Landlock nor seccomp: a parse reads and writes all",)
+        )
+    from sandbox import kernel, privileges, seccomp
+
+    enforced: list[str] = []
+    missing: list[str] = []
+    abi = _landlock_abi()
+    if abi:
+        enforced.append(f"landlock {abi}")
+    else:
+        missing.append("this kernel has no Landlock (Linux 5.13, `lsm=landlock`): a parse may read and write any file")
+    has_filter = seccomp.is_known_machine() and kernel.has_filters()
+    if has_filter:
+        enforced.append("seccomp")
+    else:
+        missing.append("no seccomp filter for this machine: a parse may open sockets and signal other processes")
+    enforced.append("limits")
+    root = os.geteuid() == 0
+    own_user = privileges.can_become_user()
+    may_fork = own_user or not root
+    if own_user:
+        enforced.append("own user")
+    elif root and has_filter:
+        enforced.append("no fork")
+    elif root:
+        missing.append("root cannot become another user here: a parse may start any number of processes")
+    return Strength(tuple(enforced), tuple(missing), abi, own_user, may_fork, has_filter)
+
+
+def _landlock_abi() -> int:
+    import landlockpy
+
+    return landlockpy.abi_version()
+
+
+def confine(policy: Policy) -> tuple[str, ...]:
+    """Confine this process, and return the short names of what is enforced.
+
+    Raises:
+        ConfinementError: `confinement` is `required`, and something is missing.
+        OSError: The kernel refused what it had announced.
+    """
+    limits = policy.limits
+    if limits.confinement == "off":
+        return ()
+    strength = available()
+    if limits.confinement == "required" and strength.missing:
+        raise ConfinementError("; ".join(strength.missing))
+    rules = _ruleset(policy) if strength.landlock_abi else None
+    apply_limits(limits, max_tasks=limits.max_processes + (0 if strength.own_user else tasks_of_user(os.getuid())))
+    if sys.platform == "linux":
+        _forbid(strength, rules)
+    return strength.enforced
+
+
+def _forbid(strength: Strength, rules: "landlockpy.Ruleset | None") -> None:
+    """Give up privileges, then ways to use them. The order matters: each step needs what the next one takes."""
+    from sandbox import kernel, privileges, seccomp
+
+    if strength.own_user:
+        privileges.become_user(privileges.own_uid(os.getpid()), keep_reading=rules is not None)
+    elif os.geteuid() == 0:
+        privileges.give_up_capabilities()
+    kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
+    if rules is not None:
+        rules.restrict()
+        rules.close()
+    if strength.seccomp:
+        refused = seccomp.refusals(landlock_abi=strength.landlock_abi, pid=os.getpid(), may_fork=strength.may_fork)
+        kernel.install_filter(seccomp.assemble(refused))
+
+
+def _ruleset(policy: Policy) -> "landlockpy.Ruleset":
+    """Return what may be read and written; everything else is denied, with TCP and signals to others."""
+    import landlockpy
+    from landlockpy import AccessFS, Scope
+
+    read = AccessFS.READ_FILE | AccessFS.READ_DIR | AccessFS.EXECUTE
+    write = AccessFS.READ_FILE | AccessFS.READ_DIR | AccessFS.WRITE_FILE | AccessFS.TRUNCATE | AccessFS.REFER
+    make = AccessFS.MAKE_DIR | AccessFS.MAKE_REG | AccessFS.MAKE_SYM | AccessFS.MAKE_FIFO
+    remove = AccessFS.REMOVE_DIR | AccessFS.REMOVE_FILE
+    rules = landlockpy.Ruleset(scoped=Scope.SIGNAL | Scope.ABSTRACT_UNIX_SOCKET)
+    for path in sorted(_readable(policy)):
+        _allow(rules, path, read)
+    _allow(rules, policy.dags_folder, AccessFS.READ_DIR)
+    _allow(rules, policy.scratch, write | make | remove)
+    for path in readable.DEVICES:
+        _allow(rules, path, AccessFS.READ_FILE | AccessFS.WRITE_FILE)
+    return rules
+
+
+def _readable(policy: Policy) -> set[str]:
+    hidden = [os.path.realpath(path) for path in policy.limits.hidden]
+    folder = os.path.realpath(policy.dags_folder)
+    asked = [*readable.SYSTEM, *readable.python_paths(), folder]
+    asked += [f"/proc/{os.getpid()}/{name}" for name in readable.OF_THE_PROCESS]
+    asked += [
+        path
+        for path in map(os.path.realpath, (*policy.limits.readable, *policy.linked))
+        if not any(readable.is_within(path, home) for home in hidden)
+    ]
+    return {granted for path in asked for granted in readable.without_hidden(os.path.realpath(path), hidden)}
+
+
+def _allow(rules: "landlockpy.Ruleset", path: str, access: "landlockpy.AccessFS") -> None:
+    """Grant access to a path, if there is one. A file takes fewer rights than a folder."""
+    from landlockpy import AccessFS, LandlockError
+
+    of_a_file = AccessFS.READ_FILE | AccessFS.WRITE_FILE | AccessFS.TRUNCATE | AccessFS.EXECUTE
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+        try:
+            rules.allow_path(path, access if Path(path).is_dir() else access & of_a_file)
+        except LandlockError as exc:
+            raise ConfinementError(f"{path} cannot be granted: {exc}") from exc

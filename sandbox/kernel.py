@@ -1,0 +1,103 @@
+"""Calls to Linux that Python has no function for: prctl, seccomp, unshare, capabilities.
+
+Everything here raises OSError where the kernel refuses. On other systems nothing here can be called.
+"""
+
+import ctypes
+import errno
+import os
+from functools import cache
+
+PR_SET_PDEATHSIG = 1
+PR_SET_DUMPABLE = 4
+PR_SET_KEEPCAPS = 8
+PR_SET_SECCOMP = 22
+PR_CAPBSET_DROP = 24
+PR_SET_CHILD_SUBREAPER = 36
+PR_SET_NO_NEW_PRIVS = 38
+PR_CAP_AMBIENT = 47
+PR_CAP_AMBIENT_RAISE = 2
+SECCOMP_MODE_FILTER = 2
+
+CAP_DAC_READ_SEARCH = 2
+CAP_SETGID = 6
+CAP_SETUID = 7
+CAP_SETPCAP = 8
+
+_CAPABILITY_VERSION_3 = 0x20080522
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _checked(result: int, what: str) -> int:
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{what}: {os.strerror(code)}")
+    return result
+
+
+def prctl(option: int, *arguments: int) -> int:
+    """Change something of the calling process."""
+    padded = [ctypes.c_ulong(value) for value in (*arguments, 0, 0, 0, 0)[:4]]
+    return _checked(int(_libc().prctl(ctypes.c_int(option), *padded)), f"prctl({option})")
+
+
+class _Filter(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_void_p))
+
+
+def install_filter(program: bytes) -> None:
+    """Have seccomp run this BPF program on every system call of this process and of its children to come."""
+    buffer = ctypes.create_string_buffer(program, len(program))
+    described = _Filter(len(program) // 8, ctypes.addressof(buffer))
+    prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.addressof(described))
+
+
+def has_filters() -> bool:
+    """Whether this kernel runs seccomp filters: it takes a null program for a bad address, not for a bad request."""
+    try:
+        prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, 0)
+    except OSError as exc:
+        return exc.errno == errno.EFAULT
+    return False
+
+
+class _CapabilityHeader(ctypes.Structure):
+    _fields_ = (("version", ctypes.c_uint32), ("pid", ctypes.c_int))
+
+
+_CapabilitySets = ctypes.c_uint32 * 6
+"""Effective, permitted and inheritable, for the low 32 capabilities, then the same for the high ones."""
+
+
+def effective_capabilities() -> int:
+    """Return the capabilities that this process has, as bits."""
+    sets = _CapabilitySets()
+    header = _CapabilityHeader(_CAPABILITY_VERSION_3, 0)
+    _checked(int(_libc().capget(ctypes.byref(header), ctypes.byref(sets))), "capget")
+    return int(sets[0]) | int(sets[3]) << 32
+
+
+def keep_capabilities(bits: int) -> None:
+    """Give up every capability but these, which programs that are started from here have too."""
+    low, high = bits & 0xFFFFFFFF, bits >> 32
+    sets = _CapabilitySets(low, low, low, high, high, high)
+    header = _CapabilityHeader(_CAPABILITY_VERSION_3, 0)
+    _checked(int(_libc().capset(ctypes.byref(header), ctypes.byref(sets))), "capset")
+
+
+def environment_addresses() -> list[tuple[int, bytes]]:
+    """Return address and content of each `NAME=value` that this process was started with or has set."""
+    pointers = ctypes.POINTER(ctypes.c_void_p).in_dll(_libc(), "environ")
+    found: list[tuple[int, bytes]] = []
+    while pointers and (address := pointers[len(found)]):
+        found.append((address, ctypes.string_at(address)))
+    return found
+
+
+def overwrite(address: int, length: int) -> None:
+    """Write zeros over memory of this process."""
+    ctypes.memset(address, 0, length)
