@@ -210,25 +210,32 @@ class Evaluation:
         task.run.count_change(task, before)
 
     def _examine(self, run: ActiveRun, tasks: Iterable[ActiveTask], now: datetime) -> None:
-        """Decide about tasks whose upstream has changed, and about those that follow from that."""
-        stack = list(tasks)
-        while stack:
-            task = stack.pop()
-            if task.state is not None:
-                continue
-            verdict = evaluate(task.task.trigger_rule, task.upstream, map_index=task.map_index)
-            if verdict.settle_as is not None:
-                self._set_state(task, verdict.settle_as, verdict.reason, now)
-            elif verdict.met and task.task.is_empty:
-                task.started_at = task.ended_at = task.scheduled_at = now
-                self._set_state(task, State.SUCCESS, "an empty task", now)
-            elif verdict.met:
-                self._make_ready(task, now)
-                continue
-            else:
-                continue
-            stack.extend(run.tasks[task_id] for task_id in task.task.downstream_task_ids)
+        """Decide about tasks whose upstream has changed, and about those that follow from that.
+
+        In topological order: what one event settles is all settled before a task that depends on it is looked at.
+        """
+        position = run.structure.position
+        queue = sorted((position[task.task_id], task.task_id) for task in tasks)
+        while queue:
+            task = run.tasks[heapq.heappop(queue)[1]]
+            if task.state is None and self._settle(task, now):
+                for task_id in task.task.downstream_task_ids:
+                    heapq.heappush(queue, (position[task_id], task_id))
         self._end_run_if_over(run, now)
+
+    def _settle(self, task: ActiveTask, now: datetime) -> bool:
+        """Make a task ready, or finish it where nothing is to be run; return whether it is finished."""
+        verdict = evaluate(task.task.trigger_rule, task.upstream, map_index=task.map_index)
+        if verdict.settle_as is not None:
+            self._set_state(task, verdict.settle_as, verdict.reason, now)
+            return True
+        if verdict.met and task.task.is_empty:
+            task.started_at = task.ended_at = task.scheduled_at = now
+            self._set_state(task, State.SUCCESS, "an empty task", now)
+            return True
+        if verdict.met:
+            self._make_ready(task, now)
+        return False
 
     def _examine_downstream(self, task: ActiveTask, now: datetime) -> None:
         self._examine(task.run, [task.run.tasks[task_id] for task_id in task.task.downstream_task_ids], now)

@@ -11,7 +11,7 @@ from asynsched.serialization.schema import SerializedDag, SerializedTask
 class DagStructure:
     """A DAG version's tasks and edges, by task_id.
 
-    `deciding` are the tasks whose end decides the run's: the leaves, where teardowns that do not fail the run are
+    `position` is a task's place in topological order; `deciding` are the tasks whose end decides the run's: the leaves, where teardowns that do not fail the run are
     looked through.
     """
 
@@ -20,6 +20,7 @@ class DagStructure:
     downstream: Mapping[str, tuple[str, ...]]
     upstream: Mapping[str, tuple[str, ...]]
     weights: Mapping[str, int]
+    position: Mapping[str, int]
     teardowns: frozenset[str]
     deciding: frozenset[str]
 
@@ -36,6 +37,7 @@ def compile_structure(dag: SerializedDag) -> DagStructure:
         downstream={task.task_id: task.downstream_task_ids for task in dag.tasks},
         upstream={task_id: tuple(ids) for task_id, ids in upstream.items()},
         weights=total_weights(dag.tasks),
+        position={task.task_id: place for place, task in enumerate(dag.tasks)},
         teardowns=frozenset(task.task_id for task in dag.tasks if task.is_teardown),
         deciding=_deciding(dag.tasks),
     )

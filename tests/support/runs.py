@@ -1,0 +1,55 @@
+"""Runs and tasks in memory, made of a few words, for tests of the evaluation."""
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from itertools import count
+
+from asynsched.keys import DagRunKey
+from asynsched.scheduling.active_run import ActiveRun
+from asynsched.scheduling.evaluation import Evaluation
+from asynsched.scheduling.pending import PendingBatch
+from asynsched.scheduling.ready_queues import ReadyQueues
+from asynsched.scheduling.run_limits import RunLimits
+from asynsched.scheduling.structure import compile_structure
+from asynsched.serialization.schema import SerializedDag, SerializedTask
+from sandbox.protocol import CodeVersion
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+_ids = count(1)
+
+
+def task(task_id: str, *downstream: str, **options) -> SerializedTask:
+    """Return a serialized task."""
+    return SerializedTask(task_id=task_id, task_type="PythonOperator", downstream_task_ids=downstream, **options)
+
+
+def run_of(tasks: Iterable[SerializedTask], dag_id: str = "dag", run_after: datetime = NOON, **options) -> ActiveRun:
+    """Return a queued run of a DAG of these tasks."""
+    number = next(_ids)
+    dag = SerializedDag(dag_id=dag_id, timetable={"kind": "null"}, tasks=tuple(tasks), **options)
+    return ActiveRun(
+        id=number,
+        key=DagRunKey(dag_id, f"run-{number:06}"),
+        structure=compile_structure(dag),
+        code=CodeVersion("0" * 64, "/dags"),
+        version_id=1,
+        run_type="manual",
+        run_after=run_after,
+        queued_at=run_after,
+    )
+
+
+def evaluation(
+    *, parallelism: int = 1000, pools: Mapping[str, int | None] | None = None, max_active_tasks: int = 1000
+) -> Evaluation:
+    """Return an evaluation without runs."""
+    queues = ReadyQueues(parallelism)
+    queues.resize_pools(dict(pools or {"default_pool": None}))
+    tokens = count()
+    return Evaluation(
+        queues=queues,
+        limits=RunLimits(max_active_tasks),
+        pending=PendingBatch("scheduler", 1),
+        new_token=lambda: f"token-{next(tokens)}",
+        max_machine_kills=3,
+    )

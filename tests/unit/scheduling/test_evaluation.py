@@ -1,0 +1,222 @@
+"""What becomes of runs and tasks as tries begin and end: the evaluation alone, without a database or a clock."""
+
+from datetime import timedelta
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sandbox.protocol import BranchDecision, Ended, ShortCircuitDecision, Started
+from tests.support.naive_evaluator import NaiveEvaluator
+from tests.support.runs import NOON, evaluation, run_of, task
+
+RULES = [
+    "all_success", "all_failed", "all_done", "all_done_min_one_success", "all_skipped", "one_success", "one_failed",
+    "one_done", "none_failed", "none_failed_min_one_success", "none_skipped", "always",
+]  # fmt: skip
+
+
+def drive(engine, run, outcomes=None, choose=None, after_each=lambda: None):
+    """Start a run, and end every try that is granted, in the order granted, until nothing happens any more."""
+    engine.start_run(run, NOON)
+    after_each()
+    now = NOON
+    started = []
+    while True:
+        now += timedelta(seconds=1)
+        engine.time_passed(now)
+        engine.grant(now)
+        granted = list(engine.pending.granted)
+        engine.pending.mark_stored()
+        engine.pending.clear()
+        if not granted:
+            if engine.next_timer is None:
+                return started
+            now = engine.next_timer
+            continue
+        for ready in granted:
+            started.append((ready.task_id, ready.try_number))
+            engine.try_started(Started(ready.token, now, 1), now)
+            state = (outcomes or {}).get(ready.task_id, "success")
+            if isinstance(state, list):
+                state = state[min(ready.try_number, len(state)) - 1]
+            decision = (choose or {}).get(ready.task_id)
+            engine.try_ended(Ended(ready.token, state, now, now, reason=f"it was {state}", decision=decision), now)
+            after_each()
+
+
+def states(run):
+    return {task_id: str(found.state) for task_id, found in run.tasks.items()}
+
+
+def test_a_chain_runs_in_order_and_the_run_succeeds():
+    run = run_of([task("a", "b"), task("b", "c"), task("c")])
+    assert drive(evaluation(), run) == [("a", 1), ("b", 1), ("c", 1)]
+    assert run.state == "success"
+
+
+def test_a_failure_fails_what_follows_and_names_the_leaf_in_the_runs_reason():
+    run = run_of([task("a", "b"), task("b", "c"), task("c")])
+    assert drive(evaluation(), run, {"a": "failed"}) == [("a", 1)]
+    assert states(run) == {"a": "failed", "b": "upstream_failed", "c": "upstream_failed"}
+    assert run.tasks["a"].reason == "it was failed"
+    assert "all_success" in run.tasks["b"].reason
+    assert (run.state, run.reason) == ("failed", "failed: c")
+
+
+def test_a_retry_waits_for_its_delay_and_keeps_the_failed_try():
+    run = run_of([task("a", retries=2, retry_delay=60.0)])
+    engine = evaluation()
+    engine.start_run(run, NOON)
+    engine.grant(NOON)
+    token = run.tasks["a"].token
+    engine.try_ended(Ended(token, "failed", NOON, NOON, "boom"), NOON)
+    assert states(run) == {"a": "up_for_retry"}
+    assert [(row.try_number, row.state, row.reason) for row in engine.pending.history] == [(1, "failed", "boom")]
+    engine.time_passed(NOON + timedelta(seconds=59))
+    engine.grant(NOON)
+    assert states(run) == {"a": "up_for_retry"}
+    engine.time_passed(NOON + timedelta(seconds=60))
+    engine.grant(NOON)
+    assert (states(run), run.tasks["a"].try_number) == ({"a": "queued"}, 2)
+    assert run.tasks["a"].token != token
+
+
+def test_a_task_that_asks_to_fail_without_retry_gets_none():
+    run = run_of([task("a", retries=5)])
+    engine = evaluation()
+    engine.start_run(run, NOON)
+    engine.grant(NOON)
+    engine.try_ended(Ended(run.tasks["a"].token, "failed", NOON, NOON, "no use", retry=False), NOON)
+    assert run.tasks["a"].state == "failed"
+
+
+def test_a_kill_by_the_machine_uses_up_no_retry_of_the_tasks_own():
+    run = run_of([task("a", retries=1)])
+    engine = evaluation()
+    engine.start_run(run, NOON)
+    for cause, state in (("machine", "up_for_retry"), ("task", "up_for_retry"), ("machine", "up_for_retry")):
+        engine.time_passed(NOON + timedelta(days=1))
+        engine.grant(NOON)
+        engine.try_ended(Ended(run.tasks["a"].token, "failed", NOON, NOON, "dead", cause=cause), NOON)
+        assert run.tasks["a"].state == state
+    engine.time_passed(NOON + timedelta(days=1))
+    engine.grant(NOON)
+    engine.try_ended(Ended(run.tasks["a"].token, "failed", NOON, NOON, "own fault"), NOON)
+    assert (run.tasks["a"].state, run.tasks["a"].try_number) == ("failed", 4)
+
+
+def test_an_interrupted_try_is_handed_back_under_the_same_number():
+    run = run_of([task("a")])
+    engine = evaluation()
+    engine.start_run(run, NOON)
+    engine.grant(NOON)
+    engine.try_ended(Ended(run.tasks["a"].token, "failed", NOON, NOON, "", cause="interrupted"), NOON)
+    assert (run.tasks["a"].state, run.tasks["a"].try_number) == ("scheduled", 0)
+    engine.grant(NOON)
+    assert (run.tasks["a"].state, run.tasks["a"].try_number) == ("queued", 1)
+
+
+def test_a_message_of_an_earlier_try_changes_nothing_and_is_counted():
+    run = run_of([task("a", retries=1)])
+    engine = evaluation()
+    engine.start_run(run, NOON)
+    engine.grant(NOON)
+    old = run.tasks["a"].token
+    engine.try_ended(Ended(old, "failed", NOON, NOON), NOON)
+    engine.try_ended(Ended(old, "success", NOON, NOON), NOON)
+    engine.try_started(Started(old, NOON, 1), NOON)
+    assert run.tasks["a"].state == "up_for_retry"
+    assert engine.pending.n_stale == 2
+
+
+def test_a_branch_skips_what_it_does_not_follow_but_not_the_join():
+    tasks = [task("pick", "left", "right", "join"), task("left", "join"), task("right", "join")]
+    run = run_of([*tasks, task("join", trigger_rule="none_failed_min_one_success")])
+    drive(evaluation(), run, choose={"pick": BranchDecision(("left",))})
+    assert states(run) == {"pick": "success", "left": "success", "right": "skipped", "join": "success"}
+    assert run.tasks["right"].reason == "the branch pick chose left"
+
+
+@pytest.mark.parametrize(("ignore", "last"), [(True, "skipped"), (False, "success")])
+def test_a_false_short_circuit_skips_everything_or_only_what_is_next(ignore, last):
+    run = run_of([task("check", "next"), task("next", "last"), task("last", trigger_rule="all_done")])
+    drive(evaluation(), run, choose={"check": ShortCircuitDecision(ignore)})
+    assert states(run) == {"check": "success", "next": "skipped", "last": last}
+
+
+def test_an_empty_task_succeeds_without_a_try():
+    run = run_of([task("start", "a", is_empty=True), task("a", "end"), task("end", is_empty=True)])
+    assert drive(evaluation(), run) == [("a", 1)]
+    assert run.state == "success"
+
+
+def test_a_run_without_tasks_succeeds_at_once():
+    run = run_of([])
+    drive(evaluation(), run)
+    assert run.state == "success"
+
+
+def test_a_run_that_takes_too_long_ends_as_failed_and_its_tries_are_unwanted():
+    run = run_of([task("a", "b"), task("b")], dagrun_timeout=30.0)
+    engine = evaluation()
+    engine.start_run(run, NOON)
+    engine.grant(NOON)
+    engine.time_passed(NOON + timedelta(seconds=30))
+    assert [token for token, _ in engine.pending.unwanted] == [run.tasks["a"].token]
+    engine.try_ended(Ended(run.tasks["a"].token, "failed", NOON, NOON, "killed", cause="machine"), NOON)
+    assert states(run) == {"a": "failed", "b": "skipped"}
+    assert run.state == "failed"
+    assert "dagrun_timeout" in run.reason
+
+
+def test_a_return_value_is_stored_with_the_success():
+    run = run_of([task("a")])
+    engine = evaluation()
+    engine.start_run(run, NOON)
+    engine.grant(NOON)
+    engine.try_ended(Ended(run.tasks["a"].token, "success", NOON, NOON, return_value=msgspec.Raw(b'{"n":1}')), NOON)
+    assert [(row.key, row.value) for row in engine.pending.batch().xcoms] == [("return_value", '{"n":1}')]
+
+
+def test_callbacks_are_requested_only_where_the_author_wrote_them():
+    run = run_of([task("a", "b", callbacks=("on_success",)), task("b", retries=0)], callbacks=("on_failure",))
+    engine = evaluation()
+    engine.start_run(run, NOON)
+    for state in ("success", "failed"):
+        engine.grant(NOON)
+        ready = engine.pending.granted.pop()
+        engine.try_ended(Ended(ready.token, state, NOON, NOON), NOON)
+    assert [(row.task_id, row.event) for row in engine.pending.callbacks] == [("a", "on_success"), ("", "on_failure")]
+
+
+@st.composite
+def dags(draw):
+    n = draw(st.integers(1, 7))
+    tasks = []
+    for number in range(n):
+        later = draw(st.lists(st.integers(number + 1, n - 1), unique=True)) if number < n - 1 else []
+        rule = draw(st.sampled_from(RULES))
+        retries = draw(st.integers(0, 1))
+        downstream = [f"t{target}" for target in sorted(later)]
+        tasks.append(task(f"t{number}", *downstream, trigger_rule=rule, retries=retries))
+    outcomes = {found.task_id: draw(st.sampled_from(["success", "failed", "skipped"])) for found in tasks}
+    return tasks, outcomes
+
+
+@given(dags())
+def test_counting_by_events_always_agrees_with_recomputing_everything(case):
+    tasks, outcomes = case
+    run = run_of(tasks)
+    naive = NaiveEvaluator(tasks)
+
+    def compare():
+        naive.take_up({task_id: found.state for task_id, found in run.tasks.items() if found.started_at})
+        ended = {task_id: found.state for task_id, found in run.tasks.items() if found.is_finished}
+        assert ended == naive.finished()
+        unfinished = {task_id for task_id, found in run.tasks.items() if found.state and not found.is_finished}
+        assert unfinished == naive.may_run()
+
+    drive(evaluation(), run, outcomes, after_each=compare)
+    assert set(naive.finished()) == set(run.tasks)

@@ -1,0 +1,125 @@
+"""Ready tasks wait per limit: the best goes first, and nothing hides behind something else."""
+
+from datetime import timedelta
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sandbox.protocol import Ended
+from tests.support.runs import NOON, evaluation, run_of, task
+
+
+def granted(engine):
+    engine.pending.clear()
+    engine.grant(NOON)
+    return [ready.key for ready in engine.pending.granted]
+
+
+def test_a_full_pool_with_thousands_of_urgent_tasks_holds_up_no_other_pool():
+    engine = evaluation(pools={"small": 1, "free": 1})
+    urgent = [task(f"urgent{n}", pool="small", priority_weight=1000) for n in range(3000)]
+    engine.start_run(run_of([*urgent, task("modest", pool="free")]), NOON)
+    assert [key.task_id for key in granted(engine)] == ["urgent0", "modest"]
+
+
+def test_a_dag_with_a_thousand_ready_tasks_holds_up_no_other_dag():
+    engine = evaluation(pools={"default_pool": 20}, max_active_tasks=16)
+    engine.start_run(run_of([task(f"t{n}") for n in range(1000)], "big"), NOON)
+    engine.start_run(run_of([task("only")], "small"), NOON + timedelta(hours=1))
+    keys = granted(engine)
+    assert [key.dag_id for key in keys].count("big") == 16
+    assert ("small", "only") in [(key.dag_id, key.task_id) for key in keys]
+
+
+def test_a_task_that_needs_many_slots_waits_until_they_are_free_together():
+    engine = evaluation(pools={"pool": 8})
+    run = run_of(
+        [task(f"one{n}", pool="pool", priority_weight=2) for n in range(2)] + [task("all", pool="pool", pool_slots=8)]
+    )
+    engine.start_run(run, NOON)
+    assert [key.task_id for key in granted(engine)] == ["one0", "one1"]
+    engine.try_ended(Ended(run.tasks["one0"].token, "success", NOON, NOON), NOON)
+    assert granted(engine) == []
+    engine.try_ended(Ended(run.tasks["one1"].token, "success", NOON, NOON), NOON)
+    assert [key.task_id for key in granted(engine)] == ["all"]
+
+
+def test_a_paused_dag_starts_nothing_until_it_is_unpaused():
+    engine = evaluation()
+    engine.limits.pause("dag", paused=True)
+    engine.start_run(run_of([task("a")]), NOON)
+    assert granted(engine) == []
+    engine.limits.pause("dag", paused=False)
+    assert [key.task_id for key in granted(engine)] == ["a"]
+
+
+def test_weight_goes_before_age_and_age_before_name():
+    engine = evaluation(parallelism=1)
+    engine.start_run(run_of([task("b"), task("a")], "young", run_after=NOON + timedelta(hours=1)), NOON)
+    engine.start_run(run_of([task("z")], "old"), NOON)
+    engine.start_run(run_of([task("heavy", priority_weight=9)], "young"), NOON)
+    order = []
+    while keys := granted(engine):
+        order.extend(key.task_id for key in keys)
+        ready = engine.pending.granted[0]
+        engine.try_ended(Ended(ready.token, "success", NOON, NOON), NOON)
+    assert order == ["heavy", "z", "a", "b"]
+
+
+@st.composite
+def workloads(draw):
+    pools = {f"pool{n}": draw(st.integers(1, 3)) for n in range(draw(st.integers(1, 3)))}
+    runs = [
+        [
+            task(
+                f"t{number}",
+                pool=draw(st.sampled_from([*pools, "missing"])),
+                pool_slots=draw(st.integers(1, 2)),
+                priority_weight=draw(st.integers(0, 3)),
+                max_active_tis_per_dag=draw(st.sampled_from([None, 1])),
+            )
+            for number in range(draw(st.integers(1, 6)))
+        ]
+        for _ in range(draw(st.integers(1, 3)))
+    ]
+    return pools, runs, draw(st.integers(1, 5)), draw(st.integers(1, 4)), draw(st.randoms(use_true_random=False))
+
+
+@given(workloads())
+def test_whenever_all_limits_of_a_ready_task_have_room_one_starts_and_no_limit_is_exceeded(workload):
+    pools, runs, parallelism, per_run, random = workload
+    engine = evaluation(parallelism=parallelism, pools=pools, max_active_tasks=per_run)
+    active = [run_of(tasks, f"dag{number % 2}") for number, tasks in enumerate(runs)]
+    for run in active:
+        engine.start_run(run, NOON)
+    while True:
+        granted(engine)
+        tasks = [found for run in active for found in run.tasks.values()]
+        busy = [found for found in tasks if found.state == "queued"]
+        assert_within_limits(busy, pools, parallelism, per_run)
+        for waiting in (found for found in tasks if found.state == "scheduled"):
+            assert not fits([*busy, waiting], pools, parallelism, per_run), f"{waiting.key} could start"
+        if not busy:
+            break
+        ended = random.choice(busy)
+        engine.try_ended(Ended(ended.token, "success", NOON, NOON), NOON)
+
+
+def assert_within_limits(busy, pools, parallelism, per_run):
+    assert fits(busy, pools, parallelism, per_run)
+
+
+def fits(busy, pools, parallelism, per_run):
+    """Count every limit from the tasks alone."""
+    slots = {}
+    runs = {}
+    for found in busy:
+        slots[found.task.pool] = slots.get(found.task.pool, 0) + found.task.pool_slots
+        runs[found.run.key] = runs.get(found.run.key, 0) + 1
+    singles = [(found.run.key.dag_id, found.task_id) for found in busy if found.task.max_active_tis_per_dag]
+    return (
+        len(busy) <= parallelism
+        and all(used <= pools.get(name, 0) for name, used in slots.items())
+        and all(used <= per_run for used in runs.values())
+        and len(set(singles)) == len(singles)
+    )
