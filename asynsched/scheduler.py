@@ -12,6 +12,7 @@ import anyio
 import msgspec
 import structlog
 from anyio.abc import TaskStatus
+from sqlalchemy import Connection
 
 from asynsched._version import __version__
 from asynsched.assembly import Services, assemble
@@ -249,7 +250,7 @@ class Scheduler:
         return self._database
 
 
-def _trigger(conn: Any, dag_id: str, *, now: datetime, **options: Any) -> DagRunKey:
+def _trigger(conn: Connection, /, dag_id: str, *, now: datetime, **options: Any) -> DagRunKey:
     key = create_manual_run(conn, dag_id, now=now, **options)
     record_audit(conn, at=now, actor="program", action="trigger", dag_id=dag_id, run_id=key.run_id)
     return key

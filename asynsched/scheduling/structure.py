@@ -11,8 +11,8 @@ from asynsched.serialization.schema import SerializedDag, SerializedTask
 class DagStructure:
     """A DAG version's tasks and edges, by task_id.
 
-    `position` is a task's place in topological order; `deciding` are the tasks whose end decides the run's: the leaves, where teardowns that do not fail the run are
-    looked through.
+    `position` is a task's place in topological order. `deciding` are the tasks whose end decides the run's: the leaves,
+    where teardowns that do not fail the run are looked through.
     """
 
     dag: SerializedDag
