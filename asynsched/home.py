@@ -7,6 +7,7 @@ logs/          one file a try
 attempts/      the keeper's records of tries
 sources/       the code of DAG versions, by content hash
 tmp/           scratch folders of parses
+dags_folder    path of the folder that was last served from here
 """
 
 import fcntl
@@ -21,6 +22,7 @@ LOGS = "logs"
 ATTEMPTS = "attempts"
 SOURCES = "sources"
 TMP = "tmp"
+SERVED_FOLDER = "dags_folder"
 PRIVATE_FOLDER = 0o700
 
 
@@ -62,3 +64,16 @@ def hold_home(home: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def remember_dags_folder(home: Path, dags_folder: Path) -> None:
+    """Write down which DAG folder is served, for commands that are given from other terminals."""
+    (home / SERVED_FOLDER).write_bytes(os.fsencode(dags_folder))
+
+
+def served_dags_folder(home: Path) -> Path | None:
+    """Return the DAG folder that was last served from this home, None when none was."""
+    try:
+        return Path(os.fsdecode((home / SERVED_FOLDER).read_bytes()))
+    except OSError:
+        return None
