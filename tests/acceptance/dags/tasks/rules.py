@@ -1,0 +1,28 @@
+"""Every trigger rule below the same three upstreams: one that succeeds, one that fails, one that is skipped."""
+
+from asynsched import DAG, AsynschedSkipException, EmptyOperator, task
+
+RULES = ("all_success", "all_done", "all_failed", "one_success", "one_failed", "none_failed", "always")
+
+
+@task
+def good():
+    return 1
+
+
+@task
+def bad():
+    raise RuntimeError("bad")
+
+
+@task
+def skipped():
+    raise AsynschedSkipException
+
+
+with DAG("rules", schedule="@once"):
+    ends = {"good": good(), "bad": bad(), "skipped": skipped()}
+    for rule in RULES:
+        [*ends.values()] >> EmptyOperator(task_id=f"{rule}_of_all", trigger_rule=rule)
+        for name, end in ends.items():
+            end >> EmptyOperator(task_id=f"{rule}_of_{name}", trigger_rule=rule)

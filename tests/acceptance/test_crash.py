@@ -1,0 +1,141 @@
+"""The scheduler dies or is stopped while tasks run: nothing is lost, nothing runs twice, nothing is left behind."""
+
+import os
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.support.up import Site
+
+WAITER = """
+    import os, time
+    from pathlib import Path
+    from asynsched import DAG, task, get_current_context
+
+    def mark(line):
+        with Path(os.environ["MARKS"]).open("a") as marks:
+            marks.write(f"{line} {os.getpid()}\\n")
+
+    with DAG("waiter"):
+
+        @task(retries=2, retry_delay=0)
+        def waits():
+            mark(f"begin {get_current_context()['ti'].try_number}")
+            while not Path(os.environ["GATE"]).exists():
+                time.sleep(0.01)
+            mark("end")
+
+        @task
+        def follows():
+            mark("follow")
+
+        waits() >> follows()
+"""
+
+
+@pytest.fixture
+def site(new_site) -> Site:
+    """Return a site with a DAG whose first task waits until its gate exists."""
+    site = new_site()
+    site.env |= {"MARKS": str(site.root / "marks"), "GATE": str(site.root / "gate")}
+    site.write("waiter.py", WAITER)
+    return site
+
+
+def marks(site: Site) -> list[list[str]]:
+    path = Path(site.env["MARKS"])
+    return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def open_gate(site: Site) -> None:
+    Path(site.env["GATE"]).touch()
+
+
+def start_waiting(site: Site) -> int:
+    """Trigger a run, and return the process id of its task once that waits."""
+    site.run("dags", "trigger", "waiter", "--run-id", "r1")
+    site.until(lambda: marks(site), "the task has begun")
+    return int(marks(site)[0][-1])
+
+
+def state_of_run(site: Site) -> str:
+    return site.json("runs", "show", "waiter", "r1")["state"]
+
+
+def test_a_killed_scheduler_takes_its_running_task_back(site):
+    with site.up() as up:
+        pid = start_waiting(site)
+        up.kill()
+        assert psutil.pid_exists(pid)
+        assert site.task_states("waiter", "r1") == {"waits": "running", "follows": None}
+        assert site.run("check", "--live", code=1).stdout == ""
+        with site.up():
+            open_gate(site)
+            site.until(lambda: state_of_run(site) == "success", "the run has succeeded")
+            assert [mark[:-1] for mark in marks(site)] == [["begin", "1"], ["end"], ["follow"]]
+            assert [mark[-1] for mark in marks(site)][:2] == [str(pid), str(pid)]
+            [task] = [task for task in site.json("tasks", "list", "waiter", "r1") if task["task_id"] == "waits"]
+            assert (task["state"], task["try_number"]) == ("success", 1)
+
+
+def test_a_task_that_ended_while_no_scheduler_lived_is_not_run_again(site):
+    with site.up() as up:
+        pid = start_waiting(site)
+        up.kill()
+        open_gate(site)
+        site.until(lambda: not psutil.pid_exists(pid), "the task has ended")
+        with site.up():
+            site.until(lambda: state_of_run(site) == "success", "the run has succeeded")
+    assert [mark[:-1] for mark in marks(site)] == [["begin", "1"], ["end"], ["follow"]]
+
+
+def test_a_killed_task_is_known_at_once_and_retried(site):
+    with site.up():
+        pid = start_waiting(site)
+        os.kill(pid, signal.SIGKILL)
+        site.until(lambda: len(marks(site)) == 2, "the task has begun again")
+        open_gate(site)
+        site.until(lambda: state_of_run(site) == "success", "the run has succeeded")
+    assert [mark[0] for mark in marks(site)] == ["begin", "begin", "end", "follow"]
+    assert "SIGKILL" in site.run("tasks", "logs", "waiter", "r1", "waits", "--try", "1").stdout
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_a_stop_waits_for_what_runs_and_leaves_nothing_behind(site, stop):
+    with site.up() as up:
+        start_waiting(site)
+        up.process.send_signal(stop)
+        site.until(lambda: "stopping" in up.log.lower() or "drain" in up.log.lower(), "the stop is said")
+        open_gate(site)
+        assert up.wait() == 0
+        site.assert_nothing_left()
+    assert [mark[0] for mark in marks(site)] == ["begin", "end"]
+    assert site.task_states("waiter", "r1") == {"waits": "success", "follows": None}
+    assert site.up_until_idle().code == 0
+    assert state_of_run(site) == "success"
+
+
+def test_a_task_that_outlasts_the_stop_is_handed_back_and_not_failed(site):
+    site.env["ASYNSCHED_SHUTDOWN_GRACE"] = "0.3"
+    with site.up() as up:
+        start_waiting(site)
+        up.terminate()
+        assert up.wait() == 0
+        site.assert_nothing_left()
+    open_gate(site)
+    site.up_until_idle()
+    assert state_of_run(site) == "success"
+    [task] = [task for task in site.json("tasks", "list", "waiter", "r1") if task["task_id"] == "waits"]
+    assert task["try_number"] == 1, "an interrupted try is no failed try"
+
+
+def test_a_second_signal_stops_at_once_and_leaves_nothing_behind(site):
+    with site.up() as up:
+        start_waiting(site)
+        up.terminate()
+        site.until(lambda: "stopping" in up.log.lower() or "drain" in up.log.lower(), "the stop is said")
+        up.terminate()
+        up.wait(10)
+        site.until(lambda: not site.processes(), "no process is left", seconds=10)

@@ -1,0 +1,139 @@
+"""What `asynsched up` says and does when it starts, and when it cannot."""
+
+import re
+import sqlite3
+import stat
+
+import pytest
+
+from tests.support.up import Site
+
+ONCE = """
+    from asynsched import DAG, task
+
+    with DAG("once", schedule="@once"):
+
+        @task
+        def one():
+            return 1
+
+        one()
+"""
+
+
+@pytest.fixture
+def site(new_site) -> Site:
+    return new_site()
+
+
+def test_up_says_what_it_watches_and_keeps_its_state_private(site):
+    site.write("once.py", ONCE)
+    said = site.up_until_idle()
+    told = said.stdout + said.stderr
+    assert [word for word in (str(site.dags), str(site.home), "landlock", "local") if word not in told] == []
+    assert stat.S_IMODE(site.home.stat().st_mode) == 0o700
+    [run] = site.runs("once")
+    assert (run["state"], run["run_type"]) == ("success", "scheduled")
+    site.up_until_idle()
+    assert len(site.runs("once")) == 1, "a DAG that is to run once runs once"
+
+
+def test_one_home_has_one_scheduler_and_live_tells_whether_it_serves(site):
+    assert site.run("check", "--live", code=1).stderr != ""
+    with site.up() as up:
+        site.run("check", "--live")
+        refused = site.run("up", str(site.dags), code=1)
+        assert str(up.process.pid) in refused.stderr
+        assert str(site.home) in refused.stderr
+        assert "Traceback" not in refused.stderr
+    site.run("check", "--live", code=1)
+
+
+def test_an_empty_folder_is_served_and_a_missing_one_is_refused(site):
+    site.up_until_idle()
+    site.dags.rmdir()
+    refused = site.run("up", str(site.dags), code=1)
+    assert str(site.dags) in refused.stderr
+    assert len(refused.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("ASYNSCHED_PARALLELISM", "many", ("ASYNSCHED_PARALLELISM",)),
+        ("ASYNSCHED_PARSE__TIMEOUT", "-1", ("ASYNSCHED_PARSE__TIMEOUT",)),
+        ("ASYNSCHED_DATABASE", "oracle://somewhere/db", ("oracle", "sqlite", "postgresql")),
+        ("ASYNSCHED_DATABASE", "postgresql://user:topsecret@127.0.0.1:1/none", ("127.0.0.1",)),
+        ("ASYNSCHED_EXECUTOR", "no.such:Executor", ("no.such",)),
+    ],
+)
+def test_a_setting_that_cannot_be_is_named_in_one_line(site, name, value, words):
+    site.env[name] = value
+    refused = site.run("up", str(site.dags), code=1)
+    assert [word for word in words if word not in refused.stderr] == []
+    assert "topsecret" not in refused.stderr
+    assert "Traceback" not in refused.stderr
+    site.assert_nothing_left()
+
+
+def test_a_database_of_a_newer_version_is_left_alone(site, backend):
+    site.run("db", "upgrade")
+    if backend == "sqlite":
+        connection = sqlite3.connect(site.home / "asynsched.db")
+        connection.execute("UPDATE alembic_version SET version_num = '9999_from_the_future'")
+        connection.commit()
+        connection.close()
+    else:
+        import sqlalchemy as sa
+
+        engine = sa.create_engine(re.sub("^postgresql:", "postgresql+psycopg:", site.database))
+        with engine.begin() as conn:
+            conn.execute(sa.text("UPDATE alembic_version SET version_num = '9999_from_the_future'"))
+        engine.dispose()
+    for command in (("up", str(site.dags)), ("dags", "list")):
+        refused = site.run(*command, code=1)
+        assert "9999_from_the_future" in refused.stderr
+        assert "Traceback" not in refused.stderr
+
+
+def test_up_ends_after_so_many_runs_or_so_much_time(site):
+    site.write("once.py", ONCE)
+    site.run("up", str(site.dags), "--num-runs", "1")
+    assert site.runs("once")[0]["state"] == "success"
+    site.run("up", str(site.dags), "--for", "0.5")
+    site.assert_nothing_left()
+
+
+def test_the_sequential_executor_runs_tasks_one_at_a_time_in_order(site):
+    site.env["MARKS"] = str(site.root / "marks")
+    site.write(
+        "order.py",
+        """
+        import os
+        from pathlib import Path
+        from asynsched import DAG, task
+
+        with DAG("order", schedule="@once"):
+
+            @task
+            def mark(name):
+                with Path(os.environ["MARKS"]).open("a") as marks:
+                    marks.write(f"begin {name}\\n")
+                    marks.write(f"end {name}\\n")
+
+            for weight in range(5):
+                mark.override(task_id=f"mark_{weight}", priority_weight=weight + 1)(weight)
+        """,
+    )
+    site.up_until_idle("--executor", "sequential")
+    lines = (site.root / "marks").read_text().splitlines()
+    assert lines == [line for n in (4, 3, 2, 1, 0) for line in (f"begin {n}", f"end {n}")]
+
+
+def test_json_logs_are_one_object_a_line(site):
+    import json
+
+    site.write("once.py", ONCE)
+    ended = site.up_until_idle("--log-format", "json")
+    events = [json.loads(line)["event"] for line in ended.stderr.splitlines() if line.startswith("{")]
+    assert {"scheduler.started", "scheduler.stopped"} <= set(events)

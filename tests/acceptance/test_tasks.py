@@ -1,0 +1,187 @@
+"""What tasks do and how they end, end to end: real DAG files, real processes, read back by the command line."""
+
+import shutil
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.up import Site
+
+DAGS = Path(__file__).parent / "dags" / "tasks"
+LOGICAL_DATE = "2026-02-03T00:00:00+00:00"
+
+
+@pytest.fixture(scope="module")
+def site(new_site) -> Site:
+    """Return a site on which every DAG of the folder has had one run, and no scheduler serves any more."""
+    site = new_site()
+    shutil.copytree(DAGS, site.dags, dirs_exist_ok=True)
+    site.env |= {"MARKS": str(site.root / "marks"), "FOR_TASKS": "a value"}
+    site.run("pools", "set", "single", "1")
+    site.run("variables", "set", "a_variable", "its value")
+    site.run("connections", "add", "somewhere", "--uri", "http://user:pass@host.example:8080/path")
+    with site.up():
+        site.run("dags", "trigger", "values", "--wait", "--run-id", "by_hand", "--logical-date", LOGICAL_DATE)
+        at_once = {dag["dag_id"] for dag in site.json("dags", "list")} - {"values"}
+
+        def unfinished() -> set[str]:
+            ended = {run["dag_id"] for run in site.json("runs", "list") if run["state"] in ("success", "failed")}
+            return at_once - ended
+
+        site.until(lambda: not unfinished(), "every @once run has ended", seconds=60)
+    return site
+
+
+def run_of(site: Site, dag_id: str) -> dict[str, Any]:
+    [run] = site.runs(dag_id)
+    return run
+
+
+def tasks_of(site: Site, dag_id: str) -> dict[str, dict[str, Any]]:
+    return {task["task_id"]: task for task in site.json("tasks", "list", dag_id, run_of(site, dag_id)["run_id"])}
+
+
+def states_of(site: Site, dag_id: str) -> dict[str, str]:
+    return {task_id: task["state"] for task_id, task in tasks_of(site, dag_id).items()}
+
+
+def log_of(site: Site, dag_id: str, task_id: str, *options: str) -> str:
+    return site.run("tasks", "logs", dag_id, run_of(site, dag_id)["run_id"], task_id, *options).stdout
+
+
+def test_every_end_of_a_task_is_told_with_its_reason(site):
+    tasks = tasks_of(site, "ends")
+    assert {task_id: task["state"] for task_id, task in tasks.items()} == {
+        "third_time_lucky": "success",
+        "never_lucky": "failed",
+        "after_never_lucky": "upstream_failed",
+        "hopeless": "failed",
+        "not_today": "skipped",
+        "after_not_today": "skipped",
+        "leaves": "failed",
+        "leaves_at_once": "failed",
+        "is_killed": "failed",
+        "returns_a_set": "failed",
+        "takes_too_long": "failed",
+        "bash_fails": "failed",
+        "bash_skips": "skipped",
+    }
+    words = {
+        "never_lucky": "unlucky for ever", "hopeless": "no try will help", "not_today": "not today", "leaves": "3",
+        "leaves_at_once": "4", "is_killed": "SIGKILL", "returns_a_set": "set", "takes_too_long": "1",
+        "bash_fails": "7", "after_never_lucky": "never_lucky", "after_not_today": "not_today",
+    }  # fmt: skip
+    assert {
+        task_id: tasks[task_id]["reason"] for task_id in words if words[task_id] not in tasks[task_id]["reason"]
+    } == {}
+    assert {task_id: tasks[task_id]["try_number"] for task_id in ("third_time_lucky", "never_lucky", "hopeless")} == {
+        "third_time_lucky": 3, "never_lucky": 2, "hopeless": 1,
+    }  # fmt: skip
+    assert run_of(site, "ends")["state"] == "failed"
+    assert run_of(site, "ends")["reason"] != ""
+
+
+def test_each_try_has_its_log(site):
+    for number in (1, 2, 3):
+        log = log_of(site, "ends", "third_time_lucky", "--try", str(number))
+        assert f"this is try {number}" in log
+        assert ("unlucky" in log) == (number < 3)
+    assert "before the end" in log_of(site, "ends", "bash_fails")
+    assert "Traceback" in log_of(site, "ends", "never_lucky")
+
+
+def test_trigger_rules_decide_from_what_is_upstream(site):
+    ran, skipped, failed = "success", "skipped", "upstream_failed"
+    expected = {
+        "all_success": (failed, ran, failed, skipped),
+        "all_done": (ran, ran, ran, ran),
+        "all_failed": (skipped, skipped, ran, skipped),
+        "one_success": (ran, ran, failed, skipped),
+        "one_failed": (ran, skipped, ran, skipped),
+        "none_failed": (failed, ran, failed, ran),
+        "always": (ran, ran, ran, ran),
+    }
+    states = states_of(site, "rules")
+    assert {
+        rule: tuple(states[f"{rule}_of_{upstream}"] for upstream in ("all", "good", "bad", "skipped"))
+        for rule in expected
+    } == expected
+
+
+def test_runs_follow_branches_short_circuits_and_conditions(site):
+    assert states_of(site, "branches") == {
+        "choose": "success",
+        "left": "success",
+        "right": "skipped",
+        "grouped.first": "success",
+        "grouped.second": "success",
+        "join": "success",
+        "choose_none": "success",
+        "not_followed": "skipped",
+        "choose_wrong": "failed",
+        "below_wrong": "upstream_failed",
+    }
+    assert "nowhere" in tasks_of(site, "branches")["choose_wrong"]["reason"]
+    assert states_of(site, "short_circuits") == {
+        "go": "success",
+        "went": "success",
+        "stop_all": "success",
+        "stopped": "skipped",
+        "stopped_too": "skipped",
+        "stop_here": "success",
+        "stopped_here": "skipped",
+        "not_stopped": "success",
+    }
+    assert run_of(site, "short_circuits")["state"] == "success"
+    assert states_of(site, "conditions") == {"runs": "success", "does_not_run": "skipped", "waits": "success"}
+
+
+def test_values_travel_by_xcom_template_variable_and_connection(site):
+    def returned(task_id: str) -> Any:
+        xcoms = site.json("tasks", "xcom", "values", "by_hand", task_id)
+        return next(xcom["value"] for xcom in xcoms if xcom["key"] == "return_value")
+
+    assert run_of(site, "values")["state"] == "success", states_of(site, "values")
+    assert returned("extract") == {"rows": [1, 2, 3], "name": "täst"}
+    assert returned("total") == {"name": "täst", "total": 6}
+    assert returned("doubled") == 12
+    assert returned("pulls") == {"a": None}
+    assert returned("says") == "hello 2026-02-03 12"
+    assert returned("templated") == "values/templated 20260203T000000 2026-02-04"
+    assert returned("asks") == ["its value", "host.example", 8080]
+
+
+def test_a_task_inherits_the_environment_but_no_secret_of_the_scheduler(site):
+    [xcom] = site.json("tasks", "xcom", "values", "by_hand", "sees")
+    assert xcom["value"] == {"ours": [], "mine": "a value", "secret": []}
+
+
+def test_callbacks_of_tasks_and_runs_are_called(site):
+    marks = (site.root / "marks").read_text().splitlines()
+    assert sorted(mark for mark in marks if not mark.startswith(("enter", "leave"))) == [
+        "run failed callbacks",
+        "task failed fails",
+        "task retries fails",
+        "task succeeded succeeds",
+    ]
+
+
+def test_tasks_of_a_pool_with_one_slot_run_one_after_another(site):
+    tasks = sorted(tasks_of(site, "pooled").values(), key=lambda task: task["started_at"])
+    assert len(tasks) == 4
+    assert all(before["ended_at"] <= after["started_at"] for before, after in pairwise(tasks))
+
+
+def test_what_a_task_instance_shows_is_complete_and_in_order(site):
+    task = tasks_of(site, "values")["total"]
+    assert set(task) >= {
+        "task_id", "map_index", "state", "reason", "try_number", "scheduled_at", "queued_at", "started_at", "ended_at",
+        "duration_seconds", "pool", "priority_weight",
+    }  # fmt: skip
+    assert task["scheduled_at"] <= task["queued_at"] <= task["started_at"] <= task["ended_at"]
+    assert (task["map_index"], task["pool"], task["priority_weight"]) == (-1, "default_pool", 3)
+    run = run_of(site, "values")
+    assert (run["run_id"], run["run_type"], run["logical_date"]) == ("by_hand", "manual", LOGICAL_DATE)
+    assert run["queued_at"] <= run["started_at"] <= run["ended_at"]
