@@ -47,7 +47,7 @@ BAD = {
     "hogs.py": Bad(HEAD + "x = [bytearray(10_000_000) for _ in range(1000)]\n", "memory", ("memory",)),
     "forks.py": Bad(HEAD + "import os\nwhile True: os.fork()\n", "exception", ("fork",)),
     "cycle.py": Bad(
-        HEAD + "with DAG('cycle'):\n    aa, bb = [EmptyOperator(task_id=i) for i in ('aa', 'bb')]\n    aa >> bb >> aa\n",
+        HEAD + "with DAG('cycle'):\n    a, b = [EmptyOperator(task_id=i) for i in ('aa', 'bb')]\n    a >> b >> a\n",
         "dag", ("cycle", "aa", "bb"),
     ),
     "same_dag.py": Bad(HEAD + "a = DAG('twice')\nb = DAG('twice')\n", "dag", ("twice",)),
