@@ -1,0 +1,186 @@
+"""asynsched: a scheduler for DAGs of Python tasks, of the Apache Airflow family, in one asyncio event loop.
+
+All public names, each imported when it is first used: a DAG file that imports `DAG` loads no database and no event
+loop.
+"""
+
+from __future__ import annotations
+
+from asynsched._version import __version__
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from asynsched.authoring import macros, timezone
+    from asynsched.authoring.connection import Connection
+    from asynsched.authoring.context import Context, get_current_context
+    from asynsched.authoring.dag import DAG
+    from asynsched.authoring.decorators import dag, setup, task, task_group, teardown
+    from asynsched.authoring.edges import EdgeModifier, Label, chain, chain_linear, cross_downstream
+    from asynsched.authoring.exceptions import (
+        AsynschedException,
+        AsynschedFailException,
+        AsynschedNotFoundException,
+        AsynschedRescheduleException,
+        AsynschedSensorTimeout,
+        AsynschedSkipException,
+        AsynschedTaskTimeout,
+        DuplicateTaskIdFound,
+        ParamValidationError,
+        TaskNotFound,
+        XComNotFound,
+    )
+    from asynsched.authoring.hooks import BaseHook, BaseNotifier
+    from asynsched.authoring.operators.base import BaseOperator
+    from asynsched.authoring.operators.bash import BashOperator
+    from asynsched.authoring.operators.branch import BaseBranchOperator
+    from asynsched.authoring.operators.empty import EmptyOperator
+    from asynsched.authoring.operators.python import BranchPythonOperator, PythonOperator, ShortCircuitOperator
+    from asynsched.authoring.params import Param
+    from asynsched.authoring.sensors.base import BaseSensorOperator, PokeReturnValue
+    from asynsched.authoring.sensors.filesystem import FileSensor
+    from asynsched.authoring.sensors.python import PythonSensor
+    from asynsched.authoring.sensors.time_delta import TimeDeltaSensor
+    from asynsched.authoring.task_group import TaskGroup
+    from asynsched.authoring.trigger_rule import TriggerRule, WeightRule
+    from asynsched.authoring.variable import Variable
+    from asynsched.authoring.xcom_arg import XComArg, literal
+    from asynsched.errors import AsynschedError, DagError
+    from asynsched.scheduler import Scheduler
+    from asynsched.settings import Settings
+    from asynsched.states import DagRunState, TaskInstanceState
+    from asynsched.timetables import (
+        ContinuousTimetable,
+        CronDataIntervalTimetable,
+        CronTriggerTimetable,
+        DeltaDataIntervalTimetable,
+        DeltaTriggerTimetable,
+        EventsTimetable,
+        MultipleCronTriggerTimetable,
+        NullTimetable,
+        OnceTimetable,
+        Timetable,
+    )
+
+_MODULES = {
+    "authoring": "macros timezone",
+    "authoring.connection": "Connection",
+    "authoring.context": "Context get_current_context",
+    "authoring.dag": "DAG",
+    "authoring.decorators": "dag setup task task_group teardown",
+    "authoring.edges": "EdgeModifier Label chain chain_linear cross_downstream",
+    "authoring.exceptions": (
+        "AsynschedException AsynschedFailException AsynschedNotFoundException AsynschedRescheduleException"
+        " AsynschedSensorTimeout AsynschedSkipException AsynschedTaskTimeout DuplicateTaskIdFound ParamValidationError"
+        " TaskNotFound XComNotFound"
+    ),
+    "authoring.hooks": "BaseHook BaseNotifier",
+    "authoring.operators.base": "BaseOperator",
+    "authoring.operators.bash": "BashOperator",
+    "authoring.operators.branch": "BaseBranchOperator",
+    "authoring.operators.empty": "EmptyOperator",
+    "authoring.operators.python": "BranchPythonOperator PythonOperator ShortCircuitOperator",
+    "authoring.params": "Param",
+    "authoring.sensors.base": "BaseSensorOperator PokeReturnValue",
+    "authoring.sensors.filesystem": "FileSensor",
+    "authoring.sensors.python": "PythonSensor",
+    "authoring.sensors.time_delta": "TimeDeltaSensor",
+    "authoring.task_group": "TaskGroup",
+    "authoring.trigger_rule": "TriggerRule WeightRule",
+    "authoring.variable": "Variable",
+    "authoring.xcom_arg": "XComArg literal",
+    "errors": "AsynschedError DagError",
+    "scheduler": "Scheduler",
+    "settings": "Settings",
+    "states": "DagRunState TaskInstanceState",
+    "timetables": (
+        "ContinuousTimetable CronDataIntervalTimetable CronTriggerTimetable DeltaDataIntervalTimetable"
+        " DeltaTriggerTimetable EventsTimetable MultipleCronTriggerTimetable NullTimetable OnceTimetable Timetable"
+    ),
+}
+_HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
+
+__all__ = [
+    "DAG",
+    "AsynschedError",
+    "AsynschedException",
+    "AsynschedFailException",
+    "AsynschedNotFoundException",
+    "AsynschedRescheduleException",
+    "AsynschedSensorTimeout",
+    "AsynschedSkipException",
+    "AsynschedTaskTimeout",
+    "BaseBranchOperator",
+    "BaseHook",
+    "BaseNotifier",
+    "BaseOperator",
+    "BaseSensorOperator",
+    "BashOperator",
+    "BranchPythonOperator",
+    "Connection",
+    "Context",
+    "ContinuousTimetable",
+    "CronDataIntervalTimetable",
+    "CronTriggerTimetable",
+    "DagError",
+    "DagRunState",
+    "DeltaDataIntervalTimetable",
+    "DeltaTriggerTimetable",
+    "DuplicateTaskIdFound",
+    "EdgeModifier",
+    "EmptyOperator",
+    "EventsTimetable",
+    "FileSensor",
+    "Label",
+    "MultipleCronTriggerTimetable",
+    "NullTimetable",
+    "OnceTimetable",
+    "Param",
+    "ParamValidationError",
+    "PokeReturnValue",
+    "PythonOperator",
+    "PythonSensor",
+    "Scheduler",
+    "Settings",
+    "ShortCircuitOperator",
+    "TaskGroup",
+    "TaskInstanceState",
+    "TaskNotFound",
+    "TimeDeltaSensor",
+    "Timetable",
+    "TriggerRule",
+    "Variable",
+    "WeightRule",
+    "XComArg",
+    "XComNotFound",
+    "__version__",
+    "chain",
+    "chain_linear",
+    "cross_downstream",
+    "dag",
+    "get_current_context",
+    "literal",
+    "macros",
+    "setup",
+    "task",
+    "task_group",
+    "teardown",
+    "timezone",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'asynsched' has no attribute {name!r}")
+    from importlib import import_module
+
+    module = import_module(f"asynsched.{home}")
+    value = import_module(f"asynsched.{home}.{name}") if home == "authoring" else getattr(module, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

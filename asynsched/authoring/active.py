@@ -1,0 +1,64 @@
+"""Which DAG and task group the statements of a DAG file are inside of, and which DAGs a file has made."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from asynsched.authoring.dag import DAG
+    from asynsched.authoring.task_group import TaskGroup
+
+_dags: list[DAG | None] = []
+_groups: list[TaskGroup | None] = []
+_registered: list[DAG] = []
+
+
+def push_dag(dag: DAG | None) -> None:
+    """Enter a DAG; None hides the DAGs around."""
+    _dags.append(dag)
+    # A group around does not hold the tasks of another DAG.
+    _groups.append(None)
+
+
+def pop_dag() -> DAG | None:
+    """Leave the innermost DAG."""
+    _groups.pop()
+    return _dags.pop()
+
+
+def current_dag() -> DAG | None:
+    """Return the innermost DAG, None outside of all."""
+    return _dags[-1] if _dags else None
+
+
+def push_group(group: TaskGroup) -> None:
+    """Enter a task group."""
+    _groups.append(group)
+
+
+def pop_group() -> TaskGroup | None:
+    """Leave the innermost task group."""
+    return _groups.pop()
+
+
+def current_group(dag: DAG | None) -> TaskGroup | None:
+    """Return the innermost task group if it belongs to `dag`, else that DAG's root group; None without a DAG."""
+    group = _groups[-1] if _groups else None
+    if group is not None and (dag is None or group.dag is dag):
+        return group
+    return None if dag is None else dag.task_group
+
+
+def register(dag: DAG) -> None:
+    """Remember a DAG that a file has made, also when it keeps it in no variable."""
+    if all(other is not dag for other in _registered):
+        _registered.append(dag)
+
+
+def registered() -> tuple[DAG, ...]:
+    """Return the DAGs that were registered, in order."""
+    return tuple(_registered)
+
+
+def forget_registered() -> None:
+    """Forget all registered DAGs, before another file is imported."""
+    _registered.clear()

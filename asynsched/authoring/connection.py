@@ -1,0 +1,225 @@
+"""Connection: where an outside system is, and how to log in to it."""
+
+from __future__ import annotations
+
+import os
+
+from asynsched.authoring.exceptions import AsynschedException, AsynschedNotFoundException
+from asynsched.authoring.supervisor import SupervisorNotFound, ask
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+ENVIRONMENT_PREFIX = "AIRFLOW_CONN_"
+EXTRA_KEY = "__extra__"
+MAX_PORT = 65535
+FIELDS = ("conn_type", "description", "host", "schema", "login", "password", "port", "extra")
+
+
+class Connection:
+    """A connection, made of its parts, or of a URI.
+
+    Args:
+        conn_id: Its name.
+        conn_type: Kind of system, e.g. `postgres`.
+        description: Text for people.
+        host: Host name or address.
+        schema: Database, or the like.
+        login: User name.
+        password: Password; never shown.
+        port: Port.
+        extra: More, as JSON.
+        uri: All of it as `type://login:password@host:port/schema?extra`, instead of the parts.
+
+    Raises:
+        AsynschedException: Both a URI and parts are given, or the URI is none.
+        ValueError: The port is none.
+    """
+
+    def __init__(
+        self,
+        conn_id: str = "",
+        conn_type: str | None = None,
+        description: str | None = None,
+        host: str | None = None,
+        login: str | None = None,
+        password: str | None = None,
+        schema: str | None = None,
+        port: int | str | None = None,
+        extra: str | dict[str, Any] | None = None,
+        uri: str | None = None,
+    ) -> None:
+        self.conn_id = conn_id
+        if uri is not None:
+            if any(part is not None for part in (conn_type, host, login, password, schema, port, extra)):
+                raise AsynschedException(f"connection {conn_id!r}: give its uri, or its parts, not both")
+            parts = _parts_of_uri(uri, conn_id)
+            conn_type, host, login, password = parts["conn_type"], parts["host"], parts["login"], parts["password"]
+            schema, port, extra = parts["schema"], parts["port"], parts["extra"]
+        self.conn_type = conn_type
+        self.description = description
+        self.host = host
+        self.schema = schema
+        self.login = login
+        self.password = password
+        self.port = _port(port)
+        self.extra = _json_text(extra)
+
+    @classmethod
+    def get(cls, conn_id: str) -> Connection:
+        """Return a connection: of the environment variable `AIRFLOW_CONN_NAME`, as URI or JSON, else the stored one.
+
+        Raises:
+            AsynschedNotFoundException: There is none.
+            SupervisorError: A DAG file is being parsed.
+        """
+        text = os.environ.get(ENVIRONMENT_PREFIX + conn_id.upper())
+        if text is not None:
+            return cls.from_json(text, conn_id) if text.lstrip().startswith("{") else cls.from_uri(text, conn_id)
+        try:
+            found = ask("connection_get", conn_id=conn_id)
+        except SupervisorNotFound:
+            raise AsynschedNotFoundException(f"there is no connection {conn_id!r}") from None
+        return cls(conn_id, **{field: found.get(field) for field in FIELDS})
+
+    @classmethod
+    def from_uri(cls, uri: str, conn_id: str) -> Connection:
+        """Return the connection that a URI describes. Raises AsynschedException when it is none."""
+        return cls(conn_id, uri=uri)
+
+    @classmethod
+    def from_json(cls, value: str, conn_id: str = "") -> Connection:
+        """Return the connection that a JSON object describes. Raises AsynschedException when it is none."""
+        import json
+
+        try:
+            fields = json.loads(value)
+        except ValueError:
+            fields = None
+        # The text is not shown: it may hold a password.
+        if not isinstance(fields, dict):
+            raise AsynschedException(f"connection {conn_id!r} is no JSON object")
+        unknown = sorted(set(fields) - {*FIELDS, "conn_id"})
+        if unknown:
+            raise AsynschedException(f"connection {conn_id!r} has unknown fields: {', '.join(unknown)}")
+        fields.pop("conn_id", None)
+        return cls(conn_id, **fields)
+
+    @property
+    def extra_dejson(self) -> dict[str, Any]:
+        """`extra` as a dict; empty when it is none."""
+        import json
+
+        try:
+            value = json.loads(self.extra) if self.extra else {}
+        except ValueError:
+            return {}
+        return value if isinstance(value, dict) else {}
+
+    def get_uri(self) -> str:
+        """Return all of it as a URI.
+
+        Source: Apache Airflow's `Connection.get_uri`.
+        """
+        from urllib.parse import quote
+
+        text = f"{self.conn_type.lower().replace('_', '-')}://" if self.conn_type else "//"
+        protocol, separator, host = (self.host or "").rpartition("://")
+        if separator and protocol != self.conn_type:
+            text += protocol + separator
+        elif separator:
+            host = self.host or ""
+        authority = "" if self.login is None else quote(self.login, safe="")
+        authority += "" if self.password is None else ":" + quote(self.password, safe="")
+        if authority:
+            authority += "@"
+        address = quote(host, safe="") if host else ""
+        if self.port is not None:
+            address = f"{address or ('' if authority else '@')}:{self.port}"
+        schema = f"/{quote(self.schema, safe='')}" if self.schema else ""
+        return text + authority + address + schema + self._query()
+
+    def _query(self) -> str:
+        if not self.extra:
+            return ""
+        from urllib.parse import parse_qsl, urlencode
+
+        extra = self.extra_dejson
+        query = urlencode(extra) if all(isinstance(value, str) for value in extra.values()) else ""
+        if not query or dict(parse_qsl(query, keep_blank_values=True)) != extra:
+            query = urlencode({EXTRA_KEY: self.extra})
+        return ("?" if self.schema else "/?") + query
+
+    def as_json(self) -> str:
+        """Return the parts as JSON, without the name."""
+        import json
+
+        return json.dumps({field: getattr(self, field) for field in FIELDS if getattr(self, field) is not None})
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Connection):
+            return NotImplemented
+        return vars(self) == vars(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Connection({self.conn_id!r}, conn_type={self.conn_type!r}, host={self.host!r})"
+
+
+def _parts_of_uri(uri: str, conn_id: str) -> dict[str, Any]:
+    from urllib.parse import parse_qsl, unquote, urlsplit
+
+    scheme, separator, rest = uri.partition("://")
+    if not separator or rest.count("://") > 1:
+        raise AsynschedException(
+            f"connection {conn_id!r}: its URI must look like type://login:password@host:port/schema"
+        )
+    protocol, separator, remainder = rest.partition("://")
+    # `type://https://host` names the protocol of the host; a `://` further on is part of something else.
+    has_protocol = bool(separator) and protocol.isalnum()
+    try:
+        split = urlsplit("//" + (remainder if has_protocol else rest))
+        port = split.port
+    except ValueError as exc:
+        raise AsynschedException(f"connection {conn_id!r}: its URI is invalid; quote special characters") from exc
+    host = unquote(_hostname(split.netloc))
+    query = dict(parse_qsl(split.query, keep_blank_values=True))
+    return {
+        "conn_type": "postgres" if scheme == "postgresql" else scheme.replace("-", "_"),
+        "host": f"{protocol}://{host}" if has_protocol and host else host,
+        "login": None if split.username is None else unquote(split.username),
+        "password": None if split.password is None else unquote(split.password),
+        "schema": unquote(split.path[1:]),
+        "port": port,
+        "extra": query.get(EXTRA_KEY, query) or None,
+    }
+
+
+def _hostname(netloc: str) -> str:
+    """Return the host as it was written; `urlsplit().hostname` is in lower case."""
+    address = netloc.rpartition("@")[2]
+    if address.startswith("["):
+        return address[1:].partition("]")[0]
+    return address.partition(":")[0]
+
+
+def _port(port: int | str | None) -> int | None:
+    if port is None or port == "":
+        return None
+    try:
+        number = int(port)
+    except ValueError:
+        raise ValueError(f"a port must be a number, not {port!r}") from None
+    if not 0 <= number <= MAX_PORT:
+        raise ValueError(f"a port must be between 0 and {MAX_PORT}, not {number}")
+    return number
+
+
+def _json_text(extra: str | dict[str, Any] | None) -> str | None:
+    if not isinstance(extra, dict):
+        return extra
+    import json
+
+    return json.dumps(extra)

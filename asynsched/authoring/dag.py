@@ -1,0 +1,289 @@
+"""DAG: tasks, their order, and when they run."""
+
+from __future__ import annotations
+
+import datetime as dt
+import sys
+
+from asynsched.authoring import active
+from asynsched.authoring.active import forget_registered
+from asynsched.authoring.dag_arguments import DagArguments
+from asynsched.authoring.exceptions import DuplicateTaskIdFound, TaskNotFound
+from asynsched.authoring.node import topological_order
+from asynsched.authoring.params import NOTSET, DagParam
+from asynsched.authoring.task_group import TaskGroup
+from asynsched.authoring.timezone import utcnow
+from asynsched.authoring.trigger_rule import TriggerRule
+from asynsched.errors import DagCycleError, DagError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from types import ModuleType
+    from typing import Any, Self
+
+    import jinja2
+
+    from asynsched.authoring.operators.base import BaseOperator
+    from asynsched.authoring.testing import TestRun
+    from asynsched.timetables.base import Timetable
+
+__all__ = ["DAG", "collect_dags", "forget_registered"]
+
+
+class DAG(DagArguments):
+    """A DAG. Tasks made inside `with DAG(...)` belong to it.
+
+    The arguments, their names and their defaults are those of Airflow 3's DAG; the reference lists them.
+
+    Raises:
+        TypeError: An argument is unknown.
+        DagError: The value of an argument is wrong.
+    """
+
+    def __init__(self, dag_id: str, **arguments: Any) -> None:
+        self.task_dict: dict[str, BaseOperator] = {}
+        self.edge_info: dict[str, dict[str, dict[str, Any]]] = {}
+        self.used_ids: set[str] = set()
+        self.fileloc, self.lineno = _where_made()
+        super().__init__(dag_id, **arguments)
+        self.task_group = TaskGroup(None, dag=self)
+        self._timetable: Timetable | None = None
+        self._check_schedule()
+        self._template_envs: dict[bool, jinja2.Environment] = {}
+
+    def _check_schedule(self) -> None:
+        if self.schedule is None:
+            # A schedule of None is not worth loading the timetables for.
+            self.params.check_defaults()
+            return
+        timetable = self.timetable
+        limit = timetable.active_runs_limit
+        if limit is not None:
+            self.max_active_runs = limit if self.max_active_runs is None else self.max_active_runs
+            if self.max_active_runs > limit:
+                raise DagError(f"{self._who}: its schedule allows max_active_runs={limit} at most")
+        if timetable.can_be_scheduled:
+            if self.catchup and self.start_date is None and "start_date" not in self.default_args:
+                raise DagError(f"{self._who}: catchup=True needs a start_date")
+            self.params.validate()
+
+    @property
+    def timetable(self) -> Timetable:
+        """When the DAG runs. Raises TimetableError when the schedule is invalid."""
+        if self._timetable is None:
+            from asynsched.timetables import timetable_from_schedule
+
+            try:
+                self._timetable = timetable_from_schedule(self.schedule, self.timezone, self.start_date)
+            except DagError as exc:
+                raise type(exc)(f"{self._who}: {exc}") from exc
+        return self._timetable
+
+    def param(self, name: str, default: Any = NOTSET) -> DagParam:
+        """Return a reference to a param, to be passed to tasks; `default` makes the param."""
+        return DagParam(self, name, default)
+
+    # Tasks
+
+    def add_task(self, task: BaseOperator) -> None:
+        """Give the DAG a task.
+
+        Raises:
+            DuplicateTaskIdFound: Its task_id is taken.
+            DagError: It belongs to another DAG, or has a trigger rule that `fail_fast` forbids.
+        """
+        known = self.task_dict.get(task.task_id)
+        if known is not task:
+            if task.task_id in self.used_ids:
+                what = "task group" if known is None else "task"
+                raise DuplicateTaskIdFound(f"{self._who}: the task_id {task.task_id!r} is taken by another {what}")
+            if self.fail_fast and task.trigger_rule not in (
+                TriggerRule.ALL_SUCCESS,
+                TriggerRule.ALL_DONE_SETUP_SUCCESS,
+            ):
+                raise DagError(
+                    f"{self._who}: task {task.task_id!r} has trigger_rule {task.trigger_rule!r};"
+                    " a DAG with fail_fast=True allows all_success only"
+                )
+        task.join_dag(self)
+        assert task.task_group is not None
+        task.task_group.add(task)
+        self.used_ids.add(task.task_id)
+        self.task_dict[task.task_id] = task
+
+    def add_tasks(self, tasks: Iterable[BaseOperator]) -> None:
+        """Give the DAG several tasks."""
+        for task in tasks:
+            self.add_task(task)
+
+    def has_task(self, task_id: str) -> bool:
+        """Return whether there is a task of that id."""
+        return task_id in self.task_dict
+
+    def get_task(self, task_id: str) -> BaseOperator:
+        """Return a task by its id. Raises TaskNotFound, with the nearest ids."""
+        try:
+            return self.task_dict[task_id]
+        except KeyError:
+            from difflib import get_close_matches
+
+            near = get_close_matches(task_id, self.task_dict)
+            hint = f"; did you mean {' or '.join(near)}?" if near else ""
+            raise TaskNotFound(f"{self._who} has no task {task_id!r}{hint}") from None
+
+    @property
+    def tasks(self) -> list[BaseOperator]:
+        """The tasks, in the order in which they were made."""
+        return list(self.task_dict.values())
+
+    @property
+    def task_ids(self) -> list[str]:
+        """The task_ids, in the order in which the tasks were made."""
+        return list(self.task_dict)
+
+    @property
+    def roots(self) -> list[BaseOperator]:
+        """The tasks that follow none."""
+        return [task for task in self.tasks if not task.upstream_task_ids]
+
+    @property
+    def leaves(self) -> list[BaseOperator]:
+        """The tasks that none follows."""
+        return [task for task in self.tasks if not task.downstream_task_ids]
+
+    @property
+    def teardowns(self) -> list[BaseOperator]:
+        """The teardown tasks."""
+        return [task for task in self.tasks if task.is_teardown]
+
+    @property
+    def task_group_dict(self) -> dict[str | None, TaskGroup]:
+        """The task groups by their ids, without the root group."""
+        return {name: group for name, group in self.task_group.get_task_group_dict().items() if name is not None}
+
+    def topological_sort(self) -> tuple[BaseOperator, ...]:
+        """Return the tasks so that each comes after those it follows.
+
+        Raises:
+            DagCycleError: Tasks follow one another in a circle; the message names them.
+        """
+        ordered, circle = topological_order(self.tasks)
+        if circle:
+            raise DagCycleError(
+                f"{self._who}: tasks depend on one another in a circle: {' >> '.join([*circle, circle[0]])}"
+            )
+        return tuple(ordered)
+
+    def check_cycle(self) -> None:
+        """Raise DagCycleError if tasks follow one another in a circle."""
+        self.topological_sort()
+
+    def validate(self) -> None:
+        """Raise DagError if the DAG is not coherent: a circle, or a setup followed by a task with another rule."""
+        self.check_cycle()
+        for setup in (task for task in self.tasks if task.is_setup):
+            for after in setup.downstream_list:
+                if not after.is_teardown and after.trigger_rule != TriggerRule.ALL_SUCCESS:
+                    raise DagError(
+                        f"{self._who}: task {after.task_id!r} follows the setup {setup.task_id!r},"
+                        " so its trigger_rule must be all_success"
+                    )
+
+    # Arrows
+
+    def set_dependency(self, upstream_task_id: str, downstream_task_id: str) -> None:
+        """Let one task follow another, both by their ids."""
+        self.get_task(upstream_task_id).set_downstream(self.get_task(downstream_task_id))
+
+    def set_edge_info(self, upstream_task_id: str, downstream_task_id: str, info: dict[str, Any]) -> None:
+        """Set what is known of an arrow, such as its `label`."""
+        self.edge_info.setdefault(upstream_task_id, {})[downstream_task_id] = info
+
+    def get_edge_info(self, upstream_task_id: str, downstream_task_id: str) -> dict[str, Any]:
+        """Return what is known of an arrow, such as its `label`."""
+        return self.edge_info.get(upstream_task_id, {}).get(downstream_task_id, {})
+
+    # Templates
+
+    @property
+    def folder(self) -> str:
+        """Folder of the DAG file."""
+        return self.fileloc.rpartition("/")[0]
+
+    def get_template_env(self, *, native: bool | None = None) -> jinja2.Environment:
+        """Return the Jinja environment of this DAG's templates; `native` renders to Python values."""
+        native = self.render_template_as_native_obj if native is None else native
+        if native not in self._template_envs:
+            from asynsched.authoring.templating import dag_environment
+
+            self._template_envs[native] = dag_environment(self, native=native)
+        return self._template_envs[native]
+
+    # Use
+
+    def __enter__(self) -> Self:
+        active.push_dag(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        active.pop_dag()
+        if self.auto_register:
+            active.register(self)
+
+    def __repr__(self) -> str:
+        return f"<DAG: {self.dag_id}>"
+
+    def test(
+        self,
+        run_after: dt.datetime | None = None,
+        logical_date: dt.datetime | Any | None = NOTSET,
+        run_conf: dict[str, Any] | None = None,
+        mark_success_pattern: str | None = None,
+    ) -> TestRun:
+        """Run all tasks once, here and now, in this process, with logs on the terminal.
+
+        Args:
+            run_after: The run's `run_after`; now, unless given.
+            logical_date: Now, unless given; None for a run without one.
+            run_conf: The run's conf.
+            mark_success_pattern: Tasks whose whole task_id matches this regular expression succeed without running.
+
+        Returns:
+            The run: its `state`, and its `tasks` in topological order, each with `state` and `result`.
+        """
+        from asynsched.authoring.testing import run_here
+
+        now = utcnow()
+        return run_here(
+            self, run_after or now, now if logical_date is NOTSET else logical_date, run_conf, mark_success_pattern
+        )
+
+
+def collect_dags(module: ModuleType) -> list[DAG]:
+    """Return the DAGs that a module made when it was imported, in order.
+
+    These are the DAGs in its variables, and those that registered themselves: made by `with DAG(...)` or by a `@dag`
+    function, unless `auto_register=False`.
+
+    Raises:
+        DagError: Two DAGs have the same dag_id; the message says where both were made.
+    """
+    found: dict[str, DAG] = {}
+    for dag in (*active.registered(), *(value for value in vars(module).values() if isinstance(value, DAG))):
+        other = found.setdefault(dag.dag_id, dag)
+        if other is not dag:
+            raise DagError(
+                f"the dag_id {dag.dag_id!r} is used by two DAGs, made in {other.fileloc}, line {other.lineno}, and in"
+                f" {dag.fileloc}, line {dag.lineno}; give each its own"
+            )
+    return list(found.values())
+
+
+def _where_made() -> tuple[str, int]:
+    """Return file and line of the innermost statement that is outside of this package."""
+    package = __name__.rpartition(".")[0]
+    frame = sys._getframe(1)  # noqa: SLF001 - `inspect` calls the same, and is not worth its import
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(package):
+        frame = frame.f_back
+    return frame.f_code.co_filename, frame.f_lineno

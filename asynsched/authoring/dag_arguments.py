@@ -1,0 +1,163 @@
+"""The arguments of a DAG, checked and converted."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+from asynsched.authoring.identifiers import MAX_TAG_LENGTH, check_key
+from asynsched.authoring.operators import arguments
+from asynsched.authoring.params import ParamsDict
+from asynsched.authoring.timezone import default_timezone, parse
+from asynsched.errors import DagError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+    from typing import Any
+
+RENAMED = {
+    "schedule_interval": "schedule",
+    "timetable": "schedule",
+    "concurrency": "max_active_tasks",
+    "default_view": "",
+    "orientation": "",
+    "fail_stop": "fail_fast",
+    "full_filepath": "",
+    "sla_miss_callback": "",
+}
+"""Arguments that Airflow had before version 3, and what took their place."""
+
+
+class DagArguments:
+    """The part of DAG that holds what it was told."""
+
+    dag_id: str
+    fileloc: str
+
+    def __init__(
+        self,
+        dag_id: str,
+        *,
+        description: str | None = None,
+        schedule: Any = None,
+        start_date: dt.datetime | None = None,
+        end_date: dt.datetime | None = None,
+        template_searchpath: str | Iterable[str] | None = None,
+        template_undefined: Any = None,
+        user_defined_macros: dict[str, Any] | None = None,
+        user_defined_filters: dict[str, Any] | None = None,
+        default_args: dict[str, Any] | None = None,
+        max_active_tasks: int | None = None,
+        max_active_runs: int | None = None,
+        max_consecutive_failed_dag_runs: int | None = None,
+        dagrun_timeout: dt.timedelta | None = None,
+        deadline: Any = None,
+        catchup: bool | str = False,
+        on_success_callback: Any = None,
+        on_failure_callback: Any = None,
+        doc_md: str | None = None,
+        params: Mapping[str, Any] | None = None,
+        access_control: dict[str, Any] | None = None,
+        is_paused_upon_creation: bool | None = None,
+        jinja_environment_kwargs: dict[str, Any] | None = None,
+        render_template_as_native_obj: bool = False,
+        tags: Collection[str] | None = None,
+        owner_links: dict[str, str] | None = None,
+        auto_register: bool = True,
+        fail_fast: bool = False,
+        dag_display_name: str | None = None,
+        disable_bundle_versioning: bool = False,
+        **unknown: Any,
+    ) -> None:
+        self.dag_id = check_key("dag_id", dag_id)
+        who = self._who
+        if unknown:
+            raise _unknown_arguments(who, unknown)
+        self.description = description
+        self.dag_display_name = dag_display_name or self.dag_id
+        if default_args is not None and not isinstance(default_args, dict):
+            raise DagError(f"{who}: default_args must be a dict, not {type(default_args).__name__}")
+        self.default_args = dict(default_args or {})
+        self.timezone = _zone_of(start_date or self.default_args.get("start_date"))
+        self.start_date = arguments.instant(who, "start_date", start_date, self.timezone)
+        self.start_date = self.start_date or self._default_date("start_date")
+        self.end_date = arguments.instant(who, "end_date", end_date, self.timezone)
+        self.schedule = schedule
+        self.catchup = catchup if catchup == "latest" else bool(catchup)
+        self.max_active_tasks = _limit(who, "max_active_tasks", max_active_tasks)
+        self.max_active_runs = _limit(who, "max_active_runs", max_active_runs)
+        self.max_consecutive_failed_dag_runs = (
+            _limit(who, "max_consecutive_failed_dag_runs", max_consecutive_failed_dag_runs) or 0
+        )
+        self.dagrun_timeout = arguments.positive_duration(who, "dagrun_timeout", dagrun_timeout)
+        self.on_success_callback = arguments.callbacks(who, "on_success_callback", on_success_callback)
+        self.on_failure_callback = arguments.callbacks(who, "on_failure_callback", on_failure_callback)
+        self.doc_md = self._load_doc(doc_md)
+        self.params = ParamsDict(params if params is not None else self.default_args.get("params"), owner=who)
+        self.is_paused_upon_creation = is_paused_upon_creation
+        self.tags = _tags(who, tags)
+        self.auto_register = bool(auto_register)
+        self.fail_fast = bool(fail_fast)
+        self.template_searchpath = arguments.as_list(template_searchpath)
+        self.template_undefined = template_undefined
+        self.user_defined_macros = user_defined_macros or {}
+        self.user_defined_filters = user_defined_filters or {}
+        self.jinja_environment_kwargs = jinja_environment_kwargs or {}
+        self.render_template_as_native_obj = bool(render_template_as_native_obj)
+        self.owner_links = owner_links or {}
+        self.access_control = access_control
+        self.deadline = deadline
+        self.disable_bundle_versioning = disable_bundle_versioning
+
+    @property
+    def _who(self) -> str:
+        return f"DAG {self.dag_id!r}"
+
+    def _default_date(self, name: str) -> dt.datetime | None:
+        return arguments.instant(self._who, f"default_args[{name!r}]", self.default_args.get(name), self.timezone)
+
+    def _load_doc(self, doc_md: str | None) -> str | None:
+        """Return the text, or the content of the file that a text ending with `.md` names."""
+        if doc_md is None or not doc_md.endswith(".md") or "\n" in doc_md:
+            return doc_md
+        from pathlib import Path
+
+        path = Path(self.fileloc).parent / doc_md
+        try:
+            return path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as exc:
+            raise DagError(f"{self._who}: doc_md names the file {str(path)!r}, which cannot be read: {exc}") from exc
+
+
+def _unknown_arguments(who: str, names: Iterable[str]) -> TypeError:
+    parts = []
+    for name in sorted(names):
+        if name not in RENAMED:
+            parts.append(name)
+        elif RENAMED[name]:
+            parts.append(f"{name} (it is called {RENAMED[name]} since Airflow 3)")
+        else:
+            parts.append(f"{name} (removed in Airflow 3)")
+    return TypeError(f"{who}: unknown arguments: {', '.join(parts)}")
+
+
+def _zone_of(start_date: Any) -> dt.tzinfo:
+    """Return the zone of an aware start date, else the default zone."""
+    if isinstance(start_date, str):
+        try:
+            start_date = parse(start_date)
+        except ValueError:
+            return default_timezone()
+    return getattr(start_date, "tzinfo", None) or default_timezone()
+
+
+def _limit(who: str, name: str, value: Any) -> int | None:
+    return None if value is None else arguments.whole_number(who, name, value, at_least=0)
+
+
+def _tags(who: str, tags: Any) -> set[str]:
+    if isinstance(tags, str):
+        raise DagError(f"{who}: tags must be a list of texts, not the text {tags!r}")
+    for tag in tags or ():
+        arguments.text(who, "a tag", tag, max_length=MAX_TAG_LENGTH)
+    return set(tags or ())

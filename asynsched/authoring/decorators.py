@@ -1,0 +1,212 @@
+"""The decorators that DAG files use: `@task` and its kin, `@task_group`, `@dag`, `@setup`, `@teardown`."""
+
+from __future__ import annotations
+
+from asynsched.authoring import decorated
+from asynsched.authoring.conditions import run_if, skip_if
+from asynsched.authoring.dag import DAG
+from asynsched.authoring.node import flatten
+from asynsched.authoring.operators.base import BaseOperator
+from asynsched.authoring.task_group import TaskGroup
+from asynsched.authoring.xcom_arg import XComArg
+from asynsched.errors import DagError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+
+class TaskFunction:
+    """A decorated function: calling it makes a task, and returns that task's result, to be passed on.
+
+    Args:
+        function: The function.
+        operator_class: Operator that the tasks are of.
+        kwargs: Arguments of the operator.
+    """
+
+    def __init__(
+        self, function: Callable[..., Any], operator_class: type[BaseOperator], kwargs: dict[str, Any]
+    ) -> None:
+        if not callable(function):
+            raise DagError(f"@task decorates functions, not {function!r}")
+        self.function = function
+        self.operator_class = operator_class
+        self.kwargs = {"task_id": function.__name__, **kwargs}
+        self.is_setup = False
+        self.is_teardown = False
+        self.teardown_setups: Any = None
+        self.on_failure_fail_dagrun: bool | None = None
+        _look_like(self, function)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> XComArg:
+        arguments = dict(self.kwargs)
+        if "multiple_outputs" not in arguments and issubclass(self.operator_class, decorated.PythonDecoratedOperator):
+            arguments["multiple_outputs"] = _returns_mapping(self.function)
+        task = self.operator_class(python_callable=self.function, op_args=args, op_kwargs=kwargs, **arguments)
+        if self.function.__doc__ and not any((task.doc, task.doc_md, task.doc_json, task.doc_rst, task.doc_yaml)):
+            task.doc_md = self.function.__doc__
+        if self.is_setup:
+            task.as_setup()
+        if self.is_teardown:
+            if "trigger_rule" in self.kwargs:
+                raise DagError(f"task {task.task_id!r} is a teardown, so it cannot have a trigger_rule")
+            task.as_teardown(setups=self.teardown_setups, on_failure_fail_dagrun=self.on_failure_fail_dagrun)
+        return XComArg(task)
+
+    def override(self, **kwargs: Any) -> TaskFunction:
+        """Return the same, with other arguments of the operator."""
+        other = TaskFunction(self.function, self.operator_class, {**self.kwargs, **kwargs})
+        other.is_setup, other.is_teardown = self.is_setup, self.is_teardown
+        other.teardown_setups, other.on_failure_fail_dagrun = self.teardown_setups, self.on_failure_fail_dagrun
+        return other
+
+
+class TaskDecorator:
+    """One of the decorators: `@task`, `@task(...)`, `@task.bash(...)` and so on."""
+
+    def __init__(self, operator_class: type[BaseOperator]) -> None:
+        self._operator_class = operator_class
+
+    def __call__(self, python_callable: Callable[..., Any] | None = None, **kwargs: Any) -> Any:
+        """Decorate a function; the keyword arguments are the operator's.
+
+        Without a function, as in `@task(retries=3)`, returns what decorates one.
+        """
+        if python_callable is None:
+            return lambda function: self(function, **kwargs)
+        if isinstance(python_callable, TaskFunction):
+            raise DagError(f"{python_callable.__name__}() is decorated twice")  # type: ignore[attr-defined]
+        return TaskFunction(python_callable, self._operator_class, kwargs)
+
+
+class TaskDecorators(TaskDecorator):
+    """`task`: a decorator, and the namespace of the others."""
+
+    def __init__(self) -> None:
+        super().__init__(decorated.PythonDecoratedOperator)
+        self.python = TaskDecorator(decorated.PythonDecoratedOperator)
+        self.bash = TaskDecorator(decorated.BashDecoratedOperator)
+        self.branch = TaskDecorator(decorated.BranchDecoratedOperator)
+        self.short_circuit = TaskDecorator(decorated.ShortCircuitDecoratedOperator)
+        self.sensor = TaskDecorator(decorated.SensorDecoratedOperator)
+        self.run_if = run_if
+        self.skip_if = skip_if
+
+
+task = TaskDecorators()
+
+
+def setup(function: Any) -> TaskFunction:
+    """Make a setup task of a function, or of a `@task` function."""
+    made = _as_task_function(function, "@setup")
+    made.is_setup = True
+    return made
+
+
+def teardown(function: Any = None, *, setups: Any = None, on_failure_fail_dagrun: bool = False) -> Any:
+    """Make a teardown task of a function, or of a `@task` function.
+
+    Args:
+        function: The function.
+        setups: Setup tasks that it tears down.
+        on_failure_fail_dagrun: Whether the run fails when it fails.
+    """
+    if function is None:
+        return lambda inner: teardown(inner, setups=setups, on_failure_fail_dagrun=on_failure_fail_dagrun)
+    made = _as_task_function(function, "@teardown")
+    made.is_teardown = True
+    made.teardown_setups = None if setups is None else [*flatten(setups)]
+    made.on_failure_fail_dagrun = on_failure_fail_dagrun
+    return made
+
+
+def _as_task_function(function: Any, decorator: str) -> TaskFunction:
+    if isinstance(function, TaskGroupFunction):
+        raise DagError(f"{decorator} marks tasks, not task groups")
+    if isinstance(function, TaskFunction):
+        return function.override()
+    made: TaskFunction = task(function)
+    return made
+
+
+class TaskGroupFunction:
+    """A function decorated with `@task_group`: each call makes a group with the tasks that the function makes."""
+
+    def __init__(self, function: Callable[..., Any], kwargs: dict[str, Any]) -> None:
+        self.function = function
+        self.kwargs = {"group_id": function.__name__, **kwargs}
+        if function.__doc__:
+            self.kwargs.setdefault("tooltip", function.__doc__.strip())
+        _look_like(self, function)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with TaskGroup(**{"add_suffix_on_collision": True, **self.kwargs}) as group:
+            made = self.function(*args, **kwargs)
+        return group if made is None else made
+
+    def override(self, **kwargs: Any) -> TaskGroupFunction:
+        """Return the same, with other arguments of the task group."""
+        return TaskGroupFunction(self.function, {**self.kwargs, **kwargs})
+
+
+def task_group(group_id: Any = None, **kwargs: Any) -> Any:
+    """Decorate a function that makes the tasks of a group: `@task_group`, or `@task_group(group_id=..., ...)`."""
+    if callable(group_id):
+        return TaskGroupFunction(group_id, kwargs)
+    if group_id is not None:
+        kwargs["group_id"] = group_id
+    return lambda function: TaskGroupFunction(function, kwargs)
+
+
+def dag(dag_id: Any = "", **kwargs: Any) -> Any:
+    """Decorate a function that makes the tasks of a DAG: `@dag`, or `@dag(dag_id=..., schedule=..., ...)`.
+
+    Calling it makes the DAG; its arguments become params, whose values tasks get.
+    """
+    if callable(dag_id):
+        return _dag_function(dag_id, {"dag_id": dag_id.__name__, **kwargs})
+    return lambda function: _dag_function(function, {"dag_id": dag_id or function.__name__, **kwargs})
+
+
+def _dag_function(function: Callable[..., Any], dag_kwargs: dict[str, Any]) -> Callable[..., DAG]:
+    from functools import wraps
+    from inspect import signature
+
+    @wraps(function)
+    def make_dag(*args: Any, **kwargs: Any) -> DAG:
+        bound = signature(function).bind(*args, **kwargs)
+        bound.apply_defaults()
+        with DAG(**{"doc_md": function.__doc__, **dag_kwargs}) as made:
+            made.fileloc = function.__code__.co_filename
+            params = {name: made.param(name, value) for name, value in bound.arguments.items()}
+            function(**params)
+        return made
+
+    return make_dag
+
+
+def _look_like(wrapper: Any, function: Callable[..., Any]) -> None:
+    from functools import update_wrapper
+
+    update_wrapper(wrapper, function)
+
+
+def _returns_mapping(function: Callable[..., Any]) -> bool:
+    """Return whether a function says that it returns a dict: its items become XComs of their own."""
+    annotation = function.__annotations__.get("return")
+    if annotation is None:
+        return False
+    from collections.abc import Mapping
+
+    if isinstance(annotation, str):
+        from typing import get_type_hints
+
+        try:
+            scope = {"return": annotation}
+            annotation = get_type_hints(type("_", (), {"__annotations__": scope}), function.__globals__)["return"]
+        except Exception:  # noqa: BLE001 - an annotation may name what exists for type checkers only
+            return False
+    origin = getattr(annotation, "__origin__", annotation)
+    return isinstance(origin, type) and issubclass(origin, Mapping)

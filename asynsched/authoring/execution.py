@@ -1,0 +1,100 @@
+"""Running a task's code: conditions, templates, hooks, `execute`, and what its result means."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from asynsched.authoring.context import CurrentContext
+from asynsched.authoring.operators.branch import followed_tasks
+from asynsched.authoring.operators.python import finished
+from asynsched.authoring.task_instance import check_json
+
+if TYPE_CHECKING:
+    from asynsched.authoring.context import Context
+    from asynsched.authoring.operators.base import BaseOperator
+
+
+class TaskResult:
+    """What a task's run came to, besides success.
+
+    Attributes:
+        value: What is kept as XCom `return_value`; None for nothing. It is JSON.
+        follow: Of a branch: the task_ids that run, groups resolved to their first tasks. Else None.
+        short_circuit: Of a short circuit whose condition was false: whether the trigger rules downstream are ignored.
+            Else None.
+    """
+
+    __slots__ = ("follow", "short_circuit", "value")
+
+    def __init__(
+        self, value: Any = None, follow: tuple[str, ...] | None = None, short_circuit: bool | None = None
+    ) -> None:
+        self.value = value
+        self.follow = follow
+        self.short_circuit = short_circuit
+
+
+def execute(task: BaseOperator, context: Context) -> TaskResult:
+    """Run a task once, in this process. The task itself is not changed: a copy of it is rendered and run.
+
+    Raises:
+        AsynschedSkipException: The task is skipped, by itself or by a condition.
+        AsynschedFailException: It failed, and must not be retried.
+        AsynschedRescheduleException: The sensor is to be looked at again later.
+        TypeError: It returned what is no JSON; the message names the type.
+        Exception: Whatever else the task's code raised.
+    """
+    task = task.prepare_for_execution()
+    context["task"] = context["ti"].task = task
+    with CurrentContext(context):
+        task.prepare_template()
+        task.render_template_fields(context)
+        if task.pre_execute_hook is not None:
+            task.pre_execute_hook(context)
+        task.pre_execute(context)
+        run_callbacks(task.on_execute_callback, context, task)
+        value = finished(task.execute(context))
+        if task.post_execute_hook is not None:
+            task.post_execute_hook(context, value)
+        task.post_execute(context, value)
+        _render_map_index(task, context)
+        return _result(task, context, value)
+
+
+def run_callbacks(callbacks: list[Any], context: Context, task: BaseOperator) -> None:
+    """Call callbacks one after the other; one that fails is logged, and keeps no other from running."""
+    for callback in callbacks:
+        try:
+            finished(callback(context))
+        except Exception:
+            task.log.exception("callback %s failed", getattr(callback, "__name__", callback))
+
+
+def _result(task: BaseOperator, context: Context, value: Any) -> TaskResult:
+    follow = followed_tasks(task.dag, task.task_id, value) if task.is_branch else None
+    short_circuit = None
+    if task.is_short_circuit and not value:
+        short_circuit = bool(getattr(task, "ignore_downstream_trigger_rules", True))
+    if isinstance(value, (set, frozenset)) and task.is_branch:
+        value = sorted(value)
+    if value is None or not task.do_xcom_push:
+        return TaskResult(None, follow, short_circuit)
+    check_json(value, f"what task {task.task_id!r} returned")
+    if task.multiple_outputs:
+        _push_items(task, context, value)
+    return TaskResult(value, follow, short_circuit)
+
+
+def _push_items(task: BaseOperator, context: Context, value: Any) -> None:
+    if not isinstance(value, dict):
+        raise TypeError(
+            f"task {task.task_id!r} has multiple_outputs, so it must return a dict, not {type(value).__name__}"
+        )
+    for key, item in value.items():
+        context["ti"].xcom_push(key=key, value=item)
+
+
+def _render_map_index(task: BaseOperator, context: Context) -> None:
+    """Render the name of a task instance, which may depend on what the task has put into its context."""
+    if task.map_index_template is not None:
+        context["ti"].rendered_map_index = str(task.render_template(task.map_index_template, context))

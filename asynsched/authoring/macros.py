@@ -1,0 +1,36 @@
+"""`macros` in templates: functions and modules for dates, under Airflow's names."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+__all__ = ["datetime", "ds_add", "ds_format", "timedelta"]
+
+_MODULES = ("dateutil", "json", "time", "uuid")
+
+
+def ds_add(ds: str, days: int) -> str:
+    """Return a date some days later; both dates are `YYYY-MM-DD`, and days may be negative."""
+    return (datetime.strptime(str(ds), "%Y-%m-%d") + timedelta(days=days)).strftime("%Y-%m-%d")  # noqa: DTZ007 - a date
+
+
+def ds_format(ds: str, input_format: str, output_format: str) -> str:
+    """Return a date in another format; formats are those of `strftime`."""
+    return datetime.strptime(str(ds), input_format).strftime(output_format)  # noqa: DTZ007 - it is only written again
+
+
+def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
+    if name == "random":
+        return import_module("random").random
+    if name not in _MODULES:
+        raise AttributeError(f"macros has no {name!r}")
+    if name == "dateutil":
+        import_module("dateutil.parser")
+        import_module("dateutil.relativedelta")
+    return import_module(name)

@@ -1,0 +1,175 @@
+"""What can be joined by `>>` and `<<`: tasks, task groups, their results, and labels."""
+
+from __future__ import annotations
+
+from asynsched.errors import DagError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from typing import Any
+
+    from asynsched.authoring.edges import EdgeModifier
+    from asynsched.authoring.operators.base import BaseOperator
+    from asynsched.authoring.task_group import TaskGroup
+
+
+class DependencyMixin:
+    """Something that stands for tasks: relations go from its `leaves` and to its `roots`."""
+
+    @property
+    def roots(self) -> list[BaseOperator]:
+        """The tasks that an arrow towards this one points to."""
+        raise NotImplementedError
+
+    @property
+    def leaves(self) -> list[BaseOperator]:
+        """The tasks that an arrow from this one starts at."""
+        raise NotImplementedError
+
+    def set_upstream(self, task_or_task_list: Any, edge_modifier: EdgeModifier | None = None) -> None:
+        """Let this follow the given tasks."""
+        for other in flatten(task_or_task_list):
+            other.precede(self, edge_modifier)
+
+    def set_downstream(self, task_or_task_list: Any, edge_modifier: EdgeModifier | None = None) -> None:
+        """Let the given tasks follow this."""
+        for other in flatten(task_or_task_list):
+            other.follow(self, edge_modifier)
+
+    def precede(self, node: DependencyMixin, label: EdgeModifier | None) -> None:
+        """Draw an arrow from this to one other."""
+        relate(self, node, label)
+
+    def follow(self, node: DependencyMixin, label: EdgeModifier | None) -> None:
+        """Draw an arrow from one other to this."""
+        relate(node, self, label)
+
+    def note_relative(self, other: DependencyMixin, *, upstream: bool) -> None:
+        """Called with every neighbour, for those that have to remember them."""
+
+    def as_setup(self) -> DependencyMixin:
+        """Mark as a setup, and return this."""
+        raise DagError(f"{self!r} cannot be marked as a setup; only tasks can")
+
+    def as_teardown(self, *, setups: Any = None, on_failure_fail_dagrun: bool | None = None) -> DependencyMixin:
+        """Mark as a teardown, of the given setups, and return this."""
+        raise DagError(f"{self!r} cannot be marked as a teardown; only tasks can")
+
+    def __rshift__(self, other: Any) -> Any:
+        self.set_downstream(other)
+        return other
+
+    def __lshift__(self, other: Any) -> Any:
+        self.set_upstream(other)
+        return other
+
+    def __rrshift__(self, other: Any) -> Any:
+        self.set_upstream(other)
+        return self
+
+    def __rlshift__(self, other: Any) -> Any:
+        self.set_downstream(other)
+        return self
+
+
+class DAGNode(DependencyMixin):
+    """A task or a task group: something with a name in a DAG."""
+
+    task_group: TaskGroup | None = None
+
+    @property
+    def node_id(self) -> str | None:
+        """The task_id or group_id; None for a DAG's root group."""
+        raise NotImplementedError
+
+    @property
+    def label(self) -> str | None:
+        """The name without the prefix of the group around it."""
+        group = self.task_group
+        name = self.node_id
+        if name is not None and group is not None and group.node_id and group.prefix_group_id:
+            return name.removeprefix(group.node_id + ".")
+        return name
+
+
+def flatten(nodes: Any) -> Iterator[DependencyMixin]:
+    """Yield what a task, or a list of them, however nested, consists of. Raises DagError for anything else."""
+    if isinstance(nodes, DependencyMixin):
+        yield nodes
+    elif isinstance(nodes, (list, tuple, set, frozenset)):
+        for node in nodes:
+            yield from flatten(node)
+    else:
+        raise DagError(f"only tasks and task groups can be related by >> and <<, not {type(nodes).__name__}: {nodes!r}")
+
+
+def relate(upstream: DependencyMixin, downstream: DependencyMixin, label: EdgeModifier | None = None) -> None:
+    """Let one node follow another: every root of the one, every leaf of the other.
+
+    Raises:
+        DagError: They belong to different DAGs, or to none.
+    """
+    upstream.note_relative(downstream, upstream=False)
+    downstream.note_relative(upstream, upstream=True)
+    for before in upstream.leaves:
+        for after in downstream.roots:
+            _relate_tasks(before, after, label)
+
+
+def _relate_tasks(before: BaseOperator, after: BaseOperator, label: EdgeModifier | None) -> None:
+    _share_dag(before, after)
+    before.downstream_task_ids.add(after.task_id)
+    after.upstream_task_ids.add(before.task_id)
+    if label is not None:
+        before.dag.set_edge_info(before.task_id, after.task_id, {"label": label.label})
+
+
+def _share_dag(before: BaseOperator, after: BaseOperator) -> None:
+    if before.has_dag() and after.has_dag():
+        if before.dag is not after.dag:
+            raise DagError(
+                f"task {before.task_id!r} is of DAG {before.dag.dag_id!r}, and task {after.task_id!r} of DAG"
+                f" {after.dag.dag_id!r}: only tasks of one DAG can depend on one another"
+            )
+    elif before.has_dag():
+        before.dag.add_task(after)
+    elif after.has_dag():
+        after.dag.add_task(before)
+    else:
+        raise DagError(f"tasks {before.task_id!r} and {after.task_id!r} belong to no DAG: give one of them `dag=`")
+
+
+def topological_order(tasks: Iterable[BaseOperator]) -> tuple[list[BaseOperator], list[str]]:
+    """Return the tasks so that each comes after those it depends on, and the task_ids of a circle, if there is one.
+
+    Breadth first, and in the order in which they were made: the order is the same every time.
+    """
+    by_id = {task.task_id: task for task in tasks}
+    waiting = {name: len(task.upstream_task_ids & by_id.keys()) for name, task in by_id.items()}
+    position = {name: place for place, name in enumerate(by_id)}
+    ready = [name for name, count in waiting.items() if not count]
+    ordered: list[BaseOperator] = []
+    for name in ready:
+        task = by_id[name]
+        ordered.append(task)
+        for after in sorted(task.downstream_task_ids & by_id.keys(), key=position.__getitem__):
+            waiting[after] -= 1
+            if not waiting[after]:
+                ready.append(after)
+    stuck = {name: task for name, task in by_id.items() if waiting[name]}
+    return ordered, _circle(stuck)
+
+
+def _circle(stuck: dict[str, BaseOperator]) -> list[str]:
+    """Return one circle among tasks that all wait: each has an upstream among them, so walking up must come back."""
+    if not stuck:
+        return []
+    name = next(iter(stuck))
+    path: dict[str, int] = {}
+    while name not in path:
+        path[name] = len(path)
+        name = min(stuck[name].upstream_task_ids & stuck.keys())
+    circle = list(path)[path[name] :][::-1]
+    start = min(range(len(circle)), key=circle.__getitem__)
+    return [*circle[start:], *circle[:start]]

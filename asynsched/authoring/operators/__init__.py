@@ -1,0 +1,1 @@
+"""Operators: the kinds of tasks."""

@@ -1,0 +1,132 @@
+"""Checks and conversions of arguments that all operators have. Every message names the task and the argument."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+from asynsched.authoring.timezone import convert_to_utc
+from asynsched.authoring.trigger_rule import TRIGGER_RULES, WEIGHT_RULES
+from asynsched.errors import DagError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Any
+
+MAX_POOL_LENGTH = 256
+MAX_PRIORITY_WEIGHT = 2**31 - 1
+
+
+def whole_number(owner: str, name: str, value: Any, *, at_least: int | None = None) -> int:
+    """Return an int, also from a text such as "3". Raises DagError."""
+    try:
+        number = int(value)
+    except (TypeError, ValueError, OverflowError):
+        number = None
+    if number is None or isinstance(value, bool) or (isinstance(value, float) and number != value):
+        raise DagError(f"{owner}: {name} must be a whole number, not {value!r}")
+    if at_least is not None and number < at_least:
+        raise DagError(f"{owner}: {name} must be at least {at_least}, not {number}")
+    return number
+
+
+def optional_count(owner: str, name: str, value: Any) -> int | None:
+    """Return a count of at least 1, or None."""
+    return None if value is None else whole_number(owner, name, value, at_least=1)
+
+
+def duration(owner: str, name: str, value: Any) -> dt.timedelta:
+    """Return a length of time, given as timedelta or in seconds. Raises DagError when it is negative or neither."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        try:
+            value = dt.timedelta(seconds=value)
+        except (OverflowError, ValueError):
+            raise DagError(f"{owner}: {name} is out of range: {value!r}") from None
+    if not isinstance(value, dt.timedelta):
+        raise DagError(f"{owner}: {name} must be a timedelta or a number of seconds, not {value!r}")
+    if value < dt.timedelta():
+        raise DagError(f"{owner}: {name} must not be negative, but is {value}")
+    return value
+
+
+def optional_duration(owner: str, name: str, value: Any) -> dt.timedelta | None:
+    """Return a length of time, or None."""
+    return None if value is None else duration(owner, name, value)
+
+
+def positive_duration(owner: str, name: str, value: Any) -> dt.timedelta | None:
+    """Return a length of time above 0, or None."""
+    length = optional_duration(owner, name, value)
+    if length is not None and not length:
+        raise DagError(f"{owner}: {name} must be longer than 0")
+    return length
+
+
+def instant(owner: str, name: str, value: Any, zone: dt.tzinfo | None) -> dt.datetime | None:
+    """Return an instant in UTC, or None; a naive date is wall-clock time of `zone`. Raises DagError."""
+    try:
+        return convert_to_utc(value, zone)
+    except (TypeError, ValueError, OverflowError) as exc:
+        raise DagError(f"{owner}: {name} must be a date: {exc}") from exc
+
+
+def backoff(owner: str, value: Any) -> float:
+    """Return the multiplier of `retry_exponential_backoff`: 0 for none, 2 for True."""
+    if isinstance(value, bool):
+        return 2.0 if value else 0.0
+    if not isinstance(value, (int, float)) or not 0 <= value < float("inf"):
+        raise DagError(
+            f"{owner}: retry_exponential_backoff must be a multiplier of at least 0, or a bool, not {value!r}"
+        )
+    return float(value)
+
+
+def one_of(owner: str, name: str, value: Any, allowed: Iterable[str]) -> str:
+    """Return a text that is among the allowed ones. Raises DagError that lists them."""
+    text = str(getattr(value, "value", value))
+    if text not in allowed:
+        raise DagError(f"{owner}: {name} {text!r} is unknown; use one of {', '.join(allowed)}")
+    return text
+
+
+def trigger_rule(owner: str, value: Any) -> str:
+    """Return the name of a trigger rule."""
+    return one_of(owner, "trigger_rule", value, TRIGGER_RULES)
+
+
+def weight_rule(owner: str, value: Any) -> str:
+    """Return the name of a weight rule."""
+    return one_of(owner, "weight_rule", value, WEIGHT_RULES)
+
+
+def priority_weight(owner: str, value: Any) -> int:
+    """Return a weight, cut to 32 bits as in Airflow."""
+    number = whole_number(owner, "priority_weight", value)
+    return max(-MAX_PRIORITY_WEIGHT - 1, min(MAX_PRIORITY_WEIGHT, number))
+
+
+def text(owner: str, name: str, value: Any, *, max_length: int | None = None) -> str:
+    """Return a text that is not empty. Raises DagError."""
+    if not isinstance(value, str) or not value:
+        raise DagError(f"{owner}: {name} must be a text, not {value!r}")
+    if max_length is not None and len(value) > max_length:
+        raise DagError(f"{owner}: {name} has {len(value)} characters; at most {max_length} are allowed")
+    return value
+
+
+def callbacks(owner: str, name: str, value: Any) -> list[Callable[..., Any]]:
+    """Return a list of callables, from one, from several, or from None. Raises DagError."""
+    if not value:
+        return []
+    found = list(value) if isinstance(value, (list, tuple, set)) else [value]
+    for callback in found:
+        if not callable(callback):
+            raise DagError(f"{owner}: {name} must be a function or a list of functions, not {callback!r}")
+    return found
+
+
+def as_list(value: Any) -> list[Any]:
+    """Return a list of one, of several, or of none."""
+    if value is None:
+        return []
+    return list(value) if isinstance(value, (list, tuple, set)) else [value]

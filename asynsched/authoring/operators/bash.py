@@ -1,0 +1,140 @@
+"""BashOperator: a command, or a script file, run by bash."""
+
+from __future__ import annotations
+
+from asynsched.authoring.exceptions import AsynschedException, AsynschedSkipException
+from asynsched.authoring.operators.base import BaseOperator
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable, Collection, Mapping
+    from typing import Any, ClassVar
+
+    from asynsched.authoring.context import Context
+
+SKIP_EXIT_CODE = 99
+TERMINATE_GRACE_SECONDS = 5.0
+
+
+class BashOperator(BaseOperator):
+    """Runs a bash command, logs its output, and returns the last line of it.
+
+    Args:
+        bash_command: The command; or the path of a `.sh` or `.bash` file, which is rendered first. (templated)
+        env: The whole environment of the command; by default it inherits the task's. (templated)
+        append_env: Add `env` to the inherited environment instead of replacing it.
+        output_encoding: Encoding of the output.
+        skip_on_exit_code: Exit code, or codes, for which the task is skipped; None for none.
+        cwd: Folder to run it in; by default a temporary one. (templated)
+        output_processor: Turns the last line into what the task returns.
+    """
+
+    template_fields: Collection[str] = ("bash_command", "env", "cwd")
+    template_fields_renderers: ClassVar[Mapping[str, str]] = {"bash_command": "bash", "env": "json"}
+    template_ext = (".sh", ".bash")
+    ui_color = "#f0ede4"
+
+    def __init__(
+        self,
+        *,
+        bash_command: str,
+        env: dict[str, str] | None = None,
+        append_env: bool = False,
+        output_encoding: str = "utf-8",
+        skip_on_exit_code: int | Collection[int] | None = SKIP_EXIT_CODE,
+        cwd: str | None = None,
+        output_processor: Callable[[str], Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.bash_command = bash_command
+        self.env = env
+        self.append_env = append_env
+        self.output_encoding = output_encoding
+        codes = () if skip_on_exit_code is None else skip_on_exit_code
+        self.skip_on_exit_code = (codes,) if isinstance(codes, int) else codes
+        self.cwd = cwd
+        self.output_processor = output_processor
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def execute(self, context: Context) -> Any:
+        import tempfile
+
+        with tempfile.TemporaryDirectory(prefix="asynsched-") as scratch:
+            exit_code, last_line = self._run(self._folder() or scratch, self.get_env(context))
+        if exit_code in self.skip_on_exit_code:
+            raise AsynschedSkipException(f"Bash command returned exit code {exit_code}. Skipping.")
+        if exit_code:
+            raise AsynschedException(f"Bash command failed. The command returned a non-zero exit code {exit_code}.")
+        return last_line if self.output_processor is None else self.output_processor(last_line)
+
+    def get_env(self, context: Context) -> dict[str, str]:
+        """Return the environment of the command: inherited, or `env`, and what it should know of the task."""
+        import os
+
+        env = dict(os.environ) if self.env is None or self.append_env else {}
+        return {**env, **(self.env or {}), **context_variables(context)}
+
+    def _folder(self) -> str | None:
+        from pathlib import Path
+
+        if self.cwd is not None and not Path(self.cwd).is_dir():
+            raise AsynschedException(f"task {self.task_id!r}: cwd {self.cwd!r} is no folder")
+        return self.cwd
+
+    def _run(self, folder: str, env: dict[str, str]) -> tuple[int, str]:
+        import shutil
+        import subprocess
+
+        self.log.info("Running command: %s", self.bash_command)
+        # The child stays in the task's process group: what ends the task ends it, too.
+        self._process = subprocess.Popen(  # noqa: S603 - running a command is what it is for
+            [shutil.which("bash") or "bash", "-c", self.bash_command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd=folder,
+            env=env,
+        )
+        line = ""
+        try:
+            assert self._process.stdout is not None
+            for raw in self._process.stdout:
+                line = raw.decode(self.output_encoding, errors="backslashreplace").rstrip()
+                self.log.info("%s", line)
+            exit_code = self._process.wait()
+        finally:
+            self.on_kill()
+        return exit_code, line
+
+    def on_kill(self) -> None:
+        """End the command, if it is still running."""
+        import subprocess
+
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(TERMINATE_GRACE_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def context_variables(context: Context) -> dict[str, str]:
+    """Return what a command is told of its task, as environment variables under Airflow's names."""
+    ti = context["ti"]
+    values = {
+        "AIRFLOW_CTX_DAG_ID": ti.dag_id,
+        "AIRFLOW_CTX_TASK_ID": ti.task_id,
+        "AIRFLOW_CTX_DAG_RUN_ID": ti.run_id,
+        "AIRFLOW_CTX_TRY_NUMBER": ti.try_number,
+        "AIRFLOW_CTX_DAG_OWNER": context["task"].owner,
+        "AIRFLOW_CTX_LOGICAL_DATE": context.get("ts"),
+    }
+    return {name: str(value) for name, value in values.items() if value is not None}

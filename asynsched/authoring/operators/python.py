@@ -1,0 +1,127 @@
+"""Operators that call a Python function: PythonOperator, BranchPythonOperator, ShortCircuitOperator."""
+
+from __future__ import annotations
+
+from asynsched.authoring.operators.base import BaseOperator
+from asynsched.authoring.operators.branch import BaseBranchOperator
+from asynsched.errors import DagError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from typing import Any, ClassVar
+
+    from asynsched.authoring.context import Context
+
+
+class PythonOperator(BaseOperator):
+    """Calls a function, which may be `async def`, and keeps what it returns.
+
+    Args:
+        python_callable: The function. Of the task's context it is given what it has parameters for.
+        op_args: Positional arguments. (templated)
+        op_kwargs: Keyword arguments. (templated)
+        templates_dict: Values given to it as `templates_dict`. (templated)
+        templates_exts: Endings of texts that name files to be rendered.
+        show_return_value_in_logs: Whether what it returns is logged.
+    """
+
+    template_fields: Collection[str] = ("templates_dict", "op_args", "op_kwargs")
+    template_fields_renderers: ClassVar[Mapping[str, str]] = {
+        "templates_dict": "json",
+        "op_args": "py",
+        "op_kwargs": "py",
+    }
+    shallow_copy_attrs: Sequence[str] = ("python_callable", "op_kwargs")
+    ui_color = "#ffefeb"
+
+    def __init__(
+        self,
+        *,
+        python_callable: Callable[..., Any],
+        op_args: Collection[Any] | None = None,
+        op_kwargs: Mapping[str, Any] | None = None,
+        templates_dict: dict[str, Any] | None = None,
+        templates_exts: Sequence[str] | None = None,
+        show_return_value_in_logs: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if not callable(python_callable):
+            raise DagError(f"task {self.task_id!r}: python_callable must be a function, not {python_callable!r}")
+        self.python_callable = python_callable
+        self.op_args: Collection[Any] = op_args or ()
+        self.op_kwargs: Mapping[str, Any] = op_kwargs or {}
+        self.templates_dict = templates_dict
+        if templates_exts:
+            self.template_ext = templates_exts
+        self.show_return_value_in_logs = show_return_value_in_logs
+
+    def execute(self, context: Context) -> Any:
+        if self.templates_dict is not None:
+            context["templates_dict"] = self.templates_dict
+        value = call_with_context(self.python_callable, self.op_args, self.op_kwargs, context)
+        if self.show_return_value_in_logs and value is not None:
+            self.log.info("Done. Returned value was: %s", value)
+        return value
+
+
+class BranchPythonOperator(BaseBranchOperator, PythonOperator):
+    """Calls a function that returns the task_ids, or group_ids, to follow: one, several, or none."""
+
+    def choose_branch(self, context: Context) -> str | Iterable[str] | None:
+        chosen: str | Iterable[str] | None = PythonOperator.execute(self, context)
+        return chosen
+
+
+class ShortCircuitOperator(PythonOperator):
+    """Calls a function, and skips what follows when it returns something false.
+
+    Args:
+        ignore_downstream_trigger_rules: Skip everything downstream; False skips what follows directly, and leaves the
+            rest to its trigger rules.
+    """
+
+    is_short_circuit = True
+
+    def __init__(self, *, ignore_downstream_trigger_rules: bool = True, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.ignore_downstream_trigger_rules = ignore_downstream_trigger_rules
+
+
+def call_with_context(
+    function: Callable[..., Any], op_args: Collection[Any], op_kwargs: Mapping[str, Any], context: Mapping[str, Any]
+) -> Any:
+    """Call a function with its arguments and with what it has parameters for of the context; await it if need be."""
+    return finished(function(*op_args, **keyword_arguments(function, op_args, op_kwargs, context)))
+
+
+def finished(value: Any) -> Any:
+    """Return a value; for a coroutine, what it returns when it has run."""
+    if hasattr(value, "__await__") and hasattr(value, "send"):
+        import asyncio
+
+        return asyncio.run(value)
+    return value
+
+
+def keyword_arguments(
+    function: Callable[..., Any], op_args: Collection[Any], op_kwargs: Mapping[str, Any], context: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the keyword arguments of a call: what the function has parameters for, of `op_kwargs` and of the context.
+
+    Source: Apache Airflow's KeywordParameters.
+    """
+    import inspect
+
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        # Some functions written in C do not tell what they take.
+        return dict(op_kwargs)
+    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    taken = {parameter.name for parameter in [p for p in parameters if p.kind in by_position][: len(op_args)]}
+    available = {name: value for name, value in {**context, **op_kwargs}.items() if name not in taken}
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
+        return available
+    return {parameter.name: available[parameter.name] for parameter in parameters if parameter.name in available}

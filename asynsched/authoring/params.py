@@ -1,0 +1,196 @@
+"""Params: values that a run is started with, each with a default and a JSON schema."""
+
+from __future__ import annotations
+
+from asynsched.authoring.exceptions import ParamValidationError
+from asynsched.authoring.xcom_arg import ResolveMixin
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from typing import Any
+
+    from asynsched.authoring.context import Context
+    from asynsched.authoring.dag import DAG
+
+
+class NotSet:
+    """The value of a param that has none; None may be one."""
+
+    def __repr__(self) -> str:
+        return "<not set>"
+
+    def __bool__(self) -> bool:
+        return False
+
+
+NOTSET = NotSet()
+
+
+class Param:
+    """A param: its default, and the JSON schema that every value must fit.
+
+    Args:
+        default: Value unless the run's conf gives one; without it, the conf must.
+        description: Text for people.
+        schema: The JSON schema; otherwise, all other keyword arguments make it up, as in `type="integer", minimum=1`.
+    """
+
+    def __init__(self, default: Any = NOTSET, description: str | None = None, **kwargs: Any) -> None:
+        self.value = default
+        self.description = description
+        self.schema: dict[str, Any] = kwargs.pop("schema", kwargs)
+
+    @property
+    def has_value(self) -> bool:
+        """Whether it has a default that is not None."""
+        return self.value is not NOTSET and self.value is not None
+
+    def resolve(self, value: Any = NOTSET, suppress_exception: bool = False) -> Any:
+        """Return `value`, else the default, if it fits the schema.
+
+        Raises:
+            ParamValidationError: It does not, or there is neither. None is returned instead on `suppress_exception`.
+        """
+        final = self.value if value is NOTSET else value
+        try:
+            self._check(final)
+        except ParamValidationError:
+            if suppress_exception:
+                return None
+            raise
+        return final
+
+    def _check(self, value: Any) -> None:
+        if value is NOTSET:
+            raise ParamValidationError("no value was given, and it has no default")
+        if not self.schema:
+            return
+        from jsonschema import FormatChecker, SchemaError, ValidationError, validate
+
+        try:
+            validate(value, self.schema, format_checker=FormatChecker())
+        except ValidationError as exc:
+            raise ParamValidationError(f"{exc.message} (the value {value!r} must fit {self.schema})") from None
+        except SchemaError as exc:
+            raise ParamValidationError(f"its schema is invalid: {exc.message}") from None
+
+    def __repr__(self) -> str:
+        return f"Param({self.value!r})"
+
+
+class ParamsDict:
+    """Params by name; reading one gives its value, as a dict does."""
+
+    def __init__(self, params: Mapping[str, Any] | None = None, *, owner: str = "params") -> None:
+        self._owner = owner
+        self._params: dict[str, Param] = {}
+        if params is not None:
+            if not hasattr(params, "items"):
+                raise ParamValidationError(f"{owner}: params must be a dict, not {type(params).__name__}")
+            for name, value in params.items():
+                self[name] = params.get_param(name) if isinstance(params, ParamsDict) else value
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        if not isinstance(name, str):
+            raise ParamValidationError(f"{self._owner}: the name of a param must be a text, not {name!r}")
+        self._params[name] = value if isinstance(value, Param) else Param(value)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._resolve(name, self._params[name])
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return the value of a param, or `default` when there is none of that name."""
+        return self[name] if name in self._params else default
+
+    def get_param(self, name: str) -> Param:
+        """Return the param itself. Raises KeyError."""
+        return self._params[name]
+
+    def params(self) -> Iterable[tuple[str, Param]]:
+        """Return names and params, in order."""
+        return self._params.items()
+
+    def update(self, other: ParamsDict | Mapping[str, Any]) -> None:
+        """Take over the params, or the values of a dict: a value for a param that is there keeps its schema."""
+        for name in other:
+            if isinstance(other, ParamsDict):
+                self._params[name] = other.get_param(name)
+            elif name in self._params and not isinstance(other[name], Param):
+                known = self._params[name]
+                self._params[name] = Param(other[name], known.description, schema=known.schema)
+            else:
+                self[name] = other[name]
+
+    def keys(self) -> Iterable[str]:
+        """Return the names, in order."""
+        return self._params.keys()
+
+    def items(self) -> list[tuple[str, Any]]:
+        """Return names and values, in order."""
+        return [(name, self[name]) for name in self._params]
+
+    def values(self) -> list[Any]:
+        """Return the values, in order."""
+        return [self[name] for name in self._params]
+
+    def validate(self) -> dict[str, Any]:
+        """Return all values. Raises ParamValidationError naming the first param that has none that fits."""
+        return dict(self.items())
+
+    def check_defaults(self) -> None:
+        """Raise ParamValidationError if a default does not fit its schema.
+
+        None passes: a default of None on a param that must not be None asks for a value when a run is triggered.
+        """
+        for name, param in self._params.items():
+            if param.has_value:
+                self._resolve(name, param)
+
+    def _resolve(self, name: str, param: Param) -> Any:
+        try:
+            return param.resolve()
+        except ParamValidationError as exc:
+            raise ParamValidationError(f"{self._owner}: param {name!r}: {exc}") from None
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._params
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._params)
+
+    def __len__(self) -> int:
+        return len(self._params)
+
+    def __repr__(self) -> str:
+        return repr(self._params)
+
+
+class DagParam(ResolveMixin):
+    """A DAG's param, to be passed to tasks: what the arguments of a `@dag` function are inside of it."""
+
+    def __init__(self, current_dag: DAG, name: str, default: Any = NOTSET) -> None:
+        if default is not NOTSET:
+            current_dag.params[name] = default
+        self.current_dag = current_dag
+        self.name = name
+
+    def resolve(self, context: Context) -> Any:
+        """Return the run's value: of its conf, else the default. Raises ParamValidationError when there is neither."""
+        for values in (context["dag_run"].conf, context["params"]):
+            if values and self.name in values:
+                return values[self.name]
+        raise ParamValidationError(f"DAG {self.current_dag.dag_id!r}: param {self.name!r} has no value")
+
+
+def resolve_params(dag: ParamsDict, task: ParamsDict, conf: Mapping[str, Any] | None, *, owner: str) -> dict[str, Any]:
+    """Return the values of a run's params: the DAG's, then the task's, then the run's conf, which wins.
+
+    Raises:
+        ParamValidationError: A value does not fit its schema, or one is missing.
+    """
+    merged = ParamsDict(owner=owner)
+    merged.update(dag)
+    merged.update(task)
+    merged.update(conf or {})
+    return merged.validate()

@@ -1,0 +1,1 @@
+"""Sensors: tasks that wait for something."""

@@ -1,0 +1,74 @@
+"""How code in a task asks for what lies outside of its process: XComs, variables, connections.
+
+Whoever runs a task sets the supervisor: a try's process the one that speaks with the scheduler, `DAG.test` one that
+keeps everything in memory. While a DAG file is parsed there is none.
+
+Operations, their arguments and their answers (they are those of `sandbox.protocol.Request`):
+
+- `xcom_pull` (task_ids: list, key, map_indexes, run_id, dag_id, include_prior_dates): a dict of the values that were
+  found, by task_id.
+- `xcom_push` (key, value): nothing. The task is the one that asks.
+- `variable_get` (key): the text. Not found: SupervisorNotFound.
+- `variable_set` (key, value, description), `variable_delete` (key): nothing.
+- `connection_get` (conn_id): a dict of the fields of `Connection`. Not found: SupervisorNotFound.
+- `task_states` (task_ids): a dict of states by task_id.
+- `previous_run` (state): a dict of the fields of the DagRun before this one. Not found: SupervisorNotFound.
+"""
+
+from __future__ import annotations
+
+from asynsched.errors import AsynschedError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Protocol
+else:
+    # `typing` is not worth its import to every DAG file.
+    Protocol = object
+
+
+class Supervisor(Protocol):
+    """Answers what a task asks for."""
+
+    def request(self, operation: str, **arguments: Any) -> Any:
+        """Return the answer.
+
+        Raises:
+            SupervisorNotFound: What was asked for does not exist.
+            SupervisorError: It cannot be answered; the message says why.
+        """
+
+
+class SupervisorError(AsynschedError):
+    """A task asked for something that could not be answered."""
+
+
+class SupervisorNotFound(SupervisorError, KeyError):
+    """A task asked for something that does not exist."""
+
+    def __str__(self) -> str:
+        return Exception.__str__(self)
+
+
+_current: Supervisor | None = None
+
+
+def set_supervisor(supervisor: Supervisor | None) -> None:
+    """Set who answers; None for nobody."""
+    global _current
+    _current = supervisor
+
+
+def current_supervisor() -> Supervisor | None:
+    """Return who answers; None while a DAG file is parsed."""
+    return _current
+
+
+def ask(operation: str, **arguments: Any) -> Any:
+    """Return an answer. Raises SupervisorError, also when nobody is there to answer."""
+    if _current is None:
+        raise SupervisorError(
+            "variables, connections and XComs are there while a task runs, not while a DAG file is parsed:"
+            " use a template such as {{ var.value.name }}, or ask for it inside the task"
+        )
+    return _current.request(operation, **arguments)

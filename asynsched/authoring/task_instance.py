@@ -1,0 +1,247 @@
+"""`ti` and `dag_run`: what a running task may know and ask about itself and its run."""
+
+from __future__ import annotations
+
+from asynsched.authoring.params import NOTSET
+from asynsched.authoring.supervisor import SupervisorNotFound, ask
+from asynsched.authoring.xcom_arg import XCOM_RETURN_KEY
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import datetime as dt
+    import logging
+    from collections.abc import Iterable, Mapping
+    from typing import Any
+
+    import jinja2
+
+    from asynsched.authoring.context import Context
+    from asynsched.authoring.operators.base import BaseOperator
+
+
+class RunFacts:
+    """What a try is told of its DagRun: the fields of `sandbox.protocol.RunContext`."""
+
+    __slots__ = (
+        "conf", "dag_id", "data_interval_end", "data_interval_start", "logical_date", "prev_data_interval_end_success",
+        "prev_data_interval_start_success", "prev_end_date_success", "prev_start_date_success", "queued_at",
+        "run_after", "run_id", "run_type", "started_at",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        *,
+        dag_id: str,
+        run_id: str,
+        run_type: str,
+        run_after: dt.datetime,
+        logical_date: dt.datetime | None = None,
+        data_interval_start: dt.datetime | None = None,
+        data_interval_end: dt.datetime | None = None,
+        queued_at: dt.datetime | None = None,
+        started_at: dt.datetime | None = None,
+        conf: Mapping[str, Any] | None = None,
+        prev_data_interval_start_success: dt.datetime | None = None,
+        prev_data_interval_end_success: dt.datetime | None = None,
+        prev_start_date_success: dt.datetime | None = None,
+        prev_end_date_success: dt.datetime | None = None,
+    ) -> None:
+        self.dag_id = dag_id
+        self.run_id = run_id
+        self.run_type = run_type
+        self.run_after = run_after
+        self.logical_date = logical_date
+        self.data_interval_start = data_interval_start
+        self.data_interval_end = data_interval_end
+        self.queued_at = queued_at
+        self.started_at = started_at
+        self.conf = dict(conf or {})
+        self.prev_data_interval_start_success = prev_data_interval_start_success
+        self.prev_data_interval_end_success = prev_data_interval_end_success
+        self.prev_start_date_success = prev_start_date_success
+        self.prev_end_date_success = prev_end_date_success
+
+
+class TaskInstanceFacts:
+    """What a try is told of itself: the fields of `sandbox.protocol.Launch` that a task may see."""
+
+    __slots__ = ("map_index", "max_tries", "reschedule_started_at", "started_at", "test_mode", "try_number")
+
+    def __init__(
+        self,
+        *,
+        map_index: int = -1,
+        try_number: int = 1,
+        max_tries: int = 0,
+        started_at: dt.datetime | None = None,
+        reschedule_started_at: dt.datetime | None = None,
+        test_mode: bool = False,
+    ) -> None:
+        self.map_index = map_index
+        self.try_number = try_number
+        self.max_tries = max_tries
+        self.started_at = started_at
+        self.reschedule_started_at = reschedule_started_at
+        self.test_mode = test_mode
+
+
+class DagRun:
+    """A task's DagRun, with the names of its attributes that Airflow has."""
+
+    def __init__(self, facts: RunFacts) -> None:
+        self.dag_id = facts.dag_id
+        self.run_id = facts.run_id
+        self.run_type = facts.run_type
+        self.run_after = facts.run_after
+        self.logical_date = facts.logical_date
+        self.data_interval_start = facts.data_interval_start
+        self.data_interval_end = facts.data_interval_end
+        self.queued_at = facts.queued_at
+        self.start_date = facts.started_at
+        self.end_date: dt.datetime | None = None
+        self.conf = facts.conf
+
+    def __repr__(self) -> str:
+        return f"<DagRun {self.dag_id} {self.run_id}>"
+
+
+class TaskInstance:
+    """The running task instance: `ti`."""
+
+    def __init__(self, task: BaseOperator, dag_run: DagRun, facts: TaskInstanceFacts) -> None:
+        self.task = task
+        self.task_id = task.task_id
+        self.dag_id = dag_run.dag_id
+        self.run_id = dag_run.run_id
+        self.dag_run = dag_run
+        self.map_index = facts.map_index
+        self.try_number = facts.try_number
+        self.max_tries = facts.max_tries
+        self.start_date = facts.started_at
+        self.state = "running"
+        self.rendered_map_index: str | None = None
+        self.context: Context | None = None
+        self._reschedule_started_at = facts.reschedule_started_at
+
+    @property
+    def logical_date(self) -> dt.datetime | None:
+        """The run's logical date."""
+        return self.dag_run.logical_date
+
+    @property
+    def log(self) -> logging.Logger:
+        """The task's logger."""
+        return self.task.log
+
+    def xcom_push(self, key: str, value: Any) -> None:
+        """Store a JSON value under a key, for tasks that come later.
+
+        Raises:
+            TypeError: The value is no JSON; the message names its type.
+        """
+        check_json(value, f"XCom {key!r}")
+        ask("xcom_push", key=key, value=value)
+
+    def xcom_pull(
+        self,
+        task_ids: str | Iterable[str] | None = None,
+        dag_id: str | None = None,
+        key: str = XCOM_RETURN_KEY,
+        include_prior_dates: bool = False,
+        *,
+        map_indexes: int | Iterable[int] | None = None,
+        default: Any = None,
+        run_id: str | None = None,
+    ) -> Any:
+        """Return what tasks pushed: a value for one task_id, a list of values for several.
+
+        Args:
+            task_ids: The tasks; this one, unless given.
+            dag_id: Their DAG; this one, unless given.
+            key: What they pushed it under; by default, what they returned.
+            include_prior_dates: Look in earlier runs, too.
+            map_indexes: Of mapped tasks, which instances.
+            default: Stands for what was not pushed.
+            run_id: Their run; this one, unless given.
+        """
+        single = task_ids is None or isinstance(task_ids, str)
+        names = [task_ids or self.task_id] if single else list(task_ids)  # type: ignore[arg-type]
+        indexes = map_indexes if map_indexes is None or isinstance(map_indexes, int) else list(map_indexes)
+        found = ask(
+            "xcom_pull",
+            task_ids=names,
+            key=key,
+            map_indexes=indexes,
+            run_id=run_id or self.run_id,
+            dag_id=dag_id or self.dag_id,
+            include_prior_dates=include_prior_dates,
+        )
+        values = [found.get(name, default) for name in names]
+        return values[0] if single else values
+
+    def get_task_states(self, task_ids: Iterable[str]) -> dict[str, str | None]:
+        """Return the states of other tasks of this run, by task_id."""
+        states: dict[str, str | None] = ask("task_states", task_ids=list(task_ids))
+        return states
+
+    def get_previous_dagrun(self, state: str | None = None) -> dict[str, Any] | None:
+        """Return the fields of the DagRun before this one, of that state if given; None when there is none."""
+        try:
+            found: dict[str, Any] = ask("previous_run", state=state)
+        except SupervisorNotFound:
+            return None
+        return found
+
+    def get_first_reschedule_date(self, context: Context | None = None) -> dt.datetime | None:
+        """Return when a rescheduling sensor looked first; None when this is the first time."""
+        return self._reschedule_started_at
+
+    def get_template_context(self) -> Context:
+        """Return the context."""
+        assert self.context is not None
+        return self.context
+
+    def render_templates(self, context: Context | None = None, jinja_env: jinja2.Environment | None = None) -> None:
+        """Render the template fields of the task."""
+        self.task.render_template_fields(context or self.get_template_context(), jinja_env)
+
+    def __repr__(self) -> str:
+        return f"<TaskInstance {self.dag_id} {self.run_id} {self.task_id} try {self.try_number}>"
+
+
+def check_json(value: Any, what: str) -> None:
+    """Raise TypeError, naming the type at fault, unless a value is JSON: None, bool, number, text, list, dict."""
+    wrong = _not_json(value)
+    if wrong is not NOTSET:
+        hint = "; return a value that JSON has, such as a text, a number, a list or a dict with texts as keys"
+        raise TypeError(f"{what} is no JSON: it has {_describe(wrong)}{hint}")
+
+
+def _describe(wrong: Any) -> str:
+    if isinstance(wrong, float):
+        return f"the number {wrong}"
+    return f"a value of type {type(wrong).__module__.removeprefix('builtins.')}.{type(wrong).__qualname__}".replace(
+        "type builtins.", "type "
+    )
+
+
+def _not_json(value: Any) -> Any:
+    """Return the first thing in a value that JSON does not have, NOTSET when there is none. Tuples become lists."""
+    todo = [value]
+    while todo:
+        item = todo.pop()
+        if item is None or isinstance(item, (bool, int, str)):
+            continue
+        if isinstance(item, float):
+            if item != item or item in (float("inf"), float("-inf")):
+                return item
+        elif isinstance(item, dict):
+            for key in item:
+                if not isinstance(key, str):
+                    return key
+            todo.extend(item.values())
+        elif isinstance(item, (list, tuple)):
+            todo.extend(item)
+        else:
+            return item
+    return NOTSET

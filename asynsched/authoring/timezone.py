@@ -1,0 +1,112 @@
+"""Instants and zones in DAG files, under the names of Airflow's `airflow.sdk.timezone`.
+
+A naive date means wall-clock time in the default zone, or, within a DAG, in that DAG's zone.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+
+from asynsched.errors import DagError
+
+utc = dt.UTC
+_default: dt.tzinfo = utc
+
+
+def set_default_timezone(zone: str | dt.tzinfo) -> None:
+    """Set the zone of naive dates. Raises DagError for a name that is no zone."""
+    global _default
+    _default = zone_named(zone) if isinstance(zone, str) else zone
+
+
+def default_timezone() -> dt.tzinfo:
+    """Return the zone of naive dates; UTC unless set."""
+    return _default
+
+
+def zone_named(name: str) -> dt.tzinfo:
+    """Return an IANA zone by its name. Raises DagError when there is none."""
+    if name.upper() == "UTC":
+        return utc
+    from zoneinfo import ZoneInfo
+
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError) as exc:
+        raise DagError(f"there is no time zone {name!r}; use an IANA name such as 'Europe/Berlin'") from exc
+
+
+def zone_name(zone: dt.tzinfo) -> str:
+    """Return the IANA name of a zone (also of pendulum's and pytz's), or its offset, e.g. `+02:00`."""
+    for attribute in ("key", "name", "zone"):
+        name = getattr(zone, attribute, None)
+        if isinstance(name, str) and name:
+            return name
+    offset = zone.utcoffset(None)
+    if not offset:
+        return "UTC"
+    seconds = int(offset.total_seconds())
+    sign = "-" if seconds < 0 else "+"
+    return f"{sign}{abs(seconds) // 3600:02}:{abs(seconds) // 60 % 60:02}"
+
+
+def utcnow() -> dt.datetime:
+    """Return the current instant, aware, in UTC."""
+    return dt.datetime.now(utc)  # noqa: TID251 - tasks run in processes of their own, on the machine's clock
+
+
+def datetime(
+    year: int, month: int, day: int, hour: int = 0, minute: int = 0, second: int = 0, microsecond: int = 0
+) -> dt.datetime:
+    """Return an aware datetime in the default zone."""
+    return dt.datetime(year, month, day, hour, minute, second, microsecond, tzinfo=_default)
+
+
+def is_localized(value: dt.datetime) -> bool:
+    """Return whether a datetime is aware."""
+    return value.utcoffset() is not None
+
+
+def is_naive(value: dt.datetime) -> bool:
+    """Return whether a datetime is naive."""
+    return value.utcoffset() is None
+
+
+def make_aware(value: dt.datetime, timezone: dt.tzinfo | None = None) -> dt.datetime:
+    """Return a naive datetime as wall-clock time of a zone. Raises ValueError for one that is aware."""
+    if is_localized(value):
+        raise ValueError(f"make_aware expects a naive datetime, got {value.isoformat()}")
+    return value.replace(tzinfo=timezone or _default)
+
+
+def parse(string: str, timezone: dt.tzinfo | None = None) -> dt.datetime:
+    """Return the aware datetime that a text stands for. Raises ValueError for one that is no date."""
+    try:
+        value = dt.datetime.fromisoformat(string)
+    except ValueError:
+        from dateutil import parser
+
+        value = parser.parse(string)
+    return value if is_localized(value) else make_aware(value, timezone)
+
+
+def convert_to_utc(value: dt.datetime | dt.date | str | None, timezone: dt.tzinfo | None = None) -> dt.datetime | None:
+    """Return an instant in UTC; a naive one is wall-clock time of `timezone`, else of the default zone.
+
+    Raises:
+        TypeError: It is no date.
+        ValueError: It is a text that is no date.
+    """
+    if value is None:
+        return None
+    if isinstance(value, str):
+        value = parse(value, timezone)
+    elif not isinstance(value, dt.datetime):
+        if not isinstance(value, dt.date):
+            raise TypeError(f"expected a datetime, got {type(value).__name__}: {value!r}")
+        value = dt.datetime(value.year, value.month, value.day, tzinfo=timezone or _default)
+    if is_naive(value):
+        value = make_aware(value, timezone)
+    # Subclasses such as pendulum's become the standard library's.
+    instant = value.astimezone(utc)
+    return dt.datetime.combine(instant.date(), instant.time(), utc)

@@ -1,0 +1,84 @@
+"""Variable: named settings that tasks read and write."""
+
+from __future__ import annotations
+
+import os
+
+from asynsched.authoring.exceptions import AsynschedNotFoundException
+from asynsched.authoring.params import NOTSET
+from asynsched.authoring.supervisor import SupervisorError, SupervisorNotFound, ask
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+ENVIRONMENT_PREFIX = "AIRFLOW_VAR_"
+
+
+class Variable:
+    """A named text, or JSON value, that is kept with the scheduler.
+
+    The environment variable `AIRFLOW_VAR_NAME` goes before what is stored, as in Airflow, and can be read while a DAG
+    file is parsed, too.
+    """
+
+    def __init__(self, key: str, value: Any = None, description: str | None = None) -> None:
+        self.key = key
+        self.value = value
+        self.description = description
+
+    @classmethod
+    def get(cls, key: str, default: Any = NOTSET, deserialize_json: bool = False) -> Any:
+        """Return the value of a variable.
+
+        Args:
+            key: Its name.
+            default: Returned when there is none, and while a DAG file is parsed.
+            deserialize_json: Parse the text as JSON.
+
+        Raises:
+            AsynschedNotFoundException: There is none, and no default.
+            SupervisorError: A DAG file is being parsed, and there is no default.
+        """
+        value = os.environ.get(ENVIRONMENT_PREFIX + key.upper())
+        if value is None:
+            try:
+                value = ask("variable_get", key=key)
+            except SupervisorError as exc:
+                if default is not NOTSET:
+                    return default
+                if isinstance(exc, SupervisorNotFound):
+                    raise AsynschedNotFoundException(f"there is no variable {key!r}") from None
+                raise
+        if deserialize_json:
+            import json
+
+            return json.loads(value)
+        return value
+
+    @classmethod
+    def set(cls, key: str, value: Any, description: str | None = None, serialize_json: bool = False) -> None:
+        """Store a variable.
+
+        Args:
+            key: Its name.
+            value: Its value; what is no text is stored as `str(value)`.
+            description: Text for people.
+            serialize_json: Store it as JSON.
+
+        Raises:
+            SupervisorError: A DAG file is being parsed.
+        """
+        if serialize_json:
+            import json
+
+            value = json.dumps(value, indent=2)
+        ask("variable_set", key=key, value=str(value), description=description)
+
+    @classmethod
+    def delete(cls, key: str) -> None:
+        """Remove a variable. Raises SupervisorError when a DAG file is being parsed."""
+        ask("variable_delete", key=key)
+
+    def __repr__(self) -> str:
+        return f"Variable({self.key!r})"

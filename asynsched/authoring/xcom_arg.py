@@ -1,0 +1,145 @@
+"""A task's result, before it exists: what calling a `@task` function, or `operator.output`, returns."""
+
+from __future__ import annotations
+
+from asynsched.authoring.exceptions import XComNotFound
+from asynsched.authoring.node import DependencyMixin
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from asynsched.authoring.context import Context
+    from asynsched.authoring.operators.base import BaseOperator
+    from asynsched.authoring.setup_teardown import SetupTeardownContext
+
+XCOM_RETURN_KEY = "return_value"
+
+
+class ResolveMixin:
+    """A value that is known only when a task runs."""
+
+    def iter_references(self) -> Iterator[tuple[BaseOperator, str]]:
+        """Yield the tasks, with XCom keys, that the value comes from."""
+        return iter(())
+
+    def resolve(self, context: Context) -> Any:
+        """Return the value."""
+        raise NotImplementedError
+
+
+class XComArg(ResolveMixin, DependencyMixin):
+    """The XCom that a task pushes under a key.
+
+    Given as an argument to another task, it makes that one follow, and is replaced by the value when it runs. Within a
+    text it stands for a template that pulls it.
+    """
+
+    def __init__(self, operator: BaseOperator, key: str = XCOM_RETURN_KEY) -> None:
+        self.operator = operator
+        self.key = key
+
+    @property
+    def roots(self) -> list[BaseOperator]:
+        return [self.operator]
+
+    @property
+    def leaves(self) -> list[BaseOperator]:
+        return [self.operator]
+
+    def iter_references(self) -> Iterator[tuple[BaseOperator, str]]:
+        yield self.operator, self.key
+
+    def resolve(self, context: Context) -> Any:
+        """Return what the task pushed; None for a task that returned nothing. Raises XComNotFound for another key."""
+        task_id = self.operator.task_id
+        value = context["ti"].xcom_pull(task_ids=task_id, key=self.key, default=_MISSING)
+        if value is not _MISSING:
+            return value
+        if self.key == XCOM_RETURN_KEY or self.operator.multiple_outputs:
+            return None
+        raise XComNotFound(f"task {task_id!r} pushed no XCom {self.key!r}")
+
+    def __getitem__(self, item: str) -> XComArg:
+        if not isinstance(item, str):
+            raise TypeError(f"the result of task {self.operator.task_id!r} can be indexed by a text only, got {item!r}")
+        return XComArg(self.operator, item)
+
+    def __iter__(self) -> Iterator[Any]:
+        raise TypeError(f"the result of task {self.operator.task_id!r} is known only when it has run: do not iterate")
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, XComArg):
+            return NotImplemented
+        return self.operator is other.operator and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash((id(self.operator), self.key))
+
+    def __str__(self) -> str:
+        task_id, dag_id = self.operator.task_id, self.operator.dag_id
+        return f"{{{{ task_instance.xcom_pull(task_ids='{task_id}', dag_id='{dag_id}', key='{self.key}') }}}}"
+
+    def __repr__(self) -> str:
+        return f"XComArg({self.operator!r}, {self.key!r})"
+
+    def as_setup(self) -> XComArg:
+        self.operator.as_setup()
+        return self
+
+    def as_teardown(self, *, setups: Any = None, on_failure_fail_dagrun: bool | None = None) -> XComArg:
+        self.operator.as_teardown(setups=setups, on_failure_fail_dagrun=on_failure_fail_dagrun)
+        return self
+
+    @property
+    def is_setup(self) -> bool:
+        """Whether the task is a setup."""
+        return self.operator.is_setup
+
+    @property
+    def is_teardown(self) -> bool:
+        """Whether the task is a teardown."""
+        return self.operator.is_teardown
+
+    def __enter__(self) -> SetupTeardownContext:
+        return self.operator.__enter__()
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.operator.__exit__(*exc_info)
+
+
+class _Missing:
+    """What xcom_pull returns here when there is no XCom; None may be one."""
+
+    def __repr__(self) -> str:
+        return "<missing>"
+
+
+_MISSING = _Missing()
+
+
+class literal(ResolveMixin):  # noqa: N801 - Airflow's name, used like a function
+    """A value that is passed to a task as it is, without templating."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def resolve(self, context: Context) -> Any:
+        return self.value
+
+
+def references(value: Any) -> Iterator[BaseOperator]:
+    """Yield the tasks whose results a value has, at any depth of lists, dicts and objects with `template_fields`."""
+    if isinstance(value, ResolveMixin):
+        for operator, _ in value.iter_references():
+            yield operator
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        for element in value:
+            yield from references(element)
+    elif isinstance(value, dict):
+        for element in value.values():
+            yield from references(element)
+    elif hasattr(type(value), "template_fields"):
+        for field in value.template_fields:
+            yield from references(getattr(value, field, None))
