@@ -20,7 +20,7 @@ from asynsched.channels import Channels, RunCancelled, RunCreated
 from asynsched.clock import Clock, SystemClock, new_token
 from asynsched.executors.base import Executor, ExecutorContext
 from asynsched.executors.registry import executor_factory
-from asynsched.home import hold_home, prepare_home
+from asynsched.home import hold_home, prepare_home, remember_dags_folder
 from asynsched.keys import DagRunKey
 from asynsched.results import FinishedRun, read_finished_run
 from asynsched.scheduling.run_waiters import RunWaiters
@@ -124,6 +124,7 @@ class Scheduler:
         home = self.settings.home_path
         prepare_home(home)
         stack.enter_context(hold_home(home))
+        remember_dags_folder(home, self.settings.dags_path)
         database = await self._open_database(stack)
         now = self.clock.now()
         epoch = await database.write(
