@@ -10,6 +10,9 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from typing import Any, TypeVar, TypeVarTuple, Unpack
 
+import anyio
+import anyio.to_thread
+
 from asynsched.clock import VirtualClock
 from asynsched.errors import SimulationStalled
 
@@ -26,9 +29,10 @@ class _LeapingSelector(selectors.DefaultSelector):
         super().__init__()
         self._clock = clock
         self.in_flight = 0
+        self.workers: anyio.CapacityLimiter | None = None
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        if self.in_flight:
+        if self.in_flight or (self.workers is not None and self.workers.borrowed_tokens):
             return super().select(timeout if timeout == 0 else None)
         events = super().select(0)
         if events or timeout == 0:
@@ -69,6 +73,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         finally:
             self._leaping.in_flight -= 1
 
+    def watch_workers(self, limiter: anyio.CapacityLimiter) -> None:
+        """Let time stand still while a worker thread of anyio holds a token of this limiter."""
+        self._leaping.workers = limiter
+
     def _landed(self, _: "asyncio.Future[Any]") -> None:
         self._leaping.in_flight -= 1
 
@@ -79,9 +87,11 @@ def run_virtual(main: Callable[[], Awaitable[T]], clock: VirtualClock) -> T:
     Raises:
         SimulationStalled: Nothing is ready and no timer is set, so nothing could ever happen again.
     """
+    loop = VirtualLoop(clock)
 
     async def started() -> T:
+        loop.watch_workers(anyio.to_thread.current_default_thread_limiter())
         return await main()
 
-    with asyncio.Runner(loop_factory=lambda: VirtualLoop(clock)) as runner:
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
         return runner.run(started())
