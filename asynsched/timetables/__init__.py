@@ -1,0 +1,65 @@
+"""When a DAG runs: pure functions of time, with the names and the meaning of Airflow's timetables.
+
+The names are loaded when they are first used: a DAG file pays for the one that it names.
+"""
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from asynsched.timetables.base import DagRunInfo, DataInterval, TimeRestriction, Timetable
+    from asynsched.timetables.decoding import decode
+    from asynsched.timetables.events import EventsTimetable
+    from asynsched.timetables.interval import CronDataIntervalTimetable, DeltaDataIntervalTimetable
+    from asynsched.timetables.schedule import timetable_from_schedule
+    from asynsched.timetables.simple import ContinuousTimetable, NullTimetable, OnceTimetable
+    from asynsched.timetables.trigger import (
+        CronTriggerTimetable,
+        DeltaTriggerTimetable,
+        MultipleCronTriggerTimetable,
+    )
+
+__all__ = [
+    "ContinuousTimetable",
+    "CronDataIntervalTimetable",
+    "CronTriggerTimetable",
+    "DagRunInfo",
+    "DataInterval",
+    "DeltaDataIntervalTimetable",
+    "DeltaTriggerTimetable",
+    "EventsTimetable",
+    "MultipleCronTriggerTimetable",
+    "NullTimetable",
+    "OnceTimetable",
+    "TimeRestriction",
+    "Timetable",
+    "decode",
+    "timetable_from_schedule",
+]
+
+_MODULES = {
+    "ContinuousTimetable": "simple",
+    "CronDataIntervalTimetable": "interval",
+    "CronTriggerTimetable": "trigger",
+    "DagRunInfo": "base",
+    "DataInterval": "base",
+    "DeltaDataIntervalTimetable": "interval",
+    "DeltaTriggerTimetable": "trigger",
+    "EventsTimetable": "events",
+    "MultipleCronTriggerTimetable": "trigger",
+    "NullTimetable": "simple",
+    "OnceTimetable": "simple",
+    "TimeRestriction": "base",
+    "Timetable": "base",
+    "decode": "decoding",
+    "timetable_from_schedule": "schedule",
+}
+
+
+def __getattr__(name: str) -> object:
+    module = _MODULES.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value: object = getattr(import_module(f"{__name__}.{module}"), name)
+    globals()[name] = value
+    return value

@@ -76,3 +76,12 @@ class Timetable(ABC):
     @abstractmethod
     def serialize(self) -> dict[str, Any]:
         """Return `kind` and the fields that make an equal instance, as JSON values."""
+
+    def __eq__(self, other: object) -> bool:
+        return self.serialize() == other.serialize() if isinstance(other, Timetable) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash((self.kind, self.summary))
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.summary}>"

@@ -1,0 +1,140 @@
+"""Cron expressions, read on the wall clock of a zone.
+
+croniter sees naive wall-clock times only. What happens at a clock change is decided here, as Airflow does:
+
+- An expression that names its hours means the wall clock. A time that the clock skips runs later by the length of the
+  gap; a time that it shows twice runs once, at the second.
+- An expression for every hour means real time: it goes on through a repeated hour, and jumps over a skipped one.
+"""
+
+import copy
+from datetime import datetime, tzinfo
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from asynsched.errors import TimetableError
+from asynsched.timetables.zones import as_zone, instant_of, wall_clock, zone_name
+
+if TYPE_CHECKING:
+    from croniter import croniter
+
+MAX_EXPRESSION_LENGTH = 1000
+PRESETS = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@quarterly": "0 0 1 */3 *",
+    "@yearly": "0 0 1 1 *",
+}
+_N_FIELDS_WITH_YEAR = 7
+_SOME_DAY = datetime(2000, 1, 1)  # noqa: DTZ001 - a wall clock has no zone
+
+
+@lru_cache(maxsize=4096)
+def _expand(expression: str) -> "croniter":
+    """Return a croniter of a valid expression. It is never moved itself: copies of it are."""
+    from croniter import CroniterBadDateError, CroniterError, croniter
+
+    if len(expression) > MAX_EXPRESSION_LENGTH:
+        raise TimetableError(
+            f"a cron expression has {len(expression)} characters, at most {MAX_EXPRESSION_LENGTH} may be"
+        )
+    fields = expression.lower().split()
+    if any(field.startswith("r") for field in fields):
+        raise TimetableError(
+            f"cron expression {expression!r}: a random field (R) gives no schedule that can be repeated"
+        )
+    try:
+        cron = croniter(expression, _SOME_DAY)
+    except (CroniterError, ValueError, TypeError, KeyError, IndexError) as exc:
+        raise TimetableError(f"cron expression {expression!r} is invalid: {exc}") from exc
+    if len(cron.expanded) < _N_FIELDS_WITH_YEAR:
+        try:
+            copy.copy(cron).get_next(datetime)
+        except CroniterBadDateError as exc:
+            raise TimetableError(f"cron expression {expression!r} matches no date that exists") from exc
+    return cron
+
+
+class CronSchedule:
+    """A cron expression and the zone that it is read in. Every instant is aware, in UTC.
+
+    Args:
+        cron: Five fields, or six with seconds last, or seven with the year, or a preset.
+        zone: Name of the zone, or a tzinfo.
+
+    Raises:
+        TimetableError: The expression or the zone is invalid; the message names it.
+    """
+
+    def __init__(self, cron: str, zone: str | tzinfo) -> None:
+        if not isinstance(cron, str):
+            raise TimetableError(f"a cron expression must be a str, not {type(cron).__name__}: {cron!r}")
+        self.expression = PRESETS.get(cron, cron)
+        self.zone = as_zone(zone)
+        self.zone_name = zone_name(self.zone)
+        self._cron = _expand(self.expression)
+        self._every_hour = self._cron.expanded[1] == ["*"]
+
+    def __str__(self) -> str:
+        return self.expression
+
+    @property
+    def description(self) -> str:
+        """The expression in plain English; empty when it cannot be described."""
+        from asynsched.timetables.description import describe
+
+        return describe(self.expression, len(self._cron.expanded))
+
+    def next(self, current: datetime) -> datetime | None:
+        """Return the first instant after `current`; None when the expression's years are over."""
+        wall = wall_clock(current, self.zone)
+        found = self._step(wall)
+        if found is None:
+            return None
+        if self._every_hour:
+            return current + (found - wall)
+        instant = instant_of(found, self.zone)
+        while instant <= current:
+            found = self._step(found)
+            if found is None:
+                return None
+            instant = instant_of(found, self.zone)
+        return instant
+
+    def previous(self, current: datetime) -> datetime | None:
+        """Return the last instant before `current`; None before the expression's first year.
+
+        Around a clock change it may be `current` itself, or later, as it is in Airflow.
+        """
+        wall = wall_clock(current, self.zone)
+        found = self._step(wall, back=True)
+        if found is None:
+            return None
+        return current - (wall - found) if self._every_hour else instant_of(found, self.zone)
+
+    def align_to_next(self, current: datetime) -> datetime | None:
+        """Return `current` if it is on the schedule, else the first instant after it."""
+        following = self.next(current)
+        if following is None:
+            return None
+        return current if self.previous(following) == current else following
+
+    def align_to_previous(self, current: datetime) -> datetime | None:
+        """Return `current` if it is on the schedule, else the last instant before it."""
+        before = self.previous(current)
+        if before is None:
+            return None
+        return current if self.next(before) == current else before
+
+    def _step(self, wall: datetime, *, back: bool = False) -> datetime | None:
+        from croniter import CroniterBadDateError
+
+        cron = copy.copy(self._cron)
+        cron.set_current(wall)
+        try:
+            found: datetime = cron.get_prev(datetime) if back else cron.get_next(datetime)
+        except (CroniterBadDateError, OverflowError):
+            return None
+        return found

@@ -1,0 +1,111 @@
+"""Lengths of time between runs: a timedelta, or a relativedelta of calendar months and years.
+
+A Delta answers the same questions as a CronSchedule.
+
+Source:
+    Airflow adds both to an instant in UTC: a day is always 24 hours, whatever the DAG's zone does.
+"""
+
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from asynsched.errors import TimetableError
+
+if TYPE_CHECKING:
+    from dateutil.relativedelta import relativedelta
+
+    AnyDelta = timedelta | relativedelta
+
+LONGEST = timedelta(days=366_000)
+_SOME_DAY = datetime(2000, 1, 1)  # noqa: DTZ001 - only its distance from another day counts
+_RELATIVE = ("years", "months", "days", "leapdays", "hours", "minutes", "seconds", "microseconds")
+_ABSOLUTE = ("year", "month", "day", "hour", "minute", "second", "microsecond")
+_SECONDS = {"years": 365 * 86400, "months": 30 * 86400, "days": 86400, "hours": 3600, "minutes": 60, "seconds": 1}
+
+
+class Delta:
+    """A length of time that can be added to an instant.
+
+    Args:
+        value: The timedelta or relativedelta.
+        what: What the length is, for messages.
+        zero: Whether it may be nothing.
+
+    Raises:
+        TimetableError: It is no delta, or not positive.
+    """
+
+    def __init__(self, value: "AnyDelta", what: str, *, zero: bool = False) -> None:
+        if not isinstance(value, timedelta) and type(value).__name__ != "relativedelta":
+            raise TimetableError(
+                f"{what} must be a timedelta or a relativedelta, not {type(value).__name__}: {value!r}"
+            )
+        self.value = value
+        self._what = what
+        try:
+            length = (_SOME_DAY + value) - _SOME_DAY
+        except (OverflowError, ValueError) as exc:
+            raise TimetableError(f"{what} of {value!r} is out of range: {exc}") from exc
+        if length < timedelta() or (length == timedelta() and not zero):
+            raise TimetableError(f"{what} must be positive, not {value!r}")
+        if length > LONGEST:
+            raise TimetableError(f"{what} of {value!r} is longer than {LONGEST.days} days")
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+    def next(self, current: datetime) -> datetime:
+        """Return `current` plus this length. Raises TimetableError when that is not later, or no date."""
+        later = self._moved(current, 1)
+        if later <= current:
+            raise TimetableError(f"{self._what} of {self.value!r} does not lead past {current.isoformat()}")
+        return later
+
+    def previous(self, current: datetime) -> datetime:
+        """Return `current` less this length. Raises TimetableError when that is no date."""
+        return self._moved(current, -1)
+
+    def align_to_next(self, current: datetime) -> datetime:
+        """Return `current`: a schedule of lengths has no moments of its own."""
+        return current
+
+    def align_to_previous(self, current: datetime) -> datetime:
+        """Return `current`: a schedule of lengths has no moments of its own."""
+        return current
+
+    def _moved(self, current: datetime, sign: int) -> datetime:
+        try:
+            return current + self.value if sign > 0 else current - self.value
+        except (OverflowError, ValueError) as exc:
+            raise TimetableError(f"{self._what} of {self.value!r} leads out of the calendar: {exc}") from exc
+
+    @property
+    def is_calendar(self) -> bool:
+        """Whether its length in hours depends on the date: months, years, fixed days of them."""
+        if isinstance(self.value, timedelta):
+            return False
+        absolute = any(getattr(self.value, name) is not None for name in (*_ABSOLUTE, "weekday"))
+        return absolute or bool(self.value.years or self.value.months or self.value.leapdays)
+
+    def round_down(self, current: datetime) -> datetime:
+        """Return the last multiple of this length since 1970, a month taken as 30 days and a year as 365."""
+        microsecond = timedelta(microseconds=1)
+        length = self.value if isinstance(self.value, timedelta) else timedelta(seconds=self._approximate_seconds())
+        epoch = datetime(1970, 1, 1, tzinfo=current.tzinfo)
+        if length < microsecond:
+            return current
+        return current - (current - epoch) % length
+
+    def _approximate_seconds(self) -> float:
+        return sum(float(getattr(self.value, name)) * seconds for name, seconds in _SECONDS.items())
+
+    def encode(self) -> float | dict[str, Any]:
+        """Return the JSON form: seconds of a timedelta, the parts of a relativedelta."""
+        if isinstance(self.value, timedelta):
+            return self.value.total_seconds()
+        parts = {name: getattr(self.value, name) for name in _RELATIVE}
+        encoded: dict[str, Any] = {name: part for name, part in parts.items() if part}
+        encoded |= {name: part for name in _ABSOLUTE if (part := getattr(self.value, name)) is not None}
+        if (weekday := self.value.weekday) is not None:
+            encoded["weekday"] = [weekday.weekday, weekday.n or 1]
+        return encoded

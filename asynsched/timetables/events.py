@@ -1,0 +1,98 @@
+"""A timetable of listed moments.
+
+Source:
+    Airflow's `airflow.timetables.events`.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any
+
+from asynsched.errors import TimetableError
+from asynsched.timetables.base import DagRunInfo, DataInterval, TimeRestriction, Timetable
+
+MAX_EVENTS = 100_000
+
+
+class EventsTimetable(Timetable):
+    """Runs at the given moments: for what is foreseeable, but irregular.
+
+    Args:
+        event_dates: The moments, aware. One that is listed twice runs once.
+        restrict_to_events: Whether a run that somebody triggers takes the most recent moment as its data interval
+            (the first one when none is past), instead of its own.
+        presorted: Accepted because Airflow has it; sorting what is sorted costs nothing.
+        description: A name for the timetable; `N events` by default.
+
+    Raises:
+        TimetableError: A moment is none, or is naive, or there are too many.
+    """
+
+    kind = "events"
+
+    def __init__(
+        self,
+        event_dates: Iterable[datetime],
+        restrict_to_events: bool = False,
+        presorted: bool = False,
+        description: str | None = None,
+    ) -> None:
+        self.event_dates = tuple(sorted({_instant(event) for event in event_dates}))
+        if len(self.event_dates) > MAX_EVENTS:
+            raise TimetableError(
+                f"EventsTimetable has {len(self.event_dates)} event_dates, at most {MAX_EVENTS} may be"
+            )
+        self.restrict_to_events = bool(restrict_to_events)
+        self._description = description
+
+    @property
+    def summary(self) -> str:
+        return f"{len(self.event_dates)} events" if self._description is None else self._description
+
+    @property
+    def description(self) -> str:
+        if self._description is not None:
+            return self._description
+        if not self.event_dates:
+            return "No events"
+        first, last = self.event_dates[0].isoformat(), self.event_dates[-1].isoformat()
+        return f"{len(self.event_dates)} events between {first} and {last}"
+
+    def serialize(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "event_dates": [event.isoformat() for event in self.event_dates],
+            "restrict_to_events": self.restrict_to_events,
+            "description": self._description,
+        }
+
+    def infer_manual_data_interval(self, *, run_after: datetime) -> DataInterval:
+        if not self.restrict_to_events or not self.event_dates:
+            return DataInterval(run_after, run_after)
+        event = self.event_dates[max(0, bisect_right(self.event_dates, run_after) - 1)]
+        return DataInterval(event, event)
+
+    def next_dagrun_info(
+        self, *, last_automated_data_interval: DataInterval | None, restriction: TimeRestriction, now: datetime
+    ) -> DagRunInfo | None:
+        earliest = restriction.earliest
+        if not restriction.catchup:
+            earliest = now if earliest is None else max(now, earliest)
+        index = 0 if earliest is None else bisect_left(self.event_dates, earliest)
+        if last_automated_data_interval is not None:
+            index = max(index, bisect_right(self.event_dates, last_automated_data_interval.end))
+        if index == len(self.event_dates):
+            return None
+        event = self.event_dates[index]
+        if restriction.latest is not None and event > restriction.latest:
+            return None
+        return DagRunInfo(event, DataInterval(event, event), event)
+
+
+def _instant(event: datetime) -> datetime:
+    if not isinstance(event, datetime):
+        raise TimetableError(f"event_dates of EventsTimetable must be datetimes, not {type(event).__name__}: {event!r}")
+    if event.utcoffset() is None:
+        raise TimetableError(f"event_dates of EventsTimetable must be aware; {event.isoformat()} has no time zone")
+    return event.astimezone(UTC)

@@ -1,0 +1,125 @@
+"""Timetables whose runs follow the data intervals that a schedule makes: each run starts when its interval has ended.
+
+Source:
+    Airflow's `airflow.timetables.interval`.
+"""
+
+from abc import abstractmethod
+from datetime import datetime, tzinfo
+from typing import TYPE_CHECKING, Any
+
+from asynsched.timetables.base import DagRunInfo, DataInterval, TimeRestriction, Timetable
+from asynsched.timetables.cron import CronSchedule
+from asynsched.timetables.delta import Delta
+
+if TYPE_CHECKING:
+    from asynsched.timetables.delta import AnyDelta
+
+
+class _DataIntervalTimetable(Timetable):
+    def __init__(self, schedule: CronSchedule | Delta) -> None:
+        self._schedule = schedule
+
+    @property
+    def summary(self) -> str:
+        return str(self._schedule)
+
+    @abstractmethod
+    def _latest_start(self, now: datetime, earliest: datetime | None) -> datetime | None:
+        """Return the start of the newest interval that has ended at `now`: where a DAG without catchup begins."""
+
+    def next_dagrun_info(
+        self, *, last_automated_data_interval: DataInterval | None, restriction: TimeRestriction, now: datetime
+    ) -> DagRunInfo | None:
+        earliest = None if restriction.earliest is None else self._schedule.align_to_next(restriction.earliest)
+        if not restriction.catchup:
+            bounds = [bound for bound in (earliest, self._latest_start(now, earliest)) if bound is not None]
+            earliest = max(bounds, default=None)
+        start = earliest
+        if last_automated_data_interval is not None:
+            start = self._start_after(last_automated_data_interval, earliest)
+        if start is None or (restriction.latest is not None and start > restriction.latest):
+            return None
+        end = self._schedule.next(start)
+        return None if end is None else DagRunInfo(start, DataInterval(start, end), end)
+
+    def _start_after(self, last: DataInterval, earliest: datetime | None) -> datetime | None:
+        # The end of the last interval is no boundary when the schedule has been changed since.
+        aligned = self._schedule.align_to_previous(last.end)
+        start = max((moment for moment in (aligned, earliest) if moment is not None), default=None)
+        # A changed schedule, or a change of the clock, may lead back into the last interval.
+        while start is not None and start <= last.start:
+            start = self._schedule.next(start)
+        return start
+
+
+class CronDataIntervalTimetable(_DataIntervalTimetable):
+    """Data intervals between the moments of a cron expression.
+
+    Args:
+        cron: The expression, or a preset such as `@daily`.
+        timezone: Zone whose wall clock the expression means.
+
+    Raises:
+        TimetableError: The expression or the zone is invalid.
+    """
+
+    kind = "cron_data_interval"
+
+    def __init__(self, cron: str, timezone: str | tzinfo) -> None:
+        self._cron = CronSchedule(cron, timezone)
+        super().__init__(self._cron)
+
+    @property
+    def description(self) -> str:
+        return self._cron.description
+
+    def serialize(self) -> dict[str, Any]:
+        return {"kind": self.kind, "expression": self._cron.expression, "timezone": self._cron.zone_name}
+
+    def infer_manual_data_interval(self, *, run_after: datetime) -> DataInterval:
+        end = self._cron.align_to_previous(run_after) or run_after
+        return DataInterval(self._cron.previous(end) or end, end)
+
+    def _latest_start(self, now: datetime, earliest: datetime | None) -> datetime | None:
+        start = self._cron.previous(now)
+        end = None if start is None else self._cron.next(start)
+        while end is not None and end < now:
+            # Across a change of the clock, `previous` may go too far back.
+            start, end = end, self._cron.next(end)
+        if start is None or end is None or end == now:
+            return start
+        return self._cron.previous(start) or start
+
+
+class DeltaDataIntervalTimetable(_DataIntervalTimetable):
+    """Data intervals of one length, each beginning where the last one ended.
+
+    Args:
+        delta: Length of an interval.
+
+    Raises:
+        TimetableError: The length is not positive.
+    """
+
+    kind = "delta_data_interval"
+
+    def __init__(self, delta: "AnyDelta") -> None:
+        self._delta = Delta(delta, "schedule")
+        super().__init__(self._delta)
+
+    def serialize(self) -> dict[str, Any]:
+        return {"kind": self.kind, "delta": self._delta.encode()}
+
+    def infer_manual_data_interval(self, *, run_after: datetime) -> DataInterval:
+        return DataInterval(self._delta.previous(run_after), run_after)
+
+    def _latest_start(self, now: datetime, earliest: datetime | None) -> datetime:
+        if earliest is None or not self._delta.is_calendar:
+            return self._delta.previous(self._delta.round_down(now))
+        # Months have no common length to round by: the intervals are counted from the first.
+        start = earliest
+        end = self._delta.next(start)
+        while (following := self._delta.next(end)) <= now:
+            start, end = end, following
+        return start

@@ -1,0 +1,58 @@
+"""From a DAG's `schedule` argument to its timetable."""
+
+from datetime import timedelta, tzinfo
+from typing import Any
+
+from asynsched.errors import TimetableError
+from asynsched.timetables.base import Timetable
+from asynsched.timetables.simple import ContinuousTimetable, NullTimetable, OnceTimetable
+
+
+def timetable_from_schedule(schedule: Any, timezone: str | tzinfo) -> Timetable:
+    """Return the timetable that a `schedule` argument stands for.
+
+    Args:
+        schedule: None, `@once`, `@continuous`, a preset such as `@daily`, a cron expression, a timedelta, a
+            relativedelta, or a timetable.
+        timezone: Zone of the DAG, in which a cron expression is read.
+
+    Raises:
+        TimetableError: It stands for none.
+
+    Source:
+        Airflow 3's defaults: a cron string is a CronTriggerTimetable, a delta a DeltaTriggerTimetable.
+    """
+    if schedule is None:
+        return NullTimetable()
+    if isinstance(schedule, Timetable):
+        return _known(schedule)
+    if isinstance(schedule, str):
+        return _from_text(schedule, timezone)
+    if isinstance(schedule, timedelta) or type(schedule).__name__ == "relativedelta":
+        from asynsched.timetables.trigger import DeltaTriggerTimetable
+
+        return DeltaTriggerTimetable(schedule)
+    raise TimetableError(
+        f"schedule must be None, a cron expression, a preset, a timedelta, a relativedelta or a timetable,"
+        f" not {type(schedule).__name__}: {schedule!r:.100}"
+    )
+
+
+def _from_text(schedule: str, timezone: str | tzinfo) -> Timetable:
+    if schedule == "@once":
+        return OnceTimetable()
+    if schedule == "@continuous":
+        return ContinuousTimetable()
+    from asynsched.timetables.trigger import CronTriggerTimetable
+
+    return CronTriggerTimetable(schedule, timezone=timezone)
+
+
+def _known(timetable: Timetable) -> Timetable:
+    # The scheduler runs no code of a DAG file: it can only use a timetable that it can make again itself.
+    if not type(timetable).__module__.startswith("asynsched.timetables."):
+        name = type(timetable).__name__
+        raise TimetableError(
+            f"schedule={name}(…): a timetable class of one's own cannot be used; use one of asynsched.timetables"
+        )
+    return timetable

@@ -1,0 +1,213 @@
+"""Timetables that run at the moments of a schedule, with a data interval of a length of its own (nothing by default).
+
+Source:
+    Airflow's `airflow.timetables.trigger`.
+"""
+
+from abc import abstractmethod
+from datetime import datetime, timedelta, tzinfo
+from typing import TYPE_CHECKING, Any
+
+from asynsched.errors import TimetableError
+from asynsched.timetables.base import DagRunInfo, DataInterval, TimeRestriction, Timetable
+from asynsched.timetables.cron import CronSchedule
+from asynsched.timetables.delta import Delta
+
+if TYPE_CHECKING:
+    from asynsched.timetables.delta import AnyDelta
+
+NO_INTERVAL = timedelta()
+SHORTEST_BUFFER = timedelta(minutes=5)
+MAX_EXPRESSIONS = 1000
+
+
+class _TriggerTimetable(Timetable):
+    def __init__(self, schedule: CronSchedule | Delta, interval: "AnyDelta") -> None:
+        self._schedule = schedule
+        self._interval = Delta(interval, "interval", zero=True)
+
+    @property
+    def summary(self) -> str:
+        return str(self._schedule)
+
+    @abstractmethod
+    def _first_run(self, now: datetime) -> datetime | None:
+        """Return when a DAG without a start date runs first."""
+
+    def infer_manual_data_interval(self, *, run_after: datetime) -> DataInterval:
+        return DataInterval(self._interval.previous(run_after), run_after)
+
+    def next_dagrun_info(
+        self, *, last_automated_data_interval: DataInterval | None, restriction: TimeRestriction, now: datetime
+    ) -> DagRunInfo | None:
+        earliest = restriction.earliest
+        if last_automated_data_interval is not None:
+            following = self._schedule.next(last_automated_data_interval.end)
+        elif earliest is None:
+            following = self._first_run(now)
+        else:
+            following = self._schedule.align_to_next(earliest)
+        if following is None:
+            return None
+        run_after = following if restriction.catchup else max(following, *self._not_before(earliest, now))
+        if restriction.latest is not None and run_after > restriction.latest:
+            return None
+        start = self._interval.previous(run_after)
+        return DagRunInfo(start, DataInterval(start, run_after), run_after)
+
+    def _not_before(self, earliest: datetime | None, now: datetime) -> list[datetime]:
+        """Without catchup: the newest moment that is past, and the first moment of the DAG."""
+        bounds = [self._schedule.align_to_previous(now)]
+        if earliest is not None:
+            bounds.append(self._schedule.align_to_next(earliest))
+        return [bound for bound in bounds if bound is not None]
+
+
+class DeltaTriggerTimetable(_TriggerTimetable):
+    """Runs again and again, `delta` apart.
+
+    Args:
+        delta: Time between two runs.
+        interval: Length of the data interval that ends with each run; nothing by default.
+
+    Raises:
+        TimetableError: A length is not positive.
+    """
+
+    kind = "delta_trigger"
+
+    def __init__(self, delta: "AnyDelta", *, interval: "AnyDelta" = NO_INTERVAL) -> None:
+        self._delta = Delta(delta, "schedule")
+        super().__init__(self._delta, interval)
+
+    def serialize(self) -> dict[str, Any]:
+        return {"kind": self.kind, "delta": self._delta.encode(), "interval": self._interval.encode()}
+
+    def _first_run(self, now: datetime) -> datetime:
+        return now
+
+
+class CronTriggerTimetable(_TriggerTimetable):
+    """Runs at the moments of a cron expression: what a cron string means as `schedule`.
+
+    Args:
+        cron: The expression, or a preset such as `@daily`.
+        timezone: Zone whose wall clock the expression means.
+        interval: Length of the data interval that ends with each run; nothing by default.
+        run_immediately: For a DAG without a start date and without a run, whether the most recent moment runs at
+            once: always (True), when it was at most that long ago (a timedelta), or when it was at most a tenth of
+            the time between two runs ago, or five minutes (False).
+
+    Raises:
+        TimetableError: The expression, the zone or the interval is invalid.
+    """
+
+    kind = "cron_trigger"
+
+    def __init__(
+        self,
+        cron: str,
+        *,
+        timezone: str | tzinfo,
+        interval: "AnyDelta" = NO_INTERVAL,
+        run_immediately: bool | timedelta = False,
+    ) -> None:
+        self._cron = CronSchedule(cron, timezone)
+        self._run_immediately = run_immediately
+        super().__init__(self._cron, interval)
+
+    @property
+    def description(self) -> str:
+        return self._cron.description
+
+    def serialize(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "expression": self._cron.expression,
+            "timezone": self._cron.zone_name,
+            "interval": self._interval.encode(),
+            "run_immediately": _encode_run_immediately(self._run_immediately),
+        }
+
+    def _first_run(self, now: datetime) -> datetime | None:
+        past, coming = self._cron.align_to_previous(now), self._cron.align_to_next(now)
+        if past is None or coming is None:
+            return coming
+        if self._run_immediately is True:
+            return past
+        if isinstance(self._run_immediately, timedelta):
+            buffer = self._run_immediately
+        else:
+            buffer = max((coming - past) / 10, SHORTEST_BUFFER)
+        return past if now - past <= buffer else coming
+
+
+def _encode_run_immediately(value: bool | timedelta) -> bool | float:
+    return value.total_seconds() if isinstance(value, timedelta) else bool(value)
+
+
+class MultipleCronTriggerTimetable(Timetable):
+    """Runs at the moments of several cron expressions, once where they coincide.
+
+    Args:
+        crons: The expressions.
+        timezone: As for CronTriggerTimetable.
+        interval: As for CronTriggerTimetable.
+        run_immediately: As for CronTriggerTimetable.
+
+    Raises:
+        TimetableError: There is no expression, or one is invalid, or the zone or the interval is.
+    """
+
+    kind = "multiple_cron_trigger"
+
+    def __init__(
+        self,
+        *crons: str,
+        timezone: str | tzinfo,
+        interval: "AnyDelta" = NO_INTERVAL,
+        run_immediately: bool | timedelta = False,
+    ) -> None:
+        if not 0 < len(crons) <= MAX_EXPRESSIONS:
+            raise TimetableError(f"a timetable needs 1 to {MAX_EXPRESSIONS} cron expressions, not {len(crons)}")
+        self._timetables = [
+            CronTriggerTimetable(cron, timezone=timezone, interval=interval, run_immediately=run_immediately)
+            for cron in crons
+        ]
+
+    @property
+    def summary(self) -> str:
+        return ", ".join(timetable.summary for timetable in self._timetables)
+
+    @property
+    def description(self) -> str:
+        return ", ".join(timetable.description for timetable in self._timetables)
+
+    def serialize(self) -> dict[str, Any]:
+        each = [timetable.serialize() for timetable in self._timetables]
+        expressions = [fields.pop("expression") for fields in each]
+        return {**each[0], "kind": self.kind, "expressions": expressions}
+
+    def infer_manual_data_interval(self, *, run_after: datetime) -> DataInterval:
+        return self._timetables[0].infer_manual_data_interval(run_after=run_after)
+
+    def next_dagrun_info(
+        self, *, last_automated_data_interval: DataInterval | None, restriction: TimeRestriction, now: datetime
+    ) -> DagRunInfo | None:
+        infos = [
+            timetable.next_dagrun_info(
+                last_automated_data_interval=last_automated_data_interval, restriction=restriction, now=now
+            )
+            for timetable in self._timetables
+        ]
+        found = [info for info in infos if info is not None]
+        if not restriction.catchup:
+            # Of the moments that are past, the newest; the others are what a DAG without catchup leaves out.
+            past = [info for info in found if info.logical_date <= now]
+            if past:
+                return max(past, key=_logical_date)
+        return min(found, key=_logical_date, default=None)
+
+
+def _logical_date(info: DagRunInfo) -> datetime:
+    return info.logical_date

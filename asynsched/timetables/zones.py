@@ -1,0 +1,85 @@
+"""Time zones: by name, and what a wall clock shows at a clock change."""
+
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
+
+from asynsched.errors import TimetableError
+
+MAX_ZONE_LENGTH = 100
+
+
+def zone_named(name: str) -> tzinfo:
+    """Return the zone of an IANA name, or of a fixed offset such as `+02:00`.
+
+    Raises:
+        TimetableError: There is none of that name.
+    """
+    if name.upper() == "UTC":
+        return UTC
+    if name[:1] in ("+", "-"):
+        return _fixed_offset(name)
+    from zoneinfo import ZoneInfo
+
+    try:
+        if len(name) <= MAX_ZONE_LENGTH:
+            return ZoneInfo(name)
+    except (KeyError, ValueError, OSError) as exc:
+        raise TimetableError(_no_zone(name)) from exc
+    raise TimetableError(_no_zone(name[:MAX_ZONE_LENGTH] + "…"))
+
+
+def _no_zone(name: str) -> str:
+    return f"there is no time zone {name!r}; use an IANA name such as 'Europe/Berlin'"
+
+
+def _fixed_offset(name: str) -> tzinfo:
+    try:
+        offset = datetime.strptime(name, "%z").utcoffset()
+        assert offset is not None
+        return timezone(offset)
+    except ValueError as exc:
+        raise TimetableError(f"{name!r} is no offset from UTC; write it as +HH:MM") from exc
+
+
+def zone_name(zone: tzinfo) -> str:
+    """Return the name that `zone_named` reads: the IANA name (of pendulum's and pytz's zones too), or the offset."""
+    for attribute in ("key", "name", "zone"):
+        name = getattr(zone, attribute, None)
+        if isinstance(name, str) and name:
+            return name
+    offset = zone.utcoffset(None)
+    if not offset:
+        return "UTC"
+    sign = "-" if offset < timedelta() else "+"
+    minutes, seconds = divmod(abs(offset) // timedelta(seconds=1), 60)
+    return f"{sign}{minutes // 60:02}:{minutes % 60:02}" + (f":{seconds:02}" if seconds else "")
+
+
+def as_zone(value: str | tzinfo) -> tzinfo:
+    """Return a zone of the standard library for a name, or for a zone of any library.
+
+    Raises:
+        TimetableError: It names no zone, or is none.
+    """
+    if isinstance(value, str):
+        return zone_named(value)
+    if isinstance(value, tzinfo):
+        return zone_named(zone_name(value))
+    raise TimetableError(f"timezone must be a name or a tzinfo, not {type(value).__name__}")
+
+
+def wall_clock(instant: datetime, zone: tzinfo) -> datetime:
+    """Return what a clock on the wall shows at an aware instant: naive, and without a fold."""
+    return instant.astimezone(zone).replace(tzinfo=None, fold=0)
+
+
+def instant_of(wall: datetime, zone: tzinfo) -> datetime:
+    """Return the instant, in UTC, at which a wall clock shows `wall`.
+
+    A time that the clock skips is moved later by the length of the gap; of a time that it shows twice, the second is
+    meant. Both follow from taking the smaller of the two offsets that Python knows for such a time.
+
+    Source:
+        Airflow's `make_aware`.
+    """
+    offsets = [wall.replace(tzinfo=zone, fold=fold).utcoffset() for fold in (0, 1)]
+    return (wall - min(offset for offset in offsets if offset is not None)).replace(tzinfo=UTC)
