@@ -7,6 +7,7 @@ the rest. What a kernel lacks is named by `available`, never passed over in sile
 
 import contextlib
 import os
+import signal
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -118,18 +119,23 @@ def confine(policy: Policy) -> tuple[str, ...]:
     rules = _ruleset(policy) if strength.landlock_abi else None
     apply_limits(limits, max_tasks=limits.max_processes + (0 if strength.own_user else tasks_of_user(os.getuid())))
     if sys.platform == "linux":
-        _forbid(strength, rules)
+        _forbid(strength, rules, policy.scratch)
     return strength.enforced
 
 
-def _forbid(strength: Strength, rules: "landlockpy.Ruleset | None") -> None:
+def _forbid(strength: Strength, rules: "landlockpy.Ruleset | None", scratch: str) -> None:
     """Give up privileges, then ways to use them. The order matters: each step needs what the next one takes."""
     from sandbox import kernel, privileges, seccomp
 
     if strength.own_user:
-        privileges.become_user(privileges.own_uid(os.getpid()), keep_reading=rules is not None)
+        uid = privileges.own_uid(os.getpid())
+        os.chown(scratch, uid, uid)
+        privileges.become_user(uid, keep_reading=rules is not None)
     elif os.geteuid() == 0:
         privileges.give_up_capabilities()
+    # A change of user clears the first and sets the second.
+    kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+    kernel.prctl(kernel.PR_SET_DUMPABLE, 1)
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
     if rules is not None:
         rules.restrict()

@@ -1,0 +1,41 @@
+"""What a process that runs a DAG file sees of the environment: an allow-list, and nothing of the scheduler's."""
+
+import os
+import sys
+from collections.abc import Mapping
+
+from sandbox import kernel
+
+ALWAYS_KEPT = ("LANG", "LC_*", "TZ", "PATH")
+NEVER_KEPT = "ASYNSCHED_"
+
+# A parse has no use for a pool of threads a core, and no room for one.
+_SINGLE_THREADED = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+
+def is_kept(name: str, allowed: tuple[str, ...]) -> bool:
+    """Whether an allow-list names this variable; `PREFIX_*` names many."""
+    if name.startswith(NEVER_KEPT):
+        return False
+    patterns = (*ALWAYS_KEPT, *allowed)
+    return any(name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern for pattern in patterns)
+
+
+def environment_of_parse(environment: Mapping[str, str], allowed: tuple[str, ...], scratch: str) -> dict[str, str]:
+    """Return the environment of a parse whose scratch folder is also its home and its place for temporary files."""
+    kept = {name: value for name, value in environment.items() if is_kept(name, allowed)}
+    return _SINGLE_THREADED | kept | {"HOME": scratch, "TMPDIR": scratch}
+
+
+def forget_environment(allowed: tuple[str, ...]) -> None:
+    """Drop every other variable, also from the memory in which this process was given it.
+
+    A fork has all of this process's memory: a variable that is only unset could still be read there.
+    """
+    dropped = {name for name in os.environb if not is_kept(os.fsdecode(name), allowed)}
+    places = kernel.environment_addresses() if sys.platform == "linux" else []
+    places = [(address, text) for address, text in places if text.partition(b"=")[0] in dropped]
+    for name in dropped:
+        del os.environb[name]
+    for address, text in places:
+        kernel.overwrite(address, len(text))

@@ -1,0 +1,173 @@
+"""The process in which a DAG file runs: confines itself, imports the file, and sends what it found.
+
+It is forked by `sandbox.supervise`, which believes nothing that is sent and ends what does not end.
+"""
+
+import contextlib
+import faulthandler
+import os
+import signal
+import sys
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn, TextIO
+
+import msgspec
+
+from asynsched.authoring.timezone import set_default_timezone
+from asynsched.errors import DagError
+from asynsched.serialization.schema import FileError, ParsedDag, SourceFile
+from sandbox.confine import ConfinementError, Policy, confine
+from sandbox.environment import environment_of_parse
+from sandbox.explain import MAX_MESSAGE, explain
+from sandbox.limits import ParseLimits
+from sandbox.local_imports import LocalImports
+from sandbox.messages import Channel, Confined, Found, Imported, Refused, Sourced
+from sandbox.readable import linked_paths
+from sandbox.sources import SourceRecorder
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+MAX_WARNINGS = 100
+STACK_SIGNAL = signal.SIGUSR1
+"""Asks for the stack of user code, to say where it hangs."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParseRequest:
+    """Which file to parse, and how."""
+
+    path: str
+    """Relative to the DAG folder, with forward slashes."""
+    dags_folder: Path
+    """Absolute."""
+    scratch: Path
+    """An empty folder of this parse's own."""
+    limits: ParseLimits
+
+
+def run_dag_file(request: ParseRequest, channel_fd: int, output_fd: int) -> NoReturn:
+    """Run the file in this process, which was forked for it, and never return.
+
+    Args:
+        request: The file.
+        channel_fd: Where messages go.
+        output_fd: Where user code's standard output and error go.
+    """
+    channel = Channel(channel_fd)
+    try:
+        _enter(request, channel_fd, output_fd)
+        enforced = _confine(request)
+    except (ConfinementError, OSError, DagError) as exc:
+        channel.send(Refused(f"{type(exc).__name__}: {exc}"))
+        os._exit(1)
+    channel.send(Confined(enforced))
+    found = _Finding(request, channel).find()
+    _flush()
+    channel.send(found)
+    os._exit(0)
+
+
+def _enter(request: ParseRequest, channel_fd: int, output_fd: int) -> None:
+    """Leave everything of the watching process behind: its session, descriptors, environment, signals, folder."""
+    os.setsid()
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.dup2(output_fd, 1)
+    os.dup2(output_fd, 2)
+    os.closerange(3, channel_fd)
+    os.closerange(channel_fd + 1, os.sysconf("SC_OPEN_MAX"))
+    sys.stdout = sys.__stdout__ = _text_stream(1)  # type: ignore[misc]
+    sys.stderr = sys.__stderr__ = _text_stream(2)  # type: ignore[misc]
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    faulthandler.enable(channel_fd)
+    faulthandler.register(STACK_SIGNAL, channel_fd, all_threads=False)
+    environment = environment_of_parse(os.environ, request.limits.environment, str(request.scratch))
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(request.scratch)
+    sys.argv = [f"{request.dags_folder}/{request.path}"]
+    set_default_timezone(request.limits.default_timezone)
+
+
+def _confine(request: ParseRequest) -> tuple[str, ...]:
+    folder = str(request.dags_folder)
+    linked = tuple(linked_paths(folder, request.path))
+    return confine(Policy(request.limits, folder, str(request.scratch), linked))
+
+
+class _Finding:
+    """One import, and what came of it."""
+
+    def __init__(self, request: ParseRequest, channel: Channel) -> None:
+        self._request = request
+        self._channel = channel
+        self._folder = str(request.dags_folder)
+        self._sources: list[SourceFile] = []
+        self._warnings: list[FileError] = []
+
+    def find(self) -> Found:
+        """Import the file, and return its DAGs and errors; a process that user code forked ends here."""
+        owner = os.getpid()
+        try:
+            module = self._import()
+            self._channel.send(Imported())
+            dags, errors = self._dags_of(module)
+        except BaseException as exc:  # noqa: BLE001 - user code may raise anything
+            dags, errors = (), (explain(exc, self._request.path, self._folder),)
+        if os.getpid() != owner:
+            os._exit(0)
+        return Found(dags, errors, tuple(self._warnings))
+
+    def _import(self) -> "ModuleType":
+        warnings.simplefilter("default")
+        warnings.showwarning = self._note_warning  # type: ignore[assignment]
+        local = LocalImports(
+            self._request.dags_folder, SourceRecorder(self._request.dags_folder, self._note_source).note
+        )
+        local.install(local.archive_name(self._request.path))
+        return local.load_dag_file(self._request.path)
+
+    def _note_source(self, source: SourceFile) -> None:
+        self._sources.append(source)
+        self._channel.send(Sourced(source))
+
+    def _note_warning(self, message: Warning, category: type[Warning], filename: str, lineno: int, *_: object) -> None:
+        if filename.startswith(f"{self._folder}/") and len(self._warnings) < MAX_WARNINGS:
+            where = filename.removeprefix(f"{self._folder}/")
+            line = lineno if where == self._request.path else None
+            self._warnings.append(
+                FileError("warning", f"{where}:{lineno}: {category.__name__}: {message}"[:MAX_MESSAGE], line=line)
+            )
+
+    def _dags_of(self, module: "ModuleType") -> tuple[tuple[ParsedDag, ...], tuple[FileError, ...]]:
+        """Return the DAGs that can be written, and an error for each that cannot."""
+        from asynsched.authoring.dag import collect_dags
+        from asynsched.serialization.encode import serialize_dag
+        from asynsched.serialization.version import version_hash
+
+        dags: list[ParsedDag] = []
+        errors: list[FileError] = []
+        for dag in collect_dags(module):
+            try:
+                serialized = serialize_dag(dag)
+                dags.append(ParsedDag(serialized, version_hash(serialized, tuple(self._sources))))
+            except DagError as exc:
+                error = explain(exc, self._request.path, self._folder)
+                errors.append(msgspec.structs.replace(error, dag_id=dag.dag_id))
+        return tuple(dags), tuple(errors)
+
+
+def _text_stream(descriptor: int) -> TextIO:
+    return open(descriptor, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        # User code may have put anything there.
+        with contextlib.suppress(Exception):
+            stream.flush()

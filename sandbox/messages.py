@@ -1,0 +1,121 @@
+"""What the process that runs a DAG file tells the one that watches it: lines of JSON on a pipe of their own.
+
+    confined ─▶ (sourced)* ─▶ imported ─▶ (sourced)* ─▶ found
+
+The writer shares its process with user code, so a reader believes nothing: every line is decoded against these structs,
+and a line that is none of them is kept as text. That is where Python's own crash report ends up.
+"""
+
+import hashlib
+import os
+from pathlib import PurePosixPath
+
+import msgspec
+from msgspec import Struct
+
+from asynsched.serialization.schema import FileError, ParsedDag, SourceFile
+
+
+class Confined(Struct, frozen=True, tag="confined"):
+    """User code is about to run, under this confinement."""
+
+    enforced: tuple[str, ...]
+
+
+class Refused(Struct, frozen=True, tag="refused"):
+    """The process could not be confined as required, and ran nothing."""
+
+    reason: str
+
+
+class Sourced(Struct, frozen=True, tag="sourced"):
+    """A local source is about to be compiled."""
+
+    source: SourceFile
+
+
+class Imported(Struct, frozen=True, tag="imported"):
+    """The DAG file's import is over."""
+
+
+class Found(Struct, frozen=True, tag="found"):
+    """What the file holds."""
+
+    dags: tuple[ParsedDag, ...] = ()
+    errors: tuple[FileError, ...] = ()
+    warnings: tuple[FileError, ...] = ()
+
+
+Message = Confined | Refused | Sourced | Imported | Found
+
+
+class Channel:
+    """The writing end, for the process that made it: a child that user code forks writes nothing."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self._owner = os.getpid()
+
+    def send(self, message: Message) -> None:
+        """Write one message. Raises OSError when user code has closed the pipe."""
+        if os.getpid() != self._owner:
+            return
+        rest = memoryview(msgspec.json.encode(message) + b"\n")
+        while rest:
+            rest = rest[os.write(self.descriptor, rest) :]
+
+
+class Transcript:
+    """Everything that was read: the latest message of each kind, the sources, and the lines that are no message."""
+
+    def __init__(self) -> None:
+        self.confined: Confined | None = None
+        self.refused: Refused | None = None
+        self.imported = False
+        self.found: Found | None = None
+        self.sources: dict[tuple[str, str], SourceFile] = {}
+        self.size = 0
+        self._buffer = bytearray()
+        self._text: list[str] = []
+        self._decoder = msgspec.json.Decoder(Message)
+
+    def feed(self, data: bytes) -> None:
+        """Take bytes as they arrive."""
+        self.size += len(data)
+        *lines, rest = data.split(b"\n")
+        if lines:
+            lines[0] = bytes(self._buffer) + lines[0]
+            self._buffer.clear()
+        for line in lines:
+            self._take(line)
+        self._buffer += rest
+
+    @property
+    def text(self) -> str:
+        """The lines that are no message: a crash report of Python's, or garbage."""
+        return "\n".join([*self._text, self._buffer.decode("utf-8", "replace")])
+
+    def _take(self, line: bytes) -> None:
+        try:
+            message = self._decoder.decode(line)
+        except msgspec.DecodeError:
+            self._text.append(line[:1000].decode("utf-8", "replace"))
+            return
+        match message:
+            case Confined():
+                self.confined = message
+            case Refused():
+                self.refused = message
+            case Imported():
+                self.imported = True
+            case Found():
+                self.found = message
+            case Sourced(source=source) if _is_honest(source):
+                self.sources[source.path, source.module] = source
+
+
+def _is_honest(source: SourceFile) -> bool:
+    """Whether a source is what it says, and its path stays in the DAG folder."""
+    path = PurePosixPath(source.path)
+    digest = hashlib.sha256(source.text.encode("utf-8", "surrogatepass")).hexdigest()
+    return not path.is_absolute() and ".." not in path.parts and digest == source.content_hash

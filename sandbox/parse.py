@@ -1,0 +1,101 @@
+"""`python -P -m sandbox.parse FILE`: parses one DAG file in confinement, prints its ParseReport as one JSON document.
+
+Exit codes: 0 when the report has no errors, 1 when it has some, 2 for wrong usage.
+
+The process that this starts in is trusted and small; it never imports the file, but forks the process that does.
+"""
+
+import argparse
+import contextlib
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn
+
+from asynsched.serialization.schema import ParseReport
+from sandbox.environment import forget_environment
+from sandbox.importing import ParseRequest
+from sandbox.limits import ParseLimits, decode_limits
+from sandbox.local_imports import ARCHIVE_SUFFIX
+from sandbox.supervise import become_guardian, encode, parse_file
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Parse the file that the arguments name, print the report, and return the exit code."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    try:
+        limits = decode_limits(options.limits) if options.limits else _limits_by_hand()
+    except ValueError as exc:
+        parser.error(str(exc))
+    dags_folder, path = locate(options.file, options.dags_folder)
+    become_guardian()
+    forget_environment(limits.environment)
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, _exit_by_signal)
+    with scratch_folder(Path(options.scratch or tempfile.gettempdir())) as scratch:
+        report = parse_file(ParseRequest(path, dags_folder, scratch, limits))
+    return _print(report)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("python -P -m sandbox.parse", description="Parse one DAG file in confinement.")
+    parser.add_argument("file", help="a DAG file, archive.zip/dag_file.py, or archive.zip")
+    parser.add_argument("--dags-folder", help="the DAG folder; by default the file's own folder")
+    parser.add_argument(
+        "--scratch", help="an existing folder, for the parse's temporary files; by default the system's"
+    )
+    parser.add_argument("--limits", help="JSON object of limits; what it leaves out has its default")
+    return parser
+
+
+def _limits_by_hand() -> ParseLimits:
+    return ParseLimits(hidden=(str(Path(os.environ.get("ASYNSCHED_HOME", ".asynsched")).absolute()),))
+
+
+def locate(file: str, dags_folder: str | None) -> tuple[Path, str]:
+    """Return the DAG folder and the file's path in it; without a DAG folder around it, the file's own folder is it."""
+    path = Path(os.path.abspath(file))  # noqa: PTH100 - `..` goes, symbolic links stay
+    if dags_folder is not None:
+        folder = Path(os.path.abspath(dags_folder))  # noqa: PTH100 - as above
+        if path.is_relative_to(folder) and path != folder:
+            return folder, path.relative_to(folder).as_posix()
+    for above in reversed(path.parents):
+        if above.name.endswith(ARCHIVE_SUFFIX) and not above.is_dir():
+            return above.parent, path.relative_to(above.parent).as_posix()
+    return path.parent, path.name
+
+
+@contextlib.contextmanager
+def scratch_folder(base: Path) -> Iterator[Path]:
+    """Make a folder below `base` for one parse, and remove it with all that is in it."""
+    folder = base.resolve() / f"parse-{os.urandom(8).hex()}"
+    folder.mkdir(mode=0o700)
+    try:
+        yield folder
+    finally:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+        if folder.exists():
+            import shutil
+
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _exit_by_signal(number: int, _frame: object) -> NoReturn:
+    """Leave through every `finally`, so that no process and no file of the parse is left."""
+    signal.signal(number, signal.SIG_IGN)
+    sys.exit(128 + number)
+
+
+def _print(report: ParseReport) -> int:
+    sys.stdout.buffer.write(encode(report))
+    sys.stdout.buffer.flush()
+    return 1 if report.errors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

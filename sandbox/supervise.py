@@ -1,0 +1,212 @@
+"""Watches one parse from outside: its time, its memory, its output, its end, and that nothing of it is left.
+
+The watching process has loaded all that a parse needs, and forks: the process that runs the DAG file starts warm. It
+may watch one parse, as `python -m sandbox.parse` does, or one after the other.
+"""
+
+import contextlib
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Iterator
+
+import msgspec
+
+from asynsched.serialization.schema import SCHEMA_VERSION, ParseReport
+from sandbox import kernel, tree
+from sandbox.importing import STACK_SIGNAL, ParseRequest, run_dag_file
+from sandbox.messages import Transcript
+from sandbox.outcome import End, Stopped, failures
+
+_LOOK_SECONDS = 0.1
+_STACK_SECONDS = 0.3
+_CHUNK = 1 << 16
+_PIPE_CHUNKS = 32
+"""More than a pipe holds, in chunks."""
+
+
+def become_guardian() -> None:
+    """Make this process fit to watch parses: descendants come to it, none can look into it, it goes with its parent."""
+    if sys.platform != "linux":
+        return
+    kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
+    kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGTERM)
+    kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
+
+
+def parse_file(request: ParseRequest) -> ParseReport:
+    """Parse a file in a process of its own, and report; every way in which that fails is an error in the report.
+
+    When this returns, or is interrupted by an exception, no process of the parse is left.
+    """
+    started_at = time.monotonic()
+    watched = _Watched(request)
+    try:
+        stopped = watched.watch()
+    finally:
+        left_over = not watched.end()
+    end = End(watched.transcript, watched.status, stopped, left_over)
+    return _report(request, end, watched.output, time.monotonic() - started_at)
+
+
+def _report(request: ParseRequest, end: End, output: str, duration: float) -> ParseReport:
+    errors = failures(end, request.path, str(request.dags_folder), request.limits)
+    found = None if errors else end.transcript.found
+    confined = end.transcript.confined
+    return ParseReport(
+        schema_version=SCHEMA_VERSION,
+        path=request.path,
+        dags=found.dags if found else (),
+        errors=found.errors if found else errors,
+        warnings=found.warnings if found else (),
+        sources=tuple(end.transcript.sources.values()),
+        output=output,
+        confinement=confined.enforced if confined else (),
+        duration=round(duration, 6),
+    )
+
+
+class _Watched:
+    """A forked process that runs a DAG file, and the ends of its pipes."""
+
+    def __init__(self, request: ParseRequest) -> None:
+        self.transcript = Transcript()
+        self.status: int | None = None
+        self._limits = request.limits
+        self._output = bytearray()
+        self._started_at = time.monotonic()
+        self._import_began_at: float | None = None
+        self._look_at = self._started_at + _LOOK_SECONDS
+        self._channel, channel_end = os.pipe()
+        self._output_pipe, output_end = os.pipe()
+        sys.stdout.flush()
+        self._pid = os.fork()
+        if self._pid == 0:
+            run_dag_file(request, channel_end, output_end)
+        os.close(channel_end)
+        os.close(output_end)
+        os.set_blocking(self._channel, False)
+        os.set_blocking(self._output_pipe, False)
+
+    @property
+    def output(self) -> str:
+        """What user code wrote to its standard output and error, as far as it is kept."""
+        return self._output.decode("utf-8", "replace")
+
+    def watch(self) -> Stopped | None:
+        """Wait for the process to end; return why it must be stopped if it does not."""
+        poll = select.poll()
+        poll.register(self._channel, select.POLLIN)
+        poll.register(self._output_pipe, select.POLLIN)
+        with self._exit_event(poll):
+            while not self._has_ended():
+                stopped = self._overstepped()
+                if stopped is not None:
+                    self._ask_for_stack(stopped)
+                    return stopped
+                for descriptor, _ in poll.poll(1000 * min(_LOOK_SECONDS, self._seconds_left())):
+                    if not self._read(descriptor):
+                        poll.unregister(descriptor)
+        self._drain()
+        return Stopped.RESULT_TOO_LARGE if self._is_too_large() else None
+
+    @contextlib.contextmanager
+    def _exit_event(self, poll: select.poll) -> Iterator[None]:
+        """Have the process's end wake `poll`, where the system can; elsewhere it is looked for from time to time."""
+        if not hasattr(os, "pidfd_open"):
+            yield
+            return
+        descriptor = os.pidfd_open(self._pid)
+        poll.register(descriptor, select.POLLIN)
+        try:
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _has_ended(self) -> bool:
+        pid, status = os.waitpid(self._pid, os.WNOHANG)
+        if pid:
+            self.status = status
+        return bool(pid)
+
+    def _overstepped(self) -> Stopped | None:
+        """Return which limit the parse is over, if any."""
+        now = time.monotonic()
+        if self._is_too_large():
+            return Stopped.RESULT_TOO_LARGE
+        if now >= self._started_at + self._limits.timeout:
+            return Stopped.TIMEOUT
+        if self._is_importing() and now >= self._import_deadline():
+            return Stopped.IMPORT_TIMEOUT
+        if now < self._look_at:
+            return None
+        self._look_at = now + _LOOK_SECONDS
+        return Stopped.MEMORY if tree.memory_of(tree.descendants()) > self._limits.memory_bytes else None
+
+    def _is_too_large(self) -> bool:
+        return self.transcript.size > self._limits.result_bytes
+
+    def _is_importing(self) -> bool:
+        if self._import_began_at is None and self.transcript.confined is not None:
+            self._import_began_at = time.monotonic()
+        return self._import_began_at is not None and not self.transcript.imported
+
+    def _import_deadline(self) -> float:
+        return (self._import_began_at or self._started_at) + self._limits.import_timeout
+
+    def _seconds_left(self) -> float:
+        deadline = self._started_at + self._limits.timeout
+        if self._is_importing():
+            deadline = min(deadline, self._import_deadline())
+        return max(0.0, deadline - time.monotonic())
+
+    def _read(self, descriptor: int) -> bool:
+        """Take what a pipe has. Return False when nothing more will come from this descriptor."""
+        if descriptor not in (self._channel, self._output_pipe):
+            return False
+        try:
+            data = os.read(descriptor, _CHUNK)
+        except BlockingIOError:
+            return True
+        if descriptor == self._channel:
+            self.transcript.feed(data)
+        else:
+            self._output += data[: max(0, self._limits.output_bytes - len(self._output))]
+        return bool(data)
+
+    def _drain(self) -> None:
+        """Take what a dead process left in its pipes; not what a living child of it goes on to write."""
+        for descriptor in (self._channel, self._output_pipe):
+            poll = select.poll()
+            poll.register(descriptor, select.POLLIN)
+            for _ in range(_PIPE_CHUNKS):
+                if not poll.poll(0) or not self._read(descriptor):
+                    break
+
+    def _ask_for_stack(self, stopped: Stopped) -> None:
+        """Have a hanging process say where it hangs, before it is killed."""
+        if stopped not in (Stopped.TIMEOUT, Stopped.IMPORT_TIMEOUT):
+            return
+        poll = select.poll()
+        poll.register(self._channel, select.POLLIN)
+        with contextlib.suppress(OSError):
+            os.kill(self._pid, STACK_SIGNAL)
+            deadline = time.monotonic() + _STACK_SECONDS
+            while "File" not in self.transcript.text and (left := deadline - time.monotonic()) > 0:
+                if poll.poll(1000 * left) and not self._read(self._channel):
+                    break
+            self._drain()
+
+    def end(self) -> bool:
+        """Kill what is left of the parse, and return whether that worked."""
+        ended = tree.kill_all(self._pid)
+        os.close(self._channel)
+        os.close(self._output_pipe)
+        return ended
+
+
+def encode(report: ParseReport) -> bytes:
+    """Return the report as one line of JSON."""
+    return msgspec.json.encode(report) + b"\n"
