@@ -75,7 +75,7 @@ class DAG(DagArguments):
             from asynsched.timetables import timetable_from_schedule
 
             try:
-                self._timetable = timetable_from_schedule(self.schedule, self.timezone, self.start_date)
+                self._timetable = timetable_from_schedule(self.schedule, self.timezone)
             except DagError as exc:
                 raise type(exc)(f"{self._who}: {exc}") from exc
         return self._timetable
