@@ -20,11 +20,20 @@ class FileChanged:
     """A DAG file, or a file that one may have imported, was made, edited or removed.
 
     `path` is relative to the DAG folder, with forward slashes. `forced` parses it even if its content is known.
+    `is_ignored`: an ignore file names it, so it is no DAG file, but one may import it. `at_start`: it was there when
+    the scheduler started, and waits behind what has changed since.
     """
 
     path: str
     removed: bool = False
     forced: bool = False
+    is_ignored: bool = False
+    at_start: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FolderScanned:
+    """The whole DAG folder was walked; every change that the walk found was sent before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +145,7 @@ class Channels:
     have no bound of their own, because granted launches, and so also their ends, are bounded by the parallelism.
     """
 
-    file_changes: Channel[FileChanged] = field(default_factory=lambda: Channel(10_000))
+    file_changes: Channel[FileChanged | FolderScanned] = field(default_factory=lambda: Channel(10_000))
     """watcher, command line -> parse dispatcher"""
     dag_changes: Channel[DagChanged | RunEnded] = field(default_factory=lambda: Channel(10_000))
     """parse dispatcher, command line, evaluator -> dagrun creator"""

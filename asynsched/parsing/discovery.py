@@ -1,0 +1,203 @@
+"""What is in the DAG folder: its Python files and archives, the folders to watch, where symbolic links lead.
+
+A walk reads names and metadata only. It leaves out the scheduler's home, whatever begins with a dot, `__pycache__`,
+`node_modules` and virtual environments. Each real folder is visited once, by its own path before a link's: so links
+to folders are followed, and loops are cut. Ignored files are found too, because a DAG file may import them.
+"""
+
+import os
+import stat
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from asynsched.parsing.ignore_rules import IGNORE_FILES, IgnoreRules, read_patterns
+
+SUFFIXES = (".py", ".zip")
+NEVER_ENTERED = frozenset({"__pycache__", "node_modules"})
+VIRTUAL_ENVIRONMENT = "pyvenv.cfg"
+MAX_IGNORE_FILE_BYTES = 1024**2
+ROOT = ""
+"""The relative path of the DAG folder itself."""
+
+
+class FolderId(NamedTuple):
+    """Which folder it is, by whatever path it is reached."""
+
+    device: int
+    inode: int
+
+
+class FoundFile(NamedTuple):
+    """A Python file or archive. Two that are equal have the same content, as far as metadata can tell."""
+
+    modified_ns: int
+    size: int
+    inode: int
+    is_ignored: bool
+
+
+@dataclass
+class Snapshot:
+    """The DAG folder as one walk found it. Paths are relative to it, with forward slashes."""
+
+    files: dict[str, FoundFile] = field(default_factory=dict)
+    folders: dict[FolderId, str] = field(default_factory=dict)
+    ignored_folders: set[str] = field(default_factory=set)
+    rules: dict[str, IgnoreRules] = field(default_factory=dict)
+    """Of each folder."""
+    outside: dict[FolderId, str] = field(default_factory=dict)
+    """Absolute paths of folders elsewhere: they hold what a link leads to, or a link on the DAG folder's own path."""
+    links: dict[tuple[FolderId, str], set[str]] = field(default_factory=dict)
+    """What a name in a real folder is known as through symbolic links; ROOT: a change there needs a new walk."""
+    problems: list[str] = field(default_factory=list)
+    """What a user should know: unreadable folders, lines of ignore files that are no patterns."""
+
+    def is_ignored(self, path: str) -> bool:
+        """Whether the ignore files name a file, or a folder that it is in."""
+        folder = path.rpartition("/")[0]
+        return folder in self.ignored_folders or self.rules.get(folder, IgnoreRules()).ignores(path)
+
+
+def is_candidate(name: str) -> bool:
+    """Whether a file of this name could be a DAG file, or a module that one imports."""
+    return name.endswith(SUFFIXES) and not name.startswith(".")
+
+
+def join(folder: str, name: str) -> str:
+    """Return the relative path of `name` in a relative folder."""
+    return f"{folder}/{name}" if folder else name
+
+
+def scan(root: Path, home: Path) -> Snapshot:
+    """Walk the DAG folder. Blocking: takes about 5 µs a file.
+
+    Args:
+        root: The DAG folder, absolute.
+        home: The scheduler's home, which is not entered.
+
+    Raises:
+        OSError: The DAG folder itself is missing, no folder, or cannot be read.
+    """
+    return _Walk(root, home).run()
+
+
+class _Walk:
+    def __init__(self, root: Path, home: Path) -> None:
+        self._root = str(root)
+        self._home = _folder_id(str(home))
+        self._snapshot = Snapshot()
+        self._pending: deque[tuple[str, IgnoreRules, bool]] = deque([(ROOT, IgnoreRules(), False)])
+        self._linked: deque[tuple[str, IgnoreRules, bool]] = deque()
+
+    def run(self) -> Snapshot:
+        os.scandir(self._root).close()
+        self._note_links_on_the_way()
+        while self._pending or self._linked:
+            folder, rules, is_ignored = (self._pending or self._linked).popleft()
+            try:
+                self._visit(folder, rules, is_ignored=is_ignored)
+            except (FileNotFoundError, NotADirectoryError):
+                continue  # gone since its parent was read
+            except OSError as exc:
+                self._snapshot.problems.append(f"{folder or self._root}: the folder cannot be read: {exc.strerror}")
+        return self._snapshot
+
+    def _note_links_on_the_way(self) -> None:
+        """Have the links on the DAG folder's own path watched: deployments swap such links."""
+        for path in (Path(self._root), *Path(self._root).parents):
+            if path.is_symlink():
+                self._note_link(str(path.parent), path.name, ROOT)
+
+    def _note_link(self, folder: str, name: str, known_as: str) -> None:
+        identity = _folder_id(folder)
+        if identity is not None:
+            self._snapshot.outside.setdefault(identity, folder)
+            self._snapshot.links.setdefault((identity, name), set()).add(known_as)
+
+    def _absolute(self, relative: str) -> str:
+        return f"{self._root}/{relative}" if relative else self._root
+
+    def _visit(self, folder: str, rules: IgnoreRules, *, is_ignored: bool) -> None:
+        path = self._absolute(folder)
+        identity = _folder_id(path)
+        if identity is None or identity in self._snapshot.folders or identity == self._home:
+            return
+        with os.scandir(path) as listing:
+            entries = {entry.name: entry for entry in listing}
+        if VIRTUAL_ENVIRONMENT in entries:
+            return
+        rules = self._read_ignore_files(folder, rules, entries)
+        self._snapshot.folders[identity] = folder
+        self._snapshot.rules[folder] = rules
+        if is_ignored:
+            self._snapshot.ignored_folders.add(folder)
+        for name in sorted(entries):
+            self._see(join(folder, name), entries[name], rules, is_ignored=is_ignored)
+
+    def _read_ignore_files(self, folder: str, rules: IgnoreRules, names: Iterable[str]) -> IgnoreRules:
+        for name in IGNORE_FILES:
+            if name not in names:
+                continue
+            relative = join(folder, name)
+            try:
+                text = _read_text(self._absolute(relative))
+            except OSError as exc:
+                self._snapshot.problems.append(f"{relative}: the ignore file cannot be read: {exc.strerror}")
+                continue
+            patterns = read_patterns(relative, text)
+            self._snapshot.problems += patterns.problems
+            rules = rules.below(folder, patterns.spec)
+        return rules
+
+    def _see(self, path: str, entry: os.DirEntry[str], rules: IgnoreRules, *, is_ignored: bool) -> None:
+        if entry.name.startswith(".") or entry.name in NEVER_ENTERED:
+            return
+        is_link = entry.is_symlink()
+        try:
+            is_folder = entry.is_dir()
+        except OSError:
+            is_folder = False
+        is_file = not is_folder and is_candidate(entry.name)
+        if is_link:
+            self._note_link(*os.path.split(os.path.realpath(entry.path)), path if is_file else ROOT)
+        if is_folder:
+            below = is_ignored or rules.ignores(path, is_folder=True)
+            (self._linked if is_link else self._pending).append((path, rules, below))
+        elif is_file:
+            found = _found(entry, is_ignored=is_ignored or rules.ignores(path))
+            if found is not None:
+                self._snapshot.files[path] = found
+
+
+def look(path: Path, *, is_ignored: bool) -> FoundFile | None:
+    """Return what metadata tell of the file at an absolute path; None if there is none. A broken link is a file."""
+    return _found(path, is_ignored=is_ignored)
+
+
+def _found(file: Path | os.DirEntry[str], *, is_ignored: bool) -> FoundFile | None:
+    try:
+        status = file.stat()
+    except OSError:
+        try:
+            status = file.stat(follow_symlinks=False)
+        except OSError:
+            return None
+    if stat.S_ISDIR(status.st_mode):
+        return None
+    return FoundFile(status.st_mtime_ns, status.st_size, status.st_ino, is_ignored)
+
+
+def _folder_id(path: str) -> FolderId | None:
+    try:
+        status = Path(path).stat()
+    except OSError:
+        return None
+    return FolderId(status.st_dev, status.st_ino)
+
+
+def _read_text(path: str) -> str:
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        return file.read(MAX_IGNORE_FILE_BYTES).decode("utf-8", "replace")

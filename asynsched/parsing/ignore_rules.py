@@ -1,0 +1,67 @@
+"""Ignore files: which files of the DAG folder are not to be parsed.
+
+`.airflowignore` and `.asynschedignore` have the same syntax: glob patterns, as in `.gitignore`. They hold for their
+own folder and what is below; a later pattern, and a deeper file, has the last word. What is in an ignored folder is
+ignored too.
+
+Source:
+    Airflow "core.dag_ignore_file_syntax", its default `glob`.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pathspec import GitIgnoreSpec
+
+IGNORE_FILES = (".airflowignore", ".asynschedignore")
+"""In the order of reading: where both are in a folder, the second one has the last word."""
+
+_COMMENT = re.compile(r"(^|\s+)#.*")
+
+
+class Patterns(NamedTuple):
+    """The patterns of one folder, and which lines are none."""
+
+    spec: GitIgnoreSpec
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class IgnoreRules:
+    """The patterns that hold in a folder: its own, and those of the folders above it, the deepest last."""
+
+    levels: tuple[tuple[str, GitIgnoreSpec], ...] = ()
+
+    def below(self, folder: str, spec: GitIgnoreSpec) -> "IgnoreRules":
+        """Return the rules of `folder` (relative to the DAG folder, empty for itself) that has this file."""
+        return IgnoreRules((*self.levels, (f"{folder}/" if folder else "", spec)))
+
+    def ignores(self, path: str, *, is_folder: bool = False) -> bool:
+        """Whether the patterns name this path, relative to the DAG folder."""
+        for prefix, spec in reversed(self.levels):
+            inside = path[len(prefix) :] + ("/" if is_folder else "")
+            verdict = spec.check_file(inside).include
+            if verdict is not None:
+                return verdict
+        return False
+
+
+def read_patterns(name: str, text: str) -> Patterns:
+    """Return the patterns in an ignore file's text; a line that is no pattern is named, and skipped.
+
+    Args:
+        name: The file, as it is shown to users.
+        text: Its content.
+    """
+    lines: list[str] = []
+    problems: list[str] = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        pattern = _COMMENT.sub("", line)
+        try:
+            GitIgnoreSpec.from_lines([pattern])
+        except ValueError:
+            problems.append(f"{name}, line {number}: {line.strip()!r} is no glob pattern; the line is skipped")
+        else:
+            lines.append(pattern)
+    return Patterns(GitIgnoreSpec.from_lines(lines), tuple(problems))

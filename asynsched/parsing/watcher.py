@@ -1,0 +1,224 @@
+"""The watcher: says which files of the DAG folder have changed, by events of the kernel where there are any.
+
+    start ──▶ walk ──▶ watch the folders found ──▶ walk again (what happened in between)
+                                  │
+              events ──▶ touched files; a changed folder, link or ignore file ──▶ walk ──▶ watch anew
+              reconcile_interval ──▶ walk; finds what no event told of ──▶ polling
+    polling: a walk each poll_interval
+
+A walk compares the folder with the one before, so nothing is lost by a new watch, by a full queue, or while the folder
+is away. Walks and looks at files are done by threads.
+"""
+
+import os
+import socket
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+import anyio
+import anyio.to_thread
+import structlog
+from anyio.abc import TaskGroup, TaskStatus
+
+from asynsched.channels import Channels, FileChanged, FolderScanned
+from asynsched.clock import Clock
+from asynsched.errors import SettingsError
+from asynsched.parsing.discovery import FolderId, Snapshot, scan
+from asynsched.parsing.file_events import FileEvents
+from asynsched.parsing.file_system import has_events
+from asynsched.parsing.scan_order import changes_between, in_order
+from asynsched.parsing.touched import Touched, interpret, watched_folders
+from asynsched.service import Service
+from asynsched.settings import Settings
+
+log = structlog.get_logger(__name__)
+
+EVENT_GRACE = timedelta(seconds=1)
+"""How late an event may be before it counts as one that never comes."""
+MOST_FAILURES = 3
+"""How often in a row a watch may fail before the folder is polled."""
+
+
+class Watcher(Service):
+    """Sends a FileChanged for each change in the DAG folder, and a FolderScanned after each full scan."""
+
+    name = "watcher"
+
+    def __init__(self, settings: Settings, channels: Channels, clock: Clock) -> None:
+        super().__init__(clock)
+        self._settings = settings.watch
+        self._root = settings.dags_path
+        self._home = settings.home_path
+        self._channel = channels.file_changes
+        self._snapshot: Snapshot | None = None
+        self._tasks: TaskGroup | None = None
+        self._events: FileEvents | None = None
+        self._watched: dict[str, FolderId] = {}
+        self._failures = 0
+        self._walk_again = True
+        self._walk_at = clock.now()
+        self._reconcile_at = clock.now()
+        self._rest_until = clock.now()
+        self._untold: set[str] = set()
+        self._untold_since: datetime | None = None
+        self._told_problems: set[str] = set()
+        self._folder_is_away = False
+        self.is_polling = self._settings.mode == "poll"
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Watch until cancelled.
+
+        Raises:
+            SettingsError: The DAG folder does not exist, is no folder, or cannot be read.
+        """
+        await anyio.to_thread.run_sync(self._check_folder)
+        if self._settings.mode == "auto" and not await anyio.to_thread.run_sync(has_events, self._root):
+            self._poll("its file system tells of no changes")
+        async with anyio.create_task_group() as self._tasks:
+            await super().run(task_status=task_status)
+
+    async def tick(self, now: datetime) -> None:
+        events = set() if self._events is None else self._events.take()
+        self._note_failed_watch()
+        if events and self._snapshot is not None:
+            await self._follow(events)
+        is_full = now >= self._reconcile_at
+        if is_full or now >= self._walk_at or (self._walk_again and now >= self._rest_until):
+            await self._walk(is_full=is_full)
+        self._judge_events(self.clock.now())
+        if not self.is_polling:
+            await self._watch_what_was_found()
+        self._plan()
+
+    def _check_folder(self) -> None:
+        if self._root.resolve() == self._home.resolve():
+            raise SettingsError(f"The DAG folder {self._root} is the scheduler's home; choose another one for the DAGs")
+        try:
+            os.scandir(self._root).close()
+        except FileNotFoundError:
+            raise SettingsError(f"The DAG folder {self._root} does not exist; make it, or name another one") from None
+        except OSError as exc:
+            raise SettingsError(f"The DAG folder {self._root} cannot be read: {exc.strerror}") from exc
+
+    async def _follow(self, events: set[str]) -> None:
+        """Send what the events say, at once."""
+        assert self._snapshot is not None
+        touched = await anyio.to_thread.run_sync(interpret, self._root, self._snapshot, events)
+        self._note_told(touched)
+        changes = []
+        for path, found in sorted(touched.files.items()):
+            if found is not None:
+                self._snapshot.files[path] = found
+                changes.append(FileChanged(path, is_ignored=found.is_ignored))
+            elif self._snapshot.files.pop(path, None) is not None:
+                changes.append(FileChanged(path, removed=True))
+        await self._send(changes)
+
+    def _note_told(self, touched: Touched) -> None:
+        self._walk_again = self._walk_again or touched.needs_walk
+        self._untold -= self._untold if touched.needs_walk else touched.files.keys()
+        if touched.needs_watch:
+            self._stop_watching()
+
+    async def _walk(self, *, is_full: bool) -> None:
+        """Compare the whole folder with what is known of it, and send the differences."""
+        was_asked_for, self._walk_again = self._walk_again, False
+        begin = self.clock.monotonic()
+        try:
+            after = await anyio.to_thread.run_sync(scan, self._root, self._home)
+        except OSError as exc:
+            self._lose_folder(exc)
+            return
+        if self._folder_is_away:
+            self._folder_is_away = False
+            log.info("folder.found", folder=str(self._root))
+        before, self._snapshot = self._snapshot, after
+        for problem in set(after.problems) - self._told_problems:
+            log.warning("folder.problem", problem=problem)
+        self._told_problems = set(after.problems)
+        if before is None:
+            found = [replace(change, at_start=True) for change in changes_between({}, after.files)]
+        else:
+            found = changes_between(before.files, after.files)
+        await self._send(in_order(found, after.files, self._settings.sort_mode, socket.gethostname()))
+        if is_full:
+            await self._channel.put(FolderScanned())
+            self._reconcile_at = self.clock.now() + timedelta(seconds=self._settings.reconcile_interval)
+            if not was_asked_for and self._events is not None:
+                self._untold = {change.path for change in found}
+                self._untold_since = self.clock.now()
+        # A folder in which folders come and go all the time must not keep a processor busy.
+        self._rest_until = self.clock.now() + timedelta(seconds=self.clock.monotonic() - begin)
+
+    async def _send(self, changes: list[FileChanged]) -> None:
+        for change in changes:
+            await self._channel.put(change)
+
+    def _lose_folder(self, exc: OSError) -> None:
+        """Wait for a DAG folder that has gone; what is known of its files stays, for their DAGs stay too."""
+        if not self._folder_is_away:
+            self._folder_is_away = True
+            log.warning("folder.missing", folder=str(self._root), error=exc.strerror, note="its DAGs are kept")
+        self._stop_watching()
+        self._walk_again = False
+
+    def _judge_events(self, now: datetime) -> None:
+        """Poll from now on if a full scan has found changes that no event has told of."""
+        if self._untold_since is None or now < self._untold_since + EVENT_GRACE:
+            return
+        self._untold_since = None
+        if self._untold and self._settings.mode == "auto":
+            self._poll(f"no event told of the change of {min(self._untold)}")
+        self._untold = set()
+
+    def _poll(self, reason: str) -> None:
+        self.is_polling = True
+        self._stop_watching()
+        interval = self._settings.poll_interval
+        log.warning("folder.polled", folder=str(self._root), reason=reason, poll_interval=interval)
+
+    def _note_failed_watch(self) -> None:
+        """A watch fails for lack of room, or because a folder went away while it began; only the former lasts."""
+        if self._events is None or self._events.failure is None:
+            return
+        failure = self._events.failure
+        self._stop_watching()
+        self._walk_again = True
+        self._failures += 1
+        if self._failures >= MOST_FAILURES:
+            self._poll(f"file events are not to be had: {failure}")
+
+    async def _watch_what_was_found(self) -> None:
+        """Watch the folders of the last walk, unless they are watched, and have the folder walked once more."""
+        if self._snapshot is None or self._folder_is_away or self._walk_again:
+            return
+        folders = watched_folders(self._root, self._snapshot)
+        if self._events is not None and self._watched == folders:
+            return
+        self._stop_watching()
+        self._watched = folders
+        assert self._tasks is not None
+        self._events = FileEvents(folders, step=self._settings.step, debounce=self._settings.debounce, wake=self.wake)
+        self._events.start(self._tasks)
+        await self._events.is_ready.wait()
+        if self._events.failure is None:
+            self._failures = 0
+        self._walk_again = True
+
+    def _stop_watching(self) -> None:
+        if self._events is not None:
+            self._events.stop()
+        self._events = None
+
+    def _plan(self) -> None:
+        """Set when to tick at the latest."""
+        now = self.clock.now()
+        self._walk_at = self._reconcile_at
+        if self.is_polling or self._folder_is_away:
+            self._walk_at = now + timedelta(seconds=self._settings.poll_interval)
+        moments = [self._walk_at]
+        if self._walk_again:
+            moments.append(self._rest_until)
+        if self._untold_since is not None:
+            moments.append(self._untold_since + EVENT_GRACE)
+        self.due_at = min(moments)
