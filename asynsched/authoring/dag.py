@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import jinja2
 
     from asynsched.authoring.operators.base import BaseOperator
-    from asynsched.authoring.testing import TestRun
+    from asynsched.scheduling.foreground import ForegroundRun
     from asynsched.timetables.base import Timetable
 
 __all__ = ["DAG", "collect_dags", "forget_registered"]
@@ -240,7 +240,7 @@ class DAG(DagArguments):
         logical_date: dt.datetime | Any | None = NOTSET,
         run_conf: dict[str, Any] | None = None,
         mark_success_pattern: str | None = None,
-    ) -> TestRun:
+    ) -> ForegroundRun:
         """Run all tasks once, here and now, in this process, with logs on the terminal.
 
         Args:
@@ -252,11 +252,15 @@ class DAG(DagArguments):
         Returns:
             The run: its `state`, and its `tasks` in topological order, each with `state` and `result`.
         """
-        from asynsched.authoring.testing import run_here
+        # The one import that points upwards: it takes the scheduler's own rules to run a DAG.
+        from asynsched.scheduling.foreground import run_in_foreground
 
-        now = utcnow()
-        return run_here(
-            self, run_after or now, now if logical_date is NOTSET else logical_date, run_conf, mark_success_pattern
+        return run_in_foreground(
+            self,
+            run_after=run_after,
+            logical_date=utcnow() if logical_date is NOTSET else logical_date,
+            conf=run_conf,
+            mark_success_pattern=mark_success_pattern,
         )
 
 

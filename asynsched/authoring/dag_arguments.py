@@ -13,7 +13,7 @@ from asynsched.errors import DagError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
-    from typing import Any
+    from typing import Any, Literal
 
 RENAMED = {
     "schedule_interval": "schedule",
@@ -83,7 +83,7 @@ class DagArguments:
         self.start_date = self.start_date or self._default_date("start_date")
         self.end_date = arguments.instant(who, "end_date", end_date, self.timezone)
         self.schedule = schedule
-        self.catchup = catchup if catchup == "latest" else bool(catchup)
+        self.catchup: bool | Literal["latest"] = "latest" if catchup == "latest" else bool(catchup)
         self.max_active_tasks = _limit(who, "max_active_tasks", max_active_tasks)
         self.max_active_runs = _limit(who, "max_active_runs", max_active_runs)
         self.max_consecutive_failed_dag_runs = (

@@ -1,0 +1,89 @@
+"""One task, run in this process until it ends: sensors look again when it is time, a timeout interrupts."""
+
+import datetime as dt
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from asynsched.authoring.context import Context
+from asynsched.authoring.exceptions import (
+    AsynschedFailException,
+    AsynschedRescheduleException,
+    AsynschedSkipException,
+    AsynschedTaskTimeout,
+)
+from asynsched.authoring.execution import TaskResult, execute
+from asynsched.authoring.operators.base import BaseOperator
+from asynsched.authoring.timezone import utcnow
+from asynsched.states import TaskInstanceState
+
+log = logging.getLogger("asynsched.test")
+
+
+@dataclass(frozen=True, slots=True)
+class TryEnd:
+    """How a try ended; `retry` is False when the task asked to fail without one."""
+
+    state: TaskInstanceState
+    reason: str = ""
+    retry: bool = True
+    result: TaskResult | None = None
+    exception: BaseException | None = None
+    context: Context | None = None
+
+
+def attempt(task: BaseOperator, make_context: Callable[[dt.datetime | None], Context]) -> TryEnd:
+    """Run a task once, in this process.
+
+    Args:
+        task: The task.
+        make_context: Returns its context, given when a rescheduling sensor looked first, None at first.
+    """
+    context: Context | None = None
+    first_poke = utcnow()
+    rescheduled_since = None
+    while True:
+        try:
+            context = make_context(rescheduled_since)
+            with _interrupted_after(task.execution_timeout):
+                return TryEnd(TaskInstanceState.SUCCESS, result=execute(task, context), context=context)
+        except AsynschedRescheduleException as exc:
+            rescheduled_since = first_poke
+            log.info("task %s: %s", task.task_id, exc)
+            time.sleep(max(0.0, (exc.reschedule_date - utcnow()).total_seconds()))
+        except AsynschedSkipException as exc:
+            return TryEnd(TaskInstanceState.SKIPPED, str(exc), exception=exc, context=context)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as exc:
+            log.exception("task %s failed", task.task_id)
+            retry = not isinstance(exc, AsynschedFailException)
+            return TryEnd(TaskInstanceState.FAILED, _one_line(exc), retry, exception=exc, context=context)
+
+
+def _one_line(exc: BaseException) -> str:
+    text = " ".join(str(exc).split())
+    return f"{type(exc).__name__}: {text}" if text else type(exc).__name__
+
+
+@contextmanager
+def _interrupted_after(limit: dt.timedelta | None) -> Iterator[None]:
+    """Raise AsynschedTaskTimeout inside after that long. Signals reach the main thread only, so elsewhere it cannot."""
+    if limit is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(*_: object) -> None:
+        raise AsynschedTaskTimeout(f"execution_timeout of {limit.total_seconds():g} s is over")
+
+    earlier = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, limit.total_seconds())
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, earlier)

@@ -1,0 +1,61 @@
+"""Answers what tasks ask for from memory, for a run without a scheduler."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from asynsched.authoring.supervisor import SupervisorError, SupervisorNotFound
+from asynsched.authoring.xcom_arg import XCOM_RETURN_KEY
+
+
+class MemorySupervisor:
+    """XComs of one run, and the given variables and connections. Values pass through JSON, as they do elsewhere.
+
+    Attributes:
+        running_task: The task that asks: it pushes XComs.
+    """
+
+    def __init__(self, variables: Mapping[str, str], connections: Mapping[str, Mapping[str, Any]]) -> None:
+        self.running_task = ""
+        self._variables = dict(variables)
+        self._connections = connections
+        self._xcoms: dict[tuple[str, str], Any] = {}
+
+    def request(self, operation: str, **arguments: Any) -> Any:
+        """Return the answer to one request; `asynsched.authoring.supervisor` lists them."""
+        answer = getattr(self, f"_answer_{operation}", None)
+        if answer is None:
+            raise SupervisorError(f"{operation} cannot be answered in a run without a scheduler")
+        return answer(**arguments)
+
+    def keep_result(self, task_id: str, value: Any) -> Any:
+        """Store what a task returned, and return it as others will see it."""
+        kept = msgspec.json.decode(msgspec.json.encode(value))
+        self._xcoms[task_id, XCOM_RETURN_KEY] = kept
+        return kept
+
+    def _answer_xcom_pull(self, *, task_ids: list[str], key: str, **_: Any) -> dict[str, Any]:
+        return {name: self._xcoms[name, key] for name in task_ids if (name, key) in self._xcoms}
+
+    def _answer_xcom_push(self, *, key: str, value: Any) -> None:
+        self._xcoms[self.running_task, key] = msgspec.json.decode(msgspec.json.encode(value))
+
+    def _answer_variable_get(self, *, key: str) -> str:
+        if key not in self._variables:
+            raise SupervisorNotFound(f"there is no variable {key!r}")
+        return self._variables[key]
+
+    def _answer_variable_set(self, *, key: str, value: str, description: str | None = None) -> None:
+        self._variables[key] = value
+
+    def _answer_variable_delete(self, *, key: str) -> None:
+        self._variables.pop(key, None)
+
+    def _answer_connection_get(self, *, conn_id: str) -> Mapping[str, Any]:
+        if conn_id not in self._connections:
+            raise SupervisorNotFound(f"there is no connection {conn_id!r}")
+        return self._connections[conn_id]
+
+    def _answer_previous_run(self, *, state: str | None) -> None:
+        raise SupervisorNotFound(f"there is no earlier run in state {state or 'any'}")

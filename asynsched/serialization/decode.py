@@ -1,0 +1,117 @@
+"""The serialized form, read strictly: it was written by a process that ran user code."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from asynsched.authoring.identifiers import is_key
+from asynsched.errors import DagError, SerializationError
+from asynsched.serialization.schema import SCHEMA_VERSION, ParseReport, SerializedDag
+from asynsched.timetables import decode as decode_timetable
+
+MAX_TASKS = 100_000
+"""Most tasks that a DAG may have."""
+
+_report_decoder = msgspec.json.Decoder(ParseReport)
+_dag_decoder = msgspec.json.Decoder(SerializedDag)
+
+
+def decode_report(data: bytes) -> ParseReport:
+    """Return the report that a parse sent.
+
+    Raises:
+        SerializationError: It is no report, of another version, or has a DAG that makes no sense.
+    """
+    report: ParseReport = _decode(_report_decoder, data, "report")
+    if report.schema_version != SCHEMA_VERSION:
+        raise SerializationError(
+            f"the report has schema version {report.schema_version}, this asynsched reads version {SCHEMA_VERSION}"
+        )
+    _refuse_repeated((parsed.dag.dag_id for parsed in report.dags), "the report has the dag_id")
+    for parsed in report.dags:
+        check_dag(parsed.dag)
+        if len(parsed.version_hash) != 64 or not set(parsed.version_hash) <= set("0123456789abcdef"):
+            raise SerializationError(f"DAG {parsed.dag.dag_id!r}: the version hash is none")
+    return report
+
+
+def decode_dag(data: bytes) -> SerializedDag:
+    """Return a stored DAG. Raises SerializationError when it is none."""
+    dag: SerializedDag = _decode(_dag_decoder, data, "serialized DAG")
+    check_dag(dag)
+    return dag
+
+
+def _decode(decoder: msgspec.json.Decoder[Any], data: bytes, what: str) -> Any:
+    try:
+        return decoder.decode(data)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as exc:
+        raise SerializationError(f"this is no valid {what}: {exc}") from exc
+
+
+def check_dag(dag: SerializedDag) -> None:
+    """Check what types cannot say: ids, edges that lead somewhere, no circle, groups, dates, a timetable.
+
+    Raises:
+        SerializationError: Something is wrong; the message says what.
+    """
+    who = f"DAG {dag.dag_id!r}"
+    if not is_key(dag.dag_id):
+        raise SerializationError(f"{who}: the dag_id is invalid")
+    if len(dag.tasks) > MAX_TASKS:
+        raise SerializationError(f"{who} has {len(dag.tasks)} tasks; at most {MAX_TASKS} are allowed")
+    _check_tasks(who, dag)
+    _check_groups(who, dag)
+    for date in (
+        dag.start_date,
+        dag.end_date,
+        *(date for task in dag.tasks for date in (task.start_date, task.end_date)),
+    ):
+        if date is not None and date.utcoffset() is None:
+            raise SerializationError(f"{who}: the date {date.isoformat()} has no offset")
+    try:
+        decode_timetable(dag.timetable)
+    except DagError as exc:
+        raise SerializationError(f"{who}: its timetable is invalid: {exc}") from exc
+
+
+def _check_tasks(who: str, dag: SerializedDag) -> None:
+    _refuse_repeated((task.task_id for task in dag.tasks), f"{who} has the task_id")
+    position = {task.task_id: place for place, task in enumerate(dag.tasks)}
+    for task in dag.tasks:
+        if not is_key(task.task_id):
+            raise SerializationError(f"{who}: the task_id {task.task_id!r} is invalid")
+        _refuse_repeated(task.downstream_task_ids, f"{who}, task {task.task_id!r} has the downstream task")
+        for after in task.downstream_task_ids:
+            if after not in position:
+                raise SerializationError(f"{who}, task {task.task_id!r}: its downstream task {after!r} does not exist")
+            # Tasks are in topological order, so this also refuses every circle.
+            if position[after] <= position[task.task_id]:
+                raise SerializationError(f"{who}: tasks are not in order, {after!r} must come after {task.task_id!r}")
+
+
+def _check_groups(who: str, dag: SerializedDag) -> None:
+    known: set[str | None] = {None}
+    for group in dag.task_groups:
+        if not is_key(group.group_id):
+            raise SerializationError(f"{who}: the group_id {group.group_id!r} is invalid")
+        # Outer groups come first, so this also refuses every circle.
+        if group.parent_id not in known:
+            raise SerializationError(
+                f"{who}: the parent {group.parent_id!r} of task group {group.group_id!r} is unknown"
+            )
+        if group.group_id in known:
+            raise SerializationError(f"{who} has the task group {group.group_id!r} twice")
+        known.add(group.group_id)
+    for task in dag.tasks:
+        if task.group_id not in known:
+            raise SerializationError(f"{who}, task {task.task_id!r}: its task group {task.group_id!r} is unknown")
+
+
+def _refuse_repeated(names: Iterable[str], what: str) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise SerializationError(f"{what} {name!r} twice")
+        seen.add(name)

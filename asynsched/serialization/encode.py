@@ -1,0 +1,220 @@
+"""DAGs, as their authors made them, to the serialized form."""
+
+import datetime as dt
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from asynsched.authoring.dag import DAG
+from asynsched.authoring.operators import arguments
+from asynsched.authoring.operators.base import BaseOperator
+from asynsched.authoring.operators.empty import EmptyOperator
+from asynsched.authoring.operators.meta import task_owner
+from asynsched.authoring.params import NOTSET, ParamsDict
+from asynsched.authoring.sensors.base import BaseSensorOperator
+from asynsched.authoring.task_group import TaskGroup
+from asynsched.authoring.task_instance import check_json
+from asynsched.authoring.timezone import zone_name
+from asynsched.errors import DagError, SerializationError
+from asynsched.serialization.schema import (
+    CallbackEvent,
+    ParseReport,
+    SerializedDag,
+    SerializedParam,
+    SerializedTask,
+    SerializedTaskGroup,
+)
+from asynsched.timetables import decode as decode_timetable
+
+_TASK_EVENTS: tuple[CallbackEvent, ...] = ("on_execute", "on_success", "on_failure", "on_retry", "on_skipped")
+_DAG_EVENTS: tuple[CallbackEvent, ...] = ("on_success", "on_failure")
+
+
+def encode_report(report: ParseReport) -> bytes:
+    """Return a report as JSON."""
+    return msgspec.json.encode(report)
+
+
+def serialize_dag(dag: DAG) -> SerializedDag:
+    """Return what the scheduler needs to know of a DAG, its tasks in topological order.
+
+    Raises:
+        DagError: The DAG is not coherent; a DagCycleError names the tasks of a circle.
+        SerializationError: A value cannot be written; the message names DAG, task and field.
+    """
+    dag.validate()
+    groups = dag.task_group_dict
+    serialized = SerializedDag(
+        dag_id=dag.dag_id,
+        timetable=_timetable(dag),
+        schedule_summary=dag.timetable.summary,
+        timezone=zone_name(dag.timezone),
+        description=_text(dag, "description", dag.description),
+        display_name=_text(dag, "dag_display_name", dag.dag_display_name),
+        doc_md=_text(dag, "doc_md", dag.doc_md),
+        tags=tuple(sorted(dag.tags)),
+        owners=tuple(sorted({task.owner for task in dag.tasks})),
+        start_date=dag.start_date,
+        end_date=dag.end_date,
+        catchup=dag.catchup,
+        max_active_runs=dag.max_active_runs,
+        max_active_tasks=dag.max_active_tasks,
+        max_consecutive_failed_dag_runs=dag.max_consecutive_failed_dag_runs,
+        dagrun_timeout=_seconds(dag.dagrun_timeout),
+        is_paused_upon_creation=dag.is_paused_upon_creation,
+        fail_fast=dag.fail_fast,
+        render_template_as_native_obj=dag.render_template_as_native_obj,
+        params=_params(f"DAG {dag.dag_id!r}", dag.params),
+        callbacks=_callbacks(dag, _DAG_EVENTS),
+        task_groups=tuple(_task_group(group) for group in groups.values()),
+        tasks=tuple(_task(dag, task) for task in dag.topological_sort()),
+    )
+    return _checked(serialized)
+
+
+def _checked(dag: SerializedDag) -> SerializedDag:
+    """Return the same, having made sure that the scheduler will be able to read it."""
+    from asynsched.serialization.decode import check_dag
+
+    try:
+        data = msgspec.json.encode(dag)
+    except (TypeError, ValueError, OverflowError) as exc:
+        raise SerializationError(f"DAG {dag.dag_id!r} cannot be written as JSON: {exc}") from exc
+    try:
+        written = msgspec.json.decode(data, type=SerializedDag)
+    except msgspec.ValidationError as exc:
+        raise SerializationError(f"DAG {dag.dag_id!r}: {exc}") from exc
+    check_dag(written)
+    return written
+
+
+def _timetable(dag: DAG) -> dict[str, Any]:
+    try:
+        serialized = dag.timetable.serialize()
+        decode_timetable(serialized)
+    except (DagError, NotImplementedError, AttributeError) as exc:
+        name = type(dag.timetable).__name__
+        raise SerializationError(
+            f"DAG {dag.dag_id!r}: its timetable {name} cannot be stored: {exc}; use one of asynsched's timetables"
+        ) from exc
+    return serialized
+
+
+def _task(dag: DAG, task: BaseOperator) -> SerializedTask:
+    who = task_owner(task.task_id, dag.dag_id)
+    for field in task.template_fields:
+        if not hasattr(task, field):
+            raise SerializationError(
+                f"{who}: {field!r} is in template_fields, but {type(task).__name__} sets no such attribute"
+            )
+    group = task.task_group
+    # Attributes may have been set after construction: checked again, as the arguments were.
+    return SerializedTask(
+        task_id=task.task_id,
+        task_type=task.task_type,
+        downstream_task_ids=tuple(sorted(task.downstream_task_ids)),
+        group_id=None if group is None else group.group_id,
+        owner=task.owner,
+        doc_md=_text(task, "doc_md", task.doc_md),
+        trigger_rule=arguments.trigger_rule(who, task.trigger_rule),  # type: ignore[arg-type]
+        retries=arguments.whole_number(who, "retries", task.retries, at_least=0),
+        retry_delay=arguments.duration(who, "retry_delay", task.retry_delay).total_seconds(),
+        retry_exponential_backoff=arguments.backoff(who, task.retry_exponential_backoff),
+        max_retry_delay=_seconds(arguments.optional_duration(who, "max_retry_delay", task.max_retry_delay)),
+        execution_timeout=_seconds(arguments.positive_duration(who, "execution_timeout", task.execution_timeout)),
+        priority_weight=arguments.priority_weight(who, task.priority_weight),
+        weight_rule=arguments.weight_rule(who, task.weight_rule),  # type: ignore[arg-type]
+        pool=task.pool,
+        pool_slots=task.pool_slots,
+        queue=task.queue,
+        executor=task.executor,
+        depends_on_past=task.depends_on_past,
+        wait_for_downstream=task.wait_for_downstream,
+        wait_for_past_depends_before_skipping=task.wait_for_past_depends_before_skipping,
+        ignore_first_depends_on_past=task.ignore_first_depends_on_past,
+        start_date=task.start_date,
+        end_date=task.end_date,
+        max_active_tis_per_dag=task.max_active_tis_per_dag,
+        max_active_tis_per_dagrun=task.max_active_tis_per_dagrun,
+        is_empty=_is_empty(task),
+        is_branch=task.is_branch,
+        is_short_circuit=task.is_short_circuit,
+        is_setup=task.is_setup,
+        is_teardown=task.is_teardown,
+        on_failure_fail_dagrun=task.on_failure_fail_dagrun,
+        do_xcom_push=task.do_xcom_push,
+        callbacks=_callbacks(task, _TASK_EVENTS),
+        template_fields=tuple(task.template_fields),
+        edge_labels=_edge_labels(dag, task),
+        **_sensor_fields(task),
+    )
+
+
+def _sensor_fields(task: BaseOperator) -> dict[str, Any]:
+    if not isinstance(task, BaseSensorOperator):
+        return {}
+    return {
+        "is_sensor": True,
+        "sensor_mode": task.mode,
+        "poke_interval": task.poke_interval,
+        "sensor_timeout": task.timeout,
+    }
+
+
+def _is_empty(task: BaseOperator) -> bool:
+    """Return whether a task may succeed without a process: nothing of its author's would run in one."""
+    cls = type(task)
+    return (
+        isinstance(task, EmptyOperator)
+        and cls.execute is EmptyOperator.execute
+        and cls.pre_execute is BaseOperator.pre_execute
+        and cls.post_execute is BaseOperator.post_execute
+        and task.pre_execute_hook is None
+        and task.post_execute_hook is None
+        and not _callbacks(task, _TASK_EVENTS)
+    )
+
+
+def _task_group(group: TaskGroup) -> SerializedTaskGroup:
+    parent = group.parent_group
+    return SerializedTaskGroup(
+        group_id=group.group_id or "",
+        parent_id=None if parent is None else parent.group_id,
+        tooltip=group.tooltip,
+        prefix_group_id=group.prefix_group_id,
+    )
+
+
+def _edge_labels(dag: DAG, task: BaseOperator) -> dict[str, str]:
+    infos = dag.edge_info.get(task.task_id, {})
+    return {name: str(info["label"]) for name, info in sorted(infos.items()) if info.get("label")}
+
+
+def _callbacks(owner: DAG | BaseOperator, events: Iterable[CallbackEvent]) -> tuple[CallbackEvent, ...]:
+    return tuple(event for event in events if getattr(owner, f"{event}_callback"))
+
+
+def _params(who: str, params: ParamsDict) -> dict[str, SerializedParam]:
+    found = {}
+    for name, param in params.params():
+        has_default = param.value is not NOTSET
+        value = param.value if has_default else None
+        try:
+            check_json([value, param.schema], f"{who}: param {name!r}")
+        except TypeError as exc:
+            raise SerializationError(str(exc)) from None
+        found[name] = SerializedParam(
+            value, has_default, param.schema, _text(who, f"param {name!r}", param.description)
+        )
+    return found
+
+
+def _seconds(length: dt.timedelta | None) -> float | None:
+    return None if length is None else length.total_seconds()
+
+
+def _text(owner: object, field: str, value: object) -> str | None:
+    if value is not None and not isinstance(value, str):
+        raise SerializationError(f"{owner}: {field} must be a text, not {type(value).__name__}")
+    return value
