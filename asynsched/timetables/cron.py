@@ -40,11 +40,8 @@ def _expand(expression: str) -> "croniter":
         raise TimetableError(
             f"a cron expression has {len(expression)} characters, at most {MAX_EXPRESSION_LENGTH} may be"
         )
-    fields = expression.lower().split()
-    if any(field.startswith("r") for field in fields):
-        raise TimetableError(
-            f"cron expression {expression!r}: a random field (R) gives no schedule that can be repeated"
-        )
+    if complaint := _misshapen(expression):
+        raise TimetableError(f"cron expression {expression!r}: {complaint}")
     try:
         cron = croniter(expression, _SOME_DAY)
     except (CroniterError, ValueError, TypeError, KeyError, IndexError) as exc:
@@ -55,6 +52,21 @@ def _expand(expression: str) -> "croniter":
         except CroniterBadDateError as exc:
             raise TimetableError(f"cron expression {expression!r} matches no date that exists") from exc
     return cron
+
+
+def _misshapen(expression: str) -> str | None:
+    """Return what croniter would say less clearly, or not at all."""
+    fields = expression.lower().split()
+    if len(fields) == 1 and fields[0].startswith("@"):
+        known = {*PRESETS, "@annually", "@midnight"}
+        return None if fields[0] in known else f"no such preset; there are {', '.join(PRESETS)}, @once and @continuous"
+    if len(fields) not in (5, 6, 7):
+        return f"it has {len(fields)} fields; give 5, or 6 with seconds last, or 7 with a year after them"
+    if any(field.startswith("r") for field in fields):
+        return "a random field (R) would mean another schedule in each process; give numbers"
+    if any(field.startswith("h") for field in fields):
+        return "a hashed field (H) is not supported; give numbers"
+    return None
 
 
 class CronSchedule:
