@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -64,6 +65,7 @@ class Strength:
         return not self.missing
 
 
+@cache
 def available() -> Strength:
     """Return what this kernel gives to a parse started by this user. Costs no process."""
     if sys.platform != "linux":

@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, NoReturn, TextIO
 
 import msgspec
 
+from asynsched.authoring.dag import collect_dags
 from asynsched.authoring.timezone import set_default_timezone
 from asynsched.errors import DagError
+from asynsched.serialization.encode import serialize_dag
 from asynsched.serialization.schema import FileError, ParsedDag, SourceFile
+from asynsched.serialization.version import version_hash
 from sandbox.confine import ConfinementError, Policy, confine
 from sandbox.environment import environment_of_parse
-from sandbox.explain import MAX_MESSAGE, explain
 from sandbox.limits import ParseLimits
 from sandbox.local_imports import LocalImports
 from sandbox.messages import Channel, Confined, Found, Imported, Refused, Sourced
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 MAX_WARNINGS = 100
+_MAX_WARNING = 1_000
 STACK_SIGNAL = signal.SIGUSR1
 """Asks for the stack of user code, to say where it hangs."""
 
@@ -79,8 +82,8 @@ def _enter(request: ParseRequest, channel_fd: int, output_fd: int) -> None:
     os.dup2(output_fd, 2)
     os.closerange(3, channel_fd)
     os.closerange(channel_fd + 1, os.sysconf("SC_OPEN_MAX"))
-    sys.stdout = sys.__stdout__ = _text_stream(1)  # type: ignore[misc]
-    sys.stderr = sys.__stderr__ = _text_stream(2)  # type: ignore[misc]
+    sys.stdout = sys.__stdout__ = _text_stream(1)  # type: ignore[misc, assignment]
+    sys.stderr = sys.__stderr__ = _text_stream(2)  # type: ignore[misc, assignment]
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -118,7 +121,7 @@ class _Finding:
             self._channel.send(Imported())
             dags, errors = self._dags_of(module)
         except BaseException as exc:  # noqa: BLE001 - user code may raise anything
-            dags, errors = (), (explain(exc, self._request.path, self._folder),)
+            dags, errors = (), (self._explain(exc),)
         if os.getpid() != owner:
             os._exit(0)
         return Found(dags, errors, tuple(self._warnings))
@@ -132,6 +135,12 @@ class _Finding:
         local.install(local.archive_name(self._request.path))
         return local.load_dag_file(self._request.path)
 
+    def _explain(self, exc: BaseException) -> FileError:
+        # Loaded for a file with errors only.
+        from sandbox.explain import explain
+
+        return explain(exc, self._request.path, self._folder)
+
     def _note_source(self, source: SourceFile) -> None:
         self._sources.append(source)
         self._channel.send(Sourced(source))
@@ -141,15 +150,11 @@ class _Finding:
             where = filename.removeprefix(f"{self._folder}/")
             line = lineno if where == self._request.path else None
             self._warnings.append(
-                FileError("warning", f"{where}:{lineno}: {category.__name__}: {message}"[:MAX_MESSAGE], line=line)
+                FileError("warning", f"{where}:{lineno}: {category.__name__}: {message}"[:_MAX_WARNING], line=line)
             )
 
     def _dags_of(self, module: "ModuleType") -> tuple[tuple[ParsedDag, ...], tuple[FileError, ...]]:
         """Return the DAGs that can be written, and an error for each that cannot."""
-        from asynsched.authoring.dag import collect_dags
-        from asynsched.serialization.encode import serialize_dag
-        from asynsched.serialization.version import version_hash
-
         dags: list[ParsedDag] = []
         errors: list[FileError] = []
         for dag in collect_dags(module):
@@ -157,8 +162,7 @@ class _Finding:
                 serialized = serialize_dag(dag)
                 dags.append(ParsedDag(serialized, version_hash(serialized, tuple(self._sources))))
             except DagError as exc:
-                error = explain(exc, self._request.path, self._folder)
-                errors.append(msgspec.structs.replace(error, dag_id=dag.dag_id))
+                errors.append(msgspec.structs.replace(self._explain(exc), dag_id=dag.dag_id))
         return tuple(dags), tuple(errors)
 
 

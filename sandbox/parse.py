@@ -10,7 +10,6 @@ import contextlib
 import os
 import signal
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
@@ -36,7 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
     forget_environment(limits.environment)
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, _exit_by_signal)
-    with scratch_folder(Path(options.scratch or tempfile.gettempdir())) as scratch:
+    with scratch_folder(Path(options.scratch) if options.scratch else _temporary_folder()) as scratch:
         report = parse_file(ParseRequest(path, dags_folder, scratch, limits))
     return _print(report)
 
@@ -67,6 +66,12 @@ def locate(file: str, dags_folder: str | None) -> tuple[Path, str]:
         if above.name.endswith(ARCHIVE_SUFFIX) and not above.is_dir():
             return above.parent, path.relative_to(above.parent).as_posix()
     return path.parent, path.name
+
+
+def _temporary_folder() -> Path:
+    import tempfile
+
+    return Path(tempfile.gettempdir())
 
 
 @contextlib.contextmanager

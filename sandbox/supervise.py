@@ -16,6 +16,7 @@ import msgspec
 
 from asynsched.serialization.schema import SCHEMA_VERSION, ParseReport
 from sandbox import kernel, tree
+from sandbox.confine import available
 from sandbox.importing import STACK_SIGNAL, ParseRequest, run_dag_file
 from sandbox.messages import Transcript
 from sandbox.outcome import End, Stopped, failures
@@ -81,7 +82,8 @@ class _Watched:
         self._look_at = self._started_at + _LOOK_SECONDS
         self._channel, channel_end = os.pipe()
         self._output_pipe, output_end = os.pipe()
-        sys.stdout.flush()
+        # Found out once, here: the fork has it.
+        available()
         self._pid = os.fork()
         if self._pid == 0:
             run_dag_file(request, channel_end, output_end)
