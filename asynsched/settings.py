@@ -82,7 +82,9 @@ class ParseSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
     ] = 30.0
     cpu_seconds: Annotated[Count, _doc("CPU time that a parse may use, seconds.")] = 60
     memory_bytes: Annotated[Count, _doc("Data memory that a parse may use, bytes.")] = 1024**3
-    file_bytes: Annotated[Count, _doc("Largest file that a parse may write in its scratch folder, bytes.")] = 64 * 1024**2
+    file_bytes: Annotated[Count, _doc("Largest file that a parse may write in its scratch folder, bytes.")] = (
+        64 * 1024**2
+    )
     result_bytes: Annotated[Count, _doc("Largest result of a parse, bytes of JSON.")] = 32 * 1024**2
     output_bytes: Annotated[
         Count, _doc("How much of a file's own standard output and error is kept, bytes; the rest is dropped.")
@@ -109,7 +111,9 @@ class WatchSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
         Literal["auto", "events", "poll"],
         _doc("`auto` uses file events and finds out by itself where they do not arrive; then it polls."),
     ] = "auto"
-    step: Annotated[PositiveSeconds, _doc("How long a burst of file events must pause to be taken as one, seconds.")] = 0.005
+    step: Annotated[
+        PositiveSeconds, _doc("How long a burst of file events must pause to be taken as one, seconds.")
+    ] = 0.005
     debounce: Annotated[PositiveSeconds, _doc("Longest time that a burst of file events is gathered, seconds.")] = 0.05
     poll_interval: Annotated[PositiveSeconds, _doc("Time between two looks where polling is needed, seconds.")] = 1.0
     reconcile_interval: Annotated[
@@ -131,7 +135,8 @@ class WatchSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
         _doc("Parse only files whose text mentions a dag and asynsched or airflow (Airflow: dag_discovery_safe_mode)."),
     ] = True
     print_stats_interval: Annotated[
-        Seconds, _doc("Time between two log lines of statistics per file, seconds; 0: none (Airflow: print_stats_interval).")
+        Seconds,
+        _doc("Time between two log lines of statistics per file, seconds; 0: none (Airflow: print_stats_interval)."),
     ] = 0.0
 
 
@@ -154,25 +159,30 @@ class LogSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
 
     format: Annotated[Literal["console", "json"], _doc("For people, or one JSON object a line.")] = "console"
     level: Annotated[Literal["debug", "info", "warning", "error"], _doc("Least level that is logged.")] = "info"
-    task_bytes: Annotated[Count, _doc("Largest log of one try, bytes; what follows is dropped, and said.")] = 64 * 1024**2
+    task_bytes: Annotated[Count, _doc("Largest log of one try, bytes; what follows is dropped, and said.")] = (
+        64 * 1024**2
+    )
 
 
 class Settings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
     """All settings of a scheduler. Relative paths are relative to the working folder."""
 
     dags_folder: Annotated[str, _doc("Folder of DAG files (Airflow: dags_folder).")] = "dags"
-    home: Annotated[str, _doc("Folder of the scheduler's own state, logs and sockets; never watched (AIRFLOW_HOME).")] = (
-        ".asynsched"
-    )
+    home: Annotated[
+        str, _doc("Folder of the scheduler's own state, logs and sockets; never watched (AIRFLOW_HOME).")
+    ] = ".asynsched"
     database: Annotated[
         str | None,
         _doc("Database URL: sqlite:///PATH or postgresql://USER@HOST/NAME; by default asynsched.db in the home."),
     ] = None
-    executor: Annotated[str, _doc("`local`, `sequential`, or `package.module:Class` of an executor of your own.")] = "local"
+    executor: Annotated[str, _doc("`local`, `sequential`, or `package.module:Class` of an executor of your own.")] = (
+        "local"
+    )
     parallelism: Annotated[Count, _doc("Tasks that may run at once (Airflow: parallelism).")] = 32
     default_timezone: Annotated[str, _doc("Zone of naive dates in DAG files (Airflow: default_timezone).")] = "UTC"
     dags_are_paused_at_creation: Annotated[
-        bool, _doc("Whether a new DAG starts paused, unless it says (Airflow: dags_are_paused_at_creation, there True).")
+        bool,
+        _doc("Whether a new DAG starts paused, unless it says (Airflow: dags_are_paused_at_creation, there True)."),
     ] = False
     max_active_tasks_per_dag: Annotated[
         Count, _doc("Tasks of one run that may run at once, unless its DAG says (Airflow: max_active_tasks_per_dag).")
@@ -184,8 +194,10 @@ class Settings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
     max_machine_kills: Annotated[
         int,
         Meta(ge=0),
-        _doc("How often a try that the machine killed (out of memory, a signal, a lost keeper) is made up for by another one"
-             ", beside the task's own retries."),
+        _doc(
+            "How often a try that the machine killed (out of memory, a signal, a lost keeper) is made up for by another one"
+            ", beside the task's own retries."
+        ),
     ] = 3
     shutdown_grace: Annotated[Seconds, _doc("How long a stop waits for running tasks, seconds.")] = 10.0
     sweep_interval: Annotated[PositiveSeconds, _doc("Time between two safety sweeps of the database, seconds.")] = 30.0

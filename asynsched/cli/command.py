@@ -2,16 +2,17 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from enum import StrEnum
 from functools import wraps
 from inspect import Parameter, signature
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
 
-from asynsched.cli.configuration import Configuration, load_configuration
+from asynsched.cli.configuration import Configuration, load_configuration, with_served_folder
 from asynsched.cli.rendering import Answer, Output, note, show
 from asynsched.cli.session import Session
 from asynsched.errors import AsynschedError
@@ -30,10 +31,9 @@ OutputOption = Annotated[Output, typer.Option("--output", "-o", help="How the an
 _COMMON = {"home": (HomeOption, None), "database": (DatabaseOption, None), "output": (OutputOption, Output.TABLE)}
 
 
-def new_app(name: str, help_text: str) -> typer.Typer:
-    """Return an app for a group of commands."""
+def new_app(help_text: str = "") -> typer.Typer:
+    """Return an app for commands."""
     return typer.Typer(
-        name=name,
         help=help_text,
         no_args_is_help=True,
         add_completion=False,
@@ -43,30 +43,43 @@ def new_app(name: str, help_text: str) -> typer.Typer:
 
 
 def command(app: typer.Typer, name: str) -> Callable[[F], F]:
-    """Register a function `(session, …options) -> Answer | None` as a command with --home, --database and --output."""
+    """Register a function `(session, …options) -> Answer | None` as a command with --home, --database and --output.
+
+    The answer is shown in the form that --output asks for. A function with a parameter `output` is told the form.
+    """
 
     def register(function: F) -> F:
-        own = [p for p in signature(function).parameters.values() if p.name != "session"]
-        common = [
-            Parameter(key, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-            for key, (annotation, default) in _COMMON.items()
-        ]
+        declared = signature(function).parameters
 
         @wraps(function)
-        def run(*, home: str | None, database: str | None, output: Output, **options: Any) -> None:
+        def run(*, home: str | None, database: str | None, output: StrEnum, **options: Any) -> None:
+            if "output" in declared:
+                options["output"] = output
             with errors_in_one_line():
-                with Session(configure(home=home, database=database)) as session:
+                configuration = with_served_folder(configure(home=home, database=database))
+                with Session(configuration) as session:
                     answer = function(session, **options)
                     if answer is not None:
-                        show(answer, output)
+                        show(answer, Output(output))
 
-        parameters = [*(p.replace(kind=Parameter.KEYWORD_ONLY) for p in own), *common]
+        parameters = _parameters(declared)
         run.__signature__ = signature(function).replace(parameters=parameters, return_annotation=None)  # type: ignore[attr-defined]
         run.__annotations__ = {p.name: p.annotation for p in parameters}
         app.command(name)(run)
         return function
 
     return register
+
+
+def _parameters(declared: Mapping[str, Parameter]) -> list[Parameter]:
+    """Return a command's own parameters, then the common ones; its own form of --output goes before the common one."""
+    parameters = dict(declared)
+    del parameters["session"]
+    for name, (annotation, default) in _COMMON.items():
+        if name not in parameters or parameters[name].annotation is Output:
+            parameters.pop(name, None)
+            parameters[name] = Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+    return [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in parameters.values()]
 
 
 def configure(**flags: Any) -> Configuration:
@@ -92,7 +105,7 @@ def errors_in_one_line() -> Iterator[None]:
         raise typer.Exit(1) from None
 
 
-def fail(message: str) -> None:
+def fail(message: str) -> NoReturn:
     """Say why a command failed, on standard error, and end with exit code 1."""
     note(f"Error: {message}")
-    raise typer.Exit(1) from None
+    raise typer.Exit(1)

@@ -4,12 +4,7 @@ from asynsched.cli.command import command, new_app
 from asynsched.cli.rendering import Listing
 from asynsched.cli.session import Session
 
-app = new_app("config", "Show the settings.")
-
-
-@app.callback()
-def _group() -> None:
-    """Show the settings."""
+app = new_app()
 
 
 @command(app, "show")

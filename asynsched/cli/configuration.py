@@ -10,8 +10,11 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
+
 from asynsched.cli.options import PREFIX, Option, all_options
 from asynsched.errors import SettingsError
+from asynsched.home import served_dags_folder
 from asynsched.settings import InvalidSetting, Settings, settings_from
 from asynsched.store.urls import without_secrets
 
@@ -74,6 +77,19 @@ def load_configuration(flags: Mapping[str, Any], environ: Mapping[str, str], fol
         raise SettingsError(_located(exc.name, exc.problem, given.get(exc.name))) from exc
     sources = {name: given[name].source if name in given else DEFAULT for name in options}
     return Configuration(settings, sources, tuple(warnings))
+
+
+def with_served_folder(configuration: Configuration) -> Configuration:
+    """Return the configuration with the DAG folder that this home last served, where nobody names another.
+
+    Commands from another terminal then mean the folder of `asynsched up DIR`.
+    """
+    settings, sources, warnings = configuration
+    served = served_dags_folder(settings.home_path)
+    if served is None or sources["dags_folder"] != DEFAULT:
+        return configuration
+    settings = msgspec.structs.replace(settings, dags_folder=str(served))
+    return Configuration(settings, sources | {"dags_folder": f"last served from {settings.home}"}, warnings)
 
 
 def _from_environment(options: dict[str, Option], environ: Mapping[str, str]) -> tuple[dict[str, Given], list[str]]:

@@ -55,6 +55,4 @@ def _json(value: Any, **_: Any) -> str:
 
 def _without_control_characters(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
     """Names and messages of users must not steer the terminal. Tracebacks, which have lines, are shown by their own."""
-    return {
-        key: printable(value, keep="\n\t") if isinstance(value, str) else value for key, value in event.items()
-    }
+    return {key: printable(value, keep="\n\t") if isinstance(value, str) else value for key, value in event.items()}

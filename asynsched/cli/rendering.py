@@ -25,11 +25,19 @@ class Output(StrEnum):
 
 
 class Listing(NamedTuple):
-    """Many of a kind. `nothing` is said on standard error where a table would be empty."""
+    """Many of a kind.
+
+    Attributes:
+        columns: Fields that a table and JSON have.
+        rows: One mapping each.
+        nothing: What is said on standard error where a table would be empty.
+        details: More fields, for JSON only.
+    """
 
     columns: Sequence[str]
     rows: Sequence[Row]
     nothing: str = "Nothing found."
+    details: Sequence[str] = ()
 
 
 class Record(NamedTuple):
@@ -62,7 +70,7 @@ def show(answer: Answer, output: Output) -> None:
 def as_json(answer: Answer) -> str:
     """Return the JSON of an answer: a list of objects for a listing, one object otherwise. Instants are ISO 8601."""
     if isinstance(answer, Listing):
-        value: Any = [{name: row.get(name) for name in answer.columns} for row in answer.rows]
+        value: Any = [{name: row.get(name) for name in (*answer.columns, *answer.details)} for row in answer.rows]
     else:
         value = dict(answer.fields)
     encoded = msgspec.json.encode(value, enc_hook=str)

@@ -73,34 +73,36 @@ class Session:
         action: str,
         query: "Callable[[Connection], T]",
         *,
-        hints: Sequence[Hint] = (),
+        hints: Callable[[T], Sequence[Hint]] = lambda _: (),
         detail: Mapping[str, Any] | None = None,
-        dag_id: str | None = None,
-        run_id: str | None = None,
     ) -> T:
         """Do something on behalf of the user, in one transaction, and wake the schedulers that it concerns.
 
         Args:
             action: What it is, for the audit, e.g. `dag.pause`.
             query: What writes.
-            hints: What has changed, for schedulers on this home and, on PostgreSQL, elsewhere.
+            hints: Given what `query` returned, what has changed: for schedulers on this home and, on PostgreSQL,
+                elsewhere. The first names the DAG and the run for the audit.
             detail: More for the audit; never secrets.
-            dag_id: The DAG concerned.
-            run_id: The run concerned.
         """
-        from asynsched.store.audit import record
+        from asynsched.store.audit import record_audit
         from asynsched.store.notifications import notify
 
-        def write(conn: "Connection") -> T:
+        def write(conn: "Connection") -> tuple[T, Sequence[Hint]]:
             result = query(conn)
-            record(conn, at=self.now(), actor=actor(), action=action, dag_id=dag_id, run_id=run_id, detail=detail)
-            if hints:
-                notify(conn, encode_hints(hints))
-            return result
+            told = hints(result)
+            about = told[0] if told else Hint("pool")
+            record_audit(
+                conn, at=self.now(), actor=actor(), action=action, dag_id=about.dag_id or None,
+                run_id=about.run_id or None, detail=dict(detail or {}),
+            )  # fmt: skip
+            if told:
+                notify(conn, encode_hints(told))
+            return result, told
 
-        result = self.database.write(write)
-        if hints:
-            ring(self.home, hints)
+        result, told = self.database.write(write)
+        if told:
+            ring(self.home, told)
         return result
 
     def is_serving(self) -> bool:

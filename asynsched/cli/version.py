@@ -7,7 +7,7 @@ from asynsched.cli.command import command, new_app
 from asynsched.cli.rendering import Done
 from asynsched.cli.session import Session
 
-app = new_app("version", "Show the version.")
+app = new_app()
 
 
 @command(app, "version")

@@ -1,0 +1,106 @@
+"""`asynsched check`: is this machine fit for a scheduler; with --live: is one serving."""
+
+import platform
+import sqlite3
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import typer
+
+from asynsched.cli.command import command, new_app
+from asynsched.cli.rendering import Done, Listing, Output, show
+from asynsched.cli.session import Session
+from asynsched.errors import AsynschedError
+
+app = new_app()
+
+OLDEST_PYTHON = (3, 11)
+OLDEST_SQLITE = (3, 35)
+"""The first that has RETURNING."""
+
+
+class Finding(NamedTuple):
+    """One thing that was looked at.
+
+    Attributes:
+        what: What it is.
+        ok: Whether a scheduler can do with it.
+        detail: What was found, and what to do.
+    """
+
+    what: str
+    ok: bool
+    detail: str
+
+
+@command(app, "check")
+def check(
+    session: Session,
+    *,
+    output: Output,
+    live: Annotated[bool, typer.Option("--live", help="Only whether a scheduler on this home is serving.")] = False,
+) -> None:
+    """Check whether this machine is fit: confinement, file events, database, versions. Exit code 1 if not.
+
+    With --live, exit code 0 once a scheduler on this home is serving.
+    """
+    if live:
+        ok = session.is_serving()
+        sentence = "A scheduler is serving" if ok else "No scheduler is serving"
+        show(Done(f"{sentence} the home {session.home}.", {"home": str(session.home), "live": ok}), output)
+    else:
+        findings = list(_findings(session))
+        ok = all(finding.ok for finding in findings)
+        show(Listing(Finding._fields, [finding._asdict() for finding in findings]), output)
+    if not ok:
+        raise typer.Exit(1)
+
+
+def _findings(session: Session) -> Iterator[Finding]:
+    yield Finding("python", sys.version_info >= OLDEST_PYTHON, f"{platform.python_version()}; 3.11 or newer is needed")
+    yield Finding("platform", sys.platform in {"linux", "darwin"}, f"{platform.system()} {platform.release()}")
+    yield from _confinement(session)
+    yield _file_events(session.settings.dags_path, session.settings.watch.mode)
+    if session.settings.database_url.startswith("sqlite"):
+        ok = sqlite3.sqlite_version_info >= OLDEST_SQLITE
+        yield Finding("sqlite", ok, f"{sqlite3.sqlite_version}; 3.35 or newer is needed")
+    yield _database(session.settings.database_url)
+
+
+def _confinement(session: Session) -> Iterator[Finding]:
+    from sandbox.confine import available
+
+    strength = available()
+    wanted = session.settings.parse.confinement
+    yield Finding("confinement", True, strength.lines[0])
+    for missing in strength.missing:
+        yield Finding("confinement", wanted != "required", f"{missing} (parse.confinement is {wanted})")
+
+
+def _file_events(dags_folder: Path, mode: str) -> Finding:
+    from asynsched.parsing.file_system import has_events
+
+    existing = next(folder for folder in (dags_folder, *dags_folder.parents) if folder.is_dir())
+    where = str(dags_folder) if existing == dags_folder else f"{dags_folder} does not exist yet; {existing}"
+    if has_events(existing):
+        return Finding("file events", True, f"{where} is on a file system that tells of changes.")
+    ok = mode != "events"
+    return Finding("file events", ok, f"{where} is on a file system without events: it is polled (watch.mode).")
+
+
+def _database(url: str) -> Finding:
+    from asynsched.store.upgrade import schema_state
+
+    try:
+        state = schema_state(url)
+    except AsynschedError as exc:
+        return Finding("database", False, str(exc))
+    if state.current is None:
+        return Finding("database", True, "It will be made at the first start.")
+    if state.current == state.head:
+        return Finding("database", True, f"It can be reached, and has the newest schema, {state.head}.")
+    return Finding(
+        "database", False, f"It has schema {state.current}; this asynsched needs {state.head}: `db upgrade`."
+    )

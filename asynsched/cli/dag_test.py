@@ -1,0 +1,81 @@
+"""`asynsched dags test`: one run in the foreground, in a process of its own, without a scheduler or a database."""
+
+import os
+import subprocess
+import sys
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from asynsched.cli.command import command, fail, new_app
+from asynsched.cli.dag_trigger import read_conf
+from asynsched.cli.dags import DagArgument
+from asynsched.cli.instants import INSTANT_FORMS, read_instant
+from asynsched.cli.rendering import Output, Record, show
+from asynsched.cli.session import Session
+from asynsched.store.dags import find_dag
+from sandbox.foreground import ForegroundRequest, ForegroundResult
+
+app = new_app()
+
+
+@command(app, "test")
+def run_in_foreground(
+    session: Session,
+    dag_id: DagArgument,
+    *,
+    output: Output,
+    conf: Annotated[
+        str | None, typer.Option(metavar="JSON", help="An object; overrides the DAG's params.", show_default=False)
+    ] = None,
+    logical_date: Annotated[
+        str | None, typer.Option(metavar="T", help=f"By default now. {INSTANT_FORMS}", show_default=False)
+    ] = None,
+) -> None:
+    """Run a DAG once in the foreground, its file as it is now, with logs on standard error. Nothing is stored.
+
+    Exit code 0 only if the run succeeded.
+    """
+    content = read_conf(conf)
+    zone = session.settings.default_timezone
+    request = ForegroundRequest(
+        dags_folder=str(session.settings.dags_path),
+        path=session.read(find_dag, dag_id).file_path,
+        dag_id=dag_id,
+        conf=content,
+        logical_date=read_instant(logical_date, zone, "--logical-date") if logical_date else None,
+        default_timezone=zone,
+    )
+    result = _run(request)
+    if result.error:
+        fail(result.error)
+    tasks = [{"task_id": task_id, "state": state} for task_id, state in result.tasks.items()]
+    fields: dict[str, Any] = {"dag_id": dag_id, "state": result.state, "tasks": tasks}
+    show(Record(fields, sections=("tasks",)), output)
+    if result.state != "success":
+        raise typer.Exit(1)
+
+
+def _run(request: ForegroundRequest) -> ForegroundResult:
+    """Run the DAG in a process that has none of asynsched's own environment. What it prints goes to standard error."""
+    reading, writing = os.pipe()
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("ASYNSCHED_")}
+    argument = msgspec.json.encode(request).decode()
+    with os.fdopen(reading, "rb") as answer:
+        try:
+            process = subprocess.Popen(  # noqa: S603 - this very Python, and a module of ours
+                [sys.executable, "-P", "-m", "sandbox.foreground", str(writing), argument],
+                env=environ,
+                pass_fds=(writing,),
+                stdout=sys.stderr.fileno(),
+            )
+        finally:
+            os.close(writing)
+        with process:
+            text = answer.read()
+    if not text:
+        return ForegroundResult(
+            error=f"{request.path}: the process ended with {process.returncode} before the run did."
+        )
+    return msgspec.json.decode(text, type=ForegroundResult)

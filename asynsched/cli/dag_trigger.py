@@ -1,0 +1,104 @@
+"""`asynsched dags trigger`: create a run, and follow it to its end if that is wanted."""
+
+import time
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from asynsched.bell import Hint
+from asynsched.cli.command import command, fail, new_app
+from asynsched.cli.dags import DagArgument
+from asynsched.cli.instants import INSTANT_FORMS, read_instant
+from asynsched.cli.rendering import Done, Output, note, show
+from asynsched.cli.runs import run_fields
+from asynsched.cli.session import Session
+from asynsched.errors import NotFound
+from asynsched.keys import DagRunKey
+from asynsched.scheduling.triggering import create_manual_run
+from asynsched.states import FINISHED_RUN_STATES, FINISHED_TASK_STATES, DagRunState
+from asynsched.store.dag_runs import DagRunRow, get_run
+from asynsched.store.dags import find_dag
+from asynsched.store.task_instances import list_task_instances
+
+app = new_app()
+
+WAIT_SECONDS = 0.1
+"""Time between two looks at a run that is waited for."""
+
+
+@command(app, "trigger")
+def trigger_dag(
+    session: Session,
+    dag_id: DagArgument,
+    *,
+    output: Output,
+    conf: Annotated[
+        str | None, typer.Option(metavar="JSON", help="An object; overrides the DAG's params.", show_default=False)
+    ] = None,
+    run_id: Annotated[str | None, typer.Option(metavar="ID", help="Name of the run.", show_default=False)] = None,
+    logical_date: Annotated[
+        str | None, typer.Option(metavar="T", help=f"By default now. {INSTANT_FORMS}", show_default=False)
+    ] = None,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait for the end of the run; exit code 0 only if it succeeded.")
+    ] = False,
+) -> Done | None:
+    """Create a run of a DAG, to be started at once. A paused DAG's run waits until it is unpaused."""
+    content = read_conf(conf)
+    zone = session.settings.default_timezone
+    date = read_instant(logical_date, zone, "--logical-date") if logical_date else None
+    now = session.now()
+    key = session.change(
+        "dag.trigger",
+        lambda conn: create_manual_run(conn, dag_id, conf=content, run_id=run_id, logical_date=date, now=now),
+        hints=lambda created: [Hint("run", dag_id=created.dag_id, run_id=created.run_id)],
+    )
+    if not wait:
+        return Done(f"Run {key.run_id!r} of the DAG {dag_id!r} is queued.", run_fields(_read_run(session, key)))
+    note(f"Waiting for the run {key.run_id!r} of the DAG {dag_id!r}.")
+    run = _wait(session, key)
+    show(Done(f"Run {key.run_id!r} of the DAG {dag_id!r}: {run.state}. {run.reason}".rstrip(), run_fields(run)), output)
+    if run.state != DagRunState.SUCCESS:
+        raise typer.Exit(1)
+    return None
+
+
+def read_conf(text: str | None) -> dict[str, Any]:
+    """Return what --conf says. Raises typer.BadParameter when it is no JSON object."""
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any]) if text else {}
+    except (msgspec.DecodeError, msgspec.ValidationError) as exc:
+        raise typer.BadParameter(f"this is no JSON object: {exc}", param_hint="--conf") from exc
+
+
+def _wait(session: Session, key: DagRunKey) -> DagRunRow:
+    """Return the run once it has ended, and say on the way how far it is. Ctrl-C ends the wait, not the run."""
+    if not session.is_serving():
+        note("No scheduler is serving this home at the moment; the run waits for one.")
+    if session.read(find_dag, key.dag_id).is_paused:
+        note(f"The DAG is paused; the run waits until `asynsched dags unpause {key.dag_id}`.")
+    said = ""
+    try:
+        while (run := _read_run(session, key)).state not in FINISHED_RUN_STATES:
+            progress = _progress(session, run)
+            if progress != said:
+                note(progress)
+                said = progress
+            time.sleep(WAIT_SECONDS)
+    except KeyboardInterrupt:
+        fail(f"No longer waiting; the run goes on. `asynsched runs show {key.dag_id} {key.run_id}` shows it.")
+    return run
+
+
+def _progress(session: Session, run: DagRunRow) -> str:
+    states = [task.state for task in session.read(list_task_instances, run.id)]
+    ended = sum(state in FINISHED_TASK_STATES for state in states)
+    return f"{run.state}: {ended} of {len(states)} tasks have ended" if states else str(run.state)
+
+
+def _read_run(session: Session, key: DagRunKey) -> DagRunRow:
+    run = session.read(get_run, *key)
+    if run is None:
+        raise NotFound("run", key.run_id)
+    return run

@@ -1,0 +1,119 @@
+"""`asynsched dags list|show|errors`: what is known of DAGs and their files."""
+
+import sys
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from asynsched.cli.command import command, new_app
+from asynsched.cli.dot import as_dot
+from asynsched.cli.lookup import find_structure
+from asynsched.cli.rendering import Listing, Record
+from asynsched.cli.session import Session
+from asynsched.serialization.schema import SerializedDag, SerializedTask
+from asynsched.store.dags import DagRow, find_dag, list_dags
+from asynsched.store.import_errors import list_errors
+
+app = new_app()
+
+DagArgument = Annotated[str, typer.Argument(metavar="DAG")]
+COLUMNS = ("dag_id", "file", "schedule", "paused", "next_run_at", "tags", "has_errors")
+ERROR_COLUMNS = ("file", "kind", "message", "line", "dag_id")
+DAG_FIELDS = (
+    "description", "timezone", "start_date", "end_date", "catchup", "max_active_runs", "max_active_tasks", "doc_md",
+)  # fmt: skip
+TASK_FIELDS = (
+    "task_id", "task_type", "group_id", "trigger_rule", "retries", "retry_delay", "execution_timeout", "pool",
+    "pool_slots", "priority_weight", "weight_rule", "queue", "depends_on_past",
+)  # fmt: skip
+
+
+class GraphOutput(StrEnum):
+    """Forms in which a DAG is shown."""
+
+    TABLE = "table"
+    JSON = "json"
+    DOT = "dot"
+
+
+@command(app, "list")
+def show_dags(session: Session) -> Listing:
+    """List the DAGs. `next_run_at` is when the next scheduled run is due."""
+    rows = [_dag_fields(dag) for dag in session.read(list_dags)]
+    return Listing(COLUMNS, rows, nothing="No DAG is known. `asynsched up DIR` reads the DAG files of a folder.")
+
+
+@command(app, "show")
+def show_dag(
+    session: Session,
+    dag_id: DagArgument,
+    *,
+    output: Annotated[
+        GraphOutput, typer.Option("--output", "-o", help="How it is written; dot is for Graphviz.")
+    ] = GraphOutput.TABLE,
+) -> Record | None:
+    """Show a DAG, its tasks and its edges, in the newest version."""
+    row = session.read(find_dag, dag_id)
+    dag = session.read(find_structure, dag_id)
+    if output is GraphOutput.DOT:
+        sys.stdout.write(as_dot(dag))
+        return None
+    fields = _dag_fields(row) | {name: getattr(dag, name) for name in DAG_FIELDS}
+    fields["params"] = {name: param.value for name, param in dag.params.items()}
+    fields["tasks"] = [_task_fields(task) for task in dag.tasks]
+    fields["edges"] = _edges(dag)
+    return Record(fields, sections=("tasks", "edges"))
+
+
+@command(app, "errors")
+def show_errors(
+    session: Session,
+    *,
+    warnings: Annotated[bool, typer.Option("--warnings", help="Warnings, too.")] = False,
+    traceback: Annotated[
+        bool, typer.Option("--traceback", help="Tracebacks in the table; JSON has them anyway.")
+    ] = False,
+) -> Listing:
+    """List what is wrong with which DAG file."""
+    rows = [
+        {
+            "file": error.file_path,
+            "kind": error.kind,
+            "message": error.message,
+            "line": error.line,
+            "dag_id": error.dag_id,
+            "traceback": error.traceback,
+            "output": error.output,
+            "is_warning": error.is_warning,
+        }
+        for error in session.read(list_errors)
+        if warnings or not error.is_warning
+    ]
+    columns = (*ERROR_COLUMNS, "traceback") if traceback else ERROR_COLUMNS
+    return Listing(columns, rows, "No DAG file has errors.", details=("traceback", "output", "is_warning"))
+
+
+def _dag_fields(dag: DagRow) -> dict[str, Any]:
+    return {
+        "dag_id": dag.dag_id,
+        "file": dag.file_path,
+        "schedule": dag.schedule_summary,
+        "paused": dag.is_paused,
+        "next_run_at": dag.next_dagrun_create_after,
+        "tags": dag.tags,
+        "has_errors": dag.has_errors,
+    }
+
+
+def _task_fields(task: SerializedTask) -> dict[str, Any]:
+    return {name: getattr(task, name) for name in TASK_FIELDS}
+
+
+def _edges(dag: SerializedDag) -> list[dict[str, Any]]:
+    """Return the edges, named as in Airflow's graph."""
+    return [
+        {"source_id": task.task_id, "target_id": target, "label": task.edge_labels.get(target)}
+        for task in dag.tasks
+        for target in task.downstream_task_ids
+    ]

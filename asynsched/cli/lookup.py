@@ -1,0 +1,44 @@
+"""DAGs, runs and tasks by the names that a user typed: found, or an error with the nearest names."""
+
+from difflib import get_close_matches
+
+from sqlalchemy import Connection
+
+from asynsched.errors import NotFound
+from asynsched.serialization.decode import decode_dag
+from asynsched.serialization.schema import SerializedDag
+from asynsched.store.dag_runs import DagRunRow, get_run, list_runs
+from asynsched.store.dag_versions import get_version
+from asynsched.store.dags import find_dag
+from asynsched.store.task_instances import TaskInstanceRow, list_task_instances
+
+NEWEST_RUNS = 200
+"""Among how many runs a mistyped run_id is looked for."""
+
+
+def find_structure(conn: Connection, dag_id: str) -> SerializedDag:
+    """Return the newest version of a DAG. Raises NotFound, with near names, when there is none."""
+    found = find_dag(conn, dag_id)
+    if found.version_id is None:
+        raise NotFound("DAG", dag_id)
+    return decode_dag(get_version(conn, found.version_id).serialized)
+
+
+def find_run(conn: Connection, dag_id: str, run_id: str) -> DagRunRow:
+    """Return a run. Raises NotFound, with near names, when there is no such DAG or run."""
+    run = get_run(conn, dag_id, run_id)
+    if run is not None:
+        return run
+    find_dag(conn, dag_id)
+    known = [run.run_id for run in list_runs(conn, dag_id=dag_id, limit=NEWEST_RUNS)]
+    raise NotFound(f"run of the DAG {dag_id!r}", run_id, tuple(get_close_matches(run_id, known)))
+
+
+def find_task(conn: Connection, dag_id: str, run_id: str, task_id: str, map_index: int = -1) -> TaskInstanceRow:
+    """Return a task instance. Raises NotFound, with near names, when there is no such DAG, run or task."""
+    instances = list_task_instances(conn, find_run(conn, dag_id, run_id).id)
+    for instance in instances:
+        if instance.task_id == task_id and instance.map_index == map_index:
+            return instance
+    known = sorted({instance.task_id for instance in instances})
+    raise NotFound(f"task of the run {run_id!r}", task_id, tuple(get_close_matches(task_id, known)))

@@ -1,0 +1,149 @@
+"""A scheduler in the foreground: what it says at start, and the signals that stop it."""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+
+import anyio
+import structlog
+
+from asynsched._version import __version__
+from asynsched.cli.logging import configure_logging
+from asynsched.cli.rendering import note
+from asynsched.clock import SystemClock
+from asynsched.errors import AsynschedError
+from asynsched.scheduler import Scheduler
+from asynsched.settings import Settings
+from asynsched.store.urls import without_secrets
+from sandbox.confine import available
+
+log = structlog.get_logger(__name__)
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@dataclass(frozen=True, slots=True)
+class StopRules:
+    """When a scheduler ends without a signal: whatever comes first."""
+
+    until_idle: bool = False
+    num_runs: int | None = None
+    seconds: float | None = None
+
+
+class ForcedStop(AsynschedError):
+    """A second signal came while the scheduler was stopping."""
+
+
+def serve_until_stopped(settings: Settings, rules: StopRules) -> None:
+    """Run a scheduler in this process.
+
+    Raises:
+        AsynschedError: It cannot start: a setting, the home or the database is at fault.
+        ForcedStop: A second signal ended it at once.
+    """
+    configure_logging(settings.log)
+    _introduce(settings)
+    try:
+        asyncio.run(_serve(settings, rules))
+    except BaseExceptionGroup as group:
+        raise _only_cause(group) from group
+
+
+async def _serve(settings: Settings, rules: StopRules) -> None:
+    scheduler = Scheduler(settings=settings)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_stop_by_rules, scheduler, rules)
+        async with _signals_stop(scheduler):
+            await scheduler.serve()
+        tasks.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def _signals_stop(scheduler: Scheduler) -> AsyncIterator[None]:
+    """Within, the first SIGINT or SIGTERM asks the scheduler to stop, the second cancels it. Then all is as before."""
+    loop = asyncio.get_running_loop()
+    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    asked = forced = False
+    with anyio.CancelScope() as scope:
+
+        def stop(number: signal.Signals) -> None:
+            nonlocal asked, forced
+            if asked:
+                forced = True
+                scope.cancel()
+                return
+            asked = True
+            log.info("scheduler.stopping", signal=number.name, again="stops at once")
+            scheduler.request_stop()
+
+        for number in STOP_SIGNALS:
+            loop.add_signal_handler(number, stop, number)
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                loop.remove_signal_handler(number)
+                signal.signal(number, handler)
+    if forced:
+        raise ForcedStop("Stopped at once by a second signal.")
+
+
+async def _stop_by_rules(scheduler: Scheduler, rules: StopRules) -> None:
+    """Ask the scheduler to stop when the first of the rules is met."""
+    await scheduler.started.wait()
+    waits: dict[str, Callable[[], Awaitable[object]]] = {}
+    if rules.until_idle:
+        waits["idle"] = scheduler.wait_idle
+    if rules.num_runs is not None:
+        waits["runs ended"] = partial(scheduler.wait_runs, rules.num_runs)
+    if rules.seconds is not None:
+        waits["time is over"] = partial(SystemClock().sleep, timedelta(seconds=rules.seconds))
+    if not waits:
+        return
+    async with anyio.create_task_group() as waiting:
+
+        async def first(reason: str, wait: Callable[[], Awaitable[object]]) -> None:
+            await wait()
+            waiting.cancel_scope.cancel()
+            log.info("scheduler.stopping", reason=reason)
+
+        for reason, wait in waits.items():
+            waiting.start_soon(first, reason, wait)
+    scheduler.request_stop()
+
+
+def _introduce(settings: Settings) -> None:
+    """Say what is watched, where the state is, and how strong parses are confined."""
+    strength = available()
+    facts = {
+        "dags_folder": str(settings.dags_path),
+        "home": str(settings.home_path),
+        "database": without_secrets(settings.database_url),
+        "confinement": ", ".join(strength.enforced) or "none",
+        "not_enforced": strength.missing,
+        "executor": settings.executor,
+        "parallelism": settings.parallelism,
+        "parse_processes": settings.parse.processes,
+    }
+    if settings.log.format == "json":
+        log.info("scheduler.starting", version=__version__, **facts)
+        return
+    note(f"asynsched {__version__}")
+    note(f"  DAG folder   {facts['dags_folder']}")
+    note(f"  state        {facts['home']}, {facts['database']}")
+    for line in strength.lines if settings.parse.confinement != "off" else ("off, by the setting parse.confinement",):
+        note(f"  confinement  {line}")
+    note(f"  tasks        {settings.executor} executor, {settings.parallelism} at once")
+    note(f"  parses       {settings.parse.processes} at once")
+
+
+def _only_cause(error: BaseException) -> BaseException:
+    """Return what a task group wraps, where it is one error."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,94 @@
+"""`asynsched tasks logs`: what a try has written, and goes on writing."""
+
+import codecs
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from asynsched.cli.command import command, new_app
+from asynsched.cli.lookup import find_task
+from asynsched.cli.rendering import Output, Record, note, printable
+from asynsched.cli.session import Session
+from asynsched.cli.tasks import DagArgument, MapIndexOption, RunArgument, TaskArgument
+from asynsched.errors import NotFound
+from asynsched.executors.log_paths import log_path
+from asynsched.home import LOGS
+from asynsched.keys import TaskInstanceKey
+from asynsched.states import FINISHED_TASK_STATES, TaskInstanceState
+from asynsched.store.task_instances import TaskInstanceRow
+
+app = new_app()
+
+FOLLOW_SECONDS = 0.1
+"""Time between two looks at a log that is followed."""
+_OVER = FINISHED_TASK_STATES | {TaskInstanceState.UP_FOR_RETRY}
+
+
+@command(app, "logs")
+def show_logs(
+    session: Session,
+    dag_id: DagArgument,
+    run_id: RunArgument,
+    task_id: TaskArgument,
+    *,
+    output: Output,
+    try_number: Annotated[
+        int | None,
+        typer.Option("--try", min=1, metavar="N", help="Which try; by default the newest.", show_default=False),
+    ] = None,
+    map_index: MapIndexOption = -1,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the try has ended.")] = False,
+) -> Record | None:
+    """Show the log of a task's try. Control characters are shown as escapes."""
+    key = TaskInstanceKey(dag_id, run_id, task_id, map_index)
+    if follow and output is Output.JSON:
+        raise typer.BadParameter("a log that is followed has no end: it cannot be JSON", param_hint="--follow")
+    task = session.read(find_task, *key)
+    if follow:
+        _follow(session, key, try_number)
+        return None
+    number = try_number or task.try_number
+    path = _path(session, key, number)
+    if not path.exists():
+        raise NotFound(f"log of the task {task_id!r} in {session.home}, of try", str(number))
+    text = path.read_text(encoding="utf-8", errors="replace")
+    if output is Output.JSON:
+        return Record({**key._asdict(), "try_number": number, "log": text})
+    sys.stdout.write(printable(text, keep="\n\t"))
+    return None
+
+
+def _follow(session: Session, key: TaskInstanceKey, wanted: int | None) -> None:
+    """Write the log of a try as it grows, until the try has ended."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    position = 0
+    if (task := session.read(find_task, *key)).try_number == 0:
+        note("The task has not started yet.")
+    while True:
+        number = wanted or max(task.try_number, 1)
+        # Before its log is read: what it wrote until it ended is then all there.
+        over = _is_over(task, number)
+        path = _path(session, key, number)
+        if path.exists():
+            with path.open("rb") as file:
+                file.seek(position)
+                block = file.read()
+            position += len(block)
+            sys.stdout.write(printable(decoder.decode(block), keep="\n\t"))
+            sys.stdout.flush()
+        if over:
+            return
+        time.sleep(FOLLOW_SECONDS)
+        wanted = number if position else wanted
+        task = session.read(find_task, *key)
+
+
+def _is_over(task: TaskInstanceRow, number: int) -> bool:
+    return task.try_number > number or task.state in _OVER
+
+
+def _path(session: Session, key: TaskInstanceKey, try_number: int) -> Path:
+    return session.home / LOGS / log_path(key, try_number)
