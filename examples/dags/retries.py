@@ -1,0 +1,35 @@
+"""Retries, and callbacks that are told of them.
+
+`call_service` fails at its first try and succeeds at its second, a second later.
+
+Needs:   nothing.
+Runs:    once.
+Prints:  `the service is busy` and `the service has answered` in the logs of the two tries of `call_service`;
+         the callback's line is in the log of the callback.
+"""
+
+from datetime import datetime, timedelta
+
+from asynsched import dag, task
+
+
+def tell(context):
+    print(f"{context['ti'].task_id} will be tried again after: {context.get('exception') or 'a failure'}")
+
+
+@dag(schedule="@once", start_date=datetime(2026, 1, 1), tags=["example"])
+def retries():
+    @task(retries=2, retry_delay=timedelta(seconds=1), on_retry_callback=tell)
+    def call_service(ti):
+        if ti.try_number == 1:
+            print("the service is busy")
+            raise ConnectionError("the service is busy")
+        print("the service has answered")
+
+    call_service()
+
+
+retries_dag = retries()
+
+if __name__ == "__main__":
+    retries_dag.test()
