@@ -1,0 +1,1 @@
+"""The database: tables, migrations, ways to open it, and one module of named queries per table."""

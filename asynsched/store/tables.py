@@ -4,6 +4,7 @@ Key order is lock order: a transaction that touches several rows of a table touc
 """
 
 from datetime import UTC, datetime
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import Boolean, Column, Float, ForeignKey, Index, Integer, LargeBinary, String, Text, UniqueConstraint
@@ -25,7 +26,7 @@ class Instant(sa.TypeDecorator[datetime]):
     impl = sa.BigInteger
     cache_ok = True
 
-    def load_dialect_impl(self, dialect: sa.Dialect) -> sa.types.TypeEngine[object]:
+    def load_dialect_impl(self, dialect: sa.Dialect) -> sa.types.TypeEngine[Any]:
         if dialect.name == "postgresql":
             return dialect.type_descriptor(sa.TIMESTAMP(timezone=True))
         return dialect.type_descriptor(sa.BigInteger())
@@ -53,7 +54,7 @@ dag = sa.Table(
     Column("file_path", Text, nullable=False),
     Column("is_active", Boolean, nullable=False, default=True),
     Column("is_paused", Boolean, nullable=False, default=False),
-    Column("version_id", BigId, ForeignKey("dag_version.id", use_alter=True), nullable=True),
+    Column("version_id", BigId, ForeignKey("dag_version.id"), nullable=True),
     Column("schedule_summary", Text, nullable=False, default=""),
     Column("tags", Json, nullable=False, default=b"[]"),
     Column("max_active_runs", Integer, nullable=False),
@@ -66,7 +67,8 @@ dag = sa.Table(
     Index("ix_dag_next_dagrun_create_after", "next_dagrun_create_after"),
     Index("ix_dag_file_path", "file_path"),
 )
-"""One row a DAG. `is_active` is False once its file is gone, or parsed well without it."""
+"""One row a DAG. `is_active` is False once its file is gone, or parsed well without it. `last_examined_at` is the
+`updated_at` that its next run was computed from: where it is older, or missing, that is still to be done."""
 
 dag_version = sa.Table(
     "dag_version",
@@ -148,6 +150,8 @@ dag_run = sa.Table(
     Index("ix_dag_run_unfinished", "state", "run_after", sqlite_where=sa.text("state IN ('queued', 'running')"),
           postgresql_where=sa.text("state IN ('queued', 'running')")),
     Index("ix_dag_run_dag_id_run_after", "dag_id", "run_after"),
+    Index("ix_dag_run_scheduled", "dag_id", "logical_date", sqlite_where=sa.text("run_type = 'scheduled'"),
+          postgresql_where=sa.text("run_type = 'scheduled'")),
 )  # fmt: skip
 """`scheduler_id` and `lease_epoch`: who owns the run, and under which lease its rows may be written."""
 

@@ -1,0 +1,50 @@
+"""Opening the database that a URL names, for the scheduler."""
+
+import asyncio
+from functools import partial
+
+from asynsched.errors import SettingsError
+from asynsched.store.database import Database
+from asynsched.store.direct_database import open_direct
+from asynsched.store.preparation import DEFAULT_POOL_SLOTS, HEAD, bring_to_head, current_revision
+from asynsched.store.sqlite_connection import Synchronous
+from asynsched.store.sqlite_database import SqliteDatabase
+from asynsched.store.urls import DatabaseUrl, parse_url
+
+
+async def open_database(
+    url: str, *, synchronous: Synchronous = "full", default_pool_slots: int = DEFAULT_POOL_SLOTS
+) -> Database:
+    """Open a database; make it where there is none (SQLite), and migrate it where it is behind.
+
+    Args:
+        url: `sqlite:///PATH` or `postgresql://USER@HOST/NAME`.
+        synchronous: SQLite only: `full` survives a power cut, `normal` may lose its last moment.
+        default_pool_slots: Slots of the default_pool of a new database.
+
+    Raises:
+        SettingsError: The URL names no database, or the server refused the user, the password or the name.
+        StoreUnavailable: The database cannot be reached.
+        StoreVersionError: It has a schema that this version of asynsched does not know.
+    """
+    parsed = parse_url(url)
+    if parsed.backend == "postgresql":
+        return await _open_postgres(parsed, default_pool_slots)
+    if parsed.path is None:
+        raise SettingsError("database: a scheduler needs a database in a file: sqlite:///PATH")
+    prepare = partial(open_direct, url, synchronous=synchronous, default_pool_slots=default_pool_slots)
+    (await asyncio.to_thread(prepare)).close()
+    return SqliteDatabase(parsed.path, parsed.shown, synchronous=synchronous)
+
+
+async def _open_postgres(url: DatabaseUrl, default_pool_slots: int) -> Database:
+    from asynsched.store.postgres_database import PostgresDatabase  # the driver is loaded only where it is used
+
+    database = PostgresDatabase(url)
+    try:
+        if await database.read(current_revision) != HEAD:
+            await database.write(bring_to_head, url.shown, default_pool_slots)
+    except BaseException:
+        await database.close()
+        raise
+    return database

@@ -1,0 +1,69 @@
+"""Queries of `audit`: who did what from outside."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from msgspec import Struct
+from sqlalchemy import Connection
+
+from asynsched.store.rows import as_struct, from_json, to_json
+from asynsched.store.tables import audit
+
+
+class AuditRow(Struct, frozen=True):
+    """One thing that somebody did."""
+
+    at: datetime
+    actor: str
+    action: str
+    dag_id: str | None
+    run_id: str | None
+    task_id: str | None
+    detail: dict[str, Any]
+
+
+_COLUMNS = tuple(audit.c[name] for name in AuditRow.__struct_fields__)
+_NEWEST = sa.select(*_COLUMNS).order_by(audit.c.id.desc()).limit(sa.bindparam("limit"))
+_NEWEST_OF_DAG = (
+    sa.select(*_COLUMNS)
+    .where(audit.c.dag_id == sa.bindparam("dag_id"))
+    .order_by(audit.c.at.desc(), audit.c.id.desc())
+    .limit(sa.bindparam("limit"))
+)
+
+
+def record_audit(
+    conn: Connection,
+    *,
+    at: datetime,
+    actor: str,
+    action: str,
+    dag_id: str | None = None,
+    run_id: str | None = None,
+    task_id: str | None = None,
+    detail: Mapping[str, Any] | None = None,
+) -> None:
+    """Note what somebody did, in the transaction that does it. `detail` never holds secrets."""
+    conn.execute(
+        audit.insert(),
+        {
+            "at": at,
+            "actor": actor,
+            "action": action,
+            "dag_id": dag_id,
+            "run_id": run_id,
+            "task_id": task_id,
+            "detail": to_json(dict(detail or {})),
+        },
+    )
+
+
+def list_audit(conn: Connection, *, dag_id: str | None = None, limit: int = 100) -> list[AuditRow]:
+    """Return what was done last, the newest first."""
+    if dag_id is None:
+        rows = conn.execute(_NEWEST, {"limit": limit})
+    else:
+        rows = conn.execute(_NEWEST_OF_DAG, {"dag_id": dag_id, "limit": limit})
+    return [as_struct(AuditRow, row, detail=from_json(row.detail)) for row in rows]

@@ -1,0 +1,66 @@
+"""Queries of `dag_file`: what was last parsed of each file, so that a start with nothing changed parses nothing."""
+
+from datetime import datetime
+
+import msgspec
+import sqlalchemy as sa
+from msgspec import Struct
+from sqlalchemy import Connection
+
+from asynsched.store.conflicts import insert_or_update
+from asynsched.store.rows import as_struct, to_json
+from asynsched.store.tables import dag_file
+
+
+class LocalModule(Struct, frozen=True):
+    """A local module that a file imported, with the SHA-256 of its text."""
+
+    path: str
+    content_hash: str
+
+
+class DagFileRow(Struct, frozen=True):
+    """A file at its last parse. `path` is relative to the DAG folder, `runtime` names what parsed it."""
+
+    path: str
+    content_hash: str
+    modified_ns: int
+    size: int
+    local_modules: list[LocalModule]
+    parsed_at: datetime
+    parse_seconds: float
+    n_dags: int
+    n_errors: int
+    runtime: str = ""
+
+
+_ALL = sa.select(dag_file).order_by(dag_file.c.path)
+_ONE = sa.select(dag_file).where(dag_file.c.path == sa.bindparam("path"))
+_DELETE = sa.delete(dag_file).where(dag_file.c.path == sa.bindparam("key"))
+_local_modules = msgspec.json.Decoder(list[LocalModule])
+
+
+def known_files(conn: Connection) -> list[DagFileRow]:
+    """Return every file that was parsed and is not gone, by path."""
+    return [_file(row) for row in conn.execute(_ALL)]
+
+
+def get_file(conn: Connection, path: str) -> DagFileRow | None:
+    """Return a file; None when it was never parsed, or is gone."""
+    row = conn.execute(_ONE, {"path": path}).first()
+    return None if row is None else _file(row)
+
+
+def put_file(conn: Connection, file: DagFileRow) -> None:
+    """Store what was parsed of a file."""
+    values = msgspec.structs.asdict(file)
+    conn.execute(insert_or_update(conn, dag_file), {**values, "local_modules": to_json(file.local_modules)})
+
+
+def delete_file(conn: Connection, path: str) -> None:
+    """Forget a file."""
+    conn.execute(_DELETE, {"key": path})
+
+
+def _file(row: "sa.Row[tuple[object, ...]]") -> DagFileRow:
+    return as_struct(DagFileRow, row, local_modules=_local_modules.decode(row.local_modules))

@@ -1,0 +1,193 @@
+"""Queries of `dag_run`. State changes of runs that a scheduler owns are written by `transitions.py`."""
+
+from collections.abc import Collection
+from datetime import datetime
+from typing import Any
+
+import msgspec
+import sqlalchemy as sa
+from msgspec import Struct
+from sqlalchemy import Connection
+
+from asynsched.errors import AlreadyExists
+from asynsched.keys import DagRunKey
+from asynsched.states import DagRunState, DagRunType
+from asynsched.store.conflicts import insert_ignoring
+from asynsched.store.rows import as_struct, from_json, to_json
+from asynsched.store.tables import dag_run
+from asynsched.timetables.base import DataInterval
+
+
+class NewRun(Struct, frozen=True):
+    """A run to be created. It is pinned to a version when it starts."""
+
+    dag_id: str
+    run_id: str
+    run_type: DagRunType
+    state: DagRunState
+    logical_date: datetime | None
+    data_interval_start: datetime | None
+    data_interval_end: datetime | None
+    run_after: datetime
+    queued_at: datetime
+    reason: str = ""
+    conf: dict[str, Any] = {}
+
+
+class DagRunRow(Struct, frozen=True):
+    """A run. `scheduler_id` and `lease_epoch`: who owns it, under which lease."""
+
+    id: int
+    dag_id: str
+    run_id: str
+    run_type: str
+    state: str
+    reason: str
+    logical_date: datetime | None
+    data_interval_start: datetime | None
+    data_interval_end: datetime | None
+    run_after: datetime
+    queued_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+    conf: dict[str, Any]
+    version_id: int | None
+    scheduler_id: str | None
+    lease_epoch: int
+
+
+# Literal, as the partial indexes have them: with a parameter in its place, neither database would use the index.
+_IS_ACTIVE = sa.text("state IN ('queued', 'running')")
+_IS_SCHEDULED = sa.text("run_type = 'scheduled'")
+
+_IS_OF_DAG = dag_run.c.dag_id == sa.bindparam("dag_id")
+_IS_OF_STATE = dag_run.c.state == sa.bindparam("state")
+_ONE = sa.select(dag_run).where(_IS_OF_DAG, dag_run.c.run_id == sa.bindparam("run_id"))
+_NEWEST = sa.select(dag_run).order_by(dag_run.c.id.desc()).limit(sa.bindparam("limit"))
+_NEWEST_OF_DAG = (
+    sa.select(dag_run)
+    .where(_IS_OF_DAG)
+    .order_by(dag_run.c.run_after.desc(), dag_run.c.id.desc())
+    .limit(sa.bindparam("limit"))
+)
+_N_ACTIVE = (
+    sa.select(dag_run.c.dag_id, sa.func.count().label("n"))
+    .where(
+        _IS_ACTIVE,
+        dag_run.c.dag_id.in_(sa.bindparam("dag_ids", expanding=True)),
+        dag_run.c.run_type != DagRunType.BACKFILL,
+    )
+    .group_by(dag_run.c.dag_id)
+)
+_LAST_SCHEDULED = (
+    sa.select(dag_run.c.data_interval_start, dag_run.c.data_interval_end)
+    .where(_IS_OF_DAG, _IS_SCHEDULED)
+    .order_by(dag_run.c.logical_date.desc())
+    .limit(1)
+)
+_IS_TAKEN = sa.select(sa.literal(1)).where(_IS_OF_DAG, dag_run.c.logical_date == sa.bindparam("date"))
+_PREVIOUS = (
+    sa.select(dag_run)
+    .where(_IS_OF_DAG, dag_run.c.logical_date < sa.bindparam("before"))
+    .order_by(dag_run.c.logical_date.desc())
+    .limit(1)
+)
+_END_QUEUED = (
+    sa.update(dag_run)
+    .where(dag_run.c.id == sa.bindparam("key"), dag_run.c.state == DagRunState.QUEUED)
+    .values(state=sa.bindparam("new_state"), reason=sa.bindparam("new_reason"), ended_at=sa.bindparam("now"))
+)
+_ENDED = sa.select(dag_run.c.id).where(
+    dag_run.c.ended_at < sa.bindparam("before"), dag_run.c.state.in_((DagRunState.SUCCESS, DagRunState.FAILED))
+)
+_DELETE = sa.delete(dag_run).where(dag_run.c.id.in_(sa.bindparam("keys", expanding=True)))
+
+
+def insert_run(conn: Connection, run: NewRun) -> int:
+    """Store a new run, and return its row's id.
+
+    Raises:
+        AlreadyExists: The DAG has a run of that run_id, or of that logical date. The transaction may go on.
+    """
+    values = msgspec.structs.asdict(run) | {"conf": to_json(run.conf)}
+    row_id: int | None = conn.scalar(insert_ignoring(conn, dag_run).returning(dag_run.c.id), values)
+    if row_id is None:
+        date = "" if run.logical_date is None else f", or one of the logical date {run.logical_date.isoformat()}"
+        raise AlreadyExists(f"The DAG {run.dag_id!r} has a run {run.run_id!r}{date} already.")
+    return row_id
+
+
+def get_run(conn: Connection, dag_id: str, run_id: str) -> DagRunRow | None:
+    """Return a run; None when there is none."""
+    row = conn.execute(_ONE, {"dag_id": dag_id, "run_id": run_id}).first()
+    return None if row is None else _run(row)
+
+
+def list_runs(
+    conn: Connection, *, dag_id: str | None = None, state: str | None = None, limit: int = 1000
+) -> list[DagRunRow]:
+    """Return runs, of one DAG or of all, in one state or in any, the newest first."""
+    statement = _NEWEST if dag_id is None else _NEWEST_OF_DAG
+    if state is not None:
+        statement = statement.where(_IS_OF_STATE)
+    rows = conn.execute(statement, {"dag_id": dag_id, "state": state, "limit": limit})
+    return [_run(row) for row in rows]
+
+
+def logical_date_is_taken(conn: Connection, dag_id: str, logical_date: datetime) -> bool:
+    """Return whether a DAG has a run of that logical date."""
+    return conn.execute(_IS_TAKEN, {"dag_id": dag_id, "date": logical_date}).first() is not None
+
+
+def count_active_runs(conn: Connection, dag_ids: Collection[str]) -> dict[str, int]:
+    """Return how many runs are queued or running, backfills aside, by dag_id; DAGs with none are left out."""
+    return {row.dag_id: row.n for row in conn.execute(_N_ACTIVE, {"dag_ids": list(dag_ids)})}
+
+
+def last_scheduled_interval(conn: Connection, dag_id: str) -> DataInterval | None:
+    """Return the data interval of a DAG's newest scheduled run; None when it has had none."""
+    row = conn.execute(_LAST_SCHEDULED, {"dag_id": dag_id}).first()
+    return None if row is None else DataInterval(row.data_interval_start, row.data_interval_end)
+
+
+def previous_run(
+    conn: Connection, dag_id: str, *, before: datetime | None, state: str | None = None
+) -> DagRunRow | None:
+    """Return a DAG's newest run of an earlier logical date, of that state if given; None when there is none."""
+    if before is None:
+        return None
+    statement = _PREVIOUS if state is None else _PREVIOUS.where(_IS_OF_STATE)
+    row = conn.execute(statement, {"dag_id": dag_id, "before": before, "state": state}).first()
+    return None if row is None else _run(row)
+
+
+def end_queued_run(conn: Connection, run_row_id: int, state: DagRunState, reason: str, now: datetime) -> bool:
+    """End a run that has not started. False: it is no longer queued."""
+    ended = {"key": run_row_id, "new_state": state, "new_reason": reason, "now": now}
+    return conn.execute(_END_QUEUED, ended).rowcount > 0
+
+
+def count_ended_runs(conn: Connection, *, before: datetime) -> int:
+    """Return how many runs ended before an instant."""
+    n: int = conn.execute(sa.select(sa.func.count()).select_from(_ENDED.subquery()), {"before": before}).scalar_one()
+    return n
+
+
+def oldest_ended_runs(conn: Connection, *, before: datetime, limit: int) -> list[DagRunKey]:
+    """Return the runs that `delete_ended_runs` would delete."""
+    chosen = sa.select(dag_run.c.dag_id, dag_run.c.run_id).where(dag_run.c.id.in_(_ENDED.subquery().select()))
+    rows = conn.execute(chosen.order_by(dag_run.c.id).limit(sa.bindparam("limit")), {"before": before, "limit": limit})
+    return [DagRunKey(row.dag_id, row.run_id) for row in rows]
+
+
+def delete_ended_runs(conn: Connection, *, before: datetime, limit: int) -> int:
+    """Delete up to `limit` runs that ended before an instant, with all that belongs to them. Returns how many."""
+    oldest = _ENDED.order_by(dag_run.c.id).limit(sa.bindparam("limit"))
+    keys = list(conn.scalars(oldest, {"before": before, "limit": limit}))
+    if keys:
+        conn.execute(_DELETE, {"keys": keys})
+    return len(keys)
+
+
+def _run(row: "sa.Row[tuple[object, ...]]") -> DagRunRow:
+    return as_struct(DagRunRow, row, conf=from_json(row.conf))

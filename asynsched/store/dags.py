@@ -1,0 +1,135 @@
+"""Queries of `dag`: one row a DAG."""
+
+from datetime import datetime
+
+import sqlalchemy as sa
+from msgspec import Struct
+from sqlalchemy import Connection
+
+from asynsched.errors import NotFound
+from asynsched.store.rows import as_struct, from_json, near_names
+from asynsched.store.tables import dag, import_error
+from asynsched.timetables.base import DagRunInfo
+
+
+class DagRow(Struct, frozen=True):
+    """A DAG. `is_active` is False once its file is gone, or parsed well without it."""
+
+    dag_id: str
+    file_path: str
+    is_active: bool
+    is_paused: bool
+    version_id: int | None
+    schedule_summary: str
+    tags: list[str]
+    max_active_runs: int
+    next_dagrun_logical_date: datetime | None
+    next_dagrun_data_interval_start: datetime | None
+    next_dagrun_data_interval_end: datetime | None
+    next_dagrun_create_after: datetime | None
+    last_examined_at: datetime | None
+    updated_at: datetime
+    has_errors: bool
+    """Whether its file, or the DAG in it, could not be used when it was last parsed."""
+
+
+_HAS_ERRORS = (
+    sa.exists()
+    .where(
+        import_error.c.file_path == dag.c.file_path,
+        sa.or_(import_error.c.dag_id.is_(None), import_error.c.dag_id == dag.c.dag_id),
+        ~import_error.c.is_warning,
+    )
+    .label("has_errors")
+)
+_DAGS = sa.select(dag, _HAS_ERRORS)
+_ONE = _DAGS.where(dag.c.dag_id == sa.bindparam("dag_id"))
+_ACTIVE = _DAGS.where(dag.c.is_active).order_by(dag.c.dag_id)
+_ALL = _DAGS.order_by(dag.c.dag_id)
+_IDS = sa.select(dag.c.dag_id).where(dag.c.is_active).order_by(dag.c.dag_id)
+_IS_UNEXAMINED = sa.or_(dag.c.last_examined_at.is_(None), dag.c.last_examined_at < dag.c.updated_at)
+_SCHEDULED = (
+    sa.select(
+        dag.c.dag_id,
+        sa.case((_IS_UNEXAMINED, dag.c.updated_at), else_=dag.c.next_dagrun_create_after).label("due_at"),
+    )
+    .where(dag.c.is_active, ~dag.c.is_paused, sa.or_(_IS_UNEXAMINED, dag.c.next_dagrun_create_after.is_not(None)))
+    .order_by("due_at", dag.c.dag_id)
+)
+_SET_NEXT = (
+    sa.update(dag)
+    .where(dag.c.dag_id == sa.bindparam("key"))
+    .values(
+        next_dagrun_logical_date=sa.bindparam("logical_date"),
+        next_dagrun_data_interval_start=sa.bindparam("start"),
+        next_dagrun_data_interval_end=sa.bindparam("end"),
+        next_dagrun_create_after=sa.bindparam("create_after"),
+        last_examined_at=dag.c.updated_at,
+    )
+)
+_SET_PAUSED = (
+    sa.update(dag)
+    .where(dag.c.dag_id == sa.bindparam("key"), dag.c.is_active)
+    .values(is_paused=sa.bindparam("paused"), updated_at=sa.bindparam("now"))
+)
+
+
+def get_dag(conn: Connection, dag_id: str) -> DagRow | None:
+    """Return a DAG, also one that is no longer active; None when there never was one."""
+    row = conn.execute(_ONE, {"dag_id": dag_id}).first()
+    return None if row is None else as_struct(DagRow, row, tags=from_json(row.tags))
+
+
+def find_dag(conn: Connection, dag_id: str) -> DagRow:
+    """Return an active DAG.
+
+    Raises:
+        NotFound: There is none; carries the nearest names.
+    """
+    found = get_dag(conn, dag_id)
+    if found is None or not found.is_active:
+        raise NotFound("DAG", dag_id, near_dag_ids(conn, dag_id))
+    return found
+
+
+def list_dags(conn: Connection, *, active_only: bool = True) -> list[DagRow]:
+    """Return all DAGs, by dag_id."""
+    rows = conn.execute(_ACTIVE if active_only else _ALL)
+    return [as_struct(DagRow, row, tags=from_json(row.tags)) for row in rows]
+
+
+def near_dag_ids(conn: Connection, dag_id: str) -> tuple[str, ...]:
+    """Return the active DAGs that a wrong dag_id may have been meant as."""
+    return near_names(dag_id, conn.scalars(_IDS))
+
+
+def scheduled_dag_ids(conn: Connection) -> list[tuple[str, datetime]]:
+    """Return each unpaused DAG that has something to be examined, and since or from when, the earliest first.
+
+    That is when its next run is due; or, where nobody has examined it since it changed, when it changed.
+    """
+    return [(row.dag_id, row.due_at) for row in conn.execute(_SCHEDULED)]
+
+
+def set_next_dagrun(conn: Connection, dag_id: str, info: DagRunInfo | None) -> None:
+    """Store the next run of a DAG (None: there is none), and that it was examined since its last change."""
+    conn.execute(
+        _SET_NEXT,
+        {
+            "key": dag_id,
+            "logical_date": info and info.logical_date,
+            "start": info and info.data_interval.start,
+            "end": info and info.data_interval.end,
+            "create_after": info and info.run_after,
+        },
+    )
+
+
+def set_paused(conn: Connection, dag_id: str, is_paused: bool, now: datetime) -> None:
+    """Pause or unpause a DAG.
+
+    Raises:
+        NotFound: There is no such active DAG; carries the nearest names.
+    """
+    if conn.execute(_SET_PAUSED, {"key": dag_id, "paused": is_paused, "now": now}).rowcount == 0:
+        raise NotFound("DAG", dag_id, near_dag_ids(conn, dag_id))

@@ -1,0 +1,131 @@
+"""The database without an event loop: for the command line, for threads of their own, and for simulation."""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Concatenate, ParamSpec, Self, TypeVar
+
+from sqlalchemy import Connection
+
+from asynsched.store.database import Database
+from asynsched.store.preparation import DEFAULT_POOL_SLOTS, HEAD, bring_to_head, current_revision, make_folder
+from asynsched.store.sqlite_connection import SqliteConnection, Synchronous
+from asynsched.store.urls import DatabaseUrl, parse_url
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class DirectDatabase(ABC):
+    """A database whose methods return when the work is done. Used by one thread at a time."""
+
+    @abstractmethod
+    def read(self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a query that writes nothing. Raises StoreUnavailable when the database cannot be reached."""
+
+    @abstractmethod
+    def write(self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a query in a transaction of its own, durable when this returns. Raises StoreUnavailable."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release every connection."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def open_direct(
+    url: str, *, synchronous: Synchronous = "full", default_pool_slots: int = DEFAULT_POOL_SLOTS
+) -> DirectDatabase:
+    """Open a database; make it where there is none, and migrate it where it is behind.
+
+    Raises:
+        SettingsError: The URL names no database, or the server refused the user, the password or the name.
+        StoreUnavailable: The database cannot be reached.
+        StoreVersionError: It has a schema that this version of asynsched does not know.
+    """
+    parsed = parse_url(url)
+    database = connect_direct(parsed, synchronous=synchronous)
+    try:
+        if database.read(current_revision) != HEAD:
+            database.write(bring_to_head, parsed.shown, default_pool_slots)
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def connect_direct(url: DatabaseUrl, *, synchronous: Synchronous = "full") -> DirectDatabase:
+    """Return a database as it is, neither made nor migrated."""
+    if url.backend == "postgresql":
+        return _DirectPostgres(url)
+    return _DirectSqlite(url.path, url.shown, synchronous)
+
+
+def open_inline(url: str = "sqlite://", *, default_pool_slots: int = DEFAULT_POOL_SLOTS) -> "InlineDatabase":
+    """Open a SQLite database, in memory by default, for simulation."""
+    parsed = parse_url(url)
+    database = InlineDatabase(parsed)
+    database.connection.write(partial(bring_to_head, shown=parsed.shown, default_pool_slots=default_pool_slots))
+    return database
+
+
+class InlineDatabase(Database):
+    """SQLite on the spot, with the scheduler's interface: nothing waits, so that simulation decides every order."""
+
+    def __init__(self, url: DatabaseUrl) -> None:
+        make_folder(url.path)
+        self.connection = SqliteConnection(url.path, url.shown, synchronous="normal")
+
+    async def read(self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return self.connection.read(lambda connection: query(connection, *args, **kwargs))
+
+    async def write(self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return self.connection.write(lambda connection: query(connection, *args, **kwargs))
+
+    async def close(self) -> None:
+        self.connection.close()
+
+
+class _DirectSqlite(DirectDatabase):
+    def __init__(self, path: Path | None, shown: str, synchronous: Synchronous) -> None:
+        make_folder(path)
+        self._connection = SqliteConnection(path, shown, synchronous=synchronous)
+
+    def read(self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._connection.read(lambda connection: query(connection, *args, **kwargs))
+
+    def write(self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._connection.write(lambda connection: query(connection, *args, **kwargs))
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class _DirectPostgres(DirectDatabase):
+    """PostgreSQL through an event loop of its own, which runs only while a query does."""
+
+    def __init__(self, url: DatabaseUrl) -> None:
+        from asynsched.store.postgres_database import PostgresDatabase  # the driver is loaded only where it is used
+
+        self._runner = asyncio.Runner()
+        self._database = PostgresDatabase(url, pool_size=1)
+
+    def read(self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._runner.run(self._database.read(query, *args, **kwargs))
+
+    def write(self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._runner.run(self._database.write(query, *args, **kwargs))
+
+    def close(self) -> None:
+        self._runner.run(self._database.close())
+        self._runner.close()

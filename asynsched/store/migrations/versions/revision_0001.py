@@ -1,0 +1,296 @@
+"""The first tables."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0001"
+down_revision = None
+
+INSTANT = sa.BigInteger().with_variant(sa.TIMESTAMP(timezone=True), "postgresql")
+BIG_ID = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+
+
+def upgrade() -> None:
+    """Create every table."""
+    _create_dags()
+    _create_runs()
+    _create_task_instances()
+    _create_settings()
+    _create_operation()
+
+
+def _create_dags() -> None:
+    op.create_table(
+        "source",
+        sa.Column("content_hash", sa.String(length=64), nullable=False),
+        sa.Column("text", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("content_hash", name="pk_source"),
+    )
+    op.create_table(
+        "dag_version",
+        sa.Column("id", BIG_ID, autoincrement=True, nullable=False),
+        sa.Column("dag_id", sa.String(length=250), nullable=False),
+        sa.Column("number", sa.Integer(), nullable=False),
+        sa.Column("version_hash", sa.String(length=64), nullable=False),
+        sa.Column("file_path", sa.Text(), nullable=False),
+        sa.Column("serialized", sa.LargeBinary(), nullable=False),
+        sa.Column("sources", sa.LargeBinary(), nullable=False),
+        sa.Column("created_at", INSTANT, nullable=False),
+        sa.PrimaryKeyConstraint("id", name="pk_dag_version"),
+        sa.UniqueConstraint("dag_id", "number", name="uq_dag_version_dag_id_number"),
+    )
+    op.create_index("ix_dag_version_dag_id_version_hash", "dag_version", ["dag_id", "version_hash"])
+    op.create_table(
+        "dag",
+        sa.Column("dag_id", sa.String(length=250), nullable=False),
+        sa.Column("file_path", sa.Text(), nullable=False),
+        sa.Column("is_active", sa.Boolean(), nullable=False),
+        sa.Column("is_paused", sa.Boolean(), nullable=False),
+        sa.Column("version_id", BIG_ID),
+        sa.Column("schedule_summary", sa.Text(), nullable=False),
+        sa.Column("tags", sa.LargeBinary(), nullable=False),
+        sa.Column("max_active_runs", sa.Integer(), nullable=False),
+        sa.Column("next_dagrun_logical_date", INSTANT),
+        sa.Column("next_dagrun_data_interval_start", INSTANT),
+        sa.Column("next_dagrun_data_interval_end", INSTANT),
+        sa.Column("next_dagrun_create_after", INSTANT),
+        sa.Column("last_examined_at", INSTANT),
+        sa.Column("updated_at", INSTANT, nullable=False),
+        sa.ForeignKeyConstraint(["version_id"], ["dag_version.id"], name="fk_dag_version_id"),
+        sa.PrimaryKeyConstraint("dag_id", name="pk_dag"),
+    )
+    op.create_index("ix_dag_file_path", "dag", ["file_path"])
+    op.create_index("ix_dag_next_dagrun_create_after", "dag", ["next_dagrun_create_after"])
+    op.create_table(
+        "dag_file",
+        sa.Column("path", sa.Text(), nullable=False),
+        sa.Column("content_hash", sa.String(length=64), nullable=False),
+        sa.Column("modified_ns", sa.BigInteger(), nullable=False),
+        sa.Column("size", sa.BigInteger(), nullable=False),
+        sa.Column("local_modules", sa.LargeBinary(), nullable=False),
+        sa.Column("parsed_at", INSTANT, nullable=False),
+        sa.Column("parse_seconds", sa.Float(), nullable=False),
+        sa.Column("n_dags", sa.Integer(), nullable=False),
+        sa.Column("n_errors", sa.Integer(), nullable=False),
+        sa.Column("runtime", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("path", name="pk_dag_file"),
+    )
+    op.create_table(
+        "import_error",
+        sa.Column("id", BIG_ID, autoincrement=True, nullable=False),
+        sa.Column("file_path", sa.Text(), nullable=False),
+        sa.Column("kind", sa.String(length=32), nullable=False),
+        sa.Column("message", sa.Text(), nullable=False),
+        sa.Column("traceback", sa.Text(), nullable=False),
+        sa.Column("line", sa.Integer()),
+        sa.Column("dag_id", sa.Text()),
+        sa.Column("output", sa.Text(), nullable=False),
+        sa.Column("is_warning", sa.Boolean(), nullable=False),
+        sa.Column("created_at", INSTANT, nullable=False),
+        sa.PrimaryKeyConstraint("id", name="pk_import_error"),
+    )
+    op.create_index("ix_import_error_file_path", "import_error", ["file_path"])
+
+
+def _create_runs() -> None:
+    op.create_table(
+        "dag_run",
+        sa.Column("id", BIG_ID, autoincrement=True, nullable=False),
+        sa.Column("dag_id", sa.String(length=250), nullable=False),
+        sa.Column("run_id", sa.String(length=250), nullable=False),
+        sa.Column("run_type", sa.String(length=32), nullable=False),
+        sa.Column("state", sa.String(length=32), nullable=False),
+        sa.Column("reason", sa.Text(), nullable=False),
+        sa.Column("logical_date", INSTANT),
+        sa.Column("data_interval_start", INSTANT),
+        sa.Column("data_interval_end", INSTANT),
+        sa.Column("run_after", INSTANT, nullable=False),
+        sa.Column("queued_at", INSTANT, nullable=False),
+        sa.Column("started_at", INSTANT),
+        sa.Column("ended_at", INSTANT),
+        sa.Column("conf", sa.LargeBinary(), nullable=False),
+        sa.Column("version_id", BIG_ID),
+        sa.Column("scheduler_id", sa.String(length=64)),
+        sa.Column("lease_epoch", sa.BigInteger(), nullable=False),
+        sa.ForeignKeyConstraint(["version_id"], ["dag_version.id"], name="fk_dag_run_version_id"),
+        sa.PrimaryKeyConstraint("id", name="pk_dag_run"),
+        sa.UniqueConstraint("dag_id", "logical_date", name="uq_dag_run_dag_id_logical_date"),
+        sa.UniqueConstraint("dag_id", "run_id", name="uq_dag_run_dag_id_run_id"),
+    )
+    op.create_index("ix_dag_run_dag_id_run_after", "dag_run", ["dag_id", "run_after"])
+    op.create_index(
+        "ix_dag_run_scheduled",
+        "dag_run",
+        ["dag_id", "logical_date"],
+        sqlite_where=sa.text("run_type = 'scheduled'"),
+        postgresql_where=sa.text("run_type = 'scheduled'"),
+    )
+    op.create_index(
+        "ix_dag_run_unfinished",
+        "dag_run",
+        ["state", "run_after"],
+        sqlite_where=sa.text("state IN ('queued', 'running')"),
+        postgresql_where=sa.text("state IN ('queued', 'running')"),
+    )
+    op.create_table(
+        "xcom",
+        sa.Column("dag_run_id", BIG_ID, nullable=False),
+        sa.Column("task_id", sa.String(length=250), nullable=False),
+        sa.Column("map_index", sa.Integer(), nullable=False),
+        sa.Column("key", sa.String(length=512), nullable=False),
+        sa.Column("value", sa.LargeBinary(), nullable=False),
+        sa.Column("created_at", INSTANT, nullable=False),
+        sa.ForeignKeyConstraint(["dag_run_id"], ["dag_run.id"], name="fk_xcom_dag_run_id", ondelete="CASCADE"),
+        sa.PrimaryKeyConstraint("dag_run_id", "task_id", "map_index", "key", name="pk_xcom"),
+    )
+    op.create_table(
+        "callback_request",
+        sa.Column("id", BIG_ID, autoincrement=True, nullable=False),
+        sa.Column("dag_run_id", BIG_ID, nullable=False),
+        sa.Column("task_id", sa.String(length=250), nullable=False),
+        sa.Column("map_index", sa.Integer(), nullable=False),
+        sa.Column("try_number", sa.Integer(), nullable=False),
+        sa.Column("event", sa.String(length=32), nullable=False),
+        sa.Column("reason", sa.Text(), nullable=False),
+        sa.Column("state", sa.String(length=32), nullable=False),
+        sa.Column("token", sa.String(length=32)),
+        sa.Column("attempts", sa.Integer(), nullable=False),
+        sa.Column("created_at", INSTANT, nullable=False),
+        sa.ForeignKeyConstraint(
+            ["dag_run_id"], ["dag_run.id"], name="fk_callback_request_dag_run_id", ondelete="CASCADE"
+        ),
+        sa.PrimaryKeyConstraint("id", name="pk_callback_request"),
+        sa.UniqueConstraint(
+            "dag_run_id",
+            "task_id",
+            "map_index",
+            "try_number",
+            "event",
+            name="uq_callback_request_dag_run_id_task_id_map_index_try_number_event",
+        ),
+    )
+    op.create_index("ix_callback_request_state", "callback_request", ["state"])
+
+
+def _create_task_instances() -> None:
+    op.create_table(
+        "task_instance",
+        sa.Column("id", BIG_ID, autoincrement=True, nullable=False),
+        sa.Column("dag_run_id", BIG_ID, nullable=False),
+        sa.Column("task_id", sa.String(length=250), nullable=False),
+        sa.Column("map_index", sa.Integer(), nullable=False),
+        sa.Column("state", sa.String(length=32)),
+        sa.Column("reason", sa.Text(), nullable=False),
+        sa.Column("try_number", sa.Integer(), nullable=False),
+        sa.Column("max_tries", sa.Integer(), nullable=False),
+        sa.Column("machine_kills", sa.Integer(), nullable=False),
+        sa.Column("token", sa.String(length=32)),
+        sa.Column("lease_epoch", sa.BigInteger(), nullable=False),
+        sa.Column("priority_weight", sa.BigInteger(), nullable=False),
+        sa.Column("pool", sa.String(length=256), nullable=False),
+        sa.Column("pool_slots", sa.Integer(), nullable=False),
+        sa.Column("queue", sa.String(length=256), nullable=False),
+        sa.Column("executor", sa.String(length=256)),
+        sa.Column("scheduled_at", INSTANT),
+        sa.Column("queued_at", INSTANT),
+        sa.Column("started_at", INSTANT),
+        sa.Column("ended_at", INSTANT),
+        sa.Column("next_try_at", INSTANT),
+        sa.Column("rendered_map_index", sa.Text()),
+        sa.ForeignKeyConstraint(["dag_run_id"], ["dag_run.id"], name="fk_task_instance_dag_run_id", ondelete="CASCADE"),
+        sa.PrimaryKeyConstraint("id", name="pk_task_instance"),
+        sa.UniqueConstraint("dag_run_id", "task_id", "map_index", name="uq_task_instance_dag_run_id_task_id_map_index"),
+    )
+    op.create_index(
+        "ix_task_instance_slots",
+        "task_instance",
+        ["pool", "state"],
+        sqlite_where=sa.text("state IN ('queued', 'running', 'deferred')"),
+        postgresql_where=sa.text("state IN ('queued', 'running', 'deferred')"),
+    )
+    op.create_table(
+        "task_instance_history",
+        sa.Column("id", BIG_ID, autoincrement=True, nullable=False),
+        sa.Column("dag_run_id", BIG_ID, nullable=False),
+        sa.Column("task_id", sa.String(length=250), nullable=False),
+        sa.Column("map_index", sa.Integer(), nullable=False),
+        sa.Column("try_number", sa.Integer(), nullable=False),
+        sa.Column("state", sa.String(length=32)),
+        sa.Column("reason", sa.Text(), nullable=False),
+        sa.Column("token", sa.String(length=32)),
+        sa.Column("scheduled_at", INSTANT),
+        sa.Column("queued_at", INSTANT),
+        sa.Column("started_at", INSTANT),
+        sa.Column("ended_at", INSTANT),
+        sa.ForeignKeyConstraint(
+            ["dag_run_id"], ["dag_run.id"], name="fk_task_instance_history_dag_run_id", ondelete="CASCADE"
+        ),
+        sa.PrimaryKeyConstraint("id", name="pk_task_instance_history"),
+        sa.UniqueConstraint(
+            "dag_run_id",
+            "task_id",
+            "map_index",
+            "token",
+            name="uq_task_instance_history_dag_run_id_task_id_map_index_token",
+        ),
+    )
+
+
+def _create_settings() -> None:
+    op.create_table(
+        "pool",
+        sa.Column("name", sa.String(length=256), nullable=False),
+        sa.Column("slots", sa.Integer(), nullable=False),
+        sa.Column("description", sa.Text(), nullable=False),
+        sa.Column("include_deferred", sa.Boolean(), nullable=False),
+        sa.PrimaryKeyConstraint("name", name="pk_pool"),
+    )
+    op.create_table(
+        "variable",
+        sa.Column("key", sa.String(length=250), nullable=False),
+        sa.Column("value", sa.Text(), nullable=False),
+        sa.Column("description", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("key", name="pk_variable"),
+    )
+    op.create_table(
+        "connection",
+        sa.Column("conn_id", sa.String(length=250), nullable=False),
+        sa.Column("conn_type", sa.String(length=500), nullable=False),
+        sa.Column("description", sa.Text(), nullable=False),
+        sa.Column("host", sa.Text()),
+        sa.Column("schema", sa.Text()),
+        sa.Column("login", sa.Text()),
+        sa.Column("password", sa.Text()),
+        sa.Column("port", sa.Integer()),
+        sa.Column("extra", sa.Text()),
+        sa.PrimaryKeyConstraint("conn_id", name="pk_connection"),
+    )
+
+
+def _create_operation() -> None:
+    op.create_table(
+        "scheduler",
+        sa.Column("id", sa.String(length=64), nullable=False),
+        sa.Column("hostname", sa.Text(), nullable=False),
+        sa.Column("pid", sa.Integer(), nullable=False),
+        sa.Column("home", sa.Text(), nullable=False),
+        sa.Column("lease_epoch", sa.BigInteger(), nullable=False),
+        sa.Column("lease_until", INSTANT, nullable=False),
+        sa.Column("started_at", INSTANT, nullable=False),
+        sa.Column("heartbeat_at", INSTANT, nullable=False),
+        sa.Column("version", sa.String(length=64), nullable=False),
+        sa.PrimaryKeyConstraint("id", name="pk_scheduler"),
+    )
+    op.create_table(
+        "audit",
+        sa.Column("id", BIG_ID, autoincrement=True, nullable=False),
+        sa.Column("at", INSTANT, nullable=False),
+        sa.Column("actor", sa.Text(), nullable=False),
+        sa.Column("action", sa.String(length=64), nullable=False),
+        sa.Column("dag_id", sa.String(length=250)),
+        sa.Column("run_id", sa.String(length=250)),
+        sa.Column("task_id", sa.String(length=250)),
+        sa.Column("detail", sa.LargeBinary(), nullable=False),
+        sa.PrimaryKeyConstraint("id", name="pk_audit"),
+    )
+    op.create_index("ix_audit_dag_id_at", "audit", ["dag_id", "at"])

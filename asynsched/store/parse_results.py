@@ -1,0 +1,229 @@
+"""What a parse found, stored: versions only where something has changed, and DAGs leave only on proof.
+
+A DAG leaves when its file is gone, or parsed well without it. A file that could not be used keeps all its DAGs as they
+were; an error of one DAG keeps that DAG. Of two files that define the same dag_id, the first keeps it.
+"""
+
+from collections.abc import Collection, Iterable, Iterator
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from asynsched.serialization.schema import FileError, ParsedDag, ParseReport
+from asynsched.store.dag_files import DagFileRow, LocalModule, delete_file, get_file, put_file
+from asynsched.store.dag_versions import add_version
+from asynsched.store.import_errors import replace_errors
+from asynsched.store.rows import LARGEST_INTEGER, storable, to_json
+from asynsched.store.sources import put_sources
+from asynsched.store.tables import dag, dag_file, dag_version, import_error
+from sandbox.protocol import SourceRef
+
+
+class FileStamp(NamedTuple):
+    """A file as it was when it was parsed. `runtime` names what parsed it: a change of that parses all files anew."""
+
+    content_hash: str
+    modified_ns: int
+    size: int
+    runtime: str
+
+
+class DagDefaults(NamedTuple):
+    """What holds for a DAG that does not say it itself."""
+
+    max_active_runs: int
+    paused: bool
+
+
+class StoredReport(NamedTuple):
+    """What storing a report has changed.
+
+    Attributes:
+        new: DAGs that were not known before.
+        changed: DAGs with a new version, or that came back.
+        removed: DAGs that left.
+        contested: Other files that define a DAG that left: parsed again, the first of them gets it.
+    """
+
+    new: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    contested: tuple[str, ...] = ()
+
+
+class _Refused(Exception):  # noqa: N818 - says why one DAG is left out, and is always caught here
+    pass
+
+
+_KNOWN = (
+    sa.select(dag, dag_version.c.version_hash, dag_file.c.path.label("existing_path"))
+    .join(dag_version, dag_version.c.id == dag.c.version_id, isouter=True)
+    .join(dag_file, dag_file.c.path == dag.c.file_path, isouter=True)
+    .order_by(dag.c.dag_id)
+    .with_for_update(of=dag)
+)
+_KNOWN_BY_ID = _KNOWN.where(dag.c.dag_id.in_(sa.bindparam("dag_ids", expanding=True)))
+_ACTIVE_OF_FILE = (
+    sa.select(dag.c.dag_id).where(dag.c.file_path == sa.bindparam("path"), dag.c.is_active).order_by(dag.c.dag_id)
+)
+_UPDATE = (
+    sa.update(dag)
+    .where(dag.c.dag_id == sa.bindparam("key"))
+    .values({name: sa.bindparam(f"new_{name}") for name in (
+        "file_path", "is_active", "version_id", "schedule_summary", "tags", "max_active_runs", "updated_at",
+    )})
+)  # fmt: skip
+_LEAVE = (
+    sa.update(dag).where(dag.c.dag_id == sa.bindparam("key")).values(is_active=False, updated_at=sa.bindparam("now"))
+)
+_CONTESTED = (
+    sa.select(import_error.c.file_path)
+    .distinct()
+    .where(
+        import_error.c.dag_id.in_(sa.bindparam("dag_ids", expanding=True)),
+        import_error.c.file_path != sa.bindparam("path"),
+    )
+    .order_by(import_error.c.file_path)
+)
+_MOST_PARAMETERS = 1000
+_NUL = rb"\u0000"
+
+
+def store_report(
+    conn: Connection, report: ParseReport, stamp: FileStamp, *, now: datetime, defaults: DagDefaults
+) -> StoredReport:
+    """Store all that one parse of a file found. Several reports may be stored in one transaction.
+
+    Args:
+        stamp: The file as it was when it was parsed.
+        defaults: The settings that hold for DAGs that do not say them.
+    """
+    path = storable(report.path)
+    if report.dags:
+        put_sources(conn, {source.content_hash: source.text for source in report.sources})
+    sources = [SourceRef(source.path, source.module, source.content_hash) for source in report.sources]
+    known = _known_dags(conn, [parsed.dag.dag_id for parsed in report.dags])
+    errors, new, changed = list(report.errors), [], []
+    for parsed in sorted(report.dags, key=lambda parsed: parsed.dag.dag_id):
+        dag_id, before = parsed.dag.dag_id, known.get(parsed.dag.dag_id)
+        try:
+            values = _values(conn, path, parsed, before, sources, now, defaults)
+        except _Refused as exc:
+            errors.append(FileError("dag", str(exc), dag_id=dag_id))
+            continue
+        if before is None:
+            is_paused = parsed.dag.is_paused_upon_creation
+            values["is_paused"] = defaults.paused if is_paused is None else is_paused
+            conn.execute(dag.insert(), {"dag_id": dag_id, **values})
+            new.append(dag_id)
+        elif any(getattr(before, name) != value for name, value in values.items() if name != "updated_at"):
+            conn.execute(_UPDATE, {"key": dag_id, **{f"new_{name}": value for name, value in values.items()}})
+            changed.append(dag_id)
+    _note_file(conn, path, report, stamp, n_errors=len(errors), now=now)
+    replace_errors(conn, path, errors, warnings=report.warnings, output=report.output, now=now)
+    removed = _remove_missing(conn, path, report, now)
+    return StoredReport(tuple(new), tuple(changed), removed, _contested(conn, path, removed))
+
+
+def remove_file(conn: Connection, path: str, *, now: datetime) -> StoredReport:
+    """Let a file that is gone leave, and its DAGs with it. Their runs and versions stay."""
+    path = storable(path)
+    removed = _leave(conn, conn.scalars(_ACTIVE_OF_FILE, {"path": path}).all(), now)
+    delete_file(conn, path)
+    replace_errors(conn, path, (), now=now)
+    return StoredReport(removed=removed, contested=_contested(conn, path, removed))
+
+
+def _values(
+    conn: Connection,
+    path: str,
+    parsed: ParsedDag,
+    before: Any,
+    sources: list[SourceRef],
+    now: datetime,
+    defaults: DagDefaults,
+) -> dict[str, Any]:
+    """Return what the DAG's row is to hold, its version stored. Raises _Refused when this file does not get the DAG."""
+    found = parsed.dag
+    if before is not None and before.is_active and before.file_path != path and before.existing_path is not None:
+        raise _Refused(
+            f"the DAG {found.dag_id!r} is defined in {before.file_path} already, which keeps it; {path} must choose"
+            " another dag_id"
+        )
+    serialized = to_json(found)
+    if _NUL in serialized:
+        raise _Refused(f"the DAG {found.dag_id!r} has a text with a NUL character, which cannot be stored; remove it")
+    is_same = before is not None and (before.version_hash, before.file_path) == (parsed.version_hash, path)
+    version_id = before.version_id if is_same else add_version(
+        conn, found.dag_id, version_hash=parsed.version_hash, file_path=path, serialized=serialized, sources=sources,
+        now=now,
+    )  # fmt: skip
+    limit = defaults.max_active_runs if found.max_active_runs is None else found.max_active_runs
+    return {
+        "file_path": path,
+        "is_active": True,
+        "version_id": version_id,
+        "schedule_summary": found.schedule_summary,
+        "tags": to_json(found.tags),
+        "max_active_runs": min(limit, LARGEST_INTEGER) or LARGEST_INTEGER,  # 0 is no limit, as in Airflow
+        "updated_at": now,
+    }
+
+
+def _known_dags(conn: Connection, dag_ids: list[str]) -> dict[str, Any]:
+    found = {}
+    for some in _portions(sorted(dag_ids)):
+        found.update({row.dag_id: row for row in conn.execute(_KNOWN_BY_ID, {"dag_ids": some})})
+    return found
+
+
+def _note_file(
+    conn: Connection, path: str, report: ParseReport, stamp: FileStamp, *, n_errors: int, now: datetime
+) -> None:
+    modules = [LocalModule(source.path, source.content_hash) for source in report.sources[1:]]
+    before = None if report.sources else get_file(conn, path)
+    if before is not None:
+        modules = before.local_modules  # the parse ended before it could say: what was used before still counts
+    file = DagFileRow(
+        path=path,
+        content_hash=stamp.content_hash,
+        modified_ns=stamp.modified_ns,
+        size=stamp.size,
+        local_modules=modules,
+        parsed_at=now,
+        parse_seconds=report.duration,
+        n_dags=len(report.dags),
+        n_errors=n_errors,
+        runtime=stamp.runtime,
+    )
+    put_file(conn, file)
+
+
+def _remove_missing(conn: Connection, path: str, report: ParseReport, now: datetime) -> tuple[str, ...]:
+    """Let those DAGs leave that the file, parsed well, no longer has."""
+    if any(error.dag_id is None for error in report.errors):
+        return ()
+    kept = {parsed.dag.dag_id for parsed in report.dags} | {error.dag_id for error in report.errors}
+    missing = [dag_id for dag_id in conn.scalars(_ACTIVE_OF_FILE, {"path": path}) if dag_id not in kept]
+    return _leave(conn, missing, now)
+
+
+def _leave(conn: Connection, dag_ids: Collection[str], now: datetime) -> tuple[str, ...]:
+    if dag_ids:
+        conn.execute(_LEAVE, [{"key": dag_id, "now": now} for dag_id in dag_ids])
+    return tuple(dag_ids)
+
+
+def _contested(conn: Connection, path: str, removed: Iterable[str]) -> tuple[str, ...]:
+    paths: dict[str, None] = {}
+    for some in _portions(list(removed)):
+        paths.update(dict.fromkeys(conn.scalars(_CONTESTED, {"dag_ids": some, "path": path})))
+    return tuple(sorted(paths))
+
+
+def _portions(values: list[str]) -> Iterator[list[str]]:
+    """Yield the values in lists short enough to be parameters of one statement."""
+    for start in range(0, len(values), _MOST_PARAMETERS):
+        yield values[start : start + _MOST_PARAMETERS]

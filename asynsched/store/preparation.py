@@ -1,0 +1,114 @@
+"""Making a database ready: its tables where there are none, migrations where it is behind, a refusal where it is ahead.
+
+Alembic takes longer to load than a command may take in all, so it is loaded only when there is something to migrate.
+A new database gets all tables at once, and is stamped as being at the newest revision; a test proves that this gives
+what the migrations give.
+"""
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from asynsched._version import __version__
+from asynsched.errors import StoreUnavailable, StoreVersionError
+from asynsched.store.tables import metadata, pool
+
+REVISIONS = ("0001",)
+"""Every revision in `migrations/versions`, oldest first."""
+HEAD = REVISIONS[-1]
+DEFAULT_POOL = "default_pool"
+DEFAULT_POOL_SLOTS = 128
+
+_ADVISORY_LOCK = 0x6173796E73636864  # "asynschd"
+_HAS_TABLE = {
+    "sqlite": sa.text("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = :name"),
+    "postgresql": sa.text("SELECT 1 FROM pg_catalog.pg_class WHERE oid = to_regclass(:name)"),
+}
+_VERSION = sa.text("SELECT version_num FROM alembic_version")
+_VERSION_TABLE = sa.Table(
+    "alembic_version",
+    sa.MetaData(),
+    sa.Column("version_num", sa.String(32), nullable=False),
+    sa.PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
+)
+
+
+class SchemaState(NamedTuple):
+    """The revision that a database is at (None: it has no tables of ours), and the newest one."""
+
+    current: str | None
+    head: str
+
+
+def current_revision(conn: Connection) -> str | None:
+    """Return the revision that a database is at; None when it was never prepared."""
+    if not _has_table(conn, "alembic_version"):
+        return None
+    revision: str | None = conn.scalar(_VERSION)
+    return revision
+
+
+def bring_to_head(conn: Connection, shown: str, default_pool_slots: int = DEFAULT_POOL_SLOTS) -> None:
+    """Make or migrate the tables, in the transaction of `conn`. Cheap when there is nothing to do.
+
+    Args:
+        shown: The database's URL without secrets.
+        default_pool_slots: Slots of a new database's default_pool.
+
+    Raises:
+        StoreVersionError: The database is of a newer version, or holds tables of something else.
+    """
+    revision = current_revision(conn)
+    if revision == HEAD:
+        return
+    if conn.dialect.name == "postgresql":
+        # Whoever comes second waits here, and then finds the work done. On SQLite the write transaction does that.
+        conn.execute(sa.text("SET LOCAL statement_timeout = 0"))
+        conn.execute(sa.text("SET LOCAL lock_timeout = 0"))
+        conn.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": _ADVISORY_LOCK})
+        revision = current_revision(conn)
+    if revision is None:
+        _create(conn, shown, default_pool_slots)
+    elif revision not in REVISIONS:
+        raise StoreVersionError(
+            f"The database {shown} has schema version {revision!r}; asynsched {__version__} knows versions up to"
+            f" {HEAD}. Use the asynsched that made it, or a newer one."
+        )
+    elif revision != HEAD:
+        from asynsched.store.migrations.run import migrate  # Alembic is loaded only where it has work
+
+        migrate(conn, HEAD)
+
+
+def make_folder(path: Path | None) -> None:
+    """Make the folder of a SQLite file, and the file itself, both for their owner alone.
+
+    Raises:
+        StoreUnavailable: That is not possible; the message names the path.
+    """
+    if path is None or path.exists():
+        return
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+    except OSError as exc:
+        raise StoreUnavailable(f"The database file {path} cannot be made: {exc.strerror}") from exc
+
+
+def _create(conn: Connection, shown: str, default_pool_slots: int) -> None:
+    foreign = [name for name in metadata.tables if _has_table(conn, name)]
+    if foreign:
+        raise StoreVersionError(
+            f"The database {shown} has a table {foreign[0]!r} that is not asynsched's. Give it a database of its own."
+        )
+    metadata.create_all(conn, checkfirst=False)
+    _VERSION_TABLE.create(conn)
+    conn.execute(_VERSION_TABLE.insert().values(version_num=HEAD))
+    conn.execute(pool.insert().values(name=DEFAULT_POOL, slots=default_pool_slots, description="Default pool"))
+
+
+def _has_table(conn: Connection, name: str) -> bool:
+    return conn.execute(_HAS_TABLE[conn.dialect.name], {"name": name}).first() is not None

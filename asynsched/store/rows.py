@@ -1,0 +1,51 @@
+"""What all query modules share: rows made into structs, texts that every database can keep, names that are near."""
+
+import difflib
+import re
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Struct
+from sqlalchemy import Row
+
+from asynsched.errors import StoreError
+
+S = TypeVar("S", bound=Struct)
+LARGEST_INTEGER = 2**31 - 1
+"""Largest value of an Integer column."""
+
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+
+
+def as_struct(struct: type[S], row: Row[Any], **decoded: Any) -> S:
+    """Return a row as a struct with the same names; `decoded` replaces values, e.g. those of JSON columns."""
+    return struct(**{**row._mapping, **decoded})  # noqa: SLF001 - public in spite of its name
+
+
+def from_json(value: bytes) -> Any:
+    """Return what a JSON column holds."""
+    return msgspec.json.decode(value)
+
+
+def to_json(value: Any) -> bytes:
+    """Return what a JSON column keeps: the same bytes for equal values."""
+    return msgspec.json.encode(value, order="deterministic")
+
+
+def storable(text: str) -> str:
+    """Return a text of user code's with the characters replaced that no database keeps: NUL and lone surrogates."""
+    return _UNSTORABLE.sub("\ufffd", text)
+
+
+def check_name(kind: str, name: str, longest: int) -> None:
+    """Raise StoreError, naming the kind, unless a name has 1 to `longest` characters, all of them storable."""
+    if not 0 < len(name) <= longest:
+        raise StoreError(f"A {kind} has 1 to {longest} characters, not {len(name)}.")
+    if _UNSTORABLE.search(name):
+        raise StoreError(f"A {kind} cannot hold a NUL character or half of a surrogate pair: {name!r}")
+
+
+def near_names(name: str, known: Iterable[str]) -> tuple[str, ...]:
+    """Return up to three of the known names that `name` may have been meant as, the likeliest first."""
+    return tuple(difflib.get_close_matches(name[:200], known, n=3))

@@ -1,0 +1,134 @@
+"""One SQLite connection that runs queries in transactions: what every way to use SQLite is made of."""
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy import Connection, Engine, event
+from sqlalchemy.pool import NullPool
+
+from asynsched.errors import StoreUnavailable
+from asynsched.store.driver_errors import store_errors
+
+T = TypeVar("T")
+Work = Callable[[Connection], T]
+Synchronous = Literal["full", "normal"]
+
+BUSY_TIMEOUT_SECONDS = 10.0
+_CACHE_KIB = 16 * 1024
+
+
+class Outcome(NamedTuple):
+    """How one query of several ended: its value, or the error that undid it."""
+
+    value: Any = None
+    error: Exception | None = None
+
+
+class SqliteConnection:
+    """A connection, opened when first needed and again after a failure. Used by one thread at a time.
+
+    Args:
+        path: The file; None is a database in memory, which lives as long as the connection.
+        synchronous: `full` survives a power cut, `normal` may lose its last moment.
+        read_only: Refuse every change.
+    """
+
+    def __init__(
+        self, path: Path | None, shown: str, *, synchronous: Synchronous = "full", read_only: bool = False
+    ) -> None:
+        self._path = path
+        self._shown = shown
+        self._engine = _engine(path, synchronous, read_only)
+        self._connection: Connection | None = None
+
+    def read(self, query: Work[T]) -> T:
+        """Run a query that sees one moment of the database."""
+        return self._transaction(query, "BEGIN")
+
+    def write(self, query: Work[T]) -> T:
+        """Run a query in a transaction, durable when this returns."""
+        return self._transaction(query, "BEGIN IMMEDIATE")
+
+    def write_together(self, queries: Sequence[Work[Any]]) -> list[Outcome]:
+        """Run queries in one transaction. One that fails undoes itself alone; a lost database undoes all."""
+        try:
+            if len(queries) == 1:
+                return [Outcome(self.write(queries[0]))]
+            return self.write(lambda connection: [_apart(connection, query, self._shown) for query in queries])
+        except Exception as exc:  # noqa: BLE001 - handed to the callers, each of whom waits for an outcome
+            return [Outcome(error=exc)] * len(queries)
+
+    def close(self) -> None:
+        """Close the connection. It opens again when it is used."""
+        if self._connection is not None:
+            connection, self._connection = self._connection, None
+            connection.close()
+        self._engine.dispose()
+
+    def _transaction(self, query: Work[T], begin: str) -> T:
+        try:
+            with store_errors(self._shown):
+                if self._connection is None:
+                    self._connection = self._engine.connect()
+                self._connection.execution_options(sqlite_begin=begin)
+                with self._connection.begin():
+                    return query(self._connection)
+        except StoreUnavailable:
+            if self._path is not None:
+                self.close()  # the next use starts afresh
+            raise
+
+
+def _apart(connection: Connection, query: Work[Any], shown: str) -> Outcome:
+    """Run a query in a savepoint. Raises what makes the transaction as a whole useless."""
+    try:
+        with store_errors(shown), connection.begin_nested():
+            return Outcome(query(connection))
+    except Exception as exc:
+        if not _in_transaction(connection):
+            raise
+        return Outcome(error=exc)
+
+
+def _in_transaction(connection: Connection) -> bool:
+    """Return False when SQLite itself has rolled back, as it does on a full disk."""
+    driver = connection.connection.dbapi_connection
+    return isinstance(driver, sqlite3.Connection) and driver.in_transaction
+
+
+def _engine(path: Path | None, synchronous: Synchronous, read_only: bool) -> Engine:
+    def connect() -> sqlite3.Connection:
+        driver = sqlite3.connect(
+            ":memory:" if path is None else path,
+            timeout=BUSY_TIMEOUT_SECONDS,
+            isolation_level=None,  # transactions begin where `begin` below says
+            check_same_thread=False,  # one thread at a time, though not always the same
+            cached_statements=512,
+        )
+        try:
+            _configure(driver, synchronous, read_only)
+        except BaseException:
+            driver.close()
+            raise
+        return driver
+
+    engine = sa.create_engine("sqlite://", creator=connect, poolclass=NullPool)
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        connection.exec_driver_sql(connection.get_execution_options()["sqlite_begin"])
+
+    return engine
+
+
+def _configure(driver: sqlite3.Connection, synchronous: Synchronous, read_only: bool) -> None:
+    if driver.execute("PRAGMA journal_mode").fetchone()[0] not in {"wal", "memory"}:
+        driver.execute("PRAGMA journal_mode = wal")
+    driver.execute(f"PRAGMA synchronous = {synchronous}")
+    driver.execute("PRAGMA foreign_keys = on")
+    driver.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+    if read_only:
+        driver.execute("PRAGMA query_only = on")

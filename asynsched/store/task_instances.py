@@ -1,0 +1,94 @@
+"""Queries of `task_instance` and of its earlier tries. `transitions.py` writes them."""
+
+from collections.abc import Collection
+from datetime import datetime
+
+import sqlalchemy as sa
+from msgspec import Struct
+from sqlalchemy import Connection
+
+from asynsched.store.rows import as_struct
+from asynsched.store.tables import task_instance, task_instance_history
+
+
+class TaskInstanceRow(Struct, frozen=True):
+    """A task instance. `priority_weight` is the total, as the weight rule gives it."""
+
+    id: int
+    dag_run_id: int
+    task_id: str
+    map_index: int
+    state: str | None
+    reason: str
+    try_number: int
+    max_tries: int
+    machine_kills: int
+    token: str | None
+    lease_epoch: int
+    priority_weight: int
+    pool: str
+    pool_slots: int
+    queue: str
+    executor: str | None
+    scheduled_at: datetime | None
+    queued_at: datetime | None
+    started_at: datetime | None
+    ended_at: datetime | None
+    next_try_at: datetime | None
+    rendered_map_index: str | None
+
+
+class TryRow(Struct, frozen=True):
+    """A try of a task instance that another try has followed."""
+
+    task_id: str
+    map_index: int
+    try_number: int
+    state: str | None
+    reason: str
+    scheduled_at: datetime | None
+    queued_at: datetime | None
+    started_at: datetime | None
+    ended_at: datetime | None
+
+
+_IS_OF_RUN = task_instance.c.dag_run_id == sa.bindparam("run")
+_LOADED = sa.select(task_instance).where(_IS_OF_RUN).order_by(task_instance.c.id)
+_LISTED = (
+    sa.select(task_instance)
+    .where(_IS_OF_RUN)
+    .order_by(
+        sa.func.coalesce(task_instance.c.started_at, task_instance.c.ended_at).asc().nulls_last(), task_instance.c.id
+    )
+)
+_STATES = sa.select(task_instance.c.task_id, task_instance.c.map_index, task_instance.c.state).where(_IS_OF_RUN)
+_SOME_STATES = _STATES.where(task_instance.c.task_id.in_(sa.bindparam("task_ids", expanding=True)))
+_TRIES = (
+    sa.select(*(task_instance_history.c[name] for name in TryRow.__struct_fields__))
+    .where(task_instance_history.c.dag_run_id == sa.bindparam("run"))
+    .order_by(task_instance_history.c.task_id, task_instance_history.c.map_index, task_instance_history.c.id)
+)
+
+
+def load_task_instances(conn: Connection, dag_run_id: int) -> list[TaskInstanceRow]:
+    """Return the task instances of a run, in the order in which they were made."""
+    return [as_struct(TaskInstanceRow, row) for row in conn.execute(_LOADED, {"run": dag_run_id})]
+
+
+def list_task_instances(conn: Connection, dag_run_id: int) -> list[TaskInstanceRow]:
+    """Return the task instances of a run for a reader: in the order in which they began, then those that have not."""
+    return [as_struct(TaskInstanceRow, row) for row in conn.execute(_LISTED, {"run": dag_run_id})]
+
+
+def list_tries(conn: Connection, dag_run_id: int) -> list[TryRow]:
+    """Return the earlier tries of a run's task instances, by task, oldest first."""
+    return [as_struct(TryRow, row) for row in conn.execute(_TRIES, {"run": dag_run_id})]
+
+
+def task_states(conn: Connection, dag_run_id: int, task_ids: Collection[str] | None = None) -> dict[str, str | None]:
+    """Return the states of a run's task instances by task_id; of a mapped one by task_id, `_` and its index."""
+    if task_ids is None:
+        rows = conn.execute(_STATES, {"run": dag_run_id})
+    else:
+        rows = conn.execute(_SOME_STATES, {"run": dag_run_id, "task_ids": list(task_ids)})
+    return {row.task_id if row.map_index < 0 else f"{row.task_id}_{row.map_index}": row.state for row in rows}

@@ -1,0 +1,38 @@
+"""What `asynsched db` does: say which schema a database has, and migrate it on request."""
+
+from pathlib import Path
+
+from asynsched.store.direct_database import connect_direct, open_direct
+from asynsched.store.preparation import DEFAULT_POOL_SLOTS, HEAD, SchemaState, current_revision
+from asynsched.store.urls import parse_url
+
+
+def schema_state(url: str) -> SchemaState:
+    """Return the revision that a database is at, and the newest one. Makes nothing.
+
+    Raises:
+        SettingsError: The URL names no database.
+        StoreUnavailable: The database cannot be reached.
+    """
+    parsed = parse_url(url)
+    if parsed.backend == "sqlite" and not _exists(parsed.path):
+        return SchemaState(None, HEAD)
+    with connect_direct(parsed) as database:
+        return SchemaState(database.read(current_revision), HEAD)
+
+
+def upgrade(url: str, *, default_pool_slots: int = DEFAULT_POOL_SLOTS) -> SchemaState:
+    """Make or migrate a database. Returns what it was at before, and the newest revision, which it now is at.
+
+    Raises:
+        SettingsError: The URL names no database.
+        StoreUnavailable: The database cannot be reached.
+        StoreVersionError: It has a schema that this version of asynsched does not know.
+    """
+    before = schema_state(url)
+    open_direct(url, default_pool_slots=default_pool_slots).close()
+    return before
+
+
+def _exists(path: Path | None) -> bool:
+    return path is not None and path.exists()

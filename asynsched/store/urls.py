@@ -1,0 +1,79 @@
+"""Database URLs: which database a text names, and how to show it without its secrets."""
+
+import re
+from pathlib import Path
+from typing import Literal, NamedTuple
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+
+from asynsched.errors import SettingsError
+
+FORMS = "sqlite:///PATH or postgresql://USER@HOST/NAME"
+_SECRET_PARAMETERS = frozenset({"password", "sslpassword"})
+
+
+class DatabaseUrl(NamedTuple):
+    """A database that asynsched can use.
+
+    Attributes:
+        backend: Which of the two kinds.
+        dsn: What the PostgreSQL driver connects to, with secrets; empty for SQLite.
+        path: The SQLite file; None is a database in memory, or PostgreSQL.
+        shown: The URL without secrets, for messages.
+    """
+
+    backend: Literal["sqlite", "postgresql"]
+    dsn: str
+    path: Path | None
+    shown: str
+
+
+def parse_url(url: str) -> DatabaseUrl:
+    """Return what a database URL names.
+
+    `sqlite:///relative.db`, `sqlite:////absolute.db` and `sqlite://` (in memory), or libpq's form
+    `postgresql://user:password@host:port/name?sslmode=require`, also with `?host=/socket/folder`.
+
+    Raises:
+        SettingsError: The text names no database of these kinds. Its secrets are not in the message.
+    """
+    scheme, separator, rest = url.partition("://")
+    backend = scheme.partition("+")[0]
+    if not separator:
+        raise SettingsError(f"database: {without_secrets(url)!r} is not a URL; write {FORMS}")
+    if backend == "sqlite":
+        return _sqlite(url, rest)
+    if backend in {"postgresql", "postgres"}:
+        return _postgresql(rest)
+    raise SettingsError(f"database: there is no support for {scheme!r} databases; write {FORMS}")
+
+
+def without_secrets(url: str) -> str:
+    """Return a URL, or what was meant as one, with its passwords as `***`."""
+    hidden = re.sub(r"(?<=//)([^/?#@]*):[^/?#]*@", r"\1:***@", url)
+    base, separator, query = hidden.partition("?")
+    if not separator:
+        return hidden
+    shown = [(name, "***" if name in _SECRET_PARAMETERS else value) for name, value in parse_qsl(query)]
+    return f"{base}?{urlencode(shown, safe='/*:,', quote_via=quote)}"
+
+
+def _sqlite(url: str, rest: str) -> DatabaseUrl:
+    if rest in {"", "/", "/:memory:"}:
+        return DatabaseUrl("sqlite", "", None, "sqlite://")
+    if not rest.startswith("/"):
+        raise SettingsError(
+            f"database: {url!r} needs three slashes before a relative path, four before an absolute one:"
+            f" sqlite:///{rest}"
+        )
+    path = Path(rest[1:])
+    return DatabaseUrl("sqlite", "", path.absolute(), f"sqlite:///{path}")
+
+
+def _postgresql(rest: str) -> DatabaseUrl:
+    dsn = f"postgresql://{rest}"
+    shown = without_secrets(dsn)
+    try:
+        urlsplit(dsn)
+    except ValueError as exc:
+        raise SettingsError(f"database: {shown!r} is not a URL: {exc}") from exc
+    return DatabaseUrl("postgresql", dsn, None, shown)

@@ -1,0 +1,63 @@
+"""Queries of `variable`."""
+
+import sqlalchemy as sa
+from msgspec import Struct
+from sqlalchemy import Connection
+
+from asynsched.errors import NotFound, StoreError
+from asynsched.store.conflicts import insert_or_update
+from asynsched.store.rows import as_struct, check_name, near_names, storable
+from asynsched.store.tables import ID_LENGTH, variable
+
+
+class VariableRow(Struct, frozen=True):
+    """A Variable. `value` is text, by convention often JSON."""
+
+    key: str
+    value: str
+    description: str
+
+
+_ALL = sa.select(variable).order_by(variable.c.key)
+_ONE = sa.select(variable).where(variable.c.key == sa.bindparam("key"))
+_KEYS = sa.select(variable.c.key).order_by(variable.c.key)
+_DELETE = sa.delete(variable).where(variable.c.key == sa.bindparam("name"))
+
+
+def list_variables(conn: Connection) -> list[VariableRow]:
+    """Return all variables, by key."""
+    return [as_struct(VariableRow, row) for row in conn.execute(_ALL)]
+
+
+def get_variable(conn: Connection, key: str) -> VariableRow:
+    """Return a variable.
+
+    Raises:
+        NotFound: There is none; carries the nearest keys.
+    """
+    row = conn.execute(_ONE, {"key": key}).first()
+    if row is None:
+        raise NotFound("variable", key, near_names(key, conn.scalars(_KEYS)))
+    return as_struct(VariableRow, row)
+
+
+def set_variable(conn: Connection, key: str, value: str, description: str = "") -> None:
+    """Make a variable, or change it.
+
+    Raises:
+        StoreError: The key is empty or too long, or the value is no text that a database keeps.
+    """
+    check_name("variable key", key, ID_LENGTH)
+    if storable(value) != value:
+        raise StoreError(f"The variable {key!r} cannot hold a NUL character or half of a surrogate pair.")
+    conn.execute(insert_or_update(conn, variable), {"key": key, "value": value, "description": description})
+
+
+def delete_variable(conn: Connection, key: str) -> None:
+    """Delete a variable.
+
+    Raises:
+        NotFound: There is none; carries the nearest keys.
+    """
+    if conn.execute(_DELETE, {"name": key}).rowcount == 0:
+        raise NotFound("variable", key, near_names(key, conn.scalars(_KEYS)))
