@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from asynsched.channels import TaskReady
 from asynsched.clock import Clock
-from asynsched.errors import StoreError, StoreUnavailable
+from asynsched.errors import NotFound, StoreError, StoreUnavailable
 from asynsched.store.connections import get_connection
 from asynsched.store.dag_runs import get_run, previous_run
 from asynsched.store.database import Database
@@ -23,10 +23,6 @@ log = structlog.get_logger(__name__)
 
 WRITES = frozenset({"xcom_push", "variable_set", "variable_delete"})
 RETRY_DELAY = timedelta(seconds=1)
-
-
-class NotThere(Exception):  # noqa: N818 - an answer, not an error
-    """What was asked for does not exist."""
 
 
 class RequestAnswerer:
@@ -46,7 +42,7 @@ class RequestAnswerer:
             try:
                 value = await run(operation, ready, request.arguments, self._clock)
                 return Reply(request.token, request.request_id, value=value)
-            except NotThere:
+            except NotFound:
                 return Reply(request.token, request.request_id, found=False)
             except StoreUnavailable:
                 await self._clock.sleep(RETRY_DELAY)
@@ -55,14 +51,14 @@ class RequestAnswerer:
 
 
 def _xcom_pull(conn: Connection, ready: TaskReady, arguments: dict[str, Any], _: Clock) -> Any:
-    """Return a list of [task_id, map_index, value], ordered by task and index; NotThere when there is none."""
+    """Return a list of [task_id, map_index, value], ordered by task and index; NotFound when there is none."""
     dag_run_id = ready.dag_run_id
     dag_id, run_id = arguments.get("dag_id"), arguments.get("run_id")
     if dag_id or run_id:
         launch = ready.launch
         run = get_run(conn, dag_id or launch.run.dag_id, run_id or launch.run.run_id)
         if run is None:
-            raise NotThere
+            raise NotFound("DAG run", str(run_id))
         dag_run_id = run.id
     found = get_xcoms(
         conn,
@@ -72,7 +68,7 @@ def _xcom_pull(conn: Connection, ready: TaskReady, arguments: dict[str, Any], _:
         map_indexes=arguments.get("map_indexes"),
     )
     if not found:
-        raise NotThere
+        raise NotFound("XCom", arguments["key"])
     return [[item.task_id, item.map_index, msgspec.json.decode(item.value)] for item in found]
 
 
@@ -83,10 +79,7 @@ def _xcom_push(conn: Connection, ready: TaskReady, arguments: dict[str, Any], cl
 
 
 def _variable_get(conn: Connection, _: TaskReady, arguments: dict[str, Any], __: Clock) -> str:
-    variable = get_variable(conn, arguments["key"])
-    if variable is None:
-        raise NotThere
-    return variable.value
+    return get_variable(conn, arguments["key"]).value
 
 
 def _variable_set(conn: Connection, _: TaskReady, arguments: dict[str, Any], __: Clock) -> None:
@@ -94,15 +87,11 @@ def _variable_set(conn: Connection, _: TaskReady, arguments: dict[str, Any], __:
 
 
 def _variable_delete(conn: Connection, _: TaskReady, arguments: dict[str, Any], __: Clock) -> None:
-    if not delete_variable(conn, arguments["key"]):
-        raise NotThere
+    delete_variable(conn, arguments["key"])
 
 
 def _connection_get(conn: Connection, _: TaskReady, arguments: dict[str, Any], __: Clock) -> dict[str, Any]:
-    found = get_connection(conn, arguments["conn_id"])
-    if found is None:
-        raise NotThere
-    return msgspec.structs.asdict(found)
+    return msgspec.structs.asdict(get_connection(conn, arguments["conn_id"]))
 
 
 def _task_states(conn: Connection, ready: TaskReady, arguments: dict[str, Any], _: Clock) -> dict[str, Any]:
@@ -113,7 +102,7 @@ def _previous_run(conn: Connection, ready: TaskReady, arguments: dict[str, Any],
     launch = ready.launch
     found = previous_run(conn, launch.run.dag_id, before=launch.run.logical_date, state=arguments.get("state"))
     if found is None:
-        raise NotThere
+        raise NotFound("earlier DAG run", launch.run.dag_id)
     return msgspec.to_builtins(found)
 
 

@@ -99,8 +99,8 @@ class CallbackRunner(Service):
         if request is None:
             return
         if ended.cause == "task":
-            state = "success" if ended.state == "success" else "failed"
-            await self._database.write(finish_callback, request.id, state)
-            if state == "failed":
+            succeeded = ended.state == "success"
+            await self._database.write(finish_callback, request.id, "success" if succeeded else "failed")
+            if not succeeded:
                 log.error("callback.failed", callback=request.event, task_id=request.task_id, reason=ended.reason)
         self._may_have_more = True

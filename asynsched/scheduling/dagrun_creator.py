@@ -76,13 +76,13 @@ class DagRunCreator(Service):
         self._changed.update(dict.fromkeys(self._held_back))
 
     def _take_examinable(self, now: datetime) -> list[str]:
-        chosen = list(self._changed)[:MAX_CREATED_AT_ONCE]
-        while self._due and self._due[0][0] <= now and len(chosen) < MAX_CREATED_AT_ONCE:
+        """Return a few of the DAGs to be examined; they stay noted as such until that is done."""
+        while self._due and self._due[0][0] <= now and len(self._changed) < MAX_CREATED_AT_ONCE:
             due_at, dag_id = heapq.heappop(self._due)
             if self._due_at.get(dag_id) == due_at:
                 del self._due_at[dag_id]
-                chosen.append(dag_id)
-        return list(dict.fromkeys(chosen))
+                self._changed[dag_id] = None
+        return list(self._changed)[:MAX_CREATED_AT_ONCE]
 
     async def _take_up(self, dag_id: str, result: Examined) -> None:
         self._held_back.discard(dag_id)

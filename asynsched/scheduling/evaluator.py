@@ -1,5 +1,6 @@
 """The dependency evaluator: turns what has happened into stored state changes, and those into launches."""
 
+from collections import deque
 from datetime import datetime, timedelta
 
 import structlog
@@ -18,6 +19,7 @@ from asynsched.channels import (
     TryUnwanted,
 )
 from asynsched.clock import Clock, new_token
+from asynsched.errors import DagError, NotFound, StoreUnavailable
 from asynsched.executors.base import Held
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.active_run import ActiveRun
@@ -83,6 +85,7 @@ class DependencyEvaluator(Service):
             new_token=new_token,
             max_machine_kills=settings.max_machine_kills,
         )
+        self._news: deque[RunCreated | RunCancelled | DagChanged | PoolsChanged] = deque()
         self._held_since: datetime | None = None
         self._is_stopping = False
         self._sweep_at: datetime | None = None
@@ -95,6 +98,7 @@ class DependencyEvaluator(Service):
         return not (
             self._evaluation.runs
             or self._admission.may_start_any
+            or self._news
             or self._channels.active_runs.qsize()
             or self._channels.finished.qsize()
         )
@@ -113,9 +117,7 @@ class DependencyEvaluator(Service):
         await self._read_pools()
         runs = await self._database.write(take_over_runs, self._scheduler_id, self._lease_epoch, now)
         for row in runs:
-            run = await self._load(row)
-            if run is not None:
-                await self._resume(run, held, now)
+            await self._resume(await self._load(row), held, now)
         if runs:
             log.info("runs.taken_over", n_runs=len(runs))
 
@@ -134,6 +136,7 @@ class DependencyEvaluator(Service):
             await self._store()
         if (
             self._channels.finished.qsize()
+            or self._news
             or self._channels.active_runs.qsize()
             or (self._admission.may_start_any and not self._is_stopping)
         ):
@@ -144,20 +147,21 @@ class DependencyEvaluator(Service):
     # What has happened
 
     async def _take_news(self, now: datetime) -> None:
-        created: list[DagRunKey] = []
-        for message in self._channels.active_runs.take():
-            match message:
-                case RunCreated(run):
-                    created.append(run)
+        self._news.extend(self._channels.active_runs.take())
+        created = [message.run for message in self._news if isinstance(message, RunCreated)]
+        if created:
+            for row in await self._database.read(queued_runs, created):
+                self._enqueue(row)
+        # Each is dropped only once it was acted on: the database may go away between two of them.
+        while self._news:
+            match self._news[0]:
                 case DagChanged(dag_id):
                     await self._read_dag(dag_id)
                 case PoolsChanged():
                     await self._read_pools()
                 case RunCancelled(run, reason):
                     await self._cancel(run, reason, now)
-        if created:
-            for row in await self._database.read(queued_runs, created):
-                self._enqueue(row)
+            self._news.popleft()
 
     def _take_event(self, message: TaskFinished, now: datetime) -> None:
         if isinstance(message.event, Started):
@@ -199,17 +203,32 @@ class DependencyEvaluator(Service):
     # Runs
 
     async def _admit(self, now: datetime) -> None:
-        for row in self._admission.admit():
-            run = await self._load(row)
-            if run is None:
-                self._admission.ended(row.dag_id)
-                continue
-            self._evaluation.start_run(run, now)
+        admitted = deque(self._admission.admit())
+        while admitted:
+            row = admitted[0]
+            try:
+                run = await self._load(row)
+            except StoreUnavailable:
+                for row in admitted:
+                    self._admission.ended(row.dag_id)
+                    self._admission.add(row)
+                raise
+            except (NotFound, DagError) as exc:
+                await self._refuse(row, str(exc), now)
+            else:
+                self._evaluation.start_run(run, now)
+            admitted.popleft()
 
-    async def _load(self, row: QueuedRun) -> ActiveRun | None:
+    async def _refuse(self, row: QueuedRun, reason: str, now: datetime) -> None:
+        """End a queued run that cannot be started."""
+        log.error("run.refused", dag_id=row.dag_id, run_id=row.run_id, reason=reason)
+        await self._database.write(end_queued_run, row.id, DagRunState.FAILED, reason, now)
+        self._admission.ended(row.dag_id)
+        self._channels.run_ends.put_nowait(RunEnded(row.key, DagRunState.FAILED))
+
+    async def _load(self, row: QueuedRun) -> ActiveRun:
         if row.version_id is None:
-            log.warning("run.without_version", dag_id=row.dag_id, run_id=row.run_id)
-            return None
+            raise NotFound("version of the DAG", row.dag_id)
         return active_run(row, await self._versions.get(row.version_id))
 
     async def _resume(self, run: ActiveRun, held: Held, now: datetime) -> None:
@@ -274,6 +293,4 @@ class DependencyEvaluator(Service):
         self._admission.ended(key.dag_id)
         now = self.clock.now()
         for row in await self._database.read(owned_runs, self._lease_epoch, [run_id]):
-            run = await self._load(row)
-            if run is not None:
-                await self._resume(run, Held(), now)
+            await self._resume(await self._load(row), Held(), now)

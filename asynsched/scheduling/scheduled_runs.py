@@ -44,15 +44,16 @@ def examine_dag(conn: Connection, dag_id: str, now: datetime) -> Examined:
     not make up for what `catchup=False` says to leave out.
     """
     dag = get_dag(conn, dag_id)
-    if dag is None or not dag.is_active or dag.is_paused or dag.version_id is None:
+    if dag is None or not dag.is_active or dag.version_id is None:
         return Examined()
     serialized = decode_dag(get_version(conn, dag.version_id).serialized)
     try:
         timetable = decode(serialized.timetable)
         last = last_scheduled_interval(conn, dag_id)
         info = next_run(serialized, last=last, now=now, timetable=timetable)
-        if info is None or info.run_after > now:
-            return _not_due(conn, dag_id, info)
+        if info is None or info.run_after > now or dag.is_paused:
+            set_next_dagrun(conn, dag_id, info)
+            return Examined(due_at=info.run_after if info is not None and not dag.is_paused else None)
         limit = min(dag.max_active_runs, timetable.active_runs_limit or dag.max_active_runs)
         if count_active_runs(conn, [dag_id]).get(dag_id, 0) >= limit:
             set_next_dagrun(conn, dag_id, info)
@@ -64,11 +65,6 @@ def examine_dag(conn: Connection, dag_id: str, now: datetime) -> Examined:
         return Examined(error=str(exc))
     set_next_dagrun(conn, dag_id, following)
     return Examined(created=created, due_at=following.run_after if following else None)
-
-
-def _not_due(conn: Connection, dag_id: str, info: DagRunInfo | None) -> Examined:
-    set_next_dagrun(conn, dag_id, info)
-    return Examined(due_at=info.run_after if info else None)
 
 
 def _create(conn: Connection, dag_id: str, info: DagRunInfo, now: datetime) -> str:
