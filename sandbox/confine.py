@@ -133,11 +133,14 @@ def _forbid(strength: Strength, rules: "landlockpy.Ruleset | None", scratch: str
         uid = privileges.own_uid(os.getpid())
         os.chown(scratch, uid, uid)
         privileges.become_user(uid, keep_reading=rules is not None)
-    elif os.geteuid() == 0:
-        privileges.give_up_capabilities()
+    else:
+        privileges.give_up_capabilities(keep_reading=rules is not None)
     # A change of user clears the first and sets the second.
     kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
     kernel.prctl(kernel.PR_SET_DUMPABLE, 1)
+    # Where memory runs out for all, a parse goes first.
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
     if rules is not None:
         rules.restrict()
@@ -184,8 +187,10 @@ def _allow(rules: "landlockpy.Ruleset", path: str, access: "landlockpy.AccessFS"
     from landlockpy import AccessFS, LandlockError
 
     of_a_file = AccessFS.READ_FILE | AccessFS.WRITE_FILE | AccessFS.TRUNCATE | AccessFS.EXECUTE
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
-        try:
-            rules.allow_path(path, access if Path(path).is_dir() else access & of_a_file)
-        except LandlockError as exc:
-            raise ConfinementError(f"{path} cannot be granted: {exc}") from exc
+    try:
+        rules.allow_path(path, access if Path(path).is_dir() else access & of_a_file)
+    except LandlockError as exc:
+        raise ConfinementError(f"{path} cannot be granted: {exc}") from exc
+    except OSError:
+        # It is not there, or cannot be reached: there is nothing to grant.
+        return

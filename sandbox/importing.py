@@ -23,7 +23,7 @@ from asynsched.serialization.schema import FileError, ParsedDag, SourceFile
 from asynsched.serialization.version import version_hash
 from sandbox.confine import ConfinementError, Policy, confine
 from sandbox.environment import environment_of_parse
-from sandbox.limits import ParseLimits
+from sandbox.limits import ParseLimits, use_reserves
 from sandbox.local_imports import LocalImports
 from sandbox.messages import Channel, Confined, Found, Imported, Refused, Sourced
 from sandbox.readable import linked_paths
@@ -136,6 +136,7 @@ class _Finding:
         return local.load_dag_file(self._request.path)
 
     def _explain(self, exc: BaseException) -> FileError:
+        use_reserves()
         # Loaded for a file with errors only.
         from sandbox.explain import explain
 

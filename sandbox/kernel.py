@@ -73,12 +73,12 @@ _CapabilitySets = ctypes.c_uint32 * 6
 """Effective, permitted and inheritable, for the low 32 capabilities, then the same for the high ones."""
 
 
-def effective_capabilities() -> int:
-    """Return the capabilities that this process has, as bits."""
+def permitted_capabilities() -> int:
+    """Return the capabilities that this process has or may take, as bits."""
     sets = _CapabilitySets()
     header = _CapabilityHeader(_CAPABILITY_VERSION_3, 0)
     _checked(int(_libc().capget(ctypes.byref(header), ctypes.byref(sets))), "capget")
-    return int(sets[0]) | int(sets[3]) << 32
+    return int(sets[1]) | int(sets[4]) << 32
 
 
 def keep_capabilities(bits: int) -> None:

@@ -12,6 +12,10 @@ Count = Annotated[int, Meta(ge=1)]
 Confinement = Literal["best_effort", "required", "off"]
 
 
+_RESERVED_BYTES = 64 * 1024**2
+_RESERVED_FILES = 16
+
+
 class ParseLimits(Struct, frozen=True):
     """Limits of one parse, given as JSON to `--limits`. Lengths are seconds, sizes bytes; defaults as in the settings.
 
@@ -53,18 +57,26 @@ def apply_limits(limits: ParseLimits, *, max_tasks: int) -> None:
         max_tasks: Processes and threads that this process's user may have in all.
     """
     _lower(resource.RLIMIT_CORE, 0)
-    _lower(resource.RLIMIT_CPU, limits.cpu_seconds)
+    _lower(resource.RLIMIT_CPU, limits.cpu_seconds, reserve=1)
     # RLIMIT_AS would count what is reserved and never used, as threads' stacks are.
-    _lower(resource.RLIMIT_DATA, limits.memory_bytes)
+    _lower(resource.RLIMIT_DATA, limits.memory_bytes, reserve=_RESERVED_BYTES)
     _lower(resource.RLIMIT_FSIZE, limits.file_bytes)
-    _lower(resource.RLIMIT_NOFILE, limits.open_files)
+    _lower(resource.RLIMIT_NOFILE, limits.open_files, reserve=_RESERVED_FILES)
     _lower(resource.RLIMIT_NPROC, max_tasks)
 
 
-def _lower(which: int, value: int) -> None:
+def use_reserves() -> None:
+    """Give this process the memory and open files that were kept for saying what went wrong."""
+    for which in (resource.RLIMIT_DATA, resource.RLIMIT_NOFILE):
+        hard = resource.getrlimit(which)[1]
+        resource.setrlimit(which, (hard, hard))
+
+
+def _lower(which: int, value: int, reserve: int = 0) -> None:
+    """Lower a limit to `value`; the process itself may raise it by `reserve`."""
     hard = resource.getrlimit(which)[1]
-    bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
-    resource.setrlimit(which, (bound, bound))
+    most = value + reserve if hard == resource.RLIM_INFINITY else min(value + reserve, hard)
+    resource.setrlimit(which, (min(value, most), most))
 
 
 def tasks_of_user(uid: int) -> int:

@@ -53,7 +53,7 @@ def _failure(end: End, path: str, dags_folder: str, limits: ParseLimits) -> File
     kind, what = _stopped(end.stopped, limits) if end.stopped else _died(end.status, limits)
     where = path if line is None else f"{path}:{line}"
     # What is no report of Python's is garbage that user code wrote on a descriptor that it guessed.
-    return FileError(kind, f"{where}: {what}", text if line is not None else "", line)
+    return FileError(kind, f"{where}: {what}", _user_part(text, dags_folder) if line is not None else "", line)
 
 
 def _stopped(why: Stopped, limits: ParseLimits) -> tuple[str, str]:
@@ -94,8 +94,19 @@ def _name_of(number: int) -> str:
     return f"{known.name} ({signal.strsignal(number)})"
 
 
+def _user_part(stack: str, dags_folder: str) -> str:
+    """Return a crash report without the frames above the DAG file, which are ours."""
+    lines = stack.splitlines()
+    last = max(index for index, line in enumerate(lines) if f'File "{_escaped(dags_folder)}/' in line)
+    return "\n".join(lines[: last + 1])
+
+
+def _escaped(filename: str) -> str:
+    """Return a file's name as Python's crash reports write it."""
+    return filename.encode("ascii", "backslashreplace").decode("ascii")
+
+
 def line_in_stack(stack: str, filename: str) -> int | None:
     """Return the line of `filename` that a crash report of Python's names first, which is the innermost."""
-    escaped = filename.encode("ascii", "backslashreplace").decode("ascii")
-    found = re.search(rf'File "{re.escape(escaped)}", line (\d+)', stack)
+    found = re.search(rf'File "{re.escape(_escaped(filename))}", line (\d+)', stack)
     return int(found[1]) if found else None

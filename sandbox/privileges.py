@@ -24,7 +24,7 @@ def own_uid(pid: int) -> int:
 
 def can_become_user() -> bool:
     """Whether this process is root, with the capabilities and the user ids that it takes to become another user."""
-    if os.geteuid() != 0 or kernel.effective_capabilities() & _NEEDED != _NEEDED:
+    if os.geteuid() != 0 or kernel.permitted_capabilities() & _NEEDED != _NEEDED:
         return False
     return _maps_all("/proc/self/uid_map") and _maps_all("/proc/self/gid_map")
 
@@ -44,27 +44,23 @@ def become_user(uid: int, *, keep_reading: bool) -> None:
     Raises:
         OSError: The kernel refused; `can_become_user` was False.
     """
-    kept = kernel.CAP_DAC_READ_SEARCH if keep_reading and _has(kernel.CAP_DAC_READ_SEARCH) else None
     for capability in range(_LAST_CAPABILITY + 1):
-        if capability != kept:
+        if capability != kernel.CAP_DAC_READ_SEARCH:
             _drop_bounding(capability)
     kernel.prctl(kernel.PR_SET_KEEPCAPS, 1)
     os.setgroups([])
     os.setresgid(uid, uid, uid)
     os.setresuid(uid, uid, uid)
-    kernel.keep_capabilities(0 if kept is None else 1 << kept)
-    if kept is not None:
+    give_up_capabilities(keep_reading=keep_reading)
+
+
+def give_up_capabilities(*, keep_reading: bool) -> None:
+    """Give up what this process may do beyond its user, except to read files if `keep_reading`."""
+    kept = kernel.permitted_capabilities() & (1 << kernel.CAP_DAC_READ_SEARCH if keep_reading else 0)
+    kernel.keep_capabilities(kept)
+    if kept:
         # Programs that user code starts are Python's own, often: they live where only root can read.
-        kernel.prctl(kernel.PR_CAP_AMBIENT, kernel.PR_CAP_AMBIENT_RAISE, kept)
-
-
-def give_up_capabilities() -> None:
-    """Remain root in name only: no capability is left, so root's files are its own user's files and no more."""
-    kernel.keep_capabilities(0)
-
-
-def _has(capability: int) -> bool:
-    return bool(kernel.effective_capabilities() >> capability & 1)
+        kernel.prctl(kernel.PR_CAP_AMBIENT, kernel.PR_CAP_AMBIENT_RAISE, kernel.CAP_DAC_READ_SEARCH)
 
 
 def _drop_bounding(capability: int) -> None:

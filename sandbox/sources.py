@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from types import CodeType, ModuleType
 
 from asynsched.serialization.schema import SourceFile
-from sandbox.local_imports import DAG_MODULE_PREFIX, LocalImports, import_module, merged_module
+from sandbox.local_imports import DAG_MODULE_PREFIX, LocalImports, decode_text, import_module, merged_module
 from sandbox.protocol import CodeVersion, SourceRef
 
 
@@ -34,8 +34,8 @@ class SourceRecorder:
         """Record a source and return its text."""
         path = filename[len(self._folder) :].lstrip("/")
         try:
-            text = importlib.util.decode_source(data)
-        except (SyntaxError, UnicodeDecodeError):
+            text = decode_text(module, filename, data)
+        except SyntaxError:
             self._add(path, module, data.decode("utf-8", "replace"))
             raise
         self._add(path, module, text)

@@ -47,8 +47,8 @@ def parse_file(request: ParseRequest) -> ParseReport:
     try:
         stopped = watched.watch()
     finally:
-        left_over = not watched.end()
-    end = End(watched.transcript, watched.status, stopped, left_over)
+        status, all_ended = watched.end()
+    end = End(watched.transcript, status, stopped, left_over=not all_ended)
     return _report(request, end, watched.output, time.monotonic() - started_at)
 
 
@@ -74,7 +74,6 @@ class _Watched:
 
     def __init__(self, request: ParseRequest) -> None:
         self.transcript = Transcript()
-        self.status: int | None = None
         self._limits = request.limits
         self._output = bytearray()
         self._started_at = time.monotonic()
@@ -128,10 +127,8 @@ class _Watched:
             os.close(descriptor)
 
     def _has_ended(self) -> bool:
-        pid, status = os.waitpid(self._pid, os.WNOHANG)
-        if pid:
-            self.status = status
-        return bool(pid)
+        # Left unreaped: its id, and with it its process group, stays its own until `end`.
+        return os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
     def _overstepped(self) -> Stopped | None:
         """Return which limit the parse is over, if any."""
@@ -201,9 +198,9 @@ class _Watched:
                     break
             self._drain()
 
-    def end(self) -> bool:
-        """Kill what is left of the parse, and return whether that worked."""
-        ended = tree.kill_all(self._pid)
+    def end(self) -> tuple[int | None, bool]:
+        """Kill what is left of the parse; return its status, and whether all of it has ended."""
+        ended = tree.end_all(self._pid)
         os.close(self._channel)
         os.close(self._output_pipe)
         return ended

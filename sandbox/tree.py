@@ -45,26 +45,39 @@ def memory_of(pids: list[int]) -> int:
     return total
 
 
-def kill_all(group: int) -> bool:
-    """Kill a process group and every descendant, and reap them. Return whether none is left."""
+def end_all(leader: int) -> tuple[int | None, bool]:
+    """Kill a child, its process group and every descendant, and reap them.
+
+    A parse cannot leave its process group where seccomp holds: then the first signal reaches all of it at once, however
+    fast it forks. The child must not have been reaped, or its group could be somebody else's by now.
+
+    Returns:
+        The child's status as `os.waitpid` gives it, None if it did not end; and whether no process is left.
+    """
     deadline = time.monotonic() + KILL_SECONDS
-    with contextlib.suppress(OSError):
-        os.killpg(group, signal.SIGKILL)
+    status: int | None = None
+    for kill in (os.killpg, os.kill):
+        # The child may not have made its group yet.
+        with contextlib.suppress(OSError):
+            kill(leader, signal.SIGKILL)
     while time.monotonic() < deadline:
+        reaped, any_left = _reap()
+        status = reaped.get(leader, status)
+        if not any_left:
+            return status, True
         for pid in descendants():
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
-        if not _reap():
-            return True
         time.sleep(_KILL_PAUSE_SECONDS)
-    return False
+    return status, False
 
 
-def _reap() -> bool:
-    """Reap what has ended, and return whether any child is left."""
+def _reap() -> tuple[dict[int, int], bool]:
+    """Reap what has ended; return the statuses, and whether any child is left."""
+    reaped: dict[int, int] = {}
     try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            reaped[ended[0]] = ended[1]
     except ChildProcessError:
-        return False
-    return True
+        return reaped, False
+    return reaped, True

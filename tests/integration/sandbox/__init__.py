@@ -1,0 +1,1 @@
+"""Real parses of hostile and of decent DAG files, as root and as an ordinary user."""

@@ -1,0 +1,186 @@
+"""What a DAG file that cannot be used is told: what kind of error, where, and what to do."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.integration.sandbox.conftest import Parser
+
+DAG = "from asynsched import DAG, EmptyOperator\n"
+
+BAD = {
+    "syntax error": ("x = 1\ndef broken(:\n", "syntax", "dag.py:2: SyntaxError"),
+    "indentation": ("if True:\nx = 1\n", "syntax", "dag.py:2: IndentationError"),
+    "null byte": ("x = 1\n\0", "syntax", "null byte"),
+    "missing module": ("\nimport no_such_module\n", "import", "dag.py:2: ModuleNotFoundError: No module named 'no"),
+    "airflow": ("import airflow.sdk", "import", "import the same names from asynsched"),
+    "missing name": ("from os import no_such_name\n", "import", "dag.py:1: ImportError"),
+    "exception": ("\n\n1 / 0\n", "exception", "dag.py:3: ZeroDivisionError: division by zero"),
+    "recursion": ("def f(): f()\nf()\n", "exception", "dag.py:1: RecursionError"),
+    "exception that hides": ("class E(Exception):\n  def __str__(self): 1/0\nraise E", "exception", "cannot be shown"),
+    "keyboard interrupt": ("raise KeyboardInterrupt\n", "exception", "dag.py:1: KeyboardInterrupt"),
+    "sys.exit": ("import sys\nsys.exit(3)\n", "exit", "dag.py:2: called sys.exit(3)"),
+    "os._exit": ("import os\nos._exit(0)\n", "exit", "dag.py: ended its process with exit code 0"),
+    "segfault": ("import ctypes\nctypes.string_at(0)\n", "crash", "dag.py:2: crashed its process: SIGSEGV"),
+    "abort": ("import os\n\nos.abort()\n", "crash", "dag.py:3: crashed its process: SIGABRT"),
+    "killed": ("import os\nos.kill(os.getpid(), 9)\n", "memory", "dag.py: its process was killed"),
+    "infinite loop": ("while True: pass\n", "timeout", "dag.py:1: its import took longer than 1 s"),
+    "sleeps": ("import time\n\ntime.sleep(1000)\n", "timeout", "dag.py:3: its import took longer than 1 s"),
+    "endless output": ("while True: print('x' * 1000)\n", "timeout", "parse.import_timeout"),
+    "closes its pipes": ("import os\nos.closerange(0, 256)\nwhile True: pass\n", "timeout", "longer than 1 s"),
+    "memory bomb": ("x = []\nwhile True: x.append(bytearray(10**7))\n", "memory", "dag.py:2: ran out of the memory"),
+    "fork bomb": ("import os\nwhile True: os.fork()\n", "exception", "parse.max_processes"),
+    "patient fork bomb": (
+        "import os\nwhile True:\n  try: os.fork()\n  except OSError: pass\n", "timeout", "longer than 1 s"
+    ),
+    "forks and leaves": ("import os\nwhile True:\n  if os.fork(): os._exit(0)\n", "exit", "exit code 0"),
+    "too many files": ("import os\nf = [os.dup(0) for _ in range(500)]\n", "exception", "parse.open_files"),
+    "too large a file": ("open('big', 'wb').write(bytes(10**8))\n", "exception", "parse.file_bytes"),
+    "too large a result": (DAG + "d = DAG('a', doc_md='x' * 5_000_000)\n", "output", "parse.result_bytes"),
+    "a socket": ("import socket\n\nsocket.socket()\n", "exception", "dag.py:3: PermissionError"),
+    "a secret": ("\nopen('/etc/shadow')\n", "exception", "parse.readable"),
+    "cycle": (
+        DAG + "with DAG('a'):\n  x, y = EmptyOperator(task_id='x'), EmptyOperator(task_id='y')\n  x >> y >> x\n",
+        "dag", "in a circle",
+    ),
+    "dag_id twice": (DAG + "x = DAG('a')\ny = DAG('a')\n", "dag", "the dag_id 'a' is used by two DAGs"),
+    "task_id twice": (
+        DAG + "with DAG('a'):\n  EmptyOperator(task_id='x')\n  EmptyOperator(task_id='x')\n", "dag", "'x' is taken"
+    ),
+    "cron": (DAG + "DAG('a', schedule='61 * * * *')\n", "dag", "61 * * * *"),
+    "trigger rule": (DAG + "with DAG('a'): EmptyOperator(task_id='x', trigger_rule='never')\n", "dag", "never"),
+    "odd dag_id": (DAG + "\nDAG('a b/c')\n", "dag", "dag.py:3"),
+}  # fmt: skip
+LIMITS = {"import_timeout": 1.0, "memory_bytes": 400_000_000, "result_bytes": 4_000_000, "max_processes": 16}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_file_gets_one_error_that_says_where_and_why(name: str, parse: Parser) -> None:
+    text, kind, words = BAD[name]
+    parsed = parse(text, **LIMITS)
+    assert parsed.error.kind == kind
+    assert words in parsed.error.message
+    assert "dag.py" in parsed.error.message
+    assert "\n" not in parsed.error.message
+    assert parsed.exit_code == 1
+    assert not list(parse.scratch.iterdir())
+
+
+def test_error_in_a_helper_names_the_helper_and_the_line_that_imports_it(parse: Parser) -> None:
+    parse.write("x = (\n", "broken.py")
+    parsed = parse("\nimport broken\n")
+    assert parsed.error.kind == "syntax"
+    assert parsed.error.message.startswith("broken.py:1:")
+    assert parsed.error.line == 2
+    assert [source.path for source in parsed.report.sources] == ["dag.py", "broken.py"]
+
+
+def test_traceback_begins_in_the_dag_file(parse: Parser) -> None:
+    traceback = parse("def f():\n  1 / 0\nf()\n").error.traceback
+    assert traceback.count("File ") == 2
+    assert "dag.py" in traceback.splitlines()[1]
+
+
+def test_file_that_is_not_utf_8_is_told_which_byte(parse: Parser) -> None:
+    (parse.dags / "latin.py").write_bytes(b"# ok\nname = 'caf\xe9'\n")
+    error = parse.file("latin.py").error
+    assert error.kind == "syntax"
+    assert "latin.py:2" in error.message
+    assert "UTF-8" in error.message
+
+
+def test_declared_encoding_is_honoured(parse: Parser) -> None:
+    (parse.dags / "latin.py").write_bytes(b"# coding: latin-1\nprint(ascii('caf\xe9'))\n")
+    assert parse.file("latin.py").lines == ["'caf\\xe9'"]
+
+
+def _missing(dags: Path) -> None:
+    """Leave nothing there."""
+
+
+def _broken_link(dags: Path) -> None:
+    (dags / "dag.py").symlink_to("nowhere.py")
+
+
+def _link_loop(dags: Path) -> None:
+    (dags / "dag.py").symlink_to("dag.py")
+
+
+def _folder(dags: Path) -> None:
+    (dags / "dag.py").mkdir()
+
+
+@pytest.mark.parametrize("make", [_missing, _broken_link, _link_loop, _folder])
+def test_file_that_cannot_be_read_is_unreadable(make: object, parse: Parser) -> None:
+    make(parse.dags)
+    error = parse.file("dag.py").error
+    assert error.kind == "unreadable"
+    assert error.message.startswith("dag.py: cannot be read:")
+
+
+def test_slow_serialization_is_ended_by_the_parse_timeout(parse: Parser) -> None:
+    parsed = parse(
+        """
+        import time
+        from asynsched import DAG
+        class Slow(DAG):
+            def validate(self): time.sleep(100)
+        slow = Slow("a")
+        """,
+        timeout=1,
+    )
+    assert parsed.error.kind == "timeout"
+    assert "parse.timeout" in parsed.error.message
+
+
+def test_one_bad_dag_leaves_the_others_of_its_file(parse: Parser) -> None:
+    parsed = parse(
+        """
+        from asynsched import DAG, EmptyOperator
+        DAG_ = [DAG("good")]
+        good = DAG_[0]
+        with DAG("bad"):
+            a, b = EmptyOperator(task_id="a"), EmptyOperator(task_id="b")
+            a >> b >> a
+        """
+    )
+    assert [dag.dag.dag_id for dag in parsed.report.dags] == ["good"]
+    assert parsed.error.dag_id == "bad"
+
+
+def test_forged_messages_are_no_more_than_a_bad_result(parse: Parser) -> None:
+    parsed = parse(
+        """
+        import os
+        for fd in range(3, 256):
+            try:
+                os.write(fd, b'{"type":"found","dags":[{"dag":{"dag_id":7}}]}\\n{"type":"sourced"}\\ngarbage\\n')
+                source = b'{"path":"../x.py","module":"x","content_hash":"","text":""}'
+                os.write(fd, b'{"type":"sourced","source":' + source + b'}\\n')
+            except OSError:
+                pass
+        os._exit(0)
+        """
+    )
+    assert parsed.error.kind == "exit"
+    assert [source.path for source in parsed.report.sources] == ["dag.py"]
+
+
+def test_wrong_usage_exits_with_2(parse: Parser) -> None:
+    parse.write("")
+    process = parse.popen("dag.py", timeout=-1)
+    assert process.communicate()[0] == b""
+    assert process.returncode == 2
+
+
+def test_required_confinement_refuses_where_something_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sandbox import confine
+    from sandbox.limits import ParseLimits
+
+    weak = confine.Strength(("limits",), ("there is no Landlock",))
+    monkeypatch.setattr(confine, "available", lambda: weak)
+    policy = confine.Policy(ParseLimits(confinement="required"), "/dags", os.devnull)
+    with pytest.raises(confine.ConfinementError, match="there is no Landlock"):
+        confine.confine(policy)
+    assert weak.lines == ("enforced on each parse: limits", "there is no Landlock")
