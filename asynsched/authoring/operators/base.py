@@ -246,8 +246,8 @@ class BaseOperator(TaskRelations, Templater, metaclass=BaseOperatorMeta):
         """The task's logger."""
         import logging
 
-        name = self._logger_name or f"{type(self).__module__}.{type(self).__qualname__}"
-        return logging.getLogger(f"asynsched.task.operators.{name}")
+        module = type(self).__module__.removeprefix("asynsched.authoring.")
+        return logging.getLogger(f"asynsched.task.{self._logger_name or f'{module}.{type(self).__qualname__}'}")
 
     def get_template_env(self, dag: DAG | None = None) -> jinja2.Environment:
         dag = dag or self._dag
