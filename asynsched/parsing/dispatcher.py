@@ -1,0 +1,303 @@
+"""The parse dispatcher: has changed files parsed, stores what was found, says which DAGs have changed.
+
+    FileChanged ──▶ requests ──look (thread)──▶ nothing new
+                                       ├──▶ queue ──▶ parse, at most `parse.processes` at once ──▶ outcomes
+                                       └──▶ gone, or cannot be read ─────────────────────────────▶ outcomes
+    outcomes ──one transaction──▶ DagChanged
+
+A tick does one bounded pass over all of it; the parses themselves run beside. What happens to a file during its parse
+is looked at afterwards (`look_requests.py`).
+"""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+import anyio
+import anyio.to_thread
+from anyio.abc import TaskGroup, TaskStatus
+
+from asynsched.channels import Channels, DagChanged, FolderScanned
+from asynsched.clock import Clock
+from asynsched.errors import SandboxError
+from asynsched.parsing.examination import Examined, examine, shown
+from asynsched.parsing.freshness import (
+    SETTLED_SECONDS,
+    TRANSIENT_KINDS,
+    LookRequest,
+    Step,
+    next_step,
+    runtime_of,
+)
+from asynsched.parsing.known_files import KnownFiles
+from asynsched.parsing.look_requests import LookRequests
+from asynsched.parsing.parse_log import ParseLog
+from asynsched.parsing.parse_queue import ParseJob, ParseQueue
+from asynsched.parsing.parser import Parser, report_of_error, report_of_failure
+from asynsched.parsing.report_store import Outcome, Stored, load_files, store_outcomes
+from asynsched.serialization.schema import ParseReport
+from asynsched.service import Service
+from asynsched.settings import Settings
+from asynsched.store.database import Database
+from asynsched.store.parse_results import DagDefaults, FileStamp
+
+MOST_LOOKS = 500
+"""Files that one tick looks at."""
+MOST_STORED = 100
+"""Outcomes that share a transaction."""
+REPEAT_LOOK = timedelta(seconds=1)
+"""Least time between two looks for files that are due for a repeated parse."""
+
+
+class ParseDispatcher(Service):
+    """Parses what changes. `n_scans` counts the full scans whose files are all taken in."""
+
+    name = "parse_dispatcher"
+
+    def __init__(
+        self, settings: Settings, channels: Channels, database: Database, clock: Clock, parser: Parser
+    ) -> None:
+        super().__init__(clock)
+        self._settings = settings
+        self._root = settings.dags_path
+        self._runtime = runtime_of(settings)
+        self._defaults = DagDefaults(settings.max_active_runs_per_dag, settings.dags_are_paused_at_creation)
+        self._channels = channels
+        self._database = database
+        self._parser = parser
+        self._parses: TaskGroup | None = None
+        self._slots = anyio.Semaphore(settings.parse.processes, max_value=settings.parse.processes)
+        self._known: KnownFiles | None = None
+        self._seen: set[str] = set()
+        self._requests = LookRequests()
+        self._queue = ParseQueue()
+        self._texts_at_start: dict[str, int] = {}
+        self._outcomes: list[Outcome] = []
+        self._n_later = 0
+        self._log = ParseLog(timedelta(seconds=settings.watch.print_stats_interval), clock.now())
+        self._repeat_at: datetime | None = clock.now() if settings.watch.min_file_process_interval else None
+        self._is_ticking = False
+        self._progress = anyio.Event()
+        self.n_scans = 0
+
+    # What others ask
+
+    def reparse(self, path: str) -> None:
+        """Have a file parsed, even if nothing about it is new. `path` is relative to the DAG folder."""
+        self._requests.add(LookRequest(path, is_urgent=True, is_forced=True))
+        self.wake()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the folder was scanned, and every file found so far is parsed and stored."""
+        return (
+            self.n_scans > 0
+            and not self._is_ticking
+            and self._channels.file_changes.empty()
+            and self._requests.is_empty
+            and not (self._queue or self._outcomes or self._n_later)
+        )
+
+    async def wait_idle(self) -> None:
+        """Wait until `is_idle`."""
+        while not self.is_idle:
+            await self._progress.wait()
+
+    # The service
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Dispatch until cancelled; parses that are under way are then ended."""
+        self._channels.file_changes.wakes(self.wake)
+        async with anyio.create_task_group() as self._parses:
+            await super().run(task_status=task_status)
+
+    async def tick(self, now: datetime) -> None:
+        self._is_ticking = True
+        try:
+            if self._known is None:
+                self._known = await self._load()
+            await self._pass(self._known, now)
+        finally:
+            self._is_ticking = False
+        progress, self._progress = self._progress, anyio.Event()
+        progress.set()
+
+    async def _pass(self, known: KnownFiles, now: datetime) -> None:
+        await self._store(known, now)
+        self._take_messages(known)
+        await self._look(known, now)
+        self._request_old(known, now)
+        self._start_parses(known)
+        self._log.statistics(known, now)
+        self.due_at = min(filter(None, (self._repeat_at, self._log.next_statistics_at)), default=None)
+        if self._requests.are_waiting or self._outcomes:
+            self.wake()
+
+    async def _load(self) -> KnownFiles:
+        rows, errors = await self._database.read(load_files)
+        kinds = {path: frozenset(error.kind for error in found) for path, found in errors.items()}
+        self._log.remember(errors)
+        return KnownFiles(rows, kinds)
+
+    # Requests
+
+    def _take_messages(self, known: KnownFiles) -> None:
+        has_new_module = False
+        for message in self._channels.file_changes.take():
+            if isinstance(message, FolderScanned):
+                self._request_missing(known)
+                self.n_scans += 1
+                continue
+            path = shown(message.path)
+            if message.removed:
+                self._seen.discard(path)
+            elif path not in self._seen:
+                self._seen.add(path)
+                has_new_module = has_new_module or (self.n_scans > 0 and path.endswith(".py"))
+            self._requests.add(
+                LookRequest(
+                    message.path,
+                    is_urgent=not message.at_start,
+                    is_forced=message.forced or (message.at_start and known.has_error(path, TRANSIENT_KINDS)),
+                    is_ignored=message.is_ignored,
+                )
+            )
+        if has_new_module:
+            self._request_failed_imports(known)
+
+    def _request_missing(self, known: KnownFiles) -> None:
+        """Look for the files that are known, but were not found by the scan."""
+        for path in sorted(known.paths() - self._seen):
+            self._requests.add(LookRequest(path, is_urgent=True))
+
+    def _request_failed_imports(self, known: KnownFiles) -> None:
+        """A new module may be what some file could not import."""
+        for path in sorted(known.with_error(frozenset({"import"}))):
+            self._requests.add(LookRequest(path, is_urgent=True, is_forced=True))
+
+    def _request_old(self, known: KnownFiles, now: datetime) -> None:
+        """Have unchanged files parsed again when their time has come, and note when the next one is due."""
+        if self._repeat_at is None or now < self._repeat_at:
+            return
+        interval = timedelta(seconds=self._settings.watch.min_file_process_interval)
+        moments = [now + interval]
+        for row in known:
+            if row.parsed_at + interval > now:
+                moments.append(row.parsed_at + interval)
+            elif not self._requests.is_busy(row.path) and row.path not in self._queue:
+                self._requests.add(LookRequest(row.path, is_forced=True))
+        self._repeat_at = max(min(moments), now + REPEAT_LOOK)
+
+    # Looks
+
+    async def _look(self, known: KnownFiles, now: datetime) -> None:
+        """Look at the files that are asked about, and decide what to do with each."""
+        requests = self._requests.take(MOST_LOOKS)
+        if not requests:
+            return
+        looks = await anyio.to_thread.run_sync(lambda: [examine(self._root, request.path) for request in requests])
+        for request, examined in zip(requests, looks, strict=True):
+            if examined is None:
+                self._look_later(request)
+            else:
+                self._decide(known, request, examined, now)
+
+    def _decide(self, known: KnownFiles, request: LookRequest, examined: Examined, now: datetime) -> None:
+        path = shown(request.path)
+        if path.endswith(".py") and examined.error is None:
+            for importer in known.note_text(path, None if examined.is_gone else examined.text_hash):
+                # One that is being parsed is compared with what it imported when that is known.
+                if not self._requests.is_busy(importer):
+                    self._requests.add(LookRequest(importer, is_urgent=request.is_urgent, is_forced=True))
+        step = next_step(
+            request,
+            examined,
+            known.get(path),
+            runtime=self._runtime,
+            safe_mode=self._settings.watch.safe_mode,
+            now_seconds=now.timestamp(),
+        )
+        if step in (Step.REMOVE, Step.REPORT):
+            self._queue.discard(path)
+        match step:
+            case Step.PARSE:
+                job = ParseJob(path, examined.content_hash, examined.modified_ns, examined.size)
+                self._queue.add(job, is_urgent=request.is_urgent)
+            case Step.REMOVE:
+                self._requests.begin(path)
+                self._outcomes.append(Outcome(path))
+            case Step.REPORT:
+                assert examined.error is not None
+                self._requests.begin(path)
+                self._outcomes.append(self._outcome(ParseJob(path, "", 0, 0), report_of_error(path, examined.error)))
+            case Step.LOOK_LATER:
+                self._look_later(request)
+            case Step.NOTHING:
+                self._log.still_failing(path)
+
+    def _look_later(self, request: LookRequest) -> None:
+        async def ask_again() -> None:
+            await self.clock.sleep(timedelta(seconds=SETTLED_SECONDS))
+            self._n_later -= 1
+            self._requests.add(request)
+            self.wake()
+
+        assert self._parses is not None
+        self._n_later += 1
+        self._parses.start_soon(ask_again)
+
+    # Parses
+
+    def _start_parses(self, known: KnownFiles) -> None:
+        assert self._parses is not None
+        while self._queue and self._slots.value:
+            self._slots.acquire_nowait()
+            job = self._queue.pop()
+            self._requests.begin(job.path)
+            self._texts_at_start[job.path] = known.n_text_changes
+            self._parses.start_soon(self._parse, job)
+
+    async def _parse(self, job: ParseJob) -> None:
+        try:
+            report = await self._parser.parse(job.path)
+        except SandboxError as exc:
+            report = report_of_failure(job.path, exc)
+        finally:
+            self._slots.release()
+        outcome = self._outcome(job, report)
+        if report.errors:
+            after = await anyio.to_thread.run_sync(examine, self._root, job.path)
+            if after is not None and after.is_gone:
+                outcome = Outcome(job.path)
+        self._outcomes.append(outcome)
+        self.wake()
+
+    def _outcome(self, job: ParseJob, report: ParseReport) -> Outcome:
+        return Outcome(job.path, report, FileStamp(job.content_hash, job.modified_ns, job.size, self._runtime))
+
+    # Results
+
+    async def _store(self, known: KnownFiles, now: datetime) -> None:
+        """Store what is ready, all of it in one transaction, and tell of the DAGs that changed."""
+        outcomes = self._outcomes[:MOST_STORED]
+        if not outcomes:
+            return
+        stored = await self._database.write(store_outcomes, outcomes, now=now, defaults=self._defaults)
+        del self._outcomes[: len(outcomes)]
+        self._take_up(known, stored)
+        for file in stored:
+            for dag_id in file.changed_dags:
+                await self._channels.dag_changes.put(DagChanged(dag_id))
+
+    def _take_up(self, known: KnownFiles, stored: Sequence[Stored]) -> None:
+        for file in stored:
+            self._requests.end(file.path)
+            if file.row is None:
+                known.forget(file.path)
+            else:
+                known.put(file.row, frozenset(error.kind for error in file.errors if not error.is_warning))
+            self._log.stored(file)
+            for path in file.changes.contested:
+                self._requests.add(LookRequest(path, is_urgent=True, is_forced=True))
+            texts_at_start = self._texts_at_start.pop(file.path, known.n_text_changes)
+            for path in known.modules_changed_since(file.path, texts_at_start):
+                self._requests.add(LookRequest(path, is_urgent=True))

@@ -1,0 +1,71 @@
+"""What the log says of parses: each parse, each distinct error once, and statistics if they are asked for."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+
+import structlog
+
+from asynsched.parsing.report_store import Stored
+from asynsched.store.dag_files import DagFileRow
+from asynsched.store.import_errors import ImportErrorRow
+
+log = structlog.get_logger(__name__)
+
+
+class ParseLog:
+    """Logs `file.parsed`, `file.removed`, `file.failed` and `file.statistics`.
+
+    Args:
+        interval: Time between two rounds of statistics; zero: none.
+        now: When the first interval begins.
+    """
+
+    def __init__(self, interval: timedelta, now: datetime) -> None:
+        self._interval = interval
+        self.next_statistics_at: datetime | None = now + interval if interval else None
+        self._told: dict[str, frozenset[str]] = {}
+        self._remembered: dict[str, tuple[ImportErrorRow, ...]] = {}
+
+    def remember(self, errors: Mapping[str, tuple[ImportErrorRow, ...]]) -> None:
+        """Take in the errors that were stored before the start."""
+        self._remembered = dict(errors)
+
+    def still_failing(self, path: str) -> None:
+        """Tell once of the errors that a file, which is not parsed again, had before the start."""
+        self._failed(path, self._remembered.pop(path, ()))
+
+    def stored(self, file: Stored) -> None:
+        """Tell what was stored of a file."""
+        self._remembered.pop(file.path, None)
+        if file.row is None:
+            self._told.pop(file.path, None)
+            if file.changes.removed:
+                log.info("file.removed", file=file.path, dags=list(file.changes.removed))
+            return
+        self._failed(file.path, file.errors)
+        if not file.row.n_errors:
+            self._told.pop(file.path, None)
+            log.info("file.parsed", file=file.path, n_dags=file.row.n_dags, seconds=round(file.row.parse_seconds, 3))
+
+    def statistics(self, files: Iterable[DagFileRow], now: datetime) -> None:
+        """Log a line for each file when the interval has passed (Airflow: print_stats_interval)."""
+        if self.next_statistics_at is None or now < self.next_statistics_at:
+            return
+        self.next_statistics_at = now + self._interval
+        for file in files:
+            log.info(
+                "file.statistics",
+                file=file.path,
+                parsed_at=file.parsed_at.isoformat(),
+                seconds=round(file.parse_seconds, 3),
+                n_dags=file.n_dags,
+                n_errors=file.n_errors,
+            )
+
+    def _failed(self, path: str, found: Sequence[ImportErrorRow]) -> None:
+        errors = [error for error in found if not error.is_warning]
+        told = self._told.get(path, frozenset())
+        for error in errors:
+            if error.message not in told:
+                log.warning("file.failed", file=path, line=error.line, kind=error.kind, message=error.message)
+        self._told[path] = frozenset(error.message for error in errors)

@@ -1,0 +1,153 @@
+"""One parse as a process of its own: `python -P -m sandbox.parse FILE`, guarded from outside.
+
+That process confines the file's code, enforces the limits and reports every failure of the file. This module starts
+it, takes its report, and kills it when it overstays or is not wanted any more.
+"""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+import msgspec
+
+from asynsched.clock import Clock, SystemClock
+from asynsched.errors import ParseCrashed, ParseTimeout, SerializationError
+from asynsched.home import TMP
+from asynsched.serialization.decode import decode_report
+from asynsched.serialization.schema import ParseReport
+from asynsched.settings import Settings
+from sandbox.environment import environment_of_parse
+from sandbox.limits import ParseLimits
+
+GUARD_SECONDS = 10.0
+"""How much longer than its limit a parse may take to report that it took too long."""
+TERM_SECONDS = 3.0
+"""How long a parse that is told to end has to kill what it started."""
+MAX_COMPLAINT_BYTES = 16 * 1024
+"""How much of a parse process's own standard error is kept."""
+FRAMING_BYTES = 1024**2
+ESCAPE_FACTOR = 6
+"""How much longer a character can be as JSON."""
+
+
+class SandboxParser:
+    """Parses files in confined processes.
+
+    Args:
+        settings: The DAG folder, the home, and the limits of a parse.
+        clock: Where time comes from.
+    """
+
+    def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._dags_folder = settings.dags_path
+        self._scratch = settings.home_path / TMP
+        self._limits = limits_of(settings)
+        self._most_bytes = ESCAPE_FACTOR * (settings.parse.result_bytes + settings.parse.output_bytes) + FRAMING_BYTES
+        self._has_swept = False
+
+    async def parse(self, path: str) -> ParseReport:
+        """Parse a file. See `Parser.parse`."""
+        if not self._has_swept:
+            self._has_swept = True
+            await anyio.to_thread.run_sync(self._sweep)
+        try:
+            process = await self._start(path)
+        except OSError as exc:
+            raise ParseCrashed(path, f"could not be started: {exc.strerror}") from exc
+        return await self._guard(path, process)
+
+    async def _guard(self, path: str, process: Process) -> ParseReport:
+        """Return the report of a process, which has ended when this returns or raises."""
+        report = b""
+        complaint = b""
+
+        async def read_report() -> None:
+            nonlocal report
+            assert process.stdout is not None
+            report = await _read(process.stdout, self._most_bytes)
+
+        async def read_complaint() -> None:
+            nonlocal complaint
+            assert process.stderr is not None
+            complaint = await _read(process.stderr, MAX_COMPLAINT_BYTES)
+
+        try:
+            with anyio.fail_after(self._limits.timeout + GUARD_SECONDS):
+                async with anyio.create_task_group() as readers:
+                    readers.start_soon(read_report)
+                    readers.start_soon(read_complaint)
+                status = await process.wait()
+        except TimeoutError as exc:
+            raise ParseTimeout(path, self._limits.timeout + GUARD_SECONDS) from exc
+        finally:
+            with anyio.CancelScope(shield=True):
+                await _end(process)
+        return await self._decode(path, report, status, complaint)
+
+    async def _start(self, path: str) -> Process:
+        return await asyncio.create_subprocess_exec(
+            sys.executable, "-P", "-m", "sandbox.parse", str(self._dags_folder / path),
+            "--dags-folder", str(self._dags_folder),
+            "--scratch", str(self._scratch),
+            "--limits", msgspec.json.encode(self._limits).decode(),
+            stdin=DEVNULL, stdout=PIPE, stderr=PIPE, cwd=self._scratch, start_new_session=True,
+            env=environment_of_parse(os.environ, self._limits.environment, str(self._scratch)),
+        )  # fmt: skip
+
+    async def _decode(self, path: str, data: bytes, status: int, complaint: bytes) -> ParseReport:
+        if len(data) > self._most_bytes:
+            raise ParseCrashed(path, f"printed more than {self._most_bytes} bytes")
+        try:
+            report = await anyio.to_thread.run_sync(decode_report, data)
+        except SerializationError as exc:
+            last_line = (complaint.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"])[-1]
+            how = f"was killed by signal {-status}" if status < 0 else f"exited with {status}"
+            raise ParseCrashed(path, f"{how} without a report: {last_line[:500]}") from exc
+        return report if report.path == path else msgspec.structs.replace(report, path=path)
+
+    def _sweep(self) -> None:
+        """Remove scratch folders that a kill has left; younger ones may be in use by a parse run by hand."""
+        for folder in self._scratch.glob("parse-*"):
+            with contextlib.suppress(OSError):
+                age = self._clock.now().timestamp() - folder.stat().st_mtime
+                if age > self._limits.timeout + GUARD_SECONDS:
+                    shutil.rmtree(folder, ignore_errors=True)
+
+
+def limits_of(settings: Settings) -> ParseLimits:
+    """Return the limits of a parse: paths absolute, the home hidden."""
+    values = msgspec.structs.asdict(settings.parse)
+    values["readable"] = tuple(str(Path(path).absolute()) for path in settings.parse.readable)
+    values["hidden"] = (str(settings.home_path),)
+    values["default_timezone"] = settings.default_timezone
+    return ParseLimits(**{name: values[name] for name in ParseLimits.__struct_fields__})
+
+
+async def _read(stream: asyncio.StreamReader, at_most: int) -> bytes:
+    """Return what a process writes, to its end; of more than `at_most` bytes one more than that, the rest unread."""
+    data = bytearray()
+    while len(data) <= at_most and (chunk := await stream.read(1 << 16)):
+        data += chunk
+    while await stream.read(1 << 16):
+        pass
+    return bytes(data[: at_most + 1])
+
+
+async def _end(process: Process) -> None:
+    """Have a process that still runs end with all that it has started; kill it if it does not."""
+    for number, grace in ((signal.SIGTERM, TERM_SECONDS), (signal.SIGKILL, None)):
+        if process.returncode is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            # The process is the leader of its session, so its group has its number.
+            os.killpg(process.pid, number)
+        with anyio.move_on_after(grace):
+            await process.wait()

@@ -1,0 +1,59 @@
+"""Stores what parses found, many in one transaction, and says what that has changed."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection
+
+from asynsched.serialization.schema import ParseReport
+from asynsched.store.dag_files import DagFileRow, get_file, known_files
+from asynsched.store.import_errors import ImportErrorRow, list_errors
+from asynsched.store.parse_results import DagDefaults, FileStamp, StoredReport, remove_file, store_report
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What is to be stored of a file: what its parse found, or, without a report, that it is gone."""
+
+    path: str
+    report: ParseReport | None = None
+    stamp: FileStamp | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A file as it is stored now. `row` is None when it is gone."""
+
+    path: str
+    changes: StoredReport
+    row: DagFileRow | None
+    errors: tuple[ImportErrorRow, ...]
+
+    @property
+    def changed_dags(self) -> tuple[str, ...]:
+        """The DAGs that are new, changed or gone."""
+        return (*self.changes.new, *self.changes.changed, *self.changes.removed)
+
+
+def store_outcomes(
+    conn: Connection, outcomes: Sequence[Outcome], *, now: datetime, defaults: DagDefaults
+) -> list[Stored]:
+    """Store each outcome, in order."""
+    return [_store(conn, outcome, now, defaults) for outcome in outcomes]
+
+
+def load_files(conn: Connection) -> tuple[list[DagFileRow], dict[str, tuple[ImportErrorRow, ...]]]:
+    """Return every file that was parsed, and the errors of those that have any."""
+    errors: dict[str, tuple[ImportErrorRow, ...]] = {}
+    for error in list_errors(conn):
+        errors[error.file_path] = (*errors.get(error.file_path, ()), error)
+    return known_files(conn), errors
+
+
+def _store(conn: Connection, outcome: Outcome, now: datetime, defaults: DagDefaults) -> Stored:
+    if outcome.report is None or outcome.stamp is None:
+        return Stored(outcome.path, remove_file(conn, outcome.path, now=now), None, ())
+    changes = store_report(conn, outcome.report, outcome.stamp, now=now, defaults=defaults)
+    errors = tuple(list_errors(conn, outcome.path)) if outcome.report.errors or outcome.report.dags else ()
+    return Stored(outcome.path, changes, get_file(conn, outcome.path), errors)
