@@ -1,83 +1,96 @@
-"""The command line as a whole: which module has which command, imported only when that command is given."""
+"""The command line as a whole: which command is where. A command is imported only when it is given."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from importlib import import_module
-from typing import Annotated, NamedTuple
+from typing import Any
 
-import typer
+import click
+from click import Command, Context
 
 from asynsched._version import __version__
-from asynsched.cli.command import new_app
 
-
-class Group(NamedTuple):
-    """Commands with the same first word: a help text, and the modules that have them, each with an `app`."""
-
-    help: str
-    modules: tuple[str, ...]
-
-
-GROUPS = {
-    "dags": Group(
-        "See and steer DAGs.",
-        (
-            "asynsched.cli.dags",
-            "asynsched.cli.dag_control",
-            "asynsched.cli.dag_trigger",
-            "asynsched.cli.dag_next",
-            "asynsched.cli.dag_test",
-        ),
-    ),
-    "runs": Group("See DAG runs.", ("asynsched.cli.runs",)),
-    "tasks": Group(
-        "See task instances, their logs and their XComs.", ("asynsched.cli.tasks", "asynsched.cli.task_logs")
-    ),
-    "pools": Group("See and change pools.", ("asynsched.cli.pools",)),
-    "variables": Group("See and change variables.", ("asynsched.cli.variables",)),
-    "connections": Group("See and change connections.", ("asynsched.cli.connections",)),
-    "db": Group("Care for the database.", ("asynsched.cli.db",)),
-    "config": Group("See the settings.", ("asynsched.cli.config",)),
+GROUP_HELP = {
+    "dags": "See and steer DAGs.",
+    "runs": "See DAG runs.",
+    "tasks": "See task instances, their logs and their XComs.",
+    "pools": "See and change pools.",
+    "variables": "See and change variables.",
+    "connections": "See and change connections.",
+    "db": "Care for the database.",
+    "config": "See the settings.",
 }
-SINGLE = {
-    "up": "asynsched.cli.up",
-    "check": "asynsched.cli.check",
-    "version": "asynsched.cli.version",
+COMMANDS: Mapping[str, str | Mapping[str, str]] = {
+    "up": "up:up",
+    "check": "check:check",
+    "dags": {
+        "list": "dags:show_dags",
+        "show": "dags:show_dag",
+        "errors": "dags:show_errors",
+        "pause": "dag_control:pause_dag",
+        "unpause": "dag_control:unpause_dag",
+        "trigger": "dag_trigger:trigger_dag",
+        "next": "dag_next:show_next_runs",
+        "test": "dag_test:run_in_foreground",
+    },
+    "runs": {"list": "runs:show_runs", "show": "runs:show_run"},
+    "tasks": {"list": "tasks:show_tasks", "logs": "task_logs:show_logs", "xcom": "task_xcom:show_xcoms"},
+    "pools": {"list": "pools:show_pools", "set": "pools:set_pool", "delete": "pools:delete_pool"},
+    "variables": {
+        "list": "variables:show_variables",
+        "get": "variables:show_variable",
+        "set": "variables:set_variable",
+        "delete": "variables:delete_variable",
+        "import": "variables:import_variables",
+        "export": "variables:export_variables",
+    },
+    "connections": {
+        "list": "connections:show_connections",
+        "get": "connections:show_connection",
+        "add": "connections:add_connection",
+        "delete": "connections:delete_connection",
+        "import": "connections:import_connections",
+        "export": "connections:export_connections",
+    },
+    "db": {"upgrade": "db:upgrade_database", "check": "db:check_database", "clean": "db_clean:clean_database"},
+    "config": {"show": "config:show_config"},
+    "version": "version:show_version",
 }
-"""Commands of one word, and their modules."""
+"""Every command: its module in this package and its name there, or the commands of a group."""
 
 
-def build_app(arguments: Sequence[str]) -> typer.Typer:
-    """Return the app for these arguments: the commands that the first one names, or all when it names none."""
-    app = new_app("A scheduler for DAGs of Python tasks, of the Apache Airflow family.")
-    app.callback()(_root)
-    named = arguments[0] if arguments else ""
-    everything = named not in SINGLE and named not in GROUPS
-    for name, module in SINGLE.items():
-        if everything or name == named:
-            app.add_typer(import_module(module).app)
-    for name, group in GROUPS.items():
-        if everything or name == named:
-            app.add_typer(_load(group), name=name)
-    return app
+class LazyGroup(click.Group):
+    """A group that imports a command when it is asked for.
+
+    Args:
+        members: What COMMANDS says of each name.
+    """
+
+    def __init__(self, members: Mapping[str, str | Mapping[str, str]], **attributes: Any) -> None:
+        super().__init__(no_args_is_help=True, **attributes)
+        self.members = members
+
+    def list_commands(self, ctx: Context) -> list[str]:
+        return list(self.members)
+
+    def get_command(self, ctx: Context, cmd_name: str) -> Command | None:
+        where = self.members.get(cmd_name)
+        if where is None:
+            return None
+        if not isinstance(where, str):
+            return LazyGroup(where, name=cmd_name, help=GROUP_HELP[cmd_name])
+        module, _, name = where.partition(":")
+        command: Command = getattr(import_module(f"asynsched.cli.{module}"), name)
+        return command
+
+    def resolve_command(self, ctx: Context, args: list[str]) -> tuple[str | None, Command | None, list[str]]:
+        if args[0] not in self.members and not args[0].startswith("-"):
+            raise click.NoSuchCommand(args[0], possibilities=self.members, ctx=ctx)
+        return super().resolve_command(ctx, args)
 
 
-def _load(group: Group) -> typer.Typer:
-    app = new_app(group.help)
-    for module in group.modules:
-        app.add_typer(import_module(module).app)  # without a name: its commands become the group's
-    return app
-
-
-def _show_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(__version__)
-        raise typer.Exit
-
-
-def _root(
-    *,
-    version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
-    ] = False,
-) -> None:
-    """Hold the options of the program itself; typer needs a function for them."""
+def build_app() -> click.Group:
+    """Return the whole command line."""
+    app = LazyGroup(
+        COMMANDS, name="asynsched", help="A scheduler for DAGs of Python tasks, of the Apache Airflow family."
+    )
+    return click.version_option(__version__, message="%(version)s")(app)

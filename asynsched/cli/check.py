@@ -5,16 +5,14 @@ import sqlite3
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
-import typer
+import click
 
-from asynsched.cli.command import command, new_app
+from asynsched.cli.command import command, told_output
 from asynsched.cli.rendering import Done, Listing, Output, show
 from asynsched.cli.session import Session
 from asynsched.errors import AsynschedError
-
-app = new_app()
 
 OLDEST_PYTHON = (3, 11)
 OLDEST_SQLITE = (3, 35)
@@ -35,13 +33,10 @@ class Finding(NamedTuple):
     detail: str
 
 
-@command(app, "check")
-def check(
-    session: Session,
-    *,
-    output: Output,
-    live: Annotated[bool, typer.Option("--live", help="Only whether a scheduler on this home is serving.")] = False,
-) -> None:
+@command("check")
+@click.option("--live", is_flag=True, help="Only whether a scheduler on this home is serving.")
+@told_output()
+def check(session: Session, output: str, live: bool) -> None:
     """Check whether this machine is fit: confinement, file events, database, versions. Exit code 1 if not.
 
     With --live, exit code 0 once a scheduler on this home is serving.
@@ -49,13 +44,13 @@ def check(
     if live:
         ok = session.is_serving()
         sentence = "A scheduler is serving" if ok else "No scheduler is serving"
-        show(Done(f"{sentence} the home {session.home}.", {"home": str(session.home), "live": ok}), output)
+        show(Done(f"{sentence} the home {session.home}.", {"home": str(session.home), "live": ok}), Output(output))
     else:
         findings = list(_findings(session))
         ok = all(finding.ok for finding in findings)
-        show(Listing(Finding._fields, [finding._asdict() for finding in findings]), output)
+        show(Listing(Finding._fields, [finding._asdict() for finding in findings]), Output(output))
     if not ok:
-        raise typer.Exit(1)
+        raise click.exceptions.Exit(1)
 
 
 def _findings(session: Session) -> Iterator[Finding]:

@@ -1,59 +1,49 @@
-"""How a command is registered: the options that all have, its answer shown, its errors as one line and exit code 1."""
+"""How a command is made: the options that all have, its answer shown, its errors as one line and exit code 1."""
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 from functools import wraps
-from inspect import Parameter, signature
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
-import typer
+import click
 
 from asynsched.cli.configuration import Configuration, load_configuration, with_served_folder
-from asynsched.cli.rendering import Answer, Output, note, show
+from asynsched.cli.rendering import FORMS, Answer, Output, note, show
 from asynsched.cli.session import Session
 from asynsched.errors import AsynschedError
 
-F = TypeVar("F", bound=Callable[..., Answer | None])
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
-HomeOption = Annotated[
-    str | None, typer.Option("--home", metavar="DIR", help="Folder of the scheduler's state.", show_default=False)
-]
-DatabaseOption = Annotated[
-    str | None,
-    typer.Option("--database", metavar="URL", help="sqlite:///PATH or postgresql://…", show_default=False),
-]
-OutputOption = Annotated[Output, typer.Option("--output", "-o", help="How the answer is written.")]
-
-_COMMON = {"home": (HomeOption, None), "database": (DatabaseOption, None), "output": (OutputOption, Output.TABLE)}
-
-
-def new_app(help_text: str = "") -> typer.Typer:
-    """Return an app for commands."""
-    return typer.Typer(
-        help=help_text,
-        no_args_is_help=True,
-        add_completion=False,
-        rich_markup_mode=None,  # rich costs more than the rest of the command line together
-        pretty_exceptions_enable=False,
-    )
+home_option = click.option("--home", metavar="DIR", help="Folder of the scheduler's state.")
+database_option = click.option("--database", metavar="URL", help="sqlite:///PATH or postgresql://USER@HOST/NAME.")
+output_option = click.option(
+    "-o", "--output", type=click.Choice(FORMS), default=FORMS[0], show_default=True, help="Form of the answer."
+)
+dag_argument = click.argument("dag_id", metavar="DAG")
+run_argument = click.argument("run_id", metavar="RUN")
+task_argument = click.argument("task_id", metavar="TASK")
+map_index_option = click.option(
+    "--map-index", type=click.IntRange(min=-1), default=-1, help="Which of a mapped task; -1 for one that is not."
+)
 
 
-def command(app: typer.Typer, name: str) -> Callable[[F], F]:
-    """Register a function `(session, …options) -> Answer | None` as a command with --home, --database and --output.
+def command(name: str) -> Callable[[Callable[..., Answer | None]], click.Command]:
+    """Make a function `(session, …options) -> Answer | None` a command with --home, --database and --output.
 
-    The answer is shown in the form that --output asks for. A function with a parameter `output` is told the form.
+    The answer is shown in the form that --output asks for. A function that ends its work in another way takes the
+    `output` that was asked for by the decorator `told_output`.
     """
 
-    def register(function: F) -> F:
-        declared = signature(function).parameters
+    def make(function: Callable[..., Answer | None]) -> click.Command:
+        own_output = getattr(function, "own_output", None)
 
+        @click.command(name)
         @wraps(function)
-        def run(*, home: str | None, database: str | None, output: StrEnum, **options: Any) -> None:
-            if "output" in declared:
+        def run(*, home: str | None, database: str | None, output: str, **options: Any) -> None:
+            if own_output is not None:
                 options["output"] = output
             with errors_in_one_line():
                 configuration = with_served_folder(configure(home=home, database=database))
@@ -62,24 +52,21 @@ def command(app: typer.Typer, name: str) -> Callable[[F], F]:
                     if answer is not None:
                         show(answer, Output(output))
 
-        parameters = _parameters(declared)
-        run.__signature__ = signature(function).replace(parameters=parameters, return_annotation=None)  # type: ignore[attr-defined]
-        run.__annotations__ = {p.name: p.annotation for p in parameters}
-        app.command(name)(run)
+        for option in (home_option, database_option, own_output or output_option):
+            run = option(run)
+        return run
+
+    return make
+
+
+def told_output(option: Decorator = output_option) -> Decorator:
+    """Give a command's function the form that --output asks for; `option` may offer other forms."""
+
+    def mark(function: Callable[..., Any]) -> Callable[..., Any]:
+        function.own_output = option  # type: ignore[attr-defined]
         return function
 
-    return register
-
-
-def _parameters(declared: Mapping[str, Parameter]) -> list[Parameter]:
-    """Return a command's own parameters, then the common ones; its own form of --output goes before the common one."""
-    parameters = dict(declared)
-    del parameters["session"]
-    for name, (annotation, default) in _COMMON.items():
-        if name not in parameters or parameters[name].annotation is Output:
-            parameters.pop(name, None)
-            parameters[name] = Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-    return [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in parameters.values()]
+    return mark
 
 
 def configure(**flags: Any) -> Configuration:
@@ -102,10 +89,10 @@ def errors_in_one_line() -> Iterator[None]:
     except BrokenPipeError:
         # Whoever read the answer has gone. Python would complain once more when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise typer.Exit(1) from None
+        raise click.exceptions.Exit(1) from None
 
 
 def fail(message: str) -> NoReturn:
     """Say why a command failed, on standard error, and end with exit code 1."""
     note(f"Error: {message}")
-    raise typer.Exit(1)
+    raise click.exceptions.Exit(1)

@@ -1,70 +1,65 @@
 """`asynsched connections …`. Passwords are hidden wherever a connection is shown; `export` alone writes them."""
 
-from typing import Annotated, Any
+from typing import Any
 
+import click
 import msgspec
-import typer
+from sqlalchemy import Connection as DatabaseConnection
 
 from asynsched.authoring.connection import FIELDS, Connection
 from asynsched.authoring.exceptions import AsynschedException
-from asynsched.cli.command import command, fail, new_app
+from asynsched.cli.command import command, fail
 from asynsched.cli.rendering import Done, Listing, Record
 from asynsched.cli.session import Session
 from asynsched.cli.text_files import STANDARD_STREAM, read_text, write_private
 from asynsched.store import connections as store
 from sandbox.masking import is_sensitive
 
-app = new_app()
-
+COLUMNS = ("conn_id", *FIELDS)
 HIDDEN = "***"
 
-COLUMNS = ("conn_id", *FIELDS)
-IdArgument = Annotated[str, typer.Argument(metavar="CONN_ID")]
-FileArgument = Annotated[str, typer.Argument(metavar="FILE", help="JSON; - for the standard stream.")]
 
-
-@command(app, "list")
-def list_connections(session: Session) -> Listing:
+@command("list")
+def show_connections(session: Session) -> Listing:
     """List the connections. Passwords are hidden."""
-    return Listing(COLUMNS, [_shown(row) for row in session.read(store.list_connections)])
+    rows = [_shown(row) for row in session.read(store.list_connections)]
+    return Listing(COLUMNS, rows, nothing="There are no connections.")
 
 
-@command(app, "get")
-def get_connection(session: Session, conn_id: IdArgument) -> Record:
+@command("get")
+@click.argument("conn_id")
+def show_connection(session: Session, conn_id: str) -> Record:
     """Show a connection. Its password is hidden."""
     return Record(_shown(session.read(store.get_connection, conn_id)))
 
 
-@command(app, "add")
-def add_connection(
-    session: Session,
-    conn_id: IdArgument,
-    *,
-    conn_uri: Annotated[
-        str | None,
-        typer.Option(metavar="URI", help="All of it as type://login:password@host:port/schema; - to read it."),
-    ] = None,
-    conn_type: Annotated[str | None, typer.Option(help="Kind of system, e.g. postgres.")] = None,
-    conn_description: Annotated[str | None, typer.Option(help="Text for people.")] = None,
-    conn_host: Annotated[str | None, typer.Option(help="Host name or address.")] = None,
-    conn_login: Annotated[str | None, typer.Option(help="User name.")] = None,
-    conn_password: Annotated[str | None, typer.Option(help="Password; - to read it from standard input.")] = None,
-    conn_schema: Annotated[str | None, typer.Option(help="Database, or the like.")] = None,
-    conn_port: Annotated[int | None, typer.Option(help="Port.")] = None,
-    conn_extra: Annotated[str | None, typer.Option(help="More, as a JSON object.")] = None,
-) -> Done:
-    """Add a connection: by its URI, or by its parts. Standard input keeps a secret out of the list of processes."""
-    parts = {
-        "conn_type": conn_type, "host": conn_host, "login": conn_login, "password": _read(conn_password),
-        "schema": conn_schema, "port": conn_port, "extra": conn_extra, "uri": _read(conn_uri),
-    }  # fmt: skip
-    added = _checked(conn_id, description=conn_description, **parts)
+@command("add")
+@click.argument("conn_id")
+@click.option("--conn-uri", "uri", metavar="URI", help="All of it: type://login:password@host:port/schema; - reads it.")
+@click.option("--conn-type", help="Kind of system, e.g. postgres.")
+@click.option("--conn-description", "description", help="Text for people.")
+@click.option("--conn-host", "host", help="Host name or address.")
+@click.option("--conn-login", "login", help="User name.")
+@click.option("--conn-password", "password", help="Password; - reads it from standard input.")
+@click.option("--conn-schema", "schema", help="Database, or the like.")
+@click.option("--conn-port", "port", type=click.IntRange(0, 65535), help="Port.")
+@click.option("--conn-extra", "extra", metavar="JSON", help="More, as an object.")
+def add_connection(session: Session, conn_id: str, **parts: Any) -> Done:
+    """Add a connection: by its URI, or by its parts.
+
+    Standard input keeps a secret out of the list of processes.
+    """
+    for name in ("uri", "password"):
+        if parts[name] == STANDARD_STREAM:
+            parts[name] = read_text(STANDARD_STREAM).rstrip("\n")
+    added = _checked(conn_id, parts)
     session.change("connection.add", lambda conn: store.add_connection(conn, added), detail={"conn_id": conn_id})
     return Done(f"Connection {conn_id!r} is added.", {"conn_id": conn_id})
 
 
-@command(app, "delete")
-def delete_connection(session: Session, conn_id: IdArgument) -> Done:
+@command("delete")
+@click.argument("conn_id")
+def delete_connection(session: Session, conn_id: str) -> Done:
     """Delete a connection."""
     session.change(
         "connection.delete", lambda conn: store.delete_connection(conn, conn_id), detail={"conn_id": conn_id}
@@ -72,21 +67,25 @@ def delete_connection(session: Session, conn_id: IdArgument) -> Done:
     return Done(f"Connection {conn_id!r} is deleted.", {"conn_id": conn_id})
 
 
-@command(app, "import")
-def import_connections(session: Session, file: FileArgument) -> Done:
-    """Set connections from a JSON object: by conn_id its parts, or its URI, as Airflow writes it."""
+@command("import")
+@click.argument("file")
+def import_connections(session: Session, file: str) -> Done:
+    """Set connections from a JSON file; - is standard input.
+
+    The file is an object: by conn_id its parts, or its URI, as Airflow writes it.
+    """
     try:
         content = msgspec.json.decode(read_text(file), type=dict[str, dict[str, Any] | str])
     except (msgspec.DecodeError, msgspec.ValidationError) as exc:
         fail(f"{file}: this is no JSON object of connections: {exc}")
     rows = []
     for conn_id, value in sorted(content.items()):
-        given = {"uri": value} if isinstance(value, str) else value
-        if unknown := set(given) - {*FIELDS, "uri"}:
+        parts = {"uri": value} if isinstance(value, str) else value
+        if unknown := set(parts) - {*FIELDS, "uri"}:
             fail(f"{file}: the connection {conn_id!r} has unknown fields: {', '.join(sorted(unknown))}")
-        rows.append(_checked(conn_id, **given))
+        rows.append(_checked(conn_id, parts))
 
-    def write(conn: Any) -> None:
+    def write(conn: DatabaseConnection) -> None:
         for row in rows:
             store.set_connection(conn, row)
 
@@ -95,19 +94,16 @@ def import_connections(session: Session, file: FileArgument) -> Done:
     return Done(f"{len(rows)} connections are set.", {"conn_ids": names})
 
 
-@command(app, "export")
-def export_connections(session: Session, file: FileArgument) -> Done | None:
-    """Write all connections, with their passwords, as a JSON object that `connections import` reads."""
+@command("export")
+@click.argument("file")
+def export_connections(session: Session, file: str) -> Done | None:
+    """Write all connections, with their passwords, as a JSON file that `import` reads; - is standard output."""
     rows = session.read(store.list_connections)
     content = {row.conn_id: {name: getattr(row, name) for name in FIELDS} for row in rows}
     return write_private(file, content, f"{len(content)} connections are written to {file}.")
 
 
-def _read(text: str | None) -> str | None:
-    return read_text(text).rstrip("\n") if text == STANDARD_STREAM else text
-
-
-def _checked(conn_id: str, **parts: Any) -> store.ConnectionRow:
+def _checked(conn_id: str, parts: dict[str, Any]) -> store.ConnectionRow:
     try:
         made = Connection(conn_id, **parts)
     except (AsynschedException, ValueError, TypeError) as exc:

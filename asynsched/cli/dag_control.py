@@ -1,23 +1,22 @@
 """`asynsched dags pause|unpause|reparse`."""
 
 from asynsched.bell import Hint
-from asynsched.cli.command import command, new_app
-from asynsched.cli.dags import DagArgument
+from asynsched.cli.command import command, dag_argument
 from asynsched.cli.rendering import Done
 from asynsched.cli.session import Session
 from asynsched.store.dags import set_paused
 
-app = new_app()
 
-
-@command(app, "pause")
-def pause_dag(session: Session, dag_id: DagArgument) -> Done:
+@command("pause")
+@dag_argument
+def pause_dag(session: Session, dag_id: str) -> Done:
     """Pause a DAG: no run is created, no queued run is started. What runs goes on."""
     return _set_paused(session, dag_id, is_paused=True)
 
 
-@command(app, "unpause")
-def unpause_dag(session: Session, dag_id: DagArgument) -> Done:
+@command("unpause")
+@dag_argument
+def unpause_dag(session: Session, dag_id: str) -> Done:
     """Unpause a DAG."""
     return _set_paused(session, dag_id, is_paused=False)
 

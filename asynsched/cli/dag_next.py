@@ -1,37 +1,28 @@
 """`asynsched dags next|test`: what a DAG would do, without a scheduler."""
 
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 
-from asynsched.cli.command import command, new_app
-from asynsched.cli.dags import DagArgument
+from asynsched.cli.command import command, dag_argument
 from asynsched.cli.instants import INSTANT_FORMS, read_instant
-from asynsched.cli.lookup import find_structure
 from asynsched.cli.rendering import Listing
 from asynsched.cli.session import Session
+from asynsched.cli.structures import find_structure
 from asynsched.scheduling.planning import upcoming_runs
 from asynsched.store.dag_runs import last_scheduled_interval
 from asynsched.timetables import DagRunInfo, DataInterval
-
-app = new_app()
 
 COLUMNS = ("logical_date", "data_interval_start", "data_interval_end", "run_after")
 LAST_RUN = "--last-run"
 
 
-@command(app, "next")
-def show_next_runs(
-    session: Session,
-    dag_id: DagArgument,
-    *,
-    n: Annotated[int, typer.Option("-n", min=1, max=100_000, help="How many at most.")] = 1,
-    now: Annotated[str | None, typer.Option(metavar="T", help=f"As if it were T. {INSTANT_FORMS}")] = None,
-    last_run: Annotated[
-        str | None,
-        typer.Option(LAST_RUN, metavar="START/END", help="As if this data interval were the last that had a run."),
-    ] = None,
-) -> Listing:
+@command("next")
+@dag_argument
+@click.option("-n", type=click.IntRange(1, 100_000), default=1, show_default=True, help="How many at most.")
+@click.option("--now", metavar="T", help=f"As if it were T. {INSTANT_FORMS}")
+@click.option(LAST_RUN, metavar="START/END", help="As if this data interval were the last that had a run.")
+def show_next_runs(session: Session, dag_id: str, n: int, now: str | None, last_run: str | None) -> Listing:
     """Show the runs that the scheduler would create next, were the clock to stand still; also of a paused DAG."""
     zone = session.settings.default_timezone
     at = read_instant(now, zone, "--now") if now else session.now()
@@ -44,10 +35,10 @@ def show_next_runs(
 def _read_interval(text: str, zone: str) -> DataInterval:
     start, separator, end = text.partition("/")
     if not separator:
-        raise typer.BadParameter(f"{text!r} is no interval: write START/END", param_hint=LAST_RUN)
+        raise click.BadParameter(f"{text!r} is no interval: write START/END", param_hint=LAST_RUN)
     interval = DataInterval(read_instant(start, zone, LAST_RUN), read_instant(end, zone, LAST_RUN))
     if interval.end < interval.start:
-        raise typer.BadParameter(f"{text!r} ends before it starts", param_hint=LAST_RUN)
+        raise click.BadParameter(f"{text!r} ends before it starts", param_hint=LAST_RUN)
     return interval
 
 

@@ -3,36 +3,26 @@
 import os
 import subprocess
 import sys
-from typing import Annotated, Any
+from typing import Any
 
+import click
 import msgspec
-import typer
 
-from asynsched.cli.command import command, fail, new_app
-from asynsched.cli.dag_trigger import read_conf
-from asynsched.cli.dags import DagArgument
-from asynsched.cli.instants import INSTANT_FORMS, read_instant
+from asynsched.cli.command import command, dag_argument, fail, told_output
+from asynsched.cli.dag_trigger import conf_option, logical_date_option, read_conf
+from asynsched.cli.instants import read_instant
 from asynsched.cli.rendering import Output, Record, show
 from asynsched.cli.session import Session
 from asynsched.store.dags import find_dag
 from sandbox.foreground import ForegroundRequest, ForegroundResult
 
-app = new_app()
 
-
-@command(app, "test")
-def run_in_foreground(
-    session: Session,
-    dag_id: DagArgument,
-    *,
-    output: Output,
-    conf: Annotated[
-        str | None, typer.Option(metavar="JSON", help="An object; overrides the DAG's params.", show_default=False)
-    ] = None,
-    logical_date: Annotated[
-        str | None, typer.Option(metavar="T", help=f"By default now. {INSTANT_FORMS}", show_default=False)
-    ] = None,
-) -> None:
+@command("test")
+@dag_argument
+@conf_option
+@logical_date_option
+@told_output()
+def run_in_foreground(session: Session, output: str, dag_id: str, conf: str | None, logical_date: str | None) -> None:
     """Run a DAG once in the foreground, its file as it is now, with logs on standard error. Nothing is stored.
 
     Exit code 0 only if the run succeeded.
@@ -52,9 +42,9 @@ def run_in_foreground(
         fail(result.error)
     tasks = [{"task_id": task_id, "state": state} for task_id, state in result.tasks.items()]
     fields: dict[str, Any] = {"dag_id": dag_id, "state": result.state, "tasks": tasks}
-    show(Record(fields, sections=("tasks",)), output)
+    show(Record(fields, sections=("tasks",)), Output(output))
     if result.state != "success":
-        raise typer.Exit(1)
+        raise click.exceptions.Exit(1)
 
 
 def _run(request: ForegroundRequest) -> ForegroundResult:

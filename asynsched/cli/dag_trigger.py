@@ -1,14 +1,13 @@
 """`asynsched dags trigger`: create a run, and follow it to its end if that is wanted."""
 
 import time
-from typing import Annotated, Any
+from typing import Any
 
+import click
 import msgspec
-import typer
 
 from asynsched.bell import Hint
-from asynsched.cli.command import command, fail, new_app
-from asynsched.cli.dags import DagArgument
+from asynsched.cli.command import command, dag_argument, fail, told_output
 from asynsched.cli.instants import INSTANT_FORMS, read_instant
 from asynsched.cli.rendering import Done, Output, note, show
 from asynsched.cli.runs import run_fields
@@ -21,28 +20,29 @@ from asynsched.store.dag_runs import DagRunRow, get_run
 from asynsched.store.dags import find_dag
 from asynsched.store.task_instances import list_task_instances
 
-app = new_app()
-
 WAIT_SECONDS = 0.1
 """Time between two looks at a run that is waited for."""
 
 
-@command(app, "trigger")
+conf_option = click.option("--conf", metavar="JSON", help="An object; overrides the DAG's params.")
+logical_date_option = click.option("--logical-date", metavar="T", help=f"By default now. {INSTANT_FORMS}")
+
+
+@command("trigger")
+@dag_argument
+@conf_option
+@click.option("--run-id", metavar="ID", help="Name of the run.")
+@logical_date_option
+@click.option("--wait", is_flag=True, help="Wait for the end of the run; exit code 0 only if it succeeded.")
+@told_output()
 def trigger_dag(
     session: Session,
-    dag_id: DagArgument,
-    *,
-    output: Output,
-    conf: Annotated[
-        str | None, typer.Option(metavar="JSON", help="An object; overrides the DAG's params.", show_default=False)
-    ] = None,
-    run_id: Annotated[str | None, typer.Option(metavar="ID", help="Name of the run.", show_default=False)] = None,
-    logical_date: Annotated[
-        str | None, typer.Option(metavar="T", help=f"By default now. {INSTANT_FORMS}", show_default=False)
-    ] = None,
-    wait: Annotated[
-        bool, typer.Option("--wait", help="Wait for the end of the run; exit code 0 only if it succeeded.")
-    ] = False,
+    output: str,
+    dag_id: str,
+    conf: str | None,
+    run_id: str | None,
+    logical_date: str | None,
+    wait: bool,
 ) -> Done | None:
     """Create a run of a DAG, to be started at once. A paused DAG's run waits until it is unpaused."""
     content = read_conf(conf)
@@ -58,18 +58,21 @@ def trigger_dag(
         return Done(f"Run {key.run_id!r} of the DAG {dag_id!r} is queued.", run_fields(_read_run(session, key)))
     note(f"Waiting for the run {key.run_id!r} of the DAG {dag_id!r}.")
     run = _wait(session, key)
-    show(Done(f"Run {key.run_id!r} of the DAG {dag_id!r}: {run.state}. {run.reason}".rstrip(), run_fields(run)), output)
+    show(
+        Done(f"Run {key.run_id!r} of the DAG {dag_id!r}: {run.state}. {run.reason}".rstrip(), run_fields(run)),
+        Output(output),
+    )
     if run.state != DagRunState.SUCCESS:
-        raise typer.Exit(1)
+        raise click.exceptions.Exit(1)
     return None
 
 
 def read_conf(text: str | None) -> dict[str, Any]:
-    """Return what --conf says. Raises typer.BadParameter when it is no JSON object."""
+    """Return what --conf says. Raises click.BadParameter when it is no JSON object."""
     try:
         return msgspec.json.decode(text, type=dict[str, Any]) if text else {}
     except (msgspec.DecodeError, msgspec.ValidationError) as exc:
-        raise typer.BadParameter(f"this is no JSON object: {exc}", param_hint="--conf") from exc
+        raise click.BadParameter(f"this is no JSON object: {exc}", param_hint="--conf") from exc
 
 
 def _wait(session: Session, key: DagRunKey) -> DagRunRow:

@@ -1,23 +1,20 @@
 """`asynsched dags list|show|errors`: what is known of DAGs and their files."""
 
 import sys
-from enum import StrEnum
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 
-from asynsched.cli.command import command, new_app
+from asynsched.cli.command import command, dag_argument, told_output
 from asynsched.cli.dot import as_dot
-from asynsched.cli.lookup import find_structure
-from asynsched.cli.rendering import Listing, Record
+from asynsched.cli.rendering import FORMS, Listing, Record
 from asynsched.cli.session import Session
+from asynsched.cli.structures import find_structure
 from asynsched.serialization.schema import SerializedDag, SerializedTask
 from asynsched.store.dags import DagRow, find_dag, list_dags
 from asynsched.store.import_errors import list_errors
 
-app = new_app()
-
-DagArgument = Annotated[str, typer.Argument(metavar="DAG")]
+DOT = "dot"
 COLUMNS = ("dag_id", "file", "schedule", "paused", "next_run_at", "tags", "has_errors")
 ERROR_COLUMNS = ("file", "kind", "message", "line", "dag_id")
 DAG_FIELDS = (
@@ -29,34 +26,26 @@ TASK_FIELDS = (
 )  # fmt: skip
 
 
-class GraphOutput(StrEnum):
-    """Forms in which a DAG is shown."""
-
-    TABLE = "table"
-    JSON = "json"
-    DOT = "dot"
-
-
-@command(app, "list")
+@command("list")
 def show_dags(session: Session) -> Listing:
     """List the DAGs. `next_run_at` is when the next scheduled run is due."""
     rows = [_dag_fields(dag) for dag in session.read(list_dags)]
     return Listing(COLUMNS, rows, nothing="No DAG is known. `asynsched up DIR` reads the DAG files of a folder.")
 
 
-@command(app, "show")
-def show_dag(
-    session: Session,
-    dag_id: DagArgument,
-    *,
-    output: Annotated[
-        GraphOutput, typer.Option("--output", "-o", help="How it is written; dot is for Graphviz.")
-    ] = GraphOutput.TABLE,
-) -> Record | None:
+@command("show")
+@dag_argument
+@told_output(
+    click.option(
+        "-o", "--output", type=click.Choice([*FORMS, DOT]), default=FORMS[0], show_default=True,
+        help="Form of the answer; dot is for Graphviz.",
+    )
+)  # fmt: skip
+def show_dag(session: Session, output: str, dag_id: str) -> Record | None:
     """Show a DAG, its tasks and its edges, in the newest version."""
     row = session.read(find_dag, dag_id)
     dag = session.read(find_structure, dag_id)
-    if output is GraphOutput.DOT:
+    if output == DOT:
         sys.stdout.write(as_dot(dag))
         return None
     fields = _dag_fields(row) | {name: getattr(dag, name) for name in DAG_FIELDS}
@@ -66,15 +55,10 @@ def show_dag(
     return Record(fields, sections=("tasks", "edges"))
 
 
-@command(app, "errors")
-def show_errors(
-    session: Session,
-    *,
-    warnings: Annotated[bool, typer.Option("--warnings", help="Warnings, too.")] = False,
-    traceback: Annotated[
-        bool, typer.Option("--traceback", help="Tracebacks in the table; JSON has them anyway.")
-    ] = False,
-) -> Listing:
+@command("errors")
+@click.option("--warnings", is_flag=True, help="Warnings, too.")
+@click.option("--traceback", is_flag=True, help="Tracebacks in the table; JSON has them anyway.")
+def show_errors(session: Session, warnings: bool, traceback: bool) -> Listing:
     """List what is wrong with which DAG file."""
     rows = [
         {

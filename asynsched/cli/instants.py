@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
-import typer
+import click
 
 INSTANT_FORMS = "ISO 8601, e.g. 2026-01-31T12:00:00Z; without a zone, in the setting default_timezone."
 
@@ -12,7 +12,7 @@ def read_instant(text: str, default_timezone: str, option: str) -> datetime:
     """Return an instant in UTC.
 
     Raises:
-        typer.BadParameter: The text is none; the message names the option.
+        click.BadParameter: The text is none; the message names the option.
     """
     try:
         instant = datetime.fromisoformat(text.strip())
@@ -20,4 +20,4 @@ def read_instant(text: str, default_timezone: str, option: str) -> datetime:
             instant = instant.replace(tzinfo=ZoneInfo(default_timezone))
         return instant.astimezone(UTC)
     except (ValueError, OverflowError) as exc:
-        raise typer.BadParameter(f"{text!r} is no instant: write {INSTANT_FORMS}", param_hint=option) from exc
+        raise click.BadParameter(f"{text!r} is no instant: write {INSTANT_FORMS}", param_hint=option) from exc

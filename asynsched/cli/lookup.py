@@ -1,27 +1,16 @@
-"""DAGs, runs and tasks by the names that a user typed: found, or an error with the nearest names."""
+"""Runs and tasks by the names that a user typed: found, or an error with the nearest names."""
 
 from difflib import get_close_matches
 
 from sqlalchemy import Connection
 
 from asynsched.errors import NotFound
-from asynsched.serialization.decode import decode_dag
-from asynsched.serialization.schema import SerializedDag
 from asynsched.store.dag_runs import DagRunRow, get_run, list_runs
-from asynsched.store.dag_versions import get_version
 from asynsched.store.dags import find_dag
 from asynsched.store.task_instances import TaskInstanceRow, list_task_instances
 
 NEWEST_RUNS = 200
 """Among how many runs a mistyped run_id is looked for."""
-
-
-def find_structure(conn: Connection, dag_id: str) -> SerializedDag:
-    """Return the newest version of a DAG. Raises NotFound, with near names, when there is none."""
-    found = find_dag(conn, dag_id)
-    if found.version_id is None:
-        raise NotFound("DAG", dag_id)
-    return decode_dag(get_version(conn, found.version_id).serialized)
 
 
 def find_run(conn: Connection, dag_id: str, run_id: str) -> DagRunRow:

@@ -1,17 +1,14 @@
 """`asynsched pools …`."""
 
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 
 from asynsched.bell import Hint
-from asynsched.cli.command import command, new_app
+from asynsched.cli.command import command
 from asynsched.cli.rendering import Done, Listing
 from asynsched.cli.session import Session
 from asynsched.store import pools as store
-
-app = new_app()
-
 
 COLUMNS = (
     "name", "slots", "occupied_slots", "running_slots", "queued_slots", "deferred_slots", "include_deferred",
@@ -19,26 +16,19 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def _pools_changed(_: object) -> list[Hint]:
-    return [Hint("pool")]
-
-
-@command(app, "list")
-def list_pools(session: Session) -> Listing:
+@command("list")
+def show_pools(session: Session) -> Listing:
     """List the pools, with the slots that are taken."""
     return Listing(COLUMNS, [_fields(pool) for pool in session.read(store.list_pools)])
 
 
-@command(app, "set")
-def set_pool(
-    session: Session,
-    name: Annotated[str, typer.Argument(metavar="NAME")],
-    slots: Annotated[int, typer.Argument(metavar="SLOTS", min=-1, help="Tasks at once; -1 for no limit.")],
-    *,
-    description: Annotated[str, typer.Option(help="What it is for.")] = "",
-    include_deferred: Annotated[bool, typer.Option("--include-deferred", help="Count deferred tasks.")] = False,
-) -> Done:
-    """Make a pool, or change its slots."""
+@command("set")
+@click.argument("name")
+@click.argument("slots", type=click.IntRange(min=-1))
+@click.option("--description", default="", help="What it is for.")
+@click.option("--include-deferred", is_flag=True, help="Count deferred tasks.")
+def set_pool(session: Session, name: str, slots: int, description: str, include_deferred: bool) -> Done:
+    """Make a pool, or change it: SLOTS is how much of it tasks may take at once, -1 for no limit."""
     session.change(
         "pool.set",
         lambda conn: store.set_pool(conn, name, slots, description=description, include_deferred=include_deferred),
@@ -48,13 +38,18 @@ def set_pool(
     return Done(f"Pool {name!r} has {slots} slots.", {"name": name, "slots": slots})
 
 
-@command(app, "delete")
-def delete_pool(session: Session, name: Annotated[str, typer.Argument(metavar="NAME")]) -> Done:
+@command("delete")
+@click.argument("name")
+def delete_pool(session: Session, name: str) -> Done:
     """Delete a pool. Tasks that name it wait until there is one of that name again."""
     session.change(
         "pool.delete", lambda conn: store.delete_pool(conn, name), hints=_pools_changed, detail={"name": name}
     )
     return Done(f"Pool {name!r} is deleted.", {"name": name})
+
+
+def _pools_changed(_: object) -> list[Hint]:
+    return [Hint("pool")]
 
 
 def _fields(pool: store.PoolRow) -> dict[str, Any]:

@@ -24,6 +24,9 @@ class Output(StrEnum):
     JSON = "json"
 
 
+FORMS = tuple(form.value for form in Output)
+
+
 class Listing(NamedTuple):
     """Many of a kind.
 

@@ -1,18 +1,16 @@
 """`asynsched runs …`."""
 
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 
-from asynsched.cli.command import command, new_app
+from asynsched.cli.command import command, dag_argument, run_argument
 from asynsched.cli.lookup import find_run
 from asynsched.cli.rendering import Listing, Record
 from asynsched.cli.session import Session
 from asynsched.states import DagRunState
 from asynsched.store.dag_runs import DagRunRow, list_runs
 from asynsched.store.dags import find_dag
-
-app = new_app()
 
 COLUMNS = (
     "dag_id",
@@ -30,14 +28,11 @@ COLUMNS = (
 )
 
 
-@command(app, "list")
-def list_dag_runs(
-    session: Session,
-    dag_id: Annotated[str | None, typer.Argument(metavar="[DAG]", show_default=False)] = None,
-    *,
-    state: Annotated[DagRunState | None, typer.Option(help="Only runs in this state.", show_default=False)] = None,
-    limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 1000,
-) -> Listing:
+@command("list")
+@click.argument("dag_id", metavar="[DAG]", required=False)
+@click.option("--state", type=click.Choice([state.value for state in DagRunState]), help="Only runs in this state.")
+@click.option("--limit", type=click.IntRange(min=1), default=1000, show_default=True, help="How many at most.")
+def show_runs(session: Session, dag_id: str | None, state: str | None, limit: int) -> Listing:
     """List runs, of one DAG or of all, newest first."""
     if dag_id is not None:
         session.read(find_dag, dag_id)
@@ -45,12 +40,10 @@ def list_dag_runs(
     return Listing(COLUMNS, [run_fields(run) for run in runs], nothing="There are no runs.")
 
 
-@command(app, "show")
-def show_dag_run(
-    session: Session,
-    dag_id: Annotated[str, typer.Argument(metavar="DAG")],
-    run_id: Annotated[str, typer.Argument(metavar="RUN")],
-) -> Record:
+@command("show")
+@dag_argument
+@run_argument
+def show_run(session: Session, dag_id: str, run_id: str) -> Record:
     """Show a run."""
     run = session.read(find_run, dag_id, run_id)
     return Record({**run_fields(run), "conf": run.conf})

@@ -4,15 +4,14 @@ import codecs
 import sys
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Any
 
-import typer
+import click
 
-from asynsched.cli.command import command, new_app
+from asynsched.cli.command import command, dag_argument, map_index_option, run_argument, task_argument, told_output
 from asynsched.cli.lookup import find_task
 from asynsched.cli.rendering import Output, Record, note, printable
 from asynsched.cli.session import Session
-from asynsched.cli.tasks import DagArgument, MapIndexOption, RunArgument, TaskArgument
 from asynsched.errors import NotFound
 from asynsched.executors.log_paths import log_path
 from asynsched.home import LOGS
@@ -20,32 +19,24 @@ from asynsched.keys import TaskInstanceKey
 from asynsched.states import FINISHED_TASK_STATES, TaskInstanceState
 from asynsched.store.task_instances import TaskInstanceRow
 
-app = new_app()
-
 FOLLOW_SECONDS = 0.1
 """Time between two looks at a log that is followed."""
 _OVER = FINISHED_TASK_STATES | {TaskInstanceState.UP_FOR_RETRY}
 
 
-@command(app, "logs")
-def show_logs(
-    session: Session,
-    dag_id: DagArgument,
-    run_id: RunArgument,
-    task_id: TaskArgument,
-    *,
-    output: Output,
-    try_number: Annotated[
-        int | None,
-        typer.Option("--try", min=1, metavar="N", help="Which try; by default the newest.", show_default=False),
-    ] = None,
-    map_index: MapIndexOption = -1,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the try has ended.")] = False,
-) -> Record | None:
+@command("logs")
+@dag_argument
+@run_argument
+@task_argument
+@click.option("--try", "try_number", type=click.IntRange(min=1), metavar="N", help="Which try; by default the newest.")
+@map_index_option
+@click.option("-f", "--follow", is_flag=True, help="Go on until the try has ended.")
+@told_output()
+def show_logs(session: Session, output: str, try_number: int | None, follow: bool, **names: Any) -> Record | None:
     """Show the log of a task's try. Control characters are shown as escapes."""
-    key = TaskInstanceKey(dag_id, run_id, task_id, map_index)
-    if follow and output is Output.JSON:
-        raise typer.BadParameter("a log that is followed has no end: it cannot be JSON", param_hint="--follow")
+    key = TaskInstanceKey(**names)
+    if follow and output == Output.JSON:
+        raise click.BadParameter("a log that is followed has no end: it cannot be JSON", param_hint="--follow")
     task = session.read(find_task, *key)
     if follow:
         _follow(session, key, try_number)
@@ -53,9 +44,9 @@ def show_logs(
     number = try_number or task.try_number
     path = _path(session, key, number)
     if not path.exists():
-        raise NotFound(f"log of the task {task_id!r} in {session.home}, of try", str(number))
+        raise NotFound(f"log of the task {key.task_id!r} in {session.home}, of try", str(number))
     text = path.read_text(encoding="utf-8", errors="replace")
-    if output is Output.JSON:
+    if output == Output.JSON:
         return Record({**key._asdict(), "try_number": number, "log": text})
     sys.stdout.write(printable(text, keep="\n\t"))
     return None
