@@ -25,7 +25,11 @@ DEFAULT_POOL_SLOTS = 128
 _ADVISORY_LOCK = 0x6173796E73636864  # "asynschd"
 _HAS_TABLE = {
     "sqlite": sa.text("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = :name"),
-    "postgresql": sa.text("SELECT 1 FROM pg_catalog.pg_class WHERE oid = to_regclass(:name)"),
+    # Not to_regclass: it may answer from a cache that is older than what another client has just committed.
+    "postgresql": sa.text(
+        "SELECT 1 FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace"
+        " WHERE c.relname = :name AND n.nspname = current_schema()"
+    ),
 }
 _VERSION = sa.text("SELECT version_num FROM alembic_version")
 _VERSION_TABLE = sa.Table(

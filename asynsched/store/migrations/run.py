@@ -7,10 +7,13 @@ from alembic.config import Config
 from sqlalchemy import Connection
 
 
+SCRIPTS = Path(__file__).parent
+
+
 def alembic_config(conn: Connection) -> Config:
     """Return a configuration whose scripts are those beside this file."""
     config = Config()
-    config.set_main_option("script_location", str(Path(__file__).parent))
+    config.set_main_option("script_location", str(SCRIPTS))
     config.attributes["connection"] = conn
     return config
 

@@ -166,7 +166,7 @@ def _create_runs() -> None:
             "map_index",
             "try_number",
             "event",
-            name="uq_callback_request_dag_run_id_task_id_map_index_try_number_event",
+            name="uq_callback_request_event",
         ),
     )
     op.create_index("ix_callback_request_state", "callback_request", ["state"])

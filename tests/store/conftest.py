@@ -1,0 +1,33 @@
+"""The databases that every test of this folder runs on."""
+
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from asynsched.store.async_database import open_database
+from asynsched.store.database import Database
+from asynsched.store.direct_database import open_inline
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def new_url(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], str]:
+    """A function that returns the URL of an empty database: where SQLite has no file yet."""
+    if request.param == "sqlite":
+        return lambda: f"sqlite:///{tmp_path / 'home' / 'asynsched.db'}"
+    server = request.getfixturevalue("postgres_server")
+    return lambda: server.new_database(migrated=False)
+
+
+@pytest_asyncio.fixture(params=["sqlite", "inline", "postgresql"])
+async def database(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Database]:
+    """An open database, new, of each kind."""
+    if request.param == "inline":
+        opened: Database = open_inline()
+    elif request.param == "sqlite":
+        opened = await open_database(f"sqlite:///{tmp_path / 'asynsched.db'}", synchronous="normal")
+    else:
+        opened = await open_database(request.getfixturevalue("postgres_url"))
+    yield opened
+    await opened.close()

@@ -1,0 +1,156 @@
+"""Databases are made, migrated, and refused."""
+
+import shutil
+import stat
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+
+from asynsched.errors import StoreUnavailable, StoreVersionError
+from asynsched.store import preparation
+from asynsched.store.direct_database import connect_direct, open_direct
+from asynsched.store.migrations import run
+from asynsched.store.pools import list_pools
+from asynsched.store.tables import metadata
+from asynsched.store.upgrade import schema_state, upgrade
+from asynsched.store.urls import parse_url
+
+SECOND_REVISION = """
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0002"
+down_revision = "0001"
+
+
+def upgrade() -> None:
+    with op.batch_alter_table("pool") as pool:
+        pool.add_column(sa.Column("colour", sa.Text(), nullable=True))
+"""
+
+
+def description(conn: sa.Connection) -> dict[str, object]:
+    """Return all that a database says of our tables."""
+    inspector = sa.inspect(conn)
+    return {
+        table: [
+            [
+                (c["name"], str(c["type"]), c["nullable"], bool(c.get("autoincrement")))
+                for c in inspector.get_columns(table)
+            ],
+            inspector.get_pk_constraint(table),
+            sorted((i["name"], i["column_names"], i["unique"], predicate(i)) for i in inspector.get_indexes(table)),
+            sorted(map(str, inspector.get_foreign_keys(table))),
+            sorted(map(str, inspector.get_unique_constraints(table))),
+        ]
+        for table in metadata.tables
+    }
+
+
+def predicate(index: dict[str, object]) -> str:
+    """Return what a partial index is limited to."""
+    options = index.get("dialect_options", {})
+    return str(options.get("sqlite_where", options.get("postgresql_where", "")))
+
+
+def differences(conn: sa.Connection) -> list[object]:
+    return compare_metadata(MigrationContext.configure(conn), metadata)
+
+
+def test_a_new_database_is_what_the_migrations_make(new_url):
+    with open_direct(new_url()) as created:
+        at_once = created.read(description)
+        assert created.read(differences) == []
+        assert created.read(preparation.current_revision) == preparation.HEAD
+        if created.read(lambda conn: conn.dialect.name) == "sqlite":
+            Path(parse_url(new_url()).path).unlink()
+    with connect_direct(parse_url(new_url())) as migrated:
+        migrated.write(run.migrate, preparation.HEAD)
+        assert migrated.read(description) == at_once
+        assert migrated.read(differences) == []
+
+
+def test_the_revisions_that_are_known_without_alembic_are_those_of_its_scripts():
+    scripts = ScriptDirectory(str(run.SCRIPTS)).walk_revisions()
+    assert tuple(reversed([script.revision for script in scripts])) == preparation.REVISIONS
+
+
+def test_a_database_that_is_behind_is_migrated_when_it_is_opened_and_keeps_its_rows(new_url, tmp_path, monkeypatch):
+    url = new_url()
+    open_direct(url, default_pool_slots=7).close()
+    scripts = tmp_path / "migrations"
+    shutil.copytree(run.SCRIPTS, scripts)
+    (scripts / "versions" / "revision_0002.py").write_text(SECOND_REVISION)
+    monkeypatch.setattr(run, "SCRIPTS", scripts)
+    monkeypatch.setattr(preparation, "REVISIONS", ("0001", "0002"))
+    for module in ("preparation", "direct_database", "upgrade"):
+        monkeypatch.setattr(f"asynsched.store.{module}.HEAD", "0002")
+    assert schema_state(url) == ("0001", "0002")
+    with open_direct(url) as database:
+        assert database.read(preparation.current_revision) == "0002"
+        row = database.read(lambda conn: conn.execute(sa.text("SELECT slots, colour FROM pool")).one())
+        assert tuple(row) == (7, None)
+
+
+def test_a_database_of_a_newer_version_is_refused_and_left_alone(new_url):
+    url = new_url()
+    with open_direct(url) as database:
+        database.write(lambda conn: conn.execute(sa.text("UPDATE alembic_version SET version_num = '0999'")))
+    with pytest.raises(StoreVersionError, match=r"'0999'.*up to 0001.*newer one"):
+        open_direct(url)
+    assert schema_state(url).current == "0999"
+
+
+def test_a_database_that_holds_tables_of_something_else_is_refused(new_url):
+    url = new_url()
+    with connect_direct(parse_url(url)) as database:
+        database.write(lambda conn: conn.execute(sa.text("CREATE TABLE connection (id integer)")))
+    with pytest.raises(StoreVersionError, match="'connection' that is not asynsched's"):
+        open_direct(url)
+
+
+def test_schema_state_of_a_database_that_is_not_there_makes_none(tmp_path):
+    url = f"sqlite:///{tmp_path / 'none.db'}"
+    assert schema_state(url) == (None, preparation.HEAD)
+    assert not (tmp_path / "none.db").exists()
+    assert upgrade(url).current is None
+    assert schema_state(url) == (preparation.HEAD, preparation.HEAD)
+
+
+def test_a_new_file_and_its_folder_are_for_their_owner_alone(tmp_path):
+    path = tmp_path / "some" / "home" / "asynsched.db"
+    with open_direct(f"sqlite:///{path}", default_pool_slots=3) as database:
+        assert [(pool.name, pool.slots) for pool in database.read(list_pools)] == [("default_pool", 3)]
+        modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
+    assert set(modes.values()) == {0o600}
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+
+def test_a_file_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreUnavailable, match=r"file/asynsched\.db cannot be made"):
+        open_direct(f"sqlite:///{tmp_path}/file/asynsched.db")
+
+
+def test_many_processes_may_open_a_new_file_at_once(tmp_path):
+    program = (
+        f"from asynsched.store.direct_database import open_direct; open_direct('sqlite:///{tmp_path}/a.db').close()"
+    )
+    processes = [subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE) for _ in range(5)]
+    errors = [process.communicate()[1].decode() for process in processes]
+    assert errors == [""] * 5
+
+
+def test_many_clients_may_open_an_empty_postgresql_database_at_once(postgres_server):
+    url = postgres_server.new_database(migrated=False)
+    with ThreadPoolExecutor(5) as threads:
+        for database in threads.map(open_direct, [url] * 5):
+            assert len(database.read(list_pools)) == 1
+            database.close()
