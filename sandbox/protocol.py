@@ -20,6 +20,7 @@ PROTOCOL_VERSION = 1
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 HEADER_BYTES = 4
 
+Role = Literal["scheduler", "lease"]
 EndState = Literal["success", "failed", "skipped", "up_for_reschedule", "deferred"]
 FailureCause = Literal["task", "machine", "interrupted"]
 
@@ -62,12 +63,18 @@ class RunContext(Struct, frozen=True, omit_defaults=True):
 
 
 class Hello(Struct, frozen=True, tag="hello", omit_defaults=True):
-    """First frame of a connection, either way."""
+    """First frame of a connection, either way.
+
+    A keeper serves the scheduler with the highest lease epoch that it has heard of, on one connection; a newer one
+    takes its place. It refuses an older epoch: it answers with a Hello that names the higher epoch, and hangs up.
+    """
 
     version: int
     pid: int
     scheduler_id: str = ""
     lease_epoch: int = 0
+    role: Role = "scheduler"
+    """`lease`: a second connection, written by the thread that renews the lease; it carries Lease frames only."""
 
 
 class Launch(Struct, frozen=True, tag="launch", omit_defaults=True):
@@ -150,7 +157,7 @@ class Ended(Struct, frozen=True, tag="ended", omit_defaults=True):
     retry: bool = True
     """False: the task asked to fail without a retry."""
     cause: FailureCause = "task"
-    return_value: msgspec.Raw | None = None
+    return_value: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     """JSON of the value returned, for XCom `return_value`; absent: None was returned, or nothing is pushed."""
     decision: BranchDecision | ShortCircuitDecision | None = None
     reschedule_at: datetime | None = None
@@ -182,13 +189,12 @@ class Reply(Struct, frozen=True, tag="reply", omit_defaults=True):
 
 
 class Inventory(Struct, frozen=True, tag="inventory"):
-    """What a keeper holds, sent after each Hello: tries that run, and ends nobody has acknowledged."""
+    """What a keeper holds of earlier launches. It follows the Hello, after every Ended that is not acknowledged."""
 
     running: tuple[Started, ...]
     """Tries whose user code has begun."""
     starting: tuple[str, ...]
     """Tokens whose try has not begun yet."""
-    ended: tuple[Ended, ...]
 
 
 ToKeeper = Hello | Launch | Kill | Acknowledge | Lease | Shutdown | Reply

@@ -136,7 +136,7 @@ class Evaluation:
         task.max_tries += outcome.by_machine
         if outcome.is_retry:
             self.pending.keep_try(task, outcome.reason)
-        if event.return_value is not None and outcome.state is State.SUCCESS:
+        if event.return_value and outcome.state is State.SUCCESS:
             self.pending.xcom(task, "return_value", bytes(event.return_value).decode(), now)
         self._set_state(task, outcome.state, outcome.reason, now)
         if outcome.callback in task.task.callbacks:

@@ -1,0 +1,91 @@
+"""Finds the keeper of a home, or starts one."""
+
+import os
+import select
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from asynsched.clock import new_token
+from asynsched.errors import ExecutorError
+from asynsched.home import LOGS
+from asynsched.settings import Settings
+from sandbox.lifeline import MARK
+from sandbox.scheduler_port import Address
+
+KEEPER_LOG = "keeper.log"
+START_SECONDS = 60.0
+"""How long a keeper may take to be ready: a keeper before it, which is ending its tries, keeps it waiting."""
+CONNECT_SECONDS = 1.0
+
+
+def connect(home: Path) -> socket.socket | None:
+    """Return a connection to the keeper of this home, None when there is none."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.settimeout(CONNECT_SECONDS)
+        with Address(home) as address:
+            connection.connect(address)
+    except OSError:
+        connection.close()
+        return None
+    return connection
+
+
+def start_keeper(home: Path, settings: Settings) -> None:
+    """Start the keeper of this home, and return when it takes connections. Blocks: call it in a thread.
+
+    Raises:
+        ExecutorError: It could not be started.
+    """
+    reading_end, writing_end = os.pipe()
+    try:
+        try:
+            _spawn(home, settings, writing_end)
+        finally:
+            os.close(writing_end)
+        ready, _, _ = select.select([reading_end], [], [], START_SECONDS)
+        if not ready:
+            raise ExecutorError(f"the keeper of {home} was not ready within {START_SECONDS:g} s; does an old one hang?")
+        if not os.read(reading_end, 16):
+            raise ExecutorError(f"the keeper could not be started: {_last_line(home / LOGS / KEEPER_LOG)}")
+    finally:
+        os.close(reading_end)
+
+
+def _spawn(home: Path, settings: Settings, ready: int) -> None:
+    # Not on the command line, and not in the environment of user code: anything that names the database.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("ASYNSCHED_")}
+    environment[MARK] = new_token()
+    command = [
+        sys.executable, "-P", "-m", "sandbox.keeper", "--home", str(home), "--ready", str(ready),
+        "--lease-seconds", str(settings.lease.duration), "--lease-grace", str(settings.lease.grace),
+        "--kill-time", str(settings.lease.kill_time), "--import-timeout", str(settings.parse.import_timeout),
+        "--log-bytes", str(settings.log.task_bytes),
+    ]  # fmt: skip
+    log = os.open(home / LOGS / KEEPER_LOG, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        with subprocess.Popen(  # noqa: S603 - our own interpreter and module
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=environment,
+            pass_fds=(ready,),
+            start_new_session=True,
+        ) as launcher:
+            # The process that was started here only starts the keeper, which is nobody's child.
+            launcher.wait()
+    except OSError as exc:
+        raise ExecutorError(f"the keeper could not be started: {exc}") from exc
+    finally:
+        os.close(log)
+
+
+def _last_line(path: Path) -> str:
+    try:
+        lines = path.read_text(errors="replace").strip().splitlines()
+    except OSError as exc:
+        return str(exc)
+    return f"{lines[-1]} (more in {path})" if lines else f"it ended without a word, nothing is in {path}"

@@ -1,0 +1,206 @@
+"""LocalExecutor: each try a process of its own on this machine, under a keeper that outlives the scheduler."""
+
+import asyncio
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import structlog
+from msgspec import Struct
+
+from asynsched.errors import ExecutorError
+from asynsched.executors.base import Executor, ExecutorContext, Held
+from asynsched.executors.keeper_client import KeeperConnection
+from asynsched.executors.keeper_process import connect, start_keeper
+from asynsched.executors.lease_line import LeaseLine
+from sandbox.protocol import Acknowledge, Ended, Inventory, Kill, Launch, Lease, Reply, Request, Shutdown, Started
+
+log = structlog.get_logger(__name__)
+
+FIRST_BACKOFF = timedelta(milliseconds=100)
+LONGEST_BACKOFF = timedelta(seconds=10)
+LAST_WORDS = timedelta(seconds=5)
+"""How much longer than its tries a keeper may take to end."""
+
+
+class LocalExecutor(Executor):
+    """Runs tries through the keeper of the scheduler's home.
+
+    A keeper that dies is replaced: its tries are reported as lost, and what it had not begun is launched again, which
+    is safe because a token starts once.
+    """
+
+    def __init__(self, context: ExecutorContext) -> None:
+        super().__init__(context)
+        self._kill_time = context.settings.lease.kill_time
+        self._connection: KeeperConnection | None = None
+        self._lease_line = LeaseLine(context.home, context.scheduler_id)
+        self._epoch = 0
+        self._launched: dict[str, Launch | None] = {}
+        """Tries that have not ended; None for one that an earlier scheduler launched."""
+        self._begun: set[str] = set()
+        self._reported: set[str] = set()
+        """Tries whose ends are reported and not acknowledged."""
+        self._never_sent: set[str] = set()
+        self._unsent: list[Struct] = []
+        self._none_left = anyio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_closing = False
+        self._is_drained = False
+
+    @property
+    def parallelism(self) -> int:
+        return self.context.settings.parallelism
+
+    async def start(self, lease_epoch: int) -> Held:
+        self._epoch = lease_epoch
+        inventory = await self._connect()
+        self._lease_line.open(lease_epoch)
+        running = frozenset(started.token for started in inventory.running)
+        return Held(frozenset(inventory.starting), running, ended=frozenset(self._reported))
+
+    async def launch(self, launches: Sequence[Launch]) -> None:
+        for launch in launches:
+            if launch.token not in self._launched and launch.token not in self._reported:
+                self._launched[launch.token] = launch
+                if self._connection is not None and self._connection.is_open:
+                    self._connection.send(launch)
+                else:
+                    self._never_sent.add(launch.token)
+
+    async def kill(self, token: str, reason: str) -> None:
+        self._send(Kill(token, reason, grace=self._kill_time))
+
+    async def acknowledge(self, tokens: Sequence[str]) -> None:
+        self._reported.difference_update(tokens)
+        self._send(Acknowledge(tuple(tokens)))
+
+    def renew_lease(self, valid_until: float) -> None:
+        self._lease_line.tell(Lease(valid_until, self.context.settings.lease.grace))
+
+    async def drain(self, deadline: datetime) -> None:
+        self._is_drained = True
+        if await self._ended_within(deadline - self.context.clock.now()):
+            return
+        for token in self._launched:
+            self._send(Kill(token, "the scheduler stopped", grace=self._kill_time, cause="interrupted"))
+        if not await self._ended_within(timedelta(seconds=self._kill_time) + LAST_WORDS):
+            log.error("executor.tries_left", n_tries=len(self._launched))
+
+    async def close(self) -> None:
+        self._is_closing = True
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._lease_line.close()
+        if self._connection is None:
+            return
+        if self._is_drained and self._connection.is_open:
+            self._connection.send(Shutdown(grace=self._kill_time))
+            with anyio.move_on_after(self._kill_time + LAST_WORDS.total_seconds()):
+                await self._connection.closed.wait()
+        self._connection.close()
+
+    async def _connect(self) -> Inventory:
+        """Find or start the keeper, and settle what it knows with what we know."""
+        home = self.context.home
+        found = connect(home)
+        if found is None:
+            await anyio.to_thread.run_sync(start_keeper, home, self.context.settings)
+            found = connect(home)
+        if found is None:
+            raise ExecutorError(f"the keeper of {home} is gone as soon as it was started")
+        # Requests may arrive with the greeting, and their answers need the connection.
+        self._connection = KeeperConnection(self._take, self._lost)
+        inventory = await self._connection.greet(found, self.context.scheduler_id, self._epoch)
+        self._settle(inventory)
+        return inventory
+
+    def _settle(self, inventory: Inventory) -> None:
+        for started in inventory.running:
+            self._launched.setdefault(started.token, None)
+            self._take(started)
+        for token in inventory.starting:
+            self._launched.setdefault(token, None)
+        held = {*inventory.starting, *(started.token for started in inventory.running)}
+        self._never_sent.clear()
+        unsent, self._unsent = self._unsent, []
+        for launch in self._launched.values():
+            if launch is not None and launch.token not in held:
+                self._send(launch)
+        for message in unsent:
+            self._send(message)
+
+    def _send(self, message: Struct) -> None:
+        if self._connection is not None and self._connection.is_open:
+            self._connection.send(message)
+        else:
+            self._unsent.append(message)
+
+    def _take(self, message: Any) -> None:
+        if isinstance(message, Request):
+            self._spawn(self._answer(message))
+        elif isinstance(message, Started):
+            if message.token not in self._begun:
+                self._begun.add(message.token)
+                self.context.report(message)
+        elif isinstance(message, Ended) and message.token not in self._reported:
+            self._reported.add(message.token)
+            self._forget(message.token)
+            self.context.report(message)
+
+    def _forget(self, token: str) -> None:
+        self._begun.discard(token)
+        self._launched.pop(token, None)
+        if not self._launched:
+            self._none_left.set()
+
+    async def _answer(self, request: Request) -> None:
+        try:
+            reply = await self.context.answer(request)
+        except Exception as exc:
+            log.exception("executor.request_failed", operation=request.operation)
+            reply = Reply(request.token, request.request_id, error=f"{request.operation} failed: {exc}")
+        # One that cannot be sent is not kept: the keeper repeats the request.
+        if self._connection is not None:
+            self._connection.send(reply)
+
+    def _lost(self) -> None:
+        if not self._is_closing:
+            log.warning("executor.keeper_lost", n_tries=len(self._launched))
+            self._spawn(self._recover())
+
+    async def _recover(self) -> None:
+        backoff = FIRST_BACKOFF
+        while True:
+            try:
+                await self._connect()
+            except (ExecutorError, OSError) as exc:
+                log.warning("executor.keeper_unavailable", error=str(exc))
+                self._give_up_unbegun(str(exc))
+                await self.context.clock.sleep(backoff)
+                backoff = min(backoff * 2, LONGEST_BACKOFF)
+            else:
+                log.info("executor.keeper_back")
+                return
+
+    def _give_up_unbegun(self, reason: str) -> None:
+        """Report the launches that no keeper has heard of: they did not start."""
+        now = self.context.clock.now()
+        for token in self._never_sent:
+            self._take(Ended(token, "failed", now, reason=reason, cause="machine"))
+        self._never_sent.clear()
+
+    async def _ended_within(self, length: timedelta) -> bool:
+        """Wait until no try is left, that long at most. Returns whether none is."""
+        if self._launched:
+            self._none_left = anyio.Event()
+            await self.context.clock.wait(self._none_left, length)
+        return not self._launched
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

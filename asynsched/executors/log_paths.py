@@ -1,0 +1,47 @@
+"""Where the log of a try is: Airflow's layout, safe for every id."""
+
+import hashlib
+import string
+import sys
+from pathlib import Path
+
+from asynsched.home import LOGS
+from asynsched.keys import TaskInstanceKey
+
+MAX_COMPONENT_BYTES = 200
+"""File systems allow 255 bytes; the name of the component and a hash must fit, too."""
+
+_HASH_LENGTH = 16
+_SAFE = frozenset(
+    string.digits + "-_.+:=@, " + (string.ascii_letters if sys.platform != "darwin" else string.ascii_lowercase)
+)
+"""What stays as it is in a path; capitals only where file names tell them from small letters."""
+
+
+def log_path(key: TaskInstanceKey, try_number: int) -> str:
+    """Return the path of a try's log, relative to the log folder, with forward slashes.
+
+    Different keys never share a path: an id with characters that a file name should not have, or that is too long, is
+    cut and told apart by a hash.
+    """
+    parts = [
+        f"dag_id={_component(key.dag_id)}",
+        f"run_id={_component(key.run_id)}",
+        f"task_id={_component(key.task_id)}",
+    ]
+    if key.map_index >= 0:
+        parts.append(f"map_index={key.map_index}")
+    return "/".join([*parts, f"attempt={try_number}.log"])
+
+
+def log_file(home: Path, key: TaskInstanceKey, try_number: int) -> Path:
+    """Return where the log of a try is. There is no file when the try wrote nothing."""
+    return home / LOGS / log_path(key, try_number)
+
+
+def _component(text: str) -> str:
+    if _SAFE.issuperset(text) and len(text) <= MAX_COMPONENT_BYTES:
+        return text
+    readable = "".join(char if char in _SAFE else "_" for char in text)[: MAX_COMPONENT_BYTES - _HASH_LENGTH - 1]
+    # "~" is in no id that is kept as it is.
+    return f"{readable}~{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:_HASH_LENGTH]}"

@@ -1,0 +1,32 @@
+"""Runs the callbacks of a task or a DAG, as a try of their own."""
+
+from asynsched.authoring.context import Context, CurrentContext
+from asynsched.authoring.dag import DAG
+from asynsched.authoring.execution import run_callbacks
+from asynsched.authoring.operators.base import BaseOperator
+from sandbox.protocol import Launch
+
+_STATE_AT = {
+    "on_execute": "running",
+    "on_success": "success",
+    "on_failure": "failed",
+    "on_retry": "up_for_retry",
+    "on_skipped": "skipped",
+}
+
+
+def callback_task(launch: Launch, dag: DAG) -> BaseOperator:
+    """Return the task whose context the callbacks are given: for those of a DAG, its last one, as in Airflow."""
+    return dag.get_task(launch.task_id) if launch.task_id else dag.topological_sort()[-1]
+
+
+def call_back(launch: Launch, dag: DAG, context: Context) -> None:
+    """Call what the launch's event has; a callback that fails is logged, and keeps no other from running."""
+    event, reason = launch.callback["event"], launch.callback.get("reason", "")
+    owner = context["task"] if launch.task_id else dag
+    context["ti"].state = _STATE_AT.get(event)
+    context["reason"] = reason
+    if event in ("on_failure", "on_retry"):
+        context["exception"] = reason
+    with CurrentContext(context):
+        run_callbacks(list(getattr(owner, f"{event}_callback", None) or ()), context, context["task"])

@@ -1,0 +1,50 @@
+"""What ties the processes of tries to their keeper: when it dies, however it dies, the kernel kills them.
+
+PR_SET_PDEATHSIG does not do here, because a try's parent is its template, which may end before it. So the keeper holds
+the only writing end of a pipe. Each try opens the reading end anew and asks the kernel to signal its process group
+when something happens to it; the one thing that ever happens is that the keeper is gone.
+
+What has left the try's group is found by its environment, which names the keeper, when the next keeper of the home
+starts.
+"""
+
+import fcntl
+import os
+import select
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+MARK = "SANDBOX_KEEPER"
+"""Environment variable of the keeper and of all that it starts: which keeper it was."""
+
+
+def hold(reading_end: int) -> None:
+    """Be killed, with the process group that this process leads, when the keeper is gone.
+
+    Without such signals (not Linux) this does nothing.
+    """
+    if sys.platform != "linux":
+        return
+    descriptor = os.open(f"/proc/self/fd/{reading_end}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    fcntl.fcntl(descriptor, fcntl.F_SETOWN, -os.getpgrp())
+    fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(descriptor, fcntl.F_SETFL, os.O_NONBLOCK | os.O_ASYNC)
+    poll = select.poll()
+    poll.register(descriptor, 0)
+    if poll.poll(0):
+        # It was gone before the kernel was asked.
+        os._exit(1)
+
+
+def sweep(keeper_id: str) -> int:
+    """Kill what a dead keeper's tries have left behind, and return how many processes that were."""
+    mark = f"{MARK}={keeper_id}".encode()
+    killed = 0
+    for entry in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            if mark in entry.read_bytes().split(b"\0"):
+                os.kill(int(entry.parent.name), signal.SIGKILL)
+                killed += 1
+    return killed

@@ -1,0 +1,102 @@
+"""Keeps secrets that a try was given out of its log: values of secret variables, passwords of connections."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote
+
+MASK = b"***"
+MIN_SECRET_LENGTH = 5
+"""Shorter values would mask words (Airflow: logging.min_length_masked_secret)."""
+
+_SENSITIVE_NAMES = (
+    "access_key", "access_token", "api_key", "apikey", "authorization", "keyfile_dict", "passphrase", "passwd",
+    "password", "private_key", "secret", "service_account", "token",
+)  # fmt: skip
+"""Source: Airflow's secrets masker, DEFAULT_SENSITIVE_FIELDS."""
+
+
+class Secrets:
+    """The secrets that one try knows."""
+
+    def __init__(self) -> None:
+        self._values: list[bytes] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._values)
+
+    @property
+    def longest(self) -> int:
+        """Length of the longest secret, in bytes."""
+        return len(self._values[0]) if self._values else 0
+
+    def learn(self, operation: str, arguments: dict[str, Any], value: Any) -> None:
+        """Take note of what is secret in an answer that the try is given."""
+        found = set(self._values)
+        for text in _secret_texts(operation, arguments, value):
+            # Output is masked line by line, so a key of several lines is as many secrets.
+            for line in {text, quote(text, safe=""), *text.splitlines()}:
+                if len(line) >= MIN_SECRET_LENGTH:
+                    found.add(line.encode("utf-8", "replace"))
+        # Longest first: a secret may contain another.
+        self._values = sorted(found, key=len, reverse=True)
+
+    def mask(self, data: bytes) -> bytes:
+        """Return the data with every secret replaced."""
+        for value in self._values:
+            data = data.replace(value, MASK)
+        return data
+
+    def mask_text(self, text: str) -> str:
+        """Return a text with every secret replaced."""
+        return self.mask(text.encode("utf-8", "replace")).decode("utf-8", "replace") if self._values else text
+
+
+def is_sensitive(name: str) -> bool:
+    """Return whether a variable or field of that name holds a secret."""
+    lowered = name.strip().lower()
+    return any(word in lowered for word in _SENSITIVE_NAMES)
+
+
+def _secret_texts(operation: str, arguments: dict[str, Any], value: Any) -> Iterator[str]:
+    if operation == "variable_get" and isinstance(value, str):
+        structure = _json_or_none(value)
+        if is_sensitive(str(arguments.get("key", ""))):
+            yield value
+            yield from _all_texts(structure)
+        else:
+            yield from _sensitive_texts(structure)
+    elif operation == "connection_get" and isinstance(value, dict):
+        password = value.get("password")
+        if isinstance(password, str):
+            yield password
+        yield from _sensitive_texts(_json_or_none(value.get("extra")))
+
+
+def _sensitive_texts(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        for name, item in value.items():
+            yield from _all_texts(item) if is_sensitive(str(name)) else _sensitive_texts(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _sensitive_texts(item)
+
+
+def _all_texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _all_texts(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _all_texts(item)
+
+
+def _json_or_none(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        return None

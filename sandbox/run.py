@@ -1,0 +1,199 @@
+"""One try, in a process of its own: a fork of a template, or of the keeper.
+
+It takes its launch from the control socket, runs the task's code, says how that ended, and is gone: nothing that user
+code has left hanging (a thread, an exit hook) keeps it.
+"""
+
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+from types import FrameType
+from typing import NamedTuple, NoReturn
+
+import msgspec
+
+from asynsched.authoring.context import Context, build_context
+from asynsched.authoring.dag import DAG
+from asynsched.authoring.exceptions import (
+    AsynschedRescheduleException,
+    AsynschedSkipException,
+    AsynschedTaskTimeout,
+)
+from asynsched.authoring.execution import TaskResult, execute
+from asynsched.authoring.operators.base import BaseOperator
+from asynsched.authoring.supervisor import set_supervisor
+from asynsched.authoring.task_instance import RunFacts, TaskInstanceFacts
+from sandbox import lifeline, try_outcome
+from sandbox.callbacks import call_back, callback_task
+from sandbox.children import adopt_orphans, set_readable
+from sandbox.loading import LoadedFile, user_frames
+from sandbox.protocol import CodeVersion, Ended, Launch, ProtocolError, Started
+from sandbox.scheduler_link import SchedulerLink
+from sandbox.try_outcome import Span, TaskTerminated
+
+Loader = Callable[[CodeVersion], LoadedFile]
+log = logging.getLogger("asynsched.task")
+
+
+class TryDescriptors(NamedTuple):
+    """What a new process is given: its end of the control socket, where its output goes, what ties it to the keeper."""
+
+    control: int
+    output: int
+    lifeline: int
+
+
+def become_try(descriptors: TryDescriptors, load: Loader) -> NoReturn:
+    """Run one try in this process, which was forked for it, and exit.
+
+    Args:
+        load: Returns the version's DAGs, which a template has already.
+    """
+    status = 1
+    try:
+        _settle(descriptors)
+        link = SchedulerLink(socket.socket(fileno=descriptors.control))
+        launch = link.receive_launch()
+        ended = run_launch(launch, link, load(launch.code))
+        _flush()
+        _report(link, ended)
+        status = 0
+    except BaseException:
+        # Nobody is left to tell but the log.
+        log.exception("The try could not be run")
+        _flush()
+    finally:
+        os._exit(status)
+
+
+def run_launch(launch: Launch, link: SchedulerLink, file: LoadedFile) -> Ended:
+    """Run a launch's task, or its callbacks, and return how that ended."""
+    started_at = datetime.now(UTC)
+    if file.reason or launch.run.dag_id not in file.dags:
+        reason = file.reason or f"the file makes no DAG {launch.run.dag_id!r} when its tasks run"
+        log.error("%s\n%s", reason, file.traceback)
+        return Ended(launch.token, "failed", datetime.now(UTC), started_at=started_at, reason=reason)
+    os.environ.update(launch.env)
+    set_supervisor(link)
+    dag = file.dags[launch.run.dag_id]
+    context = Context()
+    try:
+        task = callback_task(launch, dag) if launch.callback else dag.get_task(launch.task_id)
+        context = _context(launch, task, started_at)
+        started_at = datetime.now(UTC)
+        link.send(Started(launch.token, started_at, os.getpid()))
+        with Termination(launch, started_at):
+            result = _call(launch, dag, task, context)
+        span = Span(started_at, datetime.now(UTC))
+        return try_outcome.of_result(launch.token, span, result, context["ti"].rendered_map_index)
+    except BaseException as exc:  # noqa: BLE001 - SystemExit and KeyboardInterrupt of user code included
+        span = Span(started_at, datetime.now(UTC))
+        _log_end(exc)
+        if isinstance(exc, (AsynschedTaskTimeout, TaskTerminated)):
+            _on_kill(context)
+        return try_outcome.of_exception(launch.token, span, exc)
+
+
+class Termination:
+    """What SIGTERM does to user code: it is interrupted by an exception, once, so that it can clean up.
+
+    The keeper sends the signal, to end a try or when `execution_timeout` is over, and SIGKILL some seconds later.
+    """
+
+    def __init__(self, launch: Launch, started_at: datetime) -> None:
+        self._limit = launch.execution_timeout
+        self._started_at = started_at
+        self._is_armed = False
+
+    def __enter__(self) -> None:
+        self._is_armed = True
+        signal.signal(signal.SIGTERM, self._interrupt)
+
+    def __exit__(self, *_: object) -> None:
+        self._is_armed = False
+
+    def _interrupt(self, _number: int, _frame: FrameType | None) -> None:
+        if not self._is_armed:
+            return
+        self._is_armed = False
+        elapsed = (datetime.now(UTC) - self._started_at).total_seconds()
+        if self._limit is not None and elapsed >= self._limit:
+            raise AsynschedTaskTimeout(f"execution_timeout of {self._limit:g} s is over")
+        raise TaskTerminated("the task was ended from outside")
+
+
+def _call(launch: Launch, dag: DAG, task: BaseOperator, context: Context) -> TaskResult:
+    if launch.callback:
+        call_back(launch, dag, context)
+        return TaskResult()
+    return execute(task, context)
+
+
+def _context(launch: Launch, task: BaseOperator, started_at: datetime) -> Context:
+    run = RunFacts(**{name: getattr(launch.run, name) for name in RunFacts.__slots__})
+    facts = TaskInstanceFacts(
+        map_index=launch.map_index,
+        try_number=launch.try_number,
+        max_tries=launch.max_tries,
+        started_at=started_at,
+        reschedule_started_at=launch.reschedule_started_at,
+    )
+    return build_context(task, run, facts)
+
+
+def _settle(descriptors: TryDescriptors) -> None:
+    """Make this fork a process of its own: session, output, signals, and a death with its keeper."""
+    os.setsid()
+    lifeline.hold(descriptors.lifeline)
+    adopt_orphans()
+    set_readable(readable=True)
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGTERM, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    os.dup2(descriptors.output, 1)
+    os.dup2(descriptors.output, 2)
+    os.close(descriptors.output)
+    if "numpy.random" in sys.modules:
+        # Python's own generator is seeded anew in every fork; NumPy's is not.
+        sys.modules["numpy.random"].seed()
+
+
+def _log_end(exc: BaseException) -> None:
+    if isinstance(exc, AsynschedSkipException):
+        log.info("Skipped: %s", exc)
+    elif isinstance(exc, AsynschedRescheduleException):
+        log.info("Rescheduled: %s", exc)
+    else:
+        log.error("Task failed", exc_info=(type(exc), exc, user_frames(exc.__traceback__)))
+
+
+def _on_kill(context: Context) -> None:
+    """Let the operator end what it has started; the keeper waits so long."""
+    try:
+        context["ti"].task.on_kill()
+    except Exception:
+        log.exception("on_kill failed")
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        # User code may have closed or replaced them.
+        with suppress(Exception):
+            stream.flush()
+
+
+def _report(link: SchedulerLink, ended: Ended) -> None:
+    try:
+        link.send(ended)
+    except ProtocolError as exc:
+        reason = f"the value that the task returned is too large: {exc}"
+        log.exception("Task failed")
+        _flush()
+        link.send(
+            msgspec.structs.replace(ended, state="failed", reason=reason, return_value=msgspec.UNSET, decision=None)
+        )

@@ -1,0 +1,87 @@
+"""A try's side of its connection to the keeper: takes the launch, asks the scheduler, reports."""
+
+import json
+import os
+import socket
+import threading
+from itertools import count
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from asynsched.authoring.supervisor import SupervisorError, SupervisorNotFound
+from sandbox.protocol import FrameReader, Launch, ProtocolError, Reply, Request, encode_frame
+
+READ_BYTES = 64 * 1024
+
+
+class SchedulerLink:
+    """Answers what a task asks for (the Supervisor of `asynsched.authoring`), by asking the scheduler.
+
+    A request waits as long as it takes: a scheduler that restarts answers when it is back.
+    """
+
+    def __init__(self, control: socket.socket) -> None:
+        self._socket = control
+        self._reader = FrameReader(Launch | Reply)
+        self._arrived: list[Any] = []
+        self._lock = threading.Lock()
+        self._numbers = count(1)
+        self._process = os.getpid()
+        self._token = ""
+
+    def receive_launch(self) -> Launch:
+        """Return what this try is to run. Raises ProtocolError when the keeper sends something else."""
+        message = self._receive()
+        if not isinstance(message, Launch):
+            raise ProtocolError(f"expected a launch, not {type(message).__name__}")
+        self._token = message.token
+        return message
+
+    def send(self, message: Struct) -> None:
+        """Report something."""
+        self._socket.sendall(encode_frame(message))
+
+    def request(self, operation: str, **arguments: Any) -> Any:
+        """Ask, and wait for the answer.
+
+        Raises:
+            SupervisorNotFound: What was asked for does not exist.
+            SupervisorError: The scheduler could not answer, or this is a process that the task has forked.
+        """
+        if os.getpid() != self._process:
+            raise SupervisorError(f"{operation}: only the task's own process can ask; pass the value to the others")
+        with self._lock:
+            number = next(self._numbers)
+            encoded = {name: json_of(value) for name, value in arguments.items()}
+            self.send(Request(self._token, number, operation, encoded))
+            reply = self._receive()
+            while not (isinstance(reply, Reply) and reply.request_id == number):
+                # The answer to a request that a signal has interrupted.
+                reply = self._receive()
+        if not reply.found:
+            raise SupervisorNotFound(reply.error or f"{operation}: there is no such thing")
+        if reply.error:
+            raise SupervisorError(reply.error)
+        return reply.value
+
+    def _receive(self) -> Any:
+        while not self._arrived:
+            data = self._socket.recv(READ_BYTES)
+            if not data:
+                raise SupervisorError("the keeper of this task is gone")
+            self._arrived += self._reader.feed(data)
+        return self._arrived.pop(0)
+
+
+def json_of(value: Any) -> msgspec.Raw:
+    """Return a value as JSON text.
+
+    Raises:
+        TypeError: It holds something that JSON does not have.
+        ValueError: It holds a number or a text that JSON does not have.
+    """
+    # Not msgspec's encoder: that refuses subclasses of str, int and dict, which are JSON just the same.
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return msgspec.Raw(text.encode())

@@ -1,0 +1,178 @@
+"""Where schedulers reach the keeper: a Unix socket in the home, and one of them at a time is served."""
+
+import os
+import socket
+import sys
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from sandbox.protocol import PROTOCOL_VERSION, Hello, Lease, ToKeeper
+from sandbox.reactor import Reactor, Urgency
+from sandbox.wire import Wire
+
+SOCKET_NAME = "keeper.sock"
+MAX_ADDRESS_BYTES = 100
+
+
+def listen(home: Path) -> socket.socket:
+    """Return the socket in the home, open for its user only. The lock of the keeper must be held."""
+    (home / SOCKET_NAME).unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.setblocking(False)
+    mask = os.umask(0o177)
+    try:
+        with Address(home) as address:
+            listener.bind(address)
+    finally:
+        os.umask(mask)
+    listener.listen(16)
+    return listener
+
+
+class Address:
+    """`with Address(home) as address:` — a name of the socket that fits, however long the path of the home is."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self._descriptor: int | None = None
+
+    def __enter__(self) -> str:
+        direct = str(self._home / SOCKET_NAME)
+        if len(os.fsencode(direct)) <= MAX_ADDRESS_BYTES or sys.platform != "linux":
+            return direct
+        self._descriptor = os.open(self._home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        return f"/proc/self/fd/{self._descriptor}/{SOCKET_NAME}"
+
+    def __exit__(self, *_: object) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+
+
+class Caller:
+    """A connection: nobody's until its Hello."""
+
+    def __init__(self) -> None:
+        self.wire: Wire | None = None
+        self.hello: Hello | None = None
+
+    def is_older_than(self, hello: Hello) -> bool:
+        """Return whether this is a connection of an earlier lease epoch."""
+        return self.hello is not None and self.hello.lease_epoch < hello.lease_epoch
+
+
+class SchedulerPort:
+    """The connections of schedulers.
+
+    Args:
+        on_message: Takes what the scheduler sends, its Hello included.
+        on_lease: Takes every Lease of the scheduler's epoch.
+        welcome: Returns what a scheduler is told at first, after the keeper's Hello.
+    """
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        home: Path,
+        on_message: Callable[[Any], None],
+        on_lease: Callable[[Lease], None],
+        welcome: Callable[[], Iterable[Struct]],
+    ) -> None:
+        self._reactor = reactor
+        self._path = home / SOCKET_NAME
+        self._listener: socket.socket | None = listen(home)
+        self._on_message = on_message
+        self._on_lease = on_lease
+        self._welcome = welcome
+        self._callers: set[Caller] = set()
+        self._scheduler: Caller | None = None
+        self._epoch = 0
+        reactor.watch(self._listener.fileno(), self._accept, Urgency.LEASE)
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether a scheduler is there."""
+        return self._scheduler is not None
+
+    def send(self, message: Struct) -> None:
+        """Tell the scheduler, if there is one; one that comes later is told by `welcome`."""
+        if self._scheduler is not None and self._scheduler.wire is not None:
+            self._scheduler.wire.send(message)
+
+    def close_listener(self) -> None:
+        """Take no more schedulers, and remove the socket: who comes now starts a keeper of its own."""
+        if self._listener is not None:
+            self._path.unlink(missing_ok=True)
+            self._reactor.forget(self._listener.fileno())
+            self._listener.close()
+            self._listener = None
+
+    def _accept(self, _events: int) -> None:
+        assert self._listener is not None
+        try:
+            connection, _ = self._listener.accept()
+        except OSError:
+            return
+        caller = Caller()
+        self._callers.add(caller)
+        caller.wire = Wire(
+            self._reactor,
+            connection,
+            ToKeeper,
+            partial(self._heard, caller),
+            partial(self._left, caller),
+            Urgency.LEASE,
+        )
+
+    def _heard(self, caller: Caller, message: Any) -> None:
+        if isinstance(message, Hello):
+            self._greeted(caller, message)
+        elif caller.hello is None:
+            self._hang_up(caller)
+        elif isinstance(message, Lease):
+            self._on_lease(message)
+        elif caller is self._scheduler:
+            self._on_message(message)
+
+    def _greeted(self, caller: Caller, hello: Hello) -> None:
+        assert caller.wire is not None
+        if caller.hello is not None or hello.lease_epoch < self._epoch:
+            self._refuse(caller)
+            return
+        caller.hello = hello
+        self._epoch = hello.lease_epoch
+        for other in [other for other in self._callers if other.is_older_than(hello)]:
+            self._hang_up(other)
+        caller.wire.send(self._own_hello())
+        if hello.role == "lease":
+            return
+        if self._scheduler is not None:
+            self._hang_up(self._scheduler)
+        self._scheduler = caller
+        # From now on it is served after the news of the lease.
+        caller.wire.change_urgency(Urgency.FRAMES)
+        self._on_message(hello)
+        for message in self._welcome():
+            caller.wire.send(message)
+
+    def _refuse(self, caller: Caller) -> None:
+        assert caller.wire is not None
+        self._callers.discard(caller)
+        caller.wire.send(self._own_hello())
+        caller.wire.close_when_sent()
+
+    def _own_hello(self) -> Hello:
+        return Hello(PROTOCOL_VERSION, os.getpid(), lease_epoch=self._epoch)
+
+    def _hang_up(self, caller: Caller) -> None:
+        assert caller.wire is not None
+        caller.wire.close()
+        self._left(caller)
+
+    def _left(self, caller: Caller) -> None:
+        self._callers.discard(caller)
+        if self._scheduler is caller:
+            self._scheduler = None

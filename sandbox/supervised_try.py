@@ -1,0 +1,130 @@
+"""What the keeper knows and holds of one try."""
+
+import os
+import signal
+from contextlib import suppress
+from typing import NamedTuple
+
+import msgspec
+
+from sandbox.children import kill_group
+from sandbox.masking import Secrets
+from sandbox.protocol import Ended, FailureCause, Launch, Request, Started
+from sandbox.reactor import Reactor, Timer
+from sandbox.task_log import TaskLog
+from sandbox.wire import Wire
+
+READ_BYTES = 256 * 1024
+MAX_REASON_LENGTH = 1000
+MAX_PIPE_BYTES = 1024 * 1024
+
+
+class Ending(NamedTuple):
+    """Why a try is being ended. Whatever it says from then on, this is how it ended."""
+
+    reason: str
+    cause: FailureCause
+
+
+class SupervisedTry:
+    """One try: its launch, its process, its descriptors, and how far it has come.
+
+    launched ──forked──▶ pid known ──Started──▶ user code runs ──Ended, or its process exits──▶ ended ──exit──▶ released
+    """
+
+    def __init__(self, number: int, launch: Launch, log: TaskLog, secrets: Secrets) -> None:
+        self.number = number
+        self.launch = launch
+        self.log = log
+        self.secrets = secrets
+        self.wire: Wire | None = None
+        self.output: int | None = None
+        self.pid: int | None = None
+        self.parent: int | None = None
+        self.started: Started | None = None
+        self.ending: Ending | None = None
+        self.ended: Ended | None = None
+        self.pending: dict[int, Request] = {}
+        self.was_relaunched = False
+        self._timers: list[Timer] = []
+
+    @property
+    def token(self) -> str:
+        """The try's token."""
+        return self.launch.token
+
+    def keep_timer(self, timer: Timer) -> None:
+        """Have this timer cancelled when the try goes on, or ends."""
+        self._timers.append(timer)
+
+    def cancel_timers(self) -> None:
+        """Cancel what was due for this try."""
+        for timer in self._timers:
+            timer.cancel()
+        self._timers.clear()
+
+    def terminate(self) -> None:
+        """Send SIGTERM to the try's processes."""
+        assert self.pid is not None
+        with suppress(ProcessLookupError, PermissionError):
+            try:
+                os.killpg(self.pid, signal.SIGTERM)
+            except ProcessLookupError:
+                # Forked just now, it leads no group yet.
+                os.kill(self.pid, signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Send SIGKILL to the try's processes."""
+        assert self.pid is not None
+        kill_group(self.pid)
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(self.pid, signal.SIGKILL)
+
+    def read_output(self, reactor: Reactor) -> int:
+        """Pass on some of what the try has written, and return how many bytes."""
+        if self.output is None:
+            return 0
+        try:
+            data = os.read(self.output, READ_BYTES)
+        except BlockingIOError:
+            return 0
+        if data:
+            self.log.write(data)
+        else:
+            self.close_output(reactor)
+        return len(data)
+
+    def drain_output(self, reactor: Reactor) -> None:
+        """Pass on all that the try has written until now; no pipe holds more than that."""
+        room = MAX_PIPE_BYTES
+        while room > 0 and (size := self.read_output(reactor)):
+            room -= size
+
+    def close_output(self, reactor: Reactor) -> None:
+        """Take no more output."""
+        if self.output is not None:
+            reactor.forget(self.output)
+            os.close(self.output)
+            self.output = None
+
+    def release(self, reactor: Reactor) -> None:
+        """Give back every descriptor."""
+        self.cancel_timers()
+        if self.wire is not None:
+            self.wire.close()
+        self.close_output(reactor)
+        self.log.close()
+
+    def settled(self, said: Ended) -> Ended:
+        """Return how the try ended, from what it said: the keeper's own reason comes first, secrets are masked."""
+        if self.ending is not None:
+            return Ended(
+                self.token,
+                "failed",
+                said.ended_at,
+                started_at=said.started_at,
+                reason=self.ending.reason,
+                cause=self.ending.cause,
+            )
+        reason = self.secrets.mask_text(said.reason)[:MAX_REASON_LENGTH]
+        return msgspec.structs.replace(said, token=self.token, reason=reason, cause="task")

@@ -1,0 +1,299 @@
+"""All tries of a keeper: has them forked, passes on what they say, ends them, and knows how each ended."""
+
+import os
+import socket
+from collections.abc import Callable, Collection, Iterable
+from datetime import UTC, datetime
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from sandbox.attempts import AttemptRecords
+from sandbox.children import is_child, kill_strangers
+from sandbox.masking import Secrets
+from sandbox.protocol import Ended, FailureCause, Kill, Launch, ProtocolError, Reply, Request, Started
+from sandbox.reactor import Reactor, Urgency
+from sandbox.supervised_try import Ending, SupervisedTry
+from sandbox.task_log import TaskLog
+from sandbox.template import ForkRequest
+from sandbox.template_pool import Loss, TemplatePool
+from sandbox.try_outcome import of_status
+from sandbox.wire import Wire
+
+FromTry = Started | Request | Ended
+MAX_REQUESTS = 64
+"""Requests that a try may have open; its own code makes one at a time."""
+LINGER_SECONDS = 1.0
+"""How long the process of a try that has said how it ended has to exit."""
+
+
+class Limits(NamedTuple):
+    """Limits of every try: seconds and bytes."""
+
+    import_timeout: float
+    kill_time: float
+    log_bytes: int
+
+
+class Tries:
+    """The tries of a keeper, by token, number and process.
+
+    Args:
+        report: Takes Started, Ended and Request frames for the scheduler.
+    """
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        home: Path,
+        lifeline: int,
+        limits: Limits,
+        report: Callable[[Struct], None],
+    ) -> None:
+        self._reactor = reactor
+        self._limits = limits
+        self._report = report
+        self._logs = home / "logs"
+        self._records = AttemptRecords(home / "attempts")
+        self._pool = TemplatePool(reactor, home / "sources", lifeline, limits.import_timeout, self)
+        self._numbers = count(1)
+        self._by_token: dict[str, SupervisedTry] = {}
+        self._by_number: dict[int, SupervisedTry] = {}
+        self._by_pid: dict[int, SupervisedTry] = {}
+        self._reaped: Collection[int] = ()
+        self.ends: dict[str, Ended] = {}
+        """Ends that the scheduler has not acknowledged."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no process of a try is left."""
+        return not self._by_number
+
+    @property
+    def live(self) -> list[SupervisedTry]:
+        """The tries that have not ended."""
+        return list(self._by_token.values())
+
+    def recover(self) -> None:
+        """Read the records of an earlier keeper. What it had running died with it."""
+        for attempt, ended in self._records.load():
+            if ended is None:
+                reason = "the keeper of the task's process died, and the process with it"
+                ended = Ended(attempt.token, "failed", datetime.now(UTC), reason=reason, cause="machine")
+                if attempt.log_path:
+                    log = TaskLog(self._logs / attempt.log_path, self._limits.log_bytes, Secrets())
+                    log.say("ERROR", reason)
+                    log.close()
+                self._records.end(ended)
+            self.ends[attempt.token] = ended
+
+    def launch(self, launch: Launch, *, refused: str = "") -> None:
+        """Start a try, unless its token is known. With a reason to refuse it, report that it could not be started."""
+        if launch.token in self._by_token:
+            return
+        if launch.token in self.ends:
+            self._report(self.ends[launch.token])
+            return
+        try:
+            if refused or not self._records.create(launch):
+                self._refuse(launch, refused or "an earlier keeper has started this try")
+                return
+            log = TaskLog(self._logs / launch.log_path, self._limits.log_bytes, secrets := Secrets())
+            supervised = SupervisedTry(next(self._numbers), launch, log, secrets)
+            self._by_token[launch.token] = self._by_number[supervised.number] = supervised
+            self._have_forked(supervised)
+        except (OSError, ValueError) as exc:
+            self._refuse(launch, f"the try could not be started: {exc}")
+
+    def kill(self, kill: Kill) -> None:
+        """End a try; an unknown one is ignored."""
+        supervised = self._by_token.get(kill.token)
+        if supervised is not None:
+            self.end(supervised, Ending(kill.reason, kill.cause), kill.grace)
+
+    def end_all(self, reason: str, cause: FailureCause, grace: float) -> None:
+        """End every try."""
+        for supervised in self.live:
+            self.end(supervised, Ending(reason, cause), grace)
+
+    def end(self, supervised: SupervisedTry, ending: Ending, grace: float) -> None:
+        """Send SIGTERM to a try's processes, and SIGKILL when `grace` seconds are over."""
+        self._pool.read_news()
+        if supervised.ended is not None:
+            return
+        is_first = supervised.ending is None
+        supervised.ending = supervised.ending or ending
+        if supervised.pid is not None and is_first:
+            supervised.log.say("WARNING", f"Ending the task: {ending.reason}")
+            supervised.terminate()
+        supervised.keep_timer(self._reactor.after(grace, partial(self._kill, supervised)))
+
+    def acknowledge(self, tokens: Iterable[str]) -> None:
+        """Forget these ends."""
+        known = [token for token in tokens if self.ends.pop(token, None) is not None]
+        self._records.forget(known)
+
+    def reply(self, reply: Reply) -> None:
+        """Pass on the answer to a request."""
+        supervised = self._by_token.get(reply.token)
+        request = None if supervised is None else supervised.pending.pop(reply.request_id, None)
+        if supervised is None or request is None:
+            return
+        supervised.secrets.learn(request.operation, request.arguments, reply.value)
+        assert supervised.wire is not None
+        try:
+            supervised.wire.send(reply)
+        except ProtocolError as exc:
+            supervised.wire.send(Reply(reply.token, reply.request_id, error=str(exc)))
+
+    def reap(self, exits: dict[int, int]) -> None:
+        """Take note of children of the keeper that have exited, templates first: they know of tries."""
+        self._reaped = exits.keys()
+        tries = {pid: status for pid, status in exits.items() if not self._pool.ended(pid, status)}
+        for pid, status in tries.items():
+            self.exited(pid, status)
+
+    def forked(self, number: int, pid: int, parent: int) -> None:
+        supervised = self._by_number.get(number)
+        if supervised is None:
+            return
+        supervised.parent = parent
+        self._found(supervised, pid)
+        if supervised.ending is not None:
+            supervised.terminate()
+        elif supervised.started is None and supervised.ended is None:
+            reason = f"the task's code took longer than {self._limits.import_timeout:g} s to get ready"
+            late = partial(self.end, supervised, Ending(reason, "task"), self._limits.kill_time)
+            supervised.keep_timer(self._reactor.after(self._limits.import_timeout, late))
+
+    def exited(self, pid: int, status: int) -> None:
+        supervised = self._by_pid.pop(pid, None)
+        if supervised is not None:
+            self._gone(supervised, *of_status(status))
+        self._kill_strangers()
+
+    def lost(self, number: int, parent: int, loss: Loss) -> None:
+        supervised = self._by_number.get(number)
+        if supervised is None:
+            return
+        supervised.parent = parent
+        assert supervised.wire is not None
+        supervised.wire.read_all()
+        if supervised.pid is None:
+            # The template may have forked it and died before it said so; then it is killed before it is repeated.
+            self._kill_strangers()
+            supervised.wire.read_all()
+        if supervised.pid is not None:
+            return
+        if loss.may_retry and not supervised.was_relaunched and supervised.ending is None and supervised.ended is None:
+            supervised.was_relaunched = True
+            supervised.wire.close()
+            supervised.close_output(self._reactor)
+            self._have_forked(supervised)
+        else:
+            self._gone(supervised, loss.reason, loss.cause)
+
+    def orphaned(self, parent: int) -> None:
+        for pid, supervised in list(self._by_pid.items()):
+            if supervised.parent == parent and pid not in self._reaped and not is_child(pid):
+                del self._by_pid[pid]
+                self._gone(supervised, "its process died together with the one that had loaded its file", "machine")
+
+    def _have_forked(self, supervised: SupervisedTry) -> None:
+        ours, theirs = socket.socketpair()
+        reading_end, writing_end = os.pipe()
+        os.set_blocking(reading_end, False)
+        supervised.output = reading_end
+        supervised.wire = Wire(self._reactor, ours, FromTry, partial(self._heard, supervised), lambda: None)
+        supervised.wire.send(supervised.launch)
+        self._reactor.watch(reading_end, partial(self._has_output, supervised), Urgency.OUTPUT)
+        self._pool.fork(supervised.launch.code, ForkRequest(supervised.number, theirs.detach(), writing_end))
+
+    def _has_output(self, supervised: SupervisedTry, _events: int) -> None:
+        supervised.read_output(self._reactor)
+
+    def _heard(self, supervised: SupervisedTry, message: FromTry) -> None:
+        if supervised.ended is not None:
+            return
+        if isinstance(message, Ended):
+            supervised.drain_output(self._reactor)
+            self._finish(supervised, supervised.settled(message))
+        elif isinstance(message, Request):
+            self._asked(supervised, msgspec.structs.replace(message, token=supervised.token))
+        elif supervised.started is None:
+            self._started(supervised, msgspec.structs.replace(message, token=supervised.token))
+
+    def _started(self, supervised: SupervisedTry, started: Started) -> None:
+        supervised.started = started
+        if supervised.pid is None:
+            self._found(supervised, started.pid)
+        self._report(started)
+        limit = supervised.launch.execution_timeout
+        if supervised.ending is None:
+            supervised.cancel_timers()
+            if limit is not None:
+                over = Ending(f"execution_timeout of {limit:g} s is over", "task")
+                time_out = partial(self.end, supervised, over, self._limits.kill_time)
+                supervised.keep_timer(self._reactor.after(limit, time_out))
+
+    def _asked(self, supervised: SupervisedTry, request: Request) -> None:
+        if len(supervised.pending) >= MAX_REQUESTS:
+            reason = f"the task's process sent more than {MAX_REQUESTS} requests without waiting for an answer"
+            self.end(supervised, Ending(reason, "task"), self._limits.kill_time)
+            return
+        supervised.pending[request.request_id] = request
+        try:
+            self._report(request)
+        except ProtocolError as exc:
+            self.reply(Reply(supervised.token, request.request_id, error=f"{request.operation}: {exc}"))
+
+    def _found(self, supervised: SupervisedTry, pid: int) -> None:
+        if supervised.pid is not None:
+            self._by_pid.pop(supervised.pid, None)
+        supervised.pid = pid
+        self._by_pid[pid] = supervised
+
+    def _kill(self, supervised: SupervisedTry) -> None:
+        if supervised.pid is not None:
+            self._pool.read_news()
+            if supervised.pid in self._by_pid:
+                supervised.kill()
+        else:
+            self._pool.kill_template_of(supervised.number)
+
+    def _gone(self, supervised: SupervisedTry, reason: str, cause: FailureCause) -> None:
+        """The try has no process any more: it has ended, whatever it has said so far."""
+        assert supervised.wire is not None
+        supervised.wire.read_all()
+        supervised.drain_output(self._reactor)
+        if supervised.ended is None:
+            reason, cause = supervised.ending or (reason, cause)
+            supervised.log.say("ERROR", f"The task failed: {reason}")
+            started_at = None if supervised.started is None else supervised.started.started_at
+            now = datetime.now(UTC)
+            ended = Ended(supervised.token, "failed", now, started_at=started_at, reason=reason, cause=cause)
+            self._finish(supervised, ended)
+        supervised.release(self._reactor)
+        del self._by_number[supervised.number]
+
+    def _finish(self, supervised: SupervisedTry, ended: Ended) -> None:
+        supervised.ended = ended
+        supervised.cancel_timers()
+        supervised.keep_timer(self._reactor.after(LINGER_SECONDS, partial(self._kill, supervised)))
+        supervised.log.flush()
+        del self._by_token[supervised.token]
+        self.ends[ended.token] = ended
+        self._records.end(ended)
+        self._report(ended)
+
+    def _refuse(self, launch: Launch, reason: str) -> None:
+        ended = Ended(launch.token, "failed", datetime.now(UTC), reason=reason, cause="machine")
+        self.ends[launch.token] = ended
+        self._report(ended)
+
+    def _kill_strangers(self) -> None:
+        kill_strangers(self._pool.pids | self._by_pid.keys())

@@ -1,0 +1,103 @@
+"""What a try came to: from what its code returned or raised, or from how its process died."""
+
+import os
+import signal
+from datetime import datetime
+from typing import NamedTuple
+
+import msgspec
+
+from asynsched.authoring.exceptions import (
+    AsynschedFailException,
+    AsynschedRescheduleException,
+    AsynschedSkipException,
+    AsynschedTaskTimeout,
+)
+from asynsched.authoring.execution import TaskResult
+from sandbox.loading import one_line
+from sandbox.protocol import BranchDecision, Ended, FailureCause, ShortCircuitDecision
+from sandbox.scheduler_link import json_of
+
+
+class Span(NamedTuple):
+    """When user code ran: aware UTC, stamped in its own process."""
+
+    started_at: datetime
+    ended_at: datetime
+
+
+class TaskTerminated(BaseException):
+    """Raised in user code when the try is ended from outside; no `except Exception` hides it."""
+
+
+def of_result(token: str, span: Span, result: TaskResult, rendered_map_index: str | None = None) -> Ended:
+    """Return the end of a try whose code returned.
+
+    Raises:
+        TypeError: What it returned is no JSON after all.
+        ValueError: It holds a number or a text that JSON does not have.
+    """
+    decision: BranchDecision | ShortCircuitDecision | None = None
+    if result.follow is not None:
+        decision = BranchDecision(tuple(result.follow))
+    elif result.short_circuit is not None:
+        decision = ShortCircuitDecision(ignore_downstream_trigger_rules=result.short_circuit)
+    return Ended(
+        token,
+        "success",
+        span.ended_at,
+        started_at=span.started_at,
+        return_value=msgspec.UNSET if result.value is None else json_of(result.value),
+        decision=decision,
+        rendered_map_index=rendered_map_index,
+    )
+
+
+def of_exception(token: str, span: Span, exc: BaseException) -> Ended:
+    """Return the end of a try whose code raised."""
+    if isinstance(exc, AsynschedSkipException):
+        return Ended(token, "skipped", span.ended_at, started_at=span.started_at, reason=one_line(exc))
+    if isinstance(exc, AsynschedRescheduleException):
+        return Ended(
+            token,
+            "up_for_reschedule",
+            span.ended_at,
+            started_at=span.started_at,
+            reason=str(exc),
+            reschedule_at=exc.reschedule_date,
+        )
+    return Ended(
+        token,
+        "failed",
+        span.ended_at,
+        started_at=span.started_at,
+        reason=_reason(exc),
+        retry=not isinstance(exc, AsynschedFailException),
+    )
+
+
+def of_status(status: int) -> tuple[str, FailureCause]:
+    """Return why a process that said nothing has died, and whose fault that is, from its wait status.
+
+    A signal is the machine's doing as a rule (out of memory, an operator's kill); an exit code is the task's.
+    """
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        hint = ", possibly out of memory" if number == signal.SIGKILL else ""
+        return f"killed by {_signal_name(number)}{hint}", "machine"
+    return f"its process ended with exit code {os.waitstatus_to_exitcode(status)} before the task returned", "task"
+
+
+def _reason(exc: BaseException) -> str:
+    if isinstance(exc, SystemExit):
+        return f"sys.exit({exc.code!r}) was called"
+    if isinstance(exc, (AsynschedTaskTimeout, TaskTerminated)):
+        return str(exc)
+    return one_line(exc)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
