@@ -24,19 +24,27 @@ def log_path(key: TaskInstanceKey, try_number: int) -> str:
     Different keys never share a path: an id with characters that a file name should not have, or that is too long, is
     cut and told apart by a hash.
     """
-    parts = [
-        f"dag_id={_component(key.dag_id)}",
-        f"run_id={_component(key.run_id)}",
-        f"task_id={_component(key.task_id)}",
-    ]
-    if key.map_index >= 0:
-        parts.append(f"map_index={key.map_index}")
-    return "/".join([*parts, f"attempt={try_number}.log"])
+    return "/".join([*_folders(key), f"attempt={try_number}.log"])
+
+
+def callback_log_path(key: TaskInstanceKey, event: str, try_number: int) -> str:
+    """Return the path of a callback's log, beside that of the try that caused it; of a run's, in the run's folder."""
+    name = f"attempt={try_number}.{event}.log" if key.task_id else f"{event}.log"
+    return "/".join([*_folders(key), name])
 
 
 def log_file(home: Path, key: TaskInstanceKey, try_number: int) -> Path:
     """Return where the log of a try is. There is no file when the try wrote nothing."""
     return home / LOGS / log_path(key, try_number)
+
+
+def _folders(key: TaskInstanceKey) -> list[str]:
+    folders = [f"dag_id={_component(key.dag_id)}", f"run_id={_component(key.run_id)}"]
+    if key.task_id:
+        folders.append(f"task_id={_component(key.task_id)}")
+    if key.map_index >= 0:
+        folders.append(f"map_index={key.map_index}")
+    return folders
 
 
 def _component(text: str) -> str:
