@@ -32,7 +32,7 @@ DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 """Devices that may be read and written: they keep nothing."""
 
 
-_MODULE_SUFFIXES = (".py", ".so", ".dist-info", ".egg-info")
+_MODULE_SUFFIXES = (".py", ".so", ".egg-info")
 
 
 def python_paths() -> Iterator[str]:
@@ -61,6 +61,10 @@ def _importable(entry: str) -> Iterator[str]:
         yield entry
         return
     except OSError:
+        return
+    if any(child.name.endswith(".dist-info") for child in children):
+        # Packages were installed here, of every kind and with libraries beside.
+        yield entry
         return
     for child in children:
         if child.name.endswith(_MODULE_SUFFIXES) or Path(child.path, "__init__.py").exists():

@@ -1,0 +1,180 @@
+"""What a DAG file cannot do to the machine while it is parsed, and what it still can."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from sandbox import syscalls
+from tests.integration.sandbox.conftest import Parser
+
+NUMBERS = {"x86_64": syscalls.X86_64, "aarch64": syscalls.AARCH64}[os.uname().machine]
+
+CALLS = f"""
+numbers = {NUMBERS!r}
+parent = os.getppid()
+attempt("udp socket", lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+attempt("unix socket", lambda: socket.socket(socket.AF_UNIX))
+attempt("netlink socket", lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW))
+attempt("raw socket", lambda: socket.socket(socket.AF_INET, socket.SOCK_RAW, 1))
+attempt("datagram pair", lambda: socket.socketpair(type=socket.SOCK_DGRAM))
+attempt("bind a pair", lambda: socket.socketpair()[0].bind("x"))
+attempt("chmod", lambda: os.chmod(__file__, 0o777))
+attempt("chown", lambda: os.chown(__file__, os.getuid(), os.getgid()))
+attempt("utime", lambda: os.utime(__file__))
+attempt("setxattr", lambda: os.setxattr(__file__, "user.x", b""))
+attempt("mknod", lambda: os.mknod("fifo", 0o10600))
+attempt("limits of the parent", lambda: resource.prlimit(parent, resource.RLIMIT_CORE, (0, 0)))
+attempt("priority of the parent", lambda: os.setpriority(os.PRIO_PROCESS, parent, 19))
+attempt("priority of the user", lambda: os.setpriority(os.PRIO_USER, 0, 19))
+attempt("processors of the parent", lambda: os.sched_setaffinity(parent, {{0}}))
+attempt("signal to the parent", lambda: os.kill(parent, 0))
+attempt("signal to init", lambda: os.kill(1, 0))
+attempt("new session", os.setsid)
+attempt("new group", lambda: os.setpgid(0, 0))
+attempt("life after the parent", lambda: call(numbers["prctl"], 1, 0))
+attempt("user namespace", lambda: call(numbers["unshare"], 0x10000000))
+attempt("child in a user namespace", lambda: call(numbers["clone"], 0x10000000 | 17, 0, 0, 0, 0))
+attempt("clone3", lambda: call(numbers["clone3"], 0, 0))
+for name in ("ptrace", "process_vm_readv", "mount", "setns", "chroot", "io_uring_setup", "bpf", "perf_event_open",
+             "userfaultfd", "keyctl", "open_by_handle_at", "pidfd_getfd", "shmget", "mq_open", "personality", "reboot"):
+    attempt(name, lambda: call(numbers[name], 0, 0, 0, 0, 0))
+attempt("unheard of", lambda: call({syscalls.LAST_KNOWN} + 1))
+"""
+
+
+def test_system_calls_that_reach_beyond_the_parse_are_refused(parse: Parser) -> None:
+    outcomes = parse.outcomes(CALLS)
+    assert {name for name, outcome in outcomes.items() if outcome == "ENOSYS"} == {"clone3", "unheard of"}
+    assert {name for name, outcome in outcomes.items() if outcome not in ("EPERM", "ENOSYS")} == set()
+    assert len(outcomes) == 40
+
+
+def test_files_outside_are_neither_read_nor_written(parse: Parser, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("secret")
+    (tmp_path / "dags" / "link").symlink_to(tmp_path / "secret")
+    outcomes = parse.outcomes(
+        f"""
+        from pathlib import Path
+        folder = Path({str(tmp_path)!r})
+        attempt("a file beside the DAG folder", (folder / "secret").read_bytes)
+        attempt("the same by a link", (folder / "dags" / "link").read_bytes)
+        attempt("list the folder above", lambda: os.listdir(folder))
+        attempt("shadow", Path("/etc/shadow").read_bytes)
+        attempt("list processes", lambda: os.listdir("/proc"))
+        attempt("the parent's environment", Path("/proc", str(os.getppid()), "environ").read_bytes)
+        attempt("its own memory", lambda: open("/proc/self/mem", "rb"))
+        attempt("the other parses", lambda: os.listdir(folder / "scratch"))
+        attempt("write beside the DAG", lambda: open(folder / "dags" / "new.py", "w"))
+        attempt("overwrite the DAG", lambda: open(__file__, "a"))
+        attempt("remove the DAG", lambda: os.unlink(__file__))
+        attempt("rename the DAG", lambda: os.rename(__file__, "dag.py"))
+        attempt("truncate the DAG", lambda: os.truncate(__file__, 0))
+        attempt("write to /tmp", lambda: open("/tmp/asynsched-was-here", "w"))
+        attempt("write to shared memory", lambda: open("/dev/shm/asynsched-was-here", "w"))
+        """
+    )
+    assert set(outcomes.values()) == {"EACCES"} | ({"EXDEV"} & set(outcomes.values())), outcomes
+    assert len(outcomes) == 15
+
+
+def test_home_is_hidden_even_inside_the_dag_folder(parse: Parser) -> None:
+    parse.write("secret", "project/.asynsched/asynsched.db")
+    parse.write("visible", "project/data.csv")
+    parse.write("x = 1", "helper.py")
+    home = parse.dags / "project" / ".asynsched"
+    outcomes = parse.outcomes(
+        f"""
+        import helper
+        attempt("home", lambda: open({str(home / "asynsched.db")!r}))
+        attempt("beside the home", lambda: open({str(parse.dags / "project" / "data.csv")!r}))
+        """,
+        hidden=[str(home)],
+        readable=[str(home), str(home / "asynsched.db")],
+    )
+    assert outcomes == {"home": "EACCES", "beside the home": "done"}
+
+
+def test_dag_folder_inside_the_home_is_read(parse: Parser, tmp_path: Path) -> None:
+    (tmp_path / "asynsched.db").write_text("secret")
+    outcomes = parse.outcomes(
+        f"""
+        attempt("own file", lambda: open(__file__))
+        attempt("home", lambda: open({str(tmp_path / "asynsched.db")!r}))
+        """,
+        hidden=[str(tmp_path)],
+    )
+    assert outcomes == {"own file": "done", "home": "EACCES"}
+
+
+def test_readable_setting_opens_a_folder_for_reading_only(parse: Parser, tmp_path: Path) -> None:
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared" / "tables.csv").write_text("a,b")
+    outcomes = parse.outcomes(
+        f"""
+        attempt("read", lambda: open({str(tmp_path / "shared" / "tables.csv")!r}))
+        attempt("write", lambda: open({str(tmp_path / "shared" / "new.csv")!r}, "w"))
+        """,
+        readable=[str(tmp_path / "shared")],
+    )
+    assert outcomes == {"read": "done", "write": "EACCES"}
+
+
+def test_linked_dag_file_is_parsed(parse: Parser, tmp_path: Path) -> None:
+    (tmp_path / "checkout").mkdir()
+    (tmp_path / "checkout" / "etl.py").write_text("print(__file__)")
+    (parse.dags / "repo").symlink_to(tmp_path / "checkout")
+    (parse.dags / "alone.py").symlink_to(tmp_path / "checkout" / "etl.py")
+    assert parse.file("repo/etl.py").lines == [str(parse.dags / "repo" / "etl.py")]
+    assert parse.file("alone.py").lines == [str(parse.dags / "alone.py")]
+
+
+def test_secrets_of_the_scheduler_are_not_even_in_memory(parse: Parser) -> None:
+    parse.env = {"ASYNSCHED_DATABASE": "postgresql://u:hunter" + "2@db/x", "OTHER": "x" * 40, "AIRFLOW_VAR_A": "1"}
+    parsed = parse(
+        """
+        import ctypes, os
+        print(sorted(name for name in os.environ if name not in ("LANG", "PATH", "TZ") and not name.startswith("LC_")))
+        for line in open("/proc/self/maps"):
+            if "[stack]" in line or "[heap]" in line:
+                start, end = (int(part, 16) for part in line.split()[0].split("-"))
+                print(b"hunter" + b"2@" in ctypes.string_at(start, end - start))
+        """
+    )
+    names, *found = parsed.lines
+    assert "ASYNSCHED" not in names
+    assert "OTHER" not in names
+    assert "AIRFLOW_VAR_A" in names
+    assert found == ["False", "False"]
+
+
+def test_report_says_what_was_enforced(parse: Parser) -> None:
+    enforced = parse("").report.confinement
+    assert enforced[0].startswith("landlock ")
+    assert enforced[1:3] == ("seccomp", "limits")
+    assert ("own user" in enforced) == parse.as_root
+
+
+def test_confinement_can_be_turned_off_for_debugging(parse: Parser, tmp_path: Path) -> None:
+    (tmp_path / "open").write_text("x")
+    parsed = parse(f"print(open({str(tmp_path / 'open')!r}).read())", confinement="off")
+    assert parsed.lines == ["x"]
+    assert parsed.report.confinement == ()
+
+
+def test_root_is_left_behind(parse: Parser) -> None:
+    parsed = parse(
+        """
+        import os
+        print(os.getuid() == os.geteuid() != 0, os.getgroups() == [] or os.getuid() == 54321)
+        print([line.split()[1] for line in open("/proc/self/status") if line.startswith(("CapEff", "CapBnd"))])
+        """
+    )
+    assert parsed.lines[0] == "True True"
+    if parse.as_root:
+        assert parsed.lines[1] == "['0000000000000004', '0000000000000004']"
+
+
+@pytest.mark.parametrize("statement", ["subprocess.run(['true'], check=True)", "os.fork() or os._exit(0)"])
+def test_children_may_be_started_where_their_number_is_limited(statement: str, parse: Parser) -> None:
+    assert parse(f"import os, subprocess\n{statement}\nprint('ok')").lines == ["ok"]

@@ -1,0 +1,175 @@
+"""What decent DAG files may do while they are parsed, and what the report says of them."""
+
+import hashlib
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+
+from sandbox.local_imports import DAG_MODULE_PREFIX
+from tests.integration.sandbox.conftest import Parser
+
+
+def test_report_has_the_dags_their_versions_and_the_output(parse: Parser) -> None:
+    parsed = parse(
+        """
+        import sys
+        from asynsched import DAG, EmptyOperator
+        print("to standard output")
+        print("to standard error", file=sys.stderr)
+        with DAG("first", schedule="@daily"):
+            EmptyOperator(task_id="x") >> EmptyOperator(task_id="y")
+        second = DAG("second")
+        """
+    )
+    assert parsed.exit_code == 0
+    assert parsed.dag_ids == ["first", "second"]
+    assert [task.task_id for task in parsed.report.dags[0].dag.tasks] == ["x", "y"]
+    assert parsed.lines == ["to standard output", "to standard error"]
+    assert parsed.report.path == "dag.py"
+    assert parsed.report.duration > 0
+
+
+def test_local_modules_are_recorded_and_others_are_not(parse: Parser) -> None:
+    parse.write("from .tables import NAME\n", "shared/__init__.py")
+    parse.write("from ..plain import VALUE\nNAME = 'n'\n", "shared/tables/__init__.py")
+    parse.write("VALUE = 1\n", "shared/plain.py")
+    parse.write("VALUE = 2\n", "spaces/inner/module.py")
+    parse.write("raise SystemExit('never imported')\n", "json.py")
+    parsed = parse(
+        """
+        import json
+        import spaces.inner.module
+        from shared import NAME
+        print(json.dumps(NAME))
+        """,
+        name="team/dag.py",
+    )
+    assert parsed.lines == ['"n"']
+    main, *rest = parsed.report.sources
+    assert main.path == "team/dag.py"
+    assert main.module.startswith(DAG_MODULE_PREFIX)
+    assert [(source.path, source.module) for source in rest] == [
+        ("spaces/inner/module.py", "spaces.inner.module"),
+        ("shared/__init__.py", "shared"),
+        ("shared/tables/__init__.py", "shared.tables"),
+        ("shared/plain.py", "shared.plain"),
+    ]
+    assert main.content_hash == hashlib.sha256((parse.dags / "team" / "dag.py").read_bytes()).hexdigest()
+    assert not list(parse.dags.rglob("__pycache__"))
+
+
+def test_sources_are_known_of_a_file_that_dies(parse: Parser) -> None:
+    parse.write("import os\nos._exit(7)\n", "deadly.py")
+    parsed = parse("import deadly\n")
+    assert parsed.error.kind == "exit"
+    assert [source.path for source in parsed.report.sources] == ["dag.py", "deadly.py"]
+
+
+def test_what_libraries_do_at_import_works(parse: Parser) -> None:
+    (parse.dags / "rows.csv").write_text("a,b\n1,2\n")
+    parsed = parse(
+        """
+        import asyncio, concurrent.futures, csv, multiprocessing, os, pathlib, shutil, socket, sqlite3, ssl, subprocess
+        import sys, tempfile, threading, zoneinfo
+        here = pathlib.Path(__file__).parent
+        print(list(csv.reader(open(here / "rows.csv"))), sorted(path.name for path in here.iterdir()))
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            print(sum(pool.map(abs, range(8))))
+        print(subprocess.run(["true"]).returncode, subprocess.check_output([sys.executable, "-c", "print(5)"]))
+        try:
+            subprocess.run(["sleep", "100"], timeout=0.05)
+        except subprocess.TimeoutExpired:
+            print("its own child can be killed")
+        print(asyncio.run(asyncio.sleep(0, "loop")))
+        with tempfile.TemporaryDirectory() as folder:
+            database = sqlite3.connect(f"{folder}/x.db")
+            database.execute("create table t (x)")
+            database.close()
+        print(pathlib.Path.cwd() == pathlib.Path.home() == pathlib.Path(tempfile.gettempdir()))
+        pathlib.Path("kept").write_text("x")
+        print(zoneinfo.ZoneInfo("Europe/Berlin"), bool(ssl.create_default_context().get_ca_certs()))
+        print(os.sched_getaffinity(0) != set(), open("/proc/self/status").read(5), open("/proc/meminfo").read(3))
+        """
+    )
+    assert parsed.lines == [
+        "[['a', 'b'], ['1', '2']] ['dag.py', 'rows.csv']",
+        "28",
+        "0 b'5\\n'",
+        "its own child can be killed",
+        "loop",
+        "True",
+        "Europe/Berlin True",
+        "True Name: Mem",
+    ]
+    assert not list(parse.scratch.iterdir())
+
+
+def test_naive_dates_get_the_default_zone(parse: Parser) -> None:
+    parsed = parse(
+        "import datetime\nfrom asynsched import DAG\nd = DAG('a', start_date=datetime.datetime(2026, 1, 1))\n",
+        default_timezone="Europe/Berlin",
+    )
+    assert parsed.report.dags[0].dag.timezone == "Europe/Berlin"
+    assert parsed.report.dags[0].dag.start_date.isoformat() == "2025-12-31T23:00:00+00:00"
+
+
+def test_unknown_default_zone_is_an_error_and_runs_nothing(parse: Parser) -> None:
+    parsed = parse("print('ran')", default_timezone="Moon/Base")
+    assert "Moon/Base" in parsed.error.message
+    assert parsed.report.output == ""
+
+
+def test_warnings_of_the_folder_are_reported_with_their_line(parse: Parser) -> None:
+    parsed = parse("import warnings\n\nwarnings.warn('old', DeprecationWarning)\n")
+    [warning] = parsed.report.warnings
+    assert warning.message == "dag.py:3: DeprecationWarning: old"
+    assert warning.line == 3
+    assert parsed.exit_code == 0
+
+
+def test_output_is_cut_and_does_not_block(parse: Parser) -> None:
+    parsed = parse("print('x' * 10_000_000)\n", output_bytes=1000)
+    assert parsed.report.output == "x" * 1000
+    assert not parsed.report.errors
+
+
+def test_exit_of_a_forked_copy_is_not_the_files_exit(parse: Parser) -> None:
+    parsed = parse(
+        """
+        import os
+        from asynsched import DAG
+        child = os.fork()
+        dag = DAG("from_parent" if child else "from_child")
+        if child:
+            os.waitpid(child, 0)
+        """
+    )
+    assert parsed.dag_ids == ["from_parent"]
+
+
+def test_editable_projects_are_importable_and_what_lies_beside_is_not(parse: Parser, tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    (project / "company").mkdir(parents=True)
+    (project / "company" / "__init__.py").write_text("NAME = 'company'\n")
+    (project / "secrets").mkdir()
+    (project / "secrets" / "key").write_text("secret")
+    parse.env = {"PYTHONPATH": str(project)}
+    outcomes = parse.outcomes(
+        f"""
+        import company
+        attempt(company.NAME, lambda: None)
+        attempt("secrets", lambda: open({str(project / "secrets" / "key")!r}))
+        """
+    )
+    assert outcomes == {"company": "done", "secrets": "EACCES"}
+
+
+def test_by_hand_one_argument_is_enough(tmp_path: Path) -> None:
+    (tmp_path / "dag.py").write_text("from asynsched import DAG\ndag = DAG('by_hand')\n")
+    command = [sys.executable, "-P", "-m", "sandbox.parse", "dag.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
+    assert done.returncode == 0, done.stdout
+    assert msgspec.json.decode(done.stdout)["dags"][0]["dag"]["dag_id"] == "by_hand"
+    assert done.stderr == b""

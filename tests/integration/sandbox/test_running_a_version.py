@@ -1,0 +1,95 @@
+"""A version runs the sources that were recorded, whatever the files have become since."""
+
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from asynsched.serialization.schema import ParseReport
+from sandbox.protocol import CodeVersion, SourceRef
+
+RUN = """
+import sys, msgspec, inspect, traceback
+from sandbox.protocol import CodeVersion
+from sandbox.sources import install_version
+code, texts = msgspec.json.decode(sys.stdin.buffer.read(), type=tuple[CodeVersion, dict[str, str]])
+module = install_version(code, texts.__getitem__)
+print(vars(module).get("RESULT"))
+"""
+
+
+def _record(dags: Path, name: str) -> ParseReport:
+    command = [sys.executable, "-P", "-m", "sandbox.parse", str(dags / name), "--dags-folder", str(dags)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
+    report = msgspec.json.decode(done.stdout, type=ParseReport)
+    assert not report.errors
+    return report
+
+
+def _run(dags: Path, report: ParseReport) -> str:
+    refs = tuple(SourceRef(source.path, source.module, source.content_hash) for source in report.sources)
+    texts = {source.content_hash: source.text for source in report.sources}
+    data = msgspec.json.encode((CodeVersion("v", str(dags), refs), texts))
+    done = subprocess.run([sys.executable, "-P", "-c", RUN], input=data, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout.decode().strip()
+
+
+@pytest.fixture
+def dags(tmp_path: Path) -> Path:
+    folder = tmp_path / "dags"
+    files = {
+        "dag.py": "import inspect, lazy_loader\nfrom package.sub import NAME\nimport space.module\n"
+        "def body():\n    return 'first'\n"
+        "RESULT = [NAME, space.module.NAME, body(), inspect.getsource(body), __file__, lazy_loader.load()]\n",
+        "package/__init__.py": "",
+        "package/sub/__init__.py": "from ..base import NAME\n",
+        "package/base.py": "NAME = 'base'\n",
+        "space/module.py": "NAME = 'module'\n",
+        "lazy_loader.py": "from pathlib import Path\n"
+        "def load():\n    return Path(__file__).with_name('data').read_text()\n",
+        "data": "old data",
+    }
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder
+
+
+def test_recorded_sources_run_after_the_files_have_changed(dags: Path) -> None:
+    report = _record(dags, "dag.py")
+    for path in dags.rglob("*.py"):
+        path.write_text("# new\n\nraise SystemExit('this is the new code')\n")
+    (dags / "data").write_text("new data")
+    source = "def body():\n    return 'first'\n"
+    assert _run(dags, report) == str(["base", "module", "first", source, str(dags / "dag.py"), "new data"])
+
+
+def test_recorded_sources_run_after_the_files_are_gone(dags: Path) -> None:
+    report = _record(dags, "dag.py")
+    shutil.rmtree(dags / "package")
+    shutil.rmtree(dags / "space")
+    (dags / "dag.py").unlink()
+    assert _run(dags, report).startswith("['base', 'module', 'first'")
+
+
+def test_module_outside_of_the_version_comes_from_the_disk_without_byte_code(dags: Path) -> None:
+    (dags / "dag.py").write_text("try:\n    from late import RESULT\nexcept ImportError:\n    RESULT = None\n")
+    report = _record(dags, "dag.py")
+    (dags / "late.py").write_text("RESULT = 'late'\n")
+    assert _run(dags, report) == "late"
+    assert not list(dags.rglob("__pycache__"))
+
+
+def test_version_of_an_archive_runs_after_the_archive_is_gone(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "dags.zip", "w") as archive:
+        archive.writestr("dag.py", "import helper\nRESULT = helper.NAME\n")
+        archive.writestr("helper.py", "NAME = 'zipped'\n")
+    report = _record(tmp_path, "dags.zip/dag.py")
+    (tmp_path / "dags.zip").unlink()
+    assert _run(tmp_path, report) == "zipped"

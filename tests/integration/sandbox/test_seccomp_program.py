@@ -1,0 +1,99 @@
+"""The filter's program, run by a small interpreter: what it does on other machines and on older kernels."""
+
+import errno
+import os
+import struct
+
+import pytest
+
+from sandbox import seccomp, syscalls
+
+MACHINES = {"x86_64": (0xC000003E, syscalls.X86_64), "aarch64": (0xC00000B7, syscalls.AARCH64)}
+
+
+class Machine:
+    def __init__(self, name: str, monkeypatch: pytest.MonkeyPatch, **options: object) -> None:
+        self.architecture, self.numbers = MACHINES[name]
+        names = os.uname()
+        faked = os.uname_result((names.sysname, names.nodename, names.release, names.version, name))
+        monkeypatch.setattr(os, "uname", lambda: faked)
+        program = seccomp.assemble(seccomp.refusals(**{"landlock_abi": 7, "pid": 42, "may_fork": True} | options))
+        self.program = list(struct.iter_unpack("=HBBI", program))
+
+    def call(self, name: str | int, *arguments: int, architecture: int | None = None) -> str:
+        """Return `ok`, or the name of the error, of a system call."""
+        number = self.numbers[name] if isinstance(name, str) else name
+        padded = [*arguments, 0, 0, 0, 0, 0, 0][:6]
+        data = struct.pack("=IIQ6Q", number, architecture or self.architecture, 0, *padded)
+        at, value = 0, 0
+        while True:
+            code, when_true, when_false, operand = self.program[at]
+            at += 1
+            match code:
+                case 0x20:
+                    value = struct.unpack_from("=I", data, operand)[0]
+                case 0x54:
+                    value &= operand
+                case 0x15:
+                    at += when_true if value == operand else when_false
+                case 0x25:
+                    at += when_true if value > operand else when_false
+                case 0x06:
+                    return "ok" if operand == 0x7FFF0000 else errno.errorcode[operand & 0xFFFF]
+
+
+@pytest.fixture(params=MACHINES)
+def name(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+def test_numbers_are_distinct_and_known(name: str) -> None:
+    numbers = MACHINES[name][1]
+    assert len(set(numbers.values())) == len(numbers)
+    assert max(numbers.values()) == syscalls.LAST_KNOWN
+
+
+def test_ordinary_work_is_allowed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(name, monkeypatch)
+    read = {"x86_64": 0, "aarch64": 63}[name]
+    assert machine.call(read, 3, 0x7FFF, 100) == "ok"
+    assert machine.call("clone", 0x3D0F00) == "ok"
+    assert machine.call("socketpair", 1, 1 | 0o2000000) == "ok"
+    assert machine.call("prlimit64", 0, 7, 0x7FFF_0000_0000) == "ok"
+    assert machine.call("prlimit64", 99, 7, 0) == "ok"
+    assert machine.call("kill", 99, 9) == "ok"
+    assert machine.call("ioctl", 1, 0x5401) == "ok"
+    assert machine.call("sendto", 3, 1, 1, 0, 0) == "ok"
+
+
+def test_pointers_are_compared_whole(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(name, monkeypatch)
+    assert machine.call("prlimit64", 99, 7, 1 << 32) == "EPERM"
+    assert machine.call("sendto", 3, 1, 1, 0, 1 << 32) == "EPERM"
+
+
+def test_other_architectures_and_newer_calls_do_not_exist(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(name, monkeypatch)
+    assert machine.call(1, architecture=0x40000003) == "ENOSYS"
+    assert machine.call(syscalls.LAST_KNOWN + 1) == "ENOSYS"
+    assert machine.call(0x40000000 | 1) == "ENOSYS"
+
+
+def test_without_forks_only_threads_are_cloned(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(name, monkeypatch, may_fork=False)
+    assert machine.call("clone", 17) == "EPERM"
+    assert machine.call("clone", 0x3D0F00) == "ok"
+    assert machine.call("clone", 0x3D0F00 | 0x10000000) == "EPERM"
+
+
+def test_what_an_older_landlock_leaves_open_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(name, monkeypatch, landlock_abi=1)
+    assert machine.call("kill", 42, 9) == "ok"
+    assert machine.call("kill", 43, 0) == "EPERM"
+    assert machine.call("tgkill", 42, 43, 6) == "ok"
+    assert machine.call("pidfd_send_signal", 3, 9) == "EPERM"
+    assert machine.call("truncate", 1, 0) == "EPERM"
+    assert machine.call("openat2", 1, 0) == "ENOSYS"
+    assert machine.call("openat", 0, 0, os.O_RDONLY | os.O_TRUNC) == "EPERM"
+    assert machine.call("openat", 0, 0, os.O_WRONLY | os.O_TRUNC) == "ok"
+    assert machine.call("openat", 0, 0, os.O_RDONLY) == "ok"
