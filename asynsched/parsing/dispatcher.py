@@ -33,6 +33,7 @@ from asynsched.parsing.look_requests import LookRequests
 from asynsched.parsing.parse_log import ParseLog
 from asynsched.parsing.parse_queue import ParseJob, ParseQueue
 from asynsched.parsing.parser import Parser, report_of_error, report_of_failure
+from asynsched.parsing.repeats import Repeats
 from asynsched.parsing.report_store import Outcome, Stored, load_files, store_outcomes
 from asynsched.serialization.schema import ParseReport
 from asynsched.service import Service
@@ -44,8 +45,6 @@ MOST_LOOKS = 500
 """Files that one tick looks at."""
 MOST_STORED = 100
 """Outcomes that share a transaction."""
-REPEAT_LOOK = timedelta(seconds=1)
-"""Least time between two looks for files that are due for a repeated parse."""
 
 
 class ParseDispatcher(Service):
@@ -68,13 +67,14 @@ class ParseDispatcher(Service):
         self._slots = anyio.Semaphore(settings.parse.processes, max_value=settings.parse.processes)
         self._known: KnownFiles | None = None
         self._seen: set[str] = set()
+        self._ignored: set[str] = set()
         self._requests = LookRequests()
         self._queue = ParseQueue()
         self._texts_at_start: dict[str, int] = {}
         self._outcomes: list[Outcome] = []
         self._n_later = 0
         self._log = ParseLog(timedelta(seconds=settings.watch.print_stats_interval), clock.now())
-        self._repeat_at: datetime | None = clock.now() if settings.watch.min_file_process_interval else None
+        self._repeats = Repeats(timedelta(seconds=settings.watch.min_file_process_interval))
         self._is_ticking = False
         self._progress = anyio.Event()
         self.n_scans = 0
@@ -125,10 +125,11 @@ class ParseDispatcher(Service):
         await self._store(known, now)
         self._take_messages(known)
         await self._look(known, now)
-        self._request_old(known, now)
+        for path in self._repeats.due(known, now):
+            self._requests.add(LookRequest(path, is_forced=True))
         self._start_parses(known)
         self._log.statistics(known, now)
-        self.due_at = min(filter(None, (self._repeat_at, self._log.next_statistics_at)), default=None)
+        self.due_at = min(filter(None, (self._repeats.next_at, self._log.next_statistics_at)), default=None)
         if self._requests.are_waiting or self._outcomes:
             self.wake()
 
@@ -148,6 +149,8 @@ class ParseDispatcher(Service):
                 self.n_scans += 1
                 continue
             path = shown(message.path)
+            if not message.forced:
+                (self._ignored.add if message.is_ignored else self._ignored.discard)(path)
             if message.removed:
                 self._seen.discard(path)
             elif path not in self._seen:
@@ -158,7 +161,6 @@ class ParseDispatcher(Service):
                     message.path,
                     is_urgent=not message.at_start,
                     is_forced=message.forced or (message.at_start and known.has_error(path, TRANSIENT_KINDS)),
-                    is_ignored=message.is_ignored,
                 )
             )
         if has_new_module:
@@ -173,19 +175,6 @@ class ParseDispatcher(Service):
         """A new module may be what some file could not import."""
         for path in sorted(known.with_error(frozenset({"import"}))):
             self._requests.add(LookRequest(path, is_urgent=True, is_forced=True))
-
-    def _request_old(self, known: KnownFiles, now: datetime) -> None:
-        """Have unchanged files parsed again when their time has come, and note when the next one is due."""
-        if self._repeat_at is None or now < self._repeat_at:
-            return
-        interval = timedelta(seconds=self._settings.watch.min_file_process_interval)
-        moments = [now + interval]
-        for row in known:
-            if row.parsed_at + interval > now:
-                moments.append(row.parsed_at + interval)
-            elif not self._requests.is_busy(row.path) and row.path not in self._queue:
-                self._requests.add(LookRequest(row.path, is_forced=True))
-        self._repeat_at = max(min(moments), now + REPEAT_LOOK)
 
     # Looks
 
@@ -212,6 +201,7 @@ class ParseDispatcher(Service):
             request,
             examined,
             known.get(path),
+            is_ignored=path in self._ignored,
             runtime=self._runtime,
             safe_mode=self._settings.watch.safe_mode,
             now_seconds=now.timestamp(),

@@ -37,13 +37,10 @@ class LookRequest:
     path: str
     is_urgent: bool = False
     is_forced: bool = False
-    is_ignored: bool = False
 
     def merged_with(self, later: "LookRequest") -> "LookRequest":
         """Return the one request that does for both."""
-        return LookRequest(
-            later.path, self.is_urgent or later.is_urgent, self.is_forced or later.is_forced, later.is_ignored
-        )
+        return LookRequest(later.path, self.is_urgent or later.is_urgent, self.is_forced or later.is_forced)
 
 
 def runtime_of(settings: Settings) -> str:
@@ -59,6 +56,7 @@ def next_step(
     examined: Examined,
     known: DagFileRow | None,
     *,
+    is_ignored: bool,
     runtime: str,
     safe_mode: bool,
     now_seconds: float,
@@ -69,13 +67,14 @@ def next_step(
         request: Why it was looked at.
         examined: What it is now.
         known: What was last parsed of it, None if nothing was.
+        is_ignored: Whether an ignore file names it.
         runtime: What a parse's result would depend on now.
         safe_mode: Whether only files that mention a DAG are DAG files.
         now_seconds: The time, in seconds since 1970.
     """
     if examined.error is not None:
-        return Step.NOTHING if request.is_ignored else Step.REPORT
-    if examined.is_gone or request.is_ignored:
+        return Step.NOTHING if is_ignored else Step.REPORT
+    if examined.is_gone or is_ignored:
         return Step.NOTHING if known is None else Step.REMOVE
     if safe_mode and not examined.mentions_dag:
         if known is None:

@@ -14,6 +14,7 @@ import os
 import socket
 from dataclasses import replace
 from datetime import datetime, timedelta
+from pathlib import Path
 
 import anyio
 import anyio.to_thread
@@ -71,7 +72,7 @@ class Watcher(Service):
         Raises:
             SettingsError: The DAG folder does not exist, is no folder, or cannot be read.
         """
-        await anyio.to_thread.run_sync(self._check_folder)
+        await anyio.to_thread.run_sync(check_folder, self._root, self._home)
         if self._settings.mode == "auto" and not await anyio.to_thread.run_sync(has_events, self._root):
             self._poll("its file system tells of no changes")
         async with anyio.create_task_group() as self._tasks:
@@ -89,16 +90,6 @@ class Watcher(Service):
         if not self.is_polling:
             await self._watch_what_was_found()
         self._plan()
-
-    def _check_folder(self) -> None:
-        if self._root.resolve() == self._home.resolve():
-            raise SettingsError(f"The DAG folder {self._root} is the scheduler's home; choose another one for the DAGs")
-        try:
-            os.scandir(self._root).close()
-        except FileNotFoundError:
-            raise SettingsError(f"The DAG folder {self._root} does not exist; make it, or name another one") from None
-        except OSError as exc:
-            raise SettingsError(f"The DAG folder {self._root} cannot be read: {exc.strerror}") from exc
 
     async def _follow(self, events: set[str]) -> None:
         """Send what the events say, at once."""
@@ -222,3 +213,15 @@ class Watcher(Service):
         if self._untold_since is not None:
             moments.append(self._untold_since + EVENT_GRACE)
         self.due_at = min(moments)
+
+
+def check_folder(dags_folder: Path, home: Path) -> None:
+    """Raise SettingsError unless this is a folder that can be watched. Blocks as long as the file system does."""
+    if dags_folder.resolve() == home.resolve():
+        raise SettingsError(f"The DAG folder {dags_folder} is the scheduler's home; choose another one for the DAGs")
+    try:
+        os.scandir(dags_folder).close()
+    except FileNotFoundError:
+        raise SettingsError(f"The DAG folder {dags_folder} does not exist; make it, or name another one") from None
+    except OSError as exc:
+        raise SettingsError(f"The DAG folder {dags_folder} cannot be read: {exc.strerror}") from exc

@@ -1,0 +1,394 @@
+"""The dispatcher's decisions: what is parsed, when, in which order, and what is stored of it."""
+
+import os
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import anyio
+import pytest
+from structlog.testing import capture_logs
+
+from asynsched.errors import ParseCrashed, ParseTimeout, StoreUnavailable
+from asynsched.settings import WatchSettings
+from asynsched.store.database import Database
+from tests.unit.parsing.dispatching import START, Folder
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Folder]:
+    folder = Folder(tmp_path)
+    yield folder
+    folder.close()
+
+
+def test_a_start_parses_only_what_is_new_changed_or_uses_a_changed_module(folder):
+    first = folder.dispatching
+    first.write("same.py", "dag same")
+    first.write("edited.py", "dag edited")
+    first.write("gone.py", "dag gone")
+    first.write("user.py", "dag user", "imports helper.py")
+    first.write("loser.py", "dag loser", "imports lost.py")
+    first.write("flaky.py", "error exception")
+    first.write("broken.py", "error syntax")
+    first.write("helper.py", "one")
+    first.write("lost.py", "one")
+    (first.root / "data.py").write_text("nothing of interest")
+
+    async def first_start():
+        async with first.running():
+            await first.scan()
+            assert "data.py" not in await first.idle()
+            assert set(await first.dags()) == {"same", "edited", "gone", "user", "loser"}
+            assert await first.errors() == {"flaky.py": "exception", "broken.py": "syntax"}
+
+    async def second_start():
+        second = folder.new()
+        second.write("edited.py", "dag edited", "more")
+        second.write("helper.py", "two")
+        (second.root / "lost.py").unlink()
+        (second.root / "gone.py").unlink()
+        second.write("new.py", "dag new")
+        async with second.running():
+            await second.scan()
+            parsed = await second.idle()
+            assert set(parsed) == {"edited.py", "user.py", "loser.py", "flaky.py", "new.py", "helper.py"}
+            assert len(parsed) == 6
+            assert set(await second.dags()) == {"same", "edited", "user", "loser", "new"}
+            assert (await second.errors())["loser.py"] == "import"
+
+    async def third_start():
+        (folder.dispatching.root / "loser.py").unlink()
+        (folder.dispatching.root / "flaky.py").unlink()
+        third = folder.new()
+        async with third.running():
+            await third.scan()
+            assert await third.idle() == []
+
+    async def start_with_another_zone():
+        fourth = folder.new(default_timezone="Europe/Berlin")
+        async with fourth.running():
+            await fourth.scan()
+            assert {"same.py", "user.py", "new.py"} <= set(await fourth.idle())
+
+    for start in (first_start, second_start, third_start, start_with_another_zone):
+        folder.run(start)
+
+
+def test_no_file_is_parsed_twice_at_once_and_one_that_changes_meanwhile_is_parsed_once_more(folder):
+    site = folder.dispatching
+
+    async def main():
+        async with site.running():
+            await site.scan()
+            site.parser.gates["slow.py"] = gate = anyio.Event()
+            site.write("slow.py", "dag slow")
+            await site.tell("slow.py")
+            await folder.clock.sleep(timedelta(seconds=1))
+            for version in ("two", "three", "four"):
+                site.write("slow.py", f"dag {version}")
+                await site.tell("slow.py")
+                await folder.clock.sleep(timedelta(seconds=1))
+            assert site.parser.parsed == ["slow.py"]
+            assert not site.dispatcher.is_idle
+            gate.set()
+            assert await site.idle() == ["slow.py", "slow.py"]
+            assert set(await site.dags()) == {"four"}
+
+    folder.run(main)
+
+
+def test_a_slow_file_holds_up_no_other_and_no_more_are_parsed_at_once_than_is_set(folder):
+    site = folder.new(processes=3)
+
+    async def main():
+        site.parser.gates["slow.py"] = gate = anyio.Event()
+        site.write("slow.py", "dag slow")
+        for number in range(20):
+            site.write(f"fast_{number}.py", f"dag fast_{number}")
+        async with site.running():
+            await site.scan()
+            await folder.clock.sleep(timedelta(seconds=10))
+            assert len(await site.dags()) == 20
+            gate.set()
+            await site.idle()
+            assert "slow" in await site.dags()
+            assert site.parser.most_at_once == 3
+
+    folder.run(main)
+
+
+def test_changed_files_come_before_those_of_the_start_which_keep_their_order(folder):
+    site = folder.new(processes=1)
+
+    async def main():
+        site.parser.gates["a.py"] = gate = anyio.Event()
+        for name in "abcdefg":
+            site.write(f"{name}.py", f"dag {name}")
+        async with site.running():
+            await site.scan()
+            await folder.clock.sleep(timedelta(seconds=1))
+            site.write("f.py", "dag f", "edited")
+            await site.tell("g.py", "f.py")
+            await folder.clock.sleep(timedelta(seconds=1))
+            gate.set()
+            assert await site.idle() == ["a.py", "g.py", "f.py", "b.py", "c.py", "d.py", "e.py"]
+
+    folder.run(main)
+
+
+def test_an_edited_module_has_exactly_the_files_parsed_that_import_it(folder):
+    site = folder.dispatching
+
+    async def main():
+        site.write("lib/helper.py", "one")
+        site.write("user.py", "dag user", "imports lib/helper.py")
+        site.write("other.py", "dag other")
+        site.write("waiting.py", "dag waiting", "imports later.py")
+        async with site.running():
+            await site.scan("lib/helper.py")
+            await site.idle()
+            assert await site.errors() == {"waiting.py": "import"}
+            site.write("lib/helper.py", "two")
+            await site.tell("lib/helper.py", is_ignored=True)
+            assert await site.idle() == ["user.py"]
+            await site.tell("lib/helper.py", is_ignored=True)
+            assert await site.idle() == []
+            site.write("later.py", "a module that appears")
+            await site.tell("later.py", is_ignored=True)
+            assert await site.idle() == ["waiting.py"]
+            assert set(await site.dags()) == {"user", "other", "waiting"}
+            (site.root / "later.py").unlink()
+            await site.tell("later.py", removed=True)
+            assert await site.idle() == ["waiting.py"]
+            assert await site.errors() == {"waiting.py": "import"}
+            assert "waiting" in await site.dags()
+
+    folder.run(main)
+
+
+def test_a_module_edited_during_the_first_parse_of_its_importer_is_not_missed(folder):
+    site = folder.dispatching
+
+    async def main():
+        site.write("helper.py", "one")
+        async with site.running():
+            await site.scan("helper.py")
+            site.parser.gates["user.py"] = gate = anyio.Event()
+            site.write("user.py", "dag user", "imports helper.py")
+            await site.tell("user.py")
+            await folder.clock.sleep(timedelta(seconds=1))
+            site.write("helper.py", "two")
+            await site.tell("helper.py", is_ignored=True)
+            await folder.clock.sleep(timedelta(seconds=1))
+            gate.set()
+            assert await site.idle() == ["user.py", "user.py"]
+            site.parser.failures["user.py"] = ParseCrashed("user.py", "died")
+            site.write("helper.py", "three")
+            await site.tell("helper.py", is_ignored=True)
+            assert await site.idle() == ["user.py"]
+            assert await site.errors() == {"user.py": "crash"}
+
+    folder.run(main)
+
+
+def test_a_dag_leaves_only_on_proof(folder):
+    site = folder.dispatching
+
+    async def main():
+        for name in ("deleted", "fails", "fleeting", "emptied", "ignored", "stays"):
+            site.write(f"{name}.py", f"dag {name}")
+        async with site.running():
+            await site.scan()
+            await site.idle()
+            site.write("fails.py", "error syntax")
+            site.parser.gates["fleeting.py"] = gate = anyio.Event()
+            site.write("fleeting.py", "dag fleeting", "error exception")
+            # Somebody is writing this file at the moment: it is empty now, and complete a second later.
+            (site.root / "emptied.py").write_text("")
+            os.utime(site.root / "emptied.py", (START.timestamp(), START.timestamp()))
+            await site.tell("fails.py", "fleeting.py", "emptied.py", "stays.py")
+            await site.tell("deleted.py", "stays.py", removed=True)
+            await site.tell("ignored.py", is_ignored=True)
+            (site.root / "deleted.py").unlink()
+            await folder.clock.sleep(timedelta(seconds=0.5))
+            assert set(await site.dags()) == {"fails", "fleeting", "emptied", "stays"}
+            (site.root / "fleeting.py").unlink()
+            gate.set()
+            await site.idle()
+            assert set(await site.dags()) == {"fails", "stays"}
+            assert await site.errors() == {"fails.py": "syntax"}
+
+    folder.run(main)
+
+
+def test_nothing_leaves_while_the_folder_itself_is_away(folder):
+    site = folder.dispatching
+
+    async def main():
+        site.write("kept.py", "dag kept")
+        async with site.running():
+            await site.scan()
+            await site.idle()
+            away = site.root.rename(site.root.with_name("unmounted"))
+            await site.tell("kept.py", removed=True)
+            await folder.clock.sleep(timedelta(seconds=30))
+            assert set(await site.dags()) == {"kept"}
+            away.rename(site.root)
+            await site.idle()
+            assert set(await site.dags()) == {"kept"}
+
+    folder.run(main)
+
+
+def test_what_cannot_be_read_is_an_error_of_that_file_alone(folder):
+    site = folder.dispatching
+
+    async def main():
+        site.write("good.py", "dag good")
+        (site.root / "broken.py").symlink_to("nowhere.py")
+        (site.root / "loop.py").symlink_to("loop.py")
+        os.mkfifo(site.root / "pipe.py")
+        (site.root / "huge.py").write_bytes(b"airflow dag" + bytes(17 * 1024**2))
+        os.close(os.open(os.fsencode(site.root) + b"/odd\xff.py", os.O_CREAT, 0o600))
+        async with site.running():
+            await site.scan()
+            await site.idle()
+            unreadable = {"broken.py", "loop.py", "pipe.py", "huge.py", "odd\\xff.py"}
+            assert await site.errors() == dict.fromkeys(unreadable, "unreadable")
+            assert set(await site.dags()) == {"good"}
+            (site.root / "broken.py").unlink()
+            site.write("broken.py", "dag mended")
+            os.unlink(os.fsencode(site.root) + b"/odd\xff.py")
+            await site.tell("broken.py")
+            await site.tell(os.fsdecode(b"odd\xff.py"), removed=True)
+            await site.idle()
+            assert set(await site.errors()) == unreadable - {"broken.py", "odd\\xff.py"}
+            assert "mended" in await site.dags()
+
+    folder.run(main)
+
+
+def test_a_dag_id_of_two_files_goes_to_the_other_when_the_first_leaves(folder):
+    site = folder.dispatching
+
+    async def main():
+        site.write("first.py", "dag same")
+        async with site.running():
+            await site.scan()
+            await site.idle()
+            site.write("second.py", "dag same")
+            await site.tell("second.py")
+            await site.idle()
+            assert (await site.dags(), await site.errors()) == ({"same": "first.py"}, {"second.py": "dag"})
+            (site.root / "first.py").unlink()
+            await site.tell("first.py", removed=True)
+            assert await site.idle() == ["second.py"]
+            assert (await site.dags(), await site.errors()) == ({"same": "second.py"}, {})
+
+    folder.run(main)
+
+
+def test_each_distinct_error_is_logged_once_and_again_after_a_restart(folder):
+    async def failures(site) -> list[str]:
+        with capture_logs() as logs:
+            async with site.running():
+                await site.scan()
+                await site.idle()
+                for kind in ("syntax", "exception", "exception"):
+                    site.write("bad.py", f"error {kind}", "edited" * len(site.parser.parsed))
+                    await site.tell("bad.py", forced=True)
+                    await site.idle()
+                site.parser.failures["bad.py"] = ParseTimeout("bad.py", 60)
+                site.dispatcher.reparse("bad.py")
+                assert await site.idle() == ["bad.py"]
+        return [log["message"] for log in logs if log["event"] == "file.failed" and log["log_level"] == "warning"]
+
+    async def main():
+        site = folder.dispatching
+        site.write("bad.py", "error syntax")
+        assert await failures(site) == ["bad.py has an error", "bad.py: parsing took longer than 60 s"]
+        with capture_logs() as logs:
+            site.write("bad.py", "error syntax")
+            for _ in range(2):
+                site = folder.new()
+                async with site.running():
+                    await site.scan()
+                    await site.idle()
+        failed = [(log["file"], log["message"]) for log in logs if log["event"] == "file.failed"]
+        assert failed == [("bad.py", "bad.py has an error")] * 2
+
+    folder.run(main)
+
+
+def test_unchanged_files_are_parsed_again_and_statistics_logged_when_their_intervals_have_passed(folder):
+    site = folder.new(watch=WatchSettings(min_file_process_interval=60, print_stats_interval=100))
+
+    async def main():
+        site.write("one.py", "dag one")
+        site.write("two.py", "dag two")
+        with capture_logs() as logs:
+            async with site.running():
+                await site.scan()
+                await site.idle()
+                await folder.clock.sleep(timedelta(seconds=59))
+                assert await site.idle() == []
+                await folder.clock.sleep(timedelta(seconds=130))
+                assert sorted(await site.idle()) == ["one.py", "one.py", "one.py", "two.py", "two.py", "two.py"]
+        statistics = [(log["file"], log["n_dags"]) for log in logs if log["event"] == "file.statistics"]
+        assert statistics == [("one.py", 1), ("two.py", 1)]
+
+    folder.run(main)
+
+
+class Outage(Database):
+    """A database that cannot be reached for the first few calls."""
+
+    def __init__(self, database: Database, n_failures: int) -> None:
+        self._database = database
+        self._n_failures = n_failures
+
+    async def read(self, query, *args, **kwargs):
+        self._fail()
+        return await self._database.read(query, *args, **kwargs)
+
+    async def write(self, query, *args, **kwargs):
+        self._fail()
+        return await self._database.write(query, *args, **kwargs)
+
+    async def close(self):
+        pass
+
+    def _fail(self):
+        self._n_failures -= 1
+        if self._n_failures % 3:
+            raise StoreUnavailable("the database cannot be reached")
+
+
+def test_a_lost_database_is_waited_for_and_no_result_is_lost(folder):
+    site = folder.new(database=Outage(folder.database, 20))
+
+    async def main():
+        for number in range(5):
+            site.write(f"{number}.py", f"dag d{number}")
+        async with site.running():
+            await site.scan()
+            assert len(await site.idle()) == 5
+        assert len(await folder.new().dags()) == 5
+
+    folder.run(main)
+
+
+def test_a_stop_ends_the_parses_that_are_under_way(folder):
+    site = folder.dispatching
+
+    async def main():
+        site.parser.gates["slow.py"] = anyio.Event()
+        site.write("slow.py", "dag slow")
+        async with site.running():
+            await site.scan()
+            await folder.clock.sleep(timedelta(seconds=1))
+            assert site.parser.under_way["slow.py"] == 1
+        assert site.parser.under_way["slow.py"] == 0
+
+    folder.run(main)
