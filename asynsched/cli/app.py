@@ -28,6 +28,7 @@ COMMANDS: Mapping[str, str | Mapping[str, str]] = {
         "errors": "dags:show_errors",
         "pause": "dag_control:pause_dag",
         "unpause": "dag_control:unpause_dag",
+        "reparse": "dag_control:reparse_dag",
         "trigger": "dag_trigger:trigger_dag",
         "next": "dag_next:show_next_runs",
         "test": "dag_test:run_in_foreground",

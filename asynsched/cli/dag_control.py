@@ -1,10 +1,12 @@
 """`asynsched dags pause|unpause|reparse`."""
 
 from asynsched.bell import Hint
-from asynsched.cli.command import command, dag_argument
+from asynsched.cli.command import command, dag_argument, fail
+from asynsched.cli.dag_lookup import dag_of
 from asynsched.cli.rendering import Done
 from asynsched.cli.session import Session
 from asynsched.store.dags import set_paused
+from asynsched.store.import_errors import list_errors
 
 
 @command("pause")
@@ -21,7 +23,26 @@ def unpause_dag(session: Session, dag_id: str) -> Done:
     return _set_paused(session, dag_id, is_paused=False)
 
 
+@command("reparse")
+@dag_argument
+def reparse_dag(session: Session, dag_id: str) -> Done:
+    """Parse a DAG's file again, even if it has not changed. Without a scheduler, this waits for the result."""
+    path = dag_of(session, dag_id).file_path
+    fields = {"dag_id": dag_id, "file": path}
+    if session.is_serving():
+        session.change("dag.reparse", lambda _: None, hints=lambda _: [Hint("file", dag_id=dag_id, path=path)])
+        return Done(f"The scheduler parses {path} again.", fields)
+    from asynsched.cli.folder_reading import read_folder  # half a scheduler
+
+    read_folder(session.settings, again=path)
+    wrong = [error.message for error in session.read(list_errors, path) if not error.is_warning]
+    if wrong:
+        fail(wrong[0])
+    return Done(f"{path} is parsed.", fields)
+
+
 def _set_paused(session: Session, dag_id: str, *, is_paused: bool) -> Done:
+    dag_of(session, dag_id)
     session.change(
         "dag.pause" if is_paused else "dag.unpause",
         lambda conn: set_paused(conn, dag_id, is_paused, session.now()),

@@ -5,10 +5,10 @@ from typing import Any
 import click
 
 from asynsched.cli.command import command, dag_argument
+from asynsched.cli.dag_lookup import dag_of, structure_of
 from asynsched.cli.instants import INSTANT_FORMS, read_instant
 from asynsched.cli.rendering import Listing
 from asynsched.cli.session import Session
-from asynsched.cli.structures import find_structure
 from asynsched.scheduling.planning import upcoming_runs
 from asynsched.store.dag_runs import last_scheduled_interval
 from asynsched.timetables import DagRunInfo, DataInterval
@@ -26,7 +26,7 @@ def show_next_runs(session: Session, dag_id: str, n: int, now: str | None, last_
     """Show the runs that the scheduler would create next, were the clock to stand still; also of a paused DAG."""
     zone = session.settings.default_timezone
     at = read_instant(now, zone, "--now") if now else session.now()
-    dag = session.read(find_structure, dag_id)
+    dag = structure_of(session, dag_of(session, dag_id))
     last = _read_interval(last_run, zone) if last_run else session.read(last_scheduled_interval, dag_id)
     rows = [_fields(info) for info in upcoming_runs(dag, last=last, now=at, n=n)]
     return Listing(COLUMNS, rows, nothing=f"The DAG {dag_id!r} has no next run.")

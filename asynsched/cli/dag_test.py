@@ -9,11 +9,11 @@ import click
 import msgspec
 
 from asynsched.cli.command import command, dag_argument, fail, told_output
+from asynsched.cli.dag_lookup import dag_of
 from asynsched.cli.dag_trigger import conf_option, logical_date_option, read_conf
 from asynsched.cli.instants import read_instant
 from asynsched.cli.rendering import Output, Record, show
 from asynsched.cli.session import Session
-from asynsched.store.dags import find_dag
 from sandbox.foreground import ForegroundRequest, ForegroundResult
 
 
@@ -31,7 +31,7 @@ def run_in_foreground(session: Session, output: str, dag_id: str, conf: str | No
     zone = session.settings.default_timezone
     request = ForegroundRequest(
         dags_folder=str(session.settings.dags_path),
-        path=session.read(find_dag, dag_id).file_path,
+        path=dag_of(session, dag_id).file_path,
         dag_id=dag_id,
         conf=content,
         logical_date=read_instant(logical_date, zone, "--logical-date") if logical_date else None,

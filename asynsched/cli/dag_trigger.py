@@ -8,6 +8,7 @@ import msgspec
 
 from asynsched.bell import Hint
 from asynsched.cli.command import command, dag_argument, fail, told_output
+from asynsched.cli.dag_lookup import dag_of
 from asynsched.cli.instants import INSTANT_FORMS, read_instant
 from asynsched.cli.rendering import Done, Output, note, show
 from asynsched.cli.runs import run_fields
@@ -17,7 +18,6 @@ from asynsched.keys import DagRunKey
 from asynsched.scheduling.triggering import create_manual_run
 from asynsched.states import FINISHED_RUN_STATES, FINISHED_TASK_STATES, DagRunState
 from asynsched.store.dag_runs import DagRunRow, get_run
-from asynsched.store.dags import find_dag
 from asynsched.store.task_instances import list_task_instances
 
 WAIT_SECONDS = 0.1
@@ -48,6 +48,7 @@ def trigger_dag(
     content = read_conf(conf)
     zone = session.settings.default_timezone
     date = read_instant(logical_date, zone, "--logical-date") if logical_date else None
+    dag = dag_of(session, dag_id)
     now = session.now()
     key = session.change(
         "dag.trigger",
@@ -57,6 +58,8 @@ def trigger_dag(
     if not wait:
         return Done(f"Run {key.run_id!r} of the DAG {dag_id!r} is queued.", run_fields(_read_run(session, key)))
     note(f"Waiting for the run {key.run_id!r} of the DAG {dag_id!r}.")
+    if dag.is_paused:
+        note(f"The DAG is paused; the run waits until `asynsched dags unpause {dag_id}`.")
     run = _wait(session, key)
     show(
         Done(f"Run {key.run_id!r} of the DAG {dag_id!r}: {run.state}. {run.reason}".rstrip(), run_fields(run)),
@@ -79,8 +82,6 @@ def _wait(session: Session, key: DagRunKey) -> DagRunRow:
     """Return the run once it has ended, and say on the way how far it is. Ctrl-C ends the wait, not the run."""
     if not session.is_serving():
         note("No scheduler is serving this home at the moment; the run waits for one.")
-    if session.read(find_dag, key.dag_id).is_paused:
-        note(f"The DAG is paused; the run waits until `asynsched dags unpause {key.dag_id}`.")
     said = ""
     try:
         while (run := _read_run(session, key)).state not in FINISHED_RUN_STATES:

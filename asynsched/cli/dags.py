@@ -6,12 +6,12 @@ from typing import Any
 import click
 
 from asynsched.cli.command import command, dag_argument, told_output
+from asynsched.cli.dag_lookup import dag_of, structure_of
 from asynsched.cli.dot import as_dot
 from asynsched.cli.rendering import FORMS, Listing, Record
 from asynsched.cli.session import Session
-from asynsched.cli.structures import find_structure
 from asynsched.serialization.schema import SerializedDag, SerializedTask
-from asynsched.store.dags import DagRow, find_dag, list_dags
+from asynsched.store.dags import DagRow, list_dags
 from asynsched.store.import_errors import list_errors
 
 DOT = "dot"
@@ -43,8 +43,8 @@ def show_dags(session: Session) -> Listing:
 )  # fmt: skip
 def show_dag(session: Session, output: str, dag_id: str) -> Record | None:
     """Show a DAG, its tasks and its edges, in the newest version."""
-    row = session.read(find_dag, dag_id)
-    dag = session.read(find_structure, dag_id)
+    row = dag_of(session, dag_id)
+    dag = structure_of(session, row)
     if output == DOT:
         sys.stdout.write(as_dot(dag))
         return None

@@ -1,6 +1,7 @@
 """A scheduler in the foreground: what it says at start, and the signals that stop it."""
 
 import asyncio
+import gc
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -12,6 +13,8 @@ import anyio
 import structlog
 
 from asynsched._version import __version__
+from asynsched.cli import USUAL_COLLECTION
+from asynsched.cli.causes import only_cause
 from asynsched.cli.logging import configure_logging
 from asynsched.cli.rendering import note
 from asynsched.clock import SystemClock
@@ -46,12 +49,13 @@ def serve_until_stopped(settings: Settings, rules: StopRules) -> None:
         AsynschedError: It cannot start: a setting, the home or the database is at fault.
         ForcedStop: A second signal ended it at once.
     """
+    gc.set_threshold(*USUAL_COLLECTION)
     configure_logging(settings.log)
     _introduce(settings)
     try:
         asyncio.run(_serve(settings, rules))
     except BaseExceptionGroup as group:
-        raise _only_cause(group) from group
+        raise only_cause(group) from group
 
 
 async def _serve(settings: Settings, rules: StopRules) -> None:
@@ -140,10 +144,3 @@ def _introduce(settings: Settings) -> None:
         note(f"  confinement  {line}")
     note(f"  tasks        {settings.executor} executor, {settings.parallelism} at once")
     note(f"  parses       {settings.parse.processes} at once")
-
-
-def _only_cause(error: BaseException) -> BaseException:
-    """Return what a task group wraps, where it is one error."""
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error

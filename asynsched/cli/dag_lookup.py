@@ -1,0 +1,32 @@
+"""A DAG by the name that a user typed; the DAG folder is read first where nobody else does."""
+
+from asynsched.cli.rendering import note
+from asynsched.cli.session import Session
+from asynsched.serialization.decode import decode_dag
+from asynsched.serialization.schema import SerializedDag
+from asynsched.store.dag_versions import get_version
+from asynsched.store.dags import DagRow, find_dag, get_dag
+
+
+def dag_of(session: Session, dag_id: str) -> DagRow:
+    """Return an active DAG.
+
+    Where it is unknown and no scheduler serves the home, the DAG folder is read first: commands work on a folder that
+    no scheduler has seen.
+
+    Raises:
+        NotFound: There is none; carries the nearest names.
+    """
+    found = session.read(get_dag, dag_id)
+    is_known = found is not None and found.is_active
+    if not is_known and session.settings.dags_path.is_dir() and not session.is_serving():
+        from asynsched.cli.folder_reading import read_folder  # half a scheduler
+
+        note(f"Reading the DAG folder {session.settings.dags_path}.")
+        read_folder(session.settings)
+    return session.read(find_dag, dag_id)
+
+
+def structure_of(session: Session, dag: DagRow) -> SerializedDag:
+    """Return the newest version of a DAG."""
+    return decode_dag(session.read(get_version, dag.version_id or 0).serialized)

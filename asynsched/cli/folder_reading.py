@@ -1,0 +1,62 @@
+"""Reads the DAG folder where no scheduler does: through the same confined parses, into the same database."""
+
+import asyncio
+
+import anyio
+import msgspec
+
+from asynsched.channels import Channels
+from asynsched.cli.causes import only_cause
+from asynsched.cli.logging import configure_logging
+from asynsched.clock import SystemClock
+from asynsched.home import hold_home, remember_dags_folder
+from asynsched.parsing.dispatcher import ParseDispatcher
+from asynsched.parsing.parse_process import SandboxParser
+from asynsched.parsing.watcher import Watcher
+from asynsched.settings import Settings
+from asynsched.store.async_database import open_database
+
+
+def read_folder(settings: Settings, *, again: str | None = None) -> None:
+    """Parse what has changed in the DAG folder since it was last read, and store what was found.
+
+    Args:
+        settings: Those of the home and the folder.
+        again: A file to parse even if it has not changed, relative to the folder.
+
+    Raises:
+        HomeInUse: A scheduler is serving the home.
+        SettingsError: There is no such folder.
+    """
+    # What is wrong with a file is in the database afterwards.
+    configure_logging(msgspec.structs.replace(settings.log, level="error"))
+    with hold_home(settings.home_path):
+        remember_dags_folder(settings.home_path, settings.dags_path)
+        try:
+            asyncio.run(_read(settings, again))
+        except BaseExceptionGroup as group:
+            raise only_cause(group) from group
+
+
+async def _read(settings: Settings, again: str | None) -> None:
+    clock = SystemClock()
+    channels = Channels()
+    database = await open_database(settings.database_url, synchronous=settings.sqlite_synchronous)
+    try:
+        dispatcher = ParseDispatcher(settings, channels, database, clock, SandboxParser(settings))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_forget_changes, channels)
+            await tasks.start(dispatcher.run)
+            if again is not None:
+                dispatcher.reparse(again)
+            await tasks.start(Watcher(settings, channels, clock).run)
+            await dispatcher.wait_idle()
+            tasks.cancel_scope.cancel()
+    finally:
+        await database.close()
+
+
+async def _forget_changes(channels: Channels) -> None:
+    """Take what the dispatcher tells a scheduler's other parts: none of them is here."""
+    while True:
+        await channels.dag_changes.get()
