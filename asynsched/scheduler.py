@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import msgspec
 import structlog
 from anyio.abc import TaskStatus
@@ -22,6 +23,7 @@ from asynsched.executors.base import Executor, ExecutorContext
 from asynsched.executors.registry import executor_factory
 from asynsched.home import hold_home, prepare_home, remember_dags_folder
 from asynsched.keys import DagRunKey
+from asynsched.parsing.watcher import check_folder
 from asynsched.results import FinishedRun, read_finished_run
 from asynsched.scheduling.run_waiters import RunWaiters
 from asynsched.scheduling.triggering import create_manual_run
@@ -122,6 +124,7 @@ class Scheduler:
 
     async def _open(self, stack: AsyncExitStack) -> Services:
         home = self.settings.home_path
+        await anyio.to_thread.run_sync(check_folder, self.settings.dags_path, home)
         prepare_home(home)
         stack.enter_context(hold_home(home))
         remember_dags_folder(home, self.settings.dags_path)

@@ -1,0 +1,146 @@
+"""A program serves a scheduler in its own event loop."""
+
+import logging
+import signal
+import textwrap
+from contextlib import asynccontextmanager
+
+import anyio
+import psutil
+import pytest
+
+from asynsched import Scheduler
+from asynsched.errors import AlreadyExists, DagError, HomeInUse, NotFound, SettingsError
+from asynsched.settings import Settings
+
+DAGS = """
+    from asynsched import DAG, Param, dag, task
+    import os, time
+    from pathlib import Path
+
+    @dag(params={"n": Param(2, type="integer", minimum=0)})
+    def numbers():
+        @task
+        def count(params):
+            return list(range(params["n"]))
+
+        @task
+        def total(values):
+            return sum(values)
+
+        total(count())
+
+    numbers()
+
+    with DAG("fails") as fails:
+        @task
+        def broken():
+            raise ValueError("no way")
+
+        broken()
+
+    with DAG("waits") as waits:
+        @task
+        def hang():
+            Path(os.environ["HANGS"]).write_text(str(os.getpid()))
+            while True:
+                time.sleep(0.01)
+
+        hang()
+"""
+
+
+@pytest.fixture
+def scheduler(tmp_path, monkeypatch) -> Scheduler:
+    (tmp_path / "dags").mkdir()
+    (tmp_path / "dags" / "all.py").write_text(textwrap.dedent(DAGS))
+    monkeypatch.setenv("HANGS", str(tmp_path / "hangs"))
+    return Scheduler(dags=tmp_path / "dags", settings=Settings(home=str(tmp_path / "home"), shutdown_grace=0.2))
+
+
+@asynccontextmanager
+async def running(scheduler: Scheduler):
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(scheduler.serve)
+        with anyio.fail_after(30):
+            await scheduler.wait_idle()
+        yield
+        scheduler.request_stop()
+
+
+async def test_a_program_runs_a_dag_and_gets_its_results(scheduler):
+    async with running(scheduler):
+        run = await scheduler.run("numbers", conf={"n": 4})
+    assert (run.state, run.dag_id) == ("success", "numbers")
+    assert [(task.task_id, task.state, task.result) for task in run.tasks] == [
+        ("count", "success", [0, 1, 2, 3]),
+        ("total", "success", 6),
+    ]
+
+
+async def test_a_failed_run_is_returned_with_its_reasons(scheduler):
+    async with running(scheduler):
+        run = await scheduler.run("fails")
+    assert run.state == "failed"
+    assert "ValueError: no way" in run.tasks[0].reason
+
+
+async def test_what_cannot_be_triggered_says_why(scheduler):
+    async with running(scheduler):
+        with pytest.raises(NotFound, match="Did you mean numbers"):
+            await scheduler.trigger("number")
+        with pytest.raises(DagError, match="param 'n'"):
+            await scheduler.trigger("numbers", conf={"n": -1})
+        await scheduler.trigger("numbers", run_id="one")
+        with pytest.raises(AlreadyExists, match="'one'"):
+            await scheduler.trigger("numbers", run_id="one")
+
+
+async def test_cancelling_whoever_waits_cancels_the_run_and_kills_its_task(scheduler, tmp_path):
+    async with running(scheduler):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(scheduler.run, "waits")
+            with anyio.fail_after(30):
+                while not (tmp_path / "hangs").exists() or not (tmp_path / "hangs").read_text():
+                    await anyio.sleep(0.01)
+            tasks.cancel_scope.cancel()
+        pid = int((tmp_path / "hangs").read_text())
+        with anyio.fail_after(30):
+            await scheduler.wait_runs(1)
+            while psutil.pid_exists(pid):
+                await anyio.sleep(0.01)
+
+
+async def test_cancelling_serve_leaves_no_process_behind(scheduler, tmp_path):
+    before = {process.pid for process in psutil.process_iter()}
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(scheduler.serve)
+        await scheduler.wait_idle()
+        await scheduler.trigger("waits")
+        with anyio.fail_after(30):
+            while not (tmp_path / "hangs").exists():
+                await anyio.sleep(0.01)
+        tasks.cancel_scope.cancel()
+    left = [
+        p for p in psutil.process_iter(["cmdline"]) if p.pid not in before and str(tmp_path) in str(p.info["cmdline"])
+    ]
+    assert left == []
+    assert not psutil.pid_exists(int((tmp_path / "hangs").read_text() or 0) or 2**22)
+
+
+async def test_a_second_scheduler_on_the_same_home_is_refused(scheduler):
+    async with running(scheduler):
+        with pytest.raises(HomeInUse, match="another home"):
+            await Scheduler(settings=scheduler.settings).serve()
+
+
+async def test_a_folder_that_does_not_exist_is_refused(tmp_path):
+    with pytest.raises(SettingsError, match="nowhere"):
+        await Scheduler(dags=tmp_path / "nowhere", settings=Settings(home=str(tmp_path / "home"))).serve()
+
+
+async def test_the_hosts_signal_handlers_and_logging_stay_as_they_are(scheduler):
+    before = (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM), logging.getLogger().handlers[:])
+    async with running(scheduler):
+        assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before[:2]
+    assert logging.getLogger().handlers == before[2]
