@@ -5,8 +5,9 @@ keeps everything in memory. While a DAG file is parsed there is none.
 
 Operations, their arguments and their answers (they are those of `sandbox.protocol.Request`):
 
-- `xcom_pull` (task_ids: list, key, map_indexes, run_id, dag_id, include_prior_dates): a dict of the values that were
-  found, by task_id.
+- `xcom_pull` (task_ids: list, key, map_indexes, run_id, dag_id, include_prior_dates): a list of
+  [task_id, map_index, value], by task and index. None for run_id and dag_id means the task's own. None found:
+  SupervisorNotFound.
 - `xcom_push` (key, value): nothing. The task is the one that asks.
 - `variable_get` (key): the text. Not found: SupervisorNotFound.
 - `variable_set` (key, value, description), `variable_delete` (key): nothing.

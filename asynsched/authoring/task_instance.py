@@ -167,16 +167,19 @@ class TaskInstance:
         single = task_ids is None or isinstance(task_ids, str)
         names = [task_ids or self.task_id] if single else list(task_ids)  # type: ignore[arg-type]
         indexes = map_indexes if map_indexes is None or isinstance(map_indexes, int) else list(map_indexes)
-        found = ask(
-            "xcom_pull",
-            task_ids=names,
-            key=key,
-            map_indexes=indexes,
-            run_id=run_id or self.run_id,
-            dag_id=dag_id or self.dag_id,
-            include_prior_dates=include_prior_dates,
-        )
-        values = [found.get(name, default) for name in names]
+        try:
+            found = ask(
+                "xcom_pull",
+                task_ids=names,
+                key=key,
+                map_indexes=indexes,
+                run_id=run_id,
+                dag_id=dag_id,
+                include_prior_dates=include_prior_dates,
+            )
+        except SupervisorNotFound:
+            found = []
+        values = [_value_of_task(name, found, default, one=isinstance(indexes, int)) for name in names]
         return values[0] if single else values
 
     def get_task_states(self, task_ids: Iterable[str]) -> dict[str, str | None]:
@@ -207,6 +210,16 @@ class TaskInstance:
 
     def __repr__(self) -> str:
         return f"<TaskInstance {self.dag_id} {self.run_id} {self.task_id} try {self.try_number}>"
+
+
+def _value_of_task(task_id: str, found: Iterable[tuple[str, int, Any]], default: Any, *, one: bool) -> Any:
+    """Return what one task pushed: a value, for a mapped task the list of its instances' values, or the default."""
+    by_index = {map_index: value for name, map_index, value in found if name == task_id}
+    if not by_index:
+        return default
+    if one or -1 in by_index:
+        return next(iter(by_index.values()))
+    return list(by_index.values())
 
 
 def check_json(value: Any, what: str) -> None:

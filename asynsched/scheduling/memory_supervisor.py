@@ -1,12 +1,14 @@
 """Answers what tasks ask for from memory, for a run without a scheduler."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
 from asynsched.authoring.supervisor import SupervisorError, SupervisorNotFound
 from asynsched.authoring.xcom_arg import XCOM_RETURN_KEY
+
+UNMAPPED = -1
+"""The map_index of a task that is not mapped."""
 
 
 class MemorySupervisor:
@@ -31,15 +33,15 @@ class MemorySupervisor:
 
     def keep_result(self, task_id: str, value: Any) -> Any:
         """Store what a task returned, and return it as others will see it."""
-        kept = msgspec.json.decode(msgspec.json.encode(value))
+        kept = _through_json(value)
         self._xcoms[task_id, XCOM_RETURN_KEY] = kept
         return kept
 
-    def _answer_xcom_pull(self, *, task_ids: list[str], key: str, **_: Any) -> dict[str, Any]:
-        return {name: self._xcoms[name, key] for name in task_ids if (name, key) in self._xcoms}
+    def _answer_xcom_pull(self, *, task_ids: list[str], key: str, **_: Any) -> list[tuple[str, int, Any]]:
+        return [(name, UNMAPPED, self._xcoms[name, key]) for name in task_ids if (name, key) in self._xcoms]
 
     def _answer_xcom_push(self, *, key: str, value: Any) -> None:
-        self._xcoms[self.running_task, key] = msgspec.json.decode(msgspec.json.encode(value))
+        self._xcoms[self.running_task, key] = _through_json(value)
 
     def _answer_variable_get(self, *, key: str) -> str:
         if key not in self._variables:
@@ -59,3 +61,7 @@ class MemorySupervisor:
 
     def _answer_previous_run(self, *, state: str | None) -> None:
         raise SupervisorNotFound(f"there is no earlier run in state {state or 'any'}")
+
+
+def _through_json(value: Any) -> Any:
+    return json.loads(json.dumps(value, allow_nan=False))

@@ -179,6 +179,7 @@ class BaseOperator(TaskRelations, Templater, metaclass=BaseOperatorMeta):
         self.start_date = self._instant(who, "start_date", start_date)
         self.end_date = self._instant(who, "end_date", end_date)
         self.params = ParamsDict(params, owner=who)
+        self.params.check_defaults()
         self.inlets, self.outlets = arguments.as_list(inlets), arguments.as_list(outlets)
         self.template_fields = check_template_fields(who, self.template_fields)
         self.task_display_name = task_display_name or self.task_id

@@ -1,0 +1,94 @@
+"""DAG files of Airflow run when their import lines are changed."""
+
+from datetime import UTC, datetime, timedelta
+
+from asynsched.serialization.encode import serialize_dag
+from tests.unit.authoring import dag_files
+from tests.unit.authoring.loading import load_one
+
+DATE = datetime(2024, 5, 1, tzinfo=UTC)
+
+
+def states(run):
+    return {task.task_id: str(task.state) for task in run.tasks}
+
+
+def results(run):
+    return {task.task_id: task.result for task in run.tasks if task.result is not None}
+
+
+def test_tutorial_runs_with_its_defaults():
+    dag = load_one(dag_files.TUTORIAL)
+    assert [task.retries for task in dag.tasks] == [1, 3, 1]
+    run = dag.test(logical_date=DATE)
+    assert run.state == "success"
+    assert run.task("templated").result == "2024-05-08"
+    serialized = serialize_dag(dag)
+    assert serialized.tags == ("example",)
+    assert serialized.start_date == datetime(2021, 1, 1, tzinfo=UTC)
+    assert serialized.tasks[0].downstream_task_ids == ("sleep", "templated")
+    assert serialized.tasks[0].doc_md.startswith("#### Task Documentation")
+    assert (serialized.catchup, serialized.doc_md) == (False, "This is a documentation placed anywhere")
+
+
+def test_taskflow_passes_results():
+    dag = load_one(dag_files.TASKFLOW)
+    run = dag.test()
+    assert dag.doc_md == "Load three orders."
+    assert [task.task_id for task in run.tasks] == ["extract", "transform", "load"]
+    assert run.task("load").result == 1236.7
+
+
+def test_branch_follows_tasks_and_groups():
+    run = load_one(dag_files.BRANCHING).test()
+    assert [name for name, state in states(run).items() if state == "skipped"] == ["branch_a", "after_branch_a"]
+    assert run.state == "success"
+    assert run.task("branching").result == ["branch_b", "group"]
+
+
+def test_short_circuit_skips_with_and_without_trigger_rules():
+    run = load_one(dag_files.SHORT_CIRCUIT).test()
+    skipped = {name for name, state in states(run).items() if state == "skipped"}
+    assert skipped == {"skipped", "later", "near"}
+
+
+def test_decorators_make_all_kinds_of_tasks():
+    dag = load_one(dag_files.DECORATED)
+    run = dag.test(logical_date=DATE, run_conf={"n": 3})
+    found = results(run)
+    assert states(run)["greet"] == "skipped"
+    assert found["there"] == "found"
+    assert (run.task("many").state, run.task("many").reason) == ("skipped", "too few")
+    assert found["context_of"] == ["conn", "dag_run", "ds", "logical_date", "run_id", "ti", "var"]
+    assert found["pipeline.triple"] == found["pipeline__1.triple"] == [18, 24]
+    assert [states(run)[name] for name in ("make", "work", "clean")] == ["success", "skipped", "success"]
+    small = dag.test(run_conf={"n": 1})
+    assert small.task("greet").result == "x you HI"
+
+
+def test_operators_of_ones_own_get_defaults_templates_and_results():
+    dag = load_one(dag_files.CLASSIC)
+    assert [(task.retries, task.owner) for task in dag.tasks] == [(2, "ops")] * 2 + [(7, "ops")] + [(2, "ops")] * 3
+    run = dag.test(logical_date=DATE)
+    found = results(run)
+    assert found["named"] == "Hello Hello default!!"
+    assert found["fixed"] == "Hello classic!"
+    assert found["shown"] == ["shown", ["manual"], "2024-05-01", {"n": "1"}]
+    assert run.state == "success"
+    # Rendering has changed a copy: the next run renders anew.
+    assert dag.get_task("fixed").name == "{{ dag.dag_id }}"
+
+
+def test_work_inside_a_teardown_block_lies_between_setup_and_teardown():
+    dag = load_one(dag_files.SETUPS)
+    assert dag.get_task("one").upstream_task_ids == {"make"}
+    assert dag.get_task("clean").upstream_task_ids == {"make", "two"}
+    run = dag.test()
+    assert states(run) == {"make": "success", "one": "success", "two": "failed", "clean": "success"}
+    assert run.state == "failed"
+
+
+def test_retry_delays_are_kept_as_lengths():
+    text = dag_files.CLASSIC.replace('"retries": 2', '"retries": 2, "retry_delay": 90, "execution_timeout": 5')
+    task = load_one(text).get_task("hello")
+    assert (task.retry_delay, task.execution_timeout) == (timedelta(seconds=90), timedelta(seconds=5))

@@ -1,0 +1,127 @@
+"""What an author is told of a mistake: one message, with the DAG, the task and the argument at fault."""
+
+import pytest
+
+from asynsched.errors import AsynschedError, DagCycleError, DagError, SerializationError
+from asynsched.serialization.encode import serialize_dag
+from tests.unit.authoring.loading import load
+
+HEAD = """
+from datetime import datetime, timedelta
+from asynsched import *
+from asynsched import DAG
+class Odd(BaseOperator):
+    template_fields = ("missing",)
+def f(x): pass
+def g(ds="today"): pass
+"""
+
+MISTAKES = [
+    # (text, error, words)
+    ("DAG('a b')", DagError, ["dag_id", "'a b'", "' '"]),
+    ("DAG('x' * 10_000)", DagError, ["dag_id", "10000 characters", "250"]),
+    ("DAG('')", DagError, ["dag_id is empty"]),
+    ("DAG(7)", DagError, ["dag_id", "int"]),
+    ("DAG('d', schedule_interval='@daily')", TypeError, ["'d'", "schedule_interval", "schedule since Airflow 3"]),
+    ("DAG('d', nonsense=1)", TypeError, ["'d'", "nonsense"]),
+    ("DAG('d', schedule='61 * * * *')", DagError, ["'d'", "61 * * * *"]),
+    ("DAG('d', schedule='@fortnightly')", DagError, ["'d'", "@fortnightly"]),
+    ("DAG('d', schedule=CronTriggerTimetable('@daily', timezone='Mars/Base'))", DagError, ["Mars/Base"]),
+    ("DAG('d', start_date='soon')", DagError, ["'d'", "start_date", "soon"]),
+    ("DAG('d', schedule='@daily', catchup=True)", DagError, ["'d'", "start_date"]),
+    ("DAG('d', schedule='@continuous', max_active_runs=2)", DagError, ["'d'", "max_active_runs=1"]),
+    ("DAG('d', dagrun_timeout=timedelta(0))", DagError, ["'d'", "dagrun_timeout"]),
+    ("DAG('d', tags='etl')", DagError, ["'d'", "tags", "list"]),
+    ("DAG('d', tags=['x' * 101])", DagError, ["'d'", "tag", "101", "100"]),
+    ("DAG('d', doc_md='missing.md')", DagError, ["'d'", "doc_md", "missing.md"]),
+    ("DAG('d', on_failure_callback='mail')", DagError, ["'d'", "on_failure_callback", "'mail'"]),
+    ("DAG('d', params={'n': Param('a', type='integer')})", DagError, ["'d'", "'n'", "'a' is not of type 'integer'"]),
+    ("DAG('d', schedule='@daily', params={'n': Param(type='integer')})", DagError, ["'d'", "'n'", "no default"]),
+    ("DAG('d', params={'n': Param(1, type='number', minimum='x')})", DagError, ["'d'", "'n'", "schema is invalid"]),
+    ("dag = DAG('d', params={'n': {1}})", SerializationError, ["'d'", "'n'", "set"]),
+    ("dag = DAG('d', params={'n': float('nan')})", SerializationError, ["'d'", "'n'", "nan"]),
+    ("dag = DAG('d', params={'n': 2**80})", None, []),
+    ("DAG('d'); dag = DAG('d'); other = DAG('d')", DagError, ["'d'", "two DAGs", "line 9"]),
+    ("EmptyOperator(task_id='a') >> EmptyOperator(task_id='b')", DagError, ["'a'", "'b'", "no DAG"]),
+    ("with DAG('d') as d: a = EmptyOperator(task_id='a')\n"
+     "with DAG('e'): a >> EmptyOperator(task_id='b')", DagError, ["'d'", "'e'", "one DAG"]),
+]  # fmt: skip
+INSIDE = [
+    ("EmptyOperator(task_id='a b')", DagError, ["task_id", "'a b'"]),
+    ("[EmptyOperator(task_id='a') for _ in '12']", DagError, ["'d'", "'a'", "taken"]),
+    ("EmptyOperator(task_id='a', retires=1)", TypeError, ["EmptyOperator", "a", "retires"]),
+    ("BashOperator(task_id='a')", TypeError, ["BashOperator", "task_id: a", "'bash_command'"]),
+    ("BashOperator('a')", TypeError, ["keyword arguments"]),
+    ("EmptyOperator(task_id='a', trigger_rule='all_succeed')", DagError, ["'d'", "'a'", "all_succeed", "all_success, "]),
+    ("EmptyOperator(task_id='a', weight_rule='up')", DagError, ["'a'", "weight_rule", "downstream"]),
+    ("EmptyOperator(task_id='a', retries='many')", DagError, ["'a'", "retries", "'many'"]),
+    ("EmptyOperator(task_id='a', retries=-1)", DagError, ["'a'", "retries", "at least 0"]),
+    ("EmptyOperator(task_id='a', retry_delay='5m')", DagError, ["'a'", "retry_delay", "'5m'"]),
+    ("EmptyOperator(task_id='a', execution_timeout=0)", DagError, ["'a'", "execution_timeout"]),
+    ("EmptyOperator(task_id='a', pool_slots=0)", DagError, ["'a'", "pool_slots"]),
+    ("EmptyOperator(task_id='a', pool='')", None, []),
+    ("EmptyOperator(task_id='a', pool=7)", DagError, ["'a'", "pool"]),
+    ("EmptyOperator(task_id='a', start_date=7)", DagError, ["'a'", "start_date"]),
+    ("EmptyOperator(task_id='a', params={'n': Param('a', type='integer')})", DagError, ["'a'", "'n'", "'integer'"]),
+    ("EmptyOperator(task_id='a') >> 7", DagError, ["int", "7"]),
+    ("EmptyOperator(task_id='a') >> Label('1') >> Label('2')", DagError, ["two labels"]),
+    ("chain([EmptyOperator(task_id='a')], [EmptyOperator(task_id=n) for n in 'bc'])", DagError, ["chain()", "1 and 2"]),
+    ("TaskGroup('g.h')", DagError, ["group_id", "'g.h'"]),
+    ("TaskGroup('g'); TaskGroup('g')", DagError, ["'d'", "'g'", "twice"]),
+    ("TaskGroup('g'); EmptyOperator(task_id='g')", DagError, ["'g'", "task group"]),
+    ("task(f)()", DagError, ["'f'", "'x'"]),
+    ("task(g)()", DagError, ["'ds'", "None"]),
+    ("task(f)(1, 2)", DagError, ["cannot be called"]),
+    ("task(task_id='a')(task(f))", DagError, ["twice"]),
+    ("[x for x in task(task_id='t')(lambda: 1)()]", TypeError, ["'t'", "iterate"]),
+    ("task.run_if(bool)(f)", DagError, ["above @task"]),
+    ("FileSensor(task_id='a', filepath='x', mode='push')", DagError, ["'a'", "mode", "poke, reschedule"]),
+    ("FileSensor(task_id='a', filepath='x', soft_fail=True, never_fail=True)", DagError, ["'a'", "soft_fail"]),
+    ("EmptyOperator(task_id='a').__enter__()", DagError, ["'a'", "neither setup nor teardown"]),
+    ("EmptyOperator(task_id='a').as_setup().as_teardown()", DagError, ["'a'", "setup"]),
+    ("EmptyOperator(task_id='s').as_setup() >> EmptyOperator(task_id='a', trigger_rule='all_done')", DagError,
+     ["'a'", "'s'", "all_success"]),
+    ("Odd(task_id='a')", SerializationError, ["'d'", "'a'", "'missing'"]),
+    ("a, b, c = (EmptyOperator(task_id=n) for n in 'abc'); a >> b >> c >> a; EmptyOperator(task_id='e') << c",
+     DagCycleError, ["'d'", "a >> b >> c >> a"]),
+    ("a = EmptyOperator(task_id='a'); a >> a", DagCycleError, ["a >> a"]),
+    ("EmptyOperator(task_id='a').doc_md = 7", SerializationError, ["a", "doc_md", "int"]),
+]  # fmt: skip
+
+
+def outcome(text):
+    try:
+        for dag in load(HEAD + text):
+            serialize_dag(dag)
+    except (AsynschedError, TypeError) as exc:
+        return exc
+    return None
+
+
+@pytest.mark.parametrize(("text", "error", "words"), MISTAKES + [(f"with DAG('d'): {t}", e, w) for t, e, w in INSIDE])
+def test_mistake_gets_one_clear_message(text, error, words):
+    exc = outcome(text)
+    if error is None:
+        assert exc is None
+        return
+    assert isinstance(exc, error)
+    assert "\n" not in str(exc)
+    for word in words:
+        assert word in str(exc)
+
+
+def test_secret_values_of_unknown_arguments_are_not_shown():
+    exc = outcome("with DAG('d'): BashOperator(task_id='a', bash_command='', pasword='hunter2')")
+    assert "pasword" in str(exc)
+    assert "hunter2" not in str(exc)
+
+
+def test_arguments_without_effect_are_warned_of():
+    with pytest.warns(UserWarning, match=r"task 'a': email, run_as_user has no effect"):
+        load(HEAD + "with DAG('d'): EmptyOperator(task_id='a', email='x@y', run_as_user='nobody')")
+
+
+def test_a_wrong_timetable_names_its_class():
+    text = HEAD + "from asynsched import Timetable\nclass Mine(NullTimetable): kind = 'mine'\nDAG('d', schedule=Mine())\n"
+    exc = outcome(text + "dag = DAG('d', schedule=Mine())")
+    assert "Mine" in str(exc)

@@ -1,0 +1,36 @@
+"""The names that DAG files import: there, and light."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import asynsched
+
+RUNTIME = {"Scheduler", "Settings", "DagRunState", "TaskInstanceState"}
+TIMETABLES = {name for name in asynsched.__all__ if name.endswith("Timetable")}
+AUTHORING = sorted(set(asynsched.__all__) - RUNTIME - TIMETABLES)
+HEAVY = {
+    "typing", "inspect", "logging", "asyncio", "enum", "re", "dataclasses", "json", "subprocess", "zoneinfo", "msgspec",
+    "jinja2", "jsonschema", "croniter", "dateutil", "sqlalchemy", "pydantic", "structlog", "anyio",
+}  # fmt: skip
+
+
+def test_authoring_names_import_nothing_heavy():
+    code = f"import sys; before = set(sys.modules); from asynsched import {', '.join(AUTHORING)}; " + (
+        "print(*(set(sys.modules) - before))"
+    )
+    loaded = subprocess.run([sys.executable, "-S", "-P", "-c", code], capture_output=True, text=True, check=True, env={
+        "PYTHONPATH": str(Path(asynsched.__file__).parent.parent)
+    })  # fmt: skip
+    assert HEAVY.isdisjoint(loaded.stdout.split())
+
+
+def test_every_public_name_is_there_and_known_to_type_checkers():
+    source = Path(asynsched.__file__).read_text()
+    block = next(node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.If))
+    imported = {alias.name for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert imported - {"Any"} | {"__version__"} == set(asynsched.__all__)
+    for name in asynsched.__all__:
+        assert getattr(asynsched, name) is not None
+    assert "DAG" in dir(asynsched)
