@@ -147,8 +147,8 @@ class Evaluation:
             self.queues.add(task, self.limits.of(task))
         elif outcome.state in TIMED_STATES:
             self._arm(task.next_try_at or now, task)
-        self._apply_decision(task, event, now)
-        self._examine_downstream(task, now)
+        # All at once: a run that is looked at with half of it done may seem deadlocked.
+        self._examine_downstream([task, *self._apply_decision(task, event, now)], now)
 
     def cancel_run(self, key: DagRunKey, reason: str, now: datetime) -> None:
         """End a run: what runs is killed, what waits is skipped."""
@@ -237,8 +237,10 @@ class Evaluation:
             self._make_ready(task, now)
         return False
 
-    def _examine_downstream(self, task: ActiveTask, now: datetime) -> None:
-        self._examine(task.run, [task.run.tasks[task_id] for task_id in task.task.downstream_task_ids], now)
+    def _examine_downstream(self, tasks: list[ActiveTask], now: datetime) -> None:
+        run = tasks[0].run
+        task_ids = {task_id for task in tasks for task_id in task.task.downstream_task_ids}
+        self._examine(run, [run.tasks[task_id] for task_id in task_ids], now)
 
     def _make_ready(self, task: ActiveTask, now: datetime) -> None:
         if task.state is State.UP_FOR_RETRY:
@@ -246,7 +248,8 @@ class Evaluation:
         self._set_state(task, State.SCHEDULED, "", now)
         self.queues.add(task, self.limits.of(task))
 
-    def _apply_decision(self, task: ActiveTask, event: Ended, now: datetime) -> None:
+    def _apply_decision(self, task: ActiveTask, event: Ended, now: datetime) -> list[ActiveTask]:
+        """Skip what a branch or a short circuit leaves out, and return that."""
         run, decision = task.run, event.decision
         if isinstance(decision, BranchDecision):
             skipped = skipped_by_branch(task.task_id, decision.follow, run.structure.downstream)
@@ -260,14 +263,13 @@ class Evaluation:
             )
             reason = f"the short circuit {task.task_id} was false"
         else:
-            return
+            return []
         self.pending.skips(task, sorted(skipped), now)
-        for task_id in sorted(skipped):
-            target = run.tasks[task_id]
+        targets = [run.tasks[task_id] for task_id in sorted(skipped)]
+        for target in targets:
             if target.state is None:
                 self._set_state(target, State.SKIPPED, reason, now)
-        for task_id in skipped:
-            self._examine_downstream(run.tasks[task_id], now)
+        return targets
 
     def _end_run_if_over(self, run: ActiveRun, now: datetime) -> None:
         if run.state is not DagRunState.RUNNING or not run.may_have_ended:

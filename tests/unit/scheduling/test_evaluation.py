@@ -139,6 +139,13 @@ def test_a_branch_skips_what_it_does_not_follow_but_not_the_join():
     assert run.tasks["right"].reason == "the branch pick chose left"
 
 
+def test_a_run_is_not_taken_for_deadlocked_while_a_branch_is_being_settled():
+    run = run_of([task("pick", "left", "right"), task("left", "join"), task("right", "join"), task("join")])
+    drive(evaluation(), run, choose={"pick": BranchDecision(("right",))})
+    assert states(run) == {"pick": "success", "left": "skipped", "right": "success", "join": "skipped"}
+    assert (run.state, run.reason) == ("success", "all tasks have ended")
+
+
 @pytest.mark.parametrize(("ignore", "last"), [(True, "skipped"), (False, "success")])
 def test_a_false_short_circuit_skips_everything_or_only_what_is_next(ignore, last):
     run = run_of([task("check", "next"), task("next", "last"), task("last", trigger_rule="all_done")])
