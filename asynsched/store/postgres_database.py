@@ -1,6 +1,7 @@
 """PostgreSQL for the scheduler: asyncpg on the event loop, a pool of connections, timeouts on everything."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Concatenate, ParamSpec, TypeVar
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
@@ -79,22 +80,26 @@ async def _roll_back(connection: AsyncConnection) -> None:
         await connection.invalidate()
 
 
-def _engine(url: DatabaseUrl, pool_size: int) -> AsyncEngine:
+async def connect(url: DatabaseUrl) -> "asyncpg.Connection[asyncpg.Record]":
+    """Return a connection of the driver's own.
+
+    Raises:
+        SettingsError: The URL has a parameter that the driver refuses.
+        StoreUnavailable: There was no answer in time.
+    """
     dsn, timeout = _without_connect_timeout(url.dsn)
+    try:
+        return await asyncpg.connect(dsn, timeout=timeout, server_settings=_server_settings(dsn))
+    except (asyncpg.ClientConfigurationError, asyncpg.InterfaceError, ValueError) as exc:
+        raise SettingsError(f"database: {url.shown} cannot be used: {exc}") from exc
+    except TimeoutError as exc:
+        raise StoreUnavailable(f"The database {url.shown} cannot be reached: no answer within {timeout:g} s") from exc
 
-    async def connect() -> "asyncpg.Connection[asyncpg.Record]":
-        try:
-            return await asyncpg.connect(dsn, timeout=timeout, server_settings=_server_settings(dsn))
-        except (asyncpg.ClientConfigurationError, asyncpg.InterfaceError, ValueError) as exc:
-            raise SettingsError(f"database: {url.shown} cannot be used: {exc}") from exc
-        except TimeoutError as exc:
-            raise StoreUnavailable(
-                f"The database {url.shown} cannot be reached: no answer within {timeout:g} s"
-            ) from exc
 
+def _engine(url: DatabaseUrl, pool_size: int) -> AsyncEngine:
     return create_async_engine(
         "postgresql+asyncpg://",
-        connect_args={"async_creator_fn": connect, "prepared_statement_cache_size": N_STATEMENTS},
+        connect_args={"async_creator_fn": partial(connect, url), "prepared_statement_cache_size": N_STATEMENTS},
         pool_size=pool_size,
         max_overflow=pool_size,
         pool_timeout=POOL_TIMEOUT_SECONDS,

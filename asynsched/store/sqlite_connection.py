@@ -83,20 +83,18 @@ class SqliteConnection:
 
 
 def _apart(connection: Connection, query: Work[Any], shown: str) -> Outcome:
-    """Run a query in a savepoint. Raises what makes the transaction as a whole useless."""
+    """Run a query in a savepoint. Raises StoreUnavailable: then SQLite may have undone the whole transaction itself."""
+    savepoint = connection.begin_nested()
     try:
-        with store_errors(shown), connection.begin_nested():
-            return Outcome(query(connection))
-    except Exception as exc:
-        if not _in_transaction(connection):
-            raise
+        with store_errors(shown):
+            value = query(connection)
+    except StoreUnavailable:
+        raise
+    except Exception as exc:  # noqa: BLE001 - handed to the caller who waits for this outcome
+        savepoint.rollback()
         return Outcome(error=exc)
-
-
-def _in_transaction(connection: Connection) -> bool:
-    """Return False when SQLite itself has rolled back, as it does on a full disk."""
-    driver = connection.connection.dbapi_connection
-    return isinstance(driver, sqlite3.Connection) and driver.in_transaction
+    savepoint.commit()
+    return Outcome(value)
 
 
 def _engine(path: Path | None, synchronous: Synchronous, read_only: bool) -> Engine:

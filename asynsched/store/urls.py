@@ -49,7 +49,7 @@ def parse_url(url: str) -> DatabaseUrl:
 
 def without_secrets(url: str) -> str:
     """Return a URL, or what was meant as one, with its passwords as `***`."""
-    hidden = re.sub(r"(?<=//)([^/?#@]*):[^/?#]*@", r"\1:***@", url)
+    hidden = re.sub(r"(^|//)([^/?#@:]*):[^/?#]*@", r"\1\2:***@", url)
     base, separator, query = hidden.partition("?")
     if not separator:
         return hidden

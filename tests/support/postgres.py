@@ -12,6 +12,7 @@ import shutil
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -51,7 +52,7 @@ class PostgresServer:
         """Return the URL of a new database: one with all tables, or an empty one."""
         if migrated and not self._has_template:
             self.execute(f"CREATE DATABASE {TEMPLATE}")
-            open_direct(self.url(TEMPLATE)).close()
+            _off_the_loop(lambda: open_direct(self.url(TEMPLATE)).close())
             self._has_template = True
         name = f"test_{next(self._numbers)}"
         self.execute(f"CREATE DATABASE {name} TEMPLATE {TEMPLATE if migrated else 'template0'} STRATEGY FILE_COPY")
@@ -59,7 +60,7 @@ class PostgresServer:
 
     def execute(self, *statements: str, database: str = "postgres") -> None:
         """Run statements as the superuser, each in a transaction of its own."""
-        asyncio.run(self._execute(statements, self.url(database)))
+        _off_the_loop(lambda: asyncio.run(self._execute(statements, self.url(database))))
 
     async def _execute(self, statements: tuple[str, ...], url: str) -> None:
         connection = await asyncpg.connect(url)
@@ -68,6 +69,12 @@ class PostgresServer:
                 await connection.execute(statement)
         finally:
             await connection.close()
+
+
+def _off_the_loop(work: Callable[[], None]) -> None:
+    """Do something that needs an event loop of its own, also for a caller that runs in one."""
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(work).result()
 
 
 @contextmanager

@@ -6,7 +6,6 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import Connection
 
-
 SCRIPTS = Path(__file__).parent
 
 

@@ -1,0 +1,56 @@
+"""Database URLs: what they name, what is wrong with them, and that their secrets are never shown."""
+
+from pathlib import Path
+
+import pytest
+
+from asynsched.errors import SettingsError
+from asynsched.store.urls import parse_url, without_secrets
+
+
+@pytest.mark.parametrize(
+    ("url", "backend", "path"),
+    [
+        ("sqlite:////var/lib/a b?#%41.db", "sqlite", Path("/var/lib/a b?#%41.db")),
+        ("sqlite:///a.db", "sqlite", Path("a.db").absolute()),
+        ("sqlite+aiosqlite:///a.db", "sqlite", Path("a.db").absolute()),
+        ("sqlite://", "sqlite", None),
+        ("sqlite:///:memory:", "sqlite", None),
+        ("postgresql://me@host/db", "postgresql", None),
+        ("postgres://me@one:1,two:2/db?target_session_attrs=primary", "postgresql", None),
+    ],
+)
+def test_urls_of_both_kinds_are_understood(url, backend, path):
+    parsed = parse_url(url)
+    assert (parsed.backend, parsed.path) == (backend, path)
+    assert parsed.dsn.startswith("postgresql://") == (backend == "postgresql")
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("asynsched.db", "is not a URL"),
+        ("sqlite://asynsched.db", "three slashes.*sqlite:///asynsched.db"),
+        ("mysql://me:hunter2@host/db", "no support for 'mysql'"),
+        ("postgresql://me:hunter2@[host/db", "is not a URL"),
+        ("me:hunter2@host", "is not a URL"),
+    ],
+)
+def test_a_wrong_url_is_refused_with_what_to_write_instead(url, says):
+    with pytest.raises(SettingsError, match=says) as raised:
+        parse_url(url)
+    assert "hunter2" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://me:hunter2@host:5432/db", "postgresql://me:***@host:5432/db"),
+        ("postgresql://me:hunt@er2@host/db", "postgresql://me:***@host/db"),
+        ("postgresql://host/db?user=me&password=hunter2", "postgresql://host/db?user=me&password=***"),
+        ("postgresql:///db?host=/run/postgres&sslpassword=hunter2", "postgresql:///db?host=/run/postgres&sslpassword=***"),
+        ("sqlite:////home/me/a.db", "sqlite:////home/me/a.db"),
+    ],
+)  # fmt: skip
+def test_secrets_are_never_shown(url, shown):
+    assert without_secrets(url) == shown
