@@ -189,8 +189,8 @@ def _parts_of_uri(uri: str, conn_id: str) -> dict[str, Any]:
     return {
         "conn_type": "postgres" if scheme == "postgresql" else scheme.replace("-", "_"),
         "host": f"{protocol}://{host}" if has_protocol and host else host,
-        "login": None if split.username is None else unquote(split.username),
-        "password": None if split.password is None else unquote(split.password),
+        "login": unquote(split.username) if split.username else None,
+        "password": unquote(split.password) if split.password else None,
         "schema": unquote(split.path[1:]),
         "port": port,
         "extra": query.get(EXTRA_KEY, query) or None,

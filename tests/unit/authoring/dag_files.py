@@ -61,7 +61,7 @@ def tutorial_taskflow_api():
 tutorial_taskflow_api()
 '''
 
-BRANCHING = '''
+BRANCHING = """
 import random
 from asynsched import DAG, BranchPythonOperator, EmptyOperator, Label, TaskGroup, TriggerRule, chain
 
@@ -73,9 +73,9 @@ with DAG("branching") as dag:
     with TaskGroup("group") as group:
         EmptyOperator(task_id="first") >> EmptyOperator(task_id="second")
     chain(branching, group, join)
-'''
+"""
 
-SHORT_CIRCUIT = '''
+SHORT_CIRCUIT = """
 from asynsched import DAG, EmptyOperator, ShortCircuitOperator, chain, task, TriggerRule
 
 with DAG("short_circuit"):
@@ -87,9 +87,9 @@ with DAG("short_circuit"):
     @task.short_circuit(ignore_downstream_trigger_rules=False)
     def check(): return False
     chain(check(), EmptyOperator(task_id="near"), EmptyOperator(task_id="far", trigger_rule=TriggerRule.ALL_DONE))
-'''
+"""
 
-DECORATED = '''
+DECORATED = """
 import asyncio
 from asynsched import DAG, AsynschedSkipException, Param, PokeReturnValue, get_current_context, setup, task, task_group, teardown
 
@@ -141,9 +141,9 @@ with DAG("decorated", params={"n": Param(2, type="integer", minimum=1), "free": 
     def work(): raise AsynschedSkipException("nothing to do")
     m = make()
     m >> work() >> clean(m).as_teardown(setups=m)
-'''
+"""
 
-CLASSIC = '''
+CLASSIC = """
 from datetime import datetime
 from asynsched import DAG, BaseOperator, BaseSensorOperator, EmptyOperator, PythonOperator, cross_downstream
 
@@ -180,9 +180,9 @@ with DAG("classic", start_date=datetime(2024, 1, 1), default_args={"retries": 2,
     end = EmptyOperator(task_id="end")
     end.set_upstream([third, shown])
 cross_downstream([hello, fixed], [third, shown])
-'''
+"""
 
-SETUPS = '''
+SETUPS = """
 from asynsched import DAG, EmptyOperator, PythonOperator
 
 def fail(): raise ValueError("no")
@@ -192,4 +192,4 @@ with DAG("setups"):
     clean = EmptyOperator(task_id="clean").as_teardown(setups=make)
     with clean:
         EmptyOperator(task_id="one") >> PythonOperator(task_id="two", python_callable=fail)
-'''
+"""

@@ -1,0 +1,361 @@
+"""What a task is given when it runs, and what becomes of its result."""
+
+import datetime as dt
+import logging
+import os
+
+import pytest
+
+from asynsched import (
+    DAG,
+    AsynschedException,
+    AsynschedFailException,
+    AsynschedSensorTimeout,
+    AsynschedSkipException,
+    BaseNotifier,
+    BashOperator,
+    Connection,
+    DagError,
+    FileSensor,
+    Param,
+    ParamValidationError,
+    PythonOperator,
+    PythonSensor,
+    TimeDeltaSensor,
+    Variable,
+    XComNotFound,
+    get_current_context,
+    literal,
+    task,
+)
+from asynsched.authoring.context import build_context
+from asynsched.authoring.execution import execute
+from asynsched.authoring.supervisor import SupervisorError, set_supervisor
+from asynsched.authoring.task_instance import RunFacts, TaskInstanceFacts
+from asynsched.errors import AsynschedError
+from asynsched.scheduling.foreground import run_in_foreground
+from asynsched.scheduling.memory_supervisor import MemorySupervisor
+
+DATE = dt.datetime(2024, 5, 1, 12, 30, tzinfo=dt.UTC)
+DAY = dt.timedelta(days=1)
+
+
+@pytest.fixture
+def supervisor():
+    memory = MemorySupervisor({"plain": "text", "data": '{"a": [1]}'}, {"db": {"host": "h", "password": "p"}})
+    set_supervisor(memory)
+    yield memory
+    set_supervisor(None)
+
+
+@pytest.fixture
+def dag():
+    return DAG("d", start_date=DATE, params={"n": Param(1, type="integer"), "free": "x"})
+
+
+def run(operator, *, logical_date=DATE, conf=None, **facts):
+    return execute(operator, context_of(operator, logical_date=logical_date, conf=conf, **facts))
+
+
+def context_of(operator, *, logical_date=DATE, conf=None, **facts):
+    interval = {} if logical_date is None else {"data_interval_start": DATE - DAY, "data_interval_end": DATE}
+    about = RunFacts(
+        dag_id="d", run_id="r1", run_type="manual", run_after=DATE, logical_date=logical_date, conf=conf, **interval
+    )
+    return build_context(operator, about, TaskInstanceFacts(**facts))
+
+
+def rendered(dag, template, **kwargs):
+    name = f"t{len(dag.tasks) or ''}"
+    operator = PythonOperator(task_id=name, dag=dag, python_callable=lambda x: x, op_args=[template])
+    return run(operator, **kwargs).value
+
+
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        ("{{ ds }} {{ ds_nodash }}", "2024-05-01 20240501"),
+        ("{{ ts }}", "2024-05-01T12:30:00+00:00"),
+        ("{{ ts_nodash }} {{ ts_nodash_with_tz }}", "20240501T123000 20240501T123000+0000"),
+        ("{{ data_interval_start | ds }}..{{ data_interval_end | ts_nodash }}", "2024-04-30..20240501T123000"),
+        ("{{ logical_date | ds_nodash }} {{ logical_date | ts_nodash_with_tz }}", "20240501 20240501T123000+0000"),
+        ("{{ dag.dag_id }} {{ task.task_id }} {{ ti.try_number }} {{ run_id }}", "d t 1 r1"),
+        ("{{ dag_run.run_type }} {{ dag_run.logical_date.year }}", "manual 2024"),
+        ("{{ task_instance_key_str }}", "d__t__20240501"),
+        ("{{ params.n }} {{ params['free'] }} {{ conf }}", "1 x {}"),
+        ("{{ macros.ds_add(ds, -1) }} {{ macros.ds_format(ds, '%Y-%m-%d', '%d.%m.') }}", "2024-04-30 01.05."),
+        ("{{ macros.datetime(2024, 1, 1).year }} {{ macros.json.dumps([1]) }}", "2024 [1]"),
+        ("{{ var.value.plain }} {{ var.json.data.a }} {{ var.value.get('no', 'default') }}", "text [1] default"),
+        ("{{ conn.db.host }} {{ conn.get('no', 'none') }}", "h none"),
+        ("{{ prev_start_date_success }}", "None"),
+        (["a", {"k": ("{{ ds }}",)}], ["a", {"k": ("2024-05-01",)}]),
+        ("no template\n", "no template"),
+        (literal("{{ ds }}"), "{{ ds }}"),
+    ],
+)
+def test_templates_have_airflows_variables(dag, supervisor, template, expected):
+    assert rendered(dag, template) == expected
+
+
+def test_dates_are_undefined_without_a_logical_date(dag):
+    with pytest.raises(AsynschedException, match=r"'op_args' cannot be rendered: 'ds' is undefined"):
+        rendered(dag, "{{ ds }}", logical_date=None)
+    assert rendered(dag, "{{ task_instance_key_str }}", logical_date=None) == "d__t1__r1"
+
+
+def test_conf_overrides_params_and_must_fit_them(dag):
+    assert rendered(dag, "{{ params.n }} {{ dag_run.conf.extra }}", conf={"n": 5, "extra": 1}) == "5 1"
+    with pytest.raises(ParamValidationError, match=r"run 'r1': param 'n': 'x' is not of type 'integer'"):
+        rendered(dag, "", conf={"n": "x"})
+
+
+def test_templates_come_from_files_and_native_dags_render_to_values(tmp_path):
+    (tmp_path / "query.sql").write_text("select {{ params.n }}")
+    dag = DAG("d", params={"n": 3}, template_searchpath=str(tmp_path), render_template_as_native_obj=True)
+    operator = PythonOperator(
+        task_id="t", dag=dag, python_callable=lambda *a: a, op_args=["query.sql", "{{ [params.n] }}"],
+        templates_exts=[".sql"],
+    )  # fmt: skip
+    assert run(operator).value == ("select 3", [3])
+    missing = PythonOperator(task_id="m", dag=dag, python_callable=print, op_args=["no.sql"], templates_exts=[".sql"])
+    with pytest.raises(AsynschedException, match=r"Task\(PythonOperator\): m.*'op_args'.*no\.sql"):
+        run(missing)
+
+
+def test_templates_cannot_reach_pythons_internals(dag):
+    with pytest.raises(AsynschedException, match="unsafe"):
+        rendered(dag, "{{ dag.__class__.__mro__ }}")
+
+
+def test_a_function_gets_of_the_context_what_it_asks_for(dag):
+    def ask(a, b=2, *, ds, ti=None, **rest):
+        return [a, b, ds, ti.task_id, "dag_run" in rest, "a" in rest]
+
+    assert run(PythonOperator(task_id="t", dag=dag, python_callable=ask, op_args=[1])).value == [
+        1, 2, "2024-05-01", "t", True, False
+    ]  # fmt: skip
+    assert run(PythonOperator(task_id="u", dag=dag, python_callable=max, op_args=[1, 2])).value == 2
+    with pytest.raises(AsynschedError, match="inside of a running task"):
+        get_current_context()
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ({1}, "type set"),
+        ({"a": [object()]}, "type object"),
+        ({1: 2}, "type int"),
+        (dt.datetime(2024, 1, 1), "type datetime.datetime"),
+        (float("nan"), "the number nan"),
+    ],
+)
+def test_a_value_that_is_no_json_fails_the_task_and_names_its_type(dag, value, words):
+    with pytest.raises(TypeError, match=f"what task 't' returned is no JSON: it has .*{words}"):
+        run(PythonOperator(task_id="t", dag=dag, python_callable=lambda: value))
+    assert run(PythonOperator(task_id="u", dag=dag, python_callable=lambda: value, do_xcom_push=False)).value is None
+
+
+def test_branches_are_checked_and_short_circuits_reported(dag):
+    with dag:
+
+        def choose(**context):
+            return context["params"]["free"]
+
+        branch = task.branch(choose)().operator
+        stop = task.short_circuit(ignore_downstream_trigger_rules=False)(lambda: 0).override(task_id="stop")().operator
+    with pytest.raises(DagError, match="branch 'choose' chose 'x': no task and no task group of DAG 'd'"):
+        run(branch)
+    result = run(branch, conf={"free": "stop"})
+    assert (result.follow, result.short_circuit) == (("stop",), None)
+    assert run(stop).short_circuit is False
+
+
+def test_multiple_outputs_push_each_item(dag, supervisor):
+    def make() -> dict:
+        return {"a": 1, "b": [2]}
+
+    with dag:
+        made = task(make)()
+        show = task(lambda *x: x).override(task_id="show")(made["a"], made["b"], made["never"]).operator
+    supervisor.running_task = "make"
+    run(made.operator)
+    supervisor.running_task = "show"
+    assert run(show).value == (1, [2], None)
+
+
+def test_an_unknown_xcom_key_fails_and_a_missing_result_is_none(dag, supervisor):
+    with dag:
+        first = PythonOperator(task_id="first", python_callable=lambda: None)
+        good = PythonOperator(task_id="good", python_callable=lambda x: x is None, op_args=[first.output])
+        bad = PythonOperator(task_id="bad", python_callable=print, op_args=[first.output["key"]])
+        text = PythonOperator(task_id="text", python_callable=lambda x: x, op_args=[f"<{first.output}>"])
+    assert run(good).value is True
+    with pytest.raises(XComNotFound, match="task 'first' pushed no XCom 'key'"):
+        run(bad)
+    supervisor.keep_result("first", 7)
+    assert run(text).value == "<7>"
+
+
+def test_hooks_run_around_the_task_in_order(dag):
+    seen = []
+
+    class Noisy(PythonOperator):
+        def pre_execute(self, context):
+            seen.append("pre_execute")
+
+        def post_execute(self, context, result=None):
+            seen.append(f"post_execute {result}")
+
+    def broken(context):
+        seen.append("on_execute")
+        raise RuntimeError("ignored")
+
+    operator = Noisy(
+        task_id="t", dag=dag, python_callable=lambda: 1, on_execute_callback=[broken],
+        pre_execute=lambda context: seen.append("pre"), post_execute=lambda context, result: seen.append("post"),
+    )  # fmt: skip
+    run(operator)
+    assert seen == ["pre", "pre_execute", "on_execute", "post", "post_execute 1"]
+
+
+def test_bash_sees_its_environment_and_exit_codes_decide(dag, tmp_path, caplog):
+    caplog.set_level(logging.INFO, logger="asynsched")
+    script = tmp_path / "script.sh"
+    script.write_text("echo {{ ds }}\necho $AIRFLOW_CTX_TASK_ID $HOME\n")
+    dag.template_searchpath.append(str(tmp_path))
+    assert run(BashOperator(task_id="s", dag=dag, bash_command="script.sh", env={"HOME": "h"})).value == "s h"
+    assert "2024-05-01" in [record.getMessage() for record in caplog.records]
+    here = BashOperator(task_id="c", dag=dag, bash_command="pwd", cwd=str(tmp_path), output_processor=str.upper)
+    assert run(here).value == str(tmp_path).upper()
+    inherits = BashOperator(task_id="i", dag=dag, bash_command="echo $PATH$X", append_env=True, env={"X": "!"})
+    assert run(inherits).value == os.environ["PATH"] + "!"
+    with pytest.raises(AsynschedSkipException):
+        run(BashOperator(task_id="k", dag=dag, bash_command="exit 99"))
+    for code in (1, 98):
+        with pytest.raises(AsynschedException, match=f"exit code {code}"):
+            run(BashOperator(task_id=f"f{code}", dag=dag, bash_command=f"exit {code}", skip_on_exit_code=[97]))
+    with pytest.raises(AsynschedException, match="no folder"):
+        run(BashOperator(task_id="n", dag=dag, bash_command="pwd", cwd="/nowhere"))
+
+
+def test_a_timeout_ends_the_command_too(dag, tmp_path):
+    mark = tmp_path / "pid"
+    slow = BashOperator(
+        task_id="slow", dag=dag, bash_command=f"echo $$ > {mark}; exec sleep 600", execution_timeout=0.5
+    )
+    run_of_it = run_in_foreground(slow.dag)
+    assert "execution_timeout of 0.5 s is over" in run_of_it.task("slow").reason
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(mark.read_text()), 0)
+
+
+def test_sensors_wait_time_out_skip_and_look_again(dag, supervisor, tmp_path, monkeypatch):
+    wanted = tmp_path / "sub" / "file.txt"
+    looks = {"poke_interval": 0, "timeout": 0, "dag": dag}
+    missing = FileSensor(task_id="f", filepath=wanted, **looks)
+    with pytest.raises(AsynschedSensorTimeout, match="its timeout is 0"):
+        run(missing)
+    with pytest.raises(AsynschedSkipException):
+        run(FileSensor(task_id="soft", filepath=wanted, soft_fail=True, **looks))
+    wanted.parent.mkdir()
+    wanted.write_text("")
+    monkeypatch.setenv("AIRFLOW_CONN_FOLDER", f'{{"conn_type": "fs", "extra": {{"path": "{tmp_path}"}}}}')
+    assert run(FileSensor(task_id="g", filepath="**/*.txt", recursive=True, fs_conn_id="folder", **looks)).value is None
+
+    def broken():
+        raise RuntimeError("down")
+
+    with pytest.raises(RuntimeError):
+        run(PythonSensor(task_id="b", python_callable=broken, **looks))
+    with pytest.raises(AsynschedSkipException, match="down"):
+        run(PythonSensor(task_id="never", python_callable=broken, never_fail=True, **looks))
+    with pytest.raises(AsynschedSensorTimeout):
+        run(PythonSensor(task_id="silent", python_callable=broken, silent_fail=True, **looks))
+    run(TimeDeltaSensor(task_id="past", delta=60, **looks))
+    backoff = PythonSensor(
+        task_id="backoff",
+        python_callable=lambda: False,
+        exponential_backoff=True,
+        poke_interval=10,
+        max_wait=60,
+        dag=dag,
+    )
+    assert [backoff._next_interval(n, 0.0) for n in (1, 2, 3, 4)] == [10, 20, 40, 60]
+
+
+def test_failures_retry_fail_or_end_at_once_with_their_callbacks(dag):
+    called = []
+
+    class Notify(BaseNotifier):
+        template_fields = ("text",)
+
+        def __init__(self, text):
+            self.text = text
+
+        def notify(self, context):
+            called.append(self.text)
+
+    def give_up():
+        raise AsynschedFailException("enough")
+
+    tries = []
+
+    def flaky():
+        tries.append(1)
+        if len(tries) < 3:
+            raise ValueError("again")
+
+    says = {f"on_{event}_callback": Notify("{{ ti.task_id }} " + event) for event in ("retry", "success", "failure")}
+    with dag:
+        PythonOperator(task_id="give_up", python_callable=give_up, retries=5, **says)
+        PythonOperator(task_id="flaky", python_callable=flaky, retries=2, **says)
+        PythonOperator(task_id="leave", python_callable=lambda: exit(3), retries=0, **says)
+    dag.on_failure_callback = [lambda context: called.append(context["reason"])]
+    ended = run_in_foreground(dag)
+    assert [(task.try_number, str(task.state)) for task in ended.tasks] == [
+        (1, "failed"),
+        (3, "success"),
+        (1, "failed"),
+    ]
+    assert called == [
+        "give_up failure", "flaky retry", "flaky retry", "flaky success", "leave failure", "failed: give_up, leave"
+    ]  # fmt: skip
+    assert ended.task("leave").reason == "SystemExit: 3"
+
+
+def test_variables_and_connections_come_from_the_environment_first(supervisor, monkeypatch):
+    monkeypatch.setenv("AIRFLOW_VAR_PLAIN", "env")
+    monkeypatch.setenv("AIRFLOW_CONN_WEB", "https://me:se%2Fcret@Host.example:8443/path?timeout=5")
+    assert Variable.get("plain") == "env"
+    Variable.set("made", {"a": 1}, serialize_json=True)
+    assert Variable.get("made", deserialize_json=True) == {"a": 1}
+    Variable.delete("made")
+    assert Variable.get("made", default=None) is None
+    with pytest.raises(KeyError, match="there is no variable 'made'"):
+        Variable.get("made")
+    web = Connection.get("web")
+    assert (web.host, web.port, web.password, web.extra_dejson) == ("Host.example", 8443, "se/cret", {"timeout": "5"})
+    assert "se" + "/cret" not in repr(web)
+    with pytest.raises(KeyError, match="there is no connection 'nope'"):
+        Connection.get("nope")
+
+
+def test_variables_are_not_there_while_a_file_is_parsed(monkeypatch):
+    assert Variable.get("x", default="d") == "d"
+    with pytest.raises(SupervisorError, match=r"while a task runs.*\{\{ var\.value\.name \}\}"):
+        Variable.get("x")
+    monkeypatch.setenv("AIRFLOW_VAR_X", "1")
+    assert Variable.get("x") == "1"
+
+
+def test_xcom_pull_gives_values_lists_and_defaults(dag, supervisor):
+    ti = context_of(PythonOperator(task_id="t", dag=dag, python_callable=print))["ti"]
+    supervisor.keep_result("a", (1, 2))
+    supervisor.running_task = "t"
+    ti.xcom_push("own", {"k": 1})
+    assert ti.xcom_pull("a") == [1, 2]
+    assert ti.xcom_pull(["a", "b"], default=0) == [[1, 2], 0]
+    assert ti.xcom_pull(key="own") == {"k": 1}
+    assert ti.get_previous_dagrun() is None
+    with pytest.raises(TypeError, match="XCom 'bad'"):
+        ti.xcom_push("bad", object())

@@ -1,0 +1,206 @@
+"""The serialized form: whole DAGs survive it, and nothing that makes no sense gets through."""
+
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asynsched import (
+    DAG,
+    BashOperator,
+    EmptyOperator,
+    FileSensor,
+    Param,
+    PythonOperator,
+    ShortCircuitOperator,
+    TaskGroup,
+)
+from asynsched.authoring.trigger_rule import TRIGGER_RULES, WEIGHT_RULES
+from asynsched.errors import SerializationError
+from asynsched.serialization.decode import decode_dag, decode_report
+from asynsched.serialization.encode import encode_report, serialize_dag
+from asynsched.serialization.schema import SCHEMA_VERSION, ParsedDag, ParseReport, SourceFile
+from asynsched.serialization.version import version_hash
+from asynsched.timetables import decode as decode_timetable
+
+names = st.text(st.characters(categories=["L", "N"], include_characters="_-."), min_size=1, max_size=12)
+lengths = st.timedeltas(min_value=timedelta(seconds=1), max_value=timedelta(days=400))
+instants = st.datetimes(datetime(1971, 1, 1), datetime(2200, 1, 1), timezones=st.none() | st.timezones())
+json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=5,
+)
+callbacks = st.none() | st.just(print)
+arguments = st.fixed_dictionaries(
+    {},
+    optional={
+        "owner": st.text(min_size=1), "retries": st.integers(0, 9), "retry_delay": lengths | st.floats(0, 1e6),
+        "retry_exponential_backoff": st.booleans() | st.floats(0, 9), "max_retry_delay": lengths,
+        "execution_timeout": lengths, "priority_weight": st.integers(), "weight_rule": st.sampled_from(WEIGHT_RULES),
+        "pool": st.text(min_size=1, max_size=256), "pool_slots": st.integers(1, 9), "trigger_rule":
+        st.sampled_from(TRIGGER_RULES), "depends_on_past": st.booleans(), "wait_for_downstream": st.booleans(),
+        "start_date": instants, "end_date": instants, "max_active_tis_per_dag": st.integers(1, 9), "do_xcom_push":
+        st.booleans(), "doc_md": st.text(), "on_failure_callback": callbacks, "on_execute_callback": callbacks,
+    },
+)  # fmt: skip
+dag_arguments = st.fixed_dictionaries(
+    {},
+    optional={
+        "description": st.text(), "tags": st.lists(st.text(min_size=1, max_size=100)), "start_date": instants, "end_date":
+        instants, "max_active_runs": st.integers(1, 9), "max_active_tasks": st.integers(1, 9), "dagrun_timeout": lengths,
+        "is_paused_upon_creation": st.none() | st.booleans(), "params": st.dictionaries(st.text(), json, max_size=3),
+        "schedule": st.sampled_from([None, "@daily", "*/5 * * * *", timedelta(hours=1), "@once"]), "on_success_callback":
+        callbacks,
+    },
+)  # fmt: skip
+
+
+@st.composite
+def dags(draw):
+    dag = DAG(draw(names), auto_register=False, **draw(dag_arguments))
+    task_ids = draw(st.lists(names, unique=True, max_size=6))
+    with dag:
+        for number, task_id in enumerate(task_ids):
+            kind = draw(st.sampled_from([
+                (EmptyOperator, {}), (BashOperator, {"bash_command": "x"}), (PythonOperator, {"python_callable": print}),
+                (FileSensor, {"filepath": "x", "mode": "reschedule"}), (ShortCircuitOperator, {"python_callable": bool}),
+            ]))  # fmt: skip
+            with TaskGroup(f"g{number}") if draw(st.booleans()) else dag:
+                task = kind[0](task_id=f"t{number}_{task_id}", **kind[1], **draw(arguments))
+            for before in draw(st.lists(st.sampled_from(dag.tasks[:-1]), max_size=3)) if number else ():
+                before >> task
+    return dag
+
+
+@settings(deadline=None, max_examples=60)
+@given(dags())
+def test_a_dag_survives_the_way_to_the_scheduler(dag):
+    serialized = serialize_dag(dag)
+    report = ParseReport(SCHEMA_VERSION, "a.py", dags=(ParsedDag(serialized, version_hash(serialized, ())),))
+    assert decode_report(encode_report(report)) == report
+    assert decode_dag(msgspec.json.encode(serialized)) == serialized
+    assert [task.task_id for task in serialized.tasks] == [task.task_id for task in dag.topological_sort()]
+    assert decode_timetable(serialized.timetable) == dag.timetable
+
+
+def serialized(**changes):
+    with DAG("d", auto_register=False, schedule="@daily", start_date=datetime(2024, 1, 1)) as dag:
+        with TaskGroup("g"):
+            EmptyOperator(task_id="a") >> EmptyOperator(task_id="b")
+        BashOperator(task_id="c", bash_command="x")
+    return msgspec.to_builtins(serialize_dag(dag)) | changes
+
+
+def task(number, **changes):
+    tasks = [dict(one) for one in serialized()["tasks"]]
+    tasks[number].update(changes)
+    return {"tasks": tasks}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"dag_id": "a b"}, "the dag_id is invalid"),
+        ({"dag_id": "x" * 251}, "250"),
+        ({"timetable": {"kind": "Nonsense"}}, "timetable"),
+        ({"timetable": {}}, "timetable"),
+        ({"start_date": "2024-01-01T00:00:00"}, "no offset"),
+        ({"max_active_runs": -1}, "max_active_runs"),
+        ({"max_active_runs": "1"}, "max_active_runs"),
+        ({"dagrun_timeout": 0}, "dagrun_timeout"),
+        ({"task_groups": [{"group_id": "g", "parent_id": "h"}]}, "parent 'h'"),
+        ({"task_groups": []}, "task group 'g' is unknown"),
+        (task(0, task_id="a b"), "'a b' is invalid"),
+        (task(0, task_id="c"), "'c' twice"),
+        (task(0, downstream_task_ids=["nowhere"]), "'nowhere' does not exist"),
+        (task(0, downstream_task_ids=["g.b", "g.b"]), "'g.b' twice"),
+        (task(2, downstream_task_ids=["g.a"]), "not in order"),
+        (task(2, downstream_task_ids=["c"]), "not in order"),
+        (task(0, trigger_rule="sometimes"), "trigger_rule"),
+        (task(0, pool_slots=0), "pool_slots"),
+        (task(0, retries=1.5), "retries"),
+        (task(0, retry_delay=-1), "retry_delay"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_one_line(changes, words):
+    with pytest.raises(SerializationError) as caught:
+        decode_dag(msgspec.json.encode(serialized(**changes)))
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"{", b"[]", b"\xff", b"[" * 100_000, b'{"schema_version": 1e999, "path": ""}', b'{"path": "a.py"}',
+     b'{"schema_version": 99, "path": "a.py"}', b'{"schema_version": 1, "path": "a.py", "dags": [{}]}'],
+)  # fmt: skip
+def test_garbage_is_no_report(data):
+    with pytest.raises(SerializationError):
+        decode_report(data)
+
+
+def test_a_report_has_each_dag_once_and_a_hash_for_it():
+    dag = serialize_dag(DAG("d"))
+    for parsed, words in (((ParsedDag(dag, "0" * 64),) * 2, "twice"), ((ParsedDag(dag, "0" * 63),), "hash")):
+        with pytest.raises(SerializationError, match=words):
+            decode_report(encode_report(ParseReport(SCHEMA_VERSION, "a.py", dags=parsed)))
+
+
+def test_what_only_the_author_can_know_reaches_the_scheduler():
+    with DAG("d", params={"n": Param(3, type="integer", description="how many"), "must": Param(type="string")}) as dag:
+        empty, heard = EmptyOperator(task_id="e"), EmptyOperator(task_id="h", on_success_callback=print)
+        sensor = FileSensor(task_id="s", filepath="x", poke_interval=timedelta(minutes=1), timeout=30)
+    sensor.retries = 7
+    found = {one.task_id: one for one in serialize_dag(dag).tasks}
+    assert (found["e"].is_empty, found["h"].is_empty, found["h"].callbacks) == (True, False, ("on_success",))
+    assert (found["s"].is_sensor, found["s"].poke_interval, found["s"].sensor_timeout) == (True, 60, 30)
+    assert found["s"].retries == 7
+    params = serialize_dag(dag).params
+    assert (params["n"].value, params["n"].schema, params["n"].description) == (3, {"type": "integer"}, "how many")
+    assert (params["must"].has_default, params["must"].value) == (False, None)
+    assert empty.dag is heard.dag
+
+
+CODE = 'def f(x):\n    """Doc."""\n    return x + 1\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "is_same"),
+    [
+        ("# comment\n" + CODE.replace("x + 1", "(x +\n            1)"), True),
+        (CODE.replace("Doc", "Other doc"), False),
+        (CODE.replace("1", "2"), False),
+        (CODE + "print('\\d')\n", False),
+    ],
+)
+def test_a_version_is_what_code_means(text, is_same):
+    dag = serialize_dag(DAG("d"))
+
+    def hash_of(text):
+        return version_hash(dag, [SourceFile("a.py", "a", "0", text), SourceFile("b.py", "b", "0", "")])
+
+    assert (hash_of(text) == hash_of(CODE)) is is_same
+    assert len(hash_of(text)) == 64
+
+
+def test_a_version_depends_on_structure_and_also_on_code_that_does_not_parse():
+    dag, other = serialize_dag(DAG("d")), serialize_dag(DAG("d", tags=["x"]))
+    broken = [SourceFile("a.py", "a", "0", text) for text in ("def", "def # other", "\0", "-" * 200_000 + "1")]
+    assert len({version_hash(dag, []), version_hash(other, []), *(version_hash(dag, [one]) for one in broken)}) == 6
+    both = [broken[0], SourceFile("b.py", "b", "0", "x = 1")]
+    assert version_hash(dag, both) == version_hash(dag, both[::-1])
+
+
+def test_dates_are_utc_whatever_the_zone():
+    from zoneinfo import ZoneInfo
+
+    dag = serialize_dag(
+        DAG("d", start_date=datetime(2024, 7, 1, tzinfo=ZoneInfo("Europe/Berlin")), end_date=datetime(2024, 8, 1))
+    )
+    assert dag.timezone == "Europe/Berlin"
+    assert (dag.start_date, dag.end_date) == (
+        datetime(2024, 6, 30, 22, tzinfo=UTC), datetime(2024, 7, 31, 22, tzinfo=UTC)
+    )  # fmt: skip
