@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import click
 
-from asynsched.cli.command import command, told_output
+from asynsched.cli.command import command, fail, told_output
 from asynsched.cli.rendering import Done, Listing, Output, show
 from asynsched.cli.session import Session
 from asynsched.errors import AsynschedError
@@ -42,15 +42,22 @@ def check(session: Session, output: str, live: bool) -> None:
     With --live, exit code 0 once a scheduler on this home is serving.
     """
     if live:
-        ok = session.is_serving()
-        sentence = "A scheduler is serving" if ok else "No scheduler is serving"
-        show(Done(f"{sentence} the home {session.home}.", {"home": str(session.home), "live": ok}), Output(output))
-    else:
-        findings = list(_findings(session))
-        ok = all(finding.ok for finding in findings)
-        show(Listing(Finding._fields, [finding._asdict() for finding in findings]), Output(output))
-    if not ok:
-        raise click.exceptions.Exit(1)
+        _check_live(session, output)
+        return
+    findings = list(_findings(session))
+    show(Listing(Finding._fields, [finding._asdict() for finding in findings]), Output(output))
+    unfit = [finding.what for finding in findings if not finding.ok]
+    if unfit:
+        fail(f"This machine is not fit: {', '.join(unfit)}.")
+
+
+def _check_live(session: Session, output: str) -> None:
+    is_live = session.is_serving()
+    if is_live or output == Output.JSON:
+        answer = Done(f"A scheduler is serving the home {session.home}.", {"home": str(session.home), "live": is_live})
+        show(answer, Output(output))
+    if not is_live:
+        fail(f"No scheduler is serving the home {session.home}.")
 
 
 def _findings(session: Session) -> Iterator[Finding]:

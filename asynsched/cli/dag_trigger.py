@@ -43,7 +43,7 @@ def trigger_dag(
     run_id: str | None,
     logical_date: str | None,
     wait: bool,
-) -> Done | None:
+) -> Done:
     """Create a run of a DAG, to be started at once. A paused DAG's run waits until it is unpaused."""
     content = read_conf(conf)
     zone = session.settings.default_timezone
@@ -61,13 +61,12 @@ def trigger_dag(
     if dag.is_paused:
         note(f"The DAG is paused; the run waits until `asynsched dags unpause {dag_id}`.")
     run = _wait(session, key)
-    show(
-        Done(f"Run {key.run_id!r} of the DAG {dag_id!r}: {run.state}. {run.reason}".rstrip(), run_fields(run)),
-        Output(output),
-    )
+    sentence = f"Run {key.run_id!r} of the DAG {dag_id!r}: {run.state}. {run.reason}".rstrip()
     if run.state != DagRunState.SUCCESS:
-        raise click.exceptions.Exit(1)
-    return None
+        if output == Output.JSON:
+            show(Done(sentence, run_fields(run)), Output.JSON)
+        fail(sentence)
+    return Done(sentence, run_fields(run))
 
 
 def read_conf(text: str | None) -> dict[str, Any]:

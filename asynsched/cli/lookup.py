@@ -20,7 +20,7 @@ def find_run(conn: Connection, dag_id: str, run_id: str) -> DagRunRow:
         return run
     find_dag(conn, dag_id)
     known = [run.run_id for run in list_runs(conn, dag_id=dag_id, limit=NEWEST_RUNS)]
-    raise NotFound(f"run of the DAG {dag_id!r}", run_id, tuple(get_close_matches(run_id, known)))
+    raise NotFound("run", run_id, tuple(get_close_matches(run_id, known)))
 
 
 def find_task(conn: Connection, dag_id: str, run_id: str, task_id: str, map_index: int = -1) -> TaskInstanceRow:
@@ -30,4 +30,4 @@ def find_task(conn: Connection, dag_id: str, run_id: str, task_id: str, map_inde
         if instance.task_id == task_id and instance.map_index == map_index:
             return instance
     known = sorted({instance.task_id for instance in instances})
-    raise NotFound(f"task of the run {run_id!r}", task_id, tuple(get_close_matches(task_id, known)))
+    raise NotFound("task", task_id, tuple(get_close_matches(task_id, known)))

@@ -51,7 +51,6 @@ def serve_until_stopped(settings: Settings, rules: StopRules) -> None:
     """
     gc.set_threshold(*USUAL_COLLECTION)
     configure_logging(settings.log)
-    _introduce(settings)
     try:
         asyncio.run(_serve(settings, rules))
     except BaseExceptionGroup as group:
@@ -61,7 +60,7 @@ def serve_until_stopped(settings: Settings, rules: StopRules) -> None:
 async def _serve(settings: Settings, rules: StopRules) -> None:
     scheduler = Scheduler(settings=settings)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(_stop_by_rules, scheduler, rules)
+        tasks.start_soon(_accompany, scheduler, rules)
         async with _signals_stop(scheduler):
             await scheduler.serve()
         tasks.cancel_scope.cancel()
@@ -97,9 +96,10 @@ async def _signals_stop(scheduler: Scheduler) -> AsyncIterator[None]:
         raise ForcedStop("Stopped at once by a second signal.")
 
 
-async def _stop_by_rules(scheduler: Scheduler, rules: StopRules) -> None:
-    """Ask the scheduler to stop when the first of the rules is met."""
+async def _accompany(scheduler: Scheduler, rules: StopRules) -> None:
+    """Say what the scheduler does once it has started, and ask it to stop when the first of the rules is met."""
     await scheduler.started.wait()
+    _introduce(scheduler.settings)
     waits: dict[str, Callable[[], Awaitable[object]]] = {}
     if rules.until_idle:
         waits["idle"] = scheduler.wait_idle

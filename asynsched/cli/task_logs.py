@@ -8,11 +8,18 @@ from typing import Any
 
 import click
 
-from asynsched.cli.command import command, dag_argument, map_index_option, run_argument, task_argument, told_output
+from asynsched.cli.command import (
+    command,
+    dag_argument,
+    fail,
+    map_index_option,
+    run_argument,
+    task_argument,
+    told_output,
+)
 from asynsched.cli.lookup import find_task
 from asynsched.cli.rendering import Output, Record, note, printable
 from asynsched.cli.session import Session
-from asynsched.errors import NotFound
 from asynsched.executors.log_paths import log_path
 from asynsched.home import LOGS
 from asynsched.keys import TaskInstanceKey
@@ -42,9 +49,11 @@ def show_logs(session: Session, output: str, try_number: int | None, follow: boo
         _follow(session, key, try_number)
         return None
     number = try_number or task.try_number
+    if number == 0:
+        fail(f"The task {key.task_id!r} has not started; its state is {task.state or 'none'}.")
     path = _path(session, key, number)
     if not path.exists():
-        raise NotFound(f"log of the task {key.task_id!r} in {session.home}, of try", str(number))
+        fail(f"The task {key.task_id!r} has no log of try {number} in {session.home / LOGS}.")
     text = path.read_text(encoding="utf-8", errors="replace")
     if output == Output.JSON:
         return Record({**key._asdict(), "try_number": number, "log": text})
