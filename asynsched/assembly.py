@@ -24,6 +24,7 @@ from asynsched.scheduling.versions import VersionCache
 from asynsched.service import Service
 from asynsched.settings import Settings
 from asynsched.store.database import Database
+from asynsched.store.urls import parse_url
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +117,13 @@ def assemble(
             on_lost=on_lease_lost,
         )
         beats = (LoopBeat(clock=clock, lease=lease),)
+    listeners: tuple[Service, ...] = (BellListener(home=home, channels=channels, clock=clock),)
+    if database_url is not None and (url := parse_url(database_url)).backend == "postgresql":
+        from asynsched.housekeeping.notification_listener import (
+            NotificationListener,
+        )  # its driver, only where it is used
+
+        listeners += (NotificationListener(url=url, channels=channels, clock=clock),)
     return Services(
         executor=executor,
         evaluator=evaluator,
@@ -128,7 +136,7 @@ def assemble(
             Watcher(settings, channels, clock),
             dispatcher,
             creator,
-            BellListener(home=home, channels=channels, clock=clock),
+            *listeners,
         ),
         consumers=(heartbeat, evaluator, callbacks, waiters, *beats),
     )

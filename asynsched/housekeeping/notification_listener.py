@@ -1,0 +1,82 @@
+"""Hears PostgreSQL's notifications: hints from commands and schedulers on other machines.
+
+A dedicated connection, made anew whenever it is lost. What was said meanwhile the sweeps find.
+"""
+
+import asyncio
+from datetime import datetime
+
+import anyio
+import msgspec
+import structlog
+from anyio.abc import TaskStatus
+
+from asynsched.bell import decode_hints
+from asynsched.channels import Channels
+from asynsched.clock import Clock, jitter
+from asynsched.errors import StoreUnavailable
+from asynsched.housekeeping.bell_listener import hand_out
+from asynsched.service import FIRST_BACKOFF, LONGEST_BACKOFF, Service
+from asynsched.store.driver_errors import store_errors
+from asynsched.store.notifications import CHANNEL
+from asynsched.store.postgres_database import connect
+from asynsched.store.urls import DatabaseUrl
+
+log = structlog.get_logger(__name__)
+
+MAX_UNREAD = 10_000
+
+
+class NotificationListener(Service):
+    """Listens on the database's channel."""
+
+    name = "notification listener"
+
+    def __init__(self, *, url: DatabaseUrl, channels: Channels, clock: Clock) -> None:
+        super().__init__(clock)
+        self._url = url
+        self._channels = channels
+        self._payloads: asyncio.Queue[str] = asyncio.Queue(MAX_UNREAD)
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Listen until cancelled."""
+        task_status.started()
+        backoff = FIRST_BACKOFF
+        while True:
+            try:
+                with store_errors(self._url.shown):
+                    await self._listen()
+                backoff = FIRST_BACKOFF
+            except StoreUnavailable as exc:
+                log.debug("notifications.unavailable", error=str(exc))
+            await self.clock.sleep(backoff + jitter(backoff))
+            backoff = min(backoff * 2, LONGEST_BACKOFF)
+
+    async def tick(self, now: datetime) -> None:
+        """Act on what was heard."""
+        while not self._payloads.empty():
+            payload = self._payloads.get_nowait()
+            try:
+                hints = decode_hints(payload) if payload else []
+            except msgspec.DecodeError as exc:
+                log.warning("notification.unintelligible", error=str(exc))
+                continue
+            await hand_out(hints, self._channels)
+
+    async def _listen(self) -> None:
+        """Hear notifications until the connection is lost."""
+        connection = await connect(self._url)
+        connection.add_termination_listener(lambda _: self.wake())
+        try:
+            await connection.add_listener(CHANNEL, self._hear)
+            while not connection.is_closed():
+                self._wakeup = anyio.Event()
+                await self.tick(self.clock.now())
+                await self._wakeup.wait()
+        finally:
+            connection.terminate()
+
+    def _hear(self, _connection: object, _process: int, _channel: str, payload: object) -> None:
+        if not self._payloads.full():
+            self._payloads.put_nowait(str(payload))
+        self.wake()

@@ -1,0 +1,40 @@
+"""Schedulers on PostgreSQL hear what was done on other machines, which cannot ring the bell of their home."""
+
+import textwrap
+
+import anyio
+
+from asynsched import Scheduler
+from asynsched.bell import Hint, encode_hints
+from asynsched.settings import Settings
+from asynsched.store.async_database import open_database
+from asynsched.store.dags import set_paused
+from asynsched.store.notifications import notify
+
+DAG = """
+    from asynsched import DAG, EmptyOperator
+
+    with DAG("once", schedule="@once", is_paused_upon_creation=True):
+        EmptyOperator(task_id="only")
+"""
+
+
+async def test_a_dag_unpaused_from_another_machine_runs_at_once(tmp_path, postgres_url):
+    (tmp_path / "dags").mkdir()
+    (tmp_path / "dags" / "once.py").write_text(textwrap.dedent(DAG))
+    settings = Settings(home=str(tmp_path / "home"), sweep_interval=3600)
+    scheduler = Scheduler(dags=tmp_path / "dags", database=postgres_url, settings=settings)
+    elsewhere = await open_database(postgres_url)
+
+    def unpause(conn):
+        set_paused(conn, "once", False, scheduler.clock.now())
+        notify(conn, encode_hints([Hint("dag", dag_id="once")]))
+
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(scheduler.serve)
+        await scheduler.wait_idle()
+        await elsewhere.write(unpause)
+        with anyio.fail_after(20):
+            await scheduler.wait_runs(1)
+        scheduler.request_stop()
+    await elsewhere.close()
