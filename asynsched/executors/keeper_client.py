@@ -4,7 +4,7 @@ import asyncio
 import os
 import socket
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from msgspec import Struct
 
@@ -38,6 +38,7 @@ class KeeperConnection(asyncio.Protocol):
         self._epoch = 0
         self._greeted: asyncio.Future[Inventory] = asyncio.get_running_loop().create_future()
         self.closed = asyncio.Event()
+        """Set while there is no connection any more."""
 
     @property
     def is_open(self) -> bool:
@@ -71,8 +72,8 @@ class KeeperConnection(asyncio.Protocol):
             self._transport.close()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # Other event loops, such as uvloop, have transports that are no subclasses of asyncio's.
+        self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
         try:
