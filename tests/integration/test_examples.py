@@ -1,0 +1,131 @@
+"""Every example runs as it is, and does what its header says."""
+
+import os
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.support.up import Site
+from tests.support.waiting import until
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+DAGS = EXAMPLES / "dags"
+PRINTS = {
+    "sales_etl": ("report", 1, "4 countries, 570.00 in all"),
+    "weekday_report": ("write_report", 1, "report for 20"),
+    "branching": ("check_by_hand", 1, "large order, checked by hand"),
+    "retries": ("call_service", 2, "the service has answered"),
+    "bash_pipeline": ("say", 1, "the sum of 1 to 100 is 5050"),
+    "fan_out": ("gather", 1, "north 30, south 60, west 90: 180 in all"),
+}
+"""What the log of a task's try says, for each DAG that starts by itself."""
+SALES = [("AT", 64.25), ("DE", 106.4), ("GB", 140.4), ("US", 258.95)]
+
+
+def sales(path):
+    with closing(sqlite3.connect(path)) as connection:
+        return connection.execute("SELECT country, amount FROM sales_by_country ORDER BY country").fetchall()
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    """A site on which `asynsched up examples/dags --until-idle` has ended."""
+    site = Site(tmp_path_factory.mktemp("examples"))
+    site.env["TMPDIR"] = str(site.root)
+    site.up_until_idle(dags=DAGS)
+    yield site
+    site.end_everything()
+
+
+def test_every_example_is_known_and_none_has_an_error(served):
+    listed = {dag["dag_id"]: dag for dag in served.json("dags", "list")}
+    assert set(listed) == {path.stem for path in DAGS.glob("*.py")} == {*PRINTS, "wait_for_file"}
+    assert served.json("dags", "errors") == []
+
+
+@pytest.mark.parametrize("dag_id", PRINTS)
+def test_an_example_succeeds_and_prints_what_its_header_says(served, dag_id):
+    (run,) = served.runs(dag_id)
+    assert run["state"] == "success"
+    task_id, try_number, text = PRINTS[dag_id]
+    log = served.run("tasks", "logs", dag_id, run["run_id"], task_id, "--try", str(try_number)).stdout
+    assert text in log
+
+
+def test_the_etl_has_loaded_the_csv_files(served):
+    assert sales(served.root / "asynsched-examples" / "sales.db") == SALES
+
+
+def test_the_branch_that_is_not_taken_is_skipped_and_the_join_runs(served):
+    (run,) = served.runs("branching")
+    states = served.task_states("branching", run["run_id"])
+    assert states == {"how_large": "success", "check_by_hand": "success", "accept": "skipped", "ship": "success"}
+
+
+def test_the_sensor_waits_until_its_file_is_there(served):
+    incoming = served.root / "incoming.txt"
+    with served.up("--parallelism", "4"):
+        # The folder that is served here is another one; the DAG is in the database.
+        (served.dags / "wait_for_file.py").write_text((DAGS / "wait_for_file.py").read_text())
+        served.run("dags", "trigger", "wait_for_file", "--run-id", "r", "--conf", f'{{"path": "{incoming}"}}')
+        served.until(
+            lambda: served.task_states("wait_for_file", "r").get("wait") == "up_for_reschedule", "the sensor has looked"
+        )
+        incoming.write_text("hello\n")
+        served.until(lambda: served.json("runs", "show", "wait_for_file", "r")["state"] == "success", "the run ends")
+    assert "has 6 bytes" in served.run("tasks", "logs", "wait_for_file", "r", "measure").stdout
+
+
+@pytest.mark.parametrize("dag_id", PRINTS)
+def test_an_example_runs_by_itself_without_a_scheduler(dag_id, tmp_path):
+    env = os.environ | {"TMPDIR": str(tmp_path)}
+    command = [sys.executable, str(DAGS / f"{dag_id}.py")]
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=True, timeout=60)
+    assert PRINTS[dag_id][2] in done.stdout + done.stderr
+
+
+@pytest.fixture
+def service(tmp_path):
+    """The address of examples/embed_starlette.py, served by a process of its own."""
+    log = tmp_path / "service.log"
+    env = os.environ | {"PORT": "0", "TMPDIR": str(tmp_path)}
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, str(EXAMPLES / "embed_starlette.py")], cwd=tmp_path, env=env,
+            stdout=output, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+
+    def listening():
+        assert process.poll() is None, log.read_text()
+        return re.search(r"http://127\.0\.0\.1:\d+", log.read_text())
+
+    try:
+        address = until(listening, "the service listens", describe=log.read_text)
+        yield address.group()
+        process.send_signal(signal.SIGINT)
+        process.wait(30)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_service_with_a_scheduler_inside_answers_with_the_end_of_a_run(service):
+    with httpx.Client(base_url=service, timeout=60) as client:
+        assert client.get("/health").json() == {"serving": True}
+        assert client.post("/orders").status_code == 400
+        answer = until(
+            lambda: (got := client.post("/orders", params={"amount": 50})).status_code != 503 and got,
+            "the DAG is known",
+        )
+        assert answer.json() == {
+            "state": "success",
+            "tasks": {"how_large": "success", "check_by_hand": "skipped", "accept": "success", "ship": "success"},
+        }
+        assert client.post("/orders", params={"amount": -1}).status_code == 422
