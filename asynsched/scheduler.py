@@ -113,6 +113,7 @@ class Scheduler:
                     task_status.started()
                     log.info("scheduler.started", scheduler_id=self.scheduler_id)
                     await self._stop_requested.wait()
+                    services.evaluator.stop_granting()
                     producers.cancel_scope.cancel()
                 await self._drain(services)
                 consumers.cancel_scope.cancel()
@@ -175,7 +176,6 @@ class Scheduler:
 
     async def _drain(self, services: Services) -> None:
         """Let running tasks end, for a while; store how the rest was interrupted."""
-        services.evaluator.stop_granting()
         grace = timedelta(seconds=self.settings.shutdown_grace)
         await services.executor.drain(self.clock.now() + grace)
         deadline = self.clock.now() + timedelta(seconds=SETTLE_SECONDS)

@@ -1,11 +1,10 @@
 """Values that travel: XComs, templates, params, variables, connections, and what a process is not given."""
 
 import os
-from datetime import datetime
 
 from asynsched import DAG, BashOperator, Connection, Variable, get_current_context, task
 
-with DAG("values", schedule="0 0 * * *", start_date=datetime(2026, 1, 1), params={"greeting": "hello"}):
+with DAG("values", params={"greeting": "hello"}):
 
     @task(multiple_outputs=True)
     def extract():
