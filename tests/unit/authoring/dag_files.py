@@ -91,9 +91,11 @@ with DAG("short_circuit"):
 
 DECORATED = """
 import asyncio
-from asynsched import DAG, AsynschedSkipException, Param, PokeReturnValue, get_current_context, setup, task, task_group, teardown
+from asynsched import DAG, AsynschedSkipException, Param, PokeReturnValue, get_current_context
+from asynsched import setup, task, task_group, teardown
 
-with DAG("decorated", params={"n": Param(2, type="integer", minimum=1), "free": "x"}, user_defined_macros={"shout": str.upper}):
+params = {"n": Param(2, type="integer", minimum=1), "free": "x"}
+with DAG("decorated", params=params, user_defined_macros={"shout": str.upper}):
     @task.bash(env={"GREETING": "{{ params.free }}"})
     def greet(name): return f"echo $GREETING {name} {{{{ shout('hi') }}}}"
 
@@ -168,7 +170,8 @@ class Third(BaseSensorOperator):
 def show(a, b=None, *, ds, **kwargs):
     return [a, b, ds, kwargs["templates_dict"]]
 
-with DAG("classic", start_date=datetime(2024, 1, 1), default_args={"retries": 2, "name": "default", "owner": "ops"}) as dag:
+default_args = {"retries": 2, "name": "default", "owner": "ops"}
+with DAG("classic", start_date=datetime(2024, 1, 1), default_args=default_args) as dag:
     hello = HelloOperator(task_id="hello")
     named = HelloOperator(task_id="named", name=hello.output)
     fixed = Fixed(task_id="fixed")

@@ -1,5 +1,7 @@
 """Arrows: between tasks, groups, lists and labels."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -66,7 +68,7 @@ def test_groups_stand_for_their_first_and_last_tasks(dag, abcd):
 
 
 def test_arrows_go_through_an_empty_group(dag, abcd):
-    a, b, c, d = abcd
+    a, b, _, _ = abcd
     with TaskGroup("empty") as empty:
         pass
     a >> empty >> b
@@ -108,7 +110,7 @@ def test_every_order_is_topological_and_every_circle_is_real(pairs):
     except DagCycleError as exc:
         circle = str(exc).rpartition(": ")[2].split(" >> ")
         assert circle[0] == circle[-1]
-        for before, after in zip(circle, circle[1:], strict=False):
+        for before, after in pairwise(circle):
             assert after in dag.get_task(before).downstream_task_ids
     else:
         position = {one.task_id: place for place, one in enumerate(ordered)}

@@ -17,9 +17,8 @@ HEAVY = {
 
 
 def test_authoring_names_import_nothing_heavy():
-    code = f"import sys; before = set(sys.modules); from asynsched import {', '.join(AUTHORING)}; " + (
-        "print(*(set(sys.modules) - before))"
-    )
+    names = ", ".join(AUTHORING)
+    code = f"import sys; before = set(sys.modules); from asynsched import {names}; print(*set(sys.modules) - before)"
     loaded = subprocess.run([sys.executable, "-S", "-P", "-c", code], capture_output=True, text=True, check=True, env={
         "PYTHONPATH": str(Path(asynsched.__file__).parent.parent)
     })  # fmt: skip

@@ -37,25 +37,44 @@ callbacks = st.none() | st.just(print)
 arguments = st.fixed_dictionaries(
     {},
     optional={
-        "owner": st.text(min_size=1), "retries": st.integers(0, 9), "retry_delay": lengths | st.floats(0, 1e6),
-        "retry_exponential_backoff": st.booleans() | st.floats(0, 9), "max_retry_delay": lengths,
-        "execution_timeout": lengths, "priority_weight": st.integers(), "weight_rule": st.sampled_from(WEIGHT_RULES),
-        "pool": st.text(min_size=1, max_size=256), "pool_slots": st.integers(1, 9), "trigger_rule":
-        st.sampled_from(TRIGGER_RULES), "depends_on_past": st.booleans(), "wait_for_downstream": st.booleans(),
-        "start_date": instants, "end_date": instants, "max_active_tis_per_dag": st.integers(1, 9), "do_xcom_push":
-        st.booleans(), "doc_md": st.text(), "on_failure_callback": callbacks, "on_execute_callback": callbacks,
+        "owner": st.text(min_size=1),
+        "retries": st.integers(0, 9),
+        "retry_delay": lengths | st.floats(0, 1e6),
+        "retry_exponential_backoff": st.booleans() | st.floats(0, 9),
+        "max_retry_delay": lengths,
+        "execution_timeout": lengths,
+        "priority_weight": st.integers(),
+        "weight_rule": st.sampled_from(WEIGHT_RULES),
+        "pool": st.text(min_size=1, max_size=256),
+        "pool_slots": st.integers(1, 9),
+        "trigger_rule": st.sampled_from(TRIGGER_RULES),
+        "depends_on_past": st.booleans(),
+        "wait_for_downstream": st.booleans(),
+        "start_date": instants,
+        "end_date": instants,
+        "max_active_tis_per_dag": st.integers(1, 9),
+        "do_xcom_push": st.booleans(),
+        "doc_md": st.text(),
+        "on_failure_callback": callbacks,
+        "on_execute_callback": callbacks,
     },
-)  # fmt: skip
+)
 dag_arguments = st.fixed_dictionaries(
     {},
     optional={
-        "description": st.text(), "tags": st.lists(st.text(min_size=1, max_size=100)), "start_date": instants, "end_date":
-        instants, "max_active_runs": st.integers(1, 9), "max_active_tasks": st.integers(1, 9), "dagrun_timeout": lengths,
-        "is_paused_upon_creation": st.none() | st.booleans(), "params": st.dictionaries(st.text(), json, max_size=3),
-        "schedule": st.sampled_from([None, "@daily", "*/5 * * * *", timedelta(hours=1), "@once"]), "on_success_callback":
-        callbacks,
+        "description": st.text(),
+        "tags": st.lists(st.text(min_size=1, max_size=100)),
+        "start_date": instants,
+        "end_date": instants,
+        "max_active_runs": st.integers(1, 9),
+        "max_active_tasks": st.integers(1, 9),
+        "dagrun_timeout": lengths,
+        "is_paused_upon_creation": st.none() | st.booleans(),
+        "params": st.dictionaries(st.text(), json, max_size=3),
+        "schedule": st.sampled_from([None, "@daily", "*/5 * * * *", timedelta(hours=1), "@once"]),
+        "on_success_callback": callbacks,
     },
-)  # fmt: skip
+)
 
 
 @st.composite
@@ -64,10 +83,17 @@ def dags(draw):
     task_ids = draw(st.lists(names, unique=True, max_size=6))
     with dag:
         for number, task_id in enumerate(task_ids):
-            kind = draw(st.sampled_from([
-                (EmptyOperator, {}), (BashOperator, {"bash_command": "x"}), (PythonOperator, {"python_callable": print}),
-                (FileSensor, {"filepath": "x", "mode": "reschedule"}), (ShortCircuitOperator, {"python_callable": bool}),
-            ]))  # fmt: skip
+            kind = draw(
+                st.sampled_from(
+                    [
+                        (EmptyOperator, {}),
+                        (BashOperator, {"bash_command": "x"}),
+                        (PythonOperator, {"python_callable": print}),
+                        (FileSensor, {"filepath": "x", "mode": "reschedule"}),
+                        (ShortCircuitOperator, {"python_callable": bool}),
+                    ]
+                )
+            )
             with TaskGroup(f"g{number}") if draw(st.booleans()) else dag:
                 task = kind[0](task_id=f"t{number}_{task_id}", **kind[1], **draw(arguments))
             for before in draw(st.lists(st.sampled_from(dag.tasks[:-1]), max_size=3)) if number else ():
