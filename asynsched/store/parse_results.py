@@ -53,7 +53,7 @@ class StoredReport(NamedTuple):
     contested: tuple[str, ...] = ()
 
 
-class _Refused(Exception):  # noqa: N818 - says why one DAG is left out, and is always caught here
+class _Refused(Exception):  # says why one DAG is left out, and is always caught here
     pass
 
 
