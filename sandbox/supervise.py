@@ -22,7 +22,8 @@ from sandbox.messages import Transcript
 from sandbox.outcome import End, Stopped, failures
 
 _LOOK_SECONDS = 0.1
-_STACK_SECONDS = 0.3
+_STACK_SECONDS = 0.5
+_QUIET_SECONDS = 0.05
 _CHUNK = 1 << 16
 _PIPE_CHUNKS = 32
 """More than a pipe holds, in chunks."""
@@ -192,11 +193,12 @@ class _Watched:
         poll.register(self._channel, select.POLLIN)
         with contextlib.suppress(OSError):
             os.kill(self._pid, STACK_SIGNAL)
-            deadline = time.monotonic() + _STACK_SECONDS
-            while "File" not in self.transcript.text and (left := deadline - time.monotonic()) > 0:
-                if poll.poll(1000 * left) and not self._read(self._channel):
-                    break
-            self._drain()
+        deadline = time.monotonic() + _STACK_SECONDS
+        while (left := deadline - time.monotonic()) > 0:
+            # It comes in pieces: it is over when nothing follows for a moment.
+            quiet = _QUIET_SECONDS if self.transcript.text else left
+            if not poll.poll(1000 * quiet) or not self._read(self._channel):
+                break
 
     def end(self) -> tuple[int | None, bool]:
         """Kill what is left of the parse; return its status, and whether all of it has ended."""
