@@ -25,6 +25,7 @@ from asynsched.serialization.schema import ParseReport
 from asynsched.settings import Settings
 from sandbox.environment import environment_of_parse
 from sandbox.limits import ParseLimits
+from sandbox.tree import children_of
 
 GUARD_SECONDS = 10.0
 """How much longer than its limit a parse may take to report that it took too long."""
@@ -142,12 +143,29 @@ async def _read(stream: asyncio.StreamReader, at_most: int) -> bytes:
 
 
 async def _end(process: Process) -> None:
-    """Have a process that still runs end with all that it has started; kill it if it does not."""
-    for number, grace in ((signal.SIGTERM, TERM_SECONDS), (signal.SIGKILL, None)):
-        if process.returncode is not None:
-            return
+    """Have a process that still runs end with all that it has started; kill all of it if it does not."""
+    if process.returncode is not None:
+        return
+    with contextlib.suppress(ProcessLookupError):
+        process.terminate()
+    with anyio.move_on_after(TERM_SECONDS):
+        await process.wait()
+    if process.returncode is None:
+        await anyio.to_thread.run_sync(_kill_all, process.pid)
+        await process.wait()
+
+
+def _kill_all(leader: int) -> None:
+    """Kill a process and what it has started: the file's code has a process group of its own, which it cannot leave."""
+    groups = {leader: None}
+    todo = [leader]
+    while todo:
+        children = children_of(todo.pop())
+        for child in children:
+            with contextlib.suppress(ProcessLookupError):
+                groups[os.getpgid(child)] = None
+        todo += children
+    # The leader goes last: while it lives, nobody else can have been given the number of a group of its children.
+    for group in reversed(groups):
         with contextlib.suppress(ProcessLookupError):
-            # The process is the leader of its session, so its group has its number.
-            os.killpg(process.pid, number)
-        with anyio.move_on_after(grace):
-            await process.wait()
+            os.killpg(group, signal.SIGKILL)

@@ -66,6 +66,11 @@ class Watcher(Service):
         self._folder_is_away = False
         self.is_polling = self._settings.mode == "poll"
 
+    @property
+    def watched_folders(self) -> frozenset[str]:
+        """The absolute paths of the folders whose events are heard at the moment."""
+        return frozenset() if self._events is None else self._events.folders
+
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Watch until cancelled.
 
@@ -136,8 +141,8 @@ class Watcher(Service):
             await self._channel.put(FolderScanned())
             self._reconcile_at = self.clock.now() + timedelta(seconds=self._settings.reconcile_interval)
             if not was_asked_for and self._events is not None:
-                self._untold = {change.path for change in found}
-                self._untold_since = self.clock.now()
+                self._untold |= {change.path for change in found}
+                self._untold_since = self._untold_since or self.clock.now()
         # A folder in which folders come and go all the time must not keep a processor busy.
         self._rest_until = self.clock.now() + timedelta(seconds=self.clock.monotonic() - begin)
 

@@ -259,7 +259,7 @@ def test_what_cannot_be_read_is_an_error_of_that_file_alone(folder):
             assert set(await site.dags()) == {"good"}
             (site.root / "broken.py").unlink()
             site.write("broken.py", "dag mended")
-            os.unlink(os.fsencode(site.root) + b"/odd\xff.py")
+            (site.root / os.fsdecode(b"odd\xff.py")).unlink()
             await site.tell("broken.py")
             await site.tell(os.fsdecode(b"odd\xff.py"), removed=True)
             await site.idle()

@@ -1,0 +1,279 @@
+"""The watcher on a real folder, with the kernel's own events: nothing that happens to a file is missed."""
+
+import os
+import shutil
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from structlog.testing import capture_logs
+
+from asynsched.channels import Channel, Channels, FileChanged, FolderScanned
+from asynsched.clock import SystemClock
+from asynsched.errors import SettingsError
+from asynsched.parsing import watcher as watcher_module
+from asynsched.parsing.file_events import FileEvents
+from asynsched.parsing.watcher import Watcher
+from asynsched.settings import Settings, WatchSettings
+
+
+class Watched:
+    """A watched folder, and what the watcher has said of it so far."""
+
+    def __init__(self, root: Path, home: Path, queue_size: int, watch: dict[str, Any]) -> None:
+        self.root = root
+        self.files: dict[str, FileChanged] = {}
+        self.n_messages = 0
+        self.n_scans = 0
+        self._channel: Channel[FileChanged | FolderScanned] = Channel(queue_size)
+        settings = Settings(dags_folder=str(root), home=str(home), watch=WatchSettings(**watch))
+        self.watcher = Watcher(settings, Channels(file_changes=self._channel), SystemClock())
+
+    def write(self, path: str, text: str = "x = 1") -> None:
+        file = self.root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+    @property
+    def known(self) -> set[str]:
+        """The files that are to be parsed, as far as the messages tell."""
+        return {path for path, change in self.files.items() if not change.removed and not change.is_ignored}
+
+    async def until(self, check: Callable[[], object]) -> None:
+        """Take messages until the check holds."""
+        with anyio.fail_after(20):
+            while not check():
+                self._take(await self._channel.get())
+
+    async def told_of(self, *paths: str) -> None:
+        """Wait for news of each of these files."""
+        for path in paths:
+            self.files.pop(path, None)
+        await self.until(lambda: self.files.keys() >= set(paths))
+
+    def _take(self, message: FileChanged | FolderScanned) -> None:
+        if isinstance(message, FolderScanned):
+            self.n_scans += 1
+        else:
+            self.files[message.path] = message
+            self.n_messages += 1
+
+
+@asynccontextmanager
+async def watching(
+    root: Path, *, home: Path | None = None, queue_size: int = 100, **watch: Any
+) -> AsyncIterator[Watched]:
+    """Watch a folder inside the block, from when its first scan is done and its events arrive."""
+    watched = Watched(root, home or root.parent / "home", queue_size, watch)
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(watched.watcher.run)
+        await watched.until(lambda: watched.n_scans)
+        yield watched
+        tasks.cancel_scope.cancel()
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    root = tmp_path / "dags"
+    root.mkdir()
+    return root
+
+
+@pytest.mark.parametrize("mode", ["auto", "poll"])
+async def test_saves_moves_and_removals_of_files_and_folders_are_told(root, mode):
+    (root / "first.py").write_text("x = 1")
+    async with watching(root, mode=mode, poll_interval=0.05) as site:
+        assert site.files == {"first.py": FileChanged("first.py", at_start=True)}
+        site.write("first.py", "x = 22")
+        await site.told_of("first.py")
+        (root / ".first.py.swp").write_text("x = 333")
+        (root / ".first.py.swp").replace(root / "first.py")
+        await site.told_of("first.py")
+        site.write("new/nested/deep.py")
+        await site.told_of("new/nested/deep.py")
+        site.write("new/nested/deep.py", "x = 22")
+        await site.told_of("new/nested/deep.py")
+        (root / "new").rename(root / "moved")
+        await site.until(lambda: site.known == {"first.py", "moved/nested/deep.py"})
+        (root / "first.py").rename(root / "second.py")
+        await site.until(lambda: site.known == {"second.py", "moved/nested/deep.py"})
+        site.write("moved/nested/deep.py", "x = 333")
+        await site.told_of("moved/nested/deep.py")
+        shutil.rmtree(root / "moved")
+        await site.until(lambda: site.known == {"second.py"})
+        # The new folder has the old one's path, and often its inode too.
+        site.write("moved/nested/deep.py")
+        await site.until(lambda: site.known == {"second.py", "moved/nested/deep.py"})
+        site.write("moved/nested/deep.py", "x = 22")
+        await site.told_of("moved/nested/deep.py")
+        (root / "second.py").unlink()
+        await site.until(lambda: site.known == {"moved/nested/deep.py"})
+
+
+async def test_a_thousand_files_at_once_are_all_told_though_the_queue_is_short(root, tmp_path):
+    async with watching(root, queue_size=5) as site:
+        names = [f"package_{number % 20}/module_{number}.py" for number in range(1000)]
+        for name in names:
+            site.write(name)
+        await site.until(lambda: site.known == set(names))
+        for name in names:
+            (root / name).write_text("x = 22")
+        site.files.clear()
+        await site.until(lambda: site.known == set(names))
+        shutil.rmtree(root)
+        root.mkdir()
+        site.write("last.py")
+        await site.until(lambda: site.known == {"last.py"})
+        assert site.n_messages < 10 * len(names)
+
+
+async def test_an_edited_ignore_file_takes_effect(root):
+    for name in ("a.py", "lib/b.py"):
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).write_text("x = 1")
+    async with watching(root) as site:
+        assert site.known == {"a.py", "lib/b.py"}
+        site.write(".airflowignore", "lib/\n")
+        await site.until(lambda: site.known == {"a.py"})
+        site.write("lib/b.py", "x = 22")
+        await site.told_of("lib/b.py")
+        assert site.known == {"a.py"}
+        site.write(".asynschedignore", "!lib/\na.py\n")
+        await site.until(lambda: site.known == {"lib/b.py"})
+        (root / ".airflowignore").unlink()
+        (root / ".asynschedignore").unlink()
+        await site.until(lambda: site.known == {"a.py", "lib/b.py"})
+
+
+async def test_what_links_lead_to_is_watched(root, tmp_path):
+    for release in ("one", "two"):
+        (tmp_path / release).mkdir()
+        (tmp_path / release / "dag.py").write_text(f"release = '{release}'")
+    (root / "current").symlink_to(tmp_path / "one")
+    (root / "current_file.py").symlink_to(tmp_path / "one" / "dag.py")
+    (root / "loop").symlink_to(root)
+    async with watching(root) as site:
+        assert site.known == {"current/dag.py", "current_file.py"}
+        (tmp_path / "one" / "dag.py").write_text("edited = True")
+        await site.told_of("current/dag.py", "current_file.py")
+        (root / "next").symlink_to(tmp_path / "two")
+        (root / "next").replace(root / "current")
+        await site.told_of("current/dag.py")
+        (tmp_path / "two" / "more.py").write_text("x = 1")
+        await site.told_of("current/more.py")
+        shutil.rmtree(tmp_path / "two")
+        await site.until(lambda: site.known == {"current_file.py"})
+
+
+async def test_a_folder_reached_through_a_link_follows_it_when_it_is_swapped(tmp_path):
+    for release in ("one", "two"):
+        (tmp_path / release / "dags").mkdir(parents=True)
+        (tmp_path / release / "dags" / f"{release}.py").write_text("x = 1")
+    (tmp_path / "current").symlink_to("one")
+    async with watching(tmp_path / "current" / "dags", home=tmp_path / "home") as site:
+        assert site.known == {"one.py"}
+        (tmp_path / "next").symlink_to("two")
+        (tmp_path / "next").replace(tmp_path / "current")
+        await site.until(lambda: site.known == {"two.py"})
+        (tmp_path / "two" / "dags" / "two.py").write_text("x = 22")
+        await site.told_of("two.py")
+
+
+async def test_the_home_inside_the_folder_is_not_watched(root):
+    home = root / ".state"
+    (home / "tmp").mkdir(parents=True)
+    async with watching(root, home=home) as site:
+        (home / "tmp" / "scratch.py").write_text("x = 1")
+        (root / "named_home").mkdir()
+        site.write("last.py")
+        await site.told_of("last.py")
+        assert set(site.files) == {"last.py"}
+        assert not any(str(home) in folder for folder in site.watcher.watched_folders)
+    named = root / "named_home"
+    async with watching(root, home=named) as site:
+        (named / "state.py").write_text("x = 1")
+        site.write("last.py", "x = 22")
+        await site.told_of("last.py")
+        assert set(site.files) == {"last.py"}
+        assert str(named) not in site.watcher.watched_folders
+
+
+@pytest.mark.parametrize("make", [lambda path: None, lambda path: path.write_text("")])
+async def test_a_folder_that_is_none_is_refused_by_name(tmp_path, make):
+    make(tmp_path / "nowhere")
+    with pytest.raises(SettingsError, match="nowhere"):
+        await Watched(tmp_path / "nowhere", tmp_path / "home", 10, {}).watcher.run()
+    with pytest.raises(SettingsError, match="home"):
+        await Watched(tmp_path, tmp_path, 10, {}).watcher.run()
+
+
+async def test_a_folder_that_goes_away_is_waited_for_and_its_files_are_not_called_removed(root):
+    (root / "a.py").write_text("x = 1")
+    (root / "b.py").write_text("x = 1")
+    with capture_logs() as logs:
+        async with watching(root, poll_interval=0.05) as site:
+            away = root.rename(root.with_name("away"))
+            with anyio.fail_after(20):
+                while not any(log["event"] == "folder.missing" for log in logs):  # noqa: ASYNC110 - nobody tells of a log line
+                    await anyio.sleep(0.01)
+            (away / "b.py").unlink()
+            (away / "c.py").write_text("x = 1")
+            away.rename(root)
+            await site.until(lambda: site.known == {"a.py", "c.py"})
+            site.write("c.py", "x = 22")
+            await site.told_of("c.py")
+    assert [log["event"] for log in logs] == ["folder.missing", "folder.found"]
+
+
+class DeafEvents(FileEvents):
+    """Events as on a network file system: none arrives."""
+
+    def _gather(self, paths: set[str]) -> None:
+        pass
+
+
+class FullEvents(FileEvents):
+    """Events as where the kernel has no room for another watch."""
+
+    def _watch(self, flag: Any) -> None:
+        raise OSError("OS file watch limit reached.")
+
+
+@pytest.mark.parametrize("events", [DeafEvents, FullEvents])
+async def test_where_no_events_arrive_that_is_found_out_said_and_the_folder_polled(root, monkeypatch, events):
+    monkeypatch.setattr(watcher_module, "FileEvents", events)
+    monkeypatch.setattr(watcher_module, "EVENT_GRACE", watcher_module.EVENT_GRACE / 10)
+    with capture_logs() as logs:
+        async with watching(root, reconcile_interval=0.1, poll_interval=0.05) as site:
+            for number in count():
+                site.write("silent.py", f"x = {number}")
+                await site.told_of("silent.py")
+                if site.watcher.is_polling:
+                    break
+            site.write("silent.py", "y = 22")
+            await site.told_of("silent.py")
+    assert [log["event"] for log in logs] == ["folder.polled"]
+
+
+async def test_full_scans_beside_arriving_events_do_not_lead_to_polling(root):
+    async with watching(root, reconcile_interval=0.02) as site:
+        for number in range(50):
+            site.write(f"package_{number % 3}/{number}.py")
+            await site.told_of(f"package_{number % 3}/{number}.py")
+        n_scans = site.n_scans
+        await site.until(lambda: site.n_scans > n_scans + 2)
+        assert not site.watcher.is_polling
+
+
+async def test_a_name_that_is_no_text_stops_nothing(root):
+    async with watching(root, reconcile_interval=0.5) as site:
+        odd = os.fsdecode(b"odd\xff.py")
+        (root / odd).write_text("x = 1")
+        await site.told_of(odd)
+        site.write("even.py")
+        await site.told_of("even.py")
+        assert not site.watcher.is_polling

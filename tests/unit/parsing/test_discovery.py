@@ -1,0 +1,205 @@
+"""What is in a DAG folder: which files, in which order, what ignore files and links do to it."""
+
+import zipfile
+from pathlib import Path, PurePosixPath
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asynsched.channels import FileChanged
+from asynsched.parsing.discovery import FoundFile, scan
+from asynsched.parsing.examination import examine
+from asynsched.parsing.file_system import type_of_mount
+from asynsched.parsing.ignore_rules import IgnoreRules, read_patterns
+from asynsched.parsing.scan_order import changes_between, in_order
+from asynsched.parsing.touched import interpret
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    root = tmp_path / "dags"
+    root.mkdir()
+    return root
+
+
+def make(root: Path, *paths: str, text: str = "") -> None:
+    for path in paths:
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(text)
+
+
+def found(root: Path, home: str = "home") -> tuple[set[str], set[str]]:
+    """Return the files that are to be parsed, and those that are ignored."""
+    files = scan(root, root / home).files
+    return {path for path in files if not files[path].is_ignored}, {path for path in files if files[path].is_ignored}
+
+
+def test_python_files_and_archives_are_found_and_what_is_nobodys_dag_is_left_out(root):
+    make(root, "a.py", "b.zip", "deep/er/c.py", "with\nnewline.py", "spa ce/d.py", "folder.py/e.py")
+    make(root, "notes.txt", "f.pyc", ".hidden.py", ".git/g.py", "__pycache__/h.py", "node_modules/i.py", "home/j.py")
+    make(root, "venv/pyvenv.cfg", "venv/lib/k.py")
+    assert found(root) == (
+        {"a.py", "b.zip", "deep/er/c.py", "with\nnewline.py", "spa ce/d.py", "folder.py/e.py"},
+        set(),
+    )
+
+
+def test_ignore_files_hold_for_their_folder_and_below_and_the_deeper_one_has_the_last_word(root):
+    make(root, "keep.py", "drop.py", "lib/a.py", "lib/deep/b.py", "team/x_test.py", "team/y_test.py", "team/z.py")
+    make(root, "other/x_test.py", "both/m.py", "both/n.py", "team/lib/c.py", "anchored/lib/d.py")
+    make(root, ".airflowignore", text="drop.py  # not yet\n# a comment\n/lib/\n*_test.py\nboth/*\n")
+    make(root, "team/.airflowignore", text="!y_test.py\n")
+    make(root, "both/.asynschedignore", text="!n.py\n")
+    make(root, "both/.airflowignore", text="n.py\n")
+    parsed, ignored = found(root)
+    assert ignored == {"drop.py", "lib/a.py", "lib/deep/b.py", "team/x_test.py", "other/x_test.py", "both/m.py"}
+    assert parsed == {"keep.py", "team/y_test.py", "team/z.py", "both/n.py", "team/lib/c.py", "anchored/lib/d.py"}
+
+
+def test_a_line_that_is_no_pattern_is_named_and_the_others_hold(root):
+    make(root, "a.py", "b.py")
+    make(root, ".airflowignore", text="!\nb.py\n")
+    snapshot = scan(root, root / "home")
+    assert snapshot.files["b.py"].is_ignored
+    assert [problem[:22] for problem in snapshot.problems] == [".airflowignore, line 1"]
+
+
+@given(st.text(max_size=200), st.lists(st.text("ab.*/!", min_size=1, max_size=8), max_size=5))
+def test_no_text_of_an_ignore_file_does_harm(text, paths):
+    rules = IgnoreRules().below("", read_patterns("ignore", text).spec)
+    assert all(rules.ignores(path) in (True, False) for path in paths)
+
+
+def test_linked_folders_are_followed_and_loops_are_cut(root, tmp_path):
+    make(root, "own/a.py")
+    make(tmp_path / "elsewhere", "b.py", "sub/c.py")
+    (root / "loop").symlink_to(root)
+    (root / "own" / "up").symlink_to("..")
+    (root / "again").symlink_to("own")
+    (root / "linked").symlink_to(tmp_path / "elsewhere")
+    (root / "one.py").symlink_to(tmp_path / "elsewhere" / "b.py")
+    (root / "broken.py").symlink_to("nowhere")
+    assert found(root)[0] == {"own/a.py", "linked/b.py", "linked/sub/c.py", "one.py", "broken.py"}
+
+
+def test_events_name_every_path_of_a_file_and_changed_folders_ask_for_a_walk(root, tmp_path):
+    make(root, "a.py", "sub/b.py", "drop.py", ".airflowignore", text="drop.py")
+    make(tmp_path / "elsewhere", "c.py", "noise.txt")
+    (root / "alias.py").symlink_to("a.py")
+    (root / "far.py").symlink_to(tmp_path / "elsewhere" / "c.py")
+    snapshot = scan(root, root / "home")
+
+    def said(*paths: str) -> tuple[set[str], bool]:
+        touched = interpret(root, snapshot, {str(root / path) for path in paths})
+        return set(touched.files), touched.needs_walk
+
+    assert said("a.py") == ({"a.py", "alias.py"}, False)
+    assert said("sub/b.py", "sub/new.py", "sub/b.py.swp") == ({"sub/b.py", "sub/new.py"}, False)
+    elsewhere = tmp_path / "elsewhere"
+    assert said(f"{elsewhere}/c.py", f"{elsewhere}/noise.txt") == ({"far.py"}, False)
+    assert said(".airflowignore")[1]
+    assert said("alias.py") == ({"alias.py"}, True)
+    assert interpret(root, snapshot, {str(root / "drop.py")}).files["drop.py"].is_ignored
+    make(root, "more/d.py")
+    assert said("more") == (set(), True)
+    assert interpret(root, snapshot, {str(root / "sub")}).needs_watch
+    (root / "a.py").unlink()
+    assert interpret(root, snapshot, {str(root / "a.py")}).files["a.py"] is None
+
+
+NEW, OLD = FoundFile(2, 1, 1, False), FoundFile(1, 1, 1, False)
+
+
+def test_two_scans_tell_what_was_made_edited_removed_and_ignored():
+    before = {"same": NEW, "edited": OLD, "gone": NEW, "dropped": NEW}
+    after = {"same": NEW, "edited": NEW, "made": NEW, "dropped": NEW._replace(is_ignored=True)}
+    assert changes_between(before, after) == [
+        FileChanged("dropped", is_ignored=True),
+        FileChanged("edited"),
+        FileChanged("gone", removed=True),
+        FileChanged("made"),
+    ]
+
+
+def test_files_are_ordered_as_the_setting_says():
+    files = {"b": NEW, "a": OLD, **{f"c{number}": OLD for number in range(20)}}
+    changes = [FileChanged("gone", removed=True), *map(FileChanged, files)]
+
+    def order(mode, host="host"):
+        return [change.path for change in in_order(changes, files, mode, host)]
+
+    assert order("modified_time")[:3] == ["gone", "b", "a"]
+    assert order("alphabetical") == ["gone", *sorted(files)]
+    drawn = order("random_seeded_by_host")
+    assert drawn == order("random_seeded_by_host")
+    assert drawn != order("random_seeded_by_host", "another")
+    assert sorted(drawn[1:]) == sorted(files)
+
+
+MOUNTS = r"""
+21 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw
+30 21 0:40 / /mnt/a\040share rw - nfs4 server:/x rw
+31 21 0:41 / /data rw - ext4 /dev/sdb rw
+32 31 0:42 / /data/dags rw - tmpfs tmpfs rw
+33 21 0:43 / /data rw - fuse.sshfs host: rw
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/home/x", "ext4"),
+        ("/mnt/a share/dags", "nfs4"),
+        ("/mnt/a shared", "ext4"),
+        ("/data/other", "fuse.sshfs"),
+        ("/data/dags/x", "tmpfs"),
+    ],
+)
+def test_the_file_system_of_a_folder_is_that_of_the_deepest_and_last_mount(path, kind):
+    assert type_of_mount(PurePosixPath(path), MOUNTS) == kind
+
+
+def archive(path: Path, **members: str) -> None:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as opened:
+        for name, text in members.items():
+            opened.writestr(f"{name}.py", text)
+
+
+def test_safe_mode_takes_what_mentions_a_dag_and_what_defines_one(root):
+    texts = {
+        "airflow.py": ("from AirFlow import DAG", True),
+        "asynsched.py": ("from asynsched import dag", True),
+        "no_dag.py": ("import asynsched", False),
+        "nobody.py": ("a dagger", False),
+        "empty.py": ("", False),
+        "not_utf8.py": ("# -*- coding: latin-1 -*-\nfrom asynsched import DAG # \xe9", True),
+    }
+    for name, (text, _) in texts.items():
+        (root / name).write_bytes(text.encode("latin-1"))
+    archive(root / "with.zip", a="x = 1", b="from asynsched import DAG")
+    archive(root / "without.zip", a="x = 1")
+    archive(root / "bomb.zip", a="x" * (80 * 1024**2))
+    (root / "no.zip").write_text("this is no zip archive")
+    expected = {name: mentions for name, (_, mentions) in texts.items()}
+    expected |= {"with.zip": True, "without.zip": False, "bomb.zip": True, "no.zip": True}
+    assert {name: examine(root, name).mentions_dag for name in expected} == expected
+
+
+def test_a_text_has_the_hash_that_its_parse_records_whatever_its_encoding_and_line_ends(root):
+    same = ["x = '\xe9'\ny = 1\n".encode(), "x = '\xe9'\r\ny = 1\r\n".encode(), "\ufeffx = '\xe9'\ny = 1\n".encode()]
+    hashes = set()
+    for data in same:
+        (root / "module.py").write_bytes(data)
+        hashes.add(examine(root, "module.py").text_hash)
+    assert len(hashes) == 1
+    (root / "module.py").write_bytes(b"x = '\xe9'\n")
+    assert examine(root, "module.py").text_hash not in hashes
+
+
+def test_a_folder_that_is_away_tells_nothing_of_its_files(root):
+    make(root, "a.py")
+    assert examine(root, "b.py").is_gone
+    assert examine(root, "a.py/b.py").is_gone
+    root.rename(root.with_name("away"))
+    assert examine(root, "a.py") is None
