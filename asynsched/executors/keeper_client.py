@@ -38,6 +38,7 @@ class KeeperConnection(asyncio.Protocol):
         self._epoch = 0
         self._greeted: asyncio.Future[Inventory] = asyncio.get_running_loop().create_future()
         self.closed = asyncio.Event()
+        self.closed.set()
         """Set while there is no connection any more."""
 
     @property
@@ -74,6 +75,7 @@ class KeeperConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # Other event loops, such as uvloop, have transports that are no subclasses of asyncio's.
         self._transport = cast("asyncio.Transport", transport)
+        self.closed.clear()
 
     def data_received(self, data: bytes) -> None:
         try:

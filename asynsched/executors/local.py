@@ -102,14 +102,15 @@ class LocalExecutor(Executor):
             with anyio.move_on_after(self._kill_time + LAST_WORDS.total_seconds()):
                 await self._connection.closed.wait()
         self._connection.close()
+        await self._connection.closed.wait()
 
     async def _connect(self) -> Inventory:
         """Find or start the keeper, and settle what it knows with what we know."""
         home = self.context.home
-        found = connect(home)
+        found = await anyio.to_thread.run_sync(connect, home)
         if found is None:
             await anyio.to_thread.run_sync(start_keeper, home, self.context.settings)
-            found = connect(home)
+            found = await anyio.to_thread.run_sync(connect, home)
         if found is None:
             raise ExecutorError(f"the keeper of {home} is gone as soon as it was started")
         # Requests may arrive with the greeting, and their answers need the connection.

@@ -1,0 +1,151 @@
+"""Drives a LocalExecutor with real keepers and real forks, and sees what is left of them."""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+
+from asynsched.clock import SystemClock, new_token
+from asynsched.executors.base import ExecutorContext, Held
+from asynsched.executors.local import LocalExecutor
+from asynsched.executors.log_paths import log_file, log_path
+from asynsched.home import prepare_home
+from asynsched.keys import TaskInstanceKey
+from asynsched.settings import LeaseSettings, LogSettings, Settings
+from sandbox.local_imports import DAG_MODULE_PREFIX
+from sandbox.protocol import CodeVersion, Ended, Launch, Reply, Request, RunContext, SourceRef, Started
+
+DEADLINE = 20.0
+
+
+class Bench:
+    """A home, a DAG folder, and the executors that are started on them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.home = folder / "home"
+        self.dags = folder / "dags"
+        self.dags.mkdir(parents=True)
+        prepare_home(self.home)
+        self.settings = Settings(lease=LeaseSettings(kill_time=1.0), log=LogSettings(task_bytes=100_000))
+        self.started: dict[str, Started] = {}
+        self.ended: dict[str, list[Ended]] = {}
+        self.requests: list[Request] = []
+        self.answers: dict[str, Callable[[Request], Reply]] = {}
+        self._changed = asyncio.Event()
+
+    def code(self, text: str, path: str = "dag_file.py") -> CodeVersion:
+        """Write a DAG file, store its version as the scheduler does, and return that."""
+        (self.dags / path).write_text(text)
+        content_hash = hashlib.sha256(text.encode()).hexdigest()
+        (self.home / "sources" / f"{content_hash}.py").write_text(text)
+        module = f"{DAG_MODULE_PREFIX}{path.removesuffix('.py')}"
+        return CodeVersion(content_hash, str(self.dags), (SourceRef(path, module, content_hash),))
+
+    def launch(self, code: CodeVersion, task_id: str, *, try_number: int = 1, **fields: Any) -> Launch:
+        """Return the launch of a task of the DAG `d`."""
+        run = RunContext("d", "r", "manual", datetime.now(UTC), conf=fields.pop("conf", {}))
+        path = log_path(TaskInstanceKey("d", "r", task_id), try_number)
+        return Launch(new_token(), task_id, -1, try_number, 0, run, code, path, **fields)
+
+    def log(self, task_id: str, try_number: int = 1) -> str:
+        """Return the log of a try."""
+        file = log_file(self.home, TaskInstanceKey("d", "r", task_id), try_number)
+        return file.read_text() if file.exists() else ""
+
+    def executor(self, kind: type[LocalExecutor] = LocalExecutor) -> LocalExecutor:
+        """Return a new executor on this home."""
+        return kind(ExecutorContext(self.home, self.settings, SystemClock(), "test", self._report, self._answer))
+
+    @asynccontextmanager
+    async def running(self, lease_epoch: int = 1) -> AsyncIterator[LocalExecutor]:
+        """Start an executor, and at the end drain it."""
+        executor = self.executor()
+        await executor.start(lease_epoch)
+        try:
+            yield executor
+            await executor.drain(datetime.now(UTC))
+        finally:
+            await executor.close()
+
+    async def run(self, executor: LocalExecutor, launch: Launch) -> Ended:
+        """Launch a try and return its end."""
+        await executor.launch([launch])
+        return await self.end_of(launch)
+
+    async def end_of(self, launch: Launch) -> Ended:
+        """Wait for the end of a try."""
+        await self.until(lambda: launch.token in self.ended, f"the end of {launch.task_id}")
+        return self.ended[launch.token][0]
+
+    async def start_of(self, launch: Launch) -> Started:
+        """Wait until user code of a try runs."""
+        await self.until(lambda: launch.token in self.started, f"the start of {launch.task_id}")
+        return self.started[launch.token]
+
+    async def until(self, check: Callable[[], object], what: str) -> None:
+        """Wait for something that an event of a try brings about."""
+        try:
+            async with asyncio.timeout(DEADLINE):
+                while not check():
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            raise AssertionError(f"not within {DEADLINE:g} s: {what}\n{self._keeper_log()}") from None
+
+    def processes(self) -> list[psutil.Process]:
+        """Return the keeper of this home, its templates and its tries; all have its command line."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if str(self.home) in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+            except (psutil.NoSuchProcess, psutil.AccessDenied):
+                continue
+        return found
+
+    def keeper(self) -> psutil.Process:
+        """Return the keeper's process: the one that is no child of another of them."""
+        found = self.processes()
+        pids = {process.pid for process in found}
+        (keeper,) = [process for process in found if process.ppid() not in pids]
+        return keeper
+
+    def end_processes(self) -> None:
+        """Kill what a failed test has left."""
+        for process in self.processes():
+            process.kill()
+
+    def _report(self, event: Started | Ended) -> None:
+        if isinstance(event, Started):
+            self.started[event.token] = event
+        else:
+            self.ended.setdefault(event.token, []).append(event)
+        self._changed.set()
+
+    async def _answer(self, request: Request) -> Reply:
+        self.requests.append(request)
+        self._changed.set()
+        answer = self.answers.get(request.operation)
+        return Reply(request.token, request.request_id) if answer is None else answer(request)
+
+    def _keeper_log(self) -> str:
+        return (self.home / "logs" / "keeper.log").read_text()
+
+
+def value(ended: Ended) -> Any:
+    """Return what a task returned."""
+    return msgspec.json.decode(ended.return_value) if ended.return_value else None
+
+
+def replies(answer: Any) -> Callable[[Request], Reply]:
+    """Return an answerer that always gives this value."""
+    return lambda request: Reply(request.token, request.request_id, answer)
+
+
+__all__ = ["Bench", "Held", "replies", "timedelta", "value"]

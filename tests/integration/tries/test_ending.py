@@ -1,0 +1,158 @@
+"""Ending tries from outside: timeouts, kills, drains, and what they leave behind."""
+
+from datetime import UTC, datetime, timedelta
+
+import psutil
+import pytest
+
+from asynsched.executors.sequential import SequentialExecutor
+from asynsched.settings import Settings
+from tests.integration.tries.bench import Bench, value
+from tests.support.waiting import until
+
+DAG_FILE = """
+import os, signal, subprocess, sys, time
+from asynsched import DAG, BaseOperator, task
+
+SLEEPER = [sys.executable, "-c", "import time; time.sleep(600)"]
+
+def family():
+    '''Leave processes behind in this group, in a group of their own, and in sessions of their own.'''
+    subprocess.Popen(SLEEPER)
+    subprocess.Popen(SLEEPER, process_group=0)
+    subprocess.Popen(SLEEPER, start_new_session=True)
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            os.execv(SLEEPER[0], SLEEPER)
+        os._exit(0)
+    print("has a family")
+
+class Stubborn(BaseOperator):
+    def execute(self, context):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        family()
+        time.sleep(600)
+
+class Tidy(BaseOperator):
+    def execute(self, context):
+        try:
+            time.sleep(600)
+        except Exception:
+            print("hidden by except Exception")
+        finally:
+            print("cleaned up")
+
+    def on_kill(self):
+        print("on_kill")
+
+with DAG("d"):
+    Stubborn(task_id="stubborn")
+    Tidy(task_id="tidy")
+
+    @task
+    def leaves_a_family():
+        family()
+
+    @task
+    def swallows():
+        try:
+            time.sleep(600)
+        except BaseException:
+            return "swallowed"
+
+    leaves_a_family(); swallows()
+"""
+
+
+@pytest.fixture
+def code(bench: Bench):
+    return bench.code(DAG_FILE)
+
+
+def left_over(bench: Bench) -> list[int]:
+    """Return the processes of `family` that live: they have the home as their working folder."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.cwd() == str(bench.home) and "time.sleep(600)" in " ".join(process.cmdline()):
+                found.append(process.pid)
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return found
+
+
+async def test_execution_timeout_interrupts_user_code_and_lets_it_clean_up(bench: Bench, code):
+    async with bench.running() as executor:
+        ended = await bench.run(executor, bench.launch(code, "tidy", execution_timeout=0.2))
+    assert (ended.state, ended.reason, ended.cause, ended.retry) == (
+        "failed", "execution_timeout of 0.2 s is over", "task", True,
+    )  # fmt: skip
+    assert "cleaned up\n" in bench.log("tidy")
+    assert "on_kill\n" in bench.log("tidy")
+    assert "hidden by" not in bench.log("tidy")
+    assert "AsynschedTaskTimeout: execution_timeout of 0.2 s is over" in bench.log("tidy")
+
+
+async def test_a_try_that_ignores_its_timeout_is_killed_with_all_that_it_started(bench: Bench, code, monkeypatch):
+    monkeypatch.chdir(bench.home)
+    async with bench.running() as executor:
+        ended = await bench.run(executor, bench.launch(code, "stubborn", execution_timeout=0.2))
+        assert ended.reason == "execution_timeout of 0.2 s is over"
+        assert "has a family" in bench.log("stubborn")
+        until(lambda: not left_over(bench), "all processes of the try are gone", seconds=5)
+
+
+async def test_what_a_try_leaves_behind_is_killed_when_it_ends(bench: Bench, code, monkeypatch):
+    monkeypatch.chdir(bench.home)
+    async with bench.running() as executor:
+        ended = await bench.run(executor, bench.launch(code, "leaves_a_family"))
+        assert (ended.state, "has a family" in bench.log("leaves_a_family")) == ("success", True)
+        until(lambda: not left_over(bench), "all processes of the try are gone", seconds=5)
+
+
+async def test_a_killed_try_has_failed_whatever_its_code_says(bench: Bench, code):
+    async with bench.running() as executor:
+        launch = bench.launch(code, "swallows")
+        await executor.launch([launch])
+        await bench.start_of(launch)
+        await executor.kill("unknown", "nobody")
+        await executor.kill(launch.token, "somebody wants it ended")
+        ended = await bench.end_of(launch)
+    assert (ended.state, ended.reason, ended.cause) == ("failed", "somebody wants it ended", "task")
+    assert value(ended) is None
+
+
+async def test_a_drain_ends_what_is_left_at_its_deadline_as_interrupted(bench: Bench, code):
+    executor = bench.executor()
+    await executor.start(1)
+    launch = bench.launch(code, "tidy")
+    await executor.launch([launch])
+    await bench.start_of(launch)
+    await executor.drain(datetime.now(UTC) + timedelta(seconds=0.1))
+    ended = await bench.end_of(launch)
+    await executor.acknowledge([launch.token])
+    await executor.close()
+    assert (ended.state, ended.cause) == ("failed", "interrupted")
+    until(lambda: not bench.processes(), "no process is left", seconds=5)
+    assert not (bench.home / "keeper.sock").exists()
+    assert list((bench.home / "attempts").iterdir()) == []
+
+
+async def test_a_drain_lets_short_tries_finish(bench: Bench):
+    gate = bench.home / "gate"
+    code = bench.code(
+        f"from asynsched import DAG, task\nwith DAG('d'):\n @task\n def t():\n  open({str(gate)!r}, 'w')\n t()"
+    )
+    executor = bench.executor()
+    await executor.start(1)
+    launch = bench.launch(code, "t")
+    await executor.launch([launch])
+    await executor.drain(datetime.now(UTC) + timedelta(seconds=20))
+    await executor.close()
+    assert bench.ended[launch.token][0].state == "success"
+
+
+def test_the_sequential_executor_has_room_for_one(bench: Bench):
+    bench.settings = Settings(parallelism=7)
+    assert (bench.executor().parallelism, bench.executor(SequentialExecutor).parallelism) == (7, 1)

@@ -1,0 +1,248 @@
+"""What a try comes to, and what its log and its environment are."""
+
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from sandbox.protocol import BranchDecision, ShortCircuitDecision
+from tests.integration.tries.bench import Bench, replies, value
+
+DAG_FILE = """
+import logging, os, random, signal, sys, threading, time
+from datetime import datetime, timedelta, timezone
+from asynsched import (
+    DAG, AsynschedFailException, AsynschedRescheduleException, AsynschedSkipException, BashOperator, Variable,
+    Connection, get_current_context, task,
+)
+
+COUNTER = []
+
+def note(context):
+    print("called back:", context["ti"].task_id, context.get("reason"), context.get("exception"))
+
+with DAG("d", on_failure_callback=note):
+    @task
+    def returns():
+        print("to stdout")
+        print("to stderr", file=sys.stderr)
+        logging.getLogger("mine").warning("from logging")
+        return {"rows": [1, 2.5, None, "é"]}
+
+    @task
+    def silent():
+        pass
+
+    @task
+    def counts():
+        COUNTER.append(1)
+        return [len(COUNTER), random.random()]
+
+    @task
+    def raises():
+        raise ValueError("no luck\\nsecond line")
+
+    @task
+    def skips():
+        raise AsynschedSkipException("not today")
+
+    @task
+    def gives_up():
+        raise AsynschedFailException("never again")
+
+    @task
+    def waits():
+        raise AsynschedRescheduleException(datetime(2030, 1, 1, tzinfo=timezone.utc))
+
+    @task
+    def not_json():
+        return {"when": datetime(2030, 1, 1)}
+
+    @task
+    def huge():
+        return "x" * (17 * 1024 * 1024)
+
+    @task
+    def exits():
+        sys.exit(3)
+
+    @task
+    def exits_hard():
+        print("last words", flush=True)
+        os._exit(7)
+
+    @task
+    def killed():
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    @task
+    def crashes():
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+    @task
+    def leaves_a_thread():
+        threading.Thread(target=time.sleep, args=(600,)).start()
+        return "done"
+
+    @task.branch
+    def branches():
+        return ["raises", "skips"]
+
+    @task.short_circuit
+    def stops():
+        return False
+
+    @task
+    async def sleeps_on_a_loop():
+        import asyncio
+        await asyncio.sleep(0)
+        return "awaited"
+
+    @task
+    def environment():
+        context = get_current_context()
+        return {
+            "secrets": [name for name in os.environ if name.startswith("ASYNSCHED")],
+            "given": os.environ.get("GIVEN"), "cwd": os.getcwd(), "stdin": sys.stdin.read(),
+            "leads": os.getpgrp() == os.getpid() == os.getsid(0), "try": context["ti"].try_number,
+            "conf": context["dag_run"].conf, "file": __file__,
+        }
+
+    @task
+    def secrets():
+        token, plain = Variable.get("api_token"), Variable.get("colour")
+        password = Connection.get("db").password
+        print("half of " + token[:4], end="", flush=True)
+        print(token[4:], plain, password)
+        raise ValueError(f"cannot log in with {password}")
+
+    @task
+    def chatters():
+        for number in range(30_000):
+            print("line", number)
+        return "said"
+
+    bash = BashOperator(task_id="bash", bash_command="echo from $0; echo result")
+    branches() >> [raises(), skips()]
+    stops() >> silent()
+    for function in (
+        returns, counts, gives_up, waits, not_json, huge, exits, exits_hard, killed, crashes, leaves_a_thread,
+        sleeps_on_a_loop, environment, secrets, chatters,
+    ):
+        function()
+"""
+
+
+@pytest.fixture
+def code(bench: Bench):
+    return bench.code(DAG_FILE)
+
+
+OUTCOMES = {
+    "silent": ("success", ""),
+    "skips": ("skipped", "not today"),
+    "raises": ("failed", "ValueError: no luck"),
+    "gives_up": ("failed", "never again"),
+    "waits": ("up_for_reschedule", "2030-01-01"),
+    "not_json": ("failed", "datetime"),
+    "huge": ("failed", "too large"),
+    "exits": ("failed", "sys.exit(3) was called"),
+    "exits_hard": ("failed", "exit code 7"),
+    "killed": ("failed", "killed by SIGKILL, possibly out of memory"),
+    "crashes": ("failed", "killed by SIGSEGV"),
+    "leaves_a_thread": ("success", ""),
+    "branches": ("success", ""),
+    "stops": ("success", ""),
+    "sleeps_on_a_loop": ("success", ""),
+    "bash": ("success", ""),
+    "no_such_task": ("failed", "no_such_task"),
+}
+
+
+async def test_every_way_to_end_is_told_with_its_reason(bench: Bench, code):
+    async with bench.running() as executor:
+        launches = {name: bench.launch(code, name) for name in OUTCOMES}
+        await executor.launch(list(launches.values()))
+        ends = {name: await bench.end_of(launch) for name, launch in launches.items()}
+    for name, (state, words) in OUTCOMES.items():
+        assert (ends[name].state, words in ends[name].reason) == (state, True), (name, ends[name])
+    assert {name for name, end in ends.items() if end.cause == "machine"} == {"killed", "crashes"}
+    assert {name for name, end in ends.items() if not end.retry} == {"gives_up"}
+    assert ends["waits"].reschedule_at == datetime.fromisoformat("2030-01-01T00:00:00+00:00")
+    assert ends["branches"].decision == BranchDecision(("raises", "skips"))
+    assert ends["stops"].decision == ShortCircuitDecision(ignore_downstream_trigger_rules=True)
+    assert (value(ends["sleeps_on_a_loop"]), value(ends["bash"])) == ("awaited", "result")
+    assert "ValueError: no luck\nsecond line" in bench.log("raises")
+    assert "raise ValueError" in bench.log("raises")
+    assert "sandbox/run.py" not in bench.log("raises")
+    assert "last words\n" in bench.log("exits_hard")
+    assert "exit code 7" in bench.log("exits_hard")
+    assert bench.log("silent") == ""
+    assert bench.processes() == []
+
+
+async def test_a_value_and_all_output_come_back(bench: Bench, code):
+    async with bench.running() as executor:
+        ended = await bench.run(executor, launch := bench.launch(code, "returns"))
+    started = bench.started[launch.token]
+    assert value(ended) == {"rows": [1, 2.5, None, "é"]}
+    assert started.started_at == ended.started_at <= ended.ended_at
+    lines = bench.log("returns").splitlines()
+    assert lines[:2] == ["to stdout", "to stderr"]
+    assert lines[2].endswith("WARNING - from logging")
+    assert datetime.fromisoformat(lines[2][1:].split("]")[0]).tzinfo is not None
+    log = next((bench.home / "logs").glob("**/attempt=1.log"))
+    assert (log.stat().st_mode & 0o777, log.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+
+
+async def test_each_try_gets_a_fresh_copy_of_the_module(bench: Bench, code):
+    async with bench.running() as executor:
+        ends = [await bench.run(executor, bench.launch(code, "counts")) for _ in range(3)]
+    assert [value(end)[0] for end in ends] == [1, 1, 1]
+    assert len({value(end)[1] for end in ends}) == 3, "each try draws other random numbers"
+
+
+async def test_a_try_is_told_what_it_may_know_and_nothing_of_the_scheduler(bench: Bench, code, monkeypatch):
+    monkeypatch.setenv("ASYNSCHED_DATABASE", "postgresql://secret@host/db")
+    async with bench.running() as executor:
+        fields = {"env": {"GIVEN": "yes"}, "conf": {"n": 1}}
+        ended = await bench.run(executor, bench.launch(code, "environment", try_number=2, **fields))
+    assert value(ended) == {
+        "secrets": [], "given": "yes", "cwd": str(Path.cwd()), "stdin": "", "leads": True, "try": 2, "conf": {"n": 1},
+        "file": str(bench.dags / "dag_file.py"),
+    }  # fmt: skip
+
+
+async def test_secrets_that_a_try_asked_for_are_masked_in_its_log_and_its_reason(bench: Bench, code):
+    variables = {"api_token": "s3cr3t-token", "colour": "green"}
+    bench.answers["variable_get"] = lambda request: replies(variables[request.arguments["key"]])(request)
+    bench.answers["connection_get"] = replies({"conn_id": "db", "conn_type": "x", "password": "hunter22"})
+    async with bench.running() as executor:
+        ended = await bench.run(executor, bench.launch(code, "secrets"))
+    assert ended.reason == "ValueError: cannot log in with ***"
+    assert "half of *** green ***\n" in bench.log("secrets")
+    assert not [secret for secret in ("s3cr3t", "hunter22") if secret in bench.log("secrets")]
+
+
+async def test_a_log_ends_at_its_limit_and_says_so(bench: Bench, code):
+    async with bench.running() as executor:
+        ended = await bench.run(executor, bench.launch(code, "chatters"))
+    assert value(ended) == "said"
+    assert len(bench.log("chatters")) < bench.settings.log.task_bytes + 200
+    assert "log.task_bytes" in bench.log("chatters").splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("event", "task_id", "line"),
+    [
+        ("on_success", "silent", "called back: silent  None"),
+        ("on_failure", "", "it went wrong it went wrong"),
+    ],
+)
+async def test_callbacks_of_tasks_and_dags_run_in_a_process_of_their_own(bench: Bench, event, task_id, line):
+    code = bench.code(DAG_FILE.replace("@task\n    def silent", "@task(on_success_callback=note)\n    def silent"))
+    reason = "it went wrong" if event == "on_failure" else ""
+    async with bench.running() as executor:
+        ended = await bench.run(executor, bench.launch(code, task_id, callback={"event": event, "reason": reason}))
+    assert ended.state == "success"
+    assert line in bench.log(task_id)

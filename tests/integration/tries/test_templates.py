@@ -1,0 +1,128 @@
+"""Loading a version of a DAG file once, and forking it for each try."""
+
+import os
+import signal
+
+import pytest
+
+from tests.integration.tries.bench import Bench, value
+
+SIMPLE = """
+from asynsched import DAG, task
+{before}
+with DAG("d"):
+    @task
+    def say():
+        return {result}
+    @task
+    def other():
+        return "other"
+    say(); other()
+"""
+
+
+def dag_file(before: str = "", result: str = "'said'") -> str:
+    return SIMPLE.format(before=before, result=result)
+
+
+async def test_a_file_is_imported_once_for_many_tries_and_its_output_is_in_the_first_log(bench: Bench):
+    mark = bench.home / "imports"
+    code = bench.code(dag_file(f"print('importing'); open({str(mark)!r}, 'a').write('x')"))
+    async with bench.running() as executor:
+        ends = [await bench.run(executor, bench.launch(code, "say", try_number=number)) for number in (1, 2, 3)]
+    assert [value(end) for end in ends] == ["said"] * 3
+    assert mark.read_text() == "x"
+    assert [bench.log("say", number).count("importing\n") for number in (1, 2, 3)] == [1, 0, 0]
+
+
+async def test_a_run_keeps_its_version_after_the_file_has_changed(bench: Bench):
+    first = bench.code(dag_file(result="1"))
+    async with bench.running() as executor:
+        assert value(await bench.run(executor, bench.launch(first, "say"))) == 1
+        second = bench.code(dag_file(result="2"))
+        (bench.dags / "dag_file.py").unlink()
+        assert [value(await bench.run(executor, bench.launch(code, "say"))) for code in (second, first)] == [2, 1]
+
+
+@pytest.mark.parametrize(
+    ("before", "reason", "cause"),
+    [
+        ("raise ValueError('broken here')", "dag_file.py cannot be imported: ValueError: broken here", "task"),
+        ("import sys; sys.exit(4)", "dag_file.py cannot be imported: SystemExit: 4", "task"),
+        ("import os; os._exit(5)", "exit code 5", "task"),
+        ("import os; os.kill(os.getpid(), 11)", "killed by SIGSEGV", "machine"),
+        ("import os\nif os.fork() == 0: raise ValueError('the child goes on')", "", "task"),
+        ("DAG = lambda name: __import__('asynsched').DAG('another')", "makes no DAG 'd'", "task"),
+    ],
+)
+async def test_a_file_that_breaks_when_it_is_run_fails_its_tries_and_no_others(bench: Bench, before, reason, cause):
+    good = bench.code(dag_file(), "good.py")
+    broken = bench.code(dag_file(before), "dag_file.py")
+    async with bench.running() as executor:
+        launches = [bench.launch(broken, "say"), bench.launch(broken, "other"), bench.launch(good, "say", try_number=2)]
+        await executor.launch(launches)
+        first, second, third = [await bench.end_of(launch) for launch in launches]
+    assert value(third) == "said"
+    for ended in (first, second):
+        assert (ended.state, ended.cause) == ("failed" if reason else "success", cause)
+        assert reason in ended.reason
+    assert reason in bench.log("say")
+    if "broken here" in reason:
+        assert 'dag_file.py", line 3, in <module>' in bench.log("say")
+        assert 'dag_file.py", line 3, in <module>' in bench.log("other")
+
+
+async def test_a_file_that_takes_too_long_to_import_fails_its_tries(bench: Bench, monkeypatch):
+    parse = type(bench.settings.parse)(import_timeout=0.3)
+    bench.settings = type(bench.settings)(parse=parse, lease=bench.settings.lease)
+    code = bench.code(dag_file("while True: pass"))
+    async with bench.running() as executor:
+        ended = await bench.run(executor, bench.launch(code, "say"))
+    assert (ended.state, ended.cause) == ("failed", "task")
+    assert ended.reason == "dag_file.py took longer than 0.3 s to import"
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "import threading, time\nthreading.Thread(target=time.sleep, args=(100,), daemon=True).start()",
+        "import socket\nkept = socket.socket()",
+        "import asyncio\nloop = asyncio.new_event_loop()",
+    ],
+)
+async def test_a_file_that_cannot_be_forked_is_loaded_by_each_try(bench: Bench, before):
+    mark = bench.home / "imports"
+    code = bench.code(dag_file(f"open({str(mark)!r}, 'a').write('x')\n{before}"))
+    async with bench.running() as executor:
+        launches = [bench.launch(code, name) for name in ("say", "other", "say")]
+        await executor.launch(launches[:2])
+        ends = [await bench.end_of(launch) for launch in launches[:2]]
+        ends.append(await bench.run(executor, launches[2]))
+    assert [value(end) for end in ends] == ["said", "other", "said"]
+    assert mark.read_text() == "xxxx", "once to find out, then for each try"
+    assert bench.processes() == []
+
+
+async def test_a_template_that_is_killed_is_replaced_and_its_running_tries_go_on(bench: Bench):
+    gate = bench.home / "gate"
+    os.mkfifo(gate)
+    code = bench.code(dag_file(result=f"open({str(gate)!r}).read()"))
+    async with bench.running() as executor:
+        running = bench.launch(code, "say")
+        await executor.launch([running])
+        pid = (await bench.start_of(running)).pid
+        (template,) = [p for p in bench.processes() if p.ppid() == bench.keeper().pid]
+        assert template.pid != pid
+        os.kill(template.pid, signal.SIGKILL)
+        assert value(await bench.run(executor, bench.launch(code, "other"))) == "other"
+        gate.write_text("through")
+        assert value(await bench.end_of(running)) == "through"
+        dying = bench.launch(code, "say", try_number=2)
+        await executor.launch([dying])
+        pid = (await bench.start_of(dying)).pid
+        (template,) = [p for p in bench.processes() if p.ppid() == bench.keeper().pid and p.pid != pid]
+        os.kill(template.pid, signal.SIGKILL)
+        os.kill(pid, signal.SIGKILL)
+        ended = await bench.end_of(dying)
+    assert (ended.state, ended.cause) == ("failed", "machine")
+    assert bench.processes() == []
