@@ -165,7 +165,7 @@ class TaskInstance:
             run_id: Their run; this one, unless given.
         """
         single = task_ids is None or isinstance(task_ids, str)
-        names = [task_ids or self.task_id] if single else list(task_ids)  # type: ignore[arg-type]
+        names = [task_ids] if isinstance(task_ids, str) else [self.task_id] if task_ids is None else list(task_ids)
         indexes = map_indexes if map_indexes is None or isinstance(map_indexes, int) else list(map_indexes)
         try:
             found = ask(
