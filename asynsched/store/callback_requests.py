@@ -31,7 +31,7 @@ class CallbackRequest(Struct, frozen=True):
 _NEXT = (
     sa.select(callback_request)
     .where(
-        sa.text("state IN ('queued', 'running')"),
+        sa.text("callback_request.state IN ('queued', 'running')"),
         callback_request.c.id.not_in(sa.bindparam("excluding", expanding=True)),
     )
     .order_by(callback_request.c.id)

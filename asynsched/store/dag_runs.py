@@ -57,8 +57,8 @@ class DagRunRow(Struct, frozen=True):
 
 
 # Literal, as the partial indexes have them: with a parameter in its place, neither database would use the index.
-_IS_ACTIVE = sa.text("state IN ('queued', 'running')")
-_IS_SCHEDULED = sa.text("run_type = 'scheduled'")
+IS_ACTIVE = sa.text("dag_run.state IN ('queued', 'running')")
+_IS_SCHEDULED = sa.text("dag_run.run_type = 'scheduled'")
 
 _IS_OF_DAG = dag_run.c.dag_id == sa.bindparam("dag_id")
 _IS_OF_STATE = dag_run.c.state == sa.bindparam("state")
@@ -73,7 +73,7 @@ _NEWEST_OF_DAG = (
 _N_ACTIVE = (
     sa.select(dag_run.c.dag_id, sa.func.count().label("n"))
     .where(
-        _IS_ACTIVE,
+        IS_ACTIVE,
         dag_run.c.dag_id.in_(sa.bindparam("dag_ids", expanding=True)),
         dag_run.c.run_type != DagRunType.BACKFILL,
     )

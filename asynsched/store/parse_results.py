@@ -53,8 +53,8 @@ class StoredReport(NamedTuple):
     contested: tuple[str, ...] = ()
 
 
-class _Refused(Exception):  # says why one DAG is left out, and is always caught here
-    pass
+class _Refused(Exception):
+    """Says why one DAG is left out. Always caught here."""
 
 
 _KNOWN = (

@@ -39,7 +39,9 @@ class PoolRow(Struct, frozen=True):
 _ALL = sa.select(pool).order_by(pool.c.name)
 _TAKEN = (
     sa.select(task_instance.c.pool, task_instance.c.state, sa.func.sum(task_instance.c.pool_slots).label("slots"))
-    .where(sa.text("state IN ('queued', 'running', 'deferred')"))  # as the index has it, or it is not used
+    .where(
+        sa.text("task_instance.state IN ('queued', 'running', 'deferred')")
+    )  # as the index has it, or it is not used
     .group_by(task_instance.c.pool, task_instance.c.state)
 )
 _CAPACITIES = sa.select(pool.c.name, pool.c.slots)

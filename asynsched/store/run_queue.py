@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 
 from asynsched.keys import DagRunKey
 from asynsched.states import FINISHED_TASK_STATES, DagRunState
+from asynsched.store.dag_runs import IS_ACTIVE
 from asynsched.store.tables import dag, dag_run, scheduler, task_instance
 
 
@@ -58,9 +59,9 @@ _COLUMNS = (
     dag.c.max_active_runs,
 )
 _RUNS = sa.select(*_COLUMNS).join(dag, dag.c.dag_id == dag_run.c.dag_id).order_by(dag_run.c.id)
-_QUEUED = _RUNS.where(dag_run.c.state == DagRunState.QUEUED)
+_QUEUED = _RUNS.where(IS_ACTIVE, dag_run.c.state == DagRunState.QUEUED)
 _ONE_QUEUED = _QUEUED.where(dag_run.c.dag_id == sa.bindparam("dag_id"), dag_run.c.run_id == sa.bindparam("run_id"))
-_OWNED = _RUNS.where(dag_run.c.state == DagRunState.RUNNING, dag_run.c.lease_epoch == sa.bindparam("epoch"))
+_OWNED = _RUNS.where(IS_ACTIVE, dag_run.c.state == DagRunState.RUNNING, dag_run.c.lease_epoch == sa.bindparam("epoch"))
 
 
 def queued_runs(conn: Connection, keys: list[DagRunKey] | None = None) -> list[QueuedRun]:
@@ -85,6 +86,7 @@ def take_over_runs(conn: Connection, scheduler_id: str, epoch: int, now: datetim
     orphaned = (
         sa.select(dag_run.c.id)
         .where(
+            IS_ACTIVE,
             dag_run.c.state == DagRunState.RUNNING,
             sa.or_(dag_run.c.scheduler_id.is_(None), dag_run.c.scheduler_id.not_in(alive)),
         )

@@ -13,6 +13,8 @@ import msgspec
 from msgspec import Struct
 from sqlalchemy import Connection, TextClause, text
 
+from asynsched.store.rows import storable
+
 TaskRowKey = tuple[int, str, int]
 """dag_run_id, task_id, map_index"""
 
@@ -280,7 +282,14 @@ def _as_json(rows: list[Any], dialect: str) -> str:
     plain = [[getattr(row, name) for name in row.__struct_fields__] for row in rows]
     if dialect == "sqlite":
         plain = [[_microseconds(value) if isinstance(value, datetime) else value for value in row] for row in plain]
-    return msgspec.json.encode(plain).decode()
+    encoded = msgspec.json.encode(plain).decode()
+    if r"\u0000" in encoded:  # no database keeps that in a text
+        encoded = msgspec.json.encode([[_cleaned(value) for value in row] for row in plain]).decode()
+    return encoded
+
+
+def _cleaned(value: object) -> object:
+    return storable(value) if isinstance(value, str) else value
 
 
 def _microseconds(instant: datetime) -> int:

@@ -1,0 +1,121 @@
+"""Pools, variables, connections, the audit and the schedulers that serve a database."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from asynsched.errors import AlreadyExists, NotFound, StoreError
+from asynsched.store.audit import list_audit, record_audit
+from asynsched.store.connections import (
+    ConnectionRow,
+    add_connection,
+    delete_connection,
+    get_connection,
+    list_connections,
+    set_connection,
+)
+from asynsched.store.pools import delete_pool, list_pools, pool_capacities, set_pool
+from asynsched.store.schedulers import list_schedulers, register_scheduler, remove_scheduler, renew_scheduler
+from asynsched.store.variables import delete_variable, get_variable, list_variables, set_variable
+
+NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+LATER = NOW + timedelta(seconds=15)
+
+
+async def test_pools_are_made_changed_and_deleted_but_for_the_default_one(database):
+    await database.write(set_pool, "gpu", 2, description="two cards")
+    await database.write(set_pool, "gpu", -1, include_deferred=True)
+    _, gpu = await database.read(list_pools)
+    assert (gpu.name, gpu.slots, gpu.description, gpu.include_deferred) == ("gpu", -1, "", True)
+    assert await database.read(pool_capacities) == {"default_pool": 128, "gpu": None}
+    with pytest.raises(NotFound, match="Did you mean gpu"):
+        await database.write(delete_pool, "gpuu")
+    with pytest.raises(StoreError, match="cannot be deleted"):
+        await database.write(delete_pool, "default_pool")
+    await database.write(delete_pool, "gpu")
+    assert [pool.name for pool in await database.read(list_pools)] == ["default_pool"]
+
+
+@pytest.mark.parametrize(
+    ("name", "slots", "says"),
+    [
+        ("", 1, "1 to 256"),
+        ("x" * 257, 1, "1 to 256"),
+        ("a\0", 1, "NUL"),
+        ("a", -2, "-1 for no limit"),
+        ("a", 2**31, "2147483647"),
+    ],
+)
+async def test_a_pool_that_cannot_be_is_refused(database, name, slots, says):
+    with pytest.raises(StoreError, match=says):
+        await database.write(set_pool, name, slots)
+
+
+async def test_variables_are_set_read_and_deleted(database):
+    await database.write(set_variable, "colour", "blue", "of the sky")
+    await database.write(set_variable, "colour", '{"shade": "€"}')
+    assert (await database.read(get_variable, "colour")).value == '{"shade": "€"}'
+    assert [(row.key, row.description) for row in await database.read(list_variables)] == [("colour", "")]
+    for query in (get_variable, delete_variable):
+        with pytest.raises(NotFound, match=r"no variable 'color'\. Did you mean colour\?"):
+            await database.write(query, "color")
+    with pytest.raises(StoreError, match="NUL"):
+        await database.write(set_variable, "colour", "\0")
+    await database.write(delete_variable, "colour")
+    assert await database.read(list_variables) == []
+
+
+async def test_connections_are_added_once_replaced_and_deleted_and_never_print_their_password(database):
+    row = ConnectionRow("db", "postgres", host="h", login="me", password="hunter2", port=5432, extra='{"a": 1}')
+    await database.write(add_connection, row)
+    assert "hunter2" not in repr(await database.read(list_connections))
+    with pytest.raises(AlreadyExists, match="'db' already"):
+        await database.write(add_connection, row)
+    await database.write(set_connection, ConnectionRow("db", "mysql", password="other"))
+    found = await database.read(get_connection, "db")
+    assert (found.conn_type, found.password, found.host, found.description) == ("mysql", "other", None, "")
+    for query in (get_connection, delete_connection):
+        with pytest.raises(NotFound, match="Did you mean db"):
+            await database.write(query, "dbb")
+    await database.write(delete_connection, "db")
+    assert await database.read(list_connections) == []
+
+
+async def test_the_audit_tells_the_newest_first_and_of_one_dag(database):
+    for number, dag_id in enumerate(("d", "e", "d")):
+        at = NOW + timedelta(seconds=number)
+        detail = {"n": number}
+        await database.write(record_audit, at=at, actor="me@here", action="dag.pause", dag_id=dag_id, detail=detail)
+    assert [row.detail["n"] for row in await database.read(list_audit, limit=2)] == [2, 1]
+    assert [row.detail["n"] for row in await database.read(list_audit, dag_id="d")] == [2, 0]
+
+
+async def register(database, scheduler_id: str, home: str = "/home") -> int:
+    return await database.write(
+        register_scheduler, scheduler_id=scheduler_id, hostname="h", pid=1, home=home, version="1", now=NOW,
+        lease_until=LATER,
+    )  # fmt: skip
+
+
+async def test_no_lease_epoch_is_given_twice(database):
+    epochs = [await register(database, "a"), await register(database, "b", "/elsewhere")]
+    await database.write(remove_scheduler, "b")
+    epochs.append(await register(database, "c", "/elsewhere"))
+    await database.write(remove_scheduler, "c")
+    epochs.append(await register(database, "d", "/elsewhere"))
+    assert epochs == [1, 2, 3, 4]
+
+
+async def test_a_scheduler_serves_until_its_lease_lapses_and_gives_way_to_the_next_of_its_home(database):
+    epoch = await register(database, "a")
+    await register(database, "b", "/elsewhere")
+    assert [row.id for row in await database.read(list_schedulers, NOW)] == ["a", "b"]
+    renewed = LATER + timedelta(seconds=15)
+    assert await database.write(renew_scheduler, "a", epoch, now=LATER, lease_until=renewed)
+    (row,) = await database.read(list_schedulers, LATER)
+    assert (row.id, row.lease_until, row.heartbeat_at, row.started_at) == ("a", renewed, LATER, NOW)
+    assert not await database.write(renew_scheduler, "a", epoch + 1, now=LATER, lease_until=renewed)
+    await register(database, "c")
+    assert not await database.write(renew_scheduler, "a", epoch, now=LATER, lease_until=renewed)
+    await database.write(remove_scheduler, "c")
+    assert [row.id for row in await database.read(list_schedulers, NOW)] == ["b"]

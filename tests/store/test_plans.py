@@ -1,0 +1,79 @@
+"""The hot queries use indexes, on both databases: none looks through history."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from asynsched.keys import DagRunKey
+from asynsched.store import callback_requests, dag_runs, dags, pools, run_queue, task_instances, xcoms
+from asynsched.store.dag_versions import add_version
+from asynsched.store.transitions import Batch, HistoryRow, RunRow, XComRow, apply
+from tests.store.test_runs import new_run, task
+
+NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+GROWING = ("dag_run", "task_instance", "task_instance_history", "xcom", "callback_request")
+RUN = RunRow(1, "queued", 0, "running", "", NOW, None, 1, "me", 1)
+BATCH = Batch(
+    1, runs=[RUN], tasks=[task(1, "a", "success", before_state="running")], xcoms=[XComRow(1, "a", -1, "k", "1", NOW)],
+    history=[HistoryRow(1, "a", -1, 1, "failed", "", "t", NOW, NOW, NOW, NOW)],
+)  # fmt: skip
+HOT = [
+    (dags.get_dag, "d"),
+    (dag_runs.get_run, "d", "r"),
+    (dag_runs.count_active_runs, ["d", "e"]),
+    (dag_runs.last_scheduled_interval, "d"),
+    (dag_runs.logical_date_is_taken, "d", NOW),
+    (run_queue.queued_runs,),
+    (run_queue.queued_runs, [DagRunKey("d", "r")]),
+    (run_queue.owned_runs, 1, [1, 2]),
+    (run_queue.take_over_runs, "me", 1, NOW),
+    (run_queue.runs_by_id, [1, 2]),
+    (task_instances.load_task_instances, 1),
+    (task_instances.task_states, 1, ["a"]),
+    (pools.list_pools,),
+    (xcoms.get_xcoms, 1),
+    (callback_requests.next_callbacks, 9, [1]),
+    (apply, BATCH),
+]
+
+
+def plans(conn: sa.Connection, query: Any, *args: Any) -> list[str]:
+    """Run a query, and return how the database would do each of its statements."""
+    statements = []
+    is_sqlite = conn.dialect.name == "sqlite"
+
+    def note(conn: Any, cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        statements.append((statement, parameters))
+
+    if not is_sqlite:
+        conn.execute(sa.text("SET LOCAL enable_seqscan = off"))
+    sa.event.listen(conn, "before_cursor_execute", note)
+    query(conn, *args)
+    sa.event.remove(conn, "before_cursor_execute", note)
+    explain = "EXPLAIN QUERY PLAN" if is_sqlite else "EXPLAIN"
+    rows = [conn.exec_driver_sql(f"{explain} {sql}", parameters).all() for sql, parameters in statements]
+    return [str(row[3 if is_sqlite else 0]) for plan in rows for row in plan]
+
+
+@pytest.mark.parametrize("hot", HOT, ids=lambda hot: hot[0].__name__)
+async def test_a_hot_query_never_looks_through_a_growing_table(database, hot):
+    lines = await database.write(plans_with_a_run, *hot)
+    assert lines
+    assert [line for line in lines if _is_search_through(line)] == []
+
+
+def plans_with_a_run(conn: sa.Connection, *hot: Any) -> list[str]:
+    """Return the plans where there is the run that BATCH speaks of."""
+    assert dag_runs.insert_run(conn, new_run()) == RUN.id
+    version = add_version(conn, "d", version_hash="1", file_path="a.py", serialized=b"{}", sources=(), now=NOW)
+    assert version == RUN.version_id
+    return plans(conn, *hot)
+
+
+def _is_search_through(line: str) -> bool:
+    words = line.split()
+    if "Seq" in words:
+        return words[words.index("on") + 1] in GROWING
+    return words[0] == "SCAN" and words[1] in GROWING and "INDEX" not in words

@@ -1,0 +1,200 @@
+"""Runs and what belongs to them: stored once, listed for readers, changed by guarded batches, deleted together."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from asynsched.errors import AlreadyExists, StoreError
+from asynsched.states import DagRunState, DagRunType
+from asynsched.store.callback_requests import finish_callback, next_callbacks, take_callback
+from asynsched.store.dag_runs import (
+    NewRun,
+    count_active_runs,
+    count_ended_runs,
+    delete_ended_runs,
+    end_queued_run,
+    get_run,
+    insert_run,
+    last_scheduled_interval,
+    list_runs,
+    logical_date_is_taken,
+    previous_run,
+)
+from asynsched.store.dag_versions import add_version
+from asynsched.store.pools import list_pools, set_pool
+from asynsched.store.task_instances import list_task_instances, list_tries, load_task_instances, task_states
+from asynsched.store.transitions import Batch, CallbackRow, HistoryRow, RunRow, Stale, TaskRow, XComRow, apply
+from asynsched.store.xcoms import XComValue, delete_xcoms, get_xcoms, list_xcoms, put_xcom
+
+NOW = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
+DAY = timedelta(days=1)
+
+
+def new_run(run_id: str = "r1", dag_id: str = "d", **fields: Any) -> NewRun:
+    date = fields.pop("logical_date", NOW)
+    fields = {"run_type": DagRunType.SCHEDULED, "state": DagRunState.QUEUED, "conf": {"a": [1, "€"]}} | fields
+    return NewRun(
+        dag_id=dag_id, run_id=run_id, logical_date=date, data_interval_start=date,
+        data_interval_end=date and date + DAY, run_after=fields.pop("run_after", NOW), queued_at=NOW, **fields,
+    )  # fmt: skip
+
+
+def task(run: int, task_id: str, state: str | None, **fields: Any) -> TaskRow:
+    values = dict.fromkeys(TaskRow.__struct_fields__) | {
+        "dag_run_id": run, "task_id": task_id, "map_index": -1, "state": state, "reason": "", "try_number": 0,
+        "before_try": 0, "max_tries": 0, "machine_kills": 0, "priority_weight": 1, "pool": "default_pool",
+        "pool_slots": 1, "queue": "default",
+    }  # fmt: skip
+    return TaskRow(**(values | fields))
+
+
+async def test_a_run_is_stored_once_whatever_is_asked(database):
+    row_id = await database.write(insert_run, new_run())
+    run = await database.read(get_run, "d", "r1")
+    assert (run.id, run.state, run.run_type, run.logical_date) == (row_id, "queued", "scheduled", NOW)
+    assert (run.conf, run.version_id, run.data_interval_end) == ({"a": [1, "€"]}, None, NOW + DAY)
+    for same in (new_run(logical_date=NOW + DAY), new_run("r2")):
+        with pytest.raises(AlreadyExists, match="The DAG 'd' has a run"):
+            await database.write(insert_run, same)
+
+    def insert_all(conn: Any) -> None:
+        with pytest.raises(AlreadyExists):
+            insert_run(conn, new_run())
+        insert_run(conn, new_run("r3", logical_date=None))
+        insert_run(conn, new_run("r4", logical_date=None))
+
+    await database.write(insert_all)
+    assert [run.run_id for run in await database.read(list_runs)] == ["r4", "r3", "r1"]
+
+
+async def test_runs_are_listed_newest_first_and_chosen_by_dag_and_state(database):
+    for number, dag_id in enumerate(("d", "e", "d")):
+        run = new_run(f"r{number}", dag_id, logical_date=NOW + number * DAY, run_after=NOW - number * DAY)
+        await database.write(insert_run, run)
+    ended = await database.read(get_run, "e", "r1")
+    assert await database.write(end_queued_run, ended.id, DagRunState.FAILED, "cancelled", NOW)
+    assert not await database.write(end_queued_run, ended.id, DagRunState.FAILED, "again", NOW)
+    assert (await database.read(get_run, "e", "r1")).reason == "cancelled"
+    assert [run.run_id for run in await database.read(list_runs, limit=2)] == ["r2", "r1"]
+    assert [run.run_id for run in await database.read(list_runs, dag_id="d")] == ["r0", "r2"]
+    assert [run.run_id for run in await database.read(list_runs, state="queued")] == ["r2", "r0"]
+    assert await database.read(list_runs, dag_id="e", state="queued") == []
+    assert await database.read(count_active_runs, ["d", "e", "f"]) == {"d": 2}
+    assert await database.read(get_run, "d", "r1") is None
+
+
+async def test_the_last_scheduled_interval_is_that_of_no_manual_run_and_no_backfill(database):
+    assert await database.read(last_scheduled_interval, "d") is None
+    types = (DagRunType.SCHEDULED, DagRunType.SCHEDULED, DagRunType.MANUAL, DagRunType.BACKFILL)
+    for number, run_type in enumerate(types):
+        await database.write(insert_run, new_run(f"r{number}", logical_date=NOW + number * DAY, run_type=run_type))
+    assert await database.read(last_scheduled_interval, "d") == (NOW + DAY, NOW + 2 * DAY)
+    assert await database.read(logical_date_is_taken, "d", NOW + DAY)
+    assert not await database.read(logical_date_is_taken, "d", NOW + 9 * DAY)
+    assert await database.read(count_active_runs, ["d"]) == {"d": 3}
+    assert (await database.read(previous_run, "d", before=NOW + 2 * DAY)).run_id == "r1"
+    assert await database.read(previous_run, "d", before=NOW + 2 * DAY, state="success") is None
+    assert await database.read(previous_run, "d", before=None) is None
+
+
+async def test_a_batch_changes_what_is_as_its_author_knew_it_and_returns_the_rest_as_stale(database):
+    run = await database.write(insert_run, new_run())
+    version = await database.write(
+        add_version, "d", version_hash="1", file_path="a.py", serialized=b"{}", sources=(), now=NOW
+    )
+    start = RunRow(run, "queued", 0, "running", "", NOW, None, version, "me", 5)
+    tasks = [task(run, "a", "queued", try_number=1, token="x"), task(run, "b", None), task(run, "c", None, map_index=0)]
+    first = Batch(5, runs=[start], new_tasks=tasks)
+    assert not await database.write(apply, first)
+    assert not await database.write(apply, first), "a batch whose commit was not confirmed is applied again"
+    stored = await database.read(get_run, "d", "r1")
+    assert (stored.state, stored.version_id, stored.scheduler_id, stored.lease_epoch) == ("running", version, "me", 5)
+    ended = task(
+        run, "a", "success", before_state="queued", before_try=1, try_number=1, reason="nul \0 \\u0000",
+        started_at=NOW, ended_at=NOW + DAY,
+    )  # fmt: skip
+    late = task(run, "b", "success", before_state="running")
+    assert await database.write(apply, Batch(5, tasks=[ended, late])) == Stale(frozenset(), frozenset({(run, "b", -1)}))
+    taken_over = msgspec.structs.replace(ended, before_state="success", state="failed")
+    assert await database.write(apply, Batch(4, tasks=[taken_over])) == Stale(frozenset(), frozenset({(run, "a", -1)}))
+    a, _, _ = await database.read(load_task_instances, run)
+    assert (a.state, a.reason, a.started_at, a.ended_at) == ("success", "nul \ufffd \\u0000", NOW, NOW + DAY)
+    assert await database.read(task_states, run) == {"a": "success", "b": None, "c_0": None}
+    assert await database.read(task_states, run, ["a"]) == {"a": "success"}
+    assert [row.task_id for row in await database.read(list_task_instances, run)] == ["a", "b", "c"]
+
+
+async def test_earlier_tries_and_callbacks_are_stored_with_the_change_that_made_them(database):
+    run = await database.write(insert_run, new_run())
+    tries = [HistoryRow(run, "a", -1, n, "failed", f"error {n}", f"t{n}", NOW, NOW, NOW, NOW) for n in (1, 2)]
+    callbacks = [CallbackRow(run, "a", -1, n, "on_retry", "", NOW) for n in (1, 2)]
+    for _ in range(2):
+        assert not await database.write(apply, Batch(1, history=tries, callbacks=callbacks))
+    assert [(row.try_number, row.reason) for row in await database.read(list_tries, run)] == [
+        (1, "error 1"),
+        (2, "error 2"),
+    ]
+    first, second = await database.read(next_callbacks, 9)
+    assert (first.event, first.state, first.attempts, first.try_number) == ("on_retry", "queued", 0, 1)
+    await database.write(take_callback, first.id, "token")
+    assert [callback.id for callback in await database.read(next_callbacks, 9, [first.id])] == [second.id]
+    (begun, _) = await database.read(next_callbacks, 9)
+    assert (begun.state, begun.token, begun.attempts) == ("running", "token", 1)
+    await database.write(finish_callback, first.id, "success")
+    assert [callback.id for callback in await database.read(next_callbacks, 1)] == [second.id]
+
+
+async def test_xcoms_are_found_by_key_task_and_index_and_overwritten(database):
+    run = await database.write(insert_run, new_run())
+    await database.write(apply, Batch(1, xcoms=[XComRow(run, "b", -1, "return_value", '{"x":"€"}', NOW)]))
+    for index in (1, 0):
+        await database.write(put_xcom, XComValue(run, "a", index, "return_value", b"%d" % index, NOW))
+    await database.write(put_xcom, XComValue(run, "a", 0, "return_value", b"[2]", NOW))
+    await database.write(put_xcom, XComValue(run, "a", 0, "other", b"null", NOW))
+    everything = await database.read(get_xcoms, run)
+    assert [(value.task_id, value.map_index) for value in everything] == [("a", 0), ("a", 1), ("b", -1)]
+    assert [msgspec.json.decode(value.value) for value in everything] == [[2], 1, {"x": "€"}]
+    assert [value.map_index for value in await database.read(get_xcoms, run, task_ids=["a"], map_indexes=[1])] == [1]
+    assert await database.read(get_xcoms, run, task_ids=[]) == []
+    assert [(entry.key, entry.value) for entry in await database.read(list_xcoms, run, "a", 0)] == [
+        ("other", None), ("return_value", [2]),
+    ]  # fmt: skip
+    await database.write(delete_xcoms, run, "a", 0)
+    assert await database.read(list_xcoms, run, "a", 0) == []
+    with pytest.raises(StoreError, match="XCom key has 1 to 512 characters"):
+        await database.write(put_xcom, XComValue(run, "a", 0, "k" * 513, b"1", NOW))
+
+
+async def test_slots_of_a_pool_are_counted_from_states(database):
+    run = await database.write(insert_run, new_run())
+    await database.write(set_pool, "other", -1, include_deferred=True)
+    rows = [
+        ("a", "running", "default_pool", 2),
+        ("b", "queued", "default_pool", 1),
+        ("c", "success", "default_pool", 4),
+        ("d", "deferred", "default_pool", 8),
+        ("e", "deferred", "other", 3),
+    ]
+    tasks = [task(run, name, state, pool=pool, pool_slots=slots) for name, state, pool, slots in rows]
+    await database.write(apply, Batch(1, new_tasks=tasks))
+    default, other = await database.read(list_pools)
+    assert (default.running_slots, default.queued_slots, default.occupied_slots, default.open_slots) == (2, 1, 3, 125)
+    assert (other.occupied_slots, other.open_slots) == (3, None)
+
+
+async def test_runs_that_ended_long_ago_are_deleted_in_portions_with_all_that_is_theirs(database):
+    for number in range(3):
+        run = await database.write(insert_run, new_run(f"r{number}", logical_date=NOW + number * DAY))
+        await database.write(apply, Batch(0, new_tasks=[task(run, "a", None)]))
+        await database.write(put_xcom, XComValue(run, "a", -1, "k", b"1", NOW))
+        if number < 2:
+            await database.write(end_queued_run, run, DagRunState.SUCCESS, "", NOW + number * DAY)
+    assert await database.read(count_ended_runs, before=NOW + 9 * DAY) == 2
+    assert await database.write(delete_ended_runs, before=NOW + 9 * DAY, limit=1) == 1
+    assert await database.write(delete_ended_runs, before=NOW + DAY, limit=9) == 0
+    assert await database.write(delete_ended_runs, before=NOW + 9 * DAY, limit=9) == 1
+    assert [run.run_id for run in await database.read(list_runs)] == ["r2"]
+    assert len(await database.read(load_task_instances, run)) == 1
+    assert await database.read(load_task_instances, run - 1) == await database.read(list_xcoms, run - 1, "a") == []
