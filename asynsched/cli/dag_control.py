@@ -5,7 +5,7 @@ from asynsched.cli.command import command, dag_argument, fail
 from asynsched.cli.dag_lookup import dag_of
 from asynsched.cli.rendering import Done
 from asynsched.cli.session import Session
-from asynsched.store.dags import set_paused
+from asynsched.store.dags import find_dag, set_paused
 from asynsched.store.import_errors import list_errors
 
 
@@ -29,7 +29,7 @@ def reparse_dag(session: Session, dag_id: str) -> Done:
     """Parse a DAG's file again, even if it has not changed. Without a scheduler, this waits for the result."""
     path = dag_of(session, dag_id).file_path
     fields = {"dag_id": dag_id, "file": path}
-    if session.is_serving():
+    if session.has_scheduler():
         session.change("dag.reparse", lambda _: None, hints=lambda _: [Hint("file", dag_id=dag_id, path=path)])
         return Done(f"The scheduler parses {path} again.", fields)
     from asynsched.cli.folder_reading import read_folder  # half a scheduler
@@ -38,6 +38,7 @@ def reparse_dag(session: Session, dag_id: str) -> Done:
     wrong = [error.message for error in session.read(list_errors, path) if not error.is_warning]
     if wrong:
         fail(wrong[0])
+    session.read(find_dag, dag_id)
     return Done(f"{path} is parsed.", fields)
 
 

@@ -2,8 +2,10 @@
 
 from asynsched.cli.rendering import note
 from asynsched.cli.session import Session
+from asynsched.home import served_dags_folder
 from asynsched.serialization.decode import decode_dag
 from asynsched.serialization.schema import SerializedDag
+from asynsched.store.dag_files import known_files
 from asynsched.store.dag_versions import get_version
 from asynsched.store.dags import DagRow, find_dag, get_dag
 
@@ -19,12 +21,20 @@ def dag_of(session: Session, dag_id: str) -> DagRow:
     """
     found = session.read(get_dag, dag_id)
     is_known = found is not None and found.is_active
-    if not is_known and session.settings.dags_path.is_dir() and not session.is_serving():
+    if not is_known and _may_read_folder(session):
         from asynsched.cli.folder_reading import read_folder  # half a scheduler
 
         note(f"Reading the DAG folder {session.settings.dags_path}.")
         read_folder(session.settings)
     return session.read(find_dag, dag_id)
+
+
+def _may_read_folder(session: Session) -> bool:
+    """Whether nobody else reads the DAG folder, and what is known comes from it: other DAGs would seem to be gone."""
+    folder = session.settings.dags_path
+    if not folder.is_dir() or session.has_scheduler():
+        return False
+    return served_dags_folder(session.home) == folder or not session.read(known_files)
 
 
 def structure_of(session: Session, dag: DagRow) -> SerializedDag:

@@ -79,8 +79,8 @@ def read_conf(text: str | None) -> dict[str, Any]:
 
 def _wait(session: Session, key: DagRunKey) -> DagRunRow:
     """Return the run once it has ended, and say on the way how far it is. Ctrl-C ends the wait, not the run."""
-    if not session.is_serving():
-        note("No scheduler is serving this home at the moment; the run waits for one.")
+    if not session.has_scheduler():
+        note("No scheduler is serving at the moment; the run waits for one.")
     said = ""
     try:
         while (run := _read_run(session, key)).state not in FINISHED_RUN_STATES:

@@ -109,6 +109,16 @@ class Session:
         """Return whether a scheduler on this home is serving."""
         return is_serving(self.home)
 
+    def has_scheduler(self) -> bool:
+        """Return whether a scheduler is serving this home or, on PostgreSQL, this database."""
+        from asynsched.store.schedulers import list_schedulers
+
+        if self.is_serving():
+            return True
+        if self.settings.database_url.startswith("sqlite"):
+            return False
+        return bool(self.read(list_schedulers, self.now()))
+
 
 def actor() -> str:
     """Return who gives this command, as user@host."""

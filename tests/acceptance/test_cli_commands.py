@@ -1,0 +1,262 @@
+"""Commands on a home that no scheduler serves: what they answer, what they refuse, and how."""
+
+import json
+import stat
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from asynsched.cli.app import build_app
+from tests.support.up import Site
+
+DAGS = """
+    from datetime import datetime
+    from asynsched import DAG, EmptyOperator, Label, TaskGroup, task
+
+    with DAG("etl", schedule="30 6 * * *", start_date=datetime(2026, 1, 1), tags=["b", "a"]):
+
+        @task
+        def extract():
+            print("from the task \\x1b[31mred")
+            return [1, 2]
+
+        with TaskGroup("inner"):
+            EmptyOperator(task_id="load")
+
+        extract() >> Label("all of it") >> EmptyOperator(task_id="transform")
+
+    with DAG("broken"):
+
+        @task(retries=0)
+        def fails():
+            raise ValueError("as it must")
+
+        fails()
+"""
+
+
+@pytest.fixture(scope="module")
+def backend() -> str:
+    """Return one kind of database: that the commands work on PostgreSQL, too, is seen where they steer a scheduler."""
+    return "sqlite"
+
+
+@pytest.fixture(scope="module")
+def site(new_site) -> Site:
+    site = new_site()
+    site.write("some.py", DAGS)
+    site.write("wrong.py", "import asynsched\nfrom asynsched import DAG\nimport no_such_module\n")
+    site.run("dags", "show", "etl")
+    return site
+
+
+def test_commands_make_the_database_and_read_the_folder_that_no_scheduler_has_seen(new_site):
+    site = new_site()
+    site.write("some.py", DAGS)
+    assert site.json("dags", "list") == []
+    assert site.json("runs", "list") == []
+    assert len(site.json("dags", "next", "etl", "-n", "4")) == 4
+    assert [dag["dag_id"] for dag in site.json("dags", "list")] == ["broken", "etl"]
+    assert stat.S_IMODE(site.home.stat().st_mode) == 0o700
+
+
+def test_a_dag_is_shown_with_its_tasks_and_edges(site):
+    [listed] = [dag for dag in site.json("dags", "list") if dag["dag_id"] == "etl"]
+    assert listed == {
+        "dag_id": "etl", "file": "some.py", "schedule": "30 6 * * *", "paused": False, "next_run_at": None,
+        "tags": ["a", "b"], "has_errors": False,
+    }  # fmt: skip
+    shown = site.json("dags", "show", "etl")
+    assert {task["task_id"]: task["group_id"] for task in shown["tasks"]} == {
+        "extract": None, "inner.load": "inner", "transform": None,
+    }  # fmt: skip
+    assert shown["edges"] == [{"source_id": "extract", "target_id": "transform", "label": "all of it"}]
+    dot = site.run("dags", "show", "etl", "--output", "dot").stdout
+    assert '"extract" -> "transform" [label="all of it"]' in dot
+    assert 'subgraph "cluster_inner"' in dot
+    assert "transform" in site.run("dags", "show", "etl").stdout
+
+
+def test_errors_name_file_line_and_reason(site):
+    [error] = site.json("dags", "errors")
+    assert (error["file"], error["kind"], error["line"]) == ("wrong.py", "import", 3)
+    assert "no_such_module" in error["message"]
+    assert "no_such_module" in error["traceback"]
+    assert "wrong.py" in site.run("dags", "errors").stdout
+
+
+def test_next_runs_are_those_of_the_given_moment_and_last_run(site):
+    runs = site.json(
+        "dags", "next", "etl", "-n", "2", "--now", "2026-03-01T00:00Z", "--last-run", "2026-02-01/2026-02-01"
+    )
+    assert [run["run_after"] for run in runs] == ["2026-02-28T06:30:00Z", "2026-03-01T06:30:00Z"]
+    assert set(runs[0]) == {"logical_date", "data_interval_start", "data_interval_end", "run_after"}
+    assert "2026-02-28 06:30:00" in site.run("dags", "next", "etl", "--now", "2026-02-28T07:00Z").stdout
+
+
+def test_a_paused_dag_is_shown_as_such_and_can_be_unpaused(site):
+    site.run("dags", "pause", "broken")
+    assert {dag["dag_id"]: dag["paused"] for dag in site.json("dags", "list")} == {"broken": True, "etl": False}
+    assert site.json("dags", "unpause", "broken") == {"dag_id": "broken", "paused": False}
+
+
+def test_a_triggered_run_waits_for_a_scheduler(site):
+    site.run("dags", "trigger", "etl", "--run-id", "by hand", code=1)
+    made = site.json("dags", "trigger", "etl", "--run-id", "by_hand", "--logical-date", "2026-05-01", "--conf", "{}")
+    assert (made["state"], made["run_type"], made["logical_date"]) == ("queued", "manual", "2026-05-01T00:00:00Z")
+    assert site.json("runs", "list", "etl", "--state", "queued") == [made]
+    assert site.json("runs", "show", "etl", "by_hand").items() >= made.items()
+    assert site.json("tasks", "list", "etl", "by_hand") == []
+
+
+def test_a_dag_is_tested_in_the_foreground_with_its_output_beside_the_answer(site):
+    tested = site.run("dags", "test", "etl", "--output", "json")
+    assert tested.json["state"] == "success"
+    assert {task["task_id"]: task["state"] for task in tested.json["tasks"]}["extract"] == "success"
+    assert "from the task" in tested.stderr
+    failed = site.run("dags", "test", "broken", "--output", "json", code=1)
+    assert failed.json["state"] == "failed"
+    assert "as it must" in failed.stderr
+
+
+def test_reparse_without_a_scheduler_waits_for_the_result(site):
+    assert site.json("dags", "reparse", "etl") == {"dag_id": "etl", "file": "some.py"}
+    site.write("some.py", "from asynsched import DAG DAG")
+    refused = site.run("dags", "reparse", "etl", code=1)
+    site.write("some.py", DAGS)
+    assert "some.py:1" in refused.stderr
+    site.run("dags", "reparse", "etl")
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "words"),
+    [
+        (("dags", "show", "elt"), 1, ("elt", "Did you mean etl")),
+        (("dags", "pause", "broke"), 1, ("Did you mean broken",)),
+        (("runs", "list", "elt"), 1, ("Did you mean etl",)),
+        (("runs", "show", "etl", "nowhere"), 1, ("no run 'nowhere'",)),
+        (("tasks", "list", "etl", "nowhere"), 1, ("no run 'nowhere'",)),
+        (("tasks", "logs", "etl", "nowhere", "x"), 1, ("no run 'nowhere'",)),
+        (("pools", "delete", "defaultpool"), 1, ("Did you mean default_pool",)),
+        (("pools", "delete", "default_pool"), 1, ("default_pool",)),
+        (("variables", "get", "nothing"), 1, ("no variable 'nothing'",)),
+        (("connections", "get", "nothing"), 1, ("no connection 'nothing'",)),
+        (("connections", "add", "c", "--conn-uri", "nonsense"), 1, ("type://login",)),
+        (("variables", "import", "/no/such/file"), 1, ("/no/such/file",)),
+        (("dag", "list"), 2, ("Did you mean 'dags'",)),
+        (("dags", "lst"), 2, ("'list'",)),
+        (("dags", "list", "--outptu", "json"), 2, ("--output",)),
+        (("dags", "list", "--output", "xml"), 2, ("table", "json")),
+        (("pools", "set", "p", "many"), 2, ("many",)),
+        (("pools", "set", "p", "--", "-2"), 2, ("-2",)),
+        (("dags", "next", "etl", "--now", "soon"), 2, ("--now", "soon", "ISO 8601")),
+        (("dags", "next", "etl", "--last-run", "2026-01-01"), 2, ("--last-run", "START/END")),
+        (("dags", "trigger", "etl", "--conf", "[1]"), 2, ("--conf", "JSON object")),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else str(value),
+)
+def test_mistakes_are_named_in_one_message_with_the_nearest_name(site, monkeypatch, command, code, words):
+    monkeypatch.chdir(site.root)
+    refused = CliRunner().invoke(build_app(), command, env=site.environment, prog_name="asynsched")
+    assert (refused.exit_code, refused.stdout) == (code, ""), refused.output
+    assert [word for word in words if word not in refused.stderr] == []
+    assert "Traceback" not in refused.stderr
+
+
+def test_pools_are_set_listed_and_deleted(site):
+    site.run("pools", "set", "small", "3", "--description", "few")
+    site.run("pools", "set", "endless", "--", "-1")
+    pools = {pool["name"]: pool["slots"] for pool in site.json("pools", "list")}
+    assert pools == {"default_pool": 128, "small": 3, "endless": -1}
+    site.run("pools", "delete", "small")
+    assert "small" not in site.run("pools", "list").stdout
+
+
+def test_variables_are_kept_and_secret_ones_are_not_listed(site, tmp_path):
+    site.run("variables", "set", "plain", "line 1\nline 2", "--description", "two\nlines")
+    site.run("variables", "set", "api_token", "hunter2")
+    listed = {row["key"]: row["value"] for row in site.json("variables", "list")}
+    assert listed == {"plain": "line 1\nline 2", "api_token": "***"}
+    assert "hunter2" not in site.run("variables", "list").stdout
+    assert site.json("variables", "get", "api_token")["value"] == "hunter2"
+    exported = tmp_path / "variables.json"
+    site.run("variables", "export", str(exported))
+    assert stat.S_IMODE(exported.stat().st_mode) == 0o600
+    content = json.loads(exported.read_text())
+    assert content == {"api_token": "hunter2", "plain": {"value": "line 1\nline 2", "description": "two\nlines"}}
+    site.run("variables", "delete", "plain")
+    exported.write_text(json.dumps(content | {"structured": {"x": 1}}))
+    site.run("variables", "import", str(exported))
+    assert site.json("variables", "get", "plain")["description"] == "two\nlines"
+    assert json.loads(site.json("variables", "get", "structured")["value"]) == {"x": 1}
+
+
+def test_passwords_of_connections_are_shown_by_export_alone(site, tmp_path):
+    site.run("connections", "add", "db", "--conn-uri", "postgres://me:hunter2@host:5432/shop?api_key=hunter3")
+    site.run("connections", "add", "db", "--conn-type", "http", code=1)
+    given = subprocess.run(
+        site.command("connections", "add", "web", "--conn-type", "http", "--conn-password", "-"),
+        input="hunter4\n", env=site.environment, cwd=site.root, check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    shown = given.stdout + site.run("connections", "list").stdout + str(site.json("connections", "get", "db"))
+    assert "hunter" not in shown
+    assert site.json("connections", "get", "db").items() >= {"host": "host", "port": 5432, "password": "***"}.items()
+    exported = json.loads(site.run("connections", "export", "-").stdout)
+    assert (exported["db"]["password"], exported["web"]["password"]) == ("hunter2", "hunter4")
+    file = tmp_path / "connections.json"
+    file.write_text(json.dumps({"uri": "http://u:p@h/s", **exported}))
+    site.run("connections", "delete", "db")
+    site.run("connections", "import", str(file))
+    assert [row["conn_id"] for row in site.json("connections", "list")] == ["db", "uri", "web"]
+
+
+def test_settings_are_shown_with_their_source_and_without_secrets(site):
+    site.env["ASYNSCHED_PARSE__TIMEOUT"] = "12"
+    site.env["ASYNSCHED_PARALELISM"] = "12"
+    (site.root / "asynsched.toml").write_text("[watch]\nstep = 0.01\n")
+    shown = site.run("config", "show", "--output", "json", "--database", "postgresql://me:hunter2@host/db")
+    del site.env["ASYNSCHED_PARSE__TIMEOUT"], site.env["ASYNSCHED_PARALELISM"]
+    (site.root / "asynsched.toml").unlink()
+    settings = {row["name"]: row for row in shown.json}
+    assert settings["parse.timeout"]["value"] == 12
+    assert "ASYNSCHED_PARSE__TIMEOUT" in settings["parse.timeout"]["source"]
+    assert "asynsched.toml" in settings["watch.step"]["source"]
+    assert settings["database"]["source"] == "flag --database"
+    assert settings["lease.grace"]["source"] == "default"
+    assert settings["dags_folder"]["value"] == str(site.dags)
+    assert "hunter2" not in shown.stdout
+    assert "ASYNSCHED_PARALELISM is no setting" in shown.stderr
+    assert "ASYNSCHED_PARALLELISM" in shown.stderr
+
+
+def test_a_machine_is_checked(site):
+    findings = {finding["what"]: finding for finding in site.json("check")}
+    assert set(findings) >= {"python", "platform", "confinement", "file events", "database"}
+    assert "landlock" in findings["confinement"]["detail"]
+    assert "seccomp" in findings["confinement"]["detail"]
+    unfit = site.run("check", "--database", "postgresql://me:hunter2@127.0.0.1:1/db", code=1)
+    assert "database" in unfit.stderr
+    assert "hunter2" not in unfit.stdout + unfit.stderr
+    assert site.json("version")["asynsched"] == site.run("--version").stdout.strip()
+
+
+def test_the_schema_is_checked_and_upgraded(new_site):
+    site = new_site()
+    assert "has not been made" in site.run("db", "check", code=1).stderr
+    site.run("db", "upgrade")
+    site.run("db", "check")
+    assert site.json("db", "upgrade")["from"] == site.json("db", "check")["head"]
+
+
+def test_reading_commands_load_nothing_that_they_do_not_need(site):
+    program = "import sys; from asynsched.cli import main\ntry: main()\nfinally: print(*sys.modules, file=sys.stderr)"
+    ended = subprocess.run(
+        [sys.executable, "-c", program, "runs", "list", "--output", "json", "--database", "sqlite:///light.db"],
+        env=site.environment, cwd=site.root, check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    loaded = {name.split(".")[0] for name in ended.stderr.split()}
+    heavy = {"alembic", "aiosqlite", "asyncpg", "croniter", "jinja2", "pydantic", "rich", "structlog", "watchfiles"}
+    assert loaded & heavy == set()
+    assert "sqlalchemy.orm" not in ended.stderr.split()
