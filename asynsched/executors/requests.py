@@ -16,7 +16,7 @@ from asynsched.store.dag_runs import get_run, previous_run
 from asynsched.store.database import Database
 from asynsched.store.task_instances import task_states
 from asynsched.store.variables import delete_variable, get_variable, set_variable
-from asynsched.store.xcoms import XComValue, get_xcoms, put_xcom
+from asynsched.store.xcoms import XComValue, get_xcoms, newest_run_with_xcom, put_xcom
 from sandbox.protocol import Reply, Request
 
 log = structlog.get_logger(__name__)
@@ -52,17 +52,9 @@ class RequestAnswerer:
 
 def _xcom_pull(conn: Connection, ready: TaskReady, arguments: dict[str, Any], _: Clock) -> Any:
     """Return a list of [task_id, map_index, value], ordered by task and index; NotFound when there is none."""
-    dag_run_id = ready.dag_run_id
-    dag_id, run_id = arguments.get("dag_id"), arguments.get("run_id")
-    if dag_id or run_id:
-        launch = ready.launch
-        run = get_run(conn, dag_id or launch.run.dag_id, run_id or launch.run.run_id)
-        if run is None:
-            raise NotFound("DAG run", str(run_id))
-        dag_run_id = run.id
     found = get_xcoms(
         conn,
-        dag_run_id,
+        _run_pulled_from(conn, ready, arguments),
         key=arguments["key"],
         task_ids=arguments.get("task_ids"),
         map_indexes=arguments.get("map_indexes"),
@@ -70,6 +62,22 @@ def _xcom_pull(conn: Connection, ready: TaskReady, arguments: dict[str, Any], _:
     if not found:
         raise NotFound("XCom", arguments["key"])
     return [[item.task_id, item.map_index, msgspec.json.decode(item.value)] for item in found]
+
+
+def _run_pulled_from(conn: Connection, ready: TaskReady, arguments: dict[str, Any]) -> int:
+    """Return the row id of the run whose values are asked for: the try's own, unless it names another."""
+    own = ready.launch.run
+    dag_id, run_id = arguments.get("dag_id") or own.dag_id, arguments.get("run_id") or own.run_id
+    if arguments.get("include_prior_dates") and own.logical_date is not None:
+        task_ids = arguments.get("task_ids") or [ready.launch.task_id]
+        newest = newest_run_with_xcom(conn, dag_id, key=arguments["key"], task_ids=task_ids, until=own.logical_date)
+        return ready.dag_run_id if newest is None else newest
+    if (dag_id, run_id) == (own.dag_id, own.run_id):
+        return ready.dag_run_id
+    run = get_run(conn, dag_id, run_id)
+    if run is None:
+        raise NotFound("DAG run", run_id)
+    return run.id
 
 
 def _xcom_push(conn: Connection, ready: TaskReady, arguments: dict[str, Any], clock: Clock) -> None:

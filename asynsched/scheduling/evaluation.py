@@ -108,8 +108,6 @@ class Evaluation:
             return
         task.started_at = task.started_at or event.started_at
         self._set_state(task, State.RUNNING, "", now)
-        if "on_execute" in task.task.callbacks:
-            self.pending.callback(task, "on_execute", now)
 
     def try_ended(self, event: Ended, now: datetime) -> None:
         """A try has ended, or was lost."""

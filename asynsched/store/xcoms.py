@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from asynsched.store.conflicts import insert_or_update
 from asynsched.store.rows import check_name, from_json
-from asynsched.store.tables import xcom
+from asynsched.store.tables import dag_run, xcom
 
 LONGEST_KEY = 512
 
@@ -46,6 +46,18 @@ _IS_OF_TASK = (
     xcom.c.map_index == sa.bindparam("index"),
 )
 _OF_TASK = sa.select(xcom.c.key, xcom.c.value, xcom.c.created_at).where(*_IS_OF_TASK).order_by(xcom.c.key)
+_NEWEST_RUN = (
+    sa.select(dag_run.c.id)
+    .join(xcom, xcom.c.dag_run_id == dag_run.c.id)
+    .where(
+        dag_run.c.dag_id == sa.bindparam("dag"),
+        dag_run.c.logical_date <= sa.bindparam("until"),
+        xcom.c.key == sa.bindparam("name"),
+        xcom.c.task_id.in_(sa.bindparam("task_ids", expanding=True)),
+    )
+    .order_by(dag_run.c.logical_date.desc())
+    .limit(1)
+)
 _DELETE_OF_TASK = sa.delete(xcom).where(*_IS_OF_TASK)
 
 
@@ -70,6 +82,16 @@ def get_xcoms(
         rows = conn.execute(_OF_KEY_AND_TASKS, {"run": dag_run_id, "name": key, "task_ids": list(task_ids)})
     found = [XComValue(*row) for row in rows]
     return [value for value in found if map_indexes is None or value.map_index in map_indexes]
+
+
+def newest_run_with_xcom(
+    conn: Connection, dag_id: str, *, key: str, task_ids: Collection[str], until: datetime
+) -> int | None:
+    """Return the row id of a DAG's newest run, up to a logical date, in which one of the tasks has such a value."""
+    found: int | None = conn.scalar(
+        _NEWEST_RUN, {"dag": dag_id, "name": key, "task_ids": list(task_ids), "until": until}
+    )
+    return found
 
 
 def list_xcoms(conn: Connection, dag_run_id: int, task_id: str, map_index: int = -1) -> list[XComEntry]:
