@@ -4,6 +4,7 @@ import ast
 import hashlib
 import warnings
 from collections.abc import Sequence
+from functools import lru_cache
 
 import msgspec
 
@@ -27,8 +28,16 @@ def version_hash(dag: SerializedDag, sources: Sequence[SourceFile]) -> str:
     return digest.hexdigest()
 
 
+@lru_cache(maxsize=4096)
 def _meaning(text: str) -> str:
-    """Return a text's syntax tree without positions; a text that is no Python, or too deep, stands for itself."""
+    """Return a digest of a text's syntax tree without positions; of the text itself if it is no Python, or too deep.
+
+    Remembered, because a file of thousands of DAGs asks for the same texts for each of them.
+    """
+    return hashlib.sha256(_tree(text).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _tree(text: str) -> str:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
