@@ -13,7 +13,7 @@ _NOTIFY = sa.text("SELECT pg_notify(:channel, :payload)")
 def notify(conn: Connection, payload: str) -> None:
     """Tell every scheduler that listens on this database what has changed.
 
-    A payload that is too long is sent as an empty one: whoever hears that looks at everything.
+    A payload that is too long is sent as an empty one: whoever hears that is woken, and finds out by its sweep.
     """
     if conn.dialect.name != "postgresql":
         return
