@@ -33,8 +33,8 @@ class Option(NamedTuple):
 
     @property
     def expected(self) -> str:
-        """Its type in words, e.g. `a number above 0`."""
-        return expectation(self.type)
+        """Its type in words, e.g. `a number above 0`; an upper bound that nobody meets is left out."""
+        return expectation(self.type, largest=False)
 
     def read(self, text: Any) -> Any:
         """Return the value that a text of the environment, or a value of asynsched.toml, stands for.
@@ -50,7 +50,7 @@ class Option(NamedTuple):
         try:
             return msgspec.convert(text, self.type, strict=not isinstance(text, str))
         except msgspec.ValidationError as exc:
-            raise ValueError(f"must be {self.expected}") from exc
+            raise ValueError(f"must be {expectation(self.type)}") from exc
 
 
 _BOOLEANS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
@@ -72,8 +72,8 @@ def _options(group: type[Struct], prefix: str) -> Iterator[Option]:
             yield Option(prefix + name, type_, defaults[name], description)
 
 
-def expectation(type_: Any) -> str:
-    """Return a type and its bounds in words."""
+def expectation(type_: Any, *, largest: bool = True) -> str:
+    """Return a type and its bounds in words, with the upper ones or without."""
     base, metas = _bare(type_)
     if get_origin(base) is Literal:
         return "one of " + ", ".join(get_args(base))
@@ -82,7 +82,7 @@ def expectation(type_: Any) -> str:
     words = {bool: "true or false", int: "a whole number", float: "a number"}.get(base, "a text")
     bounds = [f" above {meta.gt:.15g}" for meta in metas if meta.gt is not None]
     bounds += [f" from {meta.ge:.15g}" for meta in metas if meta.ge is not None]
-    bounds += [f" up to {meta.le:.15g}" for meta in metas if meta.le is not None]
+    bounds += [f" up to {meta.le:,.0f}" for meta in metas if largest and meta.le is not None]
     return words + "".join(bounds)
 
 

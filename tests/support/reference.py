@@ -1,0 +1,190 @@
+"""Writes docs/reference from the code: `python -m tests.support.reference`. A test sees that it is up to date."""
+
+import inspect
+from collections.abc import Iterator
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import click
+
+import asynsched
+from asynsched.authoring.dag_arguments import DagArguments
+from asynsched.authoring.operators.base import BaseOperator
+from asynsched.cli.app import COMMANDS, build_app
+from asynsched.cli.options import Option, all_options
+
+FOLDER = Path(__file__).parents[2] / "docs" / "reference"
+LINE_LENGTH = 110
+GENERATED = "<!-- Written by `python -m tests.support.reference`. -->"
+
+CLI_HEAD = """
+# Commands
+
+Every command works on a *home*: the folder of a scheduler's state, `./.asynsched` unless `--home`, `ASYNSCHED_HOME` or
+`asynsched.toml` says otherwise. Except `up`, commands work whether or not a scheduler serves the home, and make the
+database where there is none. A command that names a DAG which is not known yet reads the DAG folder first, where no
+scheduler does.
+
+`--output json` writes one JSON document to standard output, and nothing else; a listing is a list of objects. Notes,
+progress and errors go to standard error. Instants are ISO 8601 in UTC.
+
+Exit codes: 0, it is done; 1, it failed, for a reason that is said in one line; 2, the command was used wrongly. Ctrl-C
+ends a command with 1.
+"""
+SETTINGS_HEAD = """
+# Settings
+
+A setting has its value from the first of these that gives it one:
+
+1. a flag of the command, where it has one;
+2. an environment variable: `ASYNSCHED_` and the name in capitals, with `__` for the dot;
+3. the file `asynsched.toml` in the working folder, or the one that `ASYNSCHED_CONFIG` names; groups are tables;
+4. the default.
+
+`asynsched config show` lists every setting, its value and where it came from. In an environment variable a list is
+JSON, or its items are separated by commas. Lengths of time are seconds. A variable that begins with `ASYNSCHED_` and
+names no setting is reported. Commands other than `up` take the DAG folder that the home last served where nobody names
+one.
+
+An embedding program makes `asynsched.Settings(...)` itself; nothing is read from its environment.
+
+```toml
+# asynsched.toml
+parallelism = 8
+
+[parse]
+timeout = 120
+readable = ["/srv/shared"]
+```
+"""
+AUTHORING_HEAD = """
+# Names for DAG files and programs
+
+What `from asynsched import …` offers. Names, arguments and defaults are those of Airflow 3's `airflow.sdk`, so that a
+DAG file moves over by changing its import line; [differences](../discussion/differences-from-airflow.md) has the rest.
+`**kwargs` of an operator are the arguments of BaseOperator.
+"""
+
+
+def pages() -> dict[str, str]:
+    """Return the text of each page by its file name."""
+    return {
+        "cli.md": _page(CLI_HEAD, _commands(build_app(), COMMANDS, "asynsched")),
+        "settings.md": _page(SETTINGS_HEAD, _settings()),
+        "authoring.md": _page(AUTHORING_HEAD, _names()),
+    }
+
+
+def _page(head: str, parts: Iterator[str]) -> str:
+    return "\n".join([GENERATED, head.strip(), "", *parts]).rstrip() + "\n"
+
+
+def _commands(group: click.Group, members: Any, path: str) -> Iterator[str]:
+    context = click.Context(group, info_name=path)
+    for name, where in members.items():
+        command = group.get_command(context, name)
+        if isinstance(command, click.Group):
+            yield f"## {path} {name}\n\n{command.help}\n"
+            yield from _commands(command, where, f"{path} {name}")
+        else:
+            yield from _command(command, f"{path} {name}")
+
+
+def _command(command: click.Command, path: str) -> Iterator[str]:
+    context = click.Context(command, info_name=path)
+    yield f"{'##' if path.count(' ') == 1 else '###'} {path}\n"
+    arguments = [param.make_metavar(context) for param in command.params if isinstance(param, click.Argument)]
+    yield f"```\n{' '.join([path, *arguments, '[OPTIONS]'])}\n```\n"
+    yield inspect.cleandoc(command.help or "") + "\n"
+    for param in command.params:
+        if isinstance(param, click.Option):
+            names, text = param.get_help_record(context)
+            yield f"- `{names}`: {text.replace('  [', ' [')}"
+    yield ""
+
+
+def _settings() -> Iterator[str]:
+    groups: dict[str, list[Option]] = {}
+    for option in all_options().values():
+        groups.setdefault(option.name.rpartition(".")[0], []).append(option)
+    for group, options in groups.items():
+        yield f"## {f'[{group}]' if group else 'Of the scheduler'}\n"
+        for option in options:
+            default = "none" if option.default is None else f"`{_toml(option.default)}`"
+            named = f"`{option.name}` (`{option.variable}`)"
+            yield f"- {named}, {option.expected}, by default {default}.\n  {option.description}"
+        yield ""
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return f"[{', '.join(_toml(item) for item in value)}]"
+    return f'"{value}"' if isinstance(value, str) else f"{value:.15g}"
+
+
+def _names() -> Iterator[str]:
+    for name in sorted(asynsched.__all__, key=str.lower):
+        value = getattr(asynsched, name)
+        if isinstance(value, str):
+            continue
+        yield f"## {name}\n"
+        if signature := _signature(value):
+            yield f"```python\n{name}{signature}\n```\n"
+        yield _as_markdown(inspect.getdoc(value) or "") + "\n"
+        if isinstance(value, type) and issubclass(value, Enum):
+            yield ", ".join(f"`{member.value}`" for member in value) + "\n"
+
+
+def _signature(value: Any) -> str:
+    """Return arguments and defaults, one a line where they are many; what their types are, the text says."""
+    if not callable(value) or (isinstance(value, type) and issubclass(value, Enum | BaseException)):
+        return ""
+    signature = inspect.signature(_where_arguments_are(value))
+    if value is not BaseOperator and isinstance(value, type) and value.__init__ is BaseOperator.__init__:
+        return "(*, task_id, **kwargs)"
+    parameters = [
+        parameter.replace(annotation=inspect.Parameter.empty)
+        for name, parameter in signature.parameters.items()
+        if name not in {"self", "unknown"}
+    ]
+    text = str(inspect.Signature(parameters))
+    if text == "(*args, **kwargs)":  # nothing of its own
+        return ""
+    return text if len(text) < LINE_LENGTH else "(\n" + "".join(f"    {parameter},\n" for parameter in parameters) + ")"
+
+
+def _where_arguments_are(value: Any) -> Any:
+    if value is asynsched.DAG:
+        return DagArguments.__init__
+    return value.__init__ if isinstance(value, type) else value
+
+
+_SECTIONS = {"Args:": "Arguments", "Raises:": "Raises", "Returns:": "Returns", "Attributes:": "Attributes"}
+
+
+def _as_markdown(text: str) -> str:
+    """Return a docstring with its sections as lists, and its examples as code."""
+    lines: list[str] = []
+    in_list = False
+    for line in text.splitlines():
+        name, separator, rest = line.strip().partition(":")
+        if line in _SECTIONS:
+            lines += [f"*{_SECTIONS[line]}*", ""]
+            in_list = True
+        elif in_list and line.startswith("    ") and not line.startswith("     ") and separator and " " not in name:
+            lines.append(f"- `{name}`:{rest}")
+        elif in_list and line.startswith("    "):
+            lines.append(f"  {line.strip()}")
+        else:
+            in_list = in_list and not line
+            lines.append(line)
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for name, text in pages().items():
+        (FOLDER / name).write_text(text, encoding="utf-8")
