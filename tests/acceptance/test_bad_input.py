@@ -42,8 +42,8 @@ BAD = {
     "exits.py": Bad(HEAD + "import sys; sys.exit(5)\n", "exit", ("5",)),
     "leaves.py": Bad(HEAD + "import os; os._exit(6)\n", "exit", ("6",)),
     "segfaults.py": Bad(HEAD + "import ctypes; ctypes.string_at(0)\n", "crash", ("SIGSEGV",)),
-    "loops.py": Bad(HEAD + "while True: pass\n", "timeout", ("2 s",)),
-    "prints.py": Bad(HEAD + "while True: print('x' * 10_000)\n", "timeout", ("2 s",)),
+    "loops.py": Bad(HEAD + "while True: pass\n", "timeout", ("4 s",)),
+    "prints.py": Bad(HEAD + "while True: print('x' * 10_000)\n", "timeout", ("4 s",)),
     "hogs.py": Bad(HEAD + "x = [bytearray(10_000_000) for _ in range(1000)]\n", "memory", ("memory",)),
     "forks.py": Bad(HEAD + "import os\nwhile True: os.fork()\n", "exception", ("fork",)),
     "cycle.py": Bad(
@@ -60,7 +60,7 @@ BAD = {
         HEAD + "DAG('bad_zone', schedule=CronTriggerTimetable('0 0 * * *', timezone='Mars/Olympus'))\n",
         "dag", ("Mars/Olympus",), 2,
     ),
-    "pool.py": Bad(HEAD + "with DAG('d2'):\n    EmptyOperator(task_id='t2', pool='')\n", "dag", ("t2", "pool"), 3),
+    "pool.py": Bad(HEAD + "with DAG('d2'):\n    EmptyOperator(task_id='t2', pool=5)\n", "dag", ("t2", "pool"), 3),
     "rule.py": Bad(
         HEAD + "with DAG('d3'):\n    EmptyOperator(task_id='t3', trigger_rule='some_success')\n",
         "dag", ("t3", "some_success", "one_success"), 3,
@@ -73,9 +73,9 @@ BAD = {
     ),
 }  # fmt: skip
 LIMITS = {
-    "ASYNSCHED_PARSE__IMPORT_TIMEOUT": "2",
+    "ASYNSCHED_PARSE__IMPORT_TIMEOUT": "4",
     "ASYNSCHED_PARSE__TIMEOUT": "8",
-    "ASYNSCHED_PARSE__MEMORY_BYTES": str(300 * 1024**2),
+    "ASYNSCHED_PARSE__MEMORY_BYTES": str(150 * 1024**2),
     "ASYNSCHED_PARSE__MAX_PROCESSES": "16",
 }
 
@@ -88,15 +88,15 @@ def fill(dags: Path) -> None:
     (dags / "not_utf8.py").write_bytes(b"# asynsched dag \xff\xfe\n")
     (dags / "no_zip.zip").write_bytes(b"asynsched dag, but no archive")
     (dags / "broken_link.py").symlink_to(dags / "nowhere.py")
-    (dags / "loop").mkdir()
-    (dags / "loop" / "again").symlink_to(dags / "loop")
+    (dags / "ring").mkdir()
+    (dags / "ring" / "again").symlink_to(dags / "ring")
     (dags / "folder.py").mkdir()
     os.mkfifo(dags / "pipe.py")
-    (dags / "locked.py").write_text(HEAD + "DAG('locked')\n")
+    (dags / "locked.py").write_text(HEAD + "dag = DAG('locked')\n")
     (dags / "locked.py").chmod(0)
     with zipfile.ZipFile(dags / "climbs.zip", "w") as archive:
-        archive.writestr("../climbed.py", HEAD + "DAG('climbed')\n")
-        archive.writestr("inside.py", HEAD + "DAG('inside')\n")
+        archive.writestr("../climbed.py", HEAD + "dag = DAG('climbed')\n")
+        archive.writestr("inside.py", HEAD + "dag = DAG('inside')\n")
 
 
 @pytest.fixture(scope="module")
@@ -133,9 +133,10 @@ def test_files_that_are_no_python_are_told_apart(errors):
     assert errors["not_utf8.py"][0]["kind"] in ("syntax", "unreadable")
     assert "UTF-8" in errors["not_utf8.py"][0]["message"]
     assert errors["no_zip.zip"][0]["kind"] == "archive"
+    assert (errors["climbs.zip"][0]["kind"], errors["pipe.py"][0]["kind"]) == ("archive", "unreadable")
     assert errors["broken_link.py"][0]["kind"] == "unreadable"
     assert "nowhere.py" in errors["broken_link.py"][0]["message"]
-    assert [name for name in errors if name.startswith(("loop", "folder.py"))] == []
+    assert [name for name in errors if name.startswith(("ring", "folder.py"))] == []
 
 
 def test_a_file_that_its_user_may_not_read_says_so(site, errors):
@@ -148,7 +149,7 @@ def test_a_file_that_its_user_may_not_read_says_so(site, errors):
 def test_good_files_among_them_run(site):
     [run] = site.runs("good")
     assert run["state"] == "success"
-    assert {dag["dag_id"] for dag in site.json("dags", "list")} >= {"good", "inside"}
+    assert "good" in {dag["dag_id"] for dag in site.json("dags", "list")}
     assert not (site.root / "climbed.py").exists()
 
 
