@@ -113,7 +113,7 @@ class WatchSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
     ] = "auto"
     step: Annotated[
         PositiveSeconds, _doc("How long a burst of file events must pause to be taken as one, seconds.")
-    ] = 0.005
+    ] = 0.01
     debounce: Annotated[PositiveSeconds, _doc("Longest time that a burst of file events is gathered, seconds.")] = 0.05
     poll_interval: Annotated[PositiveSeconds, _doc("Time between two looks where polling is needed, seconds.")] = 1.0
     reconcile_interval: Annotated[
