@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 _dags: list[DAG | None] = []
 _groups: list[TaskGroup | None] = []
-_registered: list[DAG] = []
+_registered: dict[int, DAG] = {}
 
 
 def push_dag(dag: DAG | None) -> None:
@@ -50,13 +50,13 @@ def current_group(dag: DAG | None) -> TaskGroup | None:
 
 def register(dag: DAG) -> None:
     """Remember a DAG that a file has made, also when it keeps it in no variable."""
-    if all(other is not dag for other in _registered):
-        _registered.append(dag)
+    # By identity: two DAGs of one dag_id are two, and an error when they are collected.
+    _registered[id(dag)] = dag
 
 
 def registered() -> tuple[DAG, ...]:
     """Return the DAGs that were registered, in order."""
-    return tuple(_registered)
+    return tuple(_registered.values())
 
 
 def forget_registered() -> None:
