@@ -61,6 +61,14 @@ def kill_strangers(known: Collection[int]) -> None:
                 os.kill(pid, signal.SIGKILL)
 
 
+def end_all_children() -> None:
+    """Kill every descendant of a process that adopts orphans, and return when all are gone."""
+    with suppress(ChildProcessError):
+        while True:
+            kill_strangers(frozenset())
+            os.waitpid(-1, 0)
+
+
 def is_child(pid: int) -> bool:
     """Return whether this is a child of this process that is not reaped."""
     try:

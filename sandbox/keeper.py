@@ -5,7 +5,7 @@ When none comes until the lease and its grace are over, it ends its tries, and i
 one thread and no event loop of asyncio's, so that its forks are clean and small.
 
     keeper ──fork──▶ template (a version of a DAG file, loaded) ──fork──▶ try
-       └───────────────────────────────fork─────────────────────────────▶ try of a file that cannot be forked
+       └─────────────────────────fork─────────────────────────▶ try of a file that cannot be forked
 """
 
 import argparse
@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 from msgspec import Struct
 
-from sandbox.children import adopt_orphans, reap, set_readable
+from sandbox.children import adopt_orphans, end_all_children, reap, set_readable
 from sandbox.fencing import Fence
 from sandbox.lifeline import MARK, sweep
 from sandbox.protocol import Acknowledge, Hello, Inventory, Kill, Launch, Lease, Reply, Shutdown
@@ -59,6 +59,7 @@ class Keeper:
         while not (self._tries.is_idle and (self._is_stopping or (self._is_fenced and not self._port.is_connected))):
             self._reactor.turn(self._check_fence)
         self._port.close_listener()
+        end_all_children()
 
     def _report(self, message: Struct) -> None:
         self._port.send(message)

@@ -29,7 +29,7 @@ class Ending(NamedTuple):
 class SupervisedTry:
     """One try: its launch, its process, its descriptors, and how far it has come.
 
-    launched ──forked──▶ pid known ──Started──▶ user code runs ──Ended, or its process exits──▶ ended ──exit──▶ released
+    launched ──forked──▶ has a process ──Started──▶ user code runs ──Ended, or exit──▶ ended ──exit──▶ released
     """
 
     def __init__(self, number: int, launch: Launch, log: TaskLog, secrets: Secrets) -> None:
@@ -45,7 +45,7 @@ class SupervisedTry:
         self.ending: Ending | None = None
         self.ended: Ended | None = None
         self.pending: dict[int, Request] = {}
-        self.was_relaunched = False
+        self.was_lost = False
         self._timers: list[Timer] = []
 
     @property

@@ -1,7 +1,8 @@
-"""A process that has one version of a DAG file loaded, and forks a try whenever the keeper asks for one.
+"""A process that has one version of a DAG file loaded, and forks processes for tries whenever the keeper asks.
 
-It is single-threaded and does nothing else. Whatever ends it leaves its tries running: the keeper, a subreaper,
-becomes their parent.
+It is single-threaded and does nothing else. A forked process waits for its launch on a socket of its own, whose other
+end the keeper gets together with its number: so the keeper knows the process of a try before any of its code runs, and
+may have one waiting. Whatever ends a template leaves its tries running: the keeper, a subreaper, becomes their parent.
 """
 
 import os
@@ -15,13 +16,13 @@ from typing import NamedTuple, NoReturn
 
 from msgspec import Struct
 
-from sandbox.children import die_with, reap
+from sandbox.children import die_with, reap, set_readable
 from sandbox.loading import LoadedFile, freeze_heap, load_version, open_sockets, unfit_to_fork
 from sandbox.protocol import CodeVersion, encode_frame
 from sandbox.run import TryDescriptors, become_try
 
-REQUEST_BYTES = 8
-"""Every request of the keeper is a number that names the try, with two descriptors: control socket and output."""
+FORK = b"f"
+"""What the keeper sends for each process that it wants."""
 
 
 class Loaded(Struct, frozen=True, tag="loaded"):
@@ -32,14 +33,13 @@ class Loaded(Struct, frozen=True, tag="loaded"):
 
 
 class Forked(Struct, frozen=True, tag="forked"):
-    """The try of this number is in this process."""
+    """A process waits for a launch. Its descriptors come along: control socket, and reading end of its output."""
 
-    number: int
     pid: int
 
 
 class Exited(Struct, frozen=True, tag="exited"):
-    """This try's process has exited, with this wait status."""
+    """A forked process has exited, with this wait status."""
 
     pid: int
     status: int
@@ -48,20 +48,39 @@ class Exited(Struct, frozen=True, tag="exited"):
 FromTemplate = Loaded | Forked | Exited
 
 
-class ForkRequest(NamedTuple):
-    """A try to be forked: its number, and the descriptors that are its own."""
+class Ends(NamedTuple):
+    """The descriptors of one process that is to become a try: the keeper's ends, and its own."""
 
-    number: int
     control: int
     output: int
+    own_control: int
+    own_output: int
+
+    @classmethod
+    def make(cls) -> "Ends":
+        """Return new ones."""
+        control, own_control = socket.socketpair()
+        output, own_output = os.pipe()
+        return cls(control.detach(), output, own_control.detach(), own_output)
+
+    def close_own(self) -> None:
+        """Close what the process has, here."""
+        os.close(self.own_control)
+        os.close(self.own_output)
+
+    def close_keepers(self) -> None:
+        """Close what the keeper has, here."""
+        os.close(self.control)
+        os.close(self.output)
 
 
 class TemplateStart(NamedTuple):
-    """What a template is forked with."""
+    """What a template is forked with. `output` takes what the file writes while it is imported."""
 
     code: CodeVersion
     sources_folder: Path
     channel: socket.socket
+    output: int
     lifeline: int
     keeper: int
 
@@ -79,9 +98,10 @@ def become_template(start: TemplateStart) -> NoReturn:
     """Load the version, and serve the keeper until it hangs up. Never returns: the keeper's frames stay below."""
     try:
         die_with(start.keeper)
-        keep_only(start.channel.fileno(), start.lifeline)
+        keep_only(start.channel.fileno(), start.output, start.lifeline)
+        set_readable(readable=True)
         signal.set_wakeup_fd(-1)
-        for number in (signal.SIGTERM, signal.SIGCHLD):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
         Template(start).serve()
     finally:
@@ -94,65 +114,61 @@ class Template:
     def __init__(self, start: TemplateStart) -> None:
         self._start = start
         self._channel = start.channel
-        self._channel.setblocking(True)
         self._wakeup, self._waker = socket.socketpair()
         self._file = LoadedFile({})
 
     def serve(self) -> NoReturn:
         """Load, then fork and report until the keeper hangs up."""
-        first = self._receive()
-        # What the file writes while it is imported belongs to the try that had it imported.
-        os.dup2(first.output, 1)
-        os.dup2(first.output, 2)
+        os.dup2(self._start.output, 1)
+        os.dup2(self._start.output, 2)
+        os.close(self._start.output)
         sockets = open_sockets()
         self._file = load_version(self._start.code, self._start.sources_folder)
         unfit = "" if self._file.reason else unfit_to_fork(sockets)
-        self._settle()
+        self._leave_output()
         self._send(Loaded(bool(self._file.reason), unfit))
         if unfit:
             os._exit(0)
         freeze_heap()
         self._watch_children()
-        self._fork(first)
         poll = select.poll()
         poll.register(self._channel, select.POLLIN)
         poll.register(self._wakeup, select.POLLIN)
         while True:
             ready = {descriptor for descriptor, _ in poll.poll()}
+            if self._channel.fileno() in ready:
+                self._fork_asked()
             if self._wakeup.fileno() in ready:
                 self._wakeup.recv(4096)
                 for pid, status in reap():
                     self._send(Exited(pid, status))
-            if self._channel.fileno() in ready:
-                self._fork(self._receive())
 
-    def _fork(self, request: ForkRequest) -> None:
-        pid = os.fork()
-        if pid == 0:
-            for inherited in (self._channel, self._wakeup, self._waker):
-                inherited.close()
-            descriptors = TryDescriptors(request.control, request.output, self._start.lifeline)
-            become_try(descriptors, lambda _code: self._file)
-        os.close(request.control)
-        os.close(request.output)
-        self._send(Forked(request.number, pid))
-
-    def _receive(self) -> ForkRequest:
-        """Return the next request. Ends this process when the keeper has hung up."""
-        data, descriptors, _, _ = socket.recv_fds(self._channel, REQUEST_BYTES, 2)
-        if len(data) < REQUEST_BYTES:
+    def _fork_asked(self) -> None:
+        """Fork as often as the keeper asks. Ends this process when the keeper has hung up."""
+        asked = self._channel.recv(64)
+        if not asked:
             os._exit(0)
-        control, output = descriptors
-        return ForkRequest(int.from_bytes(data, "big"), control, output)
+        for _ in asked:
+            ends = Ends.make()
+            pid = os.fork()
+            if pid == 0:
+                for inherited in (self._channel, self._wakeup, self._waker):
+                    inherited.close()
+                ends.close_keepers()
+                descriptors = TryDescriptors(ends.own_control, ends.own_output, self._start.lifeline)
+                become_try(descriptors, lambda _code: self._file)
+            ends.close_own()
+            self._send(Forked(pid), ends.control, ends.output)
+            ends.close_keepers()
 
-    def _send(self, message: Struct) -> None:
+    def _send(self, message: Struct, *descriptors: int) -> None:
         try:
-            self._channel.sendall(encode_frame(message))
+            socket.send_fds(self._channel, [encode_frame(message)], descriptors)
         except OSError:
             os._exit(0)
 
-    def _settle(self) -> None:
-        """Leave the first try's output, and undo what the file may have done to this process's standard ones."""
+    def _leave_output(self) -> None:
+        """Write nothing more of this process's own to the log of the try that had the file imported."""
         sys.stdout.flush()
         sys.stderr.flush()
         nothing = os.open(os.devnull, os.O_WRONLY)

@@ -5,37 +5,20 @@ fork of the keeper, which loads the file itself.
 """
 
 import os
-import signal
-import socket
-from collections import deque
-from collections.abc import Iterator
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from sandbox.loading import freeze_heap, load_version
 from sandbox.protocol import CodeVersion, FailureCause
 from sandbox.reactor import Reactor, Timer
 from sandbox.run import TryDescriptors, become_try
-from sandbox.template import (
-    REQUEST_BYTES,
-    Exited,
-    Forked,
-    ForkRequest,
-    FromTemplate,
-    Loaded,
-    TemplateStart,
-    become_template,
-    keep_only,
-)
+from sandbox.template import Ends, Exited, Loaded, keep_only
+from sandbox.template_handle import ReadyProcess, TemplateHandle
 from sandbox.try_outcome import of_status
-from sandbox.wire import Wire
 
 MAX_TEMPLATES = 16
 IDLE_SECONDS = 300.0
-MAX_REQUESTS = 32
-"""Requests that a template may have before it; so many always fit its socket."""
 
 
 class Loss(NamedTuple):
@@ -47,53 +30,26 @@ class Loss(NamedTuple):
 
 
 class TryEvents(Protocol):
-    """What the pool tells of tries, by their numbers."""
+    """What the pool tells of tries."""
 
-    def forked(self, number: int, pid: int, parent: int) -> None:
-        """The try is this process."""
+    def forked(self, number: int, process: ReadyProcess, parent: int) -> None:
+        """This process is the try's. It waits for the launch."""
+
+    def output(self, number: int, data: bytes) -> None:
+        """The file has written this while it was imported for the try."""
 
     def exited(self, pid: int, status: int) -> None:
-        """The try's process has exited."""
+        """A try's process has exited."""
 
-    def lost(self, number: int, parent: int, loss: Loss) -> None:
-        """The template that was to fork the try is gone, and the try's descriptors with it."""
+    def lost(self, number: int, loss: Loss) -> None:
+        """The template that was to fork the try is gone. None of the try's own code has run."""
 
     def orphaned(self, parent: int) -> None:
         """The template that reported exits is gone; the keeper is now the parent of its tries."""
 
 
-class TemplateHandle:
-    """What the keeper knows of one template."""
-
-    def __init__(self, code: CodeVersion, pid: int, channel: socket.socket, now: float) -> None:
-        self.code = code
-        self.pid = pid
-        self.channel = channel
-        self.wire: Wire | None = None
-        self.used_at = now
-        self.is_loaded = False
-        self.is_retired = False
-        self.import_timer: Timer | None = None
-        self.waiting: deque[ForkRequest] = deque()
-        self.requested: list[int] = []
-        self.loss: Loss | None = None
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether tries wait for it."""
-        return bool(self.waiting or self.requested)
-
-    def retire(self) -> None:
-        """Have it end as soon as it has nothing to do."""
-        self.is_retired = True
-        if not self.is_busy:
-            # Only our side: exits that it has reported already are still to be read.
-            with suppress(OSError):
-                self.channel.shutdown(socket.SHUT_WR)
-
-
 class TemplatePool:
-    """Has tries forked.
+    """Gives processes to tries.
 
     Args:
         lifeline: Reading end of the pipe that ties tries to the keeper.
@@ -110,130 +66,120 @@ class TemplatePool:
         self._events = events
         self._by_code: dict[CodeVersion, TemplateHandle] = {}
         self._by_pid: dict[int, TemplateHandle] = {}
+        self._import_timers: dict[int, Timer] = {}
+        self._losses: dict[int, Loss] = {}
         self._unfit: set[CodeVersion] = set()
-        self._reactor.after(IDLE_SECONDS, self._retire_idle)
+        self._reactor.after(IDLE_SECONDS / 5, self._retire_idle)
 
     @property
     def pids(self) -> frozenset[int]:
-        """The templates' processes."""
-        return frozenset(self._by_pid)
+        """The processes of templates, and those that wait for a launch."""
+        ready = (process.pid for template in self._by_pid.values() for process in template.ready)
+        return frozenset((*self._by_pid, *ready))
 
-    def fork(self, code: CodeVersion, request: ForkRequest) -> None:
-        """Have a try forked. Its descriptors are closed here."""
+    def assign(self, number: int, code: CodeVersion) -> None:
+        """Find a process for a try: `forked` or `lost` is told, perhaps at once."""
         code = _file_version(code)
         if code in self._unfit:
-            self._fork_alone(code, request)
+            self._fork_alone(number, code)
             return
         template = self._by_code.get(code)
         if template is None:
             self._make_room()
             template = self._start(code)
         template.used_at = self._reactor.now()
-        template.waiting.append(request)
-        self._pump(template)
+        template.waiting.append(number)
+        self._match(template)
 
-    def kill_template_of(self, number: int) -> None:
-        """Kill the template that has not forked this try yet; its tries come back as lost."""
+    def withdraw(self, number: int) -> None:
+        """Find no process for this try any more."""
         for template in self._by_pid.values():
-            if number in template.requested or any(request.number == number for request in template.waiting):
-                _kill(template.pid)
+            if number in template.waiting:
+                template.waiting.remove(number)
 
     def read_news(self) -> None:
         """Read what the templates have reported so far."""
         for template in list(self._by_pid.values()):
-            assert template.wire is not None
-            template.wire.read_all()
+            template.read()
 
     def ended(self, pid: int, status: int) -> bool:
         """Take note that a child of the keeper has exited. Returns False when it was no template."""
-        template = self._by_pid.pop(pid, None)
+        template = self._by_pid.get(pid)
         if template is None:
             return False
-        assert template.wire is not None
-        template.wire.read_all()
-        template.wire.close()
-        self._forget(template)
-        loss = template.loss or _loss(template, status)
-        for number in [*template.requested, *self._dropped(template)]:
-            self._events.lost(number, pid, loss)
+        template.forget()
+        del self._by_pid[pid]
+        self._set_aside(template)
+        loss = self._losses.pop(pid, None)
+        if loss is None:
+            reason, cause = of_status(status)
+            loss = Loss(f"importing {_path(template.code)}: {reason}", cause, may_retry=True)
+        for number in template.waiting:
+            self._events.lost(number, loss)
         self._events.orphaned(pid)
         return True
 
     def _start(self, code: CodeVersion) -> TemplateHandle:
-        ours, theirs = socket.socketpair()
-        freeze_heap()
-        keeper = os.getpid()
-        pid = os.fork()
-        if pid == 0:
-            become_template(TemplateStart(code, self._sources_folder, theirs, self._lifeline, keeper))
-        theirs.close()
-        template = TemplateHandle(code, pid, ours, self._reactor.now())
-        template.wire = Wire(self._reactor, ours, FromTemplate, partial(self._heard, template), partial(_kill, pid))
-        template.import_timer = self._reactor.after(self._import_timeout, partial(self._time_out, template))
-        self._by_code[code] = self._by_pid[pid] = template
+        template = TemplateHandle(
+            self._reactor,
+            code,
+            sources_folder=self._sources_folder,
+            lifeline=self._lifeline,
+            on_message=self._heard,
+            on_ready=self._match,
+            on_output=self._wrote,
+        )
+        self._by_code[code] = self._by_pid[template.pid] = template
+        self._import_timers[template.pid] = self._reactor.after(self._import_timeout, partial(self._time_out, template))
         return template
 
-    def _fork_alone(self, code: CodeVersion, request: ForkRequest) -> None:
+    def _fork_alone(self, number: int, code: CodeVersion) -> None:
+        ends = Ends.make()
         freeze_heap()
         pid = os.fork()
         if pid == 0:
-            keep_only(request.control, request.output, self._lifeline)
-            descriptors = TryDescriptors(request.control, request.output, self._lifeline)
-            become_try(descriptors, partial(load_version, sources_folder=self._sources_folder))
-        _close(request)
-        self._events.forked(request.number, pid, os.getpid())
+            keep_only(ends.own_control, ends.own_output, self._lifeline)
+            descriptors = TryDescriptors(ends.own_control, ends.own_output, self._lifeline)
+            become_try(descriptors, lambda _code: load_version(code, self._sources_folder))
+        ends.close_own()
+        self._events.forked(number, ReadyProcess(pid, ends.control, ends.output), os.getpid())
 
-    def _pump(self, template: TemplateHandle) -> None:
-        """Send what the template may have before it: until it is loaded, the one try that has it loaded."""
-        most = MAX_REQUESTS if template.is_loaded else 1
-        while template.waiting and len(template.requested) < most:
-            request = template.waiting.popleft()
-            template.requested.append(request.number)
-            data = request.number.to_bytes(REQUEST_BYTES, "big")
-            try:
-                socket.send_fds(template.channel, [data], [request.control, request.output])
-            except OSError:
-                # It is dying: `ended` will give the try back as lost.
-                template.is_retired = True
-            _close(request)
+    def _match(self, template: TemplateHandle) -> None:
+        """Give processes to tries, have more forked for those that are left, end what is not needed any more."""
+        while template.waiting and template.ready:
+            self._events.forked(template.waiting.popleft(), template.ready.popleft(), template.pid)
+        template.ask()
         if template.is_retired:
             template.retire()
 
-    def _heard(self, template: TemplateHandle, message: Loaded | Forked | Exited) -> None:
-        if isinstance(message, Loaded):
-            self._loaded(template, message)
-        elif isinstance(message, Forked):
-            template.requested.remove(message.number)
-            self._events.forked(message.number, message.pid, template.pid)
-            self._pump(template)
-        else:
-            self._events.exited(message.pid, message.status)
+    def _heard(self, template: TemplateHandle, message: Any) -> None:
+        if isinstance(message, Exited):
+            if not template.lose_ready(message.pid):
+                self._events.exited(message.pid, message.status)
+        elif isinstance(message, Loaded):
+            template.read_output()
+            self._import_timers.pop(template.pid).cancel()
+            if message.unfit:
+                self._unfit.add(template.code)
+            if message.is_broken or message.unfit:
+                # The next try loads anew: what has failed once may be there then.
+                self._set_aside(template)
+                template.is_retired = True
+            while message.unfit and template.waiting:
+                self._fork_alone(template.waiting.popleft(), template.code)
 
-    def _loaded(self, template: TemplateHandle, message: Loaded) -> None:
-        template.is_loaded = True
-        if template.import_timer is not None:
-            template.import_timer.cancel()
-        if message.is_broken or message.unfit:
-            # The next try loads anew: what has failed once may be there then.
-            self._forget(template)
-            template.is_retired = True
-        if message.unfit:
-            self._unfit.add(template.code)
-            template.loss = Loss(f"the file cannot be forked: {message.unfit}", "machine", may_retry=True)
-            requests, template.waiting = template.waiting, deque()
-            for request in requests:
-                self._fork_alone(template.code, request)
-        else:
-            self._pump(template)
+    def _wrote(self, template: TemplateHandle, data: bytes) -> None:
+        if template.waiting:
+            self._events.output(template.waiting[0], data)
 
     def _time_out(self, template: TemplateHandle) -> None:
         reason = f"{_path(template.code)} took longer than {self._import_timeout:g} s to import"
-        template.loss = Loss(reason, "task", may_retry=False)
-        self._forget(template)
-        _kill(template.pid)
+        self._losses[template.pid] = Loss(reason, "task", may_retry=False)
+        self._set_aside(template)
+        template.kill()
 
     def _make_room(self) -> None:
-        idle = sorted((t for t in self._by_code.values() if not t.is_busy), key=lambda t: t.used_at)
+        idle = sorted((t for t in self._by_code.values() if not t.waiting), key=lambda t: t.used_at)
         for template in idle[: max(0, len(self._by_code) - MAX_TEMPLATES + 1)]:
             self._retire(template)
 
@@ -241,23 +187,20 @@ class TemplatePool:
         self._reactor.after(IDLE_SECONDS / 5, self._retire_idle)
         limit = self._reactor.now() - IDLE_SECONDS
         for template in list(self._by_code.values()):
-            if template.used_at < limit and not template.is_busy:
+            if template.used_at < limit and not template.waiting:
                 self._retire(template)
 
     def _retire(self, template: TemplateHandle) -> None:
-        self._forget(template)
+        self._set_aside(template)
         template.retire()
 
-    def _forget(self, template: TemplateHandle) -> None:
-        if template.import_timer is not None:
-            template.import_timer.cancel()
+    def _set_aside(self, template: TemplateHandle) -> None:
+        """Give it no new tries."""
+        timer = self._import_timers.pop(template.pid, None)
+        if timer is not None:
+            timer.cancel()
         if self._by_code.get(template.code) is template:
             del self._by_code[template.code]
-
-    def _dropped(self, template: TemplateHandle) -> Iterator[int]:
-        for request in template.waiting:
-            _close(request)
-            yield request.number
 
 
 def _file_version(code: CodeVersion) -> CodeVersion:
@@ -265,21 +208,5 @@ def _file_version(code: CodeVersion) -> CodeVersion:
     return CodeVersion("", code.dags_folder, code.sources)
 
 
-def _loss(template: TemplateHandle, status: int) -> Loss:
-    reason, cause = of_status(status)
-    return Loss(f"importing {_path(template.code)}: {reason}", cause, may_retry=True)
-
-
 def _path(code: CodeVersion) -> str:
     return code.sources[0].path if code.sources else "the DAG file"
-
-
-def _close(request: ForkRequest) -> None:
-    os.close(request.control)
-    os.close(request.output)
-
-
-def _kill(template: int) -> None:
-    """Kill a template. It is a child that is not reaped yet, so the number is its own."""
-    with suppress(ProcessLookupError):
-        os.kill(template, signal.SIGKILL)

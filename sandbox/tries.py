@@ -19,7 +19,7 @@ from sandbox.protocol import Ended, FailureCause, Kill, Launch, ProtocolError, R
 from sandbox.reactor import Reactor, Urgency
 from sandbox.supervised_try import Ending, SupervisedTry
 from sandbox.task_log import TaskLog
-from sandbox.template import ForkRequest
+from sandbox.template_handle import ReadyProcess
 from sandbox.template_pool import Loss, TemplatePool
 from sandbox.try_outcome import of_status
 from sandbox.wire import Wire
@@ -105,7 +105,7 @@ class Tries:
             log = TaskLog(self._logs / launch.log_path, self._limits.log_bytes, secrets := Secrets())
             supervised = SupervisedTry(next(self._numbers), launch, log, secrets)
             self._by_token[launch.token] = self._by_number[supervised.number] = supervised
-            self._have_forked(supervised)
+            self._pool.assign(supervised.number, launch.code)
         except (OSError, ValueError) as exc:
             self._refuse(launch, f"the try could not be started: {exc}")
 
@@ -127,7 +127,11 @@ class Tries:
             return
         is_first = supervised.ending is None
         supervised.ending = supervised.ending or ending
-        if supervised.pid is not None and is_first:
+        if supervised.pid is None:
+            self._pool.withdraw(supervised.number)
+            self._gone(supervised, *ending)
+            return
+        if is_first:
             supervised.log.say("WARNING", f"Ending the task: {ending.reason}")
             supervised.terminate()
         supervised.keep_timer(self._reactor.after(grace, partial(self._kill, supervised)))
@@ -157,43 +161,33 @@ class Tries:
         for pid, status in tries.items():
             self.exited(pid, status)
 
-    def forked(self, number: int, pid: int, parent: int) -> None:
-        supervised = self._by_number.get(number)
-        if supervised is None:
-            return
-        supervised.parent = parent
-        self._found(supervised, pid)
-        if supervised.ending is not None:
-            supervised.terminate()
-        elif supervised.started is None and supervised.ended is None:
-            reason = f"the task's code took longer than {self._limits.import_timeout:g} s to get ready"
-            late = partial(self.end, supervised, Ending(reason, "task"), self._limits.kill_time)
-            supervised.keep_timer(self._reactor.after(self._limits.import_timeout, late))
+    def forked(self, number: int, process: ReadyProcess, parent: int) -> None:
+        supervised = self._by_number[number]
+        supervised.pid, supervised.parent, supervised.output = process.pid, parent, process.output
+        self._by_pid[process.pid] = supervised
+        os.set_blocking(process.output, False)
+        self._reactor.watch(process.output, partial(self._has_output, supervised), Urgency.OUTPUT)
+        control = socket.socket(fileno=process.control)
+        supervised.wire = Wire(self._reactor, control, FromTry, partial(self._heard, supervised), lambda: None)
+        supervised.wire.send(supervised.launch)
+        reason = f"the task's code took longer than {self._limits.import_timeout:g} s to get ready"
+        late = partial(self.end, supervised, Ending(reason, "task"), self._limits.kill_time)
+        supervised.keep_timer(self._reactor.after(self._limits.import_timeout, late))
+
+    def output(self, number: int, data: bytes) -> None:
+        self._by_number[number].log.write(data)
 
     def exited(self, pid: int, status: int) -> None:
         supervised = self._by_pid.pop(pid, None)
         if supervised is not None:
             self._gone(supervised, *of_status(status))
-        self._kill_strangers()
+        kill_strangers(self._pool.pids | self._by_pid.keys())
 
-    def lost(self, number: int, parent: int, loss: Loss) -> None:
-        supervised = self._by_number.get(number)
-        if supervised is None:
-            return
-        supervised.parent = parent
-        assert supervised.wire is not None
-        supervised.wire.read_all()
-        if supervised.pid is None:
-            # The template may have forked it and died before it said so; then it is killed before it is repeated.
-            self._kill_strangers()
-            supervised.wire.read_all()
-        if supervised.pid is not None:
-            return
-        if loss.may_retry and not supervised.was_relaunched and supervised.ending is None and supervised.ended is None:
-            supervised.was_relaunched = True
-            supervised.wire.close()
-            supervised.close_output(self._reactor)
-            self._have_forked(supervised)
+    def lost(self, number: int, loss: Loss) -> None:
+        supervised = self._by_number[number]
+        if loss.may_retry and not supervised.was_lost:
+            supervised.was_lost = True
+            self._pool.assign(number, supervised.launch.code)
         else:
             self._gone(supervised, loss.reason, loss.cause)
 
@@ -202,16 +196,6 @@ class Tries:
             if supervised.parent == parent and pid not in self._reaped and not is_child(pid):
                 del self._by_pid[pid]
                 self._gone(supervised, "its process died together with the one that had loaded its file", "machine")
-
-    def _have_forked(self, supervised: SupervisedTry) -> None:
-        ours, theirs = socket.socketpair()
-        reading_end, writing_end = os.pipe()
-        os.set_blocking(reading_end, False)
-        supervised.output = reading_end
-        supervised.wire = Wire(self._reactor, ours, FromTry, partial(self._heard, supervised), lambda: None)
-        supervised.wire.send(supervised.launch)
-        self._reactor.watch(reading_end, partial(self._has_output, supervised), Urgency.OUTPUT)
-        self._pool.fork(supervised.launch.code, ForkRequest(supervised.number, theirs.detach(), writing_end))
 
     def _has_output(self, supervised: SupervisedTry, _events: int) -> None:
         supervised.read_output(self._reactor)
@@ -229,8 +213,6 @@ class Tries:
 
     def _started(self, supervised: SupervisedTry, started: Started) -> None:
         supervised.started = started
-        if supervised.pid is None:
-            self._found(supervised, started.pid)
         self._report(started)
         limit = supervised.launch.execution_timeout
         if supervised.ending is None:
@@ -251,24 +233,15 @@ class Tries:
         except ProtocolError as exc:
             self.reply(Reply(supervised.token, request.request_id, error=f"{request.operation}: {exc}"))
 
-    def _found(self, supervised: SupervisedTry, pid: int) -> None:
-        if supervised.pid is not None:
-            self._by_pid.pop(supervised.pid, None)
-        supervised.pid = pid
-        self._by_pid[pid] = supervised
-
     def _kill(self, supervised: SupervisedTry) -> None:
-        if supervised.pid is not None:
-            self._pool.read_news()
-            if supervised.pid in self._by_pid:
-                supervised.kill()
-        else:
-            self._pool.kill_template_of(supervised.number)
+        self._pool.read_news()
+        if supervised.pid in self._by_pid:
+            supervised.kill()
 
     def _gone(self, supervised: SupervisedTry, reason: str, cause: FailureCause) -> None:
         """The try has no process any more: it has ended, whatever it has said so far."""
-        assert supervised.wire is not None
-        supervised.wire.read_all()
+        if supervised.wire is not None:
+            supervised.wire.read_all()
         supervised.drain_output(self._reactor)
         if supervised.ended is None:
             reason, cause = supervised.ending or (reason, cause)
@@ -294,6 +267,3 @@ class Tries:
         ended = Ended(launch.token, "failed", datetime.now(UTC), reason=reason, cause="machine")
         self.ends[launch.token] = ended
         self._report(ended)
-
-    def _kill_strangers(self) -> None:
-        kill_strangers(self._pool.pids | self._by_pid.keys())

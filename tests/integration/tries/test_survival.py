@@ -193,12 +193,12 @@ async def test_a_keeper_that_was_stopped_past_its_lease_notices_before_it_does_a
         await executor.launch([running])
         await bench.start_of(running)
         keeper = bench.keeper()
+        await asyncio.to_thread(until, (bench.home / "begun").exists, "the try has begun")
         until_valid = clock.boottime() + 0.3
         bench.settings = Settings(lease=LeaseSettings(grace=0.0))
         object.__setattr__(executor.context, "settings", bench.settings)
         executor.renew_lease(until_valid)
         late = bench.launch(code, "waits", try_number=2)
-        await asyncio.to_thread(until, lambda: (bench.home / "begun").read_text(), "the try has begun")
         os.kill(keeper.pid, signal.SIGSTOP)
         await executor.launch([late])
         until(lambda: clock.boottime() > until_valid, "the lease is over")

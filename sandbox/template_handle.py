@@ -1,0 +1,177 @@
+"""What the keeper knows of one template: its process, its channel, and the processes that it has ready."""
+
+import os
+import signal
+import socket
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sandbox.loading import freeze_heap
+from sandbox.protocol import CodeVersion, FrameReader, ProtocolError
+from sandbox.reactor import Reactor, Urgency
+from sandbox.template import FORK, Forked, FromTemplate, TemplateStart, become_template
+
+READ_BYTES = 64 * 1024
+MAX_DESCRIPTORS = 16
+N_READY = 1
+"""Processes that a template has ready beyond those that are wanted: the next try starts without a fork."""
+
+
+class ReadyProcess(NamedTuple):
+    """A process that waits for its launch, with the keeper's ends of its control socket and its output."""
+
+    pid: int
+    control: int
+    output: int
+
+    def dismiss(self) -> None:
+        """Hang up: it exits by itself."""
+        os.close(self.control)
+        os.close(self.output)
+
+
+class TemplateHandle:
+    """One template. `forget` it when its process is reaped, not earlier: its last words are still to be read.
+
+    Args:
+        lifeline: Reading end of the pipe that ties tries to the keeper.
+        on_message: Takes Loaded and Exited.
+        on_ready: Called when a process is ready.
+        on_output: Takes what the file writes while it is imported.
+    """
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        code: CodeVersion,
+        *,
+        sources_folder: Path,
+        lifeline: int,
+        on_message: Callable[["TemplateHandle", Any], None],
+        on_ready: Callable[["TemplateHandle"], None],
+        on_output: Callable[["TemplateHandle", bytes], None],
+    ) -> None:
+        self.code = code
+        self.used_at = reactor.now()
+        self.waiting: deque[int] = deque()
+        """Numbers of the tries that have no process yet."""
+        self.ready: deque[ReadyProcess] = deque()
+        self.is_retired = False
+        self._reactor = reactor
+        self._on_message = partial(on_message, self)
+        self._on_ready = partial(on_ready, self)
+        self._on_output = partial(on_output, self)
+        self._n_asked = 0
+        self._reader = FrameReader(FromTemplate)
+        self._descriptors: deque[int] = deque()
+        self._channel, theirs = socket.socketpair()
+        self._output: int | None = None
+        output, their_output = os.pipe()
+        freeze_heap()
+        keeper = os.getpid()
+        self.pid = os.fork()
+        if self.pid == 0:
+            become_template(TemplateStart(code, sources_folder, theirs, their_output, lifeline, keeper))
+        theirs.close()
+        os.close(their_output)
+        os.set_blocking(output, False)
+        self._channel.setblocking(False)
+        self._output = output
+        reactor.watch(self._channel.fileno(), lambda _: self.read(), Urgency.FRAMES)
+        reactor.watch(output, lambda _: self.read_output(), Urgency.OUTPUT)
+
+    def ask(self) -> None:
+        """Have as many processes forked as tries wait for, and those that are to be ready beyond."""
+        wanted = len(self.waiting) + (0 if self.is_retired else N_READY)
+        missing = wanted - len(self.ready) - self._n_asked
+        if missing > 0:
+            self._n_asked += missing
+            # A template that is dying is found out when it is reaped.
+            with suppress(OSError):
+                self._channel.send(FORK * missing)
+
+    def retire(self) -> None:
+        """Have it end once no try waits for it."""
+        self.is_retired = True
+        if not self.waiting:
+            self._dismiss_ready()
+            # Our side only: exits that it has reported already are still to be read.
+            with suppress(OSError):
+                self._channel.shutdown(socket.SHUT_WR)
+
+    def kill(self) -> None:
+        """Kill it. Its process is not reaped yet, so the number is its own."""
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+
+    def read(self) -> None:
+        """Read what it has reported so far."""
+        while self._channel.fileno() >= 0:
+            try:
+                data, descriptors, _, _ = socket.recv_fds(self._channel, READ_BYTES, MAX_DESCRIPTORS)
+                self._descriptors.extend(descriptors)
+                messages = self._reader.feed(data)
+            except BlockingIOError:
+                return
+            except (OSError, ProtocolError):
+                data, messages = b"", []
+            if not data:
+                # Whatever made it hang up, it is of no use any more.
+                self._close_channel()
+                self.kill()
+            for message in messages:
+                self._take(message)
+
+    def read_output(self) -> None:
+        """Pass on what the file has written while it was imported."""
+        while self._output is not None:
+            try:
+                data = os.read(self._output, READ_BYTES)
+            except BlockingIOError:
+                return
+            if data:
+                self._on_output(data)
+            else:
+                self._reactor.forget(self._output)
+                os.close(self._output)
+                self._output = None
+
+    def lose_ready(self, pid: int) -> bool:
+        """Take note that a process has exited. Returns whether it was one that was ready."""
+        for process in self.ready:
+            if process.pid == pid:
+                process.dismiss()
+                self.ready.remove(process)
+                return True
+        return False
+
+    def forget(self) -> None:
+        """Read its last words, and give back every descriptor."""
+        self.read()
+        self.read_output()
+        self._close_channel()
+        self._dismiss_ready()
+        for descriptor in self._descriptors:
+            os.close(descriptor)
+
+    def _take(self, message: Any) -> None:
+        if isinstance(message, Forked):
+            self._n_asked -= 1
+            # Descriptors arrive in the order of the frames that they came with.
+            self.ready.append(ReadyProcess(message.pid, self._descriptors.popleft(), self._descriptors.popleft()))
+            self._on_ready()
+        else:
+            self._on_message(message)
+
+    def _dismiss_ready(self) -> None:
+        while self.ready:
+            self.ready.popleft().dismiss()
+
+    def _close_channel(self) -> None:
+        if self._channel.fileno() >= 0:
+            self._reactor.forget(self._channel.fileno())
+            self._channel.close()
