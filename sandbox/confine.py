@@ -9,7 +9,7 @@ import contextlib
 import os
 import signal
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -52,12 +52,12 @@ class Strength:
     own_user: bool = False
     may_fork: bool = True
     seccomp: bool = False
-    lines: tuple[str, ...] = field(init=False)
-    """What to tell a person."""
 
-    def __post_init__(self) -> None:
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """What to tell a person."""
         said = ", ".join(self.enforced) or "nothing"
-        object.__setattr__(self, "lines", (f"enforced on each parse: {said}", *self.missing))
+        return (f"enforced on each parse: {said}", *self.missing)
 
     @property
     def complete(self) -> bool:

@@ -3,6 +3,7 @@
 import errno
 import importlib.util
 import traceback
+from pathlib import Path
 from types import TracebackType
 
 from asynsched.errors import DagError, DagImportError, SerializationError
@@ -32,7 +33,7 @@ def explain(exc: BaseException, path: str, dags_folder: str) -> FileError:
         line = exc.lineno if where.startswith(path) else line
     else:
         where = path if line is None else f"{path}:{line}"
-        what = _what(exc, kind)
+        what = _what(exc, kind) + _link_hint(exc, dags_folder)
     return FileError(kind, _one_line(f"{where}: {what}"), _traceback(exc, frames), line)
 
 
@@ -102,6 +103,16 @@ def _what(exc: BaseException, kind: str) -> str:
         ):
             return f"{type(exc).__name__}: {said}; import the same names from asynsched"
     return f"{type(exc).__name__}: {said}" if said else type(exc).__name__
+
+
+def _link_hint(exc: BaseException, dags_folder: str) -> str:
+    """Return what to do about a module that is there, but as a link to where a parse may not read."""
+    if not isinstance(exc, ModuleNotFoundError) or not exc.name:
+        return ""
+    place = Path(dags_folder, exc.name.partition(".")[0])
+    if not place.is_symlink():
+        return ""
+    return f"; {place.name} is a link to {place.readlink()}, which a parse may read only if parse.readable has it"
 
 
 def _is_installed(module: str) -> bool:

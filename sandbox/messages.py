@@ -15,6 +15,9 @@ from msgspec import Struct
 
 from asynsched.serialization.schema import FileError, ParsedDag, SourceFile
 
+MAX_LINES_OF_TEXT = 1_000
+"""More than Python's longest crash report; garbage beyond it is dropped."""
+
 
 class Confined(Struct, frozen=True, tag="confined"):
     """User code is about to run, under this confinement."""
@@ -99,7 +102,8 @@ class Transcript:
         try:
             message = self._decoder.decode(line)
         except msgspec.DecodeError:
-            self._text.append(line[:1000].decode("utf-8", "replace"))
+            if len(self._text) < MAX_LINES_OF_TEXT:
+                self._text.append(line[:1000].decode("utf-8", "replace"))
             return
         match message:
             case Confined():

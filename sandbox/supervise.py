@@ -77,6 +77,7 @@ class _Watched:
         self.transcript = Transcript()
         self._limits = request.limits
         self._output = bytearray()
+        self._status: int | None = None
         self._started_at = time.monotonic()
         self._import_began_at: float | None = None
         self._look_at = self._started_at + _LOOK_SECONDS
@@ -128,8 +129,12 @@ class _Watched:
             os.close(descriptor)
 
     def _has_ended(self) -> bool:
-        # Left unreaped: its id, and with it its process group, stays its own until `end`.
-        return os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        if hasattr(os, "waitid"):
+            # Left unreaped: its id, and with it its process group, stays its own until `end`.
+            return os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        pid, status = os.waitpid(self._pid, os.WNOHANG)
+        self._status = status if pid else None
+        return bool(pid)
 
     def _overstepped(self) -> Stopped | None:
         """Return which limit the parse is over, if any."""
@@ -202,10 +207,10 @@ class _Watched:
 
     def end(self) -> tuple[int | None, bool]:
         """Kill what is left of the parse; return its status, and whether all of it has ended."""
-        ended = tree.end_all(self._pid)
+        status, all_ended = tree.end_all(self._pid)
         os.close(self._channel)
         os.close(self._output_pipe)
-        return ended
+        return (self._status if status is None else status), all_ended
 
 
 def encode(report: ParseReport) -> bytes:

@@ -1,4 +1,4 @@
-"""`parse` runs `python -P -m sandbox.parse` on a text; every test of it runs as each kind of user that is possible."""
+"""`parse` runs `python -P -m sandbox.parse` on a text; its tests run as each kind of user that is possible."""
 
 import os
 import subprocess
@@ -102,10 +102,20 @@ def attempt(name, function):
 """
 
 
-@pytest.fixture(params=USERS)
-def parse(request: pytest.FixtureRequest, tmp_path: Path) -> Parser:
-    dags, scratch = tmp_path / "dags", tmp_path / "scratch"
+def _parser(folder: Path, user: str) -> Parser:
+    dags, scratch = folder / "dags", folder / "scratch"
     dags.mkdir()
     scratch.mkdir()
     scratch.chmod(0o777)
-    return Parser(dags, scratch, as_root=request.param == "root")
+    return Parser(dags, scratch, as_root=user == "root")
+
+
+@pytest.fixture(params=USERS)
+def parse(request: pytest.FixtureRequest, tmp_path: Path) -> Parser:
+    return _parser(tmp_path, request.param)
+
+
+@pytest.fixture
+def parse_once(tmp_path: Path) -> Parser:
+    """For what does not depend on who parses."""
+    return _parser(tmp_path, USERS[-1])

@@ -9,7 +9,7 @@ from tests.integration.sandbox.conftest import Parser
 
 DAG = "from asynsched import DAG, EmptyOperator\n"
 
-BAD = {
+MISTAKES = {
     "syntax error": ("x = 1\ndef broken(:\n", "syntax", "dag.py:2: SyntaxError"),
     "indentation": ("if True:\nx = 1\n", "syntax", "dag.py:2: IndentationError"),
     "null byte": ("x = 1\n\0", "syntax", "null byte"),
@@ -21,6 +21,20 @@ BAD = {
     "exception that hides": ("class E(Exception):\n  def __str__(self): 1/0\nraise E", "exception", "cannot be shown"),
     "keyboard interrupt": ("raise KeyboardInterrupt\n", "exception", "dag.py:1: KeyboardInterrupt"),
     "sys.exit": ("import sys\nsys.exit(3)\n", "exit", "dag.py:2: called sys.exit(3)"),
+    "cycle": (
+        DAG + "with DAG('a'):\n  x, y = EmptyOperator(task_id='x'), EmptyOperator(task_id='y')\n  x >> y >> x\n",
+        "dag", "in a circle",
+    ),
+    "dag_id twice": (DAG + "x = DAG('a')\ny = DAG('a')\n", "dag", "the dag_id 'a' is used by two DAGs"),
+    "task_id twice": (
+        DAG + "with DAG('a'):\n  EmptyOperator(task_id='x')\n  EmptyOperator(task_id='x')\n", "dag", "'x' is taken"
+    ),
+    "cron": (DAG + "DAG('a', schedule='61 * * * *')\n", "dag", "61 * * * *"),
+    "trigger rule": (DAG + "with DAG('a'): EmptyOperator(task_id='x', trigger_rule='never')\n", "dag", "never"),
+    "odd dag_id": (DAG + "\nDAG('a b/c')\n", "dag", "dag.py:3"),
+}  # fmt: skip
+
+ATTACKS = {
     "os._exit": ("import os\nos._exit(0)\n", "exit", "dag.py: ended its process with exit code 0"),
     "segfault": ("import ctypes\nctypes.string_at(0)\n", "crash", "dag.py:2: crashed its process: SIGSEGV"),
     "abort": ("import os\n\nos.abort()\n", "crash", "dag.py:3: crashed its process: SIGABRT"),
@@ -40,24 +54,21 @@ BAD = {
     "too large a result": (DAG + "d = DAG('a', doc_md='x' * 5_000_000)\n", "output", "parse.result_bytes"),
     "a socket": ("import socket\n\nsocket.socket()\n", "exception", "dag.py:3: PermissionError"),
     "a secret": ("\nopen('/etc/shadow')\n", "exception", "parse.readable"),
-    "cycle": (
-        DAG + "with DAG('a'):\n  x, y = EmptyOperator(task_id='x'), EmptyOperator(task_id='y')\n  x >> y >> x\n",
-        "dag", "in a circle",
-    ),
-    "dag_id twice": (DAG + "x = DAG('a')\ny = DAG('a')\n", "dag", "the dag_id 'a' is used by two DAGs"),
-    "task_id twice": (
-        DAG + "with DAG('a'):\n  EmptyOperator(task_id='x')\n  EmptyOperator(task_id='x')\n", "dag", "'x' is taken"
-    ),
-    "cron": (DAG + "DAG('a', schedule='61 * * * *')\n", "dag", "61 * * * *"),
-    "trigger rule": (DAG + "with DAG('a'): EmptyOperator(task_id='x', trigger_rule='never')\n", "dag", "never"),
-    "odd dag_id": (DAG + "\nDAG('a b/c')\n", "dag", "dag.py:3"),
 }  # fmt: skip
 LIMITS = {"memory_bytes": 400_000_000, "result_bytes": 4_000_000, "max_processes": 16}
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_bad_file_gets_one_error_that_says_where_and_why(name: str, parse: Parser) -> None:
-    text, kind, words = BAD[name]
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistake_gets_one_error_that_says_where_and_why(name: str, parse_once: Parser) -> None:
+    _check(parse_once, *MISTAKES[name])
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_attack_gets_one_error_and_leaves_nothing(name: str, parse: Parser) -> None:
+    _check(parse, *ATTACKS[name])
+
+
+def _check(parse: Parser, text: str, kind: str, words: str) -> None:
     # Only what must time out may be short of time.
     parsed = parse(text, import_timeout=1 if kind == "timeout" else 30, **LIMITS)
     assert parsed.error.kind == kind
@@ -68,32 +79,32 @@ def test_bad_file_gets_one_error_that_says_where_and_why(name: str, parse: Parse
     assert not list(parse.scratch.iterdir())
 
 
-def test_error_in_a_helper_names_the_helper_and_the_line_that_imports_it(parse: Parser) -> None:
-    parse.write("x = (\n", "broken.py")
-    parsed = parse("\nimport broken\n")
+def test_error_in_a_helper_names_the_helper_and_the_line_that_imports_it(parse_once: Parser) -> None:
+    parse_once.write("x = (\n", "broken.py")
+    parsed = parse_once("\nimport broken\n")
     assert parsed.error.kind == "syntax"
     assert parsed.error.message.startswith("broken.py:1:")
     assert parsed.error.line == 2
     assert [source.path for source in parsed.report.sources] == ["dag.py", "broken.py"]
 
 
-def test_traceback_begins_in_the_dag_file(parse: Parser) -> None:
-    traceback = parse("def f():\n  1 / 0\nf()\n").error.traceback
+def test_traceback_begins_in_the_dag_file(parse_once: Parser) -> None:
+    traceback = parse_once("def f():\n  1 / 0\nf()\n").error.traceback
     assert traceback.count("File ") == 2
     assert "dag.py" in traceback.splitlines()[1]
 
 
-def test_file_that_is_not_utf_8_is_told_which_byte(parse: Parser) -> None:
-    (parse.dags / "latin.py").write_bytes(b"# ok\nname = 'caf\xe9'\n")
-    error = parse.file("latin.py").error
+def test_file_that_is_not_utf_8_is_told_which_byte(parse_once: Parser) -> None:
+    (parse_once.dags / "latin.py").write_bytes(b"# ok\nname = 'caf\xe9'\n")
+    error = parse_once.file("latin.py").error
     assert error.kind == "syntax"
     assert "latin.py:2" in error.message
     assert "UTF-8" in error.message
 
 
-def test_declared_encoding_is_honoured(parse: Parser) -> None:
-    (parse.dags / "latin.py").write_bytes(b"# coding: latin-1\nprint(ascii('caf\xe9'))\n")
-    assert parse.file("latin.py").lines == ["'caf\\xe9'"]
+def test_declared_encoding_is_honoured(parse_once: Parser) -> None:
+    (parse_once.dags / "latin.py").write_bytes(b"# coding: latin-1\nprint(ascii('caf\xe9'))\n")
+    assert parse_once.file("latin.py").lines == ["'caf\\xe9'"]
 
 
 def _missing(dags: Path) -> None:
@@ -120,8 +131,22 @@ def test_file_that_cannot_be_read_is_unreadable(make: object, parse: Parser) -> 
     assert error.message.startswith("dag.py: cannot be read:")
 
 
-def test_slow_serialization_is_ended_by_the_parse_timeout(parse: Parser) -> None:
-    parsed = parse(
+def test_file_that_may_not_be_read_is_unreadable(parse: Parser) -> None:
+    error = parse("print('ran')", hidden=[str(parse.dags / "dag.py")]).error
+    assert error.kind == "unreadable"
+    assert error.message == "dag.py: cannot be read: Permission denied"
+
+
+def test_module_behind_a_link_that_may_not_be_read_is_told_of_the_setting(parse_once: Parser, tmp_path: Path) -> None:
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared" / "__init__.py").write_text("")
+    (parse_once.dags / "shared").symlink_to(tmp_path / "shared")
+    assert "parse.readable" in parse_once("import shared.tables").error.message
+    assert not parse_once("import shared", readable=[str(tmp_path / "shared")]).report.errors
+
+
+def test_slow_serialization_is_ended_by_the_parse_timeout(parse_once: Parser) -> None:
+    parsed = parse_once(
         """
         import time
         from asynsched import DAG
@@ -135,8 +160,8 @@ def test_slow_serialization_is_ended_by_the_parse_timeout(parse: Parser) -> None
     assert "parse.timeout" in parsed.error.message
 
 
-def test_one_bad_dag_leaves_the_others_of_its_file(parse: Parser) -> None:
-    parsed = parse(
+def test_one_bad_dag_leaves_the_others_of_its_file(parse_once: Parser) -> None:
+    parsed = parse_once(
         """
         from asynsched import DAG, EmptyOperator
         DAG_ = [DAG("good")]
@@ -168,9 +193,9 @@ def test_forged_messages_are_no_more_than_a_bad_result(parse: Parser) -> None:
     assert [source.path for source in parsed.report.sources] == ["dag.py"]
 
 
-def test_wrong_usage_exits_with_2(parse: Parser) -> None:
-    parse.write("")
-    process = parse.popen("dag.py", timeout=-1)
+def test_wrong_usage_exits_with_2(parse_once: Parser) -> None:
+    parse_once.write("")
+    process = parse_once.popen("dag.py", timeout=-1)
     assert process.communicate()[0] == b""
     assert process.returncode == 2
 
