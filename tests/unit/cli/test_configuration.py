@@ -77,7 +77,7 @@ def test_every_setting_can_be_set_by_its_variable_and_in_the_file(tmp_path):
         (None, {"ASYNSCHED_WATCH__MODE": "magic"}, "watch.mode: must be one of auto, events, poll"),
         (None, {"ASYNSCHED_WATCH__SAFE_MODE": "perhaps"}, "watch.safe_mode: must be true or false"),
         (None, {"ASYNSCHED_PARSE__READABLE": "[1"}, "parse.readable: must be a list"),
-        (None, {"ASYNSCHED_DEFAULT_TIMEZONE": "Mars/Olympus"}, "default_timezone: there is no time zone 'Mars.*_TIMEZONE"),
+        (None, {"ASYNSCHED_DEFAULT_TIMEZONE": "Mars/Olympus"}, "default_timezone: there is no .*'Mars.*_TIMEZONE"),
         (None, {"ASYNSCHED_LEASE__DURATION": "4"}, "lease.renew_interval: must be below lease.duration, which is 4"),
         (None, {"ASYNSCHED_CONFIG": "gone.toml"}, "gone.toml: the file cannot be read.*ASYNSCHED_CONFIG"),
         ("parallelism = 'many'", {}, "parallelism: must be a whole number.*asynsched.toml"),

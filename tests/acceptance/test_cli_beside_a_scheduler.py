@@ -1,0 +1,96 @@
+"""Commands beside a scheduler that serves: what follows a run, what leaves it alone, and how `up` is stopped."""
+
+import signal
+import subprocess
+from typing import Any
+
+import pytest
+
+DAGS = """
+    import os, time
+    from pathlib import Path
+    from asynsched import DAG, task
+
+    with DAG("slow"):
+
+        @task
+        def waits(params=None, dag_run=None):
+            print("it waits")
+            while not Path(os.environ["GATES"], dag_run.run_id).exists():
+                time.sleep(0.02)
+            print("it goes on")
+
+        waits()
+"""
+
+
+@pytest.fixture(scope="module")
+def backend() -> str:
+    """Return one kind of database: steering a scheduler on PostgreSQL is tested elsewhere."""
+    return "sqlite"
+
+
+@pytest.fixture(scope="module")
+def site(new_site) -> Any:
+    """Yield a site whose scheduler serves until the module has ended."""
+    site = new_site()
+    site.env["GATES"] = str(site.root)
+    site.write("slow.py", DAGS)
+    with site.up():
+        site.until(lambda: site.json("dags", "list"), "the DAG is known")
+        yield site
+
+
+def start(site, *arguments: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        site.command(*arguments), env=site.environment, cwd=site.root, text=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def wait_running(site, run_id: str) -> None:
+    site.until(lambda: site.task_states("slow", run_id) == {"waits": "running"}, "the task is running")
+
+
+def test_a_log_is_followed_until_the_try_has_ended(site):
+    site.run("dags", "trigger", "slow", "--run-id", "followed")
+    with start(site, "tasks", "logs", "slow", "followed", "waits", "--follow") as following:
+        assert "it waits" in following.stdout.readline()
+        (site.root / "followed").touch()
+        out, err = following.communicate(timeout=30)
+    assert "it goes on" in out
+    assert (following.returncode, err) == (0, "")
+    assert site.json("tasks", "logs", "slow", "followed", "waits", "--try", "1")["log"].endswith(out)
+    refused = site.run("tasks", "logs", "slow", "followed", "waits", "--try", "2", code=1)
+    assert "no log of try 2" in refused.stderr
+
+
+def test_ctrl_c_ends_the_wait_and_leaves_the_run_alone(site):
+    with start(site, "dags", "trigger", "slow", "--run-id", "alone", "--wait") as waiting:
+        while "running" not in waiting.stderr.readline():
+            assert waiting.poll() is None
+        waiting.send_signal(signal.SIGINT)
+        out, err = waiting.communicate(timeout=30)
+    assert (waiting.returncode, out) == (1, "")
+    assert "the run goes on" in err
+    assert "Traceback" not in err
+    assert site.json("runs", "show", "slow", "alone")["state"] == "running"
+    (site.root / "alone").touch()
+    site.until(lambda: site.json("runs", "show", "slow", "alone")["state"] == "success", "the run has succeeded")
+
+
+def test_a_second_signal_stops_at_once_and_leaves_no_process(new_site):
+    site = new_site()
+    site.env["GATES"] = str(site.root)
+    site.write("slow.py", DAGS)
+    with site.up() as up:
+        site.until(lambda: site.json("dags", "list"), "the DAG is known")
+        site.run("dags", "trigger", "slow", "--run-id", "endless")
+        wait_running(site, "endless")
+        up.interrupt()
+        site.until(lambda: "scheduler.stopping" in up.log, "the first signal is taken")
+        up.terminate()
+        assert up.wait() == 1
+        assert "Stopped at once" in up.log
+        site.assert_nothing_left()
+    assert site.json("runs", "show", "slow", "endless")["state"] in {"running", "queued"}
