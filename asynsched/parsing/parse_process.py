@@ -29,8 +29,8 @@ from sandbox.tree import children_of
 
 GUARD_SECONDS = 10.0
 """How much longer than its limit a parse may take to report that it took too long."""
-TERM_SECONDS = 3.0
-"""How long a parse that is told to end has to kill what it started."""
+TERM_SECONDS = 8.0
+"""How long a parse that is told to end has to kill what it started: more than it takes for that itself."""
 MAX_COMPLAINT_BYTES = 16 * 1024
 """How much of a parse process's own standard error is kept."""
 FRAMING_BYTES = 1024**2

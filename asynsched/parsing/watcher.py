@@ -71,6 +71,13 @@ class Watcher(Service):
         """The absolute paths of the folders whose events are heard at the moment."""
         return frozenset() if self._events is None else self._events.folders
 
+    @property
+    def is_caught_up(self) -> bool:
+        """Whether changes are heard or polled, and everything that happened before that was found by a walk."""
+        return not self._walk_again and (
+            self.is_polling or (self._events is not None and self._events.is_ready.is_set())
+        )
+
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Watch until cancelled.
 

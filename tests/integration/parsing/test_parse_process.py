@@ -10,6 +10,7 @@ import anyio
 import anyio.to_thread
 import psutil
 import pytest
+from msgspec.structs import replace
 
 from asynsched.errors import ParseCrashed, ParseTimeout, SandboxError
 from asynsched.home import prepare_home
@@ -20,7 +21,7 @@ from tests.support.waiting import until
 
 HANGING = """
     import subprocess, time
-    subprocess.Popen(["sleep", "1000"])
+    subprocess.Popen(["sleep", "1000"], start_new_session={apart})
     time.sleep(1000)
 """
 
@@ -124,7 +125,7 @@ async def test_user_code_sees_the_allowed_environment_only(site, monkeypatch):
 
 
 async def test_a_parse_that_is_not_wanted_any_more_leaves_nothing(site):
-    site.write("hanging.py", HANGING)
+    site.write("hanging.py", HANGING.format(apart=False))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(site.parser.parse, "hanging.py")
         processes = await site.waits()
@@ -135,7 +136,9 @@ async def test_a_parse_that_is_not_wanted_any_more_leaves_nothing(site):
 async def test_a_parse_whose_guard_sleeps_is_killed_with_all_that_it_started(site, monkeypatch):
     monkeypatch.setattr(parse_process, "GUARD_SECONDS", 2 - site.settings.parse.timeout)
     monkeypatch.setattr(parse_process, "TERM_SECONDS", 0.1)
-    site.write("hanging.py", HANGING)
+    # Without confinement, what a file starts can leave its process group.
+    site.parser = SandboxParser(replace(site.settings, parse=ParseSettings(timeout=40, confinement="off")))
+    site.write("hanging.py", HANGING.format(apart=True))
     caught = await site.failure_of("hanging.py", 3, lambda guard: guard.send_signal(signal.SIGSTOP))
     assert isinstance(caught, ParseTimeout)
     assert "hanging.py" in str(caught)
