@@ -4,8 +4,7 @@ A lone write never waits for company; under load the cost of a durable commit is
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import anyio
@@ -36,13 +35,12 @@ class GroupCommit:
     """Orders writes by arrival, and has them committed one group after the other.
 
     Args:
-        commit: Runs a group in one transaction, in the thread of `writer`; never raises.
-        writer: The one thread that writes.
+        commit: Runs a group in one transaction, one group at a time.
     """
 
-    def __init__(self, commit: Callable[[Sequence[Work[Any]]], list[Outcome]], writer: Executor) -> None:
+    def __init__(self, commit: Callable[[list[Work[Any]]], Awaitable[list[Outcome]]]) -> None:
         self._commit = commit
-        self._writer = writer
+        self._committing: asyncio.Future[None] | None = None
         self._waiting: list[_Write] = []
         self._is_committing = False
         self._idle = asyncio.Event()
@@ -81,12 +79,15 @@ class GroupCommit:
             return
         self._is_committing = True
         self._idle.clear()
-        loop = asyncio.get_running_loop()
-        done = self._writer.submit(self._commit, [write.work for write in group])
-        done.add_done_callback(lambda done: loop.call_soon_threadsafe(self._committed, group, done))
+        # Kept, so that it is not collected; it reports every failure to those who wait.
+        self._committing = asyncio.ensure_future(self._commit_group(group))
 
-    def _committed(self, group: list[_Write], done: "Future[list[Outcome]]") -> None:
-        for write, outcome in zip(group, done.result(), strict=True):
+    async def _commit_group(self, group: list[_Write]) -> None:
+        try:
+            outcomes = await self._commit([write.work for write in group])
+        except Exception as exc:  # noqa: BLE001 - handed to the callers, each of whom waits for an outcome
+            outcomes = [Outcome(error=exc)] * len(group)
+        for write, outcome in zip(group, outcomes, strict=True):
             write.end(outcome)
         self._is_committing = False
         self._commit_next()

@@ -44,6 +44,15 @@ class SqliteConnection:
         self._engine = _engine(path, synchronous, read_only)
         self._connection: Connection | None = None
 
+    def open(self) -> sqlite3.Connection:
+        """Open the connection now, and return the driver's own."""
+        with store_errors(self._shown):
+            if self._connection is None:
+                self._connection = self._engine.connect()
+        driver = self._connection.connection.driver_connection
+        assert isinstance(driver, sqlite3.Connection)
+        return driver
+
     def read(self, query: Work[T]) -> T:
         """Run a query that sees one moment of the database."""
         return self._transaction(query, "BEGIN")

@@ -146,7 +146,7 @@ async def test_writes_that_wait_share_one_transaction_and_keep_their_order(sqlit
     await asyncio.to_thread(gate.began.wait)
     waiting = [asyncio.create_task(sqlite.write(note, number)) for number in range(10)]
     await asyncio.sleep(0)
-    sa.event.listen(sqlite._writing._engine, "commit", lambda conn: begun.append(len(seen)))
+    sa.event.listen(sqlite._writer.queries._engine, "commit", lambda conn: begun.append(len(seen)))
     gate.may_end.set()
     await asyncio.gather(first, *waiting)
     assert [number for number, _, _ in seen] == list(range(10))
