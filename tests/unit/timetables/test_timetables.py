@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 from dateutil.relativedelta import MO, relativedelta
 
+from asynsched import timetables
 from asynsched.errors import TimetableError
 from asynsched.timetables import (
     ContinuousTimetable,
@@ -201,6 +202,12 @@ def test_the_names_load_neither_croniter_nor_dateutil_nor_an_event_loop():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
+
+
+def test_every_public_name_can_be_imported():
+    assert [name for name in timetables.__all__ if getattr(timetables, name).__name__ != name] == []
+    with pytest.raises(AttributeError, match="no attribute 'LunarTimetable'"):
+        _ = timetables.LunarTimetable
 
 
 def test_every_timetable_is_a_value_of_the_contract():
