@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 
 from msgspec import Struct
 
+from asynsched.authoring.timezone import set_default_timezone
 from sandbox.children import adopt_orphans, end_all_children, reap, set_readable
 from sandbox.fencing import Fence
 from sandbox.lifeline import MARK, sweep
@@ -148,6 +149,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         set_readable(readable=False)
         configure_logging()
         warm()
+        set_default_timezone(options.default_timezone)
         keeper = Keeper(options, lifeline)
         os.write(options.ready, b"ready")
         os.close(options.ready)
@@ -180,6 +182,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--lease-grace", type=float, default=10.0, help="how long tries go on after a lease")
     parser.add_argument("--kill-time", type=float, default=5.0, help="time from SIGTERM to SIGKILL")
     parser.add_argument("--import-timeout", type=float, default=30.0, help="longest import of a DAG file")
+    parser.add_argument("--default-timezone", default="UTC", help="zone of naive dates in DAG files")
     parser.add_argument("--log-bytes", type=int, default=64 * 1024**2, help="largest log of a try")
     return parser.parse_args(arguments)
 

@@ -149,9 +149,9 @@ def _context(launch: Launch, task: BaseOperator, started_at: datetime) -> Contex
 def _settle(descriptors: TryDescriptors) -> None:
     """Make this fork a process of its own: session, output, signals, and a death with its keeper."""
     os.setsid()
+    set_readable(readable=True)
     lifeline.hold(descriptors.lifeline)
     adopt_orphans()
-    set_readable(readable=True)
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGTERM, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)

@@ -14,6 +14,8 @@ from asynsched.authoring.supervisor import SupervisorError, SupervisorNotFound
 from sandbox.protocol import FrameReader, Launch, ProtocolError, Reply, Request, encode_frame
 
 READ_BYTES = 64 * 1024
+MAX_MESSAGE_BYTES = 15 * 1024 * 1024
+"""Less than MAX_FRAME_BYTES: the keeper adds to what it passes on."""
 
 
 class SchedulerLink:
@@ -40,8 +42,11 @@ class SchedulerLink:
         return message
 
     def send(self, message: Struct) -> None:
-        """Report something."""
-        self._socket.sendall(encode_frame(message))
+        """Report something. Raises ProtocolError when it is too large to be passed on."""
+        frame = encode_frame(message)
+        if len(frame) > MAX_MESSAGE_BYTES:
+            raise ProtocolError(f"{len(frame)} bytes of JSON; the limit is {MAX_MESSAGE_BYTES}")
+        self._socket.sendall(frame)
 
     def request(self, operation: str, **arguments: Any) -> Any:
         """Ask, and wait for the answer.
@@ -55,7 +60,10 @@ class SchedulerLink:
         with self._lock:
             number = next(self._numbers)
             encoded = {name: json_of(value) for name, value in arguments.items()}
-            self.send(Request(self._token, number, operation, encoded))
+            try:
+                self.send(Request(self._token, number, operation, encoded))
+            except ProtocolError as exc:
+                raise SupervisorError(f"{operation}: {exc}") from None
             reply = self._receive()
             while not (isinstance(reply, Reply) and reply.request_id == number):
                 # The answer to a request that a signal has interrupted.

@@ -9,7 +9,7 @@ import msgspec
 
 from sandbox.children import kill_group
 from sandbox.masking import Secrets
-from sandbox.protocol import Ended, FailureCause, Launch, Request, Started
+from sandbox.protocol import Ended, FailureCause, Launch, ProtocolError, Request, Started, encode_frame
 from sandbox.reactor import Reactor, Timer
 from sandbox.task_log import TaskLog
 from sandbox.wire import Wire
@@ -127,4 +127,10 @@ class SupervisedTry:
                 cause=self.ending.cause,
             )
         reason = self.secrets.mask_text(said.reason)[:MAX_REASON_LENGTH]
-        return msgspec.structs.replace(said, token=self.token, reason=reason, cause="task")
+        ended = msgspec.structs.replace(said, token=self.token, reason=reason, cause="task")
+        try:
+            encode_frame(ended)
+        except ProtocolError as exc:
+            # Only code that goes around the try's own limit gets here.
+            return Ended(self.token, "failed", said.ended_at, started_at=said.started_at, reason=str(exc))
+        return ended

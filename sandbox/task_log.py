@@ -41,6 +41,8 @@ class TaskLog:
         data = self._held + data
         end = data.rfind(b"\n") + 1
         if end == 0 and len(data) > LONGEST_LINE_HELD:
+            # What is complete is masked first: the cut must not go through it.
+            data = self._secrets.mask(data)
             end = len(data) - self._secrets.longest
         self._held = data[end:]
         self._append(self._secrets.mask(data[:end]))

@@ -1,5 +1,6 @@
 """All tries of a keeper: has them forked, passes on what they say, ends them, and knows how each ended."""
 
+import logging
 import os
 import socket
 from collections.abc import Callable, Collection, Iterable
@@ -24,6 +25,7 @@ from sandbox.template_pool import Loss, TemplatePool
 from sandbox.try_outcome import of_status
 from sandbox.wire import Wire
 
+log = logging.getLogger("sandbox.keeper")
 FromTry = Started | Request | Ended
 MAX_REQUESTS = 64
 """Requests that a try may have open; its own code makes one at a time."""
@@ -85,9 +87,9 @@ class Tries:
                 reason = "the keeper of the task's process died, and the process with it"
                 ended = Ended(attempt.token, "failed", datetime.now(UTC), reason=reason, cause="machine")
                 if attempt.log_path:
-                    log = TaskLog(self._logs / attempt.log_path, self._limits.log_bytes, Secrets())
-                    log.say("ERROR", reason)
-                    log.close()
+                    task_log = TaskLog(self._logs / attempt.log_path, self._limits.log_bytes, Secrets())
+                    task_log.say("ERROR", reason)
+                    task_log.close()
                 self._records.end(ended)
             self.ends[attempt.token] = ended
 
@@ -102,12 +104,18 @@ class Tries:
             if refused or not self._records.create(launch):
                 self._refuse(launch, refused or "an earlier keeper has started this try")
                 return
-            log = TaskLog(self._logs / launch.log_path, self._limits.log_bytes, secrets := Secrets())
-            supervised = SupervisedTry(next(self._numbers), launch, log, secrets)
-            self._by_token[launch.token] = self._by_number[supervised.number] = supervised
-            self._pool.assign(supervised.number, launch.code)
         except (OSError, ValueError) as exc:
-            self._refuse(launch, f"the try could not be started: {exc}")
+            self._refuse(launch, f"the try could not be written down: {exc}")
+            return
+        secrets = Secrets()
+        task_log = TaskLog(self._logs / launch.log_path, self._limits.log_bytes, secrets)
+        supervised = SupervisedTry(next(self._numbers), launch, task_log, secrets)
+        self._by_token[launch.token] = self._by_number[supervised.number] = supervised
+        try:
+            self._pool.assign(supervised.number, launch.code)
+        except OSError as exc:
+            # No descriptor or no process to be had.
+            self._gone(supervised, f"the try could not be started: {exc}", "machine")
 
     def kill(self, kill: Kill) -> None:
         """End a try; an unknown one is ignored."""
@@ -260,7 +268,11 @@ class Tries:
         supervised.log.flush()
         del self._by_token[supervised.token]
         self.ends[ended.token] = ended
-        self._records.end(ended)
+        try:
+            self._records.end(ended)
+        except OSError as exc:
+            # The scheduler is told all the same; only a keeper that came after us would not know.
+            log.warning("The end of try %s could not be written down: %s", ended.token, exc)
         self._report(ended)
 
     def _refuse(self, launch: Launch, reason: str) -> None:

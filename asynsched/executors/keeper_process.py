@@ -62,7 +62,7 @@ def _spawn(home: Path, settings: Settings, ready: int) -> None:
         sys.executable, "-P", "-m", "sandbox.keeper", "--home", str(home), "--ready", str(ready),
         "--lease-seconds", str(settings.lease.duration), "--lease-grace", str(settings.lease.grace),
         "--kill-time", str(settings.lease.kill_time), "--import-timeout", str(settings.parse.import_timeout),
-        "--log-bytes", str(settings.log.task_bytes),
+        "--log-bytes", str(settings.log.task_bytes), "--default-timezone", settings.default_timezone,
     ]  # fmt: skip
     log = os.open(home / LOGS / KEEPER_LOG, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

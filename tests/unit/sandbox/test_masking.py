@@ -1,0 +1,60 @@
+"""Which of a try's answers are secret, and what of them may be read in its log."""
+
+import pytest
+
+from sandbox.masking import Secrets
+from sandbox.task_log import TaskLog
+
+
+@pytest.mark.parametrize(
+    ("operation", "arguments", "value", "hidden", "shown"),
+    [
+        ("variable_get", {"key": "db_password"}, "swordfish", "swordfish", ""),
+        ("variable_get", {"key": "API_KEY"}, "swordfish", "swordfish", ""),
+        ("variable_get", {"key": "colour"}, "vermilion", "", "vermilion"),
+        ("variable_get", {"key": "my_secret"}, "shrt", "", "shrt"),
+        ("variable_get", {"key": "conf"}, '{"token": "swordfish", "host": "example"}', "swordfish", "example"),
+        ("variable_get", {"key": "secret"}, '{"a": ["swordfish"]}', "swordfish", ""),
+        ("variable_get", {"key": "private_key"}, "-----BEGIN\nabcdefgh\n", "abcdefgh", ""),
+        ("connection_get", {"conn_id": "c"}, {"password": "pass word/1", "login": "scott"}, "pass%20word%2F1", "scott"),
+        ("connection_get", {"conn_id": "c"}, {"extra": '{"api_key": "swordfish"}'}, "swordfish", ""),
+        ("xcom_pull", {"key": "password"}, "swordfish", "", "swordfish"),
+    ],
+)
+def test_secrets_are_known_by_the_names_that_airflow_masks(operation, arguments, value, hidden, shown):
+    secrets = Secrets()
+    secrets.learn(operation, arguments, value)
+    masked = secrets.mask_text(f"<{hidden}> <{shown}>")
+    assert masked == f"<{'***' if hidden else ''}> <{shown}>"
+
+
+def test_a_secret_that_is_part_of_another_leaves_no_rest_of_it():
+    secrets = Secrets()
+    secrets.learn("variable_get", {"key": "token_a"}, "swordfish")
+    secrets.learn("variable_get", {"key": "token_b"}, "swordfish-and-more")
+    assert secrets.mask_text("swordfish-and-more, swordfish") == "***, ***"
+
+
+@pytest.mark.parametrize("size", [1, 3, 50_000])
+def test_a_secret_in_pieces_is_masked_in_the_log(tmp_path, size):
+    secrets = Secrets()
+    secrets.learn("variable_get", {"key": "token"}, "swordfish")
+    log = TaskLog(tmp_path / "a" / "b.log", 10**6, secrets)
+    text = b"before swordfish " * 6_000 + b"\nand swordfish"
+    for start in range(0, len(text), size):
+        log.write(text[start : start + size])
+    log.close()
+    written = (tmp_path / "a" / "b.log").read_text()
+    assert "swordfish" not in written
+    assert written == text.decode().replace("swordfish", "***")
+
+
+def test_a_log_is_cut_once_and_the_keepers_own_lines_are_still_written(tmp_path):
+    log = TaskLog(tmp_path / "x.log", 10, Secrets())
+    for _ in range(3):
+        log.write(b"12345678")
+    log.say("ERROR", "killed")
+    log.close()
+    lines = (tmp_path / "x.log").read_text().splitlines()
+    assert [lines[0], lines[2].split(" - ")[1]] == ["1234567812", "killed"]
+    assert len(lines) == 3
