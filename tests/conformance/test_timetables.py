@@ -9,7 +9,8 @@ from zoneinfo import ZoneInfo
 import pytest
 from dateutil.relativedelta import relativedelta
 
-from asynsched.errors import TimetableError
+from asynsched import DAG
+from asynsched.errors import DagError, TimetableError
 from asynsched.timetables import (
     ContinuousTimetable,
     CronDataIntervalTimetable,
@@ -160,6 +161,13 @@ def test_where_airflow_gives_up_at_a_clock_change_runs_go_on(case):
 
 
 CATCHUP_WITHOUT_START = [case for case in CASES if "start_date is required" in str(case.get("error_message"))]
+
+
+@pytest.mark.parametrize("case", CATCHUP_WITHOUT_START, ids=lambda case: case["id"])
+def test_catchup_without_a_start_date_is_refused(case):
+    schedule = case["schedule"]
+    with pytest.raises(DagError, match="start_date"):
+        DAG("d", schedule=delta(schedule) if isinstance(schedule, dict) else schedule, catchup=True)
 
 
 def test_every_observed_case_is_tested():
