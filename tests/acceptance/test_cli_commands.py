@@ -260,3 +260,35 @@ def test_reading_commands_load_nothing_that_they_do_not_need(site):
     heavy = {"alembic", "aiosqlite", "asyncpg", "croniter", "jinja2", "pydantic", "rich", "structlog", "watchfiles"}
     assert loaded & heavy == set()
     assert "sqlalchemy.orm" not in ended.stderr.split()
+
+
+def test_old_runs_are_deleted_with_their_logs_when_that_is_confirmed(new_site):
+    site = new_site()
+    site.write(
+        "once.py",
+        """
+        from asynsched import DAG, BashOperator
+
+        with DAG("once", schedule="@once"):
+            BashOperator(task_id="echo", bash_command="echo done")
+        """,
+    )
+    site.up_until_idle()
+    [run] = site.runs("once")
+    [log] = site.home.glob("logs/dag_id=once/**/*.log")
+    assert site.json("db", "clean", "--before", run["ended_at"], "--yes")["deleted"] == 0
+    assert site.json("db", "clean", "--before", "2100-01-01", "--dry-run")["found"] == 1
+    site.run("db", "clean", "--before", "2100-01-01", code=1)
+    assert site.runs("once") == [run]
+    assert site.json("db", "clean", "--before", "2100-01-01", "--yes")["deleted"] == 1
+    assert site.runs("once") == []
+    assert not log.exists()
+
+
+def test_a_reader_that_leaves_ends_a_command_quietly(site):
+    program = f"{sys.executable} -m asynsched config show --output json | head -c 1; exit ${{PIPESTATUS[0]}}"
+    ended = subprocess.run(
+        ["bash", "-c", program], env=site.environment, cwd=site.root, check=False, capture_output=True, text=True
+    )
+    assert (ended.stdout, ended.stderr) == ("[", "")
+    assert ended.returncode in {0, 1}, "0: all was written before the reader left"

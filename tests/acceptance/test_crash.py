@@ -102,6 +102,47 @@ def test_a_killed_task_is_known_at_once_and_retried(site):
     assert "SIGKILL" in site.run("tasks", "logs", "waiter", "r1", "waits", "--try", "1").stdout
 
 
+def test_a_killed_keeper_takes_its_task_with_it_which_is_then_retried(site):
+    with site.up():
+        pid = start_waiting(site)
+        keepers = [process for process in site.processes() if "sandbox.keeper" in process.cmdline()]
+        oldest = min(keepers, key=lambda process: process.create_time())
+        oldest.kill()
+        site.until(lambda: not psutil.pid_exists(pid), "the task has ended with its keeper")
+        site.until(lambda: len(marks(site)) == 2, "the task has begun again")
+        open_gate(site)
+        site.until(lambda: state_of_run(site) == "success", "the run has succeeded")
+    assert [mark[0] for mark in marks(site)] == ["begin", "begin", "end", "follow"]
+
+
+def edit(site: Site) -> None:
+    text = (
+        dedent(WAITER).replace('mark("follow")', 'mark("new")').replace('DAG("waiter")', 'DAG("waiter", tags=["new"])')
+    )
+    site.write("waiter.py", text)
+    site.until(lambda: site.json("dags", "list")[0]["tags"] == ["new"], "the edit is known")
+
+
+def break_file(site: Site) -> None:
+    site.write("waiter.py", "from asynsched import DAG, task\n(")
+    site.until(lambda: site.json("dags", "errors"), "the error is known")
+
+
+def delete(site: Site) -> None:
+    (site.dags / "waiter.py").unlink()
+    site.until(lambda: site.json("dags", "list") == [], "the DAG has left")
+
+
+@pytest.mark.parametrize("change", [edit, break_file, delete])
+def test_a_run_goes_on_with_the_code_it_began_with(site, change):
+    with site.up():
+        start_waiting(site)
+        change(site)
+        open_gate(site)
+        site.until(lambda: state_of_run(site) == "success", "the run has succeeded")
+    assert [mark[0] for mark in marks(site)] == ["begin", "end", "follow"]
+
+
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
 def test_a_stop_waits_for_what_runs_and_leaves_nothing_behind(site, stop):
     with site.up() as up:

@@ -3,6 +3,7 @@
 import re
 import sqlite3
 import stat
+from pathlib import Path
 
 import pytest
 
@@ -109,8 +110,7 @@ def test_the_sequential_executor_runs_tasks_one_at_a_time_in_order(site):
     site.write(
         "order.py",
         """
-        import os
-        from pathlib import Path
+                from pathlib import Path
         from asynsched import DAG, task
 
         with DAG("order", schedule="@once"):
@@ -137,3 +137,24 @@ def test_json_logs_are_one_object_a_line(site):
     ended = site.up_until_idle("--log-format", "json")
     events = [json.loads(line)["event"] for line in ended.stderr.splitlines() if line.startswith("{")]
     assert {"scheduler.started", "scheduler.stopped"} <= set(events)
+
+
+def test_a_home_inside_the_folder_is_never_watched(site, backend):
+    site.home_name = "dags/.asynsched"
+    site.write("once.py", ONCE)
+    site.up_until_idle()
+    [run] = site.runs("once")
+    assert run["state"] == "success"
+    assert (site.home / "asynsched.db").exists() == (backend == "sqlite")
+    assert [dag["file"] for dag in site.json("dags", "list")] == ["once.py"]
+    assert site.json("dags", "errors") == []
+
+
+def test_an_executor_of_somebody_else_runs_the_tasks(site):
+    site.env["PYTHONPATH"] = str(Path(__file__).parents[2])
+    site.write("once.py", ONCE)
+    site.up_until_idle("--executor", "tests.support.executor:ScriptedExecutor")
+    [run] = site.runs("once")
+    assert run["state"] == "success"
+    [task] = site.json("tasks", "list", "once", run["run_id"])
+    assert task["duration_seconds"] == pytest.approx(1, abs=0.5), "as long as that executor's script says"

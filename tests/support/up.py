@@ -47,6 +47,7 @@ class Site:
     root: Path
     database: str | None = None
     env: dict[str, str] = field(default_factory=dict)
+    home_name: str = "home"
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def __post_init__(self) -> None:
@@ -59,7 +60,7 @@ class Site:
 
     @property
     def home(self) -> Path:
-        return self.root / "home"
+        return self.root / self.home_name
 
     @property
     def environment(self) -> dict[str, str]:
