@@ -88,6 +88,7 @@ class _Watched:
         self._pid = os.fork()
         if self._pid == 0:
             run_dag_file(request, channel_end, output_end)
+        self._lifeline = tree.end_group_with_me(self._pid)
         os.close(channel_end)
         os.close(output_end)
         os.set_blocking(self._channel, False)
@@ -208,8 +209,8 @@ class _Watched:
     def end(self) -> tuple[int | None, bool]:
         """Kill what is left of the parse; return its status, and whether all of it has ended."""
         status, all_ended = tree.end_all(self._pid)
-        os.close(self._channel)
-        os.close(self._output_pipe)
+        for descriptor in (self._channel, self._output_pipe, self._lifeline):
+            os.close(descriptor)
         return (self._status if status is None else status), all_ended
 
 

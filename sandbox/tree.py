@@ -45,6 +45,30 @@ def memory_of(pids: list[int]) -> int:
     return total
 
 
+def end_group_with_me(group: int) -> int:
+    """Have a process group killed when this process is gone, even if it is killed itself.
+
+    Another process sees to it, which waits for the end of a pipe that nobody else has. It is a child like any other:
+    `end_all` ends it.
+
+    Returns:
+        The descriptor of the pipe: as long as it is open, the group lives.
+    """
+    theirs, ours = os.pipe()
+    if os.fork():
+        os.close(theirs)
+        return ours
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
+    os.setsid()
+    os.dup2(theirs, 0)
+    os.closerange(1, os.sysconf("SC_OPEN_MAX"))
+    os.read(0, 1)
+    with contextlib.suppress(OSError):
+        os.killpg(group, signal.SIGKILL)
+    os._exit(0)
+
+
 def end_all(leader: int) -> tuple[int | None, bool]:
     """Kill a child, its process group and every descendant, and reap them.
 

@@ -22,6 +22,9 @@ for _ in range(3):
             pass
 """
 
+ALL_OF_THEM = 8
+"""The watching process and its helper, the file's own process, and five that it started."""
+
 
 def _left_over(parse: Parser) -> list[psutil.Process]:
     """Return processes that still work in the scratch folder or were started for a file of the folder."""
@@ -53,7 +56,7 @@ def test_children_end_with_the_parse(ending: str, parse: Parser) -> None:
 def test_stopped_parse_takes_everything_with_it(number: int, parse: Parser) -> None:
     parse.write(LEAVES_CHILDREN + "while True: pass")
     process = parse.popen("dag.py")
-    _until(lambda: len(_left_over(parse)) >= 6)
+    _until(lambda: len(_left_over(parse)) >= ALL_OF_THEM)
     process.send_signal(number)
     process.communicate(timeout=30)
     assert process.returncode == 128 + number
@@ -62,9 +65,9 @@ def test_stopped_parse_takes_everything_with_it(number: int, parse: Parser) -> N
 
 
 def test_file_runs_no_longer_than_the_process_that_watches_it(parse: Parser) -> None:
-    parse.write("while True: pass")
+    parse.write(LEAVES_CHILDREN + "while True: pass")
     process = parse.popen("dag.py")
-    _until(lambda: len(_left_over(parse)) >= 2)
+    _until(lambda: len(_left_over(parse)) >= ALL_OF_THEM)
     process.kill()
     process.communicate(timeout=30)
     _until(lambda: not _left_over(parse))
