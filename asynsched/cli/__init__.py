@@ -1,6 +1,7 @@
 """`asynsched …`: the scheduler's command line."""
 
 import gc
+import sys
 
 USUAL_COLLECTION = gc.get_threshold()
 """How often Python collects garbage in what runs for longer than a command."""
@@ -8,6 +9,8 @@ USUAL_COLLECTION = gc.get_threshold()
 
 def main() -> None:
     """Run the command that the arguments of this process name."""
+    if sys.platform == "win32":
+        sys.exit("Error: asynsched runs on Linux and macOS; on Windows, use it in WSL 2.")
     # What a command imports is no garbage: to look for some again and again would take a tenth of its time.
     gc.set_threshold(100_000, *USUAL_COLLECTION[1:])
     from asynsched.cli.app import build_app

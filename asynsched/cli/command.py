@@ -51,6 +51,8 @@ def command(name: str) -> Callable[[Callable[..., Answer | None]], click.Command
                     answer = function(session, **options)
                     if answer is not None:
                         show(answer, Output(output))
+                # While a reader that has gone is still an error that can be caught.
+                sys.stdout.flush()
 
         for option in (home_option, database_option, own_output or output_option):
             run = option(run)

@@ -1,11 +1,10 @@
 """`asynsched up`: run a scheduler until it is told to stop, is idle, or has done enough."""
 
-import sys
 from typing import Any
 
 import click
 
-from asynsched.cli.command import configure, database_option, errors_in_one_line, fail, home_option
+from asynsched.cli.command import configure, database_option, errors_in_one_line, home_option
 
 
 @click.command("up")
@@ -26,8 +25,6 @@ def up(*, until_idle: bool, num_runs: int | None, seconds: float | None, **flags
     once. Neither leaves a process behind.
     """
     with errors_in_one_line():
-        if sys.platform == "win32":
-            fail("asynsched runs on Linux and macOS; on Windows, use it in WSL 2.")
         from asynsched.cli.serving import StopRules, serve_until_stopped  # the whole scheduler: not for --help
 
         for group, name in (("parse", "processes"), ("log", "format")):
