@@ -116,10 +116,9 @@ def test_a_killed_keeper_takes_its_task_with_it_which_is_then_retried(site):
 
 
 def edit(site: Site) -> None:
-    text = (
-        dedent(WAITER).replace('mark("follow")', 'mark("new")').replace('DAG("waiter")', 'DAG("waiter", tags=["new"])')
+    site.write(
+        "waiter.py", WAITER.replace('mark("follow")', 'mark("new")').replace('"waiter"', '"waiter", tags=["new"]')
     )
-    site.write("waiter.py", text)
     site.until(lambda: site.json("dags", "list")[0]["tags"] == ["new"], "the edit is known")
 
 
