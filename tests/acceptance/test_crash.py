@@ -116,9 +116,8 @@ def test_a_killed_keeper_takes_its_task_with_it_which_is_then_retried(site):
 
 
 def edit(site: Site) -> None:
-    site.write(
-        "waiter.py", WAITER.replace('mark("follow")', 'mark("new")').replace('"waiter"', '"waiter", tags=["new"]')
-    )
+    text = WAITER.replace('mark("follow")', 'mark("new")')
+    site.write("waiter.py", text.replace('"waiter"', '"waiter", tags=["new"]'))
     site.until(lambda: site.json("dags", "list")[0]["tags"] == ["new"], "the edit is known")
 
 
