@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import datetime as dt
 
-from asynsched.errors import DagError
+from asynsched.timetables.zones import zone_named
 
 utc = dt.UTC
 _default: dt.tzinfo = utc
@@ -22,32 +22,6 @@ def set_default_timezone(zone: str | dt.tzinfo) -> None:
 def default_timezone() -> dt.tzinfo:
     """Return the zone of naive dates; UTC unless set."""
     return _default
-
-
-def zone_named(name: str) -> dt.tzinfo:
-    """Return an IANA zone by its name. Raises DagError when there is none."""
-    if name.upper() == "UTC":
-        return utc
-    from zoneinfo import ZoneInfo
-
-    try:
-        return ZoneInfo(name)
-    except (KeyError, ValueError, OSError) as exc:
-        raise DagError(f"there is no time zone {name!r}; use an IANA name such as 'Europe/Berlin'") from exc
-
-
-def zone_name(zone: dt.tzinfo) -> str:
-    """Return the IANA name of a zone (also of pendulum's and pytz's), or its offset, e.g. `+02:00`."""
-    for attribute in ("key", "name", "zone"):
-        name = getattr(zone, attribute, None)
-        if isinstance(name, str) and name:
-            return name
-    offset = zone.utcoffset(None)
-    if not offset:
-        return "UTC"
-    seconds = int(offset.total_seconds())
-    sign = "-" if seconds < 0 else "+"
-    return f"{sign}{abs(seconds) // 3600:02}:{abs(seconds) // 60 % 60:02}"
 
 
 def utcnow() -> dt.datetime:

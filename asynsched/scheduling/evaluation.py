@@ -7,17 +7,17 @@ downstream tasks, and the limits it gives back; nothing is ever looked through.
 import heapq
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
-from itertools import count
 
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.active_run import ActiveRun, ActiveTask
 from asynsched.scheduling.pending import PendingBatch
 from asynsched.scheduling.ready_queues import ReadyQueues
-from asynsched.scheduling.rules.branching import skipped_by_branch, skipped_by_short_circuit
+from asynsched.scheduling.rules.branching import skips_of
 from asynsched.scheduling.rules.run_state import RunVerdict, decide_run_state
 from asynsched.scheduling.rules.trigger_rule import evaluate
 from asynsched.scheduling.rules.try_end import after_try
 from asynsched.scheduling.run_limits import RunLimits
+from asynsched.scheduling.timers import Timers
 from asynsched.states import (
     SLOT_TASK_STATES,
     DagRunState,
@@ -25,7 +25,7 @@ from asynsched.states import (
     check_run_transition,
     check_task_transition,
 )
-from sandbox.protocol import BranchDecision, Ended, ShortCircuitDecision, Started
+from sandbox.protocol import Ended, Started
 
 State = TaskInstanceState
 TIMED_STATES = frozenset({State.UP_FOR_RETRY, State.UP_FOR_RESCHEDULE})
@@ -58,8 +58,7 @@ class Evaluation:
         self._new_token = new_token
         self._max_machine_kills = max_machine_kills
         self._by_token: dict[str, ActiveTask] = {}
-        self._timers: list[tuple[datetime, int, ActiveTask | ActiveRun]] = []
-        self._numbers = count()
+        self._timers: Timers[ActiveTask | ActiveRun] = Timers()
 
     # What may happen
 
@@ -88,7 +87,7 @@ class Evaluation:
             elif task.state is State.SCHEDULED:
                 self.queues.add(task, self.limits.of(task))
             elif task.state in TIMED_STATES:
-                self._arm(task.next_try_at or now, task)
+                self._timers.arm(task.next_try_at or now, task)
         self._examine(run, tasks, now)
 
     def drop_run(self, key: DagRunKey) -> None:
@@ -144,7 +143,7 @@ class Evaluation:
         if outcome.state is State.SCHEDULED:
             self.queues.add(task, self.limits.of(task))
         elif outcome.state in TIMED_STATES:
-            self._arm(task.next_try_at or now, task)
+            self._timers.arm(task.next_try_at or now, task)
         # All at once: a run that is looked at with half of it done may seem deadlocked.
         self._examine_downstream([task, *self._apply_decision(task, event, now)], now)
 
@@ -166,8 +165,7 @@ class Evaluation:
 
     def time_passed(self, now: datetime) -> None:
         """Act on every timer that is due: retries, pokes, run timeouts."""
-        while self._timers and self._timers[0][0] <= now:
-            subject = heapq.heappop(self._timers)[2]
+        for subject in self._timers.due(now):
             if isinstance(subject, ActiveRun):
                 if subject.state is DagRunState.RUNNING and subject.key in self.runs:
                     timeout = timedelta(seconds=subject.structure.dag.dagrun_timeout or 0)
@@ -178,7 +176,7 @@ class Evaluation:
     @property
     def next_timer(self) -> datetime | None:
         """When the earliest timer is due."""
-        return self._timers[0][0] if self._timers else None
+        return self._timers.next_at
 
     def grant(self, now: datetime) -> None:
         """Let every ready task go for which all its limits have room, best first."""
@@ -248,25 +246,15 @@ class Evaluation:
 
     def _apply_decision(self, task: ActiveTask, event: Ended, now: datetime) -> list[ActiveTask]:
         """Skip what a branch or a short circuit leaves out, and return that."""
-        run, decision = task.run, event.decision
-        if isinstance(decision, BranchDecision):
-            skipped = skipped_by_branch(task.task_id, decision.follow, run.structure.downstream)
-            reason = f"the branch {task.task_id} chose {', '.join(decision.follow) or 'nothing'}"
-        elif isinstance(decision, ShortCircuitDecision):
-            skipped = skipped_by_short_circuit(
-                task.task_id,
-                run.structure.downstream,
-                run.structure.teardowns,
-                ignore_downstream_trigger_rules=decision.ignore_downstream_trigger_rules,
-            )
-            reason = f"the short circuit {task.task_id} was false"
-        else:
+        if event.decision is None:
             return []
-        self.pending.skips(task, sorted(skipped), now)
-        targets = [run.tasks[task_id] for task_id in sorted(skipped)]
+        run = task.run
+        skips = skips_of(event.decision, task.task_id, run.structure.downstream, run.structure.teardowns)
+        self.pending.skips(task, sorted(skips.task_ids), now)
+        targets = [run.tasks[task_id] for task_id in sorted(skips.task_ids)]
         for target in targets:
             if target.state is None:
-                self._set_state(target, State.SKIPPED, reason, now)
+                self._set_state(target, State.SKIPPED, skips.reason, now)
         return targets
 
     def _end_run_if_over(self, run: ActiveRun, now: datetime) -> None:
@@ -291,9 +279,6 @@ class Evaluation:
         self.pending.touch_run(run)
         run.state, run.reason = state, reason
 
-    def _arm(self, at: datetime, subject: ActiveTask | ActiveRun) -> None:
-        heapq.heappush(self._timers, (at, next(self._numbers), subject))
-
     def _arm_timeout(self, run: ActiveRun) -> None:
         if run.structure.dag.dagrun_timeout is not None and run.started_at is not None:
-            self._arm(run.started_at + timedelta(seconds=run.structure.dag.dagrun_timeout), run)
+            self._timers.arm(run.started_at + timedelta(seconds=run.structure.dag.dagrun_timeout), run)

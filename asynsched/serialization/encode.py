@@ -15,7 +15,7 @@ from asynsched.authoring.params import NOTSET, ParamsDict
 from asynsched.authoring.sensors.base import BaseSensorOperator
 from asynsched.authoring.task_group import TaskGroup
 from asynsched.authoring.task_instance import check_json
-from asynsched.authoring.timezone import zone_name
+from asynsched.timetables.zones import zone_name
 from asynsched.errors import DagError, SerializationError
 from asynsched.serialization.schema import (
     CallbackEvent,

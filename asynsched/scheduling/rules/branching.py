@@ -6,6 +6,33 @@ what is directly downstream; teardowns are never skipped by either.
 """
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from sandbox.protocol import BranchDecision, ShortCircuitDecision
+
+
+@dataclass(frozen=True, slots=True)
+class Skips:
+    """The tasks that a decision skips, and why."""
+
+    task_ids: frozenset[str]
+    reason: str
+
+
+def skips_of(
+    decision: BranchDecision | ShortCircuitDecision,
+    task_id: str,
+    downstream: Mapping[str, Collection[str]],
+    teardowns: Collection[str],
+) -> Skips:
+    """Return what the decision of `task_id` skips."""
+    if isinstance(decision, BranchDecision):
+        chosen = ", ".join(decision.follow) or "nothing"
+        skipped = skipped_by_branch(task_id, decision.follow, downstream)
+        return Skips(skipped, f"the branch {task_id} chose {chosen}")
+    ignore = decision.ignore_downstream_trigger_rules
+    skipped = skipped_by_short_circuit(task_id, downstream, teardowns, ignore_downstream_trigger_rules=ignore)
+    return Skips(skipped, f"the short circuit {task_id} was false")
 
 
 def skipped_by_branch(
