@@ -3,6 +3,7 @@
 import logging
 import signal
 import textwrap
+from collections.abc import Callable
 from contextlib import asynccontextmanager
 
 import anyio
@@ -12,6 +13,7 @@ import pytest
 from asynsched import Scheduler
 from asynsched.errors import AlreadyExists, DagError, HomeInUse, NotFound, SettingsError
 from asynsched.settings import Settings
+from tests.support.waiting import eventually
 
 DAGS = """
     from asynsched import DAG, Param, dag, task
@@ -96,19 +98,21 @@ async def test_what_cannot_be_triggered_says_why(scheduler):
             await scheduler.trigger("numbers", run_id="one")
 
 
+def hanging(tmp_path) -> Callable[[], int]:
+    """Return a function that tells the process id of the task that hangs, 0 before there is one."""
+    path = tmp_path / "hangs"
+    return lambda: int(path.read_text() or 0) if path.exists() else 0
+
+
 async def test_cancelling_whoever_waits_cancels_the_run_and_kills_its_task(scheduler, tmp_path):
     async with running(scheduler):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(scheduler.run, "waits")
-            with anyio.fail_after(30):
-                while not (tmp_path / "hangs").exists() or not (tmp_path / "hangs").read_text():
-                    await anyio.sleep(0.01)
+            pid = await eventually(hanging(tmp_path), "the task hangs")
             tasks.cancel_scope.cancel()
-        pid = int((tmp_path / "hangs").read_text())
         with anyio.fail_after(30):
             await scheduler.wait_runs(1)
-            while psutil.pid_exists(pid):
-                await anyio.sleep(0.01)
+        await eventually(lambda: not psutil.pid_exists(pid), "the task is gone")
 
 
 async def test_cancelling_serve_leaves_no_process_behind(scheduler, tmp_path):
@@ -117,15 +121,13 @@ async def test_cancelling_serve_leaves_no_process_behind(scheduler, tmp_path):
         await tasks.start(scheduler.serve)
         await scheduler.wait_idle()
         await scheduler.trigger("waits")
-        with anyio.fail_after(30):
-            while not (tmp_path / "hangs").exists():
-                await anyio.sleep(0.01)
+        pid = await eventually(hanging(tmp_path), "the task hangs")
         tasks.cancel_scope.cancel()
     left = [
         p for p in psutil.process_iter(["cmdline"]) if p.pid not in before and str(tmp_path) in str(p.info["cmdline"])
     ]
     assert left == []
-    assert not psutil.pid_exists(int((tmp_path / "hangs").read_text() or 0) or 2**22)
+    assert not psutil.pid_exists(pid)
 
 
 async def test_a_second_scheduler_on_the_same_home_is_refused(scheduler):

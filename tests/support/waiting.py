@@ -5,6 +5,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+import anyio
+
 T = TypeVar("T")
 PAUSE_SECONDS = 0.02
 
@@ -20,3 +22,12 @@ def until(check: Callable[[], T], what: str, *, seconds: float = 30, describe: C
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {seconds:g} s: {what}; last answer: {answer!r}\n{describe()}")
         pause.wait(PAUSE_SECONDS)
+
+
+async def eventually(check: Callable[[], T], what: str, *, seconds: float = 30) -> T:
+    """Do as `until`, and let the event loop go on meanwhile."""
+    deadline = time.monotonic() + seconds
+    while not (answer := check()):
+        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}; last answer: {answer!r}"
+        await anyio.sleep(PAUSE_SECONDS)
+    return answer
