@@ -34,7 +34,7 @@ from asynsched.settings import Settings
 
 log = structlog.get_logger(__name__)
 
-EVENT_GRACE = timedelta(seconds=1)
+EVENT_GRACE = timedelta(seconds=3)
 """How late an event may be before it counts as one that never comes."""
 MOST_FAILURES = 3
 """How often in a row a watch may fail before the folder is polled."""
@@ -60,8 +60,7 @@ class Watcher(Service):
         self._walk_at = clock.now()
         self._reconcile_at = clock.now()
         self._rest_until = clock.now()
-        self._untold: set[str] = set()
-        self._untold_since: datetime | None = None
+        self._untold: dict[str, datetime] = {}
         self._told_problems: set[str] = set()
         self._folder_is_away = False
         self.is_polling = self._settings.mode == "poll"
@@ -119,7 +118,9 @@ class Watcher(Service):
 
     def _note_told(self, touched: Touched) -> None:
         self._walk_again = self._walk_again or touched.needs_walk
-        self._untold -= self._untold if touched.needs_walk else touched.files.keys()
+        told = list(self._untold) if touched.needs_walk else touched.files
+        for path in told:
+            self._untold.pop(path, None)
         if touched.needs_watch:
             self._stop_watching()
 
@@ -148,8 +149,7 @@ class Watcher(Service):
             await self._channel.put(FolderScanned())
             self._reconcile_at = self.clock.now() + timedelta(seconds=self._settings.reconcile_interval)
             if not was_asked_for and self._events is not None:
-                self._untold |= {change.path for change in found}
-                self._untold_since = self._untold_since or self.clock.now()
+                self._untold = {change.path: self.clock.now() for change in found} | self._untold
         # A folder in which folders come and go all the time must not keep a processor busy.
         self._rest_until = self.clock.now() + timedelta(seconds=self.clock.monotonic() - begin)
 
@@ -166,13 +166,11 @@ class Watcher(Service):
         self._walk_again = False
 
     def _judge_events(self, now: datetime) -> None:
-        """Poll from now on if a full scan has found changes that no event has told of."""
-        if self._untold_since is None or now < self._untold_since + EVENT_GRACE:
-            return
-        self._untold_since = None
-        if self._untold and self._settings.mode == "auto":
-            self._poll(f"no event told of the change of {min(self._untold)}")
-        self._untold = set()
+        """Poll from now on if a full scan has found a change that no event has told of."""
+        late = [path for path, found_at in self._untold.items() if now >= found_at + EVENT_GRACE]
+        self._untold = {path: found_at for path, found_at in self._untold.items() if path not in late}
+        if late and self._settings.mode == "auto":
+            self._poll(f"no event told of the change of {late[0]}")
 
     def _poll(self, reason: str) -> None:
         self.is_polling = True
@@ -209,9 +207,11 @@ class Watcher(Service):
         self._walk_again = True
 
     def _stop_watching(self) -> None:
+        """Stop; events that are on their way are lost with the watch, so nothing is missed from now on."""
         if self._events is not None:
             self._events.stop()
         self._events = None
+        self._untold = {}
 
     def _plan(self) -> None:
         """Set when to tick at the latest."""
@@ -222,8 +222,7 @@ class Watcher(Service):
         moments = [self._walk_at]
         if self._walk_again:
             moments.append(self._rest_until)
-        if self._untold_since is not None:
-            moments.append(self._untold_since + EVENT_GRACE)
+        moments += [found_at + EVENT_GRACE for found_at in self._untold.values()]
         self.due_at = min(moments)
 
 

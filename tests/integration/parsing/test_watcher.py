@@ -270,7 +270,7 @@ class FullEvents(FileEvents):
 @pytest.mark.parametrize("events", [DeafEvents, FullEvents])
 async def test_where_no_events_arrive_that_is_found_out_said_and_the_folder_polled(root, monkeypatch, events):
     monkeypatch.setattr(watcher_module, "FileEvents", events)
-    monkeypatch.setattr(watcher_module, "EVENT_GRACE", watcher_module.EVENT_GRACE / 10)
+    monkeypatch.setattr(watcher_module, "EVENT_GRACE", watcher_module.EVENT_GRACE / 30)
     with capture_logs() as logs:
         async with watching(root, reconcile_interval=0.1, poll_interval=0.05) as site:
             for number in count():
@@ -283,7 +283,8 @@ async def test_where_no_events_arrive_that_is_found_out_said_and_the_folder_poll
     assert [log["event"] for log in logs] == ["folder.polled"]
 
 
-async def test_full_scans_beside_arriving_events_do_not_lead_to_polling(root):
+async def test_full_scans_beside_arriving_events_do_not_lead_to_polling(root, monkeypatch):
+    monkeypatch.setattr(watcher_module, "EVENT_GRACE", watcher_module.EVENT_GRACE / 3)
     async with watching(root, reconcile_interval=0.02) as site:
         # So many scans take longer than an event may be late.
         while site.n_scans < 100:
