@@ -92,6 +92,10 @@ async def test_a_launch_that_is_repeated_runs_once(bench: Bench, code):
         await bench.run(executor, bench.launch(code, "asks"))
         assert begun(bench) == 1
         assert len(bench.ended[launch.token]) == 1
+        await executor.close()
+    bench.ended.clear()
+    async with bench.running():
+        assert value(bench.ended[launch.token][0]) == "through"
 
 
 async def test_a_request_is_answered_across_a_restart_of_the_scheduler(bench: Bench, code):
@@ -132,6 +136,17 @@ async def test_a_killed_keeper_takes_its_tries_with_it_and_another_reports_them(
         assert bench.keeper().pid != keeper
         assert value(await bench.run(executor, bench.launch(code, "asks"))) is None
     assert begun(bench) == 1
+
+
+async def test_tries_die_with_their_keeper_though_nobody_is_left_to_see_it(bench: Bench, code):
+    executor = bench.executor()
+    await executor.start(1)
+    launch = bench.launch(code, "waits")
+    await executor.launch([launch])
+    pid = (await bench.start_of(launch)).pid
+    await executor.close()
+    os.kill(bench.keeper().pid, signal.SIGKILL)
+    until(lambda: not is_alive(pid) and not bench.processes(), "the try and its template are gone", seconds=5)
 
 
 async def test_what_a_dead_keeper_had_not_heard_of_is_launched_by_the_next(bench: Bench, code):
@@ -187,21 +202,21 @@ async def test_a_lease_that_is_renewed_keeps_tries_alive_and_one_that_is_over_en
 
 
 async def test_a_keeper_that_was_stopped_past_its_lease_notices_before_it_does_anything(bench: Bench, code):
+    bench.settings = Settings(lease=LeaseSettings(grace=0.0))
     clock = SystemClock()
     async with bench.running() as executor:
+        executor.renew_lease(clock.boottime() + 100)
         running = bench.launch(code, "waits")
         await executor.launch([running])
         await bench.start_of(running)
-        keeper = bench.keeper()
         await asyncio.to_thread(until, (bench.home / "begun").exists, "the try has begun")
-        until_valid = clock.boottime() + 0.3
-        bench.settings = Settings(lease=LeaseSettings(grace=0.0))
-        object.__setattr__(executor.context, "settings", bench.settings)
-        executor.renew_lease(until_valid)
-        late = bench.launch(code, "waits", try_number=2)
+        keeper = bench.keeper()
+        valid_until = clock.boottime() + 0.1
+        executor.renew_lease(valid_until)
         os.kill(keeper.pid, signal.SIGSTOP)
+        late = bench.launch(code, "waits", try_number=2)
         await executor.launch([late])
-        until(lambda: clock.boottime() > until_valid, "the lease is over")
+        until(lambda: clock.boottime() > valid_until, "the lease is over")
         os.kill(keeper.pid, signal.SIGCONT)
         ends = [await bench.end_of(launch) for launch in (running, late)]
         assert [(end.cause, "lease" in end.reason) for end in ends] == [("machine", True)] * 2
