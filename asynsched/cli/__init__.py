@@ -15,4 +15,8 @@ def main() -> None:
     gc.set_threshold(100_000, *USUAL_COLLECTION[1:])
     from asynsched.cli.app import build_app
 
-    build_app()(prog_name="asynsched")
+    try:
+        build_app()(prog_name="asynsched")
+    finally:
+        # Nor is there anything to look for at the end, when Python would look through all of it twice more.
+        gc.freeze()

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 from asynsched.bell import Hint, encode_hints, is_serving, ring
 from asynsched.cli.configuration import Configuration
-from asynsched.clock import SystemClock
 from asynsched.home import prepare_home
 from asynsched.settings import Settings
 
@@ -30,7 +29,6 @@ class Session:
         self.configuration = configuration
         self.settings: Settings = configuration.settings
         self.home: Path = self.settings.home_path
-        self._clock = SystemClock()
         self._database: DirectDatabase | None = None
 
     def __enter__(self) -> Self:
@@ -58,11 +56,9 @@ class Session:
 
     def now(self) -> datetime:
         """Return the current instant, aware UTC."""
-        return self._clock.now()
+        from asynsched.clock import SystemClock  # it loads anyio, and reading commands do not ask for the time
 
-    def monotonic(self) -> float:
-        """Return seconds that never go back."""
-        return self._clock.monotonic()
+        return SystemClock().now()
 
     def read(self, query: "Callable[Concatenate[Connection, P], T]", *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a query that writes nothing."""

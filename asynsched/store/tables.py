@@ -147,11 +147,9 @@ dag_run = sa.Table(
     Column("lease_epoch", sa.BigInteger, nullable=False, default=0),
     UniqueConstraint("dag_id", "run_id"),
     UniqueConstraint("dag_id", "logical_date"),
-    Index("ix_dag_run_unfinished", "state", "run_after", sqlite_where=sa.text("state IN ('queued', 'running')"),
-          postgresql_where=sa.text("state IN ('queued', 'running')")),
+    Index("ix_dag_run_unfinished", "state", "run_after", sqlite_where=sa.text("state IN ('queued', 'running')")),
     Index("ix_dag_run_dag_id_run_after", "dag_id", "run_after"),
-    Index("ix_dag_run_scheduled", "dag_id", "logical_date", sqlite_where=sa.text("run_type = 'scheduled'"),
-          postgresql_where=sa.text("run_type = 'scheduled'")),
+    Index("ix_dag_run_scheduled", "dag_id", "logical_date", sqlite_where=sa.text("run_type = 'scheduled'")),
 )  # fmt: skip
 """`scheduler_id` and `lease_epoch`: who owns the run, and under which lease its rows may be written."""
 
@@ -181,8 +179,8 @@ task_instance = sa.Table(
     Column("next_try_at", Instant, nullable=True),
     Column("rendered_map_index", Text, nullable=True),
     UniqueConstraint("dag_run_id", "task_id", "map_index"),
-    Index("ix_task_instance_slots", "pool", "state", sqlite_where=sa.text("state IN ('queued', 'running', 'deferred')"),
-          postgresql_where=sa.text("state IN ('queued', 'running', 'deferred')")),
+    Index("ix_task_instance_slots", "pool", "state",
+          sqlite_where=sa.text("state IN ('queued', 'running', 'deferred')")),
 )  # fmt: skip
 """`try_number` counts from 1, and is 0 before the first try. `token` names the try that is queued or running.
 `next_try_at` is when a retry or a rescheduled sensor is due."""
@@ -296,3 +294,14 @@ audit = sa.Table(
     Index("ix_audit_dag_id_at", "dag_id", "at"),
 )
 """Who did what from outside: trigger, clear, pause, set."""
+
+
+@sa.event.listens_for(metadata, "before_create")
+def _make_indexes_partial(_: sa.MetaData, connection: sa.Connection, **__: object) -> None:
+    """Give PostgreSQL the conditions that SQLite's indexes have.
+
+    To name them as `postgresql_where` loads that whole dialect, also in each command that works on SQLite.
+    """
+    if connection.dialect.name == "postgresql":
+        for index in (index for table in metadata.tables.values() for index in table.indexes):
+            index.dialect_options["postgresql"]["where"] = index.dialect_options["sqlite"]["where"]

@@ -81,7 +81,7 @@ def test_ctrl_c_ends_the_wait_and_leaves_the_run_alone(site):
 
 def test_a_second_signal_stops_at_once_and_leaves_no_process(new_site):
     site = new_site()
-    site.env["GATES"] = str(site.root)
+    site.env |= {"GATES": str(site.root), "ASYNSCHED_SHUTDOWN_GRACE": "600"}
     site.write("slow.py", DAGS)
     with site.up() as up:
         site.until(lambda: site.json("dags", "list"), "the DAG is known")
