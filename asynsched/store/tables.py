@@ -3,11 +3,10 @@
 Key order is lock order: a transaction that touches several rows of a table touches them by ascending primary key.
 """
 
-from datetime import UTC, datetime
-from typing import Any
-
 import sqlalchemy as sa
-from sqlalchemy import Boolean, Column, Float, ForeignKey, Index, Integer, LargeBinary, String, Text, UniqueConstraint
+from sqlalchemy import Boolean, Column, Float, ForeignKey, Index, Integer, String, Text, UniqueConstraint
+
+from asynsched.store.column_types import BigId, Instant, Json
 
 ID_LENGTH = 250
 metadata = sa.MetaData(
@@ -18,34 +17,6 @@ metadata = sa.MetaData(
         "pk": "pk_%(table_name)s",
     }
 )
-
-
-class Instant(sa.TypeDecorator[datetime]):
-    """An aware UTC datetime. SQLite keeps microseconds since 1970, so that rows sort and compare as numbers."""
-
-    impl = sa.BigInteger
-    cache_ok = True
-
-    def load_dialect_impl(self, dialect: sa.Dialect) -> sa.types.TypeEngine[Any]:
-        if dialect.name == "postgresql":
-            return dialect.type_descriptor(sa.TIMESTAMP(timezone=True))
-        return dialect.type_descriptor(sa.BigInteger())
-
-    def process_bind_param(self, value: datetime | None, dialect: sa.Dialect) -> object:
-        if value is None or dialect.name == "postgresql":
-            return value
-        return int(value.timestamp()) * 1_000_000 + value.microsecond
-
-    def process_result_value(self, value: object, dialect: sa.Dialect) -> datetime | None:
-        if isinstance(value, int):
-            seconds, microseconds = divmod(value, 1_000_000)
-            return datetime.fromtimestamp(seconds, UTC).replace(microsecond=microseconds)
-        return value.astimezone(UTC) if isinstance(value, datetime) else None
-
-
-BigId = sa.BigInteger().with_variant(Integer, "sqlite")
-Json = LargeBinary
-"""JSON as bytes: encoded and decoded by msgspec, never searched by the database."""
 
 dag = sa.Table(
     "dag",

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Struct
 from sqlalchemy import Connection, TextClause, text
 
+from asynsched.store.column_types import microseconds
 from asynsched.store.rows import storable
 
 TaskRowKey = tuple[int, str, int]
@@ -281,7 +282,7 @@ def _as_json(rows: list[Any], dialect: str) -> str:
     """Return the rows as a JSON array of arrays; SQLite keeps instants as microseconds since 1970."""
     plain = [[getattr(row, name) for name in row.__struct_fields__] for row in rows]
     if dialect == "sqlite":
-        plain = [[_microseconds(value) if isinstance(value, datetime) else value for value in row] for row in plain]
+        plain = [[microseconds(value) if isinstance(value, datetime) else value for value in row] for row in plain]
     encoded = msgspec.json.encode(plain).decode()
     if r"\u0000" in encoded:  # no database keeps that in a text
         encoded = msgspec.json.encode([[_cleaned(value) for value in row] for row in plain]).decode()
@@ -290,7 +291,3 @@ def _as_json(rows: list[Any], dialect: str) -> str:
 
 def _cleaned(value: object) -> object:
     return storable(value) if isinstance(value, str) else value
-
-
-def _microseconds(instant: datetime) -> int:
-    return int(instant.timestamp()) * 1_000_000 + instant.microsecond
