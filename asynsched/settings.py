@@ -195,8 +195,8 @@ class Settings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
         int,
         Meta(ge=0),
         _doc(
-            "How often a try that the machine killed (out of memory, a signal, a lost keeper) is made up for by another one"
-            ", beside the task's own retries."
+            "How often a try that the machine killed (out of memory, a signal, a lost keeper) is made up for by another"
+            " one, beside the task's own retries."
         ),
     ] = 3
     shutdown_grace: Annotated[Seconds, _doc("How long a stop waits for running tasks, seconds.")] = 10.0
