@@ -1,8 +1,8 @@
 """The executor heartbeat: carries granted launches to the executor, and what it reports back to the evaluator."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
-import structlog
+import anyio
 
 from asynsched.channels import Channels, TaskFinished, TaskReady, TriesStored, TryUnwanted
 from asynsched.clock import Clock
@@ -11,7 +11,8 @@ from asynsched.executors.requests import RequestAnswerer
 from asynsched.service import Service
 from sandbox.protocol import Launch, Reply, Request
 
-log = structlog.get_logger(__name__)
+LONGEST_UNKNOWN = timedelta(seconds=30)
+"""How long a request waits for its try to be known: a new scheduler takes up runs one after another."""
 
 
 class ExecutorHeartbeat(Service):
@@ -25,6 +26,7 @@ class ExecutorHeartbeat(Service):
         self._answerer = answerer
         self._executor: Executor | None = None
         self._launched: dict[str, TaskReady] = {}
+        self._next_launches = anyio.Event()
         channels.ready.wakes(self.wake)
 
     def drive(self, executor: Executor) -> None:
@@ -41,10 +43,18 @@ class ExecutorHeartbeat(Service):
 
     async def answer(self, request: Request) -> Reply:
         """Answer a request of a try, for its own run only."""
-        ready = self._launched.get(request.token)
+        ready = await self._find(request.token)
         if ready is None:
             return Reply(request.token, request.request_id, error="this try is not known to the scheduler")
         return await self._answerer.answer(request, ready)
+
+    async def _find(self, token: str) -> TaskReady | None:
+        """Return what is known of a try. One that an earlier scheduler launched may ask before it is taken up."""
+        deadline = self.clock.now() + LONGEST_UNKNOWN
+        while token not in self._launched:
+            if not await self.clock.wait(self._next_launches, deadline - self.clock.now()):
+                break
+        return self._launched.get(token)
 
     @property
     def is_idle(self) -> bool:
@@ -69,6 +79,8 @@ class ExecutorHeartbeat(Service):
                 case TryUnwanted():
                     unwanted.append(message)
         if launches:
+            self._next_launches.set()
+            self._next_launches = anyio.Event()
             await executor.launch(launches)
         if stored:
             await executor.acknowledge(stored)
