@@ -1,1 +1,11 @@
-"""Everything that runs user code, in processes of its own: parses of DAG files, templates and tries."""
+"""Everything that runs user code, in processes of its own: parses of DAG files, templates and tries.
+
+parse.py          `python -P -m sandbox.parse FILE`: one parse; its parts in parsing/
+confine.py        what the kernel can forbid a parse; its parts in confinement/
+keeper.py         supervisor of every local try; its parts in supervision/
+  template.py     a DAG file's version, loaded, to be forked
+  run.py          one try; its parts in running/
+sources/          a DAG file's own modules: recorded by a parse, imported again by a try
+protocol.py       the versioned frames between scheduler, keeper and tries
+foreground.py     one run in the foreground, for `asynsched dags test`
+"""

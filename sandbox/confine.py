@@ -14,8 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sandbox import readable
-from sandbox.limits import ParseLimits, apply_limits, tasks_of_user
+from sandbox.confinement import readable
+from sandbox.confinement.limits import ParseLimits, apply_limits, tasks_of_user
 
 if TYPE_CHECKING:
     import landlockpy
@@ -72,7 +72,7 @@ def available() -> Strength:
         return Strength(
             ("limits",), (f"{sys.platform} has neither Landlock nor seccomp: a parse reads and writes all",)
         )
-    from sandbox import kernel, privileges, seccomp
+    from sandbox.confinement import kernel, privileges, seccomp
 
     enforced: list[str] = []
     missing: list[str] = []
@@ -127,7 +127,7 @@ def confine(policy: Policy) -> tuple[str, ...]:
 
 def _forbid(strength: Strength, rules: "landlockpy.Ruleset | None", scratch: str) -> None:
     """Give up privileges, then ways to use them. The order matters: each step needs what the next one takes."""
-    from sandbox import kernel, privileges, seccomp
+    from sandbox.confinement import kernel, privileges, seccomp
 
     if strength.own_user:
         uid = privileges.own_uid(os.getpid())

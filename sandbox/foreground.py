@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from sandbox.explain import explain
-from sandbox.local_imports import LocalImports
+from sandbox.parsing.explain import explain
+from sandbox.sources.local_imports import LocalImports
 
 if TYPE_CHECKING:
     from asynsched.authoring.dag import DAG

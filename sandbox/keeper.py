@@ -22,15 +22,15 @@ from typing import Any, NoReturn
 from msgspec import Struct
 
 from asynsched.authoring.timezone import set_default_timezone
-from sandbox.children import adopt_orphans, end_all_children, reap, set_readable
-from sandbox.fencing import Fence
-from sandbox.lifeline import MARK, sweep
 from sandbox.protocol import Acknowledge, Hello, Inventory, Kill, Launch, Lease, Reply, Shutdown
-from sandbox.reactor import Reactor, Urgency
-from sandbox.scheduler_port import SchedulerPort
-from sandbox.tries import Limits, Tries
-from sandbox.try_logging import configure_logging
-from sandbox.warming import warm
+from sandbox.running.try_logging import configure_logging
+from sandbox.running.warming import warm
+from sandbox.supervision.children import adopt_orphans, end_all_children, reap, set_readable
+from sandbox.supervision.fencing import Fence
+from sandbox.supervision.lifeline import MARK, sweep
+from sandbox.supervision.reactor import Reactor, Urgency
+from sandbox.supervision.scheduler_port import SchedulerPort
+from sandbox.supervision.tries import Limits, Tries
 
 log = logging.getLogger("sandbox.keeper")
 

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import NoReturn
 
 from asynsched.serialization.schema import ParseReport
-from sandbox.environment import forget_environment
-from sandbox.importing import ParseRequest
-from sandbox.limits import ParseLimits, decode_limits
-from sandbox.local_imports import ARCHIVE_SUFFIX
-from sandbox.supervise import become_guardian, encode, parse_file
+from sandbox.confinement.environment import forget_environment
+from sandbox.confinement.limits import ParseLimits, decode_limits
+from sandbox.parsing.importing import ParseRequest
+from sandbox.parsing.supervise import become_guardian, encode, parse_file
+from sandbox.sources.local_imports import ARCHIVE_SUFFIX
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -28,13 +28,14 @@ from asynsched.authoring.execution import TaskResult, execute
 from asynsched.authoring.operators.base import BaseOperator
 from asynsched.authoring.supervisor import set_supervisor
 from asynsched.authoring.task_instance import RunFacts, TaskInstanceFacts
-from sandbox import lifeline, try_outcome
-from sandbox.callbacks import call_back, callback_task
-from sandbox.children import adopt_orphans, set_readable
-from sandbox.loading import LoadedFile, user_frames
 from sandbox.protocol import CodeVersion, Ended, Launch, ProtocolError, Started
-from sandbox.scheduler_link import SchedulerLink
-from sandbox.try_outcome import Span, TaskTerminated
+from sandbox.running import try_outcome
+from sandbox.running.callbacks import call_back, callback_task
+from sandbox.running.loading import LoadedFile, user_frames
+from sandbox.running.scheduler_link import SchedulerLink
+from sandbox.running.try_outcome import Span, TaskTerminated
+from sandbox.supervision import lifeline
+from sandbox.supervision.children import adopt_orphans, set_readable
 
 Loader = Callable[[CodeVersion], LoadedFile]
 log = logging.getLogger("asynsched.task")

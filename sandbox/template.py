@@ -16,10 +16,10 @@ from typing import NamedTuple, NoReturn
 
 from msgspec import Struct
 
-from sandbox.children import die_with, reap, set_readable
-from sandbox.loading import LoadedFile, freeze_heap, load_version, open_sockets, unfit_to_fork
 from sandbox.protocol import CodeVersion, encode_frame
 from sandbox.run import TryDescriptors, become_try
+from sandbox.running.loading import LoadedFile, freeze_heap, load_version, open_sockets, unfit_to_fork
+from sandbox.supervision.children import die_with, reap, set_readable
 
 FORK = b"f"
 """What the keeper sends for each process that it wants."""

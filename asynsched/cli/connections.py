@@ -13,7 +13,7 @@ from asynsched.cli.rendering import Done, Listing, Record
 from asynsched.cli.session import Session
 from asynsched.cli.text_files import STANDARD_STREAM, read_text, write_private
 from asynsched.store import connections as store
-from sandbox.masking import is_sensitive
+from sandbox.supervision.masking import is_sensitive
 
 COLUMNS = ("conn_id", *FIELDS)
 HIDDEN = "***"

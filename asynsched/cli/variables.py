@@ -11,7 +11,7 @@ from asynsched.cli.rendering import Done, Listing, Record
 from asynsched.cli.session import Session
 from asynsched.cli.text_files import STANDARD_STREAM, read_text, write_private
 from asynsched.store import variables as store
-from sandbox.masking import is_sensitive
+from sandbox.supervision.masking import is_sensitive
 
 HIDDEN = "***"
 COLUMNS = ("key", "value", "description")

@@ -11,8 +11,8 @@ from asynsched.clock import new_token
 from asynsched.errors import ExecutorError
 from asynsched.home import LOGS
 from asynsched.settings import Settings
-from sandbox.lifeline import MARK
-from sandbox.scheduler_port import Address
+from sandbox.supervision.lifeline import MARK
+from sandbox.supervision.scheduler_port import Address
 
 KEEPER_LOG = "keeper.log"
 START_SECONDS = 60.0

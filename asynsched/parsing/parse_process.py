@@ -23,9 +23,9 @@ from asynsched.home import TMP
 from asynsched.serialization.decode import decode_report
 from asynsched.serialization.schema import ParseReport
 from asynsched.settings import Settings
-from sandbox.environment import environment_of_parse
-from sandbox.limits import ParseLimits
-from sandbox.tree import children_of
+from sandbox.confinement.environment import environment_of_parse
+from sandbox.confinement.limits import ParseLimits
+from sandbox.parsing.tree import children_of
 
 GUARD_SECONDS = 10.0
 """How much longer than its limit a parse may take to report that it took too long."""

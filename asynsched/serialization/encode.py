@@ -15,7 +15,6 @@ from asynsched.authoring.params import NOTSET, ParamsDict
 from asynsched.authoring.sensors.base import BaseSensorOperator
 from asynsched.authoring.task_group import TaskGroup
 from asynsched.authoring.task_instance import check_json
-from asynsched.timetables.zones import zone_name
 from asynsched.errors import DagError, SerializationError
 from asynsched.serialization.schema import (
     CallbackEvent,
@@ -26,6 +25,7 @@ from asynsched.serialization.schema import (
     SerializedTaskGroup,
 )
 from asynsched.timetables import decode as decode_timetable
+from asynsched.timetables.zones import zone_name
 
 _TASK_EVENTS: tuple[CallbackEvent, ...] = ("on_execute", "on_success", "on_failure", "on_retry", "on_skipped")
 _DAG_EVENTS: tuple[CallbackEvent, ...] = ("on_success", "on_failure")

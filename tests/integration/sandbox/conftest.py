@@ -13,7 +13,7 @@ import pytest
 
 from asynsched.serialization.decode import decode_report
 from asynsched.serialization.schema import FileError, ParseReport
-from sandbox import privileges
+from sandbox.confinement import privileges
 
 ORDINARY_UID = 54321
 USERS = ["root", "ordinary user"] if os.geteuid() == 0 else ["ordinary user"]

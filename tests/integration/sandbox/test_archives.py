@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox import archives
+from sandbox.sources import archives
 from tests.integration.sandbox.conftest import Parser
 
 ETL = "import helper\nfrom package.inner import VALUE\nimport pkgutil\nfrom asynsched import DAG\ndag = DAG('zipped')\n"

@@ -202,7 +202,7 @@ def test_wrong_usage_exits_with_2(parse_once: Parser) -> None:
 
 def test_required_confinement_refuses_where_something_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     from sandbox import confine
-    from sandbox.limits import ParseLimits
+    from sandbox.confinement.limits import ParseLimits
 
     weak = confine.Strength(("limits",), ("there is no Landlock",))
     monkeypatch.setattr(confine, "available", lambda: weak)

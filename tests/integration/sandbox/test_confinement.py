@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox import syscalls
+from sandbox.confinement import syscalls
 from tests.integration.sandbox.conftest import Parser
 
 NUMBERS = {"x86_64": syscalls.X86_64, "aarch64": syscalls.AARCH64}[os.uname().machine]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from sandbox.local_imports import DAG_MODULE_PREFIX
+from sandbox.sources.local_imports import DAG_MODULE_PREFIX
 from tests.integration.sandbox.conftest import Parser
 
 

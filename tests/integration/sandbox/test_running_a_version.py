@@ -15,7 +15,7 @@ from sandbox.protocol import CodeVersion, SourceRef
 RUN = """
 import sys, msgspec, inspect, traceback
 from sandbox.protocol import CodeVersion
-from sandbox.sources import install_version
+from sandbox.sources.versions import install_version
 code, texts = msgspec.json.decode(sys.stdin.buffer.read(), type=tuple[CodeVersion, dict[str, str]])
 module = install_version(code, texts.__getitem__)
 print(vars(module).get("RESULT"))

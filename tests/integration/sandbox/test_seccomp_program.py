@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from sandbox import seccomp, syscalls
+from sandbox.confinement import seccomp, syscalls
 
 MACHINES = {"x86_64": (0xC000003E, syscalls.X86_64), "aarch64": (0xC00000B7, syscalls.AARCH64)}
 

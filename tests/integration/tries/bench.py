@@ -18,8 +18,8 @@ from asynsched.executors.log_paths import log_file, log_path
 from asynsched.home import prepare_home
 from asynsched.keys import TaskInstanceKey
 from asynsched.settings import LeaseSettings, LogSettings, Settings
-from sandbox.local_imports import DAG_MODULE_PREFIX
 from sandbox.protocol import CodeVersion, Ended, Launch, Reply, Request, RunContext, SourceRef, Started
+from sandbox.sources.local_imports import DAG_MODULE_PREFIX
 
 DEADLINE = 20.0
 

@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from sandbox.attempts import Attempt, AttemptRecords
 from sandbox.protocol import CodeVersion, Ended, Launch, RunContext
+from sandbox.supervision.attempts import Attempt, AttemptRecords
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 ENDED = Ended("token", "success", NOW, NOW, return_value=msgspec.Raw(b'{"text":"line\\nbreak"}'))

@@ -2,8 +2,8 @@
 
 import pytest
 
-from sandbox.masking import Secrets
-from sandbox.task_log import TaskLog
+from sandbox.supervision.masking import Secrets
+from sandbox.supervision.task_log import TaskLog
 
 
 @pytest.mark.parametrize(

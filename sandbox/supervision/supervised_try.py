@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from sandbox.children import kill_group
-from sandbox.masking import Secrets
 from sandbox.protocol import Ended, FailureCause, Launch, ProtocolError, Request, Started, encode_frame
-from sandbox.reactor import Reactor, Timer
-from sandbox.task_log import TaskLog
-from sandbox.wire import Wire
+from sandbox.supervision.children import kill_group
+from sandbox.supervision.masking import Secrets
+from sandbox.supervision.reactor import Reactor, Timer
+from sandbox.supervision.task_log import TaskLog
+from sandbox.supervision.wire import Wire
 
 READ_BYTES = 256 * 1024
 MAX_REASON_LENGTH = 1000

@@ -13,8 +13,8 @@ from pathlib import Path, PurePosixPath
 from types import CodeType, ModuleType
 
 from asynsched.serialization.schema import SourceFile
-from sandbox.local_imports import DAG_MODULE_PREFIX, LocalImports, decode_text, import_module, merged_module
 from sandbox.protocol import CodeVersion, SourceRef
+from sandbox.sources.local_imports import DAG_MODULE_PREFIX, LocalImports, decode_text, import_module, merged_module
 
 
 class SourceRecorder:

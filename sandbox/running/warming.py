@@ -4,7 +4,7 @@ import importlib
 import pkgutil
 
 import asynsched.authoring
-from sandbox.loading import freeze_heap
+from sandbox.running.loading import freeze_heap
 
 _NEEDED_WITHIN_FUNCTIONS = (
     "inspect", "jinja2", "jinja2.nativetypes", "subprocess", "tempfile", "traceback", "typing", "zoneinfo",

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from sandbox import kernel
+from sandbox.confinement import kernel
 
 
 def adopt_orphans() -> None:

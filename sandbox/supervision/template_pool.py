@@ -9,13 +9,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from sandbox.loading import freeze_heap, load_version
 from sandbox.protocol import CodeVersion, FailureCause
-from sandbox.reactor import Reactor, Timer
 from sandbox.run import TryDescriptors, become_try
+from sandbox.running.loading import freeze_heap, load_version
+from sandbox.running.try_outcome import of_status
+from sandbox.supervision.reactor import Reactor, Timer
+from sandbox.supervision.template_handle import ReadyProcess, TemplateHandle
 from sandbox.template import Ends, Exited, Loaded, keep_only
-from sandbox.template_handle import ReadyProcess, TemplateHandle
-from sandbox.try_outcome import of_status
 
 MAX_TEMPLATES = 16
 IDLE_SECONDS = 300.0

@@ -13,17 +13,17 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Struct
 
-from sandbox.attempts import AttemptRecords
-from sandbox.children import is_child, kill_strangers
-from sandbox.masking import Secrets
 from sandbox.protocol import Ended, FailureCause, Kill, Launch, ProtocolError, Reply, Request, Started
-from sandbox.reactor import Reactor, Urgency
-from sandbox.supervised_try import Ending, SupervisedTry
-from sandbox.task_log import TaskLog
-from sandbox.template_handle import ReadyProcess
-from sandbox.template_pool import Loss, TemplatePool
-from sandbox.try_outcome import of_status
-from sandbox.wire import Wire
+from sandbox.running.try_outcome import of_status
+from sandbox.supervision.attempts import AttemptRecords
+from sandbox.supervision.children import is_child, kill_strangers
+from sandbox.supervision.masking import Secrets
+from sandbox.supervision.reactor import Reactor, Urgency
+from sandbox.supervision.supervised_try import Ending, SupervisedTry
+from sandbox.supervision.task_log import TaskLog
+from sandbox.supervision.template_handle import ReadyProcess
+from sandbox.supervision.template_pool import Loss, TemplatePool
+from sandbox.supervision.wire import Wire
 
 log = logging.getLogger("sandbox.keeper")
 FromTry = Started | Request | Ended

@@ -11,7 +11,7 @@ from types import CodeType
 from typing import TYPE_CHECKING, cast
 
 from asynsched.errors import DagImportError
-from sandbox.local_imports import ARCHIVE_SUFFIX, Note
+from sandbox.sources.local_imports import ARCHIVE_SUFFIX, Note
 
 if TYPE_CHECKING:
     from importlib.abc import Loader

@@ -1,6 +1,6 @@
 """The process in which a DAG file runs: confines itself, imports the file, and sends what it found.
 
-It is forked by `sandbox.supervise`, which believes nothing that is sent and ends what does not end.
+It is forked by `sandbox.parsing.supervise`, which believes nothing that is sent and ends what does not end.
 """
 
 import contextlib
@@ -22,12 +22,12 @@ from asynsched.serialization.encode import serialize_dag
 from asynsched.serialization.schema import FileError, ParsedDag, SourceFile
 from asynsched.serialization.version import version_hash
 from sandbox.confine import ConfinementError, Policy, confine
-from sandbox.environment import environment_of_parse
-from sandbox.limits import ParseLimits, use_reserves
-from sandbox.local_imports import LocalImports
-from sandbox.messages import Channel, Confined, Found, Imported, Refused, Sourced
-from sandbox.readable import linked_paths
-from sandbox.sources import SourceRecorder
+from sandbox.confinement.environment import environment_of_parse
+from sandbox.confinement.limits import ParseLimits, use_reserves
+from sandbox.confinement.readable import linked_paths
+from sandbox.parsing.messages import Channel, Confined, Found, Imported, Refused, Sourced
+from sandbox.sources.local_imports import LocalImports
+from sandbox.sources.versions import SourceRecorder
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -138,7 +138,7 @@ class _Finding:
     def _explain(self, exc: BaseException) -> FileError:
         use_reserves()
         # Loaded for a file with errors only.
-        from sandbox.explain import explain
+        from sandbox.parsing.explain import explain
 
         return explain(exc, self._request.path, self._folder)
 

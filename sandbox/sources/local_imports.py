@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, cast
 if TYPE_CHECKING:
     from importlib.abc import Loader
 
-    from sandbox.archives import Archive, ArchiveFinder
+    from sandbox.sources.archives import Archive, ArchiveFinder
 
 DAG_MODULE_PREFIX = "unusual_prefix_"
 """What the module name of a DAG file begins with, so that it collides with no other module (Airflow's)."""
@@ -114,7 +114,7 @@ class LocalImports:
         return self._archive_finder(entry)
 
     def _archive_finder(self, entry: str) -> "ArchiveFinder":
-        from sandbox.archives import ArchiveFinder, split_archive_path
+        from sandbox.sources.archives import ArchiveFinder, split_archive_path
 
         inside = split_archive_path(entry[len(str(self.dags_folder)) + 1 :])
         if inside is None:
@@ -123,7 +123,7 @@ class LocalImports:
 
     def archive(self, path: str) -> "Archive":
         """Return the archive at `path`, relative to the DAG folder, opened once. Raises ArchiveError or OSError."""
-        from sandbox.archives import Archive
+        from sandbox.sources.archives import Archive
 
         if path not in self._archives:
             self._archives[path] = Archive(f"{self.dags_folder}/{path}")
@@ -163,7 +163,7 @@ class LocalImports:
         """Return the archive and the name inside it; None for a plain file, even in a folder called `x.zip`."""
         if ARCHIVE_SUFFIX not in path:
             return None
-        from sandbox.archives import split_archive_path
+        from sandbox.sources.archives import split_archive_path
 
         inside = split_archive_path(path)
         return inside if inside and not (self.dags_folder / inside[0]).is_dir() else None
@@ -171,7 +171,7 @@ class LocalImports:
     def _loader_of(self, path: str, archive: tuple[str, str] | None) -> "Loader":
         if archive is None:
             return LocalLoader(self._note, dag_module_name(path), f"{self.dags_folder}/{path}")
-        from sandbox.archives import ArchiveLoader
+        from sandbox.sources.archives import ArchiveLoader
 
         return cast("Loader", ArchiveLoader(self.archive(archive[0]), archive[1], self._note))
 

@@ -5,7 +5,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from sandbox.masking import Secrets
+from sandbox.supervision.masking import Secrets
 
 PRIVATE_FILE = 0o600
 PRIVATE_FOLDER = 0o700

@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Mapping
 
-from sandbox import kernel
+from sandbox.confinement import kernel
 
 ALWAYS_KEPT = ("LANG", "LC_*", "TZ", "PATH")
 NEVER_KEPT = "ASYNSCHED_"

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from asynsched.serialization.schema import FileError
-from sandbox.limits import ParseLimits
-from sandbox.messages import Transcript
+from sandbox.confinement.limits import ParseLimits
+from sandbox.parsing.messages import Transcript
 
 _MIB = 1024**2
 

@@ -8,7 +8,7 @@ stay readable; Landlock bounds what that reaches.
 import os
 from pathlib import Path
 
-from sandbox import kernel
+from sandbox.confinement import kernel
 
 FIRST_UID, LAST_UID = 61184, 65519
 """The range that systemd gives to dynamic users, which belongs to no account."""

@@ -14,9 +14,9 @@ from asynsched.authoring.exceptions import (
     AsynschedTaskTimeout,
 )
 from asynsched.authoring.execution import TaskResult
-from sandbox.loading import one_line
 from sandbox.protocol import BranchDecision, Ended, FailureCause, ShortCircuitDecision
-from sandbox.scheduler_link import json_of
+from sandbox.running.loading import one_line
+from sandbox.running.scheduler_link import json_of
 
 
 class Span(NamedTuple):

@@ -11,8 +11,8 @@ from typing import Any
 from msgspec import Struct
 
 from sandbox.protocol import PROTOCOL_VERSION, Hello, Lease, ToKeeper
-from sandbox.reactor import Reactor, Urgency
-from sandbox.wire import Wire
+from sandbox.supervision.reactor import Reactor, Urgency
+from sandbox.supervision.wire import Wire
 
 SOCKET_NAME = "keeper.sock"
 MAX_ADDRESS_BYTES = 100

@@ -13,7 +13,7 @@ import struct
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from sandbox import syscalls
+from sandbox.confinement import syscalls
 
 # fmt: off
 _SOCKETS = (

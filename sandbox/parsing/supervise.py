@@ -15,11 +15,12 @@ from collections.abc import Iterator
 import msgspec
 
 from asynsched.serialization.schema import SCHEMA_VERSION, ParseReport
-from sandbox import kernel, tree
 from sandbox.confine import available
-from sandbox.importing import STACK_SIGNAL, ParseRequest, run_dag_file
-from sandbox.messages import Transcript
-from sandbox.outcome import End, Stopped, failures
+from sandbox.confinement import kernel
+from sandbox.parsing import tree
+from sandbox.parsing.importing import STACK_SIGNAL, ParseRequest, run_dag_file
+from sandbox.parsing.messages import Transcript
+from sandbox.parsing.outcome import End, Stopped, failures
 
 _LOOK_SECONDS = 0.1
 _STACK_SECONDS = 0.5

@@ -12,9 +12,9 @@ from typing import NamedTuple
 from asynsched.authoring.active import forget_registered
 from asynsched.authoring.dag import DAG, collect_dags
 from sandbox.protocol import CodeVersion
-from sandbox.sources import install_version
+from sandbox.sources.versions import install_version
 
-_OWN_FOLDERS = tuple(str(Path(__file__).parent.parent / name) + os.sep for name in ("sandbox", "asynsched"))
+_OWN_FOLDERS = tuple(str(Path(__file__).parents[2] / name) + os.sep for name in ("sandbox", "asynsched"))
 
 
 class LoadedFile(NamedTuple):

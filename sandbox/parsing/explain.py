@@ -8,7 +8,7 @@ from types import TracebackType
 
 from asynsched.errors import DagError, DagImportError, SerializationError
 from asynsched.serialization.schema import FileError
-from sandbox.archives import ArchiveError
+from sandbox.sources.archives import ArchiveError
 
 MAX_MESSAGE = 1_000
 MAX_TRACEBACK = 32 * 1024

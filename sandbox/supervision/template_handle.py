@@ -10,9 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sandbox.loading import freeze_heap
 from sandbox.protocol import CodeVersion, FrameReader, ProtocolError
-from sandbox.reactor import Reactor, Urgency
+from sandbox.running.loading import freeze_heap
+from sandbox.supervision.reactor import Reactor, Urgency
 from sandbox.template import FORK, Forked, FromTemplate, TemplateStart, become_template
 
 READ_BYTES = 64 * 1024

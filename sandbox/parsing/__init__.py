@@ -1,0 +1,1 @@
+"""One parse: the process that runs the DAG file, and the one that watches it."""

@@ -1,0 +1,1 @@
+"""The keeper's parts: tries, templates, records, logs, and its connections."""
