@@ -27,7 +27,6 @@ def configure_logging(settings: LogSettings) -> None:
         processors=[*shared, *_renderers(settings.format)],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-        cache_logger_on_first_use=True,
     )
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(

@@ -67,6 +67,7 @@ def state_of_run(site: Site) -> str:
 def test_a_killed_scheduler_takes_its_running_task_back(site):
     with site.up() as up:
         pid = start_waiting(site)
+        site.until(lambda: site.task_states("waiter", "r1")["waits"] == "running", "the start is stored")
         up.kill()
         assert psutil.pid_exists(pid)
         assert site.task_states("waiter", "r1") == {"waits": "running", "follows": None}

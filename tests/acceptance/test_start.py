@@ -110,7 +110,8 @@ def test_the_sequential_executor_runs_tasks_one_at_a_time_in_order(site):
     site.write(
         "order.py",
         """
-                from pathlib import Path
+        import os
+        from pathlib import Path
         from asynsched import DAG, task
 
         with DAG("order", schedule="@once"):
