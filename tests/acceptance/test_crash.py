@@ -55,6 +55,7 @@ def open_gate(site: Site) -> None:
 
 def start_waiting(site: Site) -> int:
     """Trigger a run, and return the process id of its task once that waits."""
+    site.wait_for_dag("waiter")
     site.run("dags", "trigger", "waiter", "--run-id", "r1")
     site.until(lambda: marks(site), "the task has begun")
     return int(marks(site)[0][-1])

@@ -1,9 +1,10 @@
 """What `asynsched up` says and does when it starts, and when it cannot."""
 
-import re
 import sqlite3
 import stat
+from contextlib import closing
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -77,20 +78,15 @@ def test_a_setting_that_cannot_be_is_named_in_one_line(site, name, value, words)
     site.assert_nothing_left()
 
 
-def test_a_database_of_a_newer_version_is_left_alone(site, backend):
+def test_a_database_of_a_newer_version_is_left_alone(site, backend, request):
     site.run("db", "upgrade")
+    to_the_future = "UPDATE alembic_version SET version_num = '9999_from_the_future'"
     if backend == "sqlite":
-        connection = sqlite3.connect(site.home / "asynsched.db")
-        connection.execute("UPDATE alembic_version SET version_num = '9999_from_the_future'")
-        connection.commit()
-        connection.close()
+        with closing(sqlite3.connect(site.home / "asynsched.db", isolation_level=None)) as connection:
+            connection.execute(to_the_future)
     else:
-        import sqlalchemy as sa
-
-        engine = sa.create_engine(re.sub("^postgresql:", "postgresql+psycopg:", site.database))
-        with engine.begin() as conn:
-            conn.execute(sa.text("UPDATE alembic_version SET version_num = '9999_from_the_future'"))
-        engine.dispose()
+        name = urlsplit(site.database).path.strip("/")
+        request.getfixturevalue("postgres_server").execute(to_the_future, database=name)
     for command in (("up", str(site.dags)), ("dags", "list")):
         refused = site.run(*command, code=1)
         assert "9999_from_the_future" in refused.stderr

@@ -23,6 +23,7 @@ def site(new_site) -> Site:
     site.run("variables", "set", "a_variable", "its value")
     site.run("connections", "add", "somewhere", "--conn-uri", "http://user:pass@host.example:8080/path")
     with site.up():
+        site.wait_for_dag("values")
         site.run("dags", "trigger", "values", "--wait", "--run-id", "by_hand", "--logical-date", LOGICAL_DATE)
         at_once = {dag["dag_id"] for dag in site.json("dags", "list")} - {"values"}
 

@@ -132,6 +132,10 @@ class Site:
     def task_states(self, dag_id: str, run_id: str) -> dict[str, str | None]:
         return {task["task_id"]: task["state"] for task in self.json("tasks", "list", dag_id, run_id)}
 
+    def wait_for_dag(self, dag_id: str) -> None:
+        """Wait until a running scheduler of this site knows the DAG."""
+        self.until(lambda: dag_id in {dag["dag_id"] for dag in self.json("dags", "list")}, f"the DAG {dag_id} is known")
+
     def until(self, check: Callable[[], T], what: str, *, seconds: float = 30) -> T:
         """Wait for a condition; a failure shows what the schedulers of this site have logged."""
         return until(check, what, seconds=seconds, describe=self.story)
