@@ -93,11 +93,14 @@ class Evaluation:
     def drop_run(self, key: DagRunKey) -> None:
         """Forget a run without a change: its rows were changed by somebody else."""
         run = self.runs.pop(key, None)
-        for task in run.tasks.values() if run is not None else ():
+        if run is None:
+            return
+        for task in run.tasks.values():
             if task.state in SLOT_TASK_STATES:
                 self.queues.release(task, self.limits.of(task))
             self._by_token.pop(task.token or "", None)
             task.state = None
+        self.queues.forget(self.limits.forget(run))
 
     def try_started(self, event: Started, now: datetime) -> None:
         """User code of a try has begun."""
@@ -271,7 +274,7 @@ class Evaluation:
         if event in run.structure.dag.callbacks:
             self.pending.run_callback(run, event, now)
         del self.runs[run.key]
-        self.limits.forget(run)
+        self.queues.forget(self.limits.forget(run))
         self.pending.ended_runs.append(run)
 
     def _set_run_state(self, run: ActiveRun, state: DagRunState, reason: str) -> None:

@@ -143,6 +143,12 @@ class ReadyQueues:
         if lane is not None:
             lane.pool.offer(lane)
 
+    def forget(self, limit: Limit) -> None:
+        """Drop every task that waits under a limit: their run is no longer active."""
+        for lane in list(limit.lanes):
+            lane.heap.clear()
+            self._forget(lane)
+
     @staticmethod
     def reopen(limits: Iterable[Limit]) -> None:
         """Let the lanes of limits that may have room now compete again."""

@@ -34,11 +34,13 @@ class RunLimits:
         limit.capacity = 0 if paused else None
         ReadyQueues.reopen([limit])
 
-    def forget(self, run: ActiveRun) -> None:
-        """Drop the limits of a run that has ended."""
-        self._runs.pop(run.key, None)
+    def forget(self, run: ActiveRun) -> Limit:
+        """Drop the limits of a run that is no longer active, and return the one that all its tasks shared."""
+        limit = self._run(run)
+        del self._runs[run.key]
         for key in [key for key in self._tasks if key[:2] == run.key and len(key) > 2]:
             del self._tasks[key]
+        return limit
 
     def _dag(self, dag_id: str) -> Limit:
         if dag_id not in self._dags:

@@ -66,6 +66,18 @@ def test_weight_goes_before_age_and_age_before_name():
     assert order == ["heavy", "z", "a", "b"]
 
 
+def test_a_cancelled_run_leaves_nothing_in_the_queues():
+    engine = evaluation(parallelism=1)
+    run = run_of([task(f"t{n}") for n in range(10)])
+    engine.start_run(run, NOON)
+    granted(engine)
+    engine.cancel_run(run.key, "no longer wanted", NOON)
+    engine.try_ended(Ended(run.tasks["t0"].token, "failed", NOON, NOON, "killed"), NOON)
+    assert run.state == "failed"
+    assert not engine.queues._lanes
+    assert granted(engine) == []
+
+
 @st.composite
 def workloads(draw):
     pools = {f"pool{n}": draw(st.integers(1, 3)) for n in range(draw(st.integers(1, 3)))}
