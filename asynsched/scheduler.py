@@ -1,5 +1,6 @@
 """The scheduler: assembles everything, serves, stops. What the parts do is in their own modules."""
 
+import asyncio
 import os
 import socket
 from collections.abc import Callable, Mapping
@@ -19,6 +20,7 @@ from asynsched._version import __version__
 from asynsched.assembly import Services, assemble
 from asynsched.channels import Channels, RunCancelled, RunCreated
 from asynsched.clock import Clock, SystemClock, new_token
+from asynsched.errors import LeaseLost
 from asynsched.executors.base import Executor, ExecutorContext
 from asynsched.executors.registry import executor_factory
 from asynsched.home import hold_home, prepare_home, remember_dags_folder
@@ -35,8 +37,8 @@ from asynsched.store.schedulers import register_scheduler, remove_scheduler
 
 log = structlog.get_logger(__name__)
 
-CLEANUP_SECONDS = 8.0
-"""Longest that a cancelled scheduler takes to end its tries."""
+CLEANUP_SECONDS = 10.0
+"""Longest that each step of leaving may take, beside the time that tries have to end themselves."""
 SETTLE_SECONDS = 5.0
 """Longest that a stopping scheduler takes to store what the drained tries reported."""
 
@@ -85,6 +87,7 @@ class Scheduler:
         self._database: Database | None = None
         self._services: Services | None = None
         self._stop_requested = anyio.Event()
+        self._has_stopped = anyio.Event()
         self._waiters = RunWaiters(channels=self.channels, clock=self.clock)
 
     # Serving
@@ -99,10 +102,12 @@ class Scheduler:
             SettingsError: A setting is wrong, e.g. the DAG folder does not exist.
             HomeInUse: Another scheduler serves the home.
             StoreError: The database cannot be used.
+            LeaseLost: Another scheduler may have taken the runs.
             ExceptionGroup: A service failed by a bug.
         """
         async with AsyncExitStack() as stack:
-            services = await self._open(stack)
+            lease = anyio.CancelScope()
+            services = await self._open(stack, lease)
             async with anyio.create_task_group() as consumers:
                 for service in services.consumers:
                     await consumers.start(service.run, name=service.name)
@@ -115,21 +120,31 @@ class Scheduler:
                     await self._stop_requested.wait()
                     services.evaluator.stop_granting()
                     producers.cancel_scope.cancel()
-                await self._drain(services)
+                with lease:
+                    await self._drain(services)
                 consumers.cancel_scope.cancel()
+            if lease.cancel_called:
+                raise LeaseLost(self.scheduler_id)
             log.info("scheduler.stopped", scheduler_id=self.scheduler_id)
 
     def request_stop(self) -> None:
         """Ask a serving scheduler to stop gently. Returns at once."""
         self._stop_requested.set()
 
-    async def _open(self, stack: AsyncExitStack) -> Services:
+    async def _open(self, stack: AsyncExitStack, lease: anyio.CancelScope) -> Services:
+        """Return the services. Once the lease is lost, `lease` is cancelled."""
+
+        def lose_lease() -> None:
+            lease.cancel()
+            self._stop_requested.set()
+
         home = self.settings.home_path
         await anyio.to_thread.run_sync(check_folder, self.settings.dags_path, home)
         prepare_home(home)
         stack.enter_context(hold_home(home))
         remember_dags_folder(home, self.settings.dags_path)
         database = await self._open_database(stack)
+        stack.callback(self._stop_serving)
         now = self.clock.now()
         epoch = await database.write(
             register_scheduler,
@@ -152,14 +167,16 @@ class Scheduler:
             scheduler_id=self.scheduler_id,
             lease_epoch=epoch,
             waiters=self._waiters,
-            on_lease_lost=self._stop_requested.set,
+            on_lease_lost=lose_lease,
         )
+        if services.lease is not None:
+            stack.push_async_callback(services.lease.stop)
         stack.push_async_callback(self._end_tries, services.executor)
         held = await services.executor.start(epoch)
         await services.evaluator.recover(held, now)
+        await services.callbacks.recover(held)
         if services.lease is not None:
             services.lease.start()
-            stack.callback(services.lease.stop)
         self._database, self._services = database, services
         return services
 
@@ -183,13 +200,24 @@ class Scheduler:
             await self.clock.sleep(timedelta(milliseconds=10))
 
     async def _end_tries(self, executor: Executor) -> None:
-        with anyio.move_on_after(CLEANUP_SECONDS, shield=True):
-            await executor.drain(self.clock.now())
+        # First to drain, then to close: an executor may give its tries their time in each.
+        with anyio.move_on_after(CLEANUP_SECONDS + 2 * self.settings.lease.kill_time, shield=True):
+            if self._services is not None:
+                # Not after a start that failed: tries that have outlived a crash wait for the next start.
+                await executor.drain(self.clock.now())
             await executor.close()
 
     async def _leave(self, database: Database) -> None:
         with anyio.move_on_after(CLEANUP_SECONDS, shield=True):
             await database.write(remove_scheduler, self.scheduler_id)
+
+    def _stop_serving(self) -> None:
+        self._database = None
+        self._has_stopped.set()
+
+    async def _cancel_once_stopped(self, scope: anyio.CancelScope) -> None:
+        await self._has_stopped.wait()
+        scope.cancel()
 
     # What an embedding program does
 
@@ -220,15 +248,23 @@ class Scheduler:
     ) -> FinishedRun:
         """Create a run of a DAG, wait until it has ended, and return it. When this is cancelled, so is the run.
 
-        Raises what `trigger` raises.
+        Raises what `trigger` raises, and RuntimeError when the scheduler stops before the run has ended.
         """
         key = DagRunKey(dag_id, run_id or f"manual__{self.clock.now().isoformat()}")
         with self._waiters.waiting_for(key) as ended:
-            await self.trigger(dag_id, conf, run_id=key.run_id)
+            # A run that was asked for is created, or not: a cancellation waits until it is known which.
+            created = asyncio.ensure_future(self.trigger(dag_id, conf, run_id=key.run_id))
             try:
-                await ended.wait()
+                await asyncio.shield(created)
+                async with anyio.create_task_group() as waiting:
+                    waiting.start_soon(self._cancel_once_stopped, waiting.cancel_scope)
+                    await ended.wait()
+                    waiting.cancel_scope.cancel()
             except anyio.get_cancelled_exc_class():
-                self.channels.active_runs.offer(RunCancelled(key, "whoever waited for the run was cancelled"))
+                with anyio.CancelScope(shield=True):
+                    await asyncio.wait([created])
+                if not created.cancelled() and created.exception() is None:
+                    self.channels.active_runs.offer(RunCancelled(key, "whoever waited for the run was cancelled"))
                 raise
         return await self._serving_database().read(read_finished_run, key)
 
@@ -249,6 +285,8 @@ class Scheduler:
         return self.settings.home_path
 
     def _serving_database(self) -> Database:
+        if self._has_stopped.is_set():
+            raise RuntimeError("the scheduler has stopped: make a new one, and serve that")
         if self._database is None:
             raise RuntimeError("the scheduler is not serving: start `serve()` first and wait until it is ready")
         return self._database

@@ -7,6 +7,7 @@ import anyio
 from asynsched.channels import Channels, TaskFinished, TaskReady, TriesStored, TryUnwanted
 from asynsched.clock import Clock
 from asynsched.executors.base import Executor, TryEvent
+from asynsched.executors.callback_tokens import is_callback_token
 from asynsched.executors.requests import RequestAnswerer
 from asynsched.service import Service
 from sandbox.protocol import Launch, Reply, Request
@@ -35,8 +36,7 @@ class ExecutorHeartbeat(Service):
 
     def report(self, event: TryEvent) -> None:
         """Take an event of a try; never blocks."""
-        ready = self._launched.get(event.token)
-        if ready is not None and ready.launch.callback:
+        if is_callback_token(event.token):
             self._channels.callbacks.put_nowait(TaskFinished(event))
         else:
             self._channels.finished.put_nowait(TaskFinished(event))

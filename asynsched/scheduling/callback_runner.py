@@ -1,18 +1,26 @@
 """Runs the callbacks of tasks and runs: durable rows, each in a process of its own, at least once."""
 
+from collections import deque
 from datetime import datetime, timedelta
 
 import structlog
 
 from asynsched.channels import CallbackRequested, Channels, TaskFinished, TaskReady, TriesStored
-from asynsched.clock import Clock, new_token
-from asynsched.executors.log_paths import callback_log_path
-from asynsched.keys import TaskInstanceKey
-from asynsched.scheduling.launches import run_context
+from asynsched.clock import Clock
+from asynsched.errors import DagError, NotFound
+from asynsched.executors.base import Held
+from asynsched.executors.callback_tokens import new_callback_token
+from asynsched.scheduling.launches import callback_launch
 from asynsched.scheduling.run_loading import active_run
 from asynsched.scheduling.versions import VersionCache
 from asynsched.service import Service
-from asynsched.store.callback_requests import CallbackRequest, finish_callback, next_callbacks, take_callback
+from asynsched.store.callback_requests import (
+    CallbackRequest,
+    finish_callback,
+    next_callbacks,
+    running_callbacks,
+    take_callback,
+)
 from asynsched.store.database import Database
 from asynsched.store.run_queue import runs_by_id
 from sandbox.protocol import Ended, Launch
@@ -23,8 +31,6 @@ MAX_AT_ONCE = 4
 """Callbacks that run at once, beside the parallelism of tasks."""
 MAX_ATTEMPTS = 3
 """How often a callback is begun, when the machine or a scheduler dies under it."""
-TIMEOUT_SECONDS = 300.0
-"""Longest that a callback may take."""
 
 
 class CallbackRunner(Service):
@@ -41,22 +47,38 @@ class CallbackRunner(Service):
         self._database = database
         self._versions = versions
         self._running: dict[str, CallbackRequest] = {}
+        self._news: deque[CallbackRequested | TaskFinished] = deque()
         self._may_have_more = True
         channels.callbacks.wakes(self.wake)
 
     @property
     def is_idle(self) -> bool:
         """Whether no callback runs or waits."""
-        return not (self._running or self._may_have_more or self._channels.callbacks.qsize())
+        return not (self._running or self._may_have_more or self._news or self._channels.callbacks.qsize())
+
+    async def recover(self, held: Held) -> None:
+        """Take back the callbacks that the executor still holds of an earlier scheduler; the others begin anew."""
+        for request in await self._database.read(running_callbacks):
+            token = request.token
+            if token is None or token not in held.known:
+                continue
+            self._running[token] = request
+            launch = await self._prepare(request, token)
+            if launch is not None:
+                # So that what it asks for is answered. A token starts one process at most, so this starts none.
+                self._channels.ready.put_nowait(TaskReady(request.dag_run_id, launch))
 
     async def tick(self, now: datetime) -> None:
         """Note what has ended, begin what waits."""
-        for message in self._channels.callbacks.take():
-            match message:
+        self._news.extend(self._channels.callbacks.take())
+        # Each is dropped only once it was acted on: the database may go away between two of them.
+        while self._news:
+            match self._news[0]:
                 case CallbackRequested():
                     self._may_have_more = True
                 case TaskFinished(Ended() as ended):
                     await self._finish(ended)
+            self._news.popleft()
         room = MAX_AT_ONCE - len(self._running)
         if room <= 0:
             return
@@ -64,43 +86,45 @@ class CallbackRunner(Service):
         self._may_have_more = len(waiting) == room
         for request in waiting:
             await self._begin(request)
+        if self._may_have_more and len(self._running) < MAX_AT_ONCE:
+            self.wake()
 
     async def _begin(self, request: CallbackRequest) -> None:
         if request.attempts >= MAX_ATTEMPTS:
-            await self._database.write(finish_callback, request.id, "failed")
-            log.error("callback.given_up", callback=request.event, task_id=request.task_id)
+            await self._give_up(request, f"it was begun {request.attempts} times and never ended")
             return
-        row = (await self._database.read(runs_by_id, [request.dag_run_id]))[0]
-        if row.version_id is None:
-            await self._database.write(finish_callback, request.id, "failed")
+        token = new_callback_token()
+        launch = await self._prepare(request, token)
+        if launch is None:
+            await self._give_up(request, "its run was deleted, or the code of its run cannot be loaded")
             return
-        run = active_run(row, await self._versions.get(row.version_id))
-        token = new_token()
         await self._database.write(take_callback, request.id, token)
         self._running[token] = request
-        key = TaskInstanceKey(*run.key, request.task_id, request.map_index)
-        launch = Launch(
-            token=token,
-            task_id=request.task_id,
-            map_index=request.map_index,
-            try_number=request.try_number,
-            max_tries=request.try_number,
-            run=run_context(run),
-            code=run.code,
-            log_path=callback_log_path(key, request.event, request.try_number),
-            execution_timeout=TIMEOUT_SECONDS,
-            callback={"event": request.event, "reason": request.reason},
-        )
-        self._channels.ready.put_nowait(TaskReady(run.id, launch))
+        self._channels.ready.put_nowait(TaskReady(request.dag_run_id, launch))
+
+    async def _prepare(self, request: CallbackRequest, token: str) -> Launch | None:
+        """Return the launch of a callback; None when its run was deleted, or has no code that can be loaded."""
+        rows = await self._database.read(runs_by_id, [request.dag_run_id])
+        if not rows or rows[0].version_id is None:
+            return None
+        try:
+            version = await self._versions.get(rows[0].version_id)
+        except (NotFound, DagError):
+            return None
+        return callback_launch(request, active_run(rows[0], version), token)
+
+    async def _give_up(self, request: CallbackRequest, reason: str) -> None:
+        await self._database.write(finish_callback, request.id, "failed")
+        log.error("callback.given_up", callback=request.event, task_id=request.task_id, reason=reason)
 
     async def _finish(self, ended: Ended) -> None:
-        request = self._running.pop(ended.token, None)
-        self._channels.ready.put_nowait(TriesStored((ended.token,)))
-        if request is None:
-            return
-        if ended.cause == "task":
+        """Store an end, and only then forget it: the executor reports again what was not acknowledged."""
+        request = self._running.get(ended.token)
+        if request is not None and ended.cause == "task":
             succeeded = ended.state == "success"
             await self._database.write(finish_callback, request.id, "success" if succeeded else "failed")
             if not succeeded:
                 log.error("callback.failed", callback=request.event, task_id=request.task_id, reason=ended.reason)
+        self._running.pop(ended.token, None)
+        self._channels.ready.put_nowait(TriesStored((ended.token,)))
         self._may_have_more = True

@@ -1,8 +1,13 @@
-"""What an executor is told to start a try."""
+"""What an executor is told to start a try, or a callback."""
 
-from asynsched.executors.log_paths import log_path
+from asynsched.executors.log_paths import callback_log_path, log_path
+from asynsched.keys import TaskInstanceKey
 from asynsched.scheduling.active_run import ActiveRun, ActiveTask
+from asynsched.store.callback_requests import CallbackRequest
 from sandbox.protocol import Launch, RunContext
+
+CALLBACK_TIMEOUT_SECONDS = 300.0
+"""Longest that a callback may take."""
 
 
 def run_context(run: ActiveRun) -> RunContext:
@@ -36,4 +41,21 @@ def task_launch(task: ActiveTask) -> Launch:
         log_path=log_path(task.key, task.try_number),
         execution_timeout=task.task.execution_timeout,
         reschedule_started_at=task.started_at if task.task.sensor_mode == "reschedule" else None,
+    )
+
+
+def callback_launch(request: CallbackRequest, run: ActiveRun, token: str) -> Launch:
+    """Return the launch of a callback of a run, or of one of its task instances, under this token."""
+    key = TaskInstanceKey(*run.key, request.task_id, request.map_index)
+    return Launch(
+        token=token,
+        task_id=request.task_id,
+        map_index=request.map_index,
+        try_number=request.try_number,
+        max_tries=request.try_number,
+        run=run_context(run),
+        code=run.code,
+        log_path=callback_log_path(key, request.event, request.try_number),
+        execution_timeout=CALLBACK_TIMEOUT_SECONDS,
+        callback={"event": request.event, "reason": request.reason},
     )

@@ -37,6 +37,7 @@ _NEXT = (
     .order_by(callback_request.c.id)
     .limit(sa.bindparam("limit"))
 )
+_RUNNING = sa.select(callback_request).where(sa.text("callback_request.state = 'running'"))
 _TAKE = (
     sa.update(callback_request)
     .where(callback_request.c.id == sa.bindparam("key"))
@@ -56,6 +57,11 @@ def next_callbacks(conn: Connection, limit: int, excluding: Collection[int] = ()
     """
     rows = conn.execute(_NEXT, {"limit": limit, "excluding": list(excluding)})
     return [as_struct(CallbackRequest, row) for row in rows]
+
+
+def running_callbacks(conn: Connection) -> list[CallbackRequest]:
+    """Return the callbacks that were begun, and whose end is not stored."""
+    return [as_struct(CallbackRequest, row) for row in conn.execute(_RUNNING)]
 
 
 def take_callback(conn: Connection, callback_id: int, token: str) -> None:

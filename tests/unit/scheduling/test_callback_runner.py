@@ -1,0 +1,188 @@
+"""Callbacks of a stored run: what becomes of them when the database goes away, the scheduler goes, or the run does."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from asynsched import DAG, BashOperator
+from asynsched.channels import Channels
+from asynsched.clock import VirtualClock
+from asynsched.errors import StoreUnavailable
+from asynsched.executors.base import Held
+from asynsched.executors.heartbeat import ExecutorHeartbeat
+from asynsched.executors.requests import RequestAnswerer
+from asynsched.scheduling.callback_runner import MAX_AT_ONCE, CallbackRunner
+from asynsched.scheduling.triggering import create_manual_run
+from asynsched.scheduling.versions import VersionCache
+from asynsched.serialization.encode import serialize_dag
+from asynsched.serialization.schema import SCHEMA_VERSION, ParsedDag, ParseReport
+from asynsched.store.dag_runs import get_run
+from asynsched.store.database import Database
+from asynsched.store.direct_database import open_inline
+from asynsched.store.parse_results import DagDefaults, FileStamp, store_report
+from asynsched.store.tables import callback_request, dag_run
+from sandbox.protocol import Ended, Request
+from tests.support.runs import NOON
+
+
+class UnsteadyDatabase(Database):
+    """A database that is away at the next call of each query in `away`."""
+
+    def __init__(self) -> None:
+        self.inner = open_inline()
+        self.away: set[str] = set()
+
+    async def read(self, query, *args, **kwargs):
+        self._check(query.__name__)
+        return await self.inner.read(query, *args, **kwargs)
+
+    async def write(self, query, *args, **kwargs):
+        self._check(query.__name__)
+        return await self.inner.write(query, *args, **kwargs)
+
+    async def close(self) -> None:
+        await self.inner.close()
+
+    def _check(self, query: str) -> None:
+        if query in self.away:
+            self.away.remove(query)
+            raise StoreUnavailable("away")
+
+
+@dataclass
+class Scheduler:
+    """The callback runner and the heartbeat of one scheduler; the executor is the test."""
+
+    database: UnsteadyDatabase
+    home: Path
+    channels: Channels = field(default_factory=Channels)
+
+    def __post_init__(self) -> None:
+        clock = VirtualClock(NOON)
+        self.heartbeat = ExecutorHeartbeat(
+            channels=self.channels, clock=clock, answerer=RequestAnswerer(self.database, clock)
+        )
+        self.heartbeat.drive(self)
+        self.runner = CallbackRunner(
+            channels=self.channels,
+            database=self.database,
+            clock=clock,
+            versions=VersionCache(self.database, self.home, self.home),
+            sweep_interval=timedelta(minutes=1),
+        )
+        self.launched: list[str] = []
+        self.acknowledged: list[str] = []
+
+    async def launch(self, launches):
+        self.launched += [launch.token for launch in launches]
+
+    async def acknowledge(self, tokens):
+        self.acknowledged += tokens
+
+    def end(self, *tokens: str) -> None:
+        for token in tokens:
+            self.heartbeat.report(Ended(token, "success", NOON))
+
+    async def tick(self) -> None:
+        try:
+            await self.runner.tick(NOON)
+        finally:
+            await self.heartbeat.tick(NOON)
+
+
+@pytest.fixture
+async def database():
+    database = UnsteadyDatabase()
+    with DAG("d") as dag:
+        BashOperator(task_id="t", bash_command="true")
+    report = ParseReport(SCHEMA_VERSION, path="d.py", dags=(ParsedDag(serialize_dag(dag), version_hash="0" * 64),))
+    stamp = FileStamp(content_hash="", modified_ns=0, size=0, runtime="")
+    await database.write(store_report, report, stamp, now=NOON, defaults=DagDefaults(max_active_runs=16, paused=False))
+    await database.write(create_manual_run, "d", now=NOON, run_id="r")
+    yield database
+    await database.close()
+
+
+async def request_callbacks(database: Database, n: int) -> None:
+    run = await database.read(get_run, "d", "r")
+
+    def insert(conn):
+        for number in range(n):
+            values = {"dag_run_id": run.id, "task_id": "t", "try_number": number, "event": "on_retry"}
+            conn.execute(callback_request.insert(), values | {"created_at": NOON})
+
+    await database.write(insert)
+
+
+async def states(database: Database) -> dict[tuple[str, int], int]:
+    """Return how many callbacks are in each state, after how many attempts."""
+    query = sa.select(callback_request.c.state, callback_request.c.attempts)
+    return Counter(tuple(row) for row in await database.read(lambda conn: conn.execute(query).all()))
+
+
+async def test_ends_of_callbacks_survive_a_database_that_goes_away(database, tmp_path):
+    await request_callbacks(database, MAX_AT_ONCE + 2)
+    scheduler = Scheduler(database, tmp_path)
+    await scheduler.tick()
+    assert len(scheduler.launched) == MAX_AT_ONCE
+    scheduler.end(*scheduler.launched)
+    for _ in range(2):
+        database.away = {"finish_callback"}
+        with pytest.raises(StoreUnavailable):
+            await scheduler.tick()
+        assert scheduler.acknowledged == []
+        assert not scheduler.runner.is_idle
+    await scheduler.tick()
+    assert scheduler.acknowledged == scheduler.launched[:MAX_AT_ONCE]
+    scheduler.end(*scheduler.launched[MAX_AT_ONCE:])
+    await scheduler.tick()
+    assert await states(database) == {("success", 1): MAX_AT_ONCE + 2}
+    assert scheduler.runner.is_idle
+
+
+async def test_callbacks_of_a_deleted_run_are_skipped(database, tmp_path):
+    await request_callbacks(database, 2)
+    scheduler = Scheduler(database, tmp_path)
+    read = database.inner.read
+
+    async def read_then_delete(query, *args, **kwargs):
+        found = await read(query, *args, **kwargs)
+        if query.__name__ == "next_callbacks":
+            await database.write(lambda conn: conn.execute(dag_run.delete()))
+        return found
+
+    database.inner.read = read_then_delete
+    await scheduler.tick()
+    assert scheduler.launched == []
+    assert await states(database) == {}
+    assert scheduler.runner.is_idle
+
+
+@pytest.mark.parametrize("held_as", ["starting", "running", "ended"])
+async def test_a_new_scheduler_takes_its_callbacks_back_and_begins_the_lost_ones_anew(database, tmp_path, held_as):
+    await request_callbacks(database, 3)
+    gone = Scheduler(database, tmp_path)
+    await gone.tick()
+    *held, lost = gone.launched
+    scheduler = Scheduler(database, tmp_path)
+    if held_as == "ended":
+        scheduler.end(*held)
+    await scheduler.runner.recover(Held(**{held_as: frozenset(held)}))
+    await scheduler.tick()
+    assert scheduler.channels.finished.empty()
+    if held_as != "ended":
+        asked = [await scheduler.heartbeat.answer(Request(token, 1, "task_states")) for token in held]
+        assert [reply.error for reply in asked] == ["", ""]
+        scheduler.end(*held)
+        await scheduler.tick()
+    assert scheduler.acknowledged == held
+    [anew] = set(scheduler.launched) - set(held)
+    assert anew != lost
+    scheduler.end(anew)
+    await scheduler.tick()
+    assert await states(database) == {("success", 1): 2, ("success", 2): 1}
+    assert scheduler.runner.is_idle
