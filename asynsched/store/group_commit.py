@@ -87,6 +87,14 @@ class GroupCommit:
             outcomes = await self._commit([write.work for write in group])
         except Exception as exc:  # noqa: BLE001 - handed to the callers, each of whom waits for an outcome
             outcomes = [Outcome(error=exc)] * len(group)
+        except asyncio.CancelledError:
+            # The event loop is ending: whoever still waits would wait for ever.
+            for write in (*group, *self._waiting):
+                write.outcome.cancel()
+            self._waiting.clear()
+            self._is_committing = False
+            self._idle.set()
+            raise
         for write, outcome in zip(group, outcomes, strict=True):
             write.end(outcome)
         self._is_committing = False

@@ -15,6 +15,7 @@ import aiosqlite
 import anyio
 from sqlalchemy import Connection
 
+from asynsched.errors import StoreError, StoreUnavailable
 from asynsched.store.database import Database
 from asynsched.store.group_commit import GroupCommit
 from asynsched.store.sqlite_connection import Outcome, SqliteConnection, Synchronous, Work
@@ -24,30 +25,70 @@ T = TypeVar("T")
 N_READERS = 2
 
 
-class QueryThread(aiosqlite.Connection):
-    """An aiosqlite connection that is given queries, not statements. It opens when it is first used."""
+class _Thread(aiosqlite.Connection):
+    """An aiosqlite connection that runs any function in its thread."""
 
-    def __init__(self, queries: SqliteConnection) -> None:
-        super().__init__(queries.open, iter_chunk_size=64)
-        self.queries = queries
-        self._opening = asyncio.Lock()
-
-    async def run(self, call: Callable[[], T]) -> T:
-        """Call a function in the connection's thread. When this is cancelled, the call still runs to its end."""
-        async with self._opening:
-            if self._connection is None:
-                await self
+    async def call(self, call: Callable[[], T]) -> T:
         result: T = await self._execute(call)  # type: ignore[no-untyped-call]
         return result
+
+
+class QueryThread:
+    """A connection in a thread of aiosqlite's that is given queries, not statements.
+
+    It opens when it is first used. An opening that fails takes its thread along; the next use opens anew.
+    """
+
+    def __init__(self, queries: SqliteConnection, shown: str) -> None:
+        self.queries = queries
+        self._shown = shown
+        self._opening: asyncio.Task[_Thread] | None = None
+        self._is_closed = False
+
+    async def run(self, call: Callable[[], T]) -> T:
+        """Call a function in the connection's thread. When this is cancelled, the call still runs to its end.
+
+        Raises:
+            StoreUnavailable: The connection cannot be opened at the moment.
+            StoreError: The file is no database, or the connection was closed.
+        """
+        if self._is_closed:
+            raise StoreError(f"The database {self._shown} is closed")
+        if self._opening is None or _has_failed(self._opening):
+            self._opening = asyncio.create_task(self._open())
+        # Who gives up waiting must not stop the opening: others wait for it too.
+        connection = await asyncio.shield(self._opening)
+        return await connection.call(call)
+
+    async def close(self) -> None:
+        """Close the connection and end its thread, for good."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if self._opening is None:
+            return
+        await asyncio.wait([self._opening])
+        if not _has_failed(self._opening):
+            connection = self._opening.result()
+            await connection.call(self.queries.close)
+            await connection.close()
+
+    async def _open(self) -> _Thread:
+        try:
+            thread = _Thread(self.queries.open, iter_chunk_size=64)
+            await thread
+        except RuntimeError as exc:  # from starting the thread
+            raise StoreUnavailable(f"The database {self._shown} cannot be used: {exc}") from exc
+        return thread
 
 
 class SqliteDatabase(Database):
     """A SQLite file that exists and is migrated. Belongs to the event loop that it is made on."""
 
     def __init__(self, path: Path, shown: str, *, synchronous: Synchronous) -> None:
-        self._writer = QueryThread(SqliteConnection(path, shown, synchronous=synchronous))
+        self._writer = QueryThread(SqliteConnection(path, shown, synchronous=synchronous), shown)
         self._commits = GroupCommit(self._commit)
-        readers = (QueryThread(SqliteConnection(path, shown, read_only=True)) for _ in range(N_READERS))
+        readers = (QueryThread(SqliteConnection(path, shown, read_only=True), shown) for _ in range(N_READERS))
         self._all_readers = tuple(readers)
         self._idle_readers: asyncio.LifoQueue[QueryThread] = asyncio.LifoQueue()
         for reader in self._all_readers:
@@ -65,7 +106,6 @@ class SqliteDatabase(Database):
         with anyio.CancelScope(shield=True):
             await self._commits.wait_idle()
             for connection in (*self._all_readers, self._writer):
-                await connection.run(connection.queries.close)
                 await connection.close()
 
     async def _commit(self, works: list[Work[object]]) -> list[Outcome]:
@@ -78,6 +118,10 @@ class SqliteDatabase(Database):
             yield reader
         finally:
             self._idle_readers.put_nowait(reader)
+
+
+def _has_failed(opening: asyncio.Task[_Thread]) -> bool:
+    return opening.done() and (opening.cancelled() or opening.exception() is not None)
 
 
 def _call(query: Callable[..., T], args: tuple[object, ...], kwargs: dict[str, object], connection: Connection) -> T:

@@ -8,8 +8,10 @@ import sqlalchemy as sa
 
 from asynsched.errors import AlreadyExists, NotFound, StoreError, StoreUnavailable
 from asynsched.store.async_database import open_database
+from asynsched.store.database import Database
 from asynsched.store.direct_database import open_direct
 from asynsched.store.pools import delete_pool, list_pools, set_pool
+from asynsched.store.sqlite_database import N_READERS
 from asynsched.store.tables import pool
 
 
@@ -185,6 +187,73 @@ async def test_a_file_that_another_process_keeps_locked_is_said_to_be_busy(sqlit
         holding.exec_driver_sql("ROLLBACK")
     other.dispose()
     assert await sqlite.write(add_pool, "late") == "late"
+
+
+@pytest.mark.parametrize("use", ["read", "write"])
+async def test_a_database_that_could_not_be_opened_is_opened_by_the_next_use(sqlite, tmp_path, monkeypatch, use):
+    folder, elsewhere = tmp_path / "asynsched.db", tmp_path / "elsewhere.db"
+    folder.rename(elsewhere)
+    folder.mkdir()
+    for _ in range(3):
+        with pytest.raises(StoreUnavailable, match="the file cannot be opened"):
+            await getattr(sqlite, use)(names)
+    folder.rmdir()
+    elsewhere.rename(folder)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", _refuse_a_thread)
+        with pytest.raises(StoreUnavailable, match="can't start new thread"):
+            await getattr(sqlite, use)(names)
+    assert await getattr(sqlite, use)(names) == set()
+
+
+def _refuse_a_thread(thread: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+async def test_a_first_read_that_is_cancelled_leaves_the_connection_usable(sqlite):
+    for _ in range(2 * N_READERS):
+        reading = asyncio.create_task(sqlite.read(names))
+        await asyncio.sleep(0)
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+    assert await sqlite.read(names) == set()
+
+
+async def test_a_closed_database_says_so_and_may_be_closed_again(sqlite):
+    await sqlite.write(add_pool, "kept")
+    await sqlite.close()
+    for use in (sqlite.read, sqlite.write):
+        with pytest.raises(StoreError, match=r"asynsched\.db is closed"):
+            await use(names)
+    await sqlite.close()
+
+
+def test_an_event_loop_that_ends_during_a_commit_leaves_nobody_waiting(tmp_path):
+    gate = Gate()
+
+    async def leave_a_write_behind() -> tuple[Database, asyncio.Task[str]]:
+        database = await open_database(f"sqlite:///{tmp_path / 'asynsched.db'}")
+        write = asyncio.create_task(database.write(gate))
+        await asyncio.to_thread(gate.began.wait)
+        asyncio.get_running_loop().call_soon(gate.may_end.set)
+        return database, write
+
+    with asyncio.Runner() as runner:
+        database, write = runner.run(leave_a_write_behind())
+        _cancel_all_tasks(runner.get_loop())
+        assert write.cancelled()
+        runner.run(database.close())
+    with open_direct(f"sqlite:///{tmp_path / 'asynsched.db'}") as direct:
+        assert direct.read(names) == {"gate"}
+
+
+def _cancel_all_tasks(loop: asyncio.AbstractEventLoop) -> None:
+    """Do what an event loop's runner does at its end."""
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    loop.run_until_complete(asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 30))
 
 
 def test_a_file_that_is_no_database_is_named(tmp_path):
