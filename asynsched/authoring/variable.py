@@ -6,7 +6,7 @@ import os
 
 from asynsched.authoring.exceptions import AsynschedNotFoundException
 from asynsched.authoring.params import NOTSET
-from asynsched.authoring.supervisor import SupervisorError, SupervisorNotFound, ask
+from asynsched.authoring.supervisor import SupervisorNotFound, ask, current_supervisor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,18 +38,18 @@ class Variable:
 
         Raises:
             AsynschedNotFoundException: There is none, and no default.
-            SupervisorError: A DAG file is being parsed, and there is no default.
+            SupervisorError: It cannot be asked for; or a DAG file is being parsed, and there is no default.
         """
         value = os.environ.get(ENVIRONMENT_PREFIX + key.upper())
         if value is None:
+            if default is not NOTSET and current_supervisor() is None:
+                return default
             try:
                 value = ask("variable_get", key=key)
-            except SupervisorError as exc:
+            except SupervisorNotFound:
                 if default is not NOTSET:
                     return default
-                if isinstance(exc, SupervisorNotFound):
-                    raise AsynschedNotFoundException(f"there is no variable {key!r}") from None
-                raise
+                raise AsynschedNotFoundException(f"there is no variable {key!r}") from None
         if deserialize_json:
             import json
 
