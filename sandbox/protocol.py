@@ -56,10 +56,6 @@ class RunContext(Struct, frozen=True, omit_defaults=True):
     queued_at: datetime | None = None
     started_at: datetime | None = None
     conf: dict[str, Any] = {}
-    prev_data_interval_start_success: datetime | None = None
-    prev_data_interval_end_success: datetime | None = None
-    prev_start_date_success: datetime | None = None
-    prev_end_date_success: datetime | None = None
 
 
 class Hello(Struct, frozen=True, tag="hello", omit_defaults=True):

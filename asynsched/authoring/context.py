@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from asynsched.errors import AsynschedError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import datetime as dt
+    from _collections_abc import dict_items, dict_values
+    from collections.abc import Callable, Iterator
     from typing import Any
 
     from asynsched.authoring.operators.base import BaseOperator
-    from asynsched.authoring.task_instance import DagRun, RunFacts, TaskInstanceFacts
+    from asynsched.authoring.task_instance import DagRun, RunFacts, TaskInstance, TaskInstanceFacts
 
 CONTEXT_KEYS = frozenset({
     "conf", "conn", "dag", "dag_run", "data_interval_end", "data_interval_start", "ds", "ds_nodash", "exception",
@@ -23,8 +27,45 @@ CONTEXT_KEYS = frozenset({
 """Names that a task's function may have as parameters without being given them."""
 
 
+class Deferred:
+    """A value of a context that the scheduler is asked for only when somebody wants it."""
+
+    __slots__ = ("find",)
+
+    def __init__(self, find: Callable[[], Any]) -> None:
+        self.find = find
+
+
 class Context(dict[str, "Any"]):
-    """A dict of what a running task may know. Dates that depend on a logical date are missing when the run has none."""
+    """A dict of what a running task may know. Dates that depend on a logical date are missing when the run has none.
+
+    Deferred values are found when they are first looked at, and kept; nobody who reads the dict sees them.
+    """
+
+    def __getitem__(self, key: str) -> Any:
+        value = super().__getitem__(key)
+        if isinstance(value, Deferred):
+            value = self[key] = value.find()
+        return value
+
+    def __iter__(self) -> Iterator[str]:
+        # That this is written in Python makes `dict(context)` and `**context` read each value by `__getitem__`.
+        return super().__iter__()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        if key not in self:
+            return default
+        return self[key]
+
+    def items(self) -> dict_items[str, Any]:
+        return dict(self).items()
+
+    def values(self) -> dict_values[str, Any]:
+        return dict(self).values()
+
+    def with_deferred(self) -> dict[str, Any]:
+        """Return a copy in which deferred values still are deferred."""
+        return dict(super().items())
 
 
 _running: list[Context] = []
@@ -76,8 +117,6 @@ def build_context(task: BaseOperator, run: RunFacts, ti: TaskInstanceFacts) -> C
         map_index_template=task.map_index_template,
         outlets=task.outlets,
         params=resolve_params(dag.params, task.params, dag_run.conf, owner=f"run {dag_run.run_id!r}"),
-        prev_end_date_success=run.prev_end_date_success,
-        prev_start_date_success=run.prev_start_date_success,
         run_id=dag_run.run_id,
         start_date=instance.start_date,
         task=task,
@@ -90,12 +129,13 @@ def build_context(task: BaseOperator, run: RunFacts, ti: TaskInstanceFacts) -> C
         try_number=instance.try_number,
         var=VariableAccessors(json=VariableAccessor(parse_json=True), value=VariableAccessor(parse_json=False)),
     )
-    context.update(_dates(dag_run, run, f"{dag.dag_id}__{task.task_id}"))
+    context.update(_dates(dag_run, f"{dag.dag_id}__{task.task_id}"))
+    context.update(_previous_success(instance))
     instance.context = context
     return context
 
 
-def _dates(dag_run: DagRun, run: RunFacts, key: str) -> dict[str, Any]:
+def _dates(dag_run: DagRun, key: str) -> dict[str, Any]:
     """Return the variables that depend on the run's dates; without a logical date there are none, as in Airflow 3."""
     logical_date: dt.datetime | None = dag_run.logical_date
     if logical_date is None:
@@ -111,7 +151,28 @@ def _dates(dag_run: DagRun, run: RunFacts, key: str) -> dict[str, Any]:
         "ts_nodash_with_tz": ts.replace("-", "").replace(":", ""),
         "data_interval_start": dag_run.data_interval_start,
         "data_interval_end": dag_run.data_interval_end,
-        "prev_data_interval_start_success": run.prev_data_interval_start_success,
-        "prev_data_interval_end_success": run.prev_data_interval_end_success,
         "task_instance_key_str": f"{key}__{ds_nodash}",
     }
+
+
+def _previous_success(ti: TaskInstance) -> dict[str, Any]:
+    """Return the variables that tell of the newest successful run of an earlier logical date; None where is none."""
+    fields = {
+        "prev_data_interval_start_success": "data_interval_start",
+        "prev_data_interval_end_success": "data_interval_end",
+        "prev_start_date_success": "started_at",
+        "prev_end_date_success": "ended_at",
+    }
+    if ti.logical_date is None:
+        return {"prev_start_date_success": None, "prev_end_date_success": None}
+    asked: list[dict[str, Any]] = []
+
+    def find(field: str) -> dt.datetime | None:
+        import datetime as dt
+
+        if not asked:
+            asked.append(ti.get_previous_dagrun(state="success") or {})
+        value = asked[0].get(field)
+        return None if value is None else dt.datetime.fromisoformat(value)
+
+    return {name: Deferred(partial(find, field)) for name, field in fields.items()}

@@ -23,9 +23,8 @@ class RunFacts:
     """What a try is told of its DagRun: the fields of `sandbox.protocol.RunContext`."""
 
     __slots__ = (
-        "conf", "dag_id", "data_interval_end", "data_interval_start", "logical_date", "prev_data_interval_end_success",
-        "prev_data_interval_start_success", "prev_end_date_success", "prev_start_date_success", "queued_at",
-        "run_after", "run_id", "run_type", "started_at",
+        "conf", "dag_id", "data_interval_end", "data_interval_start", "logical_date", "queued_at", "run_after",
+        "run_id", "run_type", "started_at",
     )  # fmt: skip
 
     def __init__(
@@ -41,10 +40,6 @@ class RunFacts:
         queued_at: dt.datetime | None = None,
         started_at: dt.datetime | None = None,
         conf: Mapping[str, Any] | None = None,
-        prev_data_interval_start_success: dt.datetime | None = None,
-        prev_data_interval_end_success: dt.datetime | None = None,
-        prev_start_date_success: dt.datetime | None = None,
-        prev_end_date_success: dt.datetime | None = None,
     ) -> None:
         self.dag_id = dag_id
         self.run_id = run_id
@@ -56,10 +51,6 @@ class RunFacts:
         self.queued_at = queued_at
         self.started_at = started_at
         self.conf = dict(conf or {})
-        self.prev_data_interval_start_success = prev_data_interval_start_success
-        self.prev_data_interval_end_success = prev_data_interval_end_success
-        self.prev_start_date_success = prev_start_date_success
-        self.prev_end_date_success = prev_end_date_success
 
 
 class TaskInstanceFacts:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime as dt
 from typing import TYPE_CHECKING, Any
 
+from asynsched.authoring.context import Context, Deferred
 from asynsched.authoring.exceptions import AsynschedException
 from asynsched.authoring.xcom_arg import ResolveMixin
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
     import jinja2
 
-    from asynsched.authoring.context import Context
     from asynsched.authoring.dag import DAG
     from asynsched.authoring.operators.templated import Templater
 
@@ -56,8 +56,22 @@ def _environment(*, native: bool, **options: Any) -> jinja2.Environment:
             return not is_internal_attribute(obj, attr)
 
     environment: jinja2.Environment = NativeEnvironment(**options) if native else TaskEnvironment(**options)
+    environment.context_class = _variables_class()
     environment.filters.update(FILTERS)
     return environment
+
+
+def _variables_class() -> type[jinja2.runtime.Context]:
+    from jinja2.runtime import Context as Variables
+
+    class TaskVariables(Variables):
+        """Finds deferred values when a template names them."""
+
+        def resolve_or_missing(self, key: str) -> Any:
+            value = super().resolve_or_missing(key)
+            return value.find() if isinstance(value, Deferred) else value
+
+    return TaskVariables
 
 
 class Renderer:
@@ -147,7 +161,7 @@ class Renderer:
 
 def _render_template(template: jinja2.Template, context: Mapping[str, Any]) -> Any:
     # `Template.render` copies the context through dict(), which is what is wanted: templates cannot change it.
-    return template.render(context)
+    return template.render(context.with_deferred() if isinstance(context, Context) else context)
 
 
 def ds_filter(value: Moment) -> str | None:

@@ -121,7 +121,8 @@ def keyword_arguments(
         return dict(op_kwargs)
     by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     taken = {parameter.name for parameter in [p for p in parameters if p.kind in by_position][: len(op_args)]}
-    available = {name: value for name, value in {**context, **op_kwargs}.items() if name not in taken}
-    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
-        return available
-    return {parameter.name: available[parameter.name] for parameter in parameters if parameter.name in available}
+    # Names first: to read a value of the context may ask the scheduler.
+    available = {*context, *op_kwargs} - taken
+    if not any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
+        available &= {parameter.name for parameter in parameters}
+    return {name: op_kwargs[name] if name in op_kwargs else context[name] for name in sorted(available)}

@@ -4,6 +4,7 @@ import datetime as dt
 import logging
 import os
 
+import msgspec
 import pytest
 
 from asynsched import (
@@ -35,6 +36,7 @@ from asynsched.authoring.task_instance import RunFacts, TaskInstanceFacts
 from asynsched.errors import AsynschedError
 from asynsched.scheduling.foreground import run_in_foreground
 from asynsched.scheduling.memory_supervisor import MemorySupervisor
+from asynsched.store.dag_runs import DagRunRow
 
 DATE = dt.datetime(2024, 5, 1, 12, 30, tzinfo=dt.UTC)
 DAY = dt.timedelta(days=1)
@@ -97,6 +99,70 @@ def test_templates_have_airflows_variables(dag, supervisor, template, expected):
     assert rendered(dag, template) == expected
 
 
+PREVIOUS = {
+    "prev_data_interval_start_success": "2024-04-28T00:00:00+00:00",
+    "prev_data_interval_end_success": "2024-04-29T00:00:00+00:00",
+    "prev_start_date_success": "2024-04-29T00:01:00+00:00",
+    "prev_end_date_success": "2024-04-29T00:02:00+00:00",
+}
+
+
+@pytest.fixture
+def asked(supervisor):
+    """Return the arguments of each question for the run before."""
+    asked = []
+
+    def answer(**arguments):
+        asked.append(arguments)
+        start, end, started, ended = map(dt.datetime.fromisoformat, PREVIOUS.values())
+        row = DagRunRow(
+            1, "d", "r0", "scheduled", "success", "", start, start, end, end, end, started, ended, {}, 1, "", 1
+        )
+        return msgspec.to_builtins(row)
+
+    supervisor._answer_previous_run = answer
+    return asked
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda context: context,
+        lambda context: {name: context[name] for name in PREVIOUS},
+        lambda context: {name: context.get(name) for name in PREVIOUS},
+        lambda context: {**context},
+        lambda context: context.copy(),
+        lambda context: dict(context.items()),
+        lambda context: dict(zip(context, context.values(), strict=True)),
+        lambda context: (lambda **kwargs: kwargs)(**context),
+    ],
+)
+def test_the_dates_of_the_last_success_are_asked_for_once_however_they_are_read(dag, asked, read):
+    context = context_of(PythonOperator(task_id="t", dag=dag, python_callable=print))
+    assert asked == []
+    found = read(context)
+    assert {name: found[name].isoformat() for name in PREVIOUS} == PREVIOUS
+    assert asked == [{"state": "success"}]
+
+
+def test_the_dates_of_the_last_success_are_asked_for_only_where_they_are_used(dag, asked):
+    def takes(prev_end_date_success, ds):
+        return [prev_end_date_success.isoformat(), ds]
+
+    def takes_all(**context):
+        return context["prev_end_date_success"].isoformat()
+
+    end = PREVIOUS["prev_end_date_success"]
+    assert rendered(dag, "{{ ds }}") == "2024-05-01"
+    assert asked == []
+    assert rendered(dag, "{{ prev_end_date_success | ts }} {{ prev_start_date_success | ds }}") == f"{end} 2024-04-29"
+    assert run(PythonOperator(task_id="a", dag=dag, python_callable=takes)).value == [end, "2024-05-01"]
+    assert run(PythonOperator(task_id="b", dag=dag, python_callable=takes_all)).value == end
+    assert len(asked) == 3
+    assert rendered(dag, "{{ prev_end_date_success }}", logical_date=None) == "None"
+    assert len(asked) == 3
+
+
 def test_dates_are_undefined_without_a_logical_date(dag):
     with pytest.raises(AsynschedException, match=r"'op_args' cannot be rendered: 'ds' is undefined"):
         rendered(dag, "{{ ds }}", logical_date=None)
@@ -127,7 +193,7 @@ def test_templates_cannot_reach_pythons_internals(dag):
         rendered(dag, "{{ dag.__class__.__mro__ }}")
 
 
-def test_a_function_gets_of_the_context_what_it_asks_for(dag):
+def test_a_function_gets_of_the_context_what_it_asks_for(dag, supervisor):
     def ask(a, b=2, *, ds, ti=None, **rest):
         return [a, b, ds, ti.task_id, "dag_run" in rest, "a" in rest]
 
@@ -155,7 +221,7 @@ def test_a_value_that_is_no_json_fails_the_task_and_names_its_type(dag, value, w
     assert run(PythonOperator(task_id="u", dag=dag, python_callable=lambda: value, do_xcom_push=False)).value is None
 
 
-def test_branches_are_checked_and_short_circuits_reported(dag):
+def test_branches_are_checked_and_short_circuits_reported(dag, supervisor):
     with dag:
 
         def choose(**context):
@@ -338,6 +404,15 @@ def test_variables_and_connections_come_from_the_environment_first(supervisor, m
     assert "se" + "/cret" not in repr(web)
     with pytest.raises(KeyError, match="there is no connection 'nope'"):
         Connection.get("nope")
+
+
+def test_the_default_of_a_variable_hides_no_failure(supervisor):
+    def fail(**_):
+        raise SupervisorError("the keeper is gone")
+
+    supervisor._answer_variable_get = fail
+    with pytest.raises(SupervisorError, match="the keeper is gone"):
+        Variable.get("plain", default="d")
 
 
 def test_variables_are_not_there_while_a_file_is_parsed(monkeypatch):
