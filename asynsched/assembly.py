@@ -13,6 +13,7 @@ from asynsched.home import SOURCES
 from asynsched.housekeeping.bell_listener import BellListener
 from asynsched.housekeeping.lease import LeaseKeeper
 from asynsched.housekeeping.loop_beat import LoopBeat
+from asynsched.housekeeping.loop_lease import LoopLease
 from asynsched.parsing.dispatcher import ParseDispatcher
 from asynsched.parsing.parse_process import SandboxParser
 from asynsched.parsing.watcher import Watcher
@@ -24,6 +25,8 @@ from asynsched.scheduling.versions import VersionCache
 from asynsched.service import Service
 from asynsched.settings import Settings
 from asynsched.store.database import Database
+from asynsched.store.direct_database import InlineDatabase
+from asynsched.store.sqlite_database import SqliteDatabase
 from asynsched.store.urls import parse_url
 
 
@@ -69,7 +72,8 @@ def assemble(
     """Return the services, connected and not yet running.
 
     Args:
-        database_url: For the lease's own connection; None renews no lease, as under a virtual clock.
+        database_url: For the lease's own connection; None renews the lease on the loop, through `database`.
+        on_lease_lost: Called on the loop, once, when another scheduler may take the runs.
     """
     home = settings.home_path
     heartbeat = ExecutorHeartbeat(channels=channels, clock=clock, answerer=RequestAnswerer(database, clock))
@@ -105,18 +109,29 @@ def assemble(
     creator = DagRunCreator(settings=settings, channels=channels, database=database, clock=clock)
     dispatcher = ParseDispatcher(settings, channels, database, clock, SandboxParser(settings))
     lease = None
-    beats: tuple[Service, ...] = ()
     if database_url is not None:
         lease = LeaseKeeper(
             settings=settings.lease,
             database_url=database_url,
+            home_is_claim=parse_url(database_url).backend != "postgresql",
             clock=clock,
             scheduler_id=scheduler_id,
             lease_epoch=lease_epoch,
             executor=executor,
             on_lost=on_lease_lost,
         )
-        beats = (LoopBeat(clock=clock, lease=lease),)
+        beat: Service = LoopBeat(clock=clock, lease=lease)
+    else:
+        beat = LoopLease(
+            settings=settings.lease,
+            database=database,
+            home_is_claim=isinstance(database, SqliteDatabase | InlineDatabase),
+            clock=clock,
+            scheduler_id=scheduler_id,
+            lease_epoch=lease_epoch,
+            executor=executor,
+            on_lost=on_lease_lost,
+        )
     listeners: tuple[Service, ...] = (BellListener(home=home, channels=channels, clock=clock),)
     if database_url is not None and (url := parse_url(database_url)).backend == "postgresql":
         from asynsched.housekeeping.notification_listener import (
@@ -138,5 +153,5 @@ def assemble(
             creator,
             *listeners,
         ),
-        consumers=(heartbeat, evaluator, callbacks, waiters, *beats),
+        consumers=(heartbeat, evaluator, callbacks, waiters, beat),
     )

@@ -19,6 +19,7 @@ AsynschedError
 ├── ExecutorError
 │   └── LaunchFailed               the task instance fails or retries
 ├── HomeInUse                      another scheduler holds the home: refuse to start
+├── LeaseLost                      another scheduler may have taken our runs: stop serving
 ├── SimulationStalled              a simulation in which nothing can happen any more: end it
 └── InvalidTransition              our bug: let it stop serve()
 """
@@ -115,6 +116,16 @@ class LaunchFailed(ExecutorError):
 
 class HomeInUse(AsynschedError):
     """Another scheduler is serving this home."""
+
+
+class LeaseLost(AsynschedError):
+    """This scheduler's lease is over, and another may have taken its runs."""
+
+    def __init__(self, scheduler_id: str) -> None:
+        super().__init__(
+            f"The scheduler {scheduler_id} has lost its lease: another one may run what it ran. Start anew."
+        )
+        self.scheduler_id = scheduler_id
 
 
 class SimulationStalled(AsynschedError):

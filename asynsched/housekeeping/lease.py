@@ -4,16 +4,19 @@ The thread also watches the loop, and logs the stack that stalls it. A stall tha
 thread too; then the lease may lapse, and the epoch in every guarded update keeps that safe.
 """
 
+import asyncio
 import sys
 import threading
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 
+import anyio
+import anyio.to_thread
 import structlog
 
 from asynsched.clock import Clock
-from asynsched.errors import StoreError
 from asynsched.executors.base import Executor
 from asynsched.settings import LeaseSettings
 from asynsched.store.direct_database import DirectDatabase, open_direct
@@ -23,6 +26,8 @@ log = structlog.get_logger(__name__)
 
 STALL_SECONDS = 2.0
 """How long the loop may fail to answer before its stack is logged."""
+JOIN_SECONDS = 5.0
+"""Longest that a stop waits for a renewal under way."""
 
 
 class LeaseKeeper:
@@ -30,7 +35,9 @@ class LeaseKeeper:
 
     Args:
         database_url: Opened anew: the thread shares no connection with the loop.
-        on_lost: Called from the thread when the database says that the lease is another's.
+        home_is_claim: Nobody else can take the runs while the home is locked, as on SQLite: tries go on also while
+            the database cannot be written.
+        on_lost: Called on the event loop when the database says that the lease is another's.
     """
 
     def __init__(
@@ -38,6 +45,7 @@ class LeaseKeeper:
         *,
         settings: LeaseSettings,
         database_url: str,
+        home_is_claim: bool,
         clock: Clock,
         scheduler_id: str,
         lease_epoch: int,
@@ -46,24 +54,30 @@ class LeaseKeeper:
     ) -> None:
         self._settings = settings
         self._database_url = database_url
+        self._home_is_claim = home_is_claim
         self._clock = clock
         self._scheduler_id = scheduler_id
         self._lease_epoch = lease_epoch
         self._executor = executor
         self._on_lost = on_lost
         self._stopped = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_thread = threading.get_ident()
         self._beat_at = clock.monotonic()
         self._stall_is_logged = False
         self._thread = threading.Thread(target=self._run, name="asynsched lease", daemon=True)
 
     def start(self) -> None:
-        """Begin to renew. Call it on the event loop's thread: that one is watched."""
+        """Begin to renew. Call it on the event loop: its thread is watched."""
+        self._loop = asyncio.get_running_loop()
         self._thread.start()
 
-    def stop(self) -> None:
-        """Stop renewing. Does not wait for a renewal under way."""
+    async def stop(self) -> None:
+        """Stop renewing, and wait for a renewal under way: it would revive a lease that was given up meanwhile."""
         self._stopped.set()
+        if self._thread.is_alive():
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(self._thread.join, JOIN_SECONDS)
 
     def beat(self) -> None:
         """Say that the event loop is alive."""
@@ -78,25 +92,29 @@ class LeaseKeeper:
                 if self._clock.monotonic() < next_renewal:
                     continue
                 try:
+                    valid_until = self._clock.boottime() + self._settings.duration
+                    if self._home_is_claim:
+                        self._executor.renew_lease(valid_until)
                     database = database or open_direct(self._database_url)
-                    self._renew(database)
+                    self._renew(database, valid_until)
                     next_renewal = self._clock.monotonic() + self._settings.renew_interval
-                except StoreError as exc:
-                    log.warning("lease.not_renewed", error=str(exc))
+                except Exception as exc:  # noqa: BLE001 - whatever it is, the next attempt may succeed
+                    log.warning("lease.not_renewed", kind=type(exc).__name__, error=str(exc))
         finally:
             if database is not None:
                 database.close()
 
-    def _renew(self, database: DirectDatabase) -> None:
-        duration = timedelta(seconds=self._settings.duration)
-        valid_until = self._clock.boottime() + self._settings.duration
+    def _renew(self, database: DirectDatabase, valid_until: float) -> None:
         now = self._clock.now()
-        if database.write(renew_scheduler, self._scheduler_id, self._lease_epoch, now=now, lease_until=now + duration):
+        lease_until = now + timedelta(seconds=self._settings.duration)
+        if database.write(renew_scheduler, self._scheduler_id, self._lease_epoch, now=now, lease_until=lease_until):
             self._executor.renew_lease(valid_until)
-        else:
-            log.error("lease.lost", scheduler_id=self._scheduler_id)
-            self._stopped.set()
-            self._on_lost()
+            return
+        log.error("lease.lost", scheduler_id=self._scheduler_id)
+        self._stopped.set()
+        with suppress(RuntimeError):  # the loop has ended, so nobody is left to be told
+            assert self._loop is not None
+            self._loop.call_soon_threadsafe(self._on_lost)
 
     def _watch_loop(self) -> None:
         stalled_for = self._clock.monotonic() - self._beat_at

@@ -1,0 +1,80 @@
+"""The lease of a scheduler that was given an open database: renewed on the event loop, through that database.
+
+There is no URL to open a connection of its own from, as `lease.py` does. So a loop that stalls for longer than the
+lease and its grace loses its tries.
+"""
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+import anyio.to_thread
+import structlog
+
+from asynsched.clock import Clock
+from asynsched.errors import StoreUnavailable
+from asynsched.executors.base import Executor
+from asynsched.service import Service
+from asynsched.settings import LeaseSettings
+from asynsched.store.database import Database
+from asynsched.store.schedulers import renew_scheduler
+
+log = structlog.get_logger(__name__)
+
+
+class LoopLease(Service):
+    """Renews the lease while it runs.
+
+    Args:
+        home_is_claim: As in LeaseKeeper.
+        on_lost: Called when the database says that the lease is another's.
+    """
+
+    name = "lease"
+
+    def __init__(
+        self,
+        *,
+        settings: LeaseSettings,
+        database: Database,
+        home_is_claim: bool,
+        clock: Clock,
+        scheduler_id: str,
+        lease_epoch: int,
+        executor: Executor,
+        on_lost: Callable[[], None],
+    ) -> None:
+        super().__init__(clock)
+        self.interval = timedelta(seconds=settings.renew_interval)
+        self._duration = settings.duration
+        self._database = database
+        self._home_is_claim = home_is_claim
+        self._scheduler_id = scheduler_id
+        self._lease_epoch = lease_epoch
+        self._executor = executor
+        self._on_lost = on_lost
+        self._is_lost = False
+
+    async def tick(self, now: datetime) -> None:
+        """Renew once."""
+        if self._is_lost:
+            return
+        valid_until = self.clock.boottime() + self._duration
+        lease_until = now + timedelta(seconds=self._duration)
+        try:
+            is_ours = await self._database.write(
+                renew_scheduler, self._scheduler_id, self._lease_epoch, now=now, lease_until=lease_until
+            )
+        except StoreUnavailable:
+            if self._home_is_claim:
+                await self._tell_executor(valid_until)
+            raise
+        if is_ours:
+            await self._tell_executor(valid_until)
+        else:
+            log.error("lease.lost", scheduler_id=self._scheduler_id)
+            self._is_lost = True
+            self._on_lost()
+
+    async def _tell_executor(self, valid_until: float) -> None:
+        # It may block for a moment: it is made for a thread of its own.
+        await anyio.to_thread.run_sync(self._executor.renew_lease, valid_until)
