@@ -70,7 +70,10 @@ class Executor(ABC):
 
     @abstractmethod
     async def launch(self, launches: Sequence[Launch]) -> None:
-        """Start these tries. A try that cannot be started is reported as Ended, with the cause `machine`."""
+        """Start these tries. The end of one that could not be started is reported.
+
+        Its cause is `interrupted` when nothing of it has begun and another attempt may succeed, else `machine`.
+        """
 
     @abstractmethod
     async def kill(self, token: str, reason: str) -> None:

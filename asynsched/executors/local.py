@@ -1,6 +1,7 @@
 """LocalExecutor: each try a process of its own on this machine, under a keeper that outlives the scheduler."""
 
 import asyncio
+import socket
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -21,6 +22,8 @@ log = structlog.get_logger(__name__)
 
 FIRST_BACKOFF = timedelta(milliseconds=100)
 LONGEST_BACKOFF = timedelta(seconds=10)
+REFUSAL_PAUSE = timedelta(seconds=1)
+"""How long the news waits that a keeper has refused a launch: the next launch would be refused at once as well."""
 LAST_WORDS = timedelta(seconds=5)
 """How much longer than its tries a keeper may take to end."""
 
@@ -44,11 +47,13 @@ class LocalExecutor(Executor):
         self._reported: set[str] = set()
         """Tries whose ends are reported and not acknowledged."""
         self._never_sent: set[str] = set()
+        self._draining = anyio.Event()
         self._unsent: list[Struct] = []
         self._none_left = anyio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closing = False
-        self._is_drained = False
+        self._keeper_start: asyncio.Future[None] | None = None
+        """A keeper that is being started, or was and is not greeted yet."""
 
     @property
     def parallelism(self) -> int:
@@ -81,7 +86,7 @@ class LocalExecutor(Executor):
         self._lease_line.tell(Lease(valid_until, self.context.settings.lease.grace))
 
     async def drain(self, deadline: datetime) -> None:
-        self._is_drained = True
+        self._draining.set()
         if await self._ended_within(deadline - self.context.clock.now()):
             return
         for token in self._launched:
@@ -94,30 +99,51 @@ class LocalExecutor(Executor):
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._lease_line.close()
+        has_new_keeper = await self._meet_new_keeper()
         if self._connection is None:
             return
-        if self._is_drained and self._connection.is_open:
+        if (self._draining.is_set() or has_new_keeper) and self._connection.is_open:
             self._connection.send(Shutdown(grace=self._kill_time))
             with anyio.move_on_after(self._kill_time + LAST_WORDS.total_seconds()):
                 await self._connection.closed.wait()
         self._connection.close()
         await self._connection.closed.wait()
 
+    async def _meet_new_keeper(self) -> bool:
+        """Return whether we are connected to a keeper whose start was broken off: it runs nothing, nobody wants it."""
+        if self._keeper_start is None:
+            return False
+        await asyncio.wait([self._keeper_start])
+        if self._connection is None or not self._connection.is_open:
+            found = await anyio.to_thread.run_sync(connect, self.context.home)
+            if found is None:
+                return False
+            try:
+                await self._greet(found)
+            except ExecutorError as exc:
+                log.warning("executor.keeper_unavailable", error=str(exc))
+        return True
+
     async def _connect(self) -> Inventory:
         """Find or start the keeper, and settle what it knows with what we know."""
         home = self.context.home
         found = await anyio.to_thread.run_sync(connect, home)
         if found is None:
-            await anyio.to_thread.run_sync(start_keeper, home, self.context.settings)
+            # A start goes on when we are cancelled; `close` ends what comes of it.
+            self._keeper_start = asyncio.ensure_future(asyncio.to_thread(start_keeper, home, self.context.settings))
+            await asyncio.shield(self._keeper_start)
             found = await anyio.to_thread.run_sync(connect, home)
         if found is None:
             raise ExecutorError(f"the keeper of {home} is gone as soon as it was started")
-        # Requests may arrive with the greeting, and their answers need the connection.
-        self._connection = KeeperConnection(self._take, self._lost)
-        inventory = await self._connection.greet(found, self.context.scheduler_id, self._epoch)
+        inventory = await self._greet(found)
+        self._keeper_start = None
         self._settle(inventory)
         return inventory
+
+    async def _greet(self, connection: socket.socket) -> Inventory:
+        # Requests may arrive with the greeting, and their answers need the connection.
+        self._connection = KeeperConnection(self._take, self._lost)
+        return await self._connection.greet(connection, self.context.scheduler_id, self._epoch)
 
     def _settle(self, inventory: Inventory) -> None:
         for started in inventory.running:
@@ -149,8 +175,16 @@ class LocalExecutor(Executor):
                 self.context.report(message)
         elif isinstance(message, Ended) and message.token not in self._reported:
             self._reported.add(message.token)
+            was_begun = message.started_at is not None or message.token in self._begun
             self._forget(message.token)
-            self.context.report(message)
+            if message.cause == "interrupted" and not was_begun and not self._is_closing:
+                self._spawn(self._report_later(message))
+            else:
+                self.context.report(message)
+
+    async def _report_later(self, refused: Ended) -> None:
+        await self.context.clock.wait(self._draining, REFUSAL_PAUSE)
+        self.context.report(refused)
 
     def _forget(self, token: str) -> None:
         self._begun.discard(token)
@@ -191,7 +225,7 @@ class LocalExecutor(Executor):
         """Report the launches that no keeper has heard of: they did not start."""
         now = self.context.clock.now()
         for token in self._never_sent:
-            self._take(Ended(token, "failed", now, reason=reason, cause="machine"))
+            self._take(Ended(token, "failed", now, reason=reason, cause="interrupted"))
         self._never_sent.clear()
 
     async def _ended_within(self, length: timedelta) -> bool:

@@ -94,18 +94,21 @@ class Tries:
             self.ends[attempt.token] = ended
 
     def launch(self, launch: Launch, *, refused: str = "") -> None:
-        """Start a try, unless its token is known. With a reason to refuse it, report that it could not be started."""
+        """Start a try, unless its token is known. With a reason to refuse it, report that it was not begun."""
         if launch.token in self._by_token:
             return
         if launch.token in self.ends:
             self._report(self.ends[launch.token])
             return
         try:
-            if refused or not self._records.create(launch):
-                self._refuse(launch, refused or "an earlier keeper has started this try")
+            if refused:
+                self._refuse(launch, refused, "interrupted")
+                return
+            if not self._records.create(launch):
+                self._refuse(launch, "an earlier keeper has started this try", "machine")
                 return
         except (OSError, ValueError) as exc:
-            self._refuse(launch, f"the try could not be written down: {exc}")
+            self._refuse(launch, f"the try could not be written down: {exc}", "machine")
             return
         secrets = Secrets()
         task_log = TaskLog(self._logs / launch.log_path, self._limits.log_bytes, secrets)
@@ -124,9 +127,10 @@ class Tries:
             self.end(supervised, Ending(kill.reason, kill.cause), kill.grace)
 
     def end_all(self, reason: str, cause: FailureCause, grace: float) -> None:
-        """End every try."""
+        """End every try. One whose user code has not begun has lost nothing, so that is no kill: it is handed back."""
         for supervised in self.live:
-            self.end(supervised, Ending(reason, cause), grace)
+            has_begun = supervised.started is not None
+            self.end(supervised, Ending(reason, cause if has_begun else "interrupted"), grace)
 
     def end(self, supervised: SupervisedTry, ending: Ending, grace: float) -> None:
         """Send SIGTERM to a try's processes, and SIGKILL when `grace` seconds are over."""
@@ -275,7 +279,7 @@ class Tries:
             log.warning("The end of try %s could not be written down: %s", ended.token, exc)
         self._report(ended)
 
-    def _refuse(self, launch: Launch, reason: str) -> None:
-        ended = Ended(launch.token, "failed", datetime.now(UTC), reason=reason, cause="machine")
+    def _refuse(self, launch: Launch, reason: str, cause: FailureCause) -> None:
+        ended = Ended(launch.token, "failed", datetime.now(UTC), reason=reason, cause=cause)
         self.ends[launch.token] = ended
         self._report(ended)

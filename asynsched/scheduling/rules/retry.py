@@ -8,6 +8,8 @@ from asynsched.states import TaskInstanceState
 
 LONGEST_DELAY = timedelta(days=1)
 """Airflow's bound on a growing delay that has no `max_retry_delay`."""
+FIRST_MACHINE_DELAY = timedelta(seconds=1)
+LONGEST_MACHINE_DELAY = timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,3 +46,11 @@ def retry_delay(task: SerializedTask, try_number: int) -> timedelta:
     if task.max_retry_delay is not None:
         delay = min(delay, task.max_retry_delay)
     return timedelta(seconds=delay)
+
+
+def machine_retry_delay(machine_kills: int) -> timedelta:
+    """Return how long to wait before a killed try is made up for: 1 s, then twice as long after each earlier kill.
+
+    What kills one try, such as a lack of memory, kills the next as well when that follows at once.
+    """
+    return min(FIRST_MACHINE_DELAY * (1 << min(machine_kills, 16)), LONGEST_MACHINE_DELAY)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from asynsched.scheduling.rules.retry import after_failure
+from asynsched.scheduling.rules.retry import after_failure, machine_retry_delay
 from asynsched.serialization.schema import CallbackEvent, SerializedTask
 from asynsched.states import TaskInstanceState
 from sandbox.protocol import Ended
@@ -59,7 +59,7 @@ def after_try(
         return TryOutcome(
             State.UP_FOR_RETRY,
             ended.reason,
-            next_try_at=ended.ended_at,
+            next_try_at=ended.ended_at + machine_retry_delay(machine_kills),
             by_machine=True,
             callback="on_retry",
             is_retry=True,

@@ -9,6 +9,7 @@ import pytest
 
 from asynsched.clock import SystemClock
 from asynsched.errors import ExecutorError
+from asynsched.executors.local import REFUSAL_PAUSE
 from asynsched.settings import LeaseSettings, Settings
 from tests.integration.tries.bench import Bench, replies, value
 from tests.support.waiting import until
@@ -195,7 +196,8 @@ async def test_a_lease_that_is_renewed_keeps_tries_alive_and_one_that_is_over_en
         ended = await bench.end_of(launch)
         assert (ended.cause, "lease" in ended.reason) == ("machine", True)
         refused = await bench.run(executor, bench.launch(code, "asks"))
-        assert (refused.cause, "lease" in refused.reason) == ("machine", True)
+        assert (refused.cause, "lease" in refused.reason) == ("interrupted", True), "it is handed back, not killed"
+        assert executor.context.clock.now() - refused.ended_at >= REFUSAL_PAUSE
         executor.renew_lease(clock.boottime() + 100)
         assert (await bench.run(executor, bench.launch(code, "asks"))).state == "success"
         assert bench.keeper().pid == keeper
@@ -219,7 +221,7 @@ async def test_a_keeper_that_was_stopped_past_its_lease_notices_before_it_does_a
         until(lambda: clock.boottime() > valid_until, "the lease is over")
         os.kill(keeper.pid, signal.SIGCONT)
         ends = [await bench.end_of(launch) for launch in (running, late)]
-        assert [(end.cause, "lease" in end.reason) for end in ends] == [("machine", True)] * 2
+        assert [(end.cause, "lease" in end.reason) for end in ends] == [("machine", True), ("interrupted", True)]
     assert begun(bench) == 1
 
 

@@ -107,6 +107,19 @@ def test_a_kill_by_the_machine_uses_up_no_retry_of_the_tasks_own():
     assert (run.tasks["a"].state, run.tasks["a"].try_number) == ("failed", 4)
 
 
+def test_each_further_kill_by_the_machine_is_made_up_for_after_twice_the_time():
+    run = run_of([task("a")])
+    engine = evaluation()
+    engine.start_run(run, NOON)
+    now = NOON
+    for seconds in (1, 2, 4):
+        engine.grant(now)
+        engine.try_ended(Ended(run.tasks["a"].token, "failed", now, now, "dead", cause="machine"), now)
+        assert (run.tasks["a"].state, engine.next_timer) == ("up_for_retry", now + timedelta(seconds=seconds))
+        now = engine.next_timer
+        engine.time_passed(now)
+
+
 def test_an_interrupted_try_is_handed_back_under_the_same_number():
     run = run_of([task("a")])
     engine = evaluation()
