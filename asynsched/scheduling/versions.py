@@ -50,13 +50,18 @@ class VersionCache:
         row = await self._database.read(get_version, version_id)
         sources = tuple(SourceRef(ref.path, ref.module, ref.content_hash) for ref in row.sources)
         texts = await self._database.read(get_sources, [ref.content_hash for ref in sources])
-        await anyio.to_thread.run_sync(self._lay_out, texts)
+        # A large DAG takes a while, in which the event loop has other things to do.
+        structure = await anyio.to_thread.run_sync(self._prepare, row.serialized, texts)
         code = CodeVersion(row.version_hash, str(self._dags_folder), sources)
-        loaded = LoadedVersion(version_id, compile_structure(decode_dag(row.serialized)), code)
+        loaded = LoadedVersion(version_id, structure, code)
         self._loaded[version_id] = loaded
         if len(self._loaded) > MAX_LOADED:
             self._loaded.popitem(last=False)
         return loaded
+
+    def _prepare(self, serialized: bytes, texts: dict[str, str]) -> DagStructure:
+        self._lay_out(texts)
+        return compile_structure(decode_dag(serialized))
 
     def _lay_out(self, texts: dict[str, str]) -> None:
         for content_hash, text in texts.items():
