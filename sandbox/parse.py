@@ -6,11 +6,9 @@ The process that this starts in is trusted and small; it never imports the file,
 """
 
 import argparse
-import contextlib
 import os
 import signal
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
@@ -18,6 +16,7 @@ from asynsched.serialization.schema import ParseReport
 from sandbox.confinement.environment import forget_environment
 from sandbox.confinement.limits import ParseLimits, decode_limits
 from sandbox.parsing.importing import ParseRequest
+from sandbox.parsing.scratch import scratch_folder
 from sandbox.parsing.supervise import become_guardian, encode, parse_file
 from sandbox.sources.local_imports import ARCHIVE_SUFFIX
 
@@ -72,22 +71,6 @@ def _temporary_folder() -> Path:
     import tempfile
 
     return Path(tempfile.gettempdir())
-
-
-@contextlib.contextmanager
-def scratch_folder(base: Path) -> Iterator[Path]:
-    """Make a folder below `base` for one parse, and remove it with all that is in it."""
-    folder = base.resolve() / f"parse-{os.urandom(8).hex()}"
-    folder.mkdir(mode=0o700)
-    try:
-        yield folder
-    finally:
-        with contextlib.suppress(OSError):
-            folder.rmdir()
-        if folder.exists():
-            import shutil
-
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _exit_by_signal(number: int, _frame: object) -> NoReturn:

@@ -7,7 +7,6 @@ it, takes its report, and kills it when it overstays or is not wanted any more.
 import asyncio
 import contextlib
 import os
-import shutil
 import signal
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
@@ -25,6 +24,7 @@ from asynsched.serialization.schema import ParseReport
 from asynsched.settings import Settings
 from sandbox.confinement.environment import environment_of_parse
 from sandbox.confinement.limits import ParseLimits
+from sandbox.parsing.scratch import remove_tree
 from sandbox.parsing.tree import children_of
 
 GUARD_SECONDS = 10.0
@@ -120,7 +120,7 @@ class SandboxParser:
             with contextlib.suppress(OSError):
                 age = self._clock.now().timestamp() - folder.stat().st_mtime
                 if age > self._limits.timeout + GUARD_SECONDS:
-                    shutil.rmtree(folder, ignore_errors=True)
+                    remove_tree(folder)
 
 
 def limits_of(settings: Settings) -> ParseLimits:
