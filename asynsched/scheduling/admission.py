@@ -1,9 +1,9 @@
 """Which queued runs may start: Airflow's `max_active_runs`, the DAG's pause, and fairness between DAGs."""
 
 import heapq
-from collections import Counter
 from dataclasses import dataclass
 
+from asynsched.keys import DagRunKey
 from asynsched.store.run_queue import QueuedRun
 
 MAX_STARTED_AT_ONCE = 20
@@ -25,29 +25,30 @@ class Admission:
         self._dags: dict[str, DagAdmission] = {}
         self._waiting: dict[str, list[tuple[object, int, QueuedRun]]] = {}
         self._known: set[int] = set()
-        self._active: Counter[str] = Counter()
+        self._active: dict[str, set[DagRunKey]] = {}
 
     def update_dag(self, dag_id: str, *, is_paused: bool, max_active_runs: int) -> None:
         """Take over what the database says of a DAG."""
         self._dags[dag_id] = DagAdmission(is_paused, max_active_runs)
 
     def add(self, run: QueuedRun) -> None:
-        """Let a queued run wait; one that waits already is ignored."""
+        """Let a queued run wait; one that waits already only tells what has changed of its DAG."""
+        self.update_dag(run.dag_id, is_paused=run.is_paused, max_active_runs=run.max_active_runs)
         if run.id in self._known:
             return
         self._known.add(run.id)
-        self.update_dag(run.dag_id, is_paused=run.is_paused, max_active_runs=run.max_active_runs)
         heapq.heappush(self._waiting.setdefault(run.dag_id, []), (run.run_after, run.id, run))
 
-    def began(self, dag_id: str) -> None:
+    def began(self, run: DagRunKey) -> None:
         """Count a run as active."""
-        self._active[dag_id] += 1
+        self._active.setdefault(run.dag_id, set()).add(run)
 
-    def ended(self, dag_id: str) -> None:
+    def ended(self, run: DagRunKey) -> None:
         """Count a run as active no more."""
-        self._active[dag_id] -= 1
-        if self._active[dag_id] <= 0:
-            del self._active[dag_id]
+        active = self._active.get(run.dag_id, set())
+        active.discard(run)
+        if not active:
+            self._active.pop(run.dag_id, None)
 
     def admit(self, at_most: int = MAX_STARTED_AT_ONCE) -> list[QueuedRun]:
         """Take the runs that may start now, one a DAG in turn, and count them as active."""
@@ -57,7 +58,7 @@ class Admission:
             for dag_id in candidates[: at_most - len(admitted)]:
                 run = heapq.heappop(self._waiting[dag_id])[2]
                 self._known.discard(run.id)
-                self.began(dag_id)
+                self.began(run.key)
                 admitted.append(run)
                 # A DAG that had its turn goes last the next time.
                 self._waiting[dag_id] = self._waiting.pop(dag_id)
@@ -66,16 +67,18 @@ class Admission:
             candidates = [dag_id for dag_id in candidates if self._may_start(dag_id)]
         return admitted
 
-    def withdraw(self, dag_id: str, run_id: str) -> QueuedRun | None:
-        """Take a run out of the queue because it was cancelled; None when it does not wait."""
-        heap = self._waiting.get(dag_id, [])
-        for entry in heap:
-            if entry[2].run_id == run_id:
-                heap.remove(entry)
-                heapq.heapify(heap)
-                self._known.discard(entry[1])
-                return entry[2]
-        return None
+    def withdraw(self, run: DagRunKey) -> None:
+        """Take a run out of the queue because it was cancelled."""
+        heap = self._waiting.get(run.dag_id, [])
+        for entry in [entry for entry in heap if entry[2].run_id == run.run_id]:
+            heap.remove(entry)
+            self._known.discard(entry[1])
+        heapq.heapify(heap)
+
+    @property
+    def dag_ids(self) -> set[str]:
+        """The DAGs that have runs here, waiting or active."""
+        return self._waiting.keys() | self._active.keys()
 
     @property
     def may_start_any(self) -> bool:
@@ -84,4 +87,8 @@ class Admission:
 
     def _may_start(self, dag_id: str) -> bool:
         dag = self._dags[dag_id]
-        return bool(self._waiting.get(dag_id)) and not dag.is_paused and self._active[dag_id] < dag.max_active_runs
+        return (
+            bool(self._waiting.get(dag_id))
+            and not dag.is_paused
+            and len(self._active.get(dag_id, ())) < dag.max_active_runs
+        )

@@ -52,6 +52,7 @@ class DagRunCreator(Service):
             examined = await self._database.write(_examine, dag_ids, now)
             for dag_id in dag_ids:
                 self._changed.pop(dag_id, None)
+                self._channels.active_runs.offer(DagChanged(dag_id))
             for dag_id, result in examined.items():
                 await self._take_up(dag_id, result)
         if self._changed or self._next_due_is_past():

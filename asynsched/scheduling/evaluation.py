@@ -160,10 +160,7 @@ class Evaluation:
             if task.state in SLOT_TASK_STATES:
                 self.pending.unwanted.append((task.token or "", reason))
             elif not task.is_finished:
-                was_ready = task.state is State.SCHEDULED
-                self._set_state(task, State.SKIPPED, reason, now)
-                if was_ready:
-                    self.queues.withdrawn(task, self.limits.of(task))
+                self._skip(task, reason, now)
         self._end_run_if_over(run, now)
 
     def time_passed(self, now: datetime) -> None:
@@ -256,9 +253,15 @@ class Evaluation:
         self.pending.skips(task, sorted(skips.task_ids), now)
         targets = [run.tasks[task_id] for task_id in sorted(skips.task_ids)]
         for target in targets:
-            if target.state is None:
-                self._set_state(target, State.SKIPPED, skips.reason, now)
+            if not target.is_finished and target.state not in SLOT_TASK_STATES:
+                self._skip(target, skips.reason, now)
         return targets
+
+    def _skip(self, task: ActiveTask, reason: str, now: datetime) -> None:
+        was_ready = task.state is State.SCHEDULED
+        self._set_state(task, State.SKIPPED, reason, now)
+        if was_ready:
+            self.queues.withdrawn(task, self.limits.of(task))
 
     def _end_run_if_over(self, run: ActiveRun, now: datetime) -> None:
         if run.state is not DagRunState.RUNNING or not run.may_have_ended:

@@ -19,28 +19,26 @@ from asynsched.channels import (
     TryUnwanted,
 )
 from asynsched.clock import Clock, new_token
-from asynsched.errors import DagError, NotFound, StoreUnavailable
+from asynsched.errors import DagError, NotFound
 from asynsched.executors.base import Held
 from asynsched.keys import DagRunKey
-from asynsched.scheduling.active_run import ActiveRun
-from asynsched.scheduling.admission import Admission
 from asynsched.scheduling.evaluation import Evaluation
 from asynsched.scheduling.launches import task_launch
 from asynsched.scheduling.pending import PendingBatch
 from asynsched.scheduling.ready_queues import ReadyQueues
+from asynsched.scheduling.run_intake import RunIntake
 from asynsched.scheduling.run_limits import RunLimits
-from asynsched.scheduling.run_loading import active_run, active_tasks, lost_tries
+from asynsched.scheduling.run_loading import active_tasks, lost_tries
 from asynsched.scheduling.versions import VersionCache
 from asynsched.service import Service
 from asynsched.settings import Settings
-from asynsched.states import SLOT_TASK_STATES, DagRunState
-from asynsched.store.dag_runs import end_queued_run
-from asynsched.store.dags import get_dag
+from asynsched.states import SLOT_TASK_STATES
+from asynsched.store.changes import Stale
 from asynsched.store.database import Database
 from asynsched.store.pools import pool_capacities
-from asynsched.store.run_queue import QueuedRun, owned_runs, queued_runs, take_over_runs
+from asynsched.store.run_queue import QueuedRun, owned_runs, take_over_runs
 from asynsched.store.task_instances import load_task_instances
-from asynsched.store.transitions import Stale, apply
+from asynsched.store.transitions import apply
 from sandbox.protocol import Started
 
 log = structlog.get_logger(__name__)
@@ -72,19 +70,18 @@ class DependencyEvaluator(Service):
         self.interval = timedelta(seconds=settings.sweep_interval)
         self._channels = channels
         self._database = database
-        self._versions = versions
         self._scheduler_id = scheduler_id
         self._lease_epoch = lease_epoch
-        self._admission = Admission()
-        self._limits = RunLimits(settings.max_active_tasks_per_dag)
         self._pending = PendingBatch(scheduler_id, lease_epoch)
         self._evaluation = Evaluation(
             queues=ReadyQueues(parallelism),
-            limits=self._limits,
+            limits=RunLimits(settings.max_active_tasks_per_dag),
             pending=self._pending,
             new_token=new_token,
             max_machine_kills=settings.max_machine_kills,
         )
+        self._intake = RunIntake(database=database, versions=versions, evaluation=self._evaluation, channels=channels)
+        self._disturbed: dict[int, DagRunKey] = {}
         self._news: deque[RunCreated | RunCancelled | DagChanged | PoolsChanged] = deque()
         self._held_since: datetime | None = None
         self._is_stopping = False
@@ -95,12 +92,12 @@ class DependencyEvaluator(Service):
     @property
     def is_idle(self) -> bool:
         """Whether no run is active, and none could start."""
-        return not (
+        return self.is_settled and not (
             self._evaluation.runs
-            or self._admission.may_start_any
+            or self._intake.may_start_any
+            or self._disturbed
             or self._news
             or self._channels.active_runs.qsize()
-            or self._channels.finished.qsize()
         )
 
     @property
@@ -117,20 +114,21 @@ class DependencyEvaluator(Service):
         await self._read_pools()
         runs = await self._database.write(take_over_runs, self._scheduler_id, self._lease_epoch, now)
         for row in runs:
-            await self._resume(await self._load(row), held, now)
+            await self._take_up(row, held, now)
         if runs:
             log.info("runs.taken_over", n_runs=len(runs))
 
     async def tick(self, now: datetime) -> None:
         """Take up what has happened, decide what follows, store it, say it."""
         await self._store()
+        await self._reload_disturbed(now)
         await self._take_news(now)
         for message in self._channels.finished.take(MAX_EVENTS):
             self._take_event(message, now)
         self._evaluation.time_passed(now)
         await self._sweep(now)
         if not self._is_stopping:
-            await self._admit(now)
+            await self._intake.start(now)
             self._evaluation.grant(now)
         if not self._waits_for_company(now):
             await self._store()
@@ -138,7 +136,8 @@ class DependencyEvaluator(Service):
             self._channels.finished.qsize()
             or self._news
             or self._channels.active_runs.qsize()
-            or (self._admission.may_start_any and not self._is_stopping)
+            or self._disturbed
+            or (self._intake.may_start_any and not self._is_stopping)
         ):
             self.wake()
         due = [at for at in (self._evaluation.next_timer, self._held_since and self._held_since + COMPANY) if at]
@@ -150,17 +149,17 @@ class DependencyEvaluator(Service):
         self._news.extend(self._channels.active_runs.take())
         created = [message.run for message in self._news if isinstance(message, RunCreated)]
         if created:
-            for row in await self._database.read(queued_runs, created):
-                self._enqueue(row)
+            await self._intake.take_created(created)
         # Each is dropped only once it was acted on: the database may go away between two of them.
         while self._news:
             match self._news[0]:
                 case DagChanged(dag_id):
-                    await self._read_dag(dag_id)
+                    await self._intake.read_dags({dag_id})
                 case PoolsChanged():
                     await self._read_pools()
                 case RunCancelled(run, reason):
-                    await self._cancel(run, reason, now)
+                    self._evaluation.cancel_run(run, reason, now)
+                    await self._intake.cancel_queued(run, reason, now)
             self._news.popleft()
 
     def _take_event(self, message: TaskFinished, now: datetime) -> None:
@@ -170,72 +169,39 @@ class DependencyEvaluator(Service):
             self._evaluation.try_ended(message.event, now)
 
     async def _sweep(self, now: datetime) -> None:
-        """Now and then, look for queued runs that no message told of."""
+        """Now and then, look for what no message told of."""
         if self._sweep_at is not None and now < self._sweep_at:
             return
-        self._sweep_at = now + (self.interval or timedelta())
         await self._read_pools()
-        for row in await self._database.read(queued_runs):
-            self._enqueue(row)
-
-    def _enqueue(self, row: QueuedRun) -> None:
-        self._limits.pause(row.dag_id, paused=row.is_paused)
-        self._admission.add(row)
-
-    async def _read_dag(self, dag_id: str) -> None:
-        dag = await self._database.read(get_dag, dag_id)
-        if dag is None:
-            return
-        self._admission.update_dag(dag_id, is_paused=dag.is_paused, max_active_runs=dag.max_active_runs)
-        self._limits.pause(dag_id, paused=dag.is_paused)
+        await self._intake.sweep()
+        for row in await self._database.read(owned_runs, self._lease_epoch):
+            if row.key not in self._evaluation.runs and row.id not in self._pending.runs:
+                self._disturbed[row.id] = row.key
+        self._sweep_at = now + (self.interval or timedelta())
 
     async def _read_pools(self) -> None:
         self._evaluation.queues.resize_pools(await self._database.read(pool_capacities))
 
-    async def _cancel(self, key: DagRunKey, reason: str, now: datetime) -> None:
-        waiting = self._admission.withdraw(*key)
-        if waiting is not None:
-            await self._database.write(end_queued_run, waiting.id, DagRunState.FAILED, reason, now)
-            self._channels.run_ends.put_nowait(RunEnded(key, DagRunState.FAILED))
+    # Runs that others have begun or changed
+
+    async def _take_up(self, row: QueuedRun, held: Held | None, now: datetime) -> None:
+        """Take up a running run as it is stored.
+
+        Args:
+            held: What the executor holds, where an earlier scheduler began the run; None: this one did, and its
+                executor knows its tries.
+        """
+        try:
+            run = await self._intake.load(row)
+        except (NotFound, DagError) as exc:
+            log.warning("run.unusable", dag_id=row.dag_id, run_id=row.run_id, reason=str(exc))
             return
-        self._evaluation.cancel_run(key, reason, now)
-
-    # Runs
-
-    async def _admit(self, now: datetime) -> None:
-        admitted = deque(self._admission.admit())
-        while admitted:
-            row = admitted[0]
-            try:
-                run = await self._load(row)
-            except StoreUnavailable:
-                for row in admitted:
-                    self._admission.ended(row.dag_id)
-                    self._admission.add(row)
-                raise
-            except (NotFound, DagError) as exc:
-                await self._refuse(row, str(exc), now)
-            else:
-                self._evaluation.start_run(run, now)
-            admitted.popleft()
-
-    async def _refuse(self, row: QueuedRun, reason: str, now: datetime) -> None:
-        """End a queued run that cannot be started."""
-        log.error("run.refused", dag_id=row.dag_id, run_id=row.run_id, reason=reason)
-        await self._database.write(end_queued_run, row.id, DagRunState.FAILED, reason, now)
-        self._admission.ended(row.dag_id)
-        self._channels.run_ends.put_nowait(RunEnded(row.key, DagRunState.FAILED))
-
-    async def _load(self, row: QueuedRun) -> ActiveRun:
-        if row.version_id is None:
-            raise NotFound("version of the DAG", row.dag_id)
-        return active_run(row, await self._versions.get(row.version_id))
-
-    async def _resume(self, run: ActiveRun, held: Held, now: datetime) -> None:
         tasks = active_tasks(run, await self._database.read(load_task_instances, run.id))
-        self._admission.began(run.key.dag_id)
-        await self._read_dag(run.key.dag_id)
+        self._evaluation.drop_run(run.key)
+        self._intake.resumed(row)
         self._evaluation.resume_run(run, tasks, now)
+        if held is None:
+            return
         lost = {event.token: event for event in lost_tries(tasks, held, now)}
         for task in tasks:
             if task.token in lost:
@@ -243,6 +209,19 @@ class DependencyEvaluator(Service):
             elif task.state in SLOT_TASK_STATES:
                 # Perhaps it was never launched. A token starts one try at most, so to launch it again does no harm.
                 self._channels.ready.put_nowait(TaskReady(run.id, task_launch(task)))
+
+    async def _reload_disturbed(self, now: datetime) -> None:
+        """Take runs up anew whose rows somebody else has changed; forget those that are no longer ours."""
+        if not self._disturbed:
+            return
+        owned = {row.id: row for row in await self._database.read(owned_runs, self._lease_epoch)}
+        for run_id, key in list(self._disturbed.items()):
+            if run_id in owned:
+                await self._take_up(owned[run_id], None, now)
+            else:
+                self._evaluation.drop_run(key)
+                self._intake.ended(key)
+            del self._disturbed[run_id]
 
     # What follows
 
@@ -259,11 +238,17 @@ class DependencyEvaluator(Service):
             return
         stale = await self._database.write(apply, pending.batch())
         pending.mark_stored()
+        for task in pending.tasks.values():
+            if task.run.id in stale.run_ids:
+                self._disturbed[task.run.id] = task.run.key
+        for run in pending.runs.values():
+            if run.id in stale.run_ids:
+                self._disturbed[run.id] = run.key
         self._announce(stale)
         pending.clear()
         self._held_since = None
-        for run_id in stale.runs | {key[0] for key in stale.tasks}:
-            await self._reload(run_id)
+        if self._disturbed:
+            self.wake()
 
     def _announce(self, stale: Stale) -> None:
         pending, channels = self._pending, self._channels
@@ -277,20 +262,12 @@ class DependencyEvaluator(Service):
         for token, reason in pending.unwanted:
             channels.ready.put_nowait(TryUnwanted(token, reason))
         for run in pending.ended_runs:
-            self._admission.ended(run.key.dag_id)
-            channels.run_ends.put_nowait(RunEnded(run.key, run.state))
-            channels.dag_changes.offer(RunEnded(run.key, run.state))
+            if run.id in stale.runs:
+                continue
+            self._intake.ended(run.key)
+            ended = RunEnded(run.key, run.state)
+            channels.run_ends.put_nowait(ended)
+            channels.dag_changes.offer(ended)
             log.info("run.ended", dag_id=run.key.dag_id, run_id=run.key.run_id, state=run.state, reason=run.reason)
         if pending.callbacks:
             channels.callbacks.put_nowait(CallbackRequested())
-
-    async def _reload(self, run_id: int) -> None:
-        """Somebody else changed rows of a run: forget it, and take it up again as it is stored, if it is still ours."""
-        key = next((key for key, run in self._evaluation.runs.items() if run.id == run_id), None)
-        if key is None:
-            return
-        self._evaluation.drop_run(key)
-        self._admission.ended(key.dag_id)
-        now = self.clock.now()
-        for row in await self._database.read(owned_runs, self._lease_epoch, [run_id]):
-            await self._resume(await self._load(row), Held(), now)

@@ -8,7 +8,7 @@ import msgspec
 from asynsched.scheduling.active_run import ActiveRun, ActiveTask
 from asynsched.serialization.schema import CallbackEvent
 from asynsched.states import TaskInstanceState
-from asynsched.store.transitions import Batch, CallbackRow, HistoryRow, RunRow, TaskRow, XComRow
+from asynsched.store.changes import Batch, CallbackRow, HistoryRow, RunRow, TaskRow, XComRow
 
 SKIPMIXIN_KEY = "skipmixin_key"
 """XCom key under which a branch's or short circuit's decision is kept (Airflow's name)."""

@@ -38,6 +38,8 @@ class Lane:
         self.slots = slots
         self.limits = limits
         self.heap: list[tuple[Order, int, ActiveTask]] = []
+        self.offered: int | None = None
+        """Number of the entry that competes in the pool now."""
 
     @property
     def is_open(self) -> bool:
@@ -61,7 +63,8 @@ class Pool(Limit):
     def offer(self, lane: Lane) -> None:
         """Let an open lane's head compete for the pool's slots."""
         head = lane.head()
-        if head is not None and lane.is_open:
+        if head is not None and head[1] != lane.offered and lane.is_open:
+            lane.offered = head[1]
             heapq.heappush(self.waiting.setdefault(lane.slots, []), (head[0], head[1], lane))
 
     def best(self) -> tuple[Order, int, Lane] | None:
@@ -79,6 +82,8 @@ class Pool(Limit):
             if head is not None and head[1] == number and lane.is_open:
                 return heap[0]
             heapq.heappop(heap)
+            if lane.offered == number:
+                lane.offered = None
         return None
 
 
@@ -140,7 +145,9 @@ class ReadyQueues:
     def withdrawn(self, task: ActiveTask, limits: tuple[Limit, ...]) -> None:
         """Take note that a task which waited does so no more: the next of its lane competes."""
         lane = self._lanes.get((task.task.pool, task.task.pool_slots, limits))
-        if lane is not None:
+        if lane is not None and lane.head() is None:
+            self._forget(lane)
+        elif lane is not None:
             lane.pool.offer(lane)
 
     def forget(self, limit: Limit) -> None:

@@ -16,16 +16,16 @@ class RunLimits:
         self._max_active_tasks = max_active_tasks
         self._runs: dict[DagRunKey, Limit] = {}
         self._dags: dict[str, Limit] = {}
-        self._tasks: dict[tuple[str, ...], Limit] = {}
+        self._tasks: dict[tuple[str, ...], tuple[Limit, int]] = {}
 
     def of(self, task: ActiveTask) -> tuple[Limit, ...]:
         """Return the limits of a task instance, always the same objects in the same order."""
         run = task.run
         limits = [self._dag(run.key.dag_id), self._run(run)]
         if task.task.max_active_tis_per_dag is not None:
-            limits.append(self._task((run.key.dag_id, task.task_id), task.task.max_active_tis_per_dag))
+            limits.append(self._task((run.key.dag_id, task.task_id), task.task.max_active_tis_per_dag, run.version_id))
         if task.task.max_active_tis_per_dagrun is not None:
-            limits.append(self._task((*run.key, task.task_id), task.task.max_active_tis_per_dagrun))
+            limits.append(self._task((*run.key, task.task_id), task.task.max_active_tis_per_dagrun, run.version_id))
         return tuple(limits)
 
     def pause(self, dag_id: str, *, paused: bool) -> None:
@@ -53,7 +53,10 @@ class RunLimits:
             self._runs[run.key] = Limit("max_active_tasks", capacity)
         return self._runs[run.key]
 
-    def _task(self, key: tuple[str, ...], capacity: int) -> Limit:
-        if key not in self._tasks:
-            self._tasks[key] = Limit(f"max_active_tis of {key[-1]}", capacity)
-        return self._tasks[key]
+    def _task(self, key: tuple[str, ...], capacity: int, version_id: int) -> Limit:
+        limit, of_version = self._tasks.get(key) or (Limit(f"max_active_tis of {key[-1]}", capacity), version_id)
+        if version_id > of_version:
+            # The newest version that is active decides for all: the limit spans its runs.
+            limit.capacity, of_version = capacity, version_id
+        self._tasks[key] = (limit, of_version)
+        return limit

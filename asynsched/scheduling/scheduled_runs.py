@@ -5,14 +5,25 @@ from datetime import datetime
 
 from sqlalchemy import Connection
 
-from asynsched.errors import TimetableError
+from asynsched.errors import AlreadyExists, DagError, NotFound
 from asynsched.scheduling.planning import next_run
 from asynsched.serialization.decode import decode_dag
+from asynsched.serialization.schema import SerializedDag
 from asynsched.states import DagRunState, DagRunType
-from asynsched.store.dag_runs import NewRun, count_active_runs, insert_run, last_scheduled_interval
+from asynsched.store.dag_runs import (
+    NewRun,
+    count_active_runs,
+    get_run,
+    insert_run,
+    last_scheduled_interval,
+    logical_date_is_taken,
+)
 from asynsched.store.dag_versions import get_version
 from asynsched.store.dags import get_dag, set_next_dagrun
-from asynsched.timetables import DagRunInfo, decode
+from asynsched.timetables import DagRunInfo, DataInterval, decode
+
+MAX_EXISTING = 10_000
+"""Runs made by hand ahead of the schedule that are looked past."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,30 +52,58 @@ def examine_dag(conn: Connection, dag_id: str, now: datetime) -> Examined:
     """Create a DAG's next run if it is due, and store when the one after that is.
 
     A run that has become due is computed anew from the last one and the time, so that a scheduler that was away does
-    not make up for what `catchup=False` says to leave out.
+    not make up for what `catchup=False` says to leave out. A run that somebody has made by hand for the same date takes
+    the place of the scheduled one, as in Airflow.
     """
     dag = get_dag(conn, dag_id)
     if dag is None or not dag.is_active or dag.version_id is None:
         return Examined()
-    serialized = decode_dag(get_version(conn, dag.version_id).serialized)
     try:
-        timetable = decode(serialized.timetable)
-        last = last_scheduled_interval(conn, dag_id)
-        info = next_run(serialized, last=last, now=now, timetable=timetable)
+        serialized = decode_dag(get_version(conn, dag.version_id).serialized)
+        schedule = _Schedule(conn, serialized, now)
+        info = schedule.after(last_scheduled_interval(conn, dag_id))
         if info is None or info.run_after > now or dag.is_paused:
             set_next_dagrun(conn, dag_id, info)
             return Examined(due_at=info.run_after if info is not None and not dag.is_paused else None)
-        limit = min(dag.max_active_runs, timetable.active_runs_limit or dag.max_active_runs)
+        limit = min(dag.max_active_runs, schedule.timetable.active_runs_limit or dag.max_active_runs)
         if count_active_runs(conn, [dag_id]).get(dag_id, 0) >= limit:
             set_next_dagrun(conn, dag_id, info)
             return Examined(is_held_back=True)
         created = _create(conn, dag_id, info, now)
-        following = next_run(serialized, last=info.data_interval, now=now, timetable=timetable)
-    except TimetableError as exc:
+        following = schedule.after(info.data_interval)
+    except (DagError, NotFound) as exc:
         set_next_dagrun(conn, dag_id, None)
         return Examined(error=str(exc))
+    except AlreadyExists:
+        return Examined(due_at=now)  # made by somebody else at this very moment: look again
     set_next_dagrun(conn, dag_id, following)
     return Examined(created=created, due_at=following.run_after if following else None)
+
+
+class _Schedule:
+    """The runs of one DAG, those left out that exist already."""
+
+    def __init__(self, conn: Connection, dag: SerializedDag, now: datetime) -> None:
+        self._conn = conn
+        self._dag = dag
+        self._now = now
+        self.timetable = decode(dag.timetable)
+
+    def after(self, last: DataInterval | None) -> DagRunInfo | None:
+        """Return the next run that does not exist; None when there is none."""
+        for _ in range(MAX_EXISTING):
+            info = next_run(self._dag, last=last, now=self._now, timetable=self.timetable)
+            if info is None or not self._exists(info):
+                return info
+            last = info.data_interval
+        return None
+
+    def _exists(self, info: DagRunInfo) -> bool:
+        dag_id = self._dag.dag_id
+        return (
+            logical_date_is_taken(self._conn, dag_id, info.logical_date)
+            or get_run(self._conn, dag_id, scheduled_run_id(info.logical_date)) is not None
+        )
 
 
 def _create(conn: Connection, dag_id: str, info: DagRunInfo, now: datetime) -> str:

@@ -1,7 +1,7 @@
 """Runs that somebody asks for: from the command line, or from an embedding program."""
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection
@@ -45,7 +45,7 @@ def create_manual_run(
         raise NotFound("DAG", dag_id, near_dag_ids(conn, dag_id))
     serialized = decode_dag(get_version(conn, dag.version_id).serialized)
     validate_conf(serialized, conf or {})
-    date = logical_date or now
+    date = logical_date or _free_date(conn, dag_id, now)
     key = DagRunKey(dag_id, _checked_run_id(run_id or f"{DagRunType.MANUAL}__{date.isoformat()}"))
     if get_run(conn, *key) is not None:
         raise AlreadyExists(f"The DAG {dag_id!r} has a run {key.run_id!r} already; choose another run id.")
@@ -69,6 +69,13 @@ def create_manual_run(
         ),
     )
     return key
+
+
+def _free_date(conn: Connection, dag_id: str, now: datetime) -> datetime:
+    """Return the first instant from now on that is no run's logical date: two triggers may share a moment."""
+    while logical_date_is_taken(conn, dag_id, now):
+        now += timedelta(microseconds=1)
+    return now
 
 
 def validate_conf(dag: SerializedDag, conf: Mapping[str, Any]) -> None:

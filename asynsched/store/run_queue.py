@@ -1,7 +1,7 @@
 """Which DagRuns wait to be started, and which a scheduler owns: claims, and what is taken over from the dead."""
 
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import sqlalchemy as sa
@@ -40,6 +40,14 @@ class QueuedRun(Struct, frozen=True):
         return DagRunKey(self.dag_id, self.run_id)
 
 
+class DagAdmission(NamedTuple):
+    """What the start of a DAG's runs depends on."""
+
+    dag_id: str
+    is_paused: bool
+    max_active_runs: int
+
+
 _COLUMNS = (
     dag_run.c.id,
     dag_run.c.dag_id,
@@ -58,6 +66,9 @@ _COLUMNS = (
     dag.c.is_paused,
     dag.c.max_active_runs,
 )
+_ADMISSIONS = sa.select(dag.c.dag_id, dag.c.is_paused, dag.c.max_active_runs).where(
+    dag.c.dag_id.in_(sa.bindparam("dag_ids", expanding=True))
+)
 _RUNS = sa.select(*_COLUMNS).join(dag, dag.c.dag_id == dag_run.c.dag_id).order_by(dag_run.c.id)
 _QUEUED = _RUNS.where(IS_ACTIVE, dag_run.c.state == DagRunState.QUEUED)
 _ONE_QUEUED = _QUEUED.where(dag_run.c.dag_id == sa.bindparam("dag_id"), dag_run.c.run_id == sa.bindparam("run_id"))
@@ -72,9 +83,14 @@ def queued_runs(conn: Connection, keys: list[DagRunKey] | None = None) -> list[Q
     return [_queued_run(row) for row in found if row is not None]
 
 
-def owned_runs(conn: Connection, epoch: int, run_ids: list[int]) -> list[QueuedRun]:
-    """Return those of the running runs that are held under this lease epoch."""
-    return [_queued_run(row) for row in conn.execute(_OWNED.where(dag_run.c.id.in_(run_ids)), {"epoch": epoch})]
+def owned_runs(conn: Connection, epoch: int) -> list[QueuedRun]:
+    """Return the running runs that are held under this lease epoch."""
+    return [_queued_run(row) for row in conn.execute(_OWNED, {"epoch": epoch})]
+
+
+def dag_admissions(conn: Connection, dag_ids: list[str]) -> list[DagAdmission]:
+    """Return what admission depends on, of each of these DAGs that there is."""
+    return [DagAdmission(*row) for row in conn.execute(_ADMISSIONS, {"dag_ids": dag_ids})]
 
 
 def take_over_runs(conn: Connection, scheduler_id: str, epoch: int, now: datetime) -> list[QueuedRun]:

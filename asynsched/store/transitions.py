@@ -13,137 +13,51 @@ import msgspec
 from msgspec import Struct
 from sqlalchemy import Connection, TextClause, text
 
+from asynsched.store.changes import Batch, CallbackRow, HistoryRow, RunRow, Stale, TaskRow, TaskRowKey, XComRow
 from asynsched.store.column_types import microseconds
 from asynsched.store.rows import storable
 
-TaskRowKey = tuple[int, str, int]
-"""dag_run_id, task_id, map_index"""
-
-
-class TaskRow(Struct, frozen=True):
-    """What is written of a TaskInstance, and the state and try number that its row must have for that."""
-
-    dag_run_id: int
-    task_id: str
-    map_index: int
-    before_state: str | None
-    before_try: int
-    state: str | None
-    reason: str
-    try_number: int
-    max_tries: int
-    machine_kills: int
-    token: str | None
-    scheduled_at: datetime | None
-    queued_at: datetime | None
-    started_at: datetime | None
-    ended_at: datetime | None
-    next_try_at: datetime | None
-    rendered_map_index: str | None
-    priority_weight: int
-    pool: str
-    pool_slots: int
-    queue: str
-    executor: str | None
-
-
-class HistoryRow(Struct, frozen=True):
-    """An earlier try of a TaskInstance."""
-
-    dag_run_id: int
-    task_id: str
-    map_index: int
-    try_number: int
-    state: str
-    reason: str
-    token: str | None
-    scheduled_at: datetime | None
-    queued_at: datetime | None
-    started_at: datetime | None
-    ended_at: datetime | None
-
-
-class RunRow(Struct, frozen=True):
-    """What is written of a DagRun, and the state and lease epoch that its row must have for that."""
-
-    id: int
-    before_state: str
-    before_epoch: int
-    state: str
-    reason: str
-    started_at: datetime | None
-    ended_at: datetime | None
-    version_id: int
-    scheduler_id: str
-    lease_epoch: int
-
-
-class XComRow(Struct, frozen=True):
-    """A value that a task returned or a decision that it made; `value` is JSON."""
-
-    dag_run_id: int
-    task_id: str
-    map_index: int
-    key: str
-    value: str
-    created_at: datetime
-
-
-class CallbackRow(Struct, frozen=True):
-    """A callback to be run because of a state change."""
-
-    dag_run_id: int
-    task_id: str
-    map_index: int
-    try_number: int
-    event: str
-    reason: str
-    created_at: datetime
-
-
-class Batch(Struct, frozen=True):
-    """The changes of one moment, made by one scheduler under one lease."""
-
-    lease_epoch: int
-    runs: list[RunRow] = []
-    new_tasks: list[TaskRow] = []
-    tasks: list[TaskRow] = []
-    history: list[HistoryRow] = []
-    xcoms: list[XComRow] = []
-    callbacks: list[CallbackRow] = []
-
-
-class Stale(Struct, frozen=True):
-    """What a batch could not change, because its rows are not as its author knew them."""
-
-    runs: frozenset[int]
-    tasks: frozenset[TaskRowKey]
-
-    def __bool__(self) -> bool:
-        return bool(self.runs or self.tasks)
-
 
 def apply(conn: Connection, batch: Batch) -> Stale:
-    """Write a batch. Returns what was stale; everything else of it is written."""
+    """Write a batch. Returns what was stale; everything else of it is written.
+
+    What is guarded goes first. Nothing is added for a task instance or a run that was stale; and a run is stale when
+    one of its task instances is, because its state follows from theirs.
+    """
+    epoch = batch.lease_epoch
+    tasks = _update_tasks(conn, batch.tasks, epoch)
+    disturbed = {key[0] for key in tasks}
+    runs = {row.id for row in batch.runs if row.id in disturbed}
+    runs |= _update_runs(conn, [row for row in batch.runs if row.id not in disturbed])
     for statement, rows in (
         ("insert_tasks", batch.new_tasks),
         ("insert_history", batch.history),
         ("upsert_xcoms", batch.xcoms),
         ("insert_callbacks", batch.callbacks),
     ):
-        if rows:
-            _execute(conn, statement, rows, batch.lease_epoch)
-    runs: set[int] = set()
-    if batch.runs:
-        runs = {row.id for row in batch.runs} - {key[0] for key in _execute(conn, "update_runs", batch.runs)}
-    tasks: set[TaskRowKey] = set()
-    if batch.tasks:
-        updated = _execute(conn, "update_tasks", batch.tasks, batch.lease_epoch)
-        missing = {(row.dag_run_id, row.task_id, row.map_index): row for row in batch.tasks}
-        for key in updated:
-            missing.pop((key[0], key[1], key[2]), None)
-        tasks = {key for key, row in missing.items() if not _is_applied(conn, row, batch.lease_epoch)}
-    return Stale(frozenset(run for run in runs if not _run_is_applied(conn, run, batch)), frozenset(tasks))
+        valid = [row for row in rows if row.dag_run_id not in runs and _key(row) not in tasks]
+        if valid:
+            _execute(conn, statement, valid, epoch)
+    return Stale(frozenset(runs), frozenset(tasks))
+
+
+def _key(row: TaskRow | HistoryRow | XComRow | CallbackRow) -> TaskRowKey:
+    return (row.dag_run_id, row.task_id, row.map_index)
+
+
+def _update_tasks(conn: Connection, rows: list[TaskRow], epoch: int) -> set[TaskRowKey]:
+    if not rows:
+        return set()
+    updated = {(key[0], key[1], key[2]) for key in _execute(conn, "update_tasks", rows, epoch)}
+    missing = [row for row in rows if _key(row) not in updated]
+    return {_key(row) for row in missing if not _is_applied(conn, row, epoch)}
+
+
+def _update_runs(conn: Connection, rows: list[RunRow]) -> set[int]:
+    if not rows:
+        return set()
+    updated = {key[0] for key in _execute(conn, "update_runs", rows)}
+    return {row.id for row in rows if row.id not in updated and not _run_is_applied(conn, row)}
 
 
 _IS_APPLIED = text(
@@ -170,9 +84,8 @@ def _is_applied(conn: Connection, row: TaskRow, epoch: int) -> bool:
     return found.first() is not None
 
 
-def _run_is_applied(conn: Connection, run_id: int, batch: Batch) -> bool:
-    row = next(row for row in batch.runs if row.id == run_id)
-    found = conn.execute(_RUN_IS_APPLIED, {"id": run_id, "state": row.state, "epoch": row.lease_epoch})
+def _run_is_applied(conn: Connection, row: RunRow) -> bool:
+    found = conn.execute(_RUN_IS_APPLIED, {"id": row.id, "state": row.state, "epoch": row.lease_epoch})
     return found.first() is not None
 
 

@@ -8,8 +8,9 @@ import sqlalchemy as sa
 
 from asynsched.keys import DagRunKey
 from asynsched.store import callback_requests, dag_runs, dags, pools, run_queue, task_instances, xcoms
+from asynsched.store.changes import Batch, HistoryRow, RunRow, XComRow
 from asynsched.store.dag_versions import add_version
-from asynsched.store.transitions import Batch, HistoryRow, RunRow, XComRow, apply
+from asynsched.store.transitions import apply
 from tests.store.test_runs import new_run, task
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -27,7 +28,7 @@ HOT = [
     (dag_runs.logical_date_is_taken, "d", NOW),
     (run_queue.queued_runs,),
     (run_queue.queued_runs, [DagRunKey("d", "r")]),
-    (run_queue.owned_runs, 1, [1, 2]),
+    (run_queue.owned_runs, 1),
     (run_queue.take_over_runs, "me", 1, NOW),
     (run_queue.runs_by_id, [1, 2]),
     (task_instances.load_task_instances, 1),

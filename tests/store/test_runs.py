@@ -9,6 +9,7 @@ import pytest
 from asynsched.errors import AlreadyExists, StoreError
 from asynsched.states import DagRunState, DagRunType
 from asynsched.store.callback_requests import finish_callback, next_callbacks, take_callback
+from asynsched.store.changes import Batch, CallbackRow, HistoryRow, RunRow, Stale, TaskRow, XComRow
 from asynsched.store.dag_runs import (
     NewRun,
     count_active_runs,
@@ -25,7 +26,7 @@ from asynsched.store.dag_runs import (
 from asynsched.store.dag_versions import add_version
 from asynsched.store.pools import list_pools, set_pool
 from asynsched.store.task_instances import list_task_instances, list_tries, load_task_instances, task_states
-from asynsched.store.transitions import Batch, CallbackRow, HistoryRow, RunRow, Stale, TaskRow, XComRow, apply
+from asynsched.store.transitions import apply
 from asynsched.store.xcoms import XComValue, delete_xcoms, get_xcoms, list_xcoms, put_xcom
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)

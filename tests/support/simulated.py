@@ -1,6 +1,6 @@
 """The production services under virtual time: an in-memory database, a scripted executor, no process, no thread."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from asynsched.home import prepare_home
 from asynsched.scheduling.run_waiters import RunWaiters
 from asynsched.serialization.encode import serialize_dag
 from asynsched.serialization.schema import SCHEMA_VERSION, ParsedDag, ParseReport
-from asynsched.settings import Settings
+from asynsched.settings import LeaseSettings, Settings
 from asynsched.simulation.loop import run_virtual
 from asynsched.store.dag_runs import DagRunRow, list_runs
 from asynsched.store.database import Database
@@ -31,12 +31,15 @@ class Simulated:
     """A scheduler of these DAGs from `start` on. After `run_for`, its database and executor tell what happened."""
 
     def __init__(self, home: Path, dags: Sequence[DAG], script: Script, start: datetime) -> None:
-        self.settings = Settings(home=str(home), dags_folder=str(home / "dags"))
+        lease = LeaseSettings(duration=LEASE.total_seconds(), renew_interval=LEASE.total_seconds() / 2)
+        self.settings = Settings(home=str(home), dags_folder=str(home / "dags"), lease=lease)
         self.clock = VirtualClock(start)
         self.database: Database = open_inline()
         self.dags = dags
         self.script = script
         self.executor: ScriptedExecutor | None = None
+        self.when_started: Callable[[], None] = lambda: None
+        self.act: Callable[[Channels], Awaitable[None]] | None = None
 
     def run_for(self, span: timedelta) -> None:
         """Serve for that much virtual time."""
@@ -62,6 +65,9 @@ class Simulated:
         async with anyio.create_task_group() as group:
             for service in (*services.consumers, services.creator):
                 await group.start(service.run)
+            self.when_started()
+            if self.act is not None:
+                group.start_soon(self.act, channels)
             await self.clock.sleep(span)
             group.cancel_scope.cancel()
 

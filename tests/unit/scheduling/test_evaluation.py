@@ -159,6 +159,19 @@ def test_a_run_is_not_taken_for_deadlocked_while_a_branch_is_being_settled():
     assert (run.state, run.reason) == ("success", "all tasks have ended")
 
 
+def test_a_branch_also_skips_a_task_that_was_ready_and_waited_for_room():
+    tasks = [task("first", "any"), task("pick", "any", "other"), task("any", trigger_rule="one_success"), task("other")]
+    run = run_of(tasks)
+    engine = evaluation(parallelism=2)
+    engine.start_run(run, NOON)
+    engine.grant(NOON)
+    engine.try_ended(Ended(run.tasks["first"].token, "success", NOON, NOON), NOON)
+    assert run.tasks["any"].state == "scheduled"
+    engine.try_ended(Ended(run.tasks["pick"].token, "success", NOON, NOON, decision=BranchDecision(("other",))), NOON)
+    engine.grant(NOON)
+    assert states(run) | {"other": ""} == {"first": "success", "pick": "success", "any": "skipped", "other": ""}
+
+
 @pytest.mark.parametrize(("ignore", "last"), [(True, "skipped"), (False, "success")])
 def test_a_false_short_circuit_skips_everything_or_only_what_is_next(ignore, last):
     run = run_of([task("check", "next"), task("next", "last"), task("last", trigger_rule="all_done")])

@@ -1,0 +1,111 @@
+"""Queued runs on their way to being active: which wait, which were admitted, and which can never start."""
+
+from collections import deque
+from datetime import datetime
+
+import structlog
+
+from asynsched.channels import Channels, RunEnded
+from asynsched.errors import DagError, NotFound
+from asynsched.keys import DagRunKey
+from asynsched.scheduling.active_run import ActiveRun
+from asynsched.scheduling.admission import Admission
+from asynsched.scheduling.evaluation import Evaluation
+from asynsched.scheduling.run_loading import active_run
+from asynsched.scheduling.versions import VersionCache
+from asynsched.states import DagRunState
+from asynsched.store.dag_runs import end_queued_run
+from asynsched.store.database import Database
+from asynsched.store.run_queue import QueuedRun, dag_admissions, queued_runs
+
+log = structlog.get_logger(__name__)
+
+
+class RunIntake:
+    """Lets queued runs into the evaluation.
+
+    Every method that needs the database changes memory only once that has answered: it may be called again.
+    """
+
+    def __init__(
+        self, *, database: Database, versions: VersionCache, evaluation: Evaluation, channels: Channels
+    ) -> None:
+        self._database = database
+        self._versions = versions
+        self._evaluation = evaluation
+        self._channels = channels
+        self._admission = Admission()
+        self._admitted: deque[QueuedRun] = deque()
+
+    @property
+    def may_start_any(self) -> bool:
+        """Whether a run could start now."""
+        return bool(self._admitted) or self._admission.may_start_any
+
+    async def take_created(self, keys: list[DagRunKey]) -> None:
+        """Let runs wait that a message told of."""
+        for row in await self._database.read(queued_runs, keys):
+            self._enqueue(row)
+
+    async def sweep(self) -> None:
+        """Let runs wait that no message told of, and take over what has changed of their DAGs."""
+        for row in await self._database.read(queued_runs):
+            self._enqueue(row)
+        await self.read_dags({key.dag_id for key in self._evaluation.runs} | self._admission.dag_ids)
+
+    async def read_dags(self, dag_ids: set[str]) -> None:
+        """Take over the pause and the `max_active_runs` of DAGs that have runs here; others do not matter yet."""
+        known = dag_ids & (self._admission.dag_ids | {key.dag_id for key in self._evaluation.runs})
+        if known:
+            for dag in await self._database.read(dag_admissions, sorted(known)):
+                self._admission.update_dag(dag.dag_id, is_paused=dag.is_paused, max_active_runs=dag.max_active_runs)
+                self._evaluation.limits.pause(dag.dag_id, paused=dag.is_paused)
+
+    async def start(self, now: datetime) -> None:
+        """Begin the runs that may start."""
+        if not self._admitted:
+            self._admitted.extend(self._admission.admit())
+        while self._admitted:
+            row = self._admitted[0]
+            try:
+                run = await self.load(row)
+            except (NotFound, DagError) as exc:
+                log.warning("run.refused", dag_id=row.dag_id, run_id=row.run_id, reason=str(exc))
+                await self._end_queued(row, str(exc), now)
+                self._admission.ended(row.key)
+            else:
+                self._evaluation.start_run(run, now)
+            self._admitted.popleft()
+
+    async def load(self, row: QueuedRun) -> ActiveRun:
+        """Return a stored run without its task instances. Raises NotFound or DagError when its version is no good."""
+        if row.version_id is None:
+            raise NotFound("version of the DAG", row.dag_id)
+        return active_run(row, await self._versions.get(row.version_id))
+
+    async def cancel_queued(self, key: DagRunKey, reason: str, now: datetime) -> None:
+        """End a run that has not started."""
+        for row in await self._database.read(queued_runs, [key]):
+            await self._end_queued(row, reason, now)
+            self._admission.withdraw(key)
+
+    def resumed(self, row: QueuedRun) -> None:
+        """Count a run as active that an earlier scheduler began."""
+        self._admission.update_dag(row.dag_id, is_paused=row.is_paused, max_active_runs=row.max_active_runs)
+        self._admission.began(row.key)
+        self._evaluation.limits.pause(row.dag_id, paused=row.is_paused)
+
+    def ended(self, key: DagRunKey) -> None:
+        """Count a run as active no more."""
+        self._admission.ended(key)
+
+    def _enqueue(self, row: QueuedRun) -> None:
+        if row.key not in self._evaluation.runs and row not in self._admitted:
+            self._evaluation.limits.pause(row.dag_id, paused=row.is_paused)
+            self._admission.add(row)
+
+    async def _end_queued(self, row: QueuedRun, reason: str, now: datetime) -> None:
+        await self._database.write(end_queued_run, row.id, DagRunState.FAILED, reason, now)
+        ended = RunEnded(row.key, DagRunState.FAILED)
+        self._channels.run_ends.put_nowait(ended)
+        self._channels.dag_changes.offer(ended)

@@ -1,0 +1,116 @@
+"""State changes as plain rows: what `transitions.apply` writes, and what it reports back."""
+
+from datetime import datetime
+
+from msgspec import Struct
+
+TaskRowKey = tuple[int, str, int]
+"""dag_run_id, task_id, map_index"""
+
+
+class TaskRow(Struct, frozen=True):
+    """What is written of a TaskInstance, and the state and try number that its row must have for that."""
+
+    dag_run_id: int
+    task_id: str
+    map_index: int
+    before_state: str | None
+    before_try: int
+    state: str | None
+    reason: str
+    try_number: int
+    max_tries: int
+    machine_kills: int
+    token: str | None
+    scheduled_at: datetime | None
+    queued_at: datetime | None
+    started_at: datetime | None
+    ended_at: datetime | None
+    next_try_at: datetime | None
+    rendered_map_index: str | None
+    priority_weight: int
+    pool: str
+    pool_slots: int
+    queue: str
+    executor: str | None
+
+
+class HistoryRow(Struct, frozen=True):
+    """An earlier try of a TaskInstance."""
+
+    dag_run_id: int
+    task_id: str
+    map_index: int
+    try_number: int
+    state: str
+    reason: str
+    token: str | None
+    scheduled_at: datetime | None
+    queued_at: datetime | None
+    started_at: datetime | None
+    ended_at: datetime | None
+
+
+class RunRow(Struct, frozen=True):
+    """What is written of a DagRun, and the state and lease epoch that its row must have for that."""
+
+    id: int
+    before_state: str
+    before_epoch: int
+    state: str
+    reason: str
+    started_at: datetime | None
+    ended_at: datetime | None
+    version_id: int
+    scheduler_id: str
+    lease_epoch: int
+
+
+class XComRow(Struct, frozen=True):
+    """A value that a task returned or a decision that it made; `value` is JSON."""
+
+    dag_run_id: int
+    task_id: str
+    map_index: int
+    key: str
+    value: str
+    created_at: datetime
+
+
+class CallbackRow(Struct, frozen=True):
+    """A callback to be run because of a state change."""
+
+    dag_run_id: int
+    task_id: str
+    map_index: int
+    try_number: int
+    event: str
+    reason: str
+    created_at: datetime
+
+
+class Batch(Struct, frozen=True):
+    """The changes of one moment, made by one scheduler under one lease."""
+
+    lease_epoch: int
+    runs: list[RunRow] = []
+    new_tasks: list[TaskRow] = []
+    tasks: list[TaskRow] = []
+    history: list[HistoryRow] = []
+    xcoms: list[XComRow] = []
+    callbacks: list[CallbackRow] = []
+
+
+class Stale(Struct, frozen=True):
+    """What a batch could not change, because its rows are not as its author knew them."""
+
+    runs: frozenset[int]
+    tasks: frozenset[TaskRowKey]
+
+    def __bool__(self) -> bool:
+        return bool(self.runs or self.tasks)
+
+    @property
+    def run_ids(self) -> frozenset[int]:
+        """The runs that have something stale."""
+        return self.runs | {key[0] for key in self.tasks}

@@ -1,0 +1,104 @@
+"""The production services in virtual time, while somebody triggers, cancels, or changes rows beside them."""
+
+import asyncio
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import sqlalchemy as sa
+
+from asynsched import DAG, BashOperator
+from asynsched.channels import RunCancelled, RunCreated
+from asynsched.errors import StoreUnavailable
+from asynsched.scheduling.triggering import create_manual_run
+from asynsched.store.dag_runs import end_queued_run
+from tests.support.executor import Outcome
+from tests.support.simulated import Simulated
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def simulated(tmp_path):
+    """Return a function that makes a simulation of one DAG of two parallel tasks, each of an hour."""
+
+    def make(**options) -> Simulated:
+        with DAG("dag", **options) as dag:
+            BashOperator(task_id="a", bash_command="true")
+            BashOperator(task_id="b", bash_command="true")
+        return Simulated(tmp_path, [dag], lambda launch: Outcome(duration=timedelta(hours=1)), START)
+
+    return make
+
+
+async def serve(simulation: Simulated, act, hours: float = 5) -> dict[str, str]:
+    simulation.act = act
+    await asyncio.to_thread(simulation.run_for, timedelta(hours=hours))
+    return {run.run_id: run.state for run in await simulation.runs("dag")}
+
+
+async def trigger(simulation, channels, run_id, **options):
+    key = await simulation.database.write(
+        create_manual_run, "dag", now=simulation.clock.now(), run_id=run_id, **options
+    )
+    await channels.active_runs.put(RunCreated(key))
+    return key
+
+
+async def test_a_run_made_by_hand_for_the_next_scheduled_date_takes_its_place(simulated):
+    simulation = simulated(schedule="0 * * * *")
+
+    async def act(channels):
+        await trigger(simulation, channels, "mine", logical_date=START + timedelta(hours=2))
+
+    runs = await serve(simulation, act, hours=4.5)
+    dates = [run.logical_date for run in await simulation.runs("dag")]
+    assert sorted(dates) == [START + timedelta(hours=hour) for hour in range(5)]
+    assert runs["mine"] == "success"
+
+
+async def test_a_task_marked_from_outside_holds_and_its_running_sibling_is_not_started_again(simulated):
+    simulation = simulated()
+
+    async def act(channels):
+        await trigger(simulation, channels, "r")
+        await simulation.clock.sleep(timedelta(minutes=10))
+        mark = sa.text("UPDATE task_instance SET state = 'skipped' WHERE task_id = 'a'")
+        await simulation.database.write(lambda conn: conn.execute(mark).rowcount)
+
+    assert await serve(simulation, act) == {"r": "success"}
+    assert Counter(launch.task_id for launch in simulation.executor.launched) == {"a": 1, "b": 1}
+
+
+async def test_a_queued_run_that_is_cancelled_while_the_database_is_away_never_starts(simulated, monkeypatch):
+    simulation = simulated(max_active_runs=1)
+    write, failures = simulation.database.write, iter([True])
+
+    async def flaky(query, *args, **kwargs):
+        if query is end_queued_run and next(failures, False):
+            raise StoreUnavailable("away")
+        return await write(query, *args, **kwargs)
+
+    monkeypatch.setattr(simulation.database, "write", flaky)
+
+    async def act(channels):
+        await trigger(simulation, channels, "first")
+        waiting = await trigger(simulation, channels, "second")
+        await simulation.clock.sleep(timedelta(minutes=1))
+        await channels.active_runs.put(RunCancelled(waiting, "no longer wanted"))
+
+    assert await serve(simulation, act) == {"first": "success", "second": "failed"}
+
+
+async def test_a_lost_hint_costs_no_more_than_the_time_to_the_next_sweep(simulated):
+    simulation = simulated(is_paused_upon_creation=True)
+
+    async def act(channels):
+        await trigger(simulation, channels, "r")
+        await simulation.clock.sleep(timedelta(minutes=1))
+        unpause = sa.text("UPDATE dag SET is_paused = 0")
+        await simulation.database.write(lambda conn: conn.execute(unpause).rowcount)
+
+    assert await serve(simulation, act) == {"r": "success"}
+    [run] = await simulation.runs("dag")
+    assert run.started_at - START <= timedelta(minutes=1, seconds=simulation.settings.sweep_interval)
