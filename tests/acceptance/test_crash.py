@@ -180,3 +180,41 @@ def test_a_second_signal_stops_at_once_and_leaves_nothing_behind(site):
         up.terminate()
         up.wait(10)
         site.until(lambda: not site.processes(), "no process is left", seconds=10)
+
+
+CALLBACKS = """
+    import os, time
+    from pathlib import Path
+    from asynsched import DAG, EmptyOperator, Variable
+
+    def callback(context):
+        name = context["ti"].task_id
+        with Path(os.environ["MARKS"]).open("a") as marks:
+            marks.write(f"{name} {os.getpid()}\\n")
+        while not Path(os.environ["GATE"] + name).exists():
+            time.sleep(0.01)
+        if name == "goes_on":
+            Variable.set(name, "done")
+
+    with DAG("callbacks"):
+        for name in ("ends", "goes_on"):
+            EmptyOperator(task_id=name, on_success_callback=callback)
+"""
+
+
+def test_callbacks_of_a_killed_scheduler_are_not_run_again(site):
+    site.write("callbacks.py", CALLBACKS)
+    with site.up() as up:
+        site.wait_for_dag("callbacks")
+        site.run("dags", "trigger", "callbacks")
+        site.until(lambda: len(marks(site)) == 2, "both callbacks have begun")
+        pids = {name: int(pid) for name, pid in marks(site)}
+        up.kill()
+        Path(site.env["GATE"] + "ends").touch()
+        site.until(lambda: not psutil.pid_exists(pids["ends"]), "one callback has ended while nobody served")
+        with site.up():
+            Path(site.env["GATE"] + "goes_on").touch()
+            site.until(lambda: not psutil.pid_exists(pids["goes_on"]), "the other has ended")
+            assert site.json("variables", "get", "goes_on")["value"] == "done"
+    site.up_until_idle()
+    assert sorted(name for name, _ in marks(site)) == ["ends", "goes_on"]
