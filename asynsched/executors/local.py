@@ -99,6 +99,7 @@ class LocalExecutor(Executor):
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._lease_line.close()
         has_new_keeper = await self._meet_new_keeper()
         if self._connection is None:
             return

@@ -1,0 +1,170 @@
+"""How serving ends when something fails or is broken off: a lost lease, a failed start, a badly timed cancellation."""
+
+import asyncio
+import textwrap
+import threading
+from datetime import datetime
+
+import anyio
+import psutil
+import pytest
+import sqlalchemy as sa
+
+from asynsched import Scheduler
+from asynsched.errors import LeaseLost, StoreUnavailable
+from asynsched.executors import local
+from asynsched.executors.base import Held
+from asynsched.scheduling.evaluator import DependencyEvaluator
+from asynsched.settings import LeaseSettings, Settings
+from asynsched.store.async_database import open_database
+from asynsched.store.schedulers import list_schedulers
+from asynsched.store.tables import scheduler as scheduler_table
+from tests.support.executor import ScriptedExecutor
+from tests.support.waiting import eventually
+
+DAGS = """
+    import os, signal, time
+    from pathlib import Path
+    from asynsched import DAG, task
+
+    with DAG("deaf"):
+        @task
+        def deaf():
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            Path(os.environ["HANGS"]).write_text(str(os.getpid()))
+            while True:
+                time.sleep(0.01)
+
+        deaf()
+"""
+
+
+@pytest.fixture
+def options(tmp_path, monkeypatch) -> dict:
+    (tmp_path / "dags").mkdir()
+    (tmp_path / "dags" / "all.py").write_text(textwrap.dedent(DAGS))
+    monkeypatch.setenv("HANGS", str(tmp_path / "hangs"))
+    lease = LeaseSettings(duration=20, renew_interval=0.05, kill_time=1.0)
+    settings = Settings(home=str(tmp_path / "home"), shutdown_grace=0.2, lease=lease)
+    return {"dags": tmp_path / "dags", "settings": settings}
+
+
+def processes_of(tmp_path) -> list[psutil.Process]:
+    processes = psutil.process_iter(["cmdline"])
+    return [process for process in processes if str(tmp_path / "home") in " ".join(process.info["cmdline"] or [])]
+
+
+def forget_schedulers(conn) -> None:
+    conn.execute(sa.delete(scheduler_table))
+
+
+@pytest.mark.parametrize("is_open", [False, True], ids=["by url", "open"])
+async def test_a_lease_is_renewed_and_serving_ends_with_an_error_when_it_is_lost(options, tmp_path, is_open):
+    url = f"sqlite:///{tmp_path / 'state.db'}"
+    database = await open_database(url)
+    scheduler = Scheduler(database=database if is_open else url, **options)
+    serving = asyncio.create_task(scheduler.serve())
+    await scheduler.started.wait()
+
+    async def lease_until() -> datetime:
+        [row] = await database.read(list_schedulers, scheduler.clock.now())
+        return row.lease_until
+
+    first = await lease_until()
+    with anyio.fail_after(20):
+        while await lease_until() == first:
+            await anyio.lowlevel.checkpoint()
+        await database.write(forget_schedulers)
+        with pytest.raises(LeaseLost, match="lost its lease"):
+            await serving
+    assert processes_of(tmp_path) == []
+    await database.close()
+
+
+@pytest.mark.parametrize("is_native", [False, True], ids=["anyio", "asyncio"])
+async def test_a_run_whose_creation_is_cancelled_is_not_started_later(options, is_native):
+    scheduler = Scheduler(**options)
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(scheduler.serve)
+        await scheduler.wait_idle()
+        if is_native:
+            waiting = asyncio.create_task(scheduler.run("deaf"))
+            await asyncio.sleep(0)
+            waiting.cancel()
+        else:
+            async with anyio.create_task_group() as group:
+                group.start_soon(scheduler.run, "deaf")
+                await anyio.lowlevel.checkpoint()
+                group.cancel_scope.cancel()
+        with anyio.fail_after(10):
+            await scheduler.wait_runs(1)
+        scheduler.request_stop()
+
+
+async def test_whoever_uses_a_scheduler_that_has_stopped_is_told_so(options, tmp_path):
+    scheduler = Scheduler(**options)
+    serving = asyncio.create_task(scheduler.serve())
+    await scheduler.started.wait()
+    await scheduler.wait_idle()
+    waiting = asyncio.create_task(scheduler.run("deaf"))
+    await eventually((tmp_path / "hangs").exists, "the task runs")
+    scheduler.request_stop()
+    await serving
+    with anyio.fail_after(10):
+        for late in (waiting, scheduler.run("deaf"), scheduler.trigger("deaf")):
+            with pytest.raises(RuntimeError, match="has stopped"):
+                await late
+
+
+async def test_a_start_that_fails_ends_no_try_that_survived_a_crash(options, monkeypatch):
+    steps = []
+
+    class Recording(ScriptedExecutor):
+        async def start(self, lease_epoch):
+            steps.append("start")
+            return Held(running=frozenset({"survivor"}))
+
+        async def drain(self, deadline):
+            steps.append("drain")
+
+        async def close(self):
+            steps.append("close")
+
+    async def fail(*_):
+        raise StoreUnavailable("away")
+
+    monkeypatch.setattr(DependencyEvaluator, "recover", fail)
+    with pytest.raises(StoreUnavailable, match="away"):
+        await Scheduler(executor=Recording, **options).serve()
+    assert steps == ["start", "close"]
+
+
+async def test_a_cancellation_while_the_keeper_starts_leaves_no_keeper(options, tmp_path, monkeypatch):
+    begun = threading.Event()
+    start_keeper = local.start_keeper
+
+    def start(*arguments):
+        begun.set()
+        start_keeper(*arguments)
+
+    monkeypatch.setattr(local, "start_keeper", start)
+    serving = asyncio.create_task(Scheduler(**options).serve())
+    await eventually(begun.is_set, "the keeper is being started")
+    serving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await serving
+    assert processes_of(tmp_path) == []
+
+
+async def test_a_cancelled_scheduler_gives_its_tries_all_their_time_to_end(options, tmp_path, monkeypatch):
+    monkeypatch.setattr("asynsched.scheduler.CLEANUP_SECONDS", 0.5)
+    scheduler = Scheduler(**options)
+    serving = asyncio.create_task(scheduler.serve())
+    await scheduler.started.wait()
+    await scheduler.wait_idle()
+    await scheduler.trigger("deaf")
+    await eventually((tmp_path / "hangs").exists, "the task runs")
+    serving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await serving
+    assert processes_of(tmp_path) == []

@@ -1,0 +1,88 @@
+"""The lease while the database fails."""
+
+import asyncio
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from asynsched.clock import SystemClock
+from asynsched.errors import SettingsError, StoreUnavailable
+from asynsched.housekeeping import lease as module
+from asynsched.housekeeping.lease import LeaseKeeper
+from asynsched.housekeeping.loop_lease import LoopLease
+from asynsched.settings import LeaseSettings
+
+SETTINGS = LeaseSettings(renew_interval=0.01)
+
+
+class Renewals:
+    """An executor that is told of renewals; `enough` is set when there were two."""
+
+    def __init__(self) -> None:
+        self.told: list[float] = []
+        self.enough = threading.Event()
+
+    def renew_lease(self, valid_until: float) -> None:
+        self.told.append(valid_until)
+        if len(self.told) > 1:
+            self.enough.set()
+
+
+def arguments(executor: Renewals, **changes) -> dict:
+    return {
+        "settings": SETTINGS, "clock": SystemClock(), "scheduler_id": "s", "lease_epoch": 1, "executor": executor,
+        "on_lost": lambda: pytest.fail("it is not lost"),
+    } | changes  # fmt: skip
+
+
+@pytest.mark.parametrize("home_is_claim", [True, False])
+async def test_tries_go_on_without_the_database_where_the_home_is_the_claim(monkeypatch, home_is_claim):
+    attempts = []
+    tried = threading.Event()
+
+    def refuse(url):
+        attempts.append(url)
+        if len(attempts) > 2:
+            tried.set()
+        raise SettingsError("the password was refused")
+
+    monkeypatch.setattr(module, "open_direct", refuse)
+    executor = Renewals()
+    keeper = LeaseKeeper(**arguments(executor, database_url="x", home_is_claim=home_is_claim))
+    keeper.start()
+    assert await asyncio.to_thread(tried.wait, 10), "it goes on trying, whatever the error"
+    await keeper.stop()
+    assert executor.enough.is_set() == home_is_claim
+
+
+@pytest.mark.parametrize("home_is_claim", [True, False])
+async def test_a_lease_on_the_loop_does_as_the_thread_does(home_is_claim):
+    async def write(*_, **__):
+        raise StoreUnavailable("away")
+
+    executor = Renewals()
+    database = SimpleNamespace(write=write)
+    lease = LoopLease(**arguments(executor, database=database, home_is_claim=home_is_claim))
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable):
+            await lease.tick(lease.clock.now())
+    assert executor.enough.is_set() == home_is_claim
+
+
+async def test_a_lost_lease_is_told_on_the_loop(monkeypatch):
+    lost = asyncio.get_running_loop().create_future()
+    threads = []
+
+    def on_lost():
+        threads.append(threading.current_thread())
+        lost.set_result(None)
+
+    direct = SimpleNamespace(write=lambda *_, **__: False, close=lambda: None)
+    monkeypatch.setattr(module, "open_direct", lambda url: direct)
+    keeper = LeaseKeeper(**arguments(Renewals(), database_url="x", home_is_claim=False, on_lost=on_lost))
+    keeper.start()
+    async with asyncio.timeout(10):
+        await lost
+    await keeper.stop()
+    assert threads == [threading.current_thread()]
