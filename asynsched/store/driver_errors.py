@@ -65,7 +65,9 @@ def _translated(exc: Exception, cause: BaseException | None, shown: str, opening
     if isinstance(cause, sqlite3.Error):
         return _of_sqlite(cause, shown) or exc
     if isinstance(cause, OSError):
-        return StoreUnavailable(f"The database {shown} cannot be reached: {cause.strerror or cause or 'timed out'}")
+        return StoreUnavailable(
+            f"The database {shown} cannot be reached: {cause.strerror or str(cause) or 'no answer in time'}"
+        )
     if isinstance(exc, sa_exc.TimeoutError):
         return StoreUnavailable(f"The database {shown} cannot be used: every connection is busy")
     return _of_postgres(exc, cause, shown, opening) or exc

@@ -1,6 +1,10 @@
 """What is PostgreSQL's own: its errors, its URLs, a connection that goes away."""
 
 import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 
 import anyio
 import asyncpg
@@ -8,6 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from asynsched.errors import AlreadyExists, SettingsError, StoreError, StoreUnavailable
+from asynsched.store import postgres_database, preparation
 from asynsched.store.async_database import open_database
 from asynsched.store.notifications import CHANNEL, notify
 from asynsched.store.pools import list_pools, set_pool
@@ -37,6 +42,10 @@ async def test_errors_of_the_server_are_told_apart(postgres, sqlstate, expected)
     assert len(await postgres.read(list_pools)) == 1
 
 
+def backend_pid(conn: sa.Connection) -> int:
+    return conn.execute(sa.text("SELECT pg_backend_pid()")).scalar_one()
+
+
 async def test_a_connection_that_is_cut_is_made_again(postgres):
     kill = sa.text("SELECT pg_terminate_backend(pg_backend_pid())")
     for run in (postgres.write, postgres.read):
@@ -56,6 +65,74 @@ async def test_a_cancelled_query_is_undone_and_its_connection_usable(postgres):
     assert scope.cancelled_caught
     await asyncio.gather(*(postgres.write(set_pool, f"pool {n}", 1) for n in range(20)))
     assert "half" not in {pool.name for pool in await postgres.read(list_pools)}
+
+
+@contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """Let a process of the server's take no step, as if the way to it were cut without a word."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+async def test_a_server_that_stops_answering_is_given_up(postgres_url, monkeypatch):
+    monkeypatch.setattr(postgres_database, "ANSWER_SECONDS", -29.9)
+    monkeypatch.setattr(postgres_database, "ROLLBACK_TIMEOUT_SECONDS", 0.1)
+    database = await open_database(postgres_url)
+    pid = await database.write(backend_pid)
+    with stopped(pid), anyio.fail_after(30):
+        with pytest.raises(StoreUnavailable, match="no answer in time"):
+            await database.write(set_pool, "lost", 1)
+        assert await database.write(backend_pid) != pid
+    assert len(await database.read(list_pools)) == 1
+    await database.close()
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_a_commit_without_an_answer_is_given_up(postgres, monkeypatch, is_cancelled):
+    monkeypatch.setattr(postgres_database, "COMMIT_TIMEOUT_SECONDS", 0.1)
+    cancelling = anyio.CancelScope()
+    said = []
+
+    def stop_before_commit(conn: sa.Connection) -> None:
+        set_pool(conn, "unsure", 1)
+        halted.enter_context(stopped(backend_pid(conn)))
+        if is_cancelled:
+            cancelling.cancel()
+
+    with ExitStack() as halted:
+        async with asyncio.timeout(30):
+            with cancelling:
+                try:
+                    await postgres.write(stop_before_commit)
+                except StoreUnavailable as exc:
+                    said.append(str(exc))
+            await postgres.write(set_pool, "after", 1)
+    assert cancelling.cancelled_caught is is_cancelled
+    assert is_cancelled or "no answer to a commit within 0.1 s" in said[0]
+
+
+async def test_migrating_may_take_longer_than_any_query(new_postgres_database, monkeypatch):
+    url = new_postgres_database()
+    monkeypatch.setattr(postgres_database, "ANSWER_SECONDS", -29.9)
+    monkeypatch.setattr(preparation, "_create", lambda conn, *_: conn.execute(sa.text("SELECT pg_sleep(0.3)")))
+    monkeypatch.setattr(preparation, "current_revision", lambda conn: None)
+    database = await open_database(url)
+    await database.write(preparation.bring_to_head, "shown")
+    await database.close()
+
+
+@pytest.mark.parametrize(
+    ("query", "seconds"),
+    [
+        ("", 35), ("?statement_timeout=2min", 125), ("?statement_timeout=1500", 6.5), ("?statement_timeout=0", None),
+        ("?statement_timeout=never", 35),
+    ],
+)  # fmt: skip
+def test_an_answer_is_waited_for_somewhat_longer_than_the_server_works_on_it(query, seconds):
+    assert postgres_database.command_timeout(f"postgresql://host/name{query}") == seconds
 
 
 async def test_all_that_one_read_sees_is_of_one_moment(postgres, postgres_url):
