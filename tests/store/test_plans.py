@@ -36,6 +36,7 @@ HOT = [
     (pools.list_pools,),
     (xcoms.get_xcoms, 1),
     (callback_requests.next_callbacks, 9, [1]),
+    (callback_requests.running_callbacks,),
     (apply, BATCH),
 ]
 
