@@ -241,7 +241,7 @@ class Evaluation:
     def _make_ready(self, task: ActiveTask, now: datetime) -> None:
         if task.state is State.UP_FOR_RETRY:
             task.started_at = None
-        self._set_state(task, State.SCHEDULED, "", now)
+        self._set_state(task, State.SCHEDULED, self.queues.obstacle(task), now)
         self.queues.add(task, self.limits.of(task))
 
     def _apply_decision(self, task: ActiveTask, event: Ended, now: datetime) -> list[ActiveTask]:

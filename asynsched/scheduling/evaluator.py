@@ -32,7 +32,7 @@ from asynsched.scheduling.run_loading import active_tasks, lost_tries
 from asynsched.scheduling.versions import VersionCache
 from asynsched.service import Service
 from asynsched.settings import Settings
-from asynsched.states import SLOT_TASK_STATES
+from asynsched.states import SLOT_TASK_STATES, TaskInstanceState
 from asynsched.store.changes import Stale
 from asynsched.store.database import Database
 from asynsched.store.pools import pool_capacities
@@ -254,6 +254,7 @@ class DependencyEvaluator(Service):
         pending, channels = self._pending, self._channels
         if stale:
             log.warning("state.stale", n_tasks=len(stale.tasks), n_runs=len(stale.runs))
+        self._warn_of_obstacles()
         for task in pending.granted:
             if (task.run.id, task.task_id, task.map_index) not in stale.tasks and task.run.id not in stale.runs:
                 channels.ready.put_nowait(TaskReady(task.run.id, task_launch(task)))
@@ -271,3 +272,8 @@ class DependencyEvaluator(Service):
             log.info("run.ended", dag_id=run.key.dag_id, run_id=run.key.run_id, state=run.state, reason=run.reason)
         if pending.callbacks:
             channels.callbacks.put_nowait(CallbackRequested())
+
+    def _warn_of_obstacles(self) -> None:
+        for task in self._pending.tasks.values():
+            if task.state is TaskInstanceState.SCHEDULED and task.reason:
+                log.warning("task.cannot_start", dag_id=task.run.key.dag_id, task_id=task.task_id, reason=task.reason)

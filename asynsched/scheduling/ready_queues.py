@@ -100,6 +100,15 @@ class ReadyQueues:
         """Return a pool, one with no slots if nobody made it."""
         return self.pools.setdefault(name, Pool(name, 0))
 
+    def obstacle(self, task: ActiveTask) -> str:
+        """Return why a task's pool can never let it start as things are; empty if it can."""
+        pool, slots = self.pool(task.task.pool), task.task.pool_slots
+        if pool.capacity is None or slots <= pool.capacity:
+            return ""
+        if pool.capacity == 0:
+            return f"the pool {pool.name!r} has no slots, or does not exist: `asynsched pools set {pool.name} SLOTS`"
+        return f"it needs {slots} slots, and its pool {pool.name!r} has {pool.capacity}"
+
     def resize_pools(self, capacities: dict[str, int | None]) -> None:
         """Take over what the pools hold now; a pool that is gone has no slots."""
         for name in capacities.keys() | self.pools.keys():

@@ -18,6 +18,9 @@ from sandbox.protocol import BranchDecision, Ended, FailureCause, ShortCircuitDe
 from sandbox.running.loading import one_line
 from sandbox.running.scheduler_link import json_of
 
+CRASHES = frozenset({signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSYS})
+"""Signals that a process brings on itself."""
+
 
 class Span(NamedTuple):
     """When user code ran: aware UTC, stamped in its own process."""
@@ -79,12 +82,13 @@ def of_exception(token: str, span: Span, exc: BaseException) -> Ended:
 def of_status(status: int) -> tuple[str, FailureCause]:
     """Return why a process that said nothing has died, and whose fault that is, from its wait status.
 
-    A signal is the machine's doing as a rule (out of memory, an operator's kill); an exit code is the task's.
+    A signal from outside is the machine's doing (out of memory, an operator's kill); one that the code's own crash
+    raises, and an exit code, are the task's.
     """
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         hint = ", possibly out of memory" if number == signal.SIGKILL else ""
-        return f"killed by {_signal_name(number)}{hint}", "machine"
+        return f"killed by {_signal_name(number)}{hint}", "task" if number in CRASHES else "machine"
     return f"its process ended with exit code {os.waitstatus_to_exitcode(status)} before the task returned", "task"
 
 

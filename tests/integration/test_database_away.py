@@ -1,4 +1,4 @@
-"""The database goes away once, at any call at all, before or after the call was done: nothing is lost, or done twice."""
+"""The database goes away once, at any call, before or after that was done: nothing is lost, nothing is done twice."""
 
 import asyncio
 from collections import Counter

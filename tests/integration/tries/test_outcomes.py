@@ -166,7 +166,7 @@ async def test_every_way_to_end_is_told_with_its_reason(bench: Bench, code):
         ends = {name: await bench.end_of(launch) for name, launch in launches.items()}
     for name, (state, words) in OUTCOMES.items():
         assert (ends[name].state, words in ends[name].reason) == (state, True), (name, ends[name])
-    assert {name for name, end in ends.items() if end.cause == "machine"} == {"killed", "crashes"}
+    assert {name for name, end in ends.items() if end.cause == "machine"} == {"killed"}
     assert {name for name, end in ends.items() if not end.retry} == {"gives_up"}
     assert ends["waits"].reschedule_at == datetime.fromisoformat("2030-01-01T00:00:00+00:00")
     assert ends["branches"].decision == BranchDecision(("raises", "skips"))

@@ -50,7 +50,7 @@ async def test_a_run_keeps_its_version_after_the_file_has_changed(bench: Bench):
         ("raise ValueError('broken here')", "dag_file.py cannot be imported: ValueError: broken here", "task"),
         ("import sys; sys.exit(4)", "dag_file.py cannot be imported: SystemExit: 4", "task"),
         ("import os; os._exit(5)", "exit code 5", "task"),
-        ("import os; os.kill(os.getpid(), 11)", "killed by SIGSEGV", "machine"),
+        ("import os; os.kill(os.getpid(), 11)", "killed by SIGSEGV", "task"),
         ("import os\nif os.fork() == 0: raise ValueError('the child goes on')", "", "task"),
         ("DAG = lambda name: __import__('asynsched').DAG('another')", "makes no DAG 'd'", "task"),
     ],

@@ -44,6 +44,18 @@ def test_a_task_that_needs_many_slots_waits_until_they_are_free_together():
     assert [key.task_id for key in granted(engine)] == ["all"]
 
 
+def test_a_task_whose_pool_can_never_let_it_start_says_so_until_the_pool_is_made():
+    engine = evaluation(pools={"small": 1})
+    run = run_of([task("lost", pool="nowhere"), task("wide", pool="small", pool_slots=2)])
+    engine.start_run(run, NOON)
+    assert granted(engine) == []
+    assert "asynsched pools set nowhere" in run.tasks["lost"].reason
+    assert run.tasks["wide"].reason == "it needs 2 slots, and its pool 'small' has 1"
+    engine.queues.resize_pools({"small": 2, "nowhere": 1})
+    assert [key.task_id for key in granted(engine)] == ["lost", "wide"]
+    assert run.tasks["lost"].reason == ""
+
+
 def test_a_paused_dag_starts_nothing_until_it_is_unpaused():
     engine = evaluation()
     engine.limits.pause("dag", paused=True)
