@@ -29,11 +29,17 @@ class VariableAccessor:
 
 
 class VariableAccessors:
-    """`var`: `var.value` and `var.json`."""
+    """`var`: `var.value` and `var.json`, or, in Python code, `context["var"]["value"]`."""
 
     def __init__(self, *, value: VariableAccessor, json: VariableAccessor) -> None:
         self.value = value
         self.json = json
+
+    def __getitem__(self, name: str) -> VariableAccessor:
+        if name not in ("value", "json"):
+            raise KeyError(f"var has 'value' and 'json', not {name!r}")
+        accessor: VariableAccessor = getattr(self, name)
+        return accessor
 
 
 class ConnectionAccessor:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
-import sys
 
 from asynsched.authoring import active
 from asynsched.authoring.active import forget_registered
 from asynsched.authoring.dag_arguments import DagArguments
 from asynsched.authoring.exceptions import DuplicateTaskIdFound, TaskNotFound
 from asynsched.authoring.node import topological_order
+from asynsched.authoring.origin import where_made
 from asynsched.authoring.params import NOTSET, DagParam
 from asynsched.authoring.task_group import TaskGroup
 from asynsched.authoring.timezone import utcnow
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     import jinja2
 
+    from asynsched.authoring.decorators import TaskDecorators
     from asynsched.authoring.operators.base import BaseOperator
     from asynsched.scheduling.foreground import ForegroundRun
     from asynsched.timetables.base import Timetable
@@ -45,7 +46,7 @@ class DAG(DagArguments):
         self.task_dict: dict[str, BaseOperator] = {}
         self.edge_info: dict[str, dict[str, dict[str, Any]]] = {}
         self.used_ids: set[str] = set()
-        self.fileloc, self.lineno = _where_made()
+        self.fileloc, self.lineno = where_made()
         super().__init__(dag_id, **arguments)
         self.task_group = TaskGroup(None, dag=self)
         self._timetable: Timetable | None = None
@@ -85,6 +86,13 @@ class DAG(DagArguments):
         return DagParam(self, name, default)
 
     # Tasks
+
+    @property
+    def task(self) -> TaskDecorators:
+        """The decorators of tasks, bound to this DAG: `@dag.task`, `@dag.task.bash` and so on."""
+        from asynsched.authoring.decorators import TaskDecorators
+
+        return TaskDecorators(self)
 
     def add_task(self, task: BaseOperator) -> None:
         """Give the DAG a task.
@@ -282,12 +290,3 @@ def collect_dags(module: ModuleType) -> list[DAG]:
                 f" {dag.fileloc}, line {dag.lineno}; give each its own"
             )
     return list(found.values())
-
-
-def _where_made() -> tuple[str, int]:
-    """Return file and line of the innermost statement that is outside of this package."""
-    package = __name__.rpartition(".")[0]
-    frame = sys._getframe(1)  # noqa: SLF001 - `inspect` calls the same, and is not worth its import
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(package):
-        frame = frame.f_back
-    return frame.f_code.co_filename, frame.f_lineno

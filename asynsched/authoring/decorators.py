@@ -66,8 +66,9 @@ class TaskFunction:
 class TaskDecorator:
     """One of the decorators: `@task`, `@task(...)`, `@task.bash(...)` and so on."""
 
-    def __init__(self, operator_class: type[BaseOperator]) -> None:
+    def __init__(self, operator_class: type[BaseOperator], dag: DAG | None = None) -> None:
         self._operator_class = operator_class
+        self._bound = {} if dag is None else {"dag": dag}
 
     def __call__(self, python_callable: Callable[..., Any] | None = None, **kwargs: Any) -> Any:
         """Decorate a function; the keyword arguments are the operator's.
@@ -78,19 +79,19 @@ class TaskDecorator:
             return lambda function: self(function, **kwargs)
         if isinstance(python_callable, TaskFunction):
             raise DagError(f"{python_callable.__name__}() is decorated twice")  # type: ignore[attr-defined]
-        return TaskFunction(python_callable, self._operator_class, kwargs)
+        return TaskFunction(python_callable, self._operator_class, {**self._bound, **kwargs})
 
 
 class TaskDecorators(TaskDecorator):
-    """`task`: a decorator, and the namespace of the others."""
+    """`task`: a decorator, and the namespace of the others; as `dag.task`, their tasks belong to that DAG."""
 
-    def __init__(self) -> None:
-        super().__init__(decorated.PythonDecoratedOperator)
-        self.python = TaskDecorator(decorated.PythonDecoratedOperator)
-        self.bash = TaskDecorator(decorated.BashDecoratedOperator)
-        self.branch = TaskDecorator(decorated.BranchDecoratedOperator)
-        self.short_circuit = TaskDecorator(decorated.ShortCircuitDecoratedOperator)
-        self.sensor = TaskDecorator(decorated.SensorDecoratedOperator)
+    def __init__(self, dag: DAG | None = None) -> None:
+        super().__init__(decorated.PythonDecoratedOperator, dag)
+        self.python = TaskDecorator(decorated.PythonDecoratedOperator, dag)
+        self.bash = TaskDecorator(decorated.BashDecoratedOperator, dag)
+        self.branch = TaskDecorator(decorated.BranchDecoratedOperator, dag)
+        self.short_circuit = TaskDecorator(decorated.ShortCircuitDecoratedOperator, dag)
+        self.sensor = TaskDecorator(decorated.SensorDecoratedOperator, dag)
         self.run_if = run_if
         self.skip_if = skip_if
 

@@ -3,7 +3,7 @@
 AsynschedError
 ├── AsynschedException                  a task failed
 │   ├── AsynschedFailException          failed, and no retry
-│   ├── AsynschedSensorTimeout          a sensor waited too long
+│   │   └── AsynschedSensorTimeout      a sensor waited too long
 │   ├── AsynschedNotFoundException      no such variable, connection or XCom (also a KeyError)
 │   │   └── XComNotFound
 │   ├── AsynschedSkipException          the task is skipped
@@ -32,8 +32,8 @@ class AsynschedFailException(AsynschedException):
     """Raised by a task that fails and must not be retried."""
 
 
-class AsynschedSensorTimeout(AsynschedException):
-    """A sensor's `timeout` is over."""
+class AsynschedSensorTimeout(AsynschedFailException):
+    """A sensor's `timeout` is over; as in Airflow, it is not retried."""
 
 
 class AsynschedNotFoundException(AsynschedException, KeyError):

@@ -157,20 +157,21 @@ class TaskInstance:
         """
         single = task_ids is None or isinstance(task_ids, str)
         names = [task_ids] if isinstance(task_ids, str) else [self.task_id] if task_ids is None else list(task_ids)
-        indexes = map_indexes if map_indexes is None or isinstance(map_indexes, int) else list(map_indexes)
+        one = isinstance(map_indexes, int)
+        wanted = [map_indexes] if isinstance(map_indexes, int) else map_indexes
         try:
             found = ask(
                 "xcom_pull",
                 task_ids=names,
                 key=key,
-                map_indexes=indexes,
+                map_indexes=None if wanted is None else list(wanted),
                 run_id=run_id,
                 dag_id=dag_id,
                 include_prior_dates=include_prior_dates,
             )
         except SupervisorNotFound:
             found = []
-        values = [_value_of_task(name, found, default, one=isinstance(indexes, int)) for name in names]
+        values = [_value_of_task(name, found, default, one=one) for name in names]
         return values[0] if single else values
 
     def get_task_states(self, task_ids: Iterable[str]) -> dict[str, str | None]:

@@ -19,7 +19,7 @@ class Variable:
     """A named text, or JSON value, that is kept with the scheduler.
 
     The environment variable `AIRFLOW_VAR_NAME` goes before what is stored, as in Airflow, and can be read while a DAG
-    file is parsed, too.
+    file is parsed, too. What is stored can be read by tasks only: while they are parsed, DAG files see defaults.
     """
 
     def __init__(self, key: str, value: Any = None, description: str | None = None) -> None:
@@ -33,7 +33,7 @@ class Variable:
 
         Args:
             key: Its name.
-            default: Returned when there is none, and while a DAG file is parsed.
+            default: Returned when there is none, and, although one may be stored, while a DAG file is parsed.
             deserialize_json: Parse the text as JSON.
 
         Raises:

@@ -49,7 +49,8 @@ class BaseSensorOperator(BaseOperator):
 
     Args:
         poke_interval: Time between two looks, timedelta or seconds.
-        timeout: Longest time from the first look on, timedelta or seconds; the sensor fails then. 7 days by default.
+        timeout: Longest time from the first look on, timedelta or seconds; the sensor fails then,
+            without a retry. 7 days by default.
         soft_fail: Skip instead of failing by timeout or AsynschedFailException.
         mode: `poke` keeps its process and its slots and sleeps; `reschedule` gives them up between two looks.
         exponential_backoff: Let the interval double each time.
@@ -125,7 +126,7 @@ class BaseSensorOperator(BaseOperator):
             return finished(self.poke(context))
         except (AsynschedSkipException, AsynschedRescheduleException):
             raise
-        except (AsynschedSensorTimeout, AsynschedTaskTimeout, AsynschedFailException) as exc:
+        except (AsynschedTaskTimeout, AsynschedFailException) as exc:
             if self.soft_fail or self.never_fail:
                 raise AsynschedSkipException(f"Skipping instead of failing: {exc}") from exc
             raise

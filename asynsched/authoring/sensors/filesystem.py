@@ -22,18 +22,26 @@ class FileSensor(BaseSensorOperator):
         filepath: Path, or glob pattern, relative to the connection's. (templated)
         fs_conn_id: Connection whose extra has the base `path`; `fs_default` need not exist.
         recursive: Let `**` in the pattern match any number of folders.
+        deferrable: Taken as Airflow's argument of that name, but without effect: the sensor pokes, in its `mode`.
     """
 
     template_fields: Collection[str] = ("filepath",)
     ui_color = "#91818a"
 
     def __init__(
-        self, *, filepath: Any, fs_conn_id: str = DEFAULT_CONNECTION, recursive: bool = False, **kwargs: Any
+        self,
+        *,
+        filepath: Any,
+        fs_conn_id: str = DEFAULT_CONNECTION,
+        recursive: bool = False,
+        deferrable: bool = False,
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.filepath = filepath
         self.fs_conn_id = fs_conn_id
         self.recursive = recursive
+        self.deferrable = deferrable
 
     @property
     def path(self) -> str:

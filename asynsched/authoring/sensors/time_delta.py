@@ -21,11 +21,13 @@ class TimeDeltaSensor(BaseSensorOperator):
 
     Args:
         delta: How long, timedelta or seconds.
+        deferrable: Taken as Airflow's argument of that name, but without effect: the sensor pokes, in its `mode`.
     """
 
-    def __init__(self, *, delta: dt.timedelta | float, **kwargs: Any) -> None:
+    def __init__(self, *, delta: dt.timedelta | float, deferrable: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.delta = arguments.duration(task_owner(self.task_id, None), "delta", delta)
+        self.deferrable = deferrable
 
     def poke(self, context: Context) -> bool:
         base: dt.datetime = context.get("data_interval_end") or context["dag_run"].run_after

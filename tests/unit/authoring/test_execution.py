@@ -338,6 +338,9 @@ def test_sensors_wait_time_out_skip_and_look_again(dag, supervisor, tmp_path, mo
     with pytest.raises(AsynschedSensorTimeout):
         run(PythonSensor(task_id="silent", python_callable=broken, silent_fail=True, **looks))
     run(TimeDeltaSensor(task_id="past", delta=60, **looks))
+    for deferrable in (False, True):
+        run(TimeDeltaSensor(task_id=f"delta_{deferrable}", delta=60, deferrable=deferrable, **looks))
+        run(FileSensor(task_id=f"file_{deferrable}", filepath=wanted, deferrable=deferrable, **looks))
     backoff = PythonSensor(
         task_id="backoff",
         python_callable=lambda: False,
@@ -376,15 +379,18 @@ def test_failures_retry_fail_or_end_at_once_with_their_callbacks(dag):
         PythonOperator(task_id="give_up", python_callable=give_up, retries=5, **says)
         PythonOperator(task_id="flaky", python_callable=flaky, retries=2, **says)
         PythonOperator(task_id="leave", python_callable=lambda: exit(3), retries=0, **says)
+        PythonSensor(task_id="wait", python_callable=lambda: False, poke_interval=0, timeout=0, retries=5, **says)
     dag.on_failure_callback = [lambda context: called.append(context["reason"])]
     ended = run_in_foreground(dag)
     assert [(task.try_number, str(task.state)) for task in ended.tasks] == [
         (1, "failed"),
         (3, "success"),
         (1, "failed"),
+        (1, "failed"),
     ]
     assert called == [
-        "give_up failure", "flaky retry", "flaky retry", "flaky success", "leave failure", "failed: give_up, leave"
+        "give_up failure", "flaky retry", "flaky retry", "flaky success", "leave failure", "wait failure",
+        "failed: give_up, leave, wait",
     ]  # fmt: skip
     assert ended.task("leave").reason == "SystemExit: 3"
 
@@ -404,6 +410,21 @@ def test_variables_and_connections_come_from_the_environment_first(supervisor, m
     assert "se" + "/cret" not in repr(web)
     with pytest.raises(KeyError, match="there is no connection 'nope'"):
         Connection.get("nope")
+
+
+def test_variables_are_items_of_the_context_too(dag, supervisor):
+    var = context_of(PythonOperator(task_id="t", dag=dag, python_callable=print))["var"]
+    assert (var["value"].get("plain"), var["json"].get("data")) == ("text", {"a": [1]})
+    with pytest.raises(KeyError, match="var has 'value' and 'json', not 'plain'"):
+        var["plain"]
+
+
+def test_a_date_param_must_be_a_date_with_a_zone():
+    param = Param(type="string", format="date-time")
+    assert param.resolve("2024-05-01T12:30:00+02:00") == "2024-05-01T12:30:00+02:00"
+    for wrong in ("yesterday", "2024-05-01", "2024-05-01T12:30:00"):
+        with pytest.raises(ParamValidationError, match=f"'{wrong}' is not a 'date-time'"):
+            param.resolve(wrong)
 
 
 def test_the_default_of_a_variable_hides_no_failure(supervisor):
@@ -431,6 +452,12 @@ def test_xcom_pull_gives_values_lists_and_defaults(dag, supervisor):
     assert ti.xcom_pull("a") == [1, 2]
     assert ti.xcom_pull(["a", "b"], default=0) == [[1, 2], 0]
     assert ti.xcom_pull(key="own") == {"k": 1}
+    pulled = []
+    supervisor._answer_xcom_pull = lambda *, map_indexes, **_: pulled.append(map_indexes) or [("a", -1, 5)]
+    assert ti.xcom_pull("a", map_indexes=-1) == 5
+    ti.xcom_pull("a", map_indexes=range(2))
+    ti.xcom_pull("a")
+    assert pulled == [[-1], [0, 1], None]
     assert ti.get_previous_dagrun() is None
     with pytest.raises(TypeError, match="XCom 'bad'"):
         ti.xcom_push("bad", object())

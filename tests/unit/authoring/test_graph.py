@@ -46,6 +46,22 @@ def test_arrows(dag, abcd, draw, expected):
     assert edges(dag) == expected
 
 
+def test_the_decorators_of_a_dag_make_tasks_of_that_dag():
+    dag = DAG("own")
+
+    @dag.task
+    def first():
+        return 1
+
+    @dag.task(retries=2)
+    def second(value):
+        return value + 1
+
+    second(first()) >> dag.task.bash(lambda: "true").override(task_id="third")()
+    assert edges(dag) == {"first>second", "second>third"}
+    assert (dag.get_task("second").retries, dag.test().task("second").result) == (2, 2)
+
+
 def test_labels_are_kept_with_their_arrows(dag, abcd):
     a, b, c, _ = abcd
     a >> Label("rain") >> [b, c]
