@@ -15,13 +15,14 @@ def bad():
     raise RuntimeError("bad")
 
 
-@task
+@task(trigger_rule="all_done")
 def skipped():
     raise AsynschedSkipException
 
 
 with DAG("rules", schedule="@once"):
     ends = {"good": good(), "bad": bad(), "skipped": skipped()}
+    ends["bad"] >> ends["skipped"]  # a rule decides from what has ended: of a failure and a skip, the first counts
     for rule in RULES:
         [*ends.values()] >> EmptyOperator(task_id=f"{rule}_of_all", trigger_rule=rule)
         for name, end in ends.items():
