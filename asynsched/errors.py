@@ -13,11 +13,9 @@ AsynschedError
 ├── StoreError
 │   ├── StoreUnavailable           transient: back off, try again
 │   ├── StoreVersionError          the database is of another version: refuse to start
-│   ├── StaleState                 the row has changed: read again, decide again
 │   ├── AlreadyExists              the key is taken: tell the user
 │   └── NotFound (LookupError)     tell the user, with the nearest names
-├── ExecutorError
-│   └── LaunchFailed               the task instance fails or retries
+├── ExecutorError                  the place where tries run is at fault: try again, or stop
 ├── HomeInUse                      another scheduler holds the home: refuse to start
 ├── LeaseLost                      another scheduler may have taken our runs: stop serving
 ├── SimulationStalled              a simulation in which nothing can happen any more: end it
@@ -87,10 +85,6 @@ class StoreVersionError(StoreError):
     """The database has a schema that this version of asynsched does not know."""
 
 
-class StaleState(StoreError):
-    """A guarded update found its row changed by somebody else."""
-
-
 class AlreadyExists(StoreError):
     """A row with that key exists."""
 
@@ -108,10 +102,6 @@ class NotFound(StoreError, LookupError):
 
 class ExecutorError(AsynschedError):
     """An executor failed."""
-
-
-class LaunchFailed(ExecutorError):
-    """An executor could not start a try."""
 
 
 class HomeInUse(AsynschedError):

@@ -86,7 +86,6 @@ class Launch(Struct, frozen=True, tag="launch", omit_defaults=True):
     log_path: str
     """Relative to the log folder of the home."""
     execution_timeout: float | None = None
-    env: dict[str, str] = {}
     reschedule_started_at: datetime | None = None
     """When the first poke of a rescheduling sensor began."""
     callback: dict[str, Any] = {}

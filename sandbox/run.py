@@ -79,7 +79,6 @@ def run_launch(launch: Launch, link: SchedulerLink, file: LoadedFile) -> Ended:
         reason = file.reason or f"the file makes no DAG {launch.run.dag_id!r} when its tasks run"
         log.error("%s\n%s", reason, file.traceback)
         return Ended(launch.token, "failed", datetime.now(UTC), started_at=started_at, reason=reason)
-    os.environ.update(launch.env)
     set_supervisor(link)
     dag = file.dags[launch.run.dag_id]
     context = Context()

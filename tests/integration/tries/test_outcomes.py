@@ -204,9 +204,9 @@ async def test_each_try_gets_a_fresh_copy_of_the_module(bench: Bench, code):
 
 async def test_a_try_is_told_what_it_may_know_and_nothing_of_the_scheduler(bench: Bench, code, monkeypatch):
     monkeypatch.setenv("ASYNSCHED_DATABASE", "postgresql://secret@host/db")
+    monkeypatch.setenv("GIVEN", "yes")
     async with bench.running() as executor:
-        fields = {"env": {"GIVEN": "yes"}, "conf": {"n": 1}}
-        ended = await bench.run(executor, bench.launch(code, "environment", try_number=2, **fields))
+        ended = await bench.run(executor, bench.launch(code, "environment", try_number=2, conf={"n": 1}))
     assert value(ended) == {
         "secrets": [], "given": "yes", "cwd": str(Path.cwd()), "stdin": "", "leads": True, "try": 2, "conf": {"n": 1},
         "file": str(bench.dags / "dag_file.py"),
