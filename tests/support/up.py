@@ -148,6 +148,14 @@ class Site:
         """Return every process that belongs to this site, the test's own excepted."""
         return [process for process in psutil.process_iter() if process.pid != os.getpid() and self._is_ours(process)]
 
+    def command_lines(self) -> list[list[str]]:
+        """Return the command lines of this site's processes; one that ends meanwhile has none."""
+        lines = []
+        for process in self.processes():
+            with suppress(psutil.Error):
+                lines.append(process.cmdline())
+        return lines
+
     def _is_ours(self, process: psutil.Process) -> bool:
         try:
             if process.status() == psutil.STATUS_ZOMBIE:
