@@ -150,13 +150,15 @@ class Ended(Struct, frozen=True, tag="ended", omit_defaults=True):
     reason: str = ""
     """One line for the user: the exception, the exit code, the signal."""
     retry: bool = True
-    """False: the task asked to fail without a retry."""
+    """False: the task, or its retry policy, asked to fail without a retry."""
     cause: FailureCause = "task"
     return_value: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     """JSON of the value returned, for XCom `return_value`; absent: None was returned, or nothing is pushed."""
     decision: BranchDecision | ShortCircuitDecision | None = None
     reschedule_at: datetime | None = None
     rendered_map_index: str | None = None
+    retry_delay: float | None = None
+    """How long the task's retry policy wants a retry to wait, seconds; None: as the task's settings say."""
 
 
 class Request(Struct, frozen=True, tag="request", omit_defaults=True):

@@ -13,6 +13,7 @@ from asynsched.scheduling.active_run import ActiveRun, ActiveTask
 from asynsched.scheduling.pending import PendingBatch
 from asynsched.scheduling.ready_queues import ReadyQueues
 from asynsched.scheduling.rules.branching import skips_of
+from asynsched.scheduling.rules.retry import instance_name
 from asynsched.scheduling.rules.run_state import RunVerdict, decide_run_state
 from asynsched.scheduling.rules.trigger_rule import evaluate
 from asynsched.scheduling.rules.try_end import after_try
@@ -123,6 +124,7 @@ class Evaluation:
         outcome = after_try(
             task.task,
             event,
+            instance=instance_name(task.run.key.dag_id, task.task_id, task.run.logical_date),
             try_number=task.try_number,
             max_tries=task.max_tries,
             machine_kills=task.machine_kills,

@@ -35,13 +35,21 @@ class TryOutcome:
 
 
 def after_try(
-    task: SerializedTask, ended: Ended, *, try_number: int, max_tries: int, machine_kills: int, max_machine_kills: int
+    task: SerializedTask,
+    ended: Ended,
+    *,
+    instance: str,
+    try_number: int,
+    max_tries: int,
+    machine_kills: int,
+    max_machine_kills: int,
 ) -> TryOutcome:
     """Decide what follows the end of a try.
 
     Args:
         task: Its retry settings.
         ended: What the executor reported.
+        instance: What `rules.retry.instance_name` returns.
         try_number: Of this try, from 1.
         max_tries: Retries that the task instance has in all, those for the machine's kills included.
         machine_kills: How often the machine has killed it before.
@@ -65,7 +73,14 @@ def after_try(
             is_retry=True,
         )
     failure = after_failure(
-        task, try_number=try_number, max_tries=max_tries, ended_at=ended.ended_at, wants_retry=ended.retry
+        task,
+        instance=instance,
+        try_number=try_number,
+        max_tries=max_tries,
+        machine_kills=machine_kills,
+        ended_at=ended.ended_at,
+        wants_retry=ended.retry,
+        wanted_delay=ended.retry_delay,
     )
     if failure.state is State.FAILED:
         return TryOutcome(State.FAILED, ended.reason, callback="on_failure")

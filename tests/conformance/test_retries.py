@@ -1,0 +1,77 @@
+"""When a failed try is followed by another one, and how all ends, agrees with what Airflow was observed to do."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from asynsched.authoring.operators.arguments import backoff
+from asynsched.scheduling.rules.retry import instance_name, retry_delay
+from sandbox.protocol import Ended
+from tests.support.runs import NOON, evaluation, run_of, task
+
+CASES = json.loads((Path(__file__).parent / "data" / "retries.json").read_text())["cases"]
+DUE_AT_ONCE = "ready/60"
+"""Airflow waits until the instant is past; here a retry starts at the instant itself."""
+
+
+def cases(kind):
+    return [pytest.param(case, id=case["id"]) for case in CASES if case["kind"] == kind]
+
+
+@pytest.mark.parametrize("case", cases("delay"))
+def test_delays_grow_and_are_spread_as_airflow_does_it(case):
+    retried = task(
+        "a",
+        retry_delay=float(case["retry_delay_seconds"]),
+        retry_exponential_backoff=backoff("task 'a'", case["retry_exponential_backoff"]),
+        max_retry_delay=case["max_retry_delay_seconds"],
+    )
+    inputs = case["hash_inputs"]
+    date = datetime.fromisoformat(inputs["logical_date"]).astimezone(UTC)
+
+    def delay(instance, try_number):
+        return retry_delay(retried, instance=instance, try_number=try_number, n_failures=try_number).total_seconds()
+
+    for expected in case["tries"]:
+        number = expected["try_number"]
+        assert delay(instance_name(inputs["dag_id"], inputs["task_id"], date), number) == expected["delay_seconds"]
+        for other in range(20):
+            name = instance_name(f"other_{other}", "a", None)
+            assert expected["lower"] <= delay(name, number) <= expected["upper"]
+
+
+@pytest.mark.parametrize("case", cases("sequence"))
+def test_states_after_each_try_and_at_the_end_are_airflows(case):
+    run = run_of([task("a", "b", retries=case["retries"]), task("b")])
+    engine = evaluation()
+    engine.start_run(run, NOON)
+    now, attempts = NOON, []
+    for outcome in [*case["outcomes"], "success"]:
+        engine.grant(now)
+        a = run.tasks["a"]
+        if a.state != "queued":
+            break
+        state = "failed" if outcome == "failed_no_retry" else outcome
+        engine.try_ended(Ended(a.token, state, now, now, retry=outcome != "failed_no_retry"), now)
+        attempts.append({"task": "a", "try_number": a.try_number, "state": str(a.state)})
+        now += timedelta(days=1)
+        engine.time_passed(now)
+    if (token := run.tasks["b"].token) is not None:
+        engine.try_ended(Ended(token, "success", now, now), now)
+    final = {"a": str(run.tasks["a"].state), "b": str(run.tasks["b"].state), "run": str(run.state)}
+    assert (attempts, final) == (case["attempts"], case["final"])
+
+
+@pytest.mark.parametrize("case", cases("ready"))
+def test_a_retry_is_due_when_airflow_says_so_or_an_instant_sooner(case):
+    run = run_of([task("a", retries=1, retry_delay=float(case["retry_delay_seconds"]))])
+    engine = evaluation()
+    engine.start_run(run, NOON)
+    engine.grant(NOON)
+    engine.try_ended(Ended(run.tasks["a"].token, "failed", NOON, NOON), NOON)
+    now = NOON + timedelta(seconds=case["seconds_since_end"])
+    engine.time_passed(now)
+    engine.grant(now)
+    assert (run.tasks["a"].state == "queued") == (case["ready"] or case["id"] == DUE_AT_ONCE)
