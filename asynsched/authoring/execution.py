@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from asynsched.authoring.context import CurrentContext
+from asynsched.authoring.json_values import check_json
 from asynsched.authoring.operators.branch import followed_tasks
 from asynsched.authoring.operators.python import finished
-from asynsched.authoring.task_instance import check_json
 
 if TYPE_CHECKING:
     from asynsched.authoring.context import Context

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from asynsched.authoring.exceptions import ParamValidationError
+from asynsched.authoring.json_values import with_text_keys
 from asynsched.authoring.xcom_arg import ResolveMixin
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from typing import Any
 
     from asynsched.authoring.context import Context
@@ -34,12 +35,13 @@ class Param:
         default: Value unless the run's conf gives one; without it, the conf must.
         description: Text for people.
         schema: The JSON schema; otherwise, all other keyword arguments make it up, as in `type="integer", minimum=1`.
+            Keys that are no texts, as in `values_display={1: "one"}`, become texts, as JSON has them.
     """
 
     def __init__(self, default: Any = NOTSET, description: str | None = None, **kwargs: Any) -> None:
         self.value = default
         self.description = description
-        self.schema: dict[str, Any] = kwargs.pop("schema", kwargs)
+        self.schema: dict[str, Any] = with_text_keys(kwargs.pop("schema", kwargs))
 
     @property
     def has_value(self) -> bool:
@@ -66,14 +68,28 @@ class Param:
             raise ParamValidationError("no value was given, and it has no default")
         if not self.schema:
             return
-        from jsonschema import FormatChecker, SchemaError, ValidationError, validate
+        from jsonschema import FormatChecker, ValidationError, validators
 
+        self.check_schema()
+        validator = validators.validator_for(self.schema)(self.schema, format_checker=FormatChecker())
         try:
-            validate(value, self.schema, format_checker=FormatChecker())
+            validator.validate(value)
         except ValidationError as exc:
             raise ParamValidationError(f"{exc.message} (the value {value!r} must fit {self.schema})") from None
+
+    def check_schema(self) -> None:
+        """Raise ParamValidationError, saying which part is wrong, unless the schema is a JSON schema."""
+        if not self.schema:
+            return
+        from jsonschema import SchemaError, validators
+
+        try:
+            validators.validator_for(self.schema).check_schema(self.schema)
         except SchemaError as exc:
-            raise ParamValidationError(f"its schema is invalid: {exc.message}") from None
+            # Of alternatives, the first is the usual one.
+            wrong = exc.context[0] if exc.context else exc
+            where = f" at {exc.json_path.removeprefix('$.')}" if exc.path else ""
+            raise ParamValidationError(f"its schema is invalid{where}: {wrong.message}") from None
 
     def __repr__(self) -> str:
         return f"Param({self.value!r})"
@@ -97,7 +113,7 @@ class ParamsDict:
         self._params[name] = value if isinstance(value, Param) else Param(value)
 
     def __getitem__(self, name: str) -> Any:
-        return self._resolve(name, self._params[name])
+        return self._naming(name, self._params[name].resolve)
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return the value of a param, or `default` when there is none of that name."""
@@ -144,12 +160,12 @@ class ParamsDict:
         None passes: a default of None on a param that must not be None asks for a value when a run is triggered.
         """
         for name, param in self._params.items():
-            if param.has_value:
-                self._resolve(name, param)
+            self._naming(name, param.resolve if param.has_value else param.check_schema)
 
-    def _resolve(self, name: str, param: Param) -> Any:
+    def _naming(self, name: str, check: Callable[[], Any]) -> Any:
+        """Return what `check` returns; what it finds wrong is said of the param of that name."""
         try:
-            return param.resolve()
+            return check()
         except ParamValidationError as exc:
             raise ParamValidationError(f"{self._owner}: param {name!r}: {exc}") from None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asynsched.authoring.params import NOTSET
+from asynsched.authoring.json_values import check_json
 from asynsched.authoring.supervisor import SupervisorNotFound, ask
 from asynsched.authoring.xcom_arg import XCOM_RETURN_KEY
 
@@ -212,41 +212,3 @@ def _value_of_task(task_id: str, found: Iterable[tuple[str, int, Any]], default:
     if one or -1 in by_index:
         return next(iter(by_index.values()))
     return list(by_index.values())
-
-
-def check_json(value: Any, what: str) -> None:
-    """Raise TypeError, naming the type at fault, unless a value is JSON: None, bool, number, text, list, dict."""
-    wrong = _not_json(value)
-    if wrong is not NOTSET:
-        hint = "; return a value that JSON has, such as a text, a number, a list or a dict with texts as keys"
-        raise TypeError(f"{what} is no JSON: it has {_describe(wrong)}{hint}")
-
-
-def _describe(wrong: Any) -> str:
-    if isinstance(wrong, float):
-        return f"the number {wrong}"
-    return f"a value of type {type(wrong).__module__.removeprefix('builtins.')}.{type(wrong).__qualname__}".replace(
-        "type builtins.", "type "
-    )
-
-
-def _not_json(value: Any) -> Any:
-    """Return the first thing in a value that JSON does not have, NOTSET when there is none. Tuples become lists."""
-    todo = [value]
-    while todo:
-        item = todo.pop()
-        if item is None or isinstance(item, (bool, int, str)):
-            continue
-        if isinstance(item, float):
-            if item != item or item in (float("inf"), float("-inf")):
-                return item
-        elif isinstance(item, dict):
-            for key in item:
-                if not isinstance(key, str):
-                    return key
-            todo.extend(item.values())
-        elif isinstance(item, (list, tuple)):
-            todo.extend(item)
-        else:
-            return item
-    return NOTSET

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from asynsched.authoring.dag import DAG
+from asynsched.authoring.json_values import check_json, with_text_keys
 from asynsched.authoring.operators import arguments
 from asynsched.authoring.operators.base import BaseOperator
 from asynsched.authoring.operators.empty import EmptyOperator
@@ -14,7 +15,6 @@ from asynsched.authoring.operators.meta import task_owner
 from asynsched.authoring.params import NOTSET, ParamsDict
 from asynsched.authoring.sensors.base import BaseSensorOperator
 from asynsched.authoring.task_group import TaskGroup
-from asynsched.authoring.task_instance import check_json
 from asynsched.errors import DagError, SerializationError
 from asynsched.serialization.schema import (
     CallbackEvent,
@@ -29,6 +29,7 @@ from asynsched.timetables.zones import zone_name
 
 _TASK_EVENTS: tuple[CallbackEvent, ...] = ("on_execute", "on_success", "on_failure", "on_retry", "on_skipped")
 _DAG_EVENTS: tuple[CallbackEvent, ...] = ("on_success", "on_failure")
+_PARAM_ADVICE = "use texts, numbers, lists and dicts, such as the ISO 8601 text of a date"
 
 
 def encode_report(report: ParseReport) -> bytes:
@@ -199,9 +200,10 @@ def _params(who: str, params: ParamsDict) -> dict[str, SerializedParam]:
     found = {}
     for name, param in params.params():
         has_default = param.value is not NOTSET
-        value = param.value if has_default else None
+        value = with_text_keys(param.value) if has_default else None
         try:
-            check_json([value, param.schema], f"{who}: param {name!r}")
+            check_json(value, f"{who}: the default of the param {name!r}", advice=_PARAM_ADVICE)
+            check_json(param.schema, f"{who}: the schema of the param {name!r}", advice=_PARAM_ADVICE)
         except TypeError as exc:
             raise SerializationError(str(exc)) from None
         found[name] = SerializedParam(

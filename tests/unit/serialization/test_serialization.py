@@ -190,6 +190,21 @@ def test_what_only_the_author_can_know_reaches_the_scheduler():
     assert empty.dag is heard.dag
 
 
+def test_keys_of_a_param_become_texts_as_json_has_them():
+    params = {
+        "n": Param(1, enum=[1, 2], values_display={1: "one", 2.5: {None: "none", True: "yes"}}),
+        "d": {1: ({2: 3},)},
+    }
+    dag = DAG("d", params=params)
+    params = serialize_dag(dag).params
+    assert params["n"].schema == {
+        "enum": [1, 2],
+        "values_display": {"1": "one", "2.5": {"null": "none", "true": "yes"}},
+    }
+    assert params["d"].value == {"1": [{"2": 3}]}
+    assert dag.params["d"] == {1: ({2: 3},)}, "the author's own code sees what it gave"
+
+
 CODE = 'def f(x):\n    """Doc."""\n    return x + 1\n'
 
 
