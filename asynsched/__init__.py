@@ -1,7 +1,8 @@
 """asynsched: a scheduler for DAGs of Python tasks, of the Apache Airflow family, in one asyncio event loop.
 
 All public names, each imported when it is first used: a DAG file that imports `DAG` loads no database and no event
-loop.
+loop. `from asynsched import *` gives those for DAG files; a program that embeds a scheduler names `Scheduler` and
+`Settings`.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ if TYPE_CHECKING:
     from asynsched.authoring.variable import Variable
     from asynsched.authoring.xcom_arg import XComArg, literal
     from asynsched.errors import AsynschedError, DagError
-    from asynsched.scheduler import Scheduler
-    from asynsched.settings import Settings
+    from asynsched.scheduler import Scheduler as Scheduler
+    from asynsched.settings import Settings as Settings
     from asynsched.states import DagRunState, TaskInstanceState
     from asynsched.timetables import (
         ContinuousTimetable,
@@ -141,8 +142,6 @@ __all__ = [
     "PokeReturnValue",
     "PythonOperator",
     "PythonSensor",
-    "Scheduler",
-    "Settings",
     "ShortCircuitOperator",
     "TaskGroup",
     "TaskInstanceState",
@@ -183,4 +182,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({"__version__", *_HOMES})

@@ -46,7 +46,8 @@ class DAG(DagArguments):
         self.task_dict: dict[str, BaseOperator] = {}
         self.edge_info: dict[str, dict[str, dict[str, Any]]] = {}
         self.used_ids: set[str] = set()
-        self.fileloc, self.lineno = where_made()
+        self._origin = where_made()
+        self.fileloc = self._origin.filename
         super().__init__(dag_id, **arguments)
         self.task_group = TaskGroup(None, dag=self)
         self._timetable: Timetable | None = None
@@ -229,6 +230,11 @@ class DAG(DagArguments):
         return self._template_envs[native]
 
     # Use
+
+    @property
+    def lineno(self) -> int:
+        """Line of the DAG file where the DAG was made."""
+        return self._origin.lineno
 
     def __enter__(self) -> Self:
         active.push_dag(self)

@@ -126,7 +126,7 @@ def _toml(value: Any) -> str:
 
 
 def _names() -> Iterator[str]:
-    for name in sorted(asynsched.__all__, key=str.lower):
+    for name in sorted(dir(asynsched), key=str.lower):
         value = getattr(asynsched, name)
         if isinstance(value, str):
             continue
