@@ -56,6 +56,8 @@ class RunContext(Struct, frozen=True, omit_defaults=True):
     queued_at: datetime | None = None
     started_at: datetime | None = None
     conf: dict[str, Any] = {}
+    state: str = "running"
+    ended_at: datetime | None = None
 
 
 class Hello(Struct, frozen=True, tag="hello", omit_defaults=True):

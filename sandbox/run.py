@@ -19,6 +19,7 @@ import msgspec
 
 from asynsched.authoring.context import Context, build_context
 from asynsched.authoring.dag import DAG
+from asynsched.authoring.dag_run import RunFacts
 from asynsched.authoring.exceptions import (
     AsynschedRescheduleException,
     AsynschedSkipException,
@@ -27,12 +28,13 @@ from asynsched.authoring.exceptions import (
 from asynsched.authoring.execution import TaskResult, execute
 from asynsched.authoring.operators.base import BaseOperator
 from asynsched.authoring.supervisor import set_supervisor
-from asynsched.authoring.task_instance import RunFacts, TaskInstanceFacts
+from asynsched.authoring.task_instance import TaskInstanceFacts
 from sandbox.protocol import CodeVersion, Ended, Launch, ProtocolError, Started
 from sandbox.running import try_outcome
 from sandbox.running.callbacks import call_back, callback_task
 from sandbox.running.loading import LoadedFile, user_frames
 from sandbox.running.scheduler_link import SchedulerLink
+from sandbox.running.try_logging import leave_time_to_keeper
 from sandbox.running.try_outcome import Span, TaskTerminated
 from sandbox.supervision import lifeline
 from sandbox.supervision.children import adopt_orphans, set_readable
@@ -157,6 +159,7 @@ def _settle(descriptors: TryDescriptors) -> None:
         signal.signal(number, signal.SIG_DFL)
     os.dup2(descriptors.output, 1)
     os.dup2(descriptors.output, 2)
+    leave_time_to_keeper()
     os.close(descriptors.output)
     if "numpy.random" in sys.modules:
         # Python's own generator is seeded anew in every fork; NumPy's is not.
@@ -169,7 +172,7 @@ def _log_end(exc: BaseException) -> None:
     elif isinstance(exc, AsynschedRescheduleException):
         log.info("Rescheduled: %s", exc)
     else:
-        log.error("Task failed", exc_info=(type(exc), exc, user_frames(exc.__traceback__)))
+        log.error("Task failed", exc_info=(type(exc), exc, user_frames(exc)))
 
 
 def _on_kill(context: Context) -> None:

@@ -19,6 +19,7 @@ from msgspec import Struct
 from sandbox.protocol import CodeVersion, encode_frame
 from sandbox.run import TryDescriptors, become_try
 from sandbox.running.loading import LoadedFile, freeze_heap, load_version, open_sockets, unfit_to_fork
+from sandbox.running.try_logging import leave_time_to_keeper
 from sandbox.supervision.children import die_with, reap, set_readable
 
 FORK = b"f"
@@ -122,6 +123,7 @@ class Template:
         os.dup2(self._start.output, 1)
         os.dup2(self._start.output, 2)
         os.close(self._start.output)
+        leave_time_to_keeper()
         sockets = open_sockets()
         self._file = load_version(self._start.code, self._start.sources_folder)
         unfit = "" if self._file.reason else unfit_to_fork(sockets)

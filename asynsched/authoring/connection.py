@@ -76,12 +76,17 @@ class Connection:
         """
         text = os.environ.get(ENVIRONMENT_PREFIX + conn_id.upper())
         if text is not None:
-            return cls.from_json(text, conn_id) if text.lstrip().startswith("{") else cls.from_uri(text, conn_id)
+            return cls.from_text(text, conn_id)
         try:
             found = ask("connection_get", conn_id=conn_id)
         except SupervisorNotFound:
             raise AsynschedNotFoundException(f"there is no connection {conn_id!r}") from None
         return cls(conn_id, **{field: found.get(field) for field in FIELDS})
+
+    @classmethod
+    def from_text(cls, text: str, conn_id: str = "") -> Connection:
+        """Return the connection that a JSON object or a URI describes. Raises AsynschedException when it is neither."""
+        return cls.from_json(text, conn_id) if text.lstrip().startswith("{") else cls.from_uri(text, conn_id)
 
     @classmethod
     def from_uri(cls, uri: str, conn_id: str) -> Connection:

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
+    from asynsched.authoring.dag_run import DagRun, RunFacts
     from asynsched.authoring.operators.base import BaseOperator
-    from asynsched.authoring.task_instance import DagRun, RunFacts, TaskInstance, TaskInstanceFacts
+    from asynsched.authoring.task_instance import TaskInstance, TaskInstanceFacts
 
 CONTEXT_KEYS = frozenset({
     "conf", "conn", "dag", "dag_run", "data_interval_end", "data_interval_start", "ds", "ds_nodash", "exception",
@@ -79,17 +80,45 @@ def get_current_context() -> Context:
 
 
 class CurrentContext:
-    """`with CurrentContext(context):` — what `get_current_context` returns inside."""
+    """`with CurrentContext(context):` — what `get_current_context` returns inside, and `AIRFLOW_CTX_*` tell."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
+        self._replaced: dict[str, str | None] = {}
 
     def __enter__(self) -> Context:
+        import os
+
+        variables = context_variables(self._context)
+        self._replaced = {name: os.environ.get(name) for name in variables}
+        os.environ.update(variables)
         _running.append(self._context)
         return self._context
 
     def __exit__(self, *_: object) -> None:
+        import os
+
         _running.pop()
+        for name, value in self._replaced.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+
+
+def context_variables(context: Context) -> dict[str, str]:
+    """Return what a task's process and its commands are told of it, as environment variables under Airflow's names."""
+    ti, email = context["ti"], context["task"].email
+    values = {
+        "AIRFLOW_CTX_DAG_ID": ti.dag_id,
+        "AIRFLOW_CTX_TASK_ID": ti.task_id,
+        "AIRFLOW_CTX_DAG_RUN_ID": ti.run_id,
+        "AIRFLOW_CTX_TRY_NUMBER": ti.try_number,
+        "AIRFLOW_CTX_DAG_OWNER": context["task"].owner,
+        "AIRFLOW_CTX_DAG_EMAIL": email if email is None or isinstance(email, str) else ",".join(email),
+        "AIRFLOW_CTX_LOGICAL_DATE": context.get("ts"),
+    }
+    # An empty or missing one is left out; the environment takes no NUL.
+    return {name: str(value).replace("\0", "") for name, value in values.items() if value}
 
 
 def build_context(task: BaseOperator, run: RunFacts, ti: TaskInstanceFacts) -> Context:
@@ -100,8 +129,9 @@ def build_context(task: BaseOperator, run: RunFacts, ti: TaskInstanceFacts) -> C
     """
     from asynsched.authoring import macros
     from asynsched.authoring.accessors import ConnectionAccessor, VariableAccessor, VariableAccessors
+    from asynsched.authoring.dag_run import DagRun
     from asynsched.authoring.params import resolve_params
-    from asynsched.authoring.task_instance import DagRun, TaskInstance
+    from asynsched.authoring.task_instance import TaskInstance
 
     dag_run = DagRun(run)
     instance = TaskInstance(task, dag_run, ti)
@@ -160,19 +190,16 @@ def _previous_success(ti: TaskInstance) -> dict[str, Any]:
     fields = {
         "prev_data_interval_start_success": "data_interval_start",
         "prev_data_interval_end_success": "data_interval_end",
-        "prev_start_date_success": "started_at",
-        "prev_end_date_success": "ended_at",
+        "prev_start_date_success": "start_date",
+        "prev_end_date_success": "end_date",
     }
     if ti.logical_date is None:
         return {"prev_start_date_success": None, "prev_end_date_success": None}
-    asked: list[dict[str, Any]] = []
+    asked: list[DagRun | None] = []
 
-    def find(field: str) -> dt.datetime | None:
-        import datetime as dt
-
+    def find(attribute: str) -> dt.datetime | None:
         if not asked:
-            asked.append(ti.get_previous_dagrun(state="success") or {})
-        value = asked[0].get(field)
-        return None if value is None else dt.datetime.fromisoformat(value)
+            asked.append(ti.get_previous_dagrun(state="success"))
+        return getattr(asked[0], attribute, None)
 
     return {name: Deferred(partial(find, field)) for name, field in fields.items()}

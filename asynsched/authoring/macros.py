@@ -8,7 +8,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["datetime", "ds_add", "ds_format", "timedelta"]
+__all__ = ["datetime", "datetime_diff_for_humans", "ds_add", "ds_format", "timedelta"]
 
 _MODULES = ("dateutil", "json", "time", "uuid")
 
@@ -21,6 +21,13 @@ def ds_add(ds: str, days: int) -> str:
 def ds_format(ds: str, input_format: str, output_format: str) -> str:
     """Return a date in another format; formats are those of `strftime`."""
     return datetime.strptime(str(ds), input_format).strftime(output_format)  # noqa: DTZ007 - it is only written again
+
+
+def datetime_diff_for_humans(dt: datetime, since: datetime | None = None) -> str:
+    """Return the time between two instants in words, such as `2 days before`; by default, between one and now."""
+    from asynsched.authoring.timezone import coerce_datetime
+
+    return coerce_datetime(dt).diff_for_humans(None if since is None else coerce_datetime(since))
 
 
 def __getattr__(name: str) -> Any:

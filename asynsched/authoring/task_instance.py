@@ -1,56 +1,24 @@
-"""`ti` and `dag_run`: what a running task may know and ask about itself and its run."""
+"""`ti`: what a running task may know and ask about itself."""
 
 from __future__ import annotations
 
 from asynsched.authoring.json_values import check_json
 from asynsched.authoring.supervisor import SupervisorNotFound, ask
+from asynsched.authoring.timezone import coerce_datetime
 from asynsched.authoring.xcom_arg import XCOM_RETURN_KEY
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import datetime as dt
     import logging
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
     from typing import Any
 
     import jinja2
 
     from asynsched.authoring.context import Context
+    from asynsched.authoring.dag_run import DagRun
     from asynsched.authoring.operators.base import BaseOperator
-
-
-class RunFacts:
-    """What a try is told of its DagRun: the fields of `sandbox.protocol.RunContext`."""
-
-    __slots__ = (
-        "conf", "dag_id", "data_interval_end", "data_interval_start", "logical_date", "queued_at", "run_after",
-        "run_id", "run_type", "started_at",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        *,
-        dag_id: str,
-        run_id: str,
-        run_type: str,
-        run_after: dt.datetime,
-        logical_date: dt.datetime | None = None,
-        data_interval_start: dt.datetime | None = None,
-        data_interval_end: dt.datetime | None = None,
-        queued_at: dt.datetime | None = None,
-        started_at: dt.datetime | None = None,
-        conf: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.dag_id = dag_id
-        self.run_id = run_id
-        self.run_type = run_type
-        self.run_after = run_after
-        self.logical_date = logical_date
-        self.data_interval_start = data_interval_start
-        self.data_interval_end = data_interval_end
-        self.queued_at = queued_at
-        self.started_at = started_at
-        self.conf = dict(conf or {})
 
 
 class TaskInstanceFacts:
@@ -76,26 +44,6 @@ class TaskInstanceFacts:
         self.test_mode = test_mode
 
 
-class DagRun:
-    """A task's DagRun, with the names of its attributes that Airflow has."""
-
-    def __init__(self, facts: RunFacts) -> None:
-        self.dag_id = facts.dag_id
-        self.run_id = facts.run_id
-        self.run_type = facts.run_type
-        self.run_after = facts.run_after
-        self.logical_date = facts.logical_date
-        self.data_interval_start = facts.data_interval_start
-        self.data_interval_end = facts.data_interval_end
-        self.queued_at = facts.queued_at
-        self.start_date = facts.started_at
-        self.end_date: dt.datetime | None = None
-        self.conf = facts.conf
-
-    def __repr__(self) -> str:
-        return f"<DagRun {self.dag_id} {self.run_id}>"
-
-
 class TaskInstance:
     """The running task instance: `ti`."""
 
@@ -108,7 +56,7 @@ class TaskInstance:
         self.map_index = facts.map_index
         self.try_number = facts.try_number
         self.max_tries = facts.max_tries
-        self.start_date = facts.started_at
+        self.start_date = coerce_datetime(facts.started_at)
         self.state = "running"
         self.rendered_map_index: str | None = None
         self.context: Context | None = None
@@ -179,17 +127,20 @@ class TaskInstance:
         states: dict[str, str | None] = ask("task_states", task_ids=list(task_ids))
         return states
 
-    def get_previous_dagrun(self, state: str | None = None) -> dict[str, Any] | None:
-        """Return the fields of the DagRun before this one, of that state if given; None when there is none."""
+    def get_previous_dagrun(self, state: str | None = None) -> DagRun | None:
+        """Return the DagRun of the next earlier logical date, in that state if given; None when there is none."""
+        from asynsched.authoring.dag_run import DagRun
+
+        if self.logical_date is None:
+            return None
         try:
-            found: dict[str, Any] = ask("previous_run", state=state)
+            return DagRun.of_fields(ask("previous_run", state=state))
         except SupervisorNotFound:
             return None
-        return found
 
     def get_first_reschedule_date(self, context: Context | None = None) -> dt.datetime | None:
         """Return when a rescheduling sensor looked first; None when this is the first time."""
-        return self._reschedule_started_at
+        return coerce_datetime(self._reschedule_started_at)
 
     def get_template_context(self) -> Context:
         """Return the context."""

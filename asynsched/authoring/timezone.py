@@ -9,6 +9,12 @@ import datetime as dt
 
 from asynsched.timetables.zones import zone_named
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import overload
+
+    import pendulum
+
 utc = dt.UTC
 _default: dt.tzinfo = utc
 
@@ -62,6 +68,30 @@ def parse(string: str, timezone: dt.tzinfo | None = None) -> dt.datetime:
 
         value = parser.parse(string)
     return value if is_localized(value) else make_aware(value, timezone)
+
+
+if TYPE_CHECKING:
+
+    @overload
+    def coerce_datetime(value: None, tz: dt.tzinfo | None = None) -> None: ...
+    @overload
+    def coerce_datetime(value: dt.datetime, tz: dt.tzinfo | None = None) -> pendulum.DateTime: ...
+
+
+def coerce_datetime(value: dt.datetime | None, tz: dt.tzinfo | None = None) -> pendulum.DateTime | None:
+    """Return an instant as pendulum's DateTime, which has `add`, `subtract`, `in_timezone` and `format`.
+
+    Args:
+        value: The instant; a naive one is wall-clock time of the default zone.
+        tz: Show it in that zone.
+    """
+    # Not at the top: it takes several times as long to load as all other names that a DAG file imports.
+    import pendulum
+
+    if value is None:
+        return None
+    instant = pendulum.instance(value if is_localized(value) else make_aware(value))
+    return instant if tz is None else instant.in_timezone(tz)  # type: ignore[arg-type] # takes any tzinfo
 
 
 def convert_to_utc(value: dt.datetime | dt.date | str | None, timezone: dt.tzinfo | None = None) -> dt.datetime | None:

@@ -13,10 +13,11 @@ from typing import Any
 
 from asynsched.authoring.context import CurrentContext, build_context
 from asynsched.authoring.dag import DAG
+from asynsched.authoring.dag_run import RunFacts
 from asynsched.authoring.execution import TaskResult, run_callbacks
 from asynsched.authoring.operators.base import BaseOperator
 from asynsched.authoring.supervisor import current_supervisor, set_supervisor
-from asynsched.authoring.task_instance import RunFacts, TaskInstanceFacts
+from asynsched.authoring.task_instance import TaskInstanceFacts
 from asynsched.authoring.timezone import convert_to_utc, utcnow
 from asynsched.scheduling.foreground_try import TryEnd, attempt
 from asynsched.scheduling.memory_supervisor import MemorySupervisor

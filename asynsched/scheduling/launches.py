@@ -23,6 +23,8 @@ def run_context(run: ActiveRun) -> RunContext:
         queued_at=run.queued_at,
         started_at=run.started_at,
         conf=run.conf,
+        state=run.state,
+        ended_at=run.ended_at,
     )
 
 

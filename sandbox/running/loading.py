@@ -1,5 +1,6 @@
 """Loads one version of a DAG file in a process that runs tries: its DAGs, or why they are not there."""
 
+import asyncio
 import gc
 import os
 import sys
@@ -11,10 +12,12 @@ from typing import NamedTuple
 
 from asynsched.authoring.active import forget_registered
 from asynsched.authoring.dag import DAG, collect_dags
+from asynsched.errors import AsynschedError
 from sandbox.protocol import CodeVersion
 from sandbox.sources.versions import install_version
 
 _OWN_FOLDERS = tuple(str(Path(__file__).parents[2] / name) + os.sep for name in ("sandbox", "asynsched"))
+_BEFORE_USER_CODE = (*_OWN_FOLDERS, str(Path(asyncio.__file__).parent) + os.sep, "<frozen importlib")
 
 
 class LoadedFile(NamedTuple):
@@ -38,7 +41,7 @@ def load_version(code: CodeVersion, sources_folder: Path) -> LoadedFile:
         module = install_version(code, lambda content_hash: _read_source(sources_folder, content_hash))
         dags = collect_dags(module)
     except BaseException as exc:  # noqa: BLE001 - SystemExit and KeyboardInterrupt of user code included
-        text = "".join(traceback.format_exception(type(exc), exc, user_frames(exc.__traceback__)))
+        text = "".join(traceback.format_exception(type(exc), exc, user_frames(exc)))
         return LoadedFile({}, f"{path} cannot be imported: {one_line(exc)}", text)
     finally:
         if os.getpid() != process:
@@ -53,15 +56,17 @@ def one_line(exc: BaseException) -> str:
     return f"{type(exc).__name__}: {lines[0][:500]}" if lines else type(exc).__name__
 
 
-def user_frames(trace: TracebackType | None) -> TracebackType | None:
-    """Return a traceback from the first frame that is not asynsched's own; the whole, if there is no other."""
-    current = trace
+def user_frames(exc: BaseException) -> TracebackType | None:
+    """Return an exception's traceback from the first frame of user code: neither asynsched's own, nor asyncio's.
+
+    Without such a frame: nothing where the exception is asynsched's and its message says it all, else the whole.
+    """
+    current = exc.__traceback__
     while current is not None:
-        filename = current.tb_frame.f_code.co_filename
-        if not filename.startswith((*_OWN_FOLDERS, "<frozen importlib")):
+        if not current.tb_frame.f_code.co_filename.startswith(_BEFORE_USER_CODE):
             return current
         current = current.tb_next
-    return trace
+    return None if isinstance(exc, AsynschedError) else exc.__traceback__
 
 
 def open_sockets() -> frozenset[str]:

@@ -5,7 +5,11 @@ import logging
 import sys
 import time
 
-FORMAT = "[%(asctime)s.%(msecs)03dZ] {%(filename)s:%(lineno)d} %(levelname)s - %(message)s"
+TRY_FORMAT = "{%(filename)s:%(lineno)d} %(levelname)s - %(message)s"
+"""Without the time: the keeper puts that before every line."""
+KEEPER_FORMAT = f"[%(asctime)s.%(msecs)03dZ] {TRY_FORMAT}"
+
+_handler = logging.StreamHandler()
 
 
 def configure_logging() -> None:
@@ -17,10 +21,15 @@ def configure_logging() -> None:
         )
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
-    handler = logging.StreamHandler(sys.stdout)
-    formatter = logging.Formatter(FORMAT, "%Y-%m-%dT%H:%M:%S")
+    _handler.setStream(sys.stdout)
+    formatter = logging.Formatter(KEEPER_FORMAT, "%Y-%m-%dT%H:%M:%S")
     formatter.converter = time.gmtime
-    handler.setFormatter(formatter)
+    _handler.setFormatter(formatter)
     root = logging.getLogger()
-    root.handlers[:] = [handler]
+    root.handlers[:] = [_handler]
     root.setLevel(logging.INFO)
+
+
+def leave_time_to_keeper() -> None:
+    """Log without the time from now on: this process, a fork of the keeper's, writes to a try's log."""
+    _handler.setFormatter(logging.Formatter(TRY_FORMAT))

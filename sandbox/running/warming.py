@@ -7,7 +7,8 @@ import asynsched.authoring
 from sandbox.running.loading import freeze_heap
 
 _NEEDED_WITHIN_FUNCTIONS = (
-    "inspect", "jinja2", "jinja2.nativetypes", "subprocess", "tempfile", "traceback", "typing", "zoneinfo",
+    "inspect", "jinja2", "jinja2.nativetypes", "pendulum", "pendulum.locales.en.locale", "subprocess", "tempfile",
+    "traceback", "typing", "zoneinfo",
 )  # fmt: skip
 """Modules that the authoring names import only when they are used."""
 

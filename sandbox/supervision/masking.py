@@ -1,9 +1,12 @@
 """Keeps secrets that a try was given out of its log: values of secret variables, passwords of connections."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
+
+from asynsched.authoring import connection, variable
+from asynsched.errors import AsynschedError
 
 MASK = b"***"
 MIN_SECRET_LENGTH = 5
@@ -17,39 +20,62 @@ _SENSITIVE_NAMES = (
 
 
 class Secrets:
-    """The secrets that one try knows."""
+    """The secrets that one try knows.
 
-    def __init__(self) -> None:
-        self._values: list[bytes] = []
+    Args:
+        inherited: Secrets that it knows from the start.
+    """
+
+    def __init__(self, inherited: "Secrets | None" = None) -> None:
+        self.values: tuple[bytes, ...] = () if inherited is None else inherited.values
+        """The longest first: a secret may contain another."""
 
     def __bool__(self) -> bool:
-        return bool(self._values)
+        return bool(self.values)
 
     @property
     def longest(self) -> int:
         """Length of the longest secret, in bytes."""
-        return len(self._values[0]) if self._values else 0
+        return len(self.values[0]) if self.values else 0
 
     def learn(self, operation: str, arguments: dict[str, Any], value: Any) -> None:
         """Take note of what is secret in an answer that the try is given."""
-        found = set(self._values)
+        found = set(self.values)
         for text in _secret_texts(operation, arguments, value):
             # Output is masked line by line, so a key of several lines is as many secrets.
             for line in {text, quote(text, safe=""), *text.splitlines()}:
                 if len(line) >= MIN_SECRET_LENGTH:
                     found.add(line.encode("utf-8", "replace"))
-        # Longest first: a secret may contain another.
-        self._values = sorted(found, key=len, reverse=True)
+        self.values = tuple(sorted(found, key=len, reverse=True))
 
     def mask(self, data: bytes) -> bytes:
         """Return the data with every secret replaced."""
-        for value in self._values:
+        for value in self.values:
             data = data.replace(value, MASK)
         return data
 
     def mask_text(self, text: str) -> str:
         """Return a text with every secret replaced."""
-        return self.mask(text.encode("utf-8", "replace")).decode("utf-8", "replace") if self._values else text
+        return self.mask(text.encode("utf-8", "replace")).decode("utf-8", "replace") if self.values else text
+
+
+def environment_secrets(environ: Mapping[str, str]) -> Secrets:
+    """Return what is secret in `AIRFLOW_VAR_*` and `AIRFLOW_CONN_*`, which tries inherit."""
+    secrets = Secrets()
+    for name, text in environ.items():
+        if name.startswith(variable.ENVIRONMENT_PREFIX):
+            secrets.learn("variable_get", {"key": name.removeprefix(variable.ENVIRONMENT_PREFIX)}, text)
+        elif name.startswith(connection.ENVIRONMENT_PREFIX):
+            secrets.learn("connection_get", {}, _connection_fields(text))
+    return secrets
+
+
+def _connection_fields(text: str) -> dict[str, Any]:
+    try:
+        return vars(connection.Connection.from_text(text))
+    except (AsynschedError, ValueError, TypeError):
+        # What it means is not known, so none of it may be seen.
+        return {"password": text}
 
 
 def is_sensitive(name: str) -> bool:

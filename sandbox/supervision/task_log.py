@@ -1,4 +1,8 @@
-"""The log of one try: what its processes write, masked and cut to its limit."""
+"""The log of one try: what its processes write, masked, stamped and cut to its limit.
+
+Each line begins with the time at which the keeper got it. So prints, log records, tracebacks and the output of commands
+look alike, and nothing that a try does to its logging can change that.
+"""
 
 import os
 from contextlib import suppress
@@ -18,7 +22,7 @@ class TaskLog:
 
     Args:
         path: The file; its folders are made.
-        max_bytes: How much is kept; a line says that the rest is not.
+        max_bytes: How much is kept, stamps included; a line says that the rest is not.
     """
 
     def __init__(self, path: Path, max_bytes: int, secrets: Secrets) -> None:
@@ -28,6 +32,7 @@ class TaskLog:
         self._held = b""
         self._descriptor: int | None = None
         self._is_cut = False
+        self._is_at_line_start = True
 
     def write(self, data: bytes) -> None:
         """Add output of the try.
@@ -50,8 +55,10 @@ class TaskLog:
     def say(self, level: str, text: str) -> None:
         """Add a line of the keeper's own, in the format of the others. It is written even where no room is left."""
         self.flush()
-        stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3]
-        self._write(self._secrets.mask(f"[{stamp}Z] {{keeper}} {level} - {text}\n".encode()))
+        if not self._is_at_line_start:
+            self._write(b"\n")
+            self._is_at_line_start = True
+        self._write(self._stamped(self._secrets.mask(f"{{keeper}} {level} - {text}\n".encode())))
 
     def flush(self) -> None:
         """Write what was held back."""
@@ -66,12 +73,27 @@ class TaskLog:
             self._descriptor = None
 
     def _append(self, data: bytes) -> None:
-        if len(data) > self._room and not self._is_cut:
-            self._is_cut = True
+        if not data or self._is_cut:
+            return
+        data = self._stamped(data)
+        if len(data) > self._room:
+            self._is_cut = self._is_at_line_start = True
             self._write(data[: self._room] + CUT)
-        elif data and not self._is_cut:
+        else:
             self._room -= len(data)
             self._write(data)
+
+    def _stamped(self, data: bytes) -> bytes:
+        """Return lines, or parts of lines, with the time before each line that begins in them."""
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3]
+        stamp = f"[{now}Z] ".encode()
+        is_complete = data.endswith(b"\n")
+        # A replacement of all at once: a try may write faster than lines could be looped over.
+        stamped = (data[:-1] if is_complete else data).replace(b"\n", b"\n" + stamp)
+        if self._is_at_line_start:
+            stamped = stamp + stamped
+        self._is_at_line_start = is_complete
+        return stamped + b"\n" if is_complete else stamped
 
     def _write(self, data: bytes) -> None:
         # A full disk must not end the tries: what cannot be written is lost.

@@ -17,7 +17,7 @@ from sandbox.protocol import Ended, FailureCause, Kill, Launch, ProtocolError, R
 from sandbox.running.try_outcome import of_status
 from sandbox.supervision.attempts import AttemptRecords
 from sandbox.supervision.children import is_child, kill_strangers
-from sandbox.supervision.masking import Secrets
+from sandbox.supervision.masking import Secrets, environment_secrets
 from sandbox.supervision.reactor import Reactor, Urgency
 from sandbox.supervision.supervised_try import Ending, SupervisedTry
 from sandbox.supervision.task_log import TaskLog
@@ -63,6 +63,7 @@ class Tries:
         self._records = AttemptRecords(home / "attempts")
         self._pool = TemplatePool(reactor, home / "sources", lifeline, limits.import_timeout, self)
         self._numbers = count(1)
+        self._secrets = environment_secrets(os.environ)
         self._by_token: dict[str, SupervisedTry] = {}
         self._by_number: dict[int, SupervisedTry] = {}
         self._by_pid: dict[int, SupervisedTry] = {}
@@ -87,7 +88,7 @@ class Tries:
                 reason = "the keeper of the task's process died, and the process with it"
                 ended = Ended(attempt.token, "failed", datetime.now(UTC), reason=reason, cause="machine")
                 if attempt.log_path:
-                    task_log = TaskLog(self._logs / attempt.log_path, self._limits.log_bytes, Secrets())
+                    task_log = TaskLog(self._logs / attempt.log_path, self._limits.log_bytes, self._secrets)
                     task_log.say("ERROR", reason)
                     task_log.close()
                 self._records.end(ended)
@@ -110,7 +111,7 @@ class Tries:
         except (OSError, ValueError) as exc:
             self._refuse(launch, f"the try could not be written down: {exc}", "machine")
             return
-        secrets = Secrets()
+        secrets = Secrets(self._secrets)
         task_log = TaskLog(self._logs / launch.log_path, self._limits.log_bytes, secrets)
         supervised = SupervisedTry(next(self._numbers), launch, task_log, secrets)
         self._by_token[launch.token] = self._by_number[supervised.number] = supervised

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asynsched.authoring.context import context_variables
 from asynsched.authoring.exceptions import AsynschedException, AsynschedSkipException
 from asynsched.authoring.operators.base import BaseOperator
 
@@ -104,6 +105,7 @@ class BashOperator(BaseOperator):
                 line = raw.decode(self.output_encoding, errors="backslashreplace").rstrip()
                 self.log.info("%s", line)
             exit_code = self._process.wait()
+            self.log.info("Command exited with return code %s", exit_code)
         finally:
             self.on_kill()
         return exit_code, line
@@ -124,17 +126,3 @@ class BashOperator(BaseOperator):
                 process.wait()
         if process.stdout is not None:
             process.stdout.close()
-
-
-def context_variables(context: Context) -> dict[str, str]:
-    """Return what a command is told of its task, as environment variables under Airflow's names."""
-    ti = context["ti"]
-    values = {
-        "AIRFLOW_CTX_DAG_ID": ti.dag_id,
-        "AIRFLOW_CTX_TASK_ID": ti.task_id,
-        "AIRFLOW_CTX_DAG_RUN_ID": ti.run_id,
-        "AIRFLOW_CTX_TRY_NUMBER": ti.try_number,
-        "AIRFLOW_CTX_DAG_OWNER": context["task"].owner,
-        "AIRFLOW_CTX_LOGICAL_DATE": context.get("ts"),
-    }
-    return {name: str(value) for name, value in values.items() if value is not None}

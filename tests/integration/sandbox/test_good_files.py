@@ -9,6 +9,7 @@ import msgspec
 
 from sandbox.sources.local_imports import DAG_MODULE_PREFIX
 from tests.integration.sandbox.conftest import Parser
+from tests.unit.authoring.dag_files import PENDULUM
 
 
 def test_report_has_the_dags_their_versions_and_the_output(parse: Parser) -> None:
@@ -173,3 +174,7 @@ def test_by_hand_one_argument_is_enough(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout
     assert msgspec.json.decode(done.stdout)["dags"][0]["dag"]["dag_id"] == "by_hand"
     assert done.stderr == b""
+
+
+def test_a_confined_file_may_use_pendulum(parse: Parser) -> None:
+    assert parse(PENDULUM).dag_ids == ["pendulums"]

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -22,6 +23,8 @@ from sandbox.protocol import CodeVersion, Ended, Launch, Reply, Request, RunCont
 from sandbox.sources.local_imports import DAG_MODULE_PREFIX
 
 DEADLINE = 20.0
+STAMP = re.compile(r"\[(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z)\] (.*\n)")
+"""A line of a log."""
 
 
 class Bench:
@@ -57,6 +60,10 @@ class Bench:
         """Return the log of a try."""
         file = log_file(self.home, TaskInstanceKey("d", "r", task_id), try_number)
         return file.read_text() if file.exists() else ""
+
+    def said(self, task_id: str, try_number: int = 1) -> str:
+        """Return the log of a try without the time that begins each of its lines."""
+        return "".join(STAMP.fullmatch(line)[2] for line in self.log(task_id, try_number).splitlines(keepends=True))
 
     def executor(self, kind: type[LocalExecutor] = LocalExecutor) -> LocalExecutor:
         """Return a new executor on this home."""

@@ -1,8 +1,9 @@
 """What a try comes to, and what its log and its environment are."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from sandbox.protocol import BranchDecision, ShortCircuitDecision
@@ -122,12 +123,33 @@ with DAG("d", on_failure_callback=note):
             print("line", number)
         return "said"
 
+    @task
+    async def loop_raises():
+        raise ValueError("within a loop")
+
+    @task
+    def told():
+        context = get_current_context()
+        return {
+            "env": {name: text for name, text in os.environ.items() if name.startswith("AIRFLOW_CTX_")},
+            "later": context["data_interval_start"].subtract(days=1).in_timezone("Europe/Berlin").format("D MMM HH:mm"),
+            "run": context["dag_run"].run_after.add(hours=1).isoformat(),
+        }
+
+    @task
+    def prints_environment():
+        for name, text in os.environ.items():
+            if name.startswith(("AIRFLOW_VAR_", "AIRFLOW_CONN_")):
+                print(f"{name}={text}")
+
+    bash_fails = BashOperator(task_id="bash_fails", bash_command="exit 3")
     bash = BashOperator(task_id="bash", bash_command="echo from $0; echo result")
     branches() >> [raises(), skips()]
     stops() >> silent()
     for function in (
         returns, counts, gives_up, waits, not_json, huge, exits, exits_hard, killed, crashes, leaves_a_thread,
-        sleeps_on_a_loop, environment, secrets, chatters,
+        sleeps_on_a_loop, environment, secrets, chatters, loop_raises, told,
+        prints_environment,
     ):
         function()
 """
@@ -138,10 +160,13 @@ def code(bench: Bench):
     return bench.code(DAG_FILE)
 
 
+LINE_THAT_RAISES = DAG_FILE[: DAG_FILE.index("raise ValueError")].count("\n") + 1
 OUTCOMES = {
     "silent": ("success", ""),
     "skips": ("skipped", "not today"),
     "raises": ("failed", "ValueError: no luck"),
+    "loop_raises": ("failed", "ValueError: within a loop"),
+    "bash_fails": ("failed", "exit code 3"),
     "gives_up": ("failed", "never again"),
     "waits": ("up_for_reschedule", "2030-01-01"),
     "not_json": ("failed", "datetime"),
@@ -172,7 +197,14 @@ async def test_every_way_to_end_is_told_with_its_reason(bench: Bench, code):
     assert ends["branches"].decision == BranchDecision(("raises", "skips"))
     assert ends["stops"].decision == ShortCircuitDecision(ignore_downstream_trigger_rules=True)
     assert (value(ends["sleeps_on_a_loop"]), value(ends["bash"])) == ("awaited", "result")
-    assert "ValueError: no luck\nsecond line" in bench.log("raises")
+    said = bench.said("raises")
+    assert said.startswith('Traceback (most recent call last):\n  File "', said.index("\n") + 1)
+    assert said.splitlines()[2].endswith(f'dag_file.py", line {LINE_THAT_RAISES}, in raises')
+    assert said.endswith("ValueError: no luck\nsecond line\n")
+    assert bench.said("loop_raises").splitlines()[2].endswith("in loop_raises")
+    failed = [line for line in bench.said("bash_fails").splitlines() if line.startswith("{")]
+    assert [line.split(" - ")[1] for line in failed][-2:] == ["Command exited with return code 3", "Task failed"]
+    assert "Traceback" not in bench.said("bash_fails")
     assert "raise ValueError" in bench.log("raises")
     assert "sandbox/run.py" not in bench.log("raises")
     assert "last words\n" in bench.log("exits_hard")
@@ -187,10 +219,10 @@ async def test_a_value_and_all_output_come_back(bench: Bench, code):
     started = bench.started[launch.token]
     assert value(ended) == {"rows": [1, 2.5, None, "é"]}
     assert started.started_at == ended.started_at <= ended.ended_at
-    lines = bench.log("returns").splitlines()
-    assert lines[:2] == ["to stdout", "to stderr"]
-    assert lines[2].endswith("WARNING - from logging")
-    assert datetime.fromisoformat(lines[2][1:].split("]")[0]).tzinfo is not None
+    lines = bench.said("returns").splitlines()
+    assert lines[:3] == ["to stdout", "to stderr", "{dag_file.py:19} WARNING - from logging"]
+    stamps = [datetime.fromisoformat(line[1:].split("]")[0]) for line in bench.log("returns").splitlines()]
+    assert started.started_at - timedelta(milliseconds=1) <= stamps[0] <= stamps[1] <= stamps[2]
     log = next((bench.home / "logs").glob("**/attempt=1.log"))
     assert (log.stat().st_mode & 0o777, log.parent.stat().st_mode & 0o777) == (0o600, 0o700)
 
@@ -213,6 +245,42 @@ async def test_a_try_is_told_what_it_may_know_and_nothing_of_the_scheduler(bench
     }  # fmt: skip
 
 
+async def test_python_code_finds_its_task_in_the_environment_and_dates_that_can_be_reckoned_with(bench: Bench, code):
+    start = datetime.fromisoformat("2024-05-01T12:00:00+00:00")
+    launch = bench.launch(code, "told")
+    run = msgspec.structs.replace(
+        launch.run, run_after=start, logical_date=start, data_interval_start=start, data_interval_end=start
+    )
+    async with bench.running() as executor:
+        ended = await bench.run(executor, msgspec.structs.replace(launch, run=run))
+    assert value(ended) == {
+        "env": {
+            "AIRFLOW_CTX_DAG_ID": "d",
+            "AIRFLOW_CTX_TASK_ID": "told",
+            "AIRFLOW_CTX_DAG_RUN_ID": "r",
+            "AIRFLOW_CTX_TRY_NUMBER": "1",
+            "AIRFLOW_CTX_DAG_OWNER": "airflow",
+            "AIRFLOW_CTX_LOGICAL_DATE": "2024-05-01T12:00:00+00:00",
+        },
+        "later": "30 Apr 14:00",
+        "run": "2024-05-01T13:00:00+00:00",
+    }
+
+
+async def test_secrets_of_the_environment_are_masked_though_nobody_asked_for_them(bench: Bench, code, monkeypatch):
+    monkeypatch.setenv("AIRFLOW_VAR_API_TOKEN", "s3cr3t-token")
+    monkeypatch.setenv("AIRFLOW_VAR_COLOUR", "green")
+    monkeypatch.setenv("AIRFLOW_CONN_DB", "postgres://me:hunter%2F22@db.example/shop")
+    monkeypatch.setenv("AIRFLOW_CONN_BROKEN", "no-connection-at-all")
+    async with bench.running() as executor:
+        await bench.run(executor, bench.launch(code, "prints_environment"))
+    shown = set(bench.said("prints_environment").splitlines())
+    assert shown == {
+        "AIRFLOW_VAR_API_TOKEN=***", "AIRFLOW_VAR_COLOUR=green", "AIRFLOW_CONN_DB=postgres://me:***@db.example/shop",
+        "AIRFLOW_CONN_BROKEN=***",
+    }  # fmt: skip
+
+
 async def test_secrets_that_a_try_asked_for_are_masked_in_its_log_and_its_reason(bench: Bench, code):
     variables = {"api_token": "s3cr3t-token", "colour": "green"}
     bench.answers["variable_get"] = lambda request: replies(variables[request.arguments["key"]])(request)
@@ -220,7 +288,7 @@ async def test_secrets_that_a_try_asked_for_are_masked_in_its_log_and_its_reason
     async with bench.running() as executor:
         ended = await bench.run(executor, bench.launch(code, "secrets"))
     assert ended.reason == "ValueError: cannot log in with ***"
-    assert "half of *** green ***\n" in bench.log("secrets")
+    assert bench.said("secrets").startswith("half of *** green ***\n")
     assert not [secret for secret in ("s3cr3t", "hunter22") if secret in bench.log("secrets")]
 
 

@@ -196,3 +196,24 @@ with DAG("setups"):
     with clean:
         EmptyOperator(task_id="one") >> PythonOperator(task_id="two", python_callable=fail)
 """
+
+PENDULUM = """
+import pendulum
+from asynsched import DAG, PythonOperator, task
+
+def reckoned(data_interval_start, **_):
+    return data_interval_start.in_timezone(pendulum.timezone("Asia/Tokyo")).format("dddd, D MMM")
+
+with DAG(
+    "pendulums",
+    schedule=pendulum.duration(days=1),
+    start_date=pendulum.datetime(2024, 1, 1, tz="America/New_York"),
+    end_date=pendulum.parse("2034-01-01"),
+    default_args={"retries": 1, "retry_delay": pendulum.duration(minutes=5)},
+    dagrun_timeout=pendulum.duration(hours=1),
+):
+    PythonOperator(
+        task_id="shown", python_callable=lambda text: text, op_args=["{{ data_interval_end.subtract(days=1) | ds }}"]
+    )
+    PythonOperator(task_id="reckoned", python_callable=reckoned)
+"""

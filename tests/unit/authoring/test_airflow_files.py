@@ -88,6 +88,17 @@ def test_work_inside_a_teardown_block_lies_between_setup_and_teardown():
     assert run.state == "failed"
 
 
+def test_files_may_use_pendulums_dates_lengths_and_zones():
+    dag = load_one(dag_files.PENDULUM)
+    serialized = serialize_dag(dag)
+    assert serialized.start_date == datetime(2024, 1, 1, 5, tzinfo=UTC)
+    assert serialized.timezone == "America/New_York"
+    assert [task.retry_delay for task in dag.tasks] == [timedelta(minutes=5)] * 2
+    assert serialized.tasks[0].retry_delay == 300
+    run = dag.test(logical_date=DATE)
+    assert results(run) == {"shown": "2024-04-30", "reckoned": "Wednesday, 1 May"}
+
+
 def test_retry_delays_are_kept_as_lengths():
     text = dag_files.CLASSIC.replace('"retries": 2', '"retries": 2, "retry_delay": 90, "execution_timeout": 5')
     task = load_one(text).get_task("hello")

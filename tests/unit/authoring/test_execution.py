@@ -30,9 +30,10 @@ from asynsched import (
     task,
 )
 from asynsched.authoring.context import build_context
+from asynsched.authoring.dag_run import RunFacts
 from asynsched.authoring.execution import execute
 from asynsched.authoring.supervisor import SupervisorError, set_supervisor
-from asynsched.authoring.task_instance import RunFacts, TaskInstanceFacts
+from asynsched.authoring.task_instance import TaskInstanceFacts
 from asynsched.errors import AsynschedError
 from asynsched.scheduling.foreground import run_in_foreground
 from asynsched.scheduling.memory_supervisor import MemorySupervisor
@@ -84,6 +85,9 @@ def rendered(dag, template, **kwargs):
         ("{{ dag.dag_id }} {{ task.task_id }} {{ ti.try_number }} {{ run_id }}", "d t 1 r1"),
         ("{{ dag_run.run_type }} {{ dag_run.logical_date.year }}", "manual 2024"),
         ("{{ task_instance_key_str }}", "d__t__20240501"),
+        ("{{ data_interval_start.subtract(days=1).in_timezone('Asia/Tokyo') }}", "2024-04-29 21:30:00+09:00"),
+        ("{{ logical_date.add(weeks=1).format('YYYY/MM/DD') }} {{ dag_run.run_after.day }}", "2024/05/08 1"),
+        ("{{ macros.datetime_diff_for_humans(data_interval_start, logical_date) }}", "1 day before"),
         ("{{ params.n }} {{ params['free'] }} {{ conf }}", "1 x {}"),
         ("{{ macros.ds_add(ds, -1) }} {{ macros.ds_format(ds, '%Y-%m-%d', '%d.%m.') }}", "2024-04-30 01.05."),
         ("{{ macros.datetime(2024, 1, 1).year }} {{ macros.json.dumps([1]) }}", "2024 [1]"),

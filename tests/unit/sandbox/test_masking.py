@@ -1,9 +1,14 @@
 """Which of a try's answers are secret, and what of them may be read in its log."""
 
+import re
+
 import pytest
 
 from sandbox.supervision.masking import Secrets
 from sandbox.supervision.task_log import TaskLog
+
+STAMP = re.compile(r"^\[\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z\] ", re.MULTILINE)
+LENGTH_OF_STAMP = len("[2024-05-01T12:30:00.000Z] ")
 
 
 @pytest.mark.parametrize(
@@ -44,17 +49,28 @@ def test_a_secret_in_pieces_is_masked_in_the_log(tmp_path, size):
     for start in range(0, len(text), size):
         log.write(text[start : start + size])
     log.close()
-    written = (tmp_path / "a" / "b.log").read_text()
+    written = STAMP.sub("", (tmp_path / "a" / "b.log").read_text())
     assert "swordfish" not in written
     assert written == text.decode().replace("swordfish", "***")
 
 
 def test_a_log_is_cut_once_and_the_keepers_own_lines_are_still_written(tmp_path):
-    log = TaskLog(tmp_path / "x.log", 10, Secrets())
+    log = TaskLog(tmp_path / "x.log", LENGTH_OF_STAMP + 10, Secrets())
     for _ in range(3):
         log.write(b"12345678")
     log.say("ERROR", "killed")
     log.close()
     lines = (tmp_path / "x.log").read_text().splitlines()
-    assert [lines[0], lines[2].split(" - ")[1]] == ["1234567812", "killed"]
+    assert [STAMP.sub("", lines[0]), STAMP.sub("", lines[2])] == ["1234567812", "{keeper} ERROR - killed"]
     assert len(lines) == 3
+
+
+def test_every_line_begins_with_the_time_however_it_arrives(tmp_path):
+    log = TaskLog(tmp_path / "x.log", 10**6, Secrets())
+    for piece in (b"one\ntw", b"o", b"\n\n", b"four\n", b"five"):
+        log.write(piece)
+    log.say("ERROR", "killed")
+    log.close()
+    lines = (tmp_path / "x.log").read_text().splitlines()
+    assert [bool(STAMP.match(line)) for line in lines] == [True] * 6
+    assert [STAMP.sub("", line) for line in lines] == ["one", "two", "", "four", "five", "{keeper} ERROR - killed"]
