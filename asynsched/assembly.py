@@ -68,12 +68,14 @@ def assemble(
     lease_epoch: int,
     waiters: RunWaiters,
     on_lease_lost: Callable[[], None],
+    in_threads: bool = True,
 ) -> Services:
     """Return the services, connected and not yet running.
 
     Args:
         database_url: For the lease's own connection; None renews the lease on the loop, through `database`.
         on_lease_lost: Called on the loop, once, when another scheduler may take the runs.
+        in_threads: Whether long computations leave the loop; in a simulation no thread may decide an order.
     """
     home = settings.home_path
     heartbeat = ExecutorHeartbeat(channels=channels, clock=clock, answerer=RequestAnswerer(database, clock))
@@ -88,7 +90,7 @@ def assemble(
         )
     )
     heartbeat.drive(executor)
-    versions = VersionCache(database, home / SOURCES, settings.dags_path)
+    versions = VersionCache(database, home / SOURCES, settings.dags_path, in_thread=in_threads)
     evaluator = DependencyEvaluator(
         settings=settings,
         channels=channels,

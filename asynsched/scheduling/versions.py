@@ -34,12 +34,15 @@ class VersionCache:
         database: Where versions and sources are stored.
         sources_folder: Folder of one file a source, named by content hash.
         dags_folder: Absolute path that the sources' paths are relative to.
+        in_thread: Whether a version is prepared in a thread. A simulation, whose order must not depend on when a
+            thread is done, has it done on the spot.
     """
 
-    def __init__(self, database: Database, sources_folder: Path, dags_folder: Path) -> None:
+    def __init__(self, database: Database, sources_folder: Path, dags_folder: Path, *, in_thread: bool = True) -> None:
         self._database = database
         self._sources_folder = sources_folder
         self._dags_folder = dags_folder
+        self._in_thread = in_thread
         self._loaded: OrderedDict[int, LoadedVersion] = OrderedDict()
 
     async def get(self, version_id: int) -> LoadedVersion:
@@ -50,8 +53,11 @@ class VersionCache:
         row = await self._database.read(get_version, version_id)
         sources = tuple(SourceRef(ref.path, ref.module, ref.content_hash) for ref in row.sources)
         texts = await self._database.read(get_sources, [ref.content_hash for ref in sources])
-        # A large DAG takes a while, in which the event loop has other things to do.
-        structure = await anyio.to_thread.run_sync(self._prepare, row.serialized, texts)
+        if self._in_thread:
+            # A large DAG takes a while, in which the event loop has other things to do.
+            structure = await anyio.to_thread.run_sync(self._prepare, row.serialized, texts)
+        else:
+            structure = self._prepare(row.serialized, texts)
         code = CodeVersion(row.version_hash, str(self._dags_folder), sources)
         loaded = LoadedVersion(version_id, structure, code)
         self._loaded[version_id] = loaded

@@ -1,0 +1,108 @@
+"""A whole scheduler that lives in virtual time: the production services, a database in memory, a scripted executor.
+
+No process, no thread, no socket: what happens depends on the DAGs, the script and the start alone.
+"""
+
+from collections.abc import Callable, Coroutine, Iterable
+from datetime import datetime, timedelta
+from typing import Any
+
+import anyio
+import msgspec
+
+from asynsched.assembly import assemble
+from asynsched.channels import Channels
+from asynsched.clock import VirtualClock
+from asynsched.executors.base import Executor, ExecutorContext
+from asynsched.home import prepare_home
+from asynsched.scheduling.run_waiters import RunWaiters
+from asynsched.serialization.schema import ParseReport
+from asynsched.settings import LeaseSettings, Settings
+from asynsched.simulation.executor import Script, ScriptedExecutor
+from asynsched.simulation.loop import run_virtual
+from asynsched.store.database import Database
+from asynsched.store.direct_database import open_inline
+from asynsched.store.parse_results import DagDefaults, FileStamp, store_report
+from asynsched.store.schedulers import register_scheduler
+
+LEASE = timedelta(days=1000)
+"""Nobody contends for it."""
+NAME = "simulated"
+
+
+class Simulation:
+    """A scheduler of the DAGs of some parse reports, from `start` on.
+
+    After `run_for`, its database and its executor tell what has happened.
+
+    Args:
+        settings: Those of the scheduler; its home takes the sources of versions, and nothing else.
+        reports: What the DAG files hold.
+        script: How long each try lasts, and how it ends.
+        start: The virtual instant of the scheduler's start.
+
+    Attributes:
+        when_started: Called when the services run.
+        act: A coroutine function that is run beside them, for what people do; it is given the channels.
+    """
+
+    def __init__(self, settings: Settings, reports: Iterable[ParseReport], script: Script, start: datetime) -> None:
+        lease = LeaseSettings(duration=LEASE.total_seconds(), renew_interval=LEASE.total_seconds() / 2)
+        self.settings = msgspec.structs.replace(settings, lease=lease)
+        self.reports = tuple(reports)
+        self.script = script
+        self.clock = VirtualClock(start)
+        self.database: Database = open_inline(default_pool_slots=settings.default_pool_slots)
+        self.executor: ScriptedExecutor | None = None
+        self.when_started: Callable[[], None] = lambda: None
+        self.act: Callable[[Channels], Coroutine[Any, Any, None]] | None = None
+
+    def run_for(self, span: timedelta) -> None:
+        """Serve for that much virtual time."""
+        run_virtual(lambda: self._serve(span), self.clock)
+
+    async def prepare(self) -> None:
+        """Store what the scheduler is to find when it starts: the DAGs."""
+        defaults = DagDefaults(self.settings.max_active_runs_per_dag, self.settings.dags_are_paused_at_creation)
+        stamp = FileStamp(content_hash="", modified_ns=0, size=0, runtime="")
+        for report in self.reports:
+            await self.database.write(store_report, report, stamp, now=self.clock.now(), defaults=defaults)
+
+    async def _serve(self, span: timedelta) -> None:
+        prepare_home(self.settings.home_path)
+        await self.prepare()
+        channels = Channels()
+        services = assemble(
+            settings=self.settings,
+            channels=channels,
+            database=self.database,
+            database_url=None,
+            clock=self.clock,
+            make_executor=self._make_executor,
+            scheduler_id=NAME,
+            lease_epoch=await self._register(),
+            waiters=RunWaiters(channels=channels, clock=self.clock),
+            on_lease_lost=lambda: None,
+            in_threads=False,
+        )
+        await services.evaluator.recover(await services.executor.start(1), self.clock.now())
+        async with anyio.create_task_group() as group:
+            # Neither files nor other processes are watched: nothing outside changes.
+            for service in (*services.consumers, services.creator):
+                await group.start(service.run)
+            self.when_started()
+            if self.act is not None:
+                group.start_soon(self.act, channels)
+            await self.clock.sleep(span)
+            group.cancel_scope.cancel()
+
+    def _make_executor(self, context: ExecutorContext) -> Executor:
+        self.executor = ScriptedExecutor(context, self.script)
+        return self.executor
+
+    async def _register(self) -> int:
+        now = self.clock.now()
+        return await self.database.write(
+            register_scheduler, scheduler_id=NAME, hostname=NAME, pid=1, home="", version="0", now=now,
+            lease_until=now + LEASE,
+        )  # fmt: skip
