@@ -39,6 +39,13 @@ if TYPE_CHECKING:
     from asynsched.authoring.operators.empty import EmptyOperator
     from asynsched.authoring.operators.python import BranchPythonOperator, PythonOperator, ShortCircuitOperator
     from asynsched.authoring.params import Param
+    from asynsched.authoring.retry_policy import (
+        ExceptionRetryPolicy,
+        RetryAction,
+        RetryDecision,
+        RetryPolicy,
+        RetryRule,
+    )
     from asynsched.authoring.sensors.base import BaseSensorOperator, PokeReturnValue
     from asynsched.authoring.sensors.filesystem import FileSensor
     from asynsched.authoring.sensors.python import PythonSensor
@@ -83,6 +90,7 @@ _MODULES = {
     "authoring.operators.empty": "EmptyOperator",
     "authoring.operators.python": "BranchPythonOperator PythonOperator ShortCircuitOperator",
     "authoring.params": "Param",
+    "authoring.retry_policy": "ExceptionRetryPolicy RetryAction RetryDecision RetryPolicy RetryRule",
     "authoring.sensors.base": "BaseSensorOperator PokeReturnValue",
     "authoring.sensors.filesystem": "FileSensor",
     "authoring.sensors.python": "PythonSensor",
@@ -132,6 +140,7 @@ __all__ = [
     "EdgeModifier",
     "EmptyOperator",
     "EventsTimetable",
+    "ExceptionRetryPolicy",
     "FileSensor",
     "Label",
     "MultipleCronTriggerTimetable",
@@ -142,6 +151,10 @@ __all__ = [
     "PokeReturnValue",
     "PythonOperator",
     "PythonSensor",
+    "RetryAction",
+    "RetryDecision",
+    "RetryPolicy",
+    "RetryRule",
     "ShortCircuitOperator",
     "TaskGroup",
     "TaskInstanceState",

@@ -33,6 +33,7 @@ from sandbox.protocol import CodeVersion, Ended, Launch, ProtocolError, Started
 from sandbox.running import try_outcome
 from sandbox.running.callbacks import call_back, callback_task
 from sandbox.running.loading import LoadedFile, user_frames
+from sandbox.running.retry_decision import decided_by_policy
 from sandbox.running.scheduler_link import SchedulerLink
 from sandbox.running.try_logging import leave_time_to_keeper
 from sandbox.running.try_outcome import Span, TaskTerminated
@@ -98,7 +99,9 @@ def run_launch(launch: Launch, link: SchedulerLink, file: LoadedFile) -> Ended:
         _log_end(exc)
         if isinstance(exc, (AsynschedTaskTimeout, TaskTerminated)):
             _on_kill(context)
-        return try_outcome.of_exception(launch.token, span, exc)
+        ended = try_outcome.of_exception(launch.token, span, exc)
+        policy = None if launch.callback or "task" not in context else context["task"].retry_policy
+        return decided_by_policy(ended, policy, exc, context)
 
 
 class Termination:

@@ -18,6 +18,7 @@ from asynsched.authoring.exceptions import (
 )
 from asynsched.authoring.execution import TaskResult, execute
 from asynsched.authoring.operators.base import BaseOperator
+from asynsched.authoring.retry_policy import RetryAction, ask
 from asynsched.authoring.timezone import utcnow
 from asynsched.states import TaskInstanceState
 
@@ -61,8 +62,14 @@ def attempt(task: BaseOperator, make_context: Callable[[dt.datetime | None], Con
             raise
         except BaseException as exc:
             log.exception("task %s failed", task.task_id)
-            retry = not isinstance(exc, AsynschedFailException)
+            retry = not isinstance(exc, AsynschedFailException) and _policy_allows_retry(task, exc, context)
             return TryEnd(TaskInstanceState.FAILED, _one_line(exc), retry, exception=exc, context=context)
+
+
+def _policy_allows_retry(task: BaseOperator, exc: BaseException, context: Context | None) -> bool:
+    if task.retry_policy is None or context is None:
+        return True
+    return ask(task.retry_policy, exc, context).action != RetryAction.FAIL
 
 
 def _one_line(exc: BaseException) -> str:

@@ -55,6 +55,8 @@ def log_of(site: Site, dag_id: str, task_id: str, *options: str) -> str:
 def test_every_end_of_a_task_is_told_with_its_reason(site):
     tasks = tasks_of(site, "ends")
     assert {task_id: task["state"] for task_id, task in tasks.items()} == {
+        "busy_at_first": "success",
+        "not_allowed": "failed",
         "third_time_lucky": "success",
         "never_lucky": "failed",
         "after_never_lucky": "upstream_failed",
@@ -72,14 +74,14 @@ def test_every_end_of_a_task_is_told_with_its_reason(site):
     words = {
         "never_lucky": "unlucky for ever", "hopeless": "no try will help", "not_today": "not today", "leaves": "3",
         "leaves_at_once": "4", "is_killed": "SIGKILL", "returns_a_set": "set", "takes_too_long": "1",
-        "bash_fails": "7", "after_never_lucky": "1 failed", "after_not_today": "1 skipped",
+        "bash_fails": "7", "not_allowed": "no try would help", "after_never_lucky": "1 failed",
+        "after_not_today": "1 skipped",
     }  # fmt: skip
     assert {
         task_id: tasks[task_id]["reason"] for task_id in words if words[task_id] not in tasks[task_id]["reason"]
     } == {}
-    assert {task_id: tasks[task_id]["try_number"] for task_id in ("third_time_lucky", "never_lucky", "hopeless")} == {
-        "third_time_lucky": 3, "never_lucky": 2, "hopeless": 1,
-    }  # fmt: skip
+    tries = {"third_time_lucky": 3, "never_lucky": 2, "hopeless": 1, "busy_at_first": 2, "not_allowed": 1}
+    assert {task_id: tasks[task_id]["try_number"] for task_id in tries} == tries
     assert run_of(site, "ends")["state"] == "failed"
     assert run_of(site, "ends")["reason"] != ""
 

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
+    from asynsched.authoring.retry_policy import RetryPolicy
+
 MAX_POOL_LENGTH = 256
 MAX_PRIORITY_WEIGHT = 2**31 - 1
 
@@ -79,6 +81,14 @@ def backoff(owner: str, value: Any) -> float:
             f"{owner}: retry_exponential_backoff must be a multiplier of at least 0, or a bool, not {value!r}"
         )
     return float(value)
+
+
+def retry_policy(owner: str, value: Any) -> RetryPolicy | None:
+    """Return a retry policy, or None. Raises DagError, also for a class in place of an object."""
+    if value is not None and (isinstance(value, type) or not callable(getattr(value, "evaluate", None))):
+        raise DagError(f"{owner}: retry_policy must be a RetryPolicy, such as ExceptionRetryPolicy(…), not {value!r}")
+    policy: RetryPolicy | None = value
+    return policy
 
 
 def one_of(owner: str, name: str, value: Any, allowed: Iterable[str]) -> str:

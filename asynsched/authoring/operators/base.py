@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from asynsched.authoring.context import Context
     from asynsched.authoring.dag import DAG
+    from asynsched.authoring.retry_policy import RetryPolicy
     from asynsched.authoring.task_group import TaskGroup
 
 DEFAULT_RETRY_DELAY = dt.timedelta(seconds=300)
@@ -101,6 +102,7 @@ class BaseOperator(TaskRelations, Templater, metaclass=BaseOperatorMeta):
         retry_delay: dt.timedelta | float = DEFAULT_RETRY_DELAY,
         retry_exponential_backoff: float = 0,
         max_retry_delay: dt.timedelta | float | None = None,
+        retry_policy: RetryPolicy | None = None,
         start_date: dt.datetime | None = None,
         end_date: dt.datetime | None = None,
         depends_on_past: bool = False,
@@ -165,6 +167,7 @@ class BaseOperator(TaskRelations, Templater, metaclass=BaseOperatorMeta):
         self.retry_delay = arguments.duration(who, "retry_delay", retry_delay)
         self.retry_exponential_backoff = arguments.backoff(who, retry_exponential_backoff)
         self.max_retry_delay = arguments.optional_duration(who, "max_retry_delay", max_retry_delay)
+        self.retry_policy = arguments.retry_policy(who, retry_policy)
         self.execution_timeout = arguments.positive_duration(who, "execution_timeout", execution_timeout)
         self.trigger_rule = arguments.trigger_rule(who, trigger_rule)
         self.weight_rule = arguments.weight_rule(who, weight_rule)

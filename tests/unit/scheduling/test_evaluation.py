@@ -107,6 +107,29 @@ def test_a_kill_by_the_machine_uses_up_no_retry_of_the_tasks_own():
     assert (run.tasks["a"].state, run.tasks["a"].try_number) == ("failed", 4)
 
 
+@pytest.mark.parametrize(("wanted", "waits"), [(7.5, 7.5), (-1.0, 0), (1e300, 365 * 86400), (None, 300)])
+def test_a_retry_policy_says_how_long_a_retry_waits_within_bounds(wanted, waits):
+    run = run_of([task("a", retries=1, retry_delay=300.0)])
+    engine = evaluation()
+    engine.start_run(run, NOON)
+    engine.grant(NOON)
+    engine.try_ended(Ended(run.tasks["a"].token, "failed", NOON, NOON, retry_delay=wanted), NOON)
+    assert (run.tasks["a"].state, engine.next_timer) == ("up_for_retry", NOON + timedelta(seconds=waits))
+
+
+def test_kills_by_the_machine_do_not_lengthen_the_delay_of_a_tasks_own_retries():
+    run = run_of([task("a", retries=1, retry_delay=600.0, retry_exponential_backoff=10.0)])
+    engine = evaluation()
+    engine.start_run(run, NOON)
+    now = NOON
+    for cause in ("machine", "machine", "task"):
+        engine.grant(now)
+        engine.try_ended(Ended(run.tasks["a"].token, "failed", now, now, cause=cause), now)
+        waited, now = engine.next_timer - now, engine.next_timer
+        engine.time_passed(now)
+    assert timedelta(seconds=600) <= waited < timedelta(seconds=1200)
+
+
 def test_each_further_kill_by_the_machine_is_made_up_for_after_twice_the_time():
     run = run_of([task("a")])
     engine = evaluation()

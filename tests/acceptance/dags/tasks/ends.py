@@ -11,6 +11,9 @@ from asynsched import (
     AsynschedSkipException,
     BashOperator,
     EmptyOperator,
+    ExceptionRetryPolicy,
+    RetryAction,
+    RetryRule,
     get_current_context,
     task,
 )
@@ -66,7 +69,26 @@ def takes_too_long():
     subprocess.run(["sleep", "1000"], check=True)
 
 
+POLICY = ExceptionRetryPolicy([
+    RetryRule("builtins.ConnectionError", retry_delay=timedelta(0), reason="the other side was busy"),
+    RetryRule([PermissionError, ValueError], RetryAction.FAIL, reason="no try would help"),
+])  # fmt: skip
+
+
+@task(retries=1, retry_policy=POLICY)
+def busy_at_first():
+    if get_current_context()["ti"].try_number == 1:
+        raise ConnectionRefusedError("busy")
+
+
+@task(retries=1, retry_policy=POLICY)
+def not_allowed():
+    raise PermissionError("who are you?")
+
+
 with DAG("ends", schedule="@once"):
+    busy_at_first()
+    not_allowed()
     third_time_lucky()
     never_lucky() >> EmptyOperator(task_id="after_never_lucky")
     hopeless()
