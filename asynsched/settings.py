@@ -190,6 +190,12 @@ class Settings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
     max_active_runs_per_dag: Annotated[
         Count, _doc("Runs of a DAG that may be active, unless it says (Airflow: max_active_runs_per_dag).")
     ] = 16
+    max_dagruns_to_create_per_loop: Annotated[
+        Count, _doc("DAGs whose due run is created in one step (Airflow: max_dagruns_to_create_per_loop).")
+    ] = 10
+    max_dagruns_per_loop_to_schedule: Annotated[
+        Count, _doc("Queued runs that are started in one step (Airflow: max_dagruns_per_loop_to_schedule).")
+    ] = 20
     default_pool_slots: Annotated[Count, _doc("Slots of a new database's default_pool.")] = 128
     max_machine_kills: Annotated[
         int,

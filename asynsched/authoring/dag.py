@@ -66,7 +66,7 @@ class DAG(DagArguments):
             if self.max_active_runs > limit:
                 raise DagError(f"{self._who}: its schedule allows max_active_runs={limit} at most")
         if timetable.can_be_scheduled:
-            if self.catchup and self.start_date is None and "start_date" not in self.default_args:
+            if self.catchup is True and self.start_date is None and "start_date" not in self.default_args:
                 raise DagError(f"{self._who}: catchup=True needs a start_date")
             self.params.validate()
 

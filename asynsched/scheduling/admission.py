@@ -2,12 +2,10 @@
 
 import heapq
 from dataclasses import dataclass
+from datetime import datetime
 
 from asynsched.keys import DagRunKey
 from asynsched.store.run_queue import QueuedRun
-
-MAX_STARTED_AT_ONCE = 20
-"""Runs that one pass starts (Airflow: max_dagruns_per_loop_to_schedule)."""
 
 
 @dataclass(slots=True)
@@ -19,29 +17,38 @@ class DagAdmission:
 
 
 class Admission:
-    """The queued runs of every DAG, oldest first; DAGs take turns."""
+    """The queued runs of every DAG, oldest first; DAGs take turns.
 
-    def __init__(self) -> None:
+    The DAGs that could start a run are kept in the order of their turns, so that no step looks at the others.
+
+    Args:
+        at_once: Most runs that one pass starts.
+    """
+
+    def __init__(self, at_once: int) -> None:
+        self._at_once = at_once
         self._dags: dict[str, DagAdmission] = {}
-        self._waiting: dict[str, list[tuple[object, int, QueuedRun]]] = {}
-        self._known: set[int] = set()
+        self._waiting: dict[str, list[tuple[datetime, int, QueuedRun]]] = {}
+        self._known: dict[DagRunKey, int] = {}
         self._active: dict[str, set[DagRunKey]] = {}
+        self._turns: dict[str, None] = {}
 
     def update_dag(self, dag_id: str, *, is_paused: bool, max_active_runs: int) -> None:
         """Take over what the database says of a DAG."""
         self._dags[dag_id] = DagAdmission(is_paused, max_active_runs)
+        self._take_place(dag_id)
 
     def add(self, run: QueuedRun) -> None:
         """Let a queued run wait; one that waits already only tells what has changed of its DAG."""
+        if run.key not in self._known:
+            self._known[run.key] = run.id
+            heapq.heappush(self._waiting.setdefault(run.dag_id, []), (run.run_after, run.id, run))
         self.update_dag(run.dag_id, is_paused=run.is_paused, max_active_runs=run.max_active_runs)
-        if run.id in self._known:
-            return
-        self._known.add(run.id)
-        heapq.heappush(self._waiting.setdefault(run.dag_id, []), (run.run_after, run.id, run))
 
     def began(self, run: DagRunKey) -> None:
         """Count a run as active."""
         self._active.setdefault(run.dag_id, set()).add(run)
+        self._take_place(run.dag_id)
 
     def ended(self, run: DagRunKey) -> None:
         """Count a run as active no more."""
@@ -49,31 +56,25 @@ class Admission:
         active.discard(run)
         if not active:
             self._active.pop(run.dag_id, None)
+        self._take_place(run.dag_id)
 
-    def admit(self, at_most: int = MAX_STARTED_AT_ONCE) -> list[QueuedRun]:
+    def admit(self) -> list[QueuedRun]:
         """Take the runs that may start now, one a DAG in turn, and count them as active."""
         admitted: list[QueuedRun] = []
-        candidates = [dag_id for dag_id in self._waiting if self._may_start(dag_id)]
-        while candidates and len(admitted) < at_most:
-            for dag_id in candidates[: at_most - len(admitted)]:
-                run = heapq.heappop(self._waiting[dag_id])[2]
-                self._known.discard(run.id)
-                self.began(run.key)
-                admitted.append(run)
-                # A DAG that had its turn goes last the next time.
-                self._waiting[dag_id] = self._waiting.pop(dag_id)
-                if not self._waiting[dag_id]:
-                    del self._waiting[dag_id]
-            candidates = [dag_id for dag_id in candidates if self._may_start(dag_id)]
+        while self._turns and len(admitted) < self._at_once:
+            dag_id = next(iter(self._turns))
+            run = heapq.heappop(self._waiting[dag_id])[2]
+            del self._known[run.key]
+            # A DAG that had its turn goes last.
+            del self._turns[dag_id]
+            self.began(run.key)
+            admitted.append(run)
         return admitted
 
     def withdraw(self, run: DagRunKey) -> None:
         """Take a run out of the queue because it was cancelled."""
-        heap = self._waiting.get(run.dag_id, [])
-        for entry in [entry for entry in heap if entry[2].run_id == run.run_id]:
-            heap.remove(entry)
-            self._known.discard(entry[1])
-        heapq.heapify(heap)
+        if self._known.pop(run, None) is not None:
+            self._take_place(run.dag_id)
 
     @property
     def dag_ids(self) -> set[str]:
@@ -83,12 +84,18 @@ class Admission:
     @property
     def may_start_any(self) -> bool:
         """Whether a queued run could start now."""
-        return any(self._may_start(dag_id) for dag_id in self._waiting)
+        return bool(self._turns)
 
-    def _may_start(self, dag_id: str) -> bool:
-        dag = self._dags[dag_id]
-        return (
-            bool(self._waiting.get(dag_id))
-            and not dag.is_paused
-            and len(self._active.get(dag_id, ())) < dag.max_active_runs
-        )
+    def _take_place(self, dag_id: str) -> None:
+        """Let a DAG take its turns exactly if it could start a run."""
+        waiting = self._waiting.get(dag_id, [])
+        while waiting and self._known.get(waiting[0][2].key) != waiting[0][1]:
+            heapq.heappop(waiting)  # withdrawn
+        if not waiting:
+            self._waiting.pop(dag_id, None)
+        dag = self._dags.get(dag_id)
+        has_room = dag is not None and not dag.is_paused and len(self._active.get(dag_id, ())) < dag.max_active_runs
+        if waiting and has_room:
+            self._turns.setdefault(dag_id)
+        else:
+            self._turns.pop(dag_id, None)

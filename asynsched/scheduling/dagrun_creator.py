@@ -2,6 +2,7 @@
 
 import heapq
 from datetime import datetime, timedelta
+from itertools import islice
 
 import structlog
 from sqlalchemy import Connection
@@ -17,8 +18,8 @@ from asynsched.store.database import Database
 
 log = structlog.get_logger(__name__)
 
-MAX_CREATED_AT_ONCE = 10
-"""DAGs for which one transaction makes a run (Airflow: max_dagruns_to_create_per_loop)."""
+MAX_DUE_AT_ONCE = 1_000
+"""DAGs that one step finds to be due; what they need is done a few at a time."""
 
 
 class DagRunCreator(Service):
@@ -29,6 +30,7 @@ class DagRunCreator(Service):
     def __init__(self, *, settings: Settings, channels: Channels, database: Database, clock: Clock) -> None:
         super().__init__(clock)
         self.interval = timedelta(seconds=settings.sweep_interval)
+        self._max_created_at_once = settings.max_dagruns_to_create_per_loop
         self._channels = channels
         self._database = database
         self._due: list[tuple[datetime, str]] = []
@@ -41,7 +43,7 @@ class DagRunCreator(Service):
     @property
     def is_idle(self) -> bool:
         """Whether every DAG was examined that has changed or is due."""
-        return not (self._changed or self._channels.dag_changes.qsize() or self._next_due_is_past())
+        return not (self._changed or self._channels.dag_changes.qsize() or self._next_due_is_past(self.clock.now()))
 
     async def tick(self, now: datetime) -> None:
         """Examine a few of the DAGs that have changed or are due."""
@@ -55,7 +57,7 @@ class DagRunCreator(Service):
                 self._channels.active_runs.offer(DagChanged(dag_id))
             for dag_id, result in examined.items():
                 await self._take_up(dag_id, result)
-        if self._changed or self._next_due_is_past():
+        if self._changed or self._next_due_is_past(self.clock.now()):
             self.wake()
         self.due_at = self._due[0][0] if self._due else None
 
@@ -63,9 +65,9 @@ class DagRunCreator(Service):
         for message in self._channels.dag_changes.take():
             match message:
                 case DagChanged(dag_id):
-                    self._changed[dag_id] = None
+                    self._changed.setdefault(dag_id)
                 case RunEnded(run, _) if run.dag_id in self._held_back:
-                    self._changed[run.dag_id] = None
+                    self._changed.setdefault(run.dag_id)
 
     async def _sweep(self, now: datetime) -> None:
         """Now and then, look for DAGs that no message told of; and at the start, for all that have a schedule."""
@@ -77,13 +79,15 @@ class DagRunCreator(Service):
         self._changed.update(dict.fromkeys(self._held_back))
 
     def _take_examinable(self, now: datetime) -> list[str]:
-        """Return a few of the DAGs to be examined; they stay noted as such until that is done."""
-        while self._due and self._due[0][0] <= now and len(self._changed) < MAX_CREATED_AT_ONCE:
+        """Return those of the DAGs to be examined that wait longest; they stay noted as such until that is done."""
+        for _ in range(MAX_DUE_AT_ONCE):
+            if not self._next_due_is_past(now):
+                break
             due_at, dag_id = heapq.heappop(self._due)
             if self._due_at.get(dag_id) == due_at:
                 del self._due_at[dag_id]
-                self._changed[dag_id] = None
-        return list(self._changed)[:MAX_CREATED_AT_ONCE]
+                self._changed.setdefault(dag_id)
+        return list(islice(self._changed, self._max_created_at_once))
 
     async def _take_up(self, dag_id: str, result: Examined) -> None:
         self._held_back.discard(dag_id)
@@ -105,8 +109,8 @@ class DagRunCreator(Service):
             self._due_at[dag_id] = due_at
             heapq.heappush(self._due, (due_at, dag_id))
 
-    def _next_due_is_past(self) -> bool:
-        return bool(self._due) and self._due[0][0] <= self.clock.now()
+    def _next_due_is_past(self, now: datetime) -> bool:
+        return bool(self._due) and self._due[0][0] <= now
 
 
 def _examine(conn: Connection, dag_ids: list[str], now: datetime) -> dict[str, Examined]:

@@ -80,7 +80,13 @@ class DependencyEvaluator(Service):
             new_token=new_token,
             max_machine_kills=settings.max_machine_kills,
         )
-        self._intake = RunIntake(database=database, versions=versions, evaluation=self._evaluation, channels=channels)
+        self._intake = RunIntake(
+            database=database,
+            versions=versions,
+            evaluation=self._evaluation,
+            channels=channels,
+            max_started_at_once=settings.max_dagruns_per_loop_to_schedule,
+        )
         self._disturbed: dict[int, DagRunKey] = {}
         self._news: deque[RunCreated | RunCancelled | DagChanged | PoolsChanged] = deque()
         self._held_since: datetime | None = None

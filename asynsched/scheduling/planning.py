@@ -4,19 +4,13 @@ from collections.abc import Iterator
 from datetime import datetime
 from itertools import islice
 
+from asynsched.serialization.schedule_bounds import restriction
 from asynsched.serialization.schema import SerializedDag
-from asynsched.timetables import DagRunInfo, DataInterval, TimeRestriction, Timetable, decode
-
-
-def restriction(dag: SerializedDag) -> TimeRestriction:
-    """Return the bounds of a DAG's schedule: its dates, or the earliest of its tasks' where it has none."""
-    starts = [task.start_date for task in dag.tasks if task.start_date is not None]
-    earliest = dag.start_date or min(starts, default=None)
-    return TimeRestriction(earliest=earliest, latest=dag.end_date, catchup=bool(dag.catchup))
+from asynsched.timetables import DagRunInfo, DataInterval, KnownTimetable, decode
 
 
 def next_run(
-    dag: SerializedDag, *, last: DataInterval | None, now: datetime, timetable: Timetable | None = None
+    dag: SerializedDag, *, last: DataInterval | None, now: datetime, timetable: KnownTimetable | None = None
 ) -> DagRunInfo | None:
     """Return the run that follows `last`, due or not; None when there is none.
 
@@ -24,7 +18,7 @@ def next_run(
         TimetableError: The schedule has no future match, or is invalid.
     """
     timetable = timetable or decode(dag.timetable)
-    return timetable.next_dagrun_info(last_automated_data_interval=last, restriction=restriction(dag), now=now)
+    return timetable.next_run(last, restriction(dag), now)
 
 
 def upcoming_runs(dag: SerializedDag, *, last: DataInterval | None, now: datetime, n: int) -> list[DagRunInfo]:

@@ -28,13 +28,19 @@ class RunIntake:
     """
 
     def __init__(
-        self, *, database: Database, versions: VersionCache, evaluation: Evaluation, channels: Channels
+        self,
+        *,
+        database: Database,
+        versions: VersionCache,
+        evaluation: Evaluation,
+        channels: Channels,
+        max_started_at_once: int,
     ) -> None:
         self._database = database
         self._versions = versions
         self._evaluation = evaluation
         self._channels = channels
-        self._admission = Admission()
+        self._admission = Admission(max_started_at_once)
         self._admitted: deque[QueuedRun] = deque()
 
     @property

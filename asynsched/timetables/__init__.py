@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from asynsched.timetables.decoding import decode
     from asynsched.timetables.events import EventsTimetable
     from asynsched.timetables.interval import CronDataIntervalTimetable, DeltaDataIntervalTimetable
+    from asynsched.timetables.known import KnownTimetable
     from asynsched.timetables.schedule import timetable_from_schedule
     from asynsched.timetables.simple import ContinuousTimetable, NullTimetable, OnceTimetable
     from asynsched.timetables.trigger import (
@@ -26,6 +27,7 @@ __all__ = [
     "DeltaDataIntervalTimetable",
     "DeltaTriggerTimetable",
     "EventsTimetable",
+    "KnownTimetable",
     "MultipleCronTriggerTimetable",
     "NullTimetable",
     "OnceTimetable",
@@ -44,6 +46,7 @@ _MODULES = {
     "DeltaDataIntervalTimetable": "interval",
     "DeltaTriggerTimetable": "trigger",
     "EventsTimetable": "events",
+    "KnownTimetable": "known",
     "MultipleCronTriggerTimetable": "trigger",
     "NullTimetable": "simple",
     "OnceTimetable": "simple",

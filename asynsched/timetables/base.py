@@ -1,8 +1,7 @@
-"""What a timetable is: a pure function from the last run and the time to the next run."""
+"""What a timetable is: an answer to the question which run comes next, with Airflow's names."""
 
-from abc import ABC, abstractmethod
 from datetime import datetime
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 
 class DataInterval(NamedTuple):
@@ -11,77 +10,93 @@ class DataInterval(NamedTuple):
     start: datetime
     end: datetime
 
+    @classmethod
+    def exact(cls, at: datetime) -> Self:
+        """Return the empty interval at an instant."""
+        return cls(at, at)
+
 
 class DagRunInfo(NamedTuple):
     """A run to be created at `run_after`."""
 
-    logical_date: datetime
-    data_interval: DataInterval
     run_after: datetime
+    data_interval: DataInterval
+
+    @classmethod
+    def exact(cls, at: datetime) -> Self:
+        """Return the run at an instant, about nothing but that instant."""
+        return cls(at, DataInterval(at, at))
+
+    @classmethod
+    def interval(cls, start: datetime, end: datetime) -> Self:
+        """Return the run at the end of an interval, about that interval."""
+        return cls(end, DataInterval(start, end))
+
+    @property
+    def logical_date(self) -> datetime:
+        """What the run is named after: the start of its data interval."""
+        return self.data_interval.start
 
 
 class TimeRestriction(NamedTuple):
-    """The bounds of a schedule, aware UTC: the DAG's start and end dates, and whether missed runs are made up for."""
+    """The bounds of a schedule, aware UTC: the first and the last date, and whether missed runs are made up for.
+
+    `catchup` of True makes up for all missed runs, `"latest"` for the newest of them. False does what Airflow does:
+    most timetables make up for the newest, `EventsTimetable` for none.
+    """
 
     earliest: datetime | None
     latest: datetime | None
-    catchup: bool
+    catchup: bool | Literal["latest"]
 
 
-class Timetable(ABC):
-    """When a DAG runs. Instances are immutable values.
+class Timetable:
+    """When a DAG runs. An author's own timetable is a subclass of this or of another timetable.
+
+    It must answer `next_dagrun_info`, and `infer_manual_data_interval` if the DAG is to be triggered by hand. The code
+    of such a class never runs in the scheduler: the confined process that parses its DAG file asks it for the next
+    runs, ahead of time. Instances are immutable values.
 
     Attributes:
-        kind: Name of the class in the serialized form.
+        description: A sentence for a person; empty when there is none.
         can_be_scheduled: Whether it ever gives a run.
         active_runs_limit: Most runs at once that make sense, None for no limit.
     """
 
-    kind: ClassVar[str]
     can_be_scheduled: bool = True
     active_runs_limit: int | None = None
-
-    @abstractmethod
-    def next_dagrun_info(
-        self, *, last_automated_data_interval: DataInterval | None, restriction: TimeRestriction, now: datetime
-    ) -> DagRunInfo | None:
-        """Return the next run, or None when there is none.
-
-        Args:
-            last_automated_data_interval: That of the newest scheduled run; None for a new DAG.
-            restriction: Start, end, catchup.
-            now: Aware UTC. Never read from the system's clock here.
-
-        Returns:
-            The run, whether it is due already (`run_after` <= now) or later.
-
-        Raises:
-            TimetableError: The expression has no future match.
-        """
-
-    @abstractmethod
-    def infer_manual_data_interval(self, *, run_after: datetime) -> DataInterval:
-        """Return the data interval of a run that somebody triggers at `run_after`."""
-
-    @property
-    @abstractmethod
-    def summary(self) -> str:
-        """Short text for a list, e.g. the cron expression."""
 
     @property
     def description(self) -> str:
         """A sentence for a person; empty when there is none."""
         return ""
 
-    @abstractmethod
+    @property
+    def summary(self) -> str:
+        """Short text for a list, e.g. the cron expression."""
+        return type(self).__name__
+
+    def next_dagrun_info(
+        self, *, last_automated_data_interval: DataInterval | None, restriction: TimeRestriction
+    ) -> DagRunInfo | None:
+        """Return the next run, whether it is due already or later; None when there is none.
+
+        Args:
+            last_automated_data_interval: That of the newest scheduled run; None for a new DAG.
+            restriction: First and last date, catchup.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no next_dagrun_info")
+
+    def infer_manual_data_interval(self, *, run_after: datetime) -> DataInterval:
+        """Return the data interval of a run that somebody triggers at `run_after`."""
+        raise NotImplementedError(f"{type(self).__name__} has no infer_manual_data_interval")
+
+    def validate(self) -> None:
+        """Raise an exception if the timetable makes no sense; called once when the DAG is made."""
+
     def serialize(self) -> dict[str, Any]:
-        """Return `kind` and the fields that make an equal instance, as JSON values."""
-
-    def __eq__(self, other: object) -> bool:
-        return self.serialize() == other.serialize() if isinstance(other, Timetable) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash((self.kind, self.summary))
+        """Return what tells this instance from others of its class, as JSON values."""
+        return {}
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self.summary}>"

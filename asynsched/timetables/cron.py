@@ -140,6 +140,13 @@ class CronSchedule:
             return None
         return current if self.next(before) == current else before
 
+    def newest(self, first: datetime, until: datetime) -> datetime:
+        """Return the last moment that is not after `until`, or `first` if there is none after that one."""
+        found = self.align_to_previous(until)
+        while found is not None and found > until:
+            found = self.previous(found)
+        return first if found is None else max(first, found)
+
     def _step(self, wall: datetime, *, back: bool = False) -> datetime | None:
         from croniter import CroniterBadDateError
 

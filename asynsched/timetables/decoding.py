@@ -7,11 +7,11 @@ import msgspec
 from msgspec import Meta, Struct
 
 from asynsched.errors import TimetableError
-from asynsched.timetables.base import Timetable
 from asynsched.timetables.cron import MAX_EXPRESSION_LENGTH
 from asynsched.timetables.delta import LONGEST
 from asynsched.timetables.events import MAX_EVENTS, EventsTimetable
 from asynsched.timetables.interval import CronDataIntervalTimetable, DeltaDataIntervalTimetable
+from asynsched.timetables.known import KnownTimetable
 from asynsched.timetables.simple import ContinuousTimetable, NullTimetable, OnceTimetable
 from asynsched.timetables.trigger import (
     MAX_EXPRESSIONS,
@@ -64,17 +64,17 @@ def _delta(form: float | _Relative) -> "AnyDelta":
 
 
 class _Null(Struct, tag_field="kind", tag="null", forbid_unknown_fields=True):
-    def timetable(self) -> Timetable:
+    def timetable(self) -> KnownTimetable:
         return NullTimetable()
 
 
 class _Once(Struct, tag_field="kind", tag="once", forbid_unknown_fields=True):
-    def timetable(self) -> Timetable:
+    def timetable(self) -> KnownTimetable:
         return OnceTimetable()
 
 
 class _Continuous(Struct, tag_field="kind", tag="continuous", forbid_unknown_fields=True):
-    def timetable(self) -> Timetable:
+    def timetable(self) -> KnownTimetable:
         return ContinuousTimetable()
 
 
@@ -84,7 +84,7 @@ class _CronTrigger(Struct, tag_field="kind", tag="cron_trigger", forbid_unknown_
     interval: _Seconds | _Relative = 0.0
     run_immediately: bool | _Seconds = False
 
-    def timetable(self) -> Timetable:
+    def timetable(self) -> KnownTimetable:
         return CronTriggerTimetable(
             self.expression,
             timezone=self.timezone,
@@ -99,7 +99,7 @@ class _MultipleCronTrigger(Struct, tag_field="kind", tag="multiple_cron_trigger"
     interval: _Seconds | _Relative = 0.0
     run_immediately: bool | _Seconds = False
 
-    def timetable(self) -> Timetable:
+    def timetable(self) -> KnownTimetable:
         return MultipleCronTriggerTimetable(
             *self.expressions,
             timezone=self.timezone,
@@ -112,7 +112,7 @@ class _CronDataInterval(Struct, tag_field="kind", tag="cron_data_interval", forb
     expression: _Expression
     timezone: _Zone
 
-    def timetable(self) -> Timetable:
+    def timetable(self) -> KnownTimetable:
         return CronDataIntervalTimetable(self.expression, self.timezone)
 
 
@@ -120,14 +120,14 @@ class _DeltaTrigger(Struct, tag_field="kind", tag="delta_trigger", forbid_unknow
     delta: _Seconds | _Relative
     interval: _Seconds | _Relative = 0.0
 
-    def timetable(self) -> Timetable:
+    def timetable(self) -> KnownTimetable:
         return DeltaTriggerTimetable(_delta(self.delta), interval=_delta(self.interval))
 
 
 class _DeltaDataInterval(Struct, tag_field="kind", tag="delta_data_interval", forbid_unknown_fields=True):
     delta: _Seconds | _Relative
 
-    def timetable(self) -> Timetable:
+    def timetable(self) -> KnownTimetable:
         return DeltaDataIntervalTimetable(_delta(self.delta))
 
 
@@ -136,7 +136,7 @@ class _Events(Struct, tag_field="kind", tag="events", forbid_unknown_fields=True
     restrict_to_events: bool = False
     description: Annotated[str, Meta(max_length=1000)] | None = None
 
-    def timetable(self) -> Timetable:
+    def timetable(self) -> KnownTimetable:
         return EventsTimetable(self.event_dates, self.restrict_to_events, description=self.description)
 
 
@@ -157,7 +157,7 @@ _Form = (
 )
 
 
-def decode(data: dict[str, Any]) -> Timetable:
+def decode(data: dict[str, Any]) -> KnownTimetable:
     """Return the timetable that `Timetable.serialize` made `data` of.
 
     Raises:

@@ -73,6 +73,22 @@ class Delta:
         """Return `current`: a schedule of lengths has no moments of its own."""
         return current
 
+    def newest(self, first: datetime, until: datetime) -> datetime:
+        """Return the last of the moments from `first` on that is not after `until`; `first` if none follows it."""
+        if not self.is_calendar:
+            return max(first, first + (until - first) // self._length * self._length)
+        while (following := self.next(first)) <= until:
+            first = following
+        return first
+
+    @property
+    def _length(self) -> timedelta:
+        """The length, where it is always the same."""
+        if isinstance(self.value, timedelta):
+            return self.value
+        parts = ("days", "hours", "minutes", "seconds", "microseconds")
+        return timedelta(**{name: getattr(self.value, name) for name in parts})
+
     def _moved(self, current: datetime, sign: int) -> datetime:
         try:
             return current + self.value if sign > 0 else current - self.value

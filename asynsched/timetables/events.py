@@ -10,12 +10,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from asynsched.errors import TimetableError
-from asynsched.timetables.base import DagRunInfo, DataInterval, TimeRestriction, Timetable
+from asynsched.timetables.base import DagRunInfo, DataInterval, TimeRestriction
+from asynsched.timetables.known import KnownTimetable
 
 MAX_EVENTS = 100_000
 
 
-class EventsTimetable(Timetable):
+class EventsTimetable(KnownTimetable):
     """Runs at the given moments: for what is foreseeable, but irregular.
 
     Args:
@@ -73,21 +74,21 @@ class EventsTimetable(Timetable):
         event = self.event_dates[max(0, bisect_right(self.event_dates, run_after) - 1)]
         return DataInterval(event, event)
 
-    def next_dagrun_info(
-        self, *, last_automated_data_interval: DataInterval | None, restriction: TimeRestriction, now: datetime
-    ) -> DagRunInfo | None:
+    def next_run(self, last: DataInterval | None, restriction: TimeRestriction, now: datetime) -> DagRunInfo | None:
         earliest = restriction.earliest
-        if not restriction.catchup:
+        if restriction.catchup is False:
             earliest = now if earliest is None else max(now, earliest)
         index = 0 if earliest is None else bisect_left(self.event_dates, earliest)
-        if last_automated_data_interval is not None:
-            index = max(index, bisect_right(self.event_dates, last_automated_data_interval.end))
+        if last is not None:
+            index = max(index, bisect_right(self.event_dates, last.end))
+        if restriction.catchup == "latest":
+            index = max(index, bisect_right(self.event_dates, min(now, restriction.latest or now)) - 1)
         if index == len(self.event_dates):
             return None
         event = self.event_dates[index]
         if restriction.latest is not None and event > restriction.latest:
             return None
-        return DagRunInfo(event, DataInterval(event, event), event)
+        return DagRunInfo.exact(event)
 
 
 def _instant(event: datetime) -> datetime:

@@ -8,15 +8,16 @@ from abc import abstractmethod
 from datetime import datetime, tzinfo
 from typing import TYPE_CHECKING, Any
 
-from asynsched.timetables.base import DagRunInfo, DataInterval, TimeRestriction, Timetable
+from asynsched.timetables.base import DagRunInfo, DataInterval, TimeRestriction
 from asynsched.timetables.cron import CronSchedule
 from asynsched.timetables.delta import Delta
+from asynsched.timetables.known import KnownTimetable
 
 if TYPE_CHECKING:
     from asynsched.timetables.delta import AnyDelta
 
 
-class _DataIntervalTimetable(Timetable):
+class _DataIntervalTimetable(KnownTimetable):
     def __init__(self, schedule: CronSchedule | Delta) -> None:
         self._schedule = schedule
 
@@ -28,20 +29,20 @@ class _DataIntervalTimetable(Timetable):
     def _latest_start(self, now: datetime, earliest: datetime | None) -> datetime | None:
         """Return the start of the newest interval that has ended at `now`: where a DAG without catchup begins."""
 
-    def next_dagrun_info(
-        self, *, last_automated_data_interval: DataInterval | None, restriction: TimeRestriction, now: datetime
-    ) -> DagRunInfo | None:
+    def next_run(self, last: DataInterval | None, restriction: TimeRestriction, now: datetime) -> DagRunInfo | None:
         earliest = None if restriction.earliest is None else self._schedule.align_to_next(restriction.earliest)
-        if not restriction.catchup:
+        if restriction.catchup is False:
             bounds = [bound for bound in (earliest, self._latest_start(now, earliest)) if bound is not None]
             earliest = max(bounds, default=None)
         start = earliest
-        if last_automated_data_interval is not None:
-            start = self._start_after(last_automated_data_interval, earliest)
+        if last is not None:
+            start = self._start_after(last, earliest)
         if start is None or (restriction.latest is not None and start > restriction.latest):
             return None
+        if restriction.catchup == "latest":
+            start = self._newest_start(start, restriction.latest or now, now)
         end = self._schedule.next(start)
-        return None if end is None else DagRunInfo(start, DataInterval(start, end), end)
+        return None if end is None else DagRunInfo.interval(start, end)
 
     def _start_after(self, last: DataInterval, earliest: datetime | None) -> datetime | None:
         # The end of the last interval is no boundary when the schedule has been changed since.
@@ -50,6 +51,19 @@ class _DataIntervalTimetable(Timetable):
         # A changed schedule, or a change of the clock, may lead back into the last interval.
         while start is not None and start <= last.start:
             start = self._schedule.next(start)
+        return start
+
+    def _newest_start(self, start: datetime, latest: datetime, now: datetime) -> datetime:
+        """Return where the newest interval starts that has ended, at `latest` at most; `start` if it has not ended."""
+        back = self._schedule.previous(now)
+        back = None if back is None else self._schedule.previous(back)
+        if back is not None:
+            start = self._schedule.newest(start, min(back, latest))
+        while (following := self._schedule.next(start)) is not None and following <= latest:
+            end = self._schedule.next(following)
+            if end is None or end > now:
+                break
+            start = following
         return start
 
 

@@ -7,10 +7,11 @@ Source:
 from datetime import datetime
 from typing import Any
 
-from asynsched.timetables.base import DagRunInfo, DataInterval, TimeRestriction, Timetable
+from asynsched.timetables.base import DagRunInfo, DataInterval, TimeRestriction
+from asynsched.timetables.known import KnownTimetable
 
 
-class _TrivialTimetable(Timetable):
+class _TrivialTimetable(KnownTimetable):
     def infer_manual_data_interval(self, *, run_after: datetime) -> DataInterval:
         return DataInterval(run_after, run_after)
 
@@ -32,9 +33,7 @@ class NullTimetable(_TrivialTimetable):
     def description(self) -> str:
         return "Never, external triggers only"
 
-    def next_dagrun_info(
-        self, *, last_automated_data_interval: DataInterval | None, restriction: TimeRestriction, now: datetime
-    ) -> DagRunInfo | None:
+    def next_run(self, last: DataInterval | None, restriction: TimeRestriction, now: datetime) -> DagRunInfo | None:
         return None
 
 
@@ -51,16 +50,14 @@ class OnceTimetable(_TrivialTimetable):
     def description(self) -> str:
         return "Once, as soon as possible"
 
-    def next_dagrun_info(
-        self, *, last_automated_data_interval: DataInterval | None, restriction: TimeRestriction, now: datetime
-    ) -> DagRunInfo | None:
-        if last_automated_data_interval is not None:
+    def next_run(self, last: DataInterval | None, restriction: TimeRestriction, now: datetime) -> DagRunInfo | None:
+        if last is not None:
             return None
         # The start date counts with or without catchup: there is but one run to make up for.
         run_after = restriction.earliest or now
         if restriction.latest is not None and run_after > restriction.latest:
             return None
-        return DagRunInfo(run_after, DataInterval(run_after, run_after), run_after)
+        return DagRunInfo.exact(run_after)
 
 
 class ContinuousTimetable(_TrivialTimetable):
@@ -77,11 +74,8 @@ class ContinuousTimetable(_TrivialTimetable):
     def description(self) -> str:
         return "As frequently as possible, but only one run at a time."
 
-    def next_dagrun_info(
-        self, *, last_automated_data_interval: DataInterval | None, restriction: TimeRestriction, now: datetime
-    ) -> DagRunInfo | None:
+    def next_run(self, last: DataInterval | None, restriction: TimeRestriction, now: datetime) -> DagRunInfo | None:
         start = restriction.earliest or now
-        last = last_automated_data_interval
         if last is None:
             end = max(start, now)
         elif last.end > now:
@@ -91,4 +85,4 @@ class ContinuousTimetable(_TrivialTimetable):
             start, end = last.end, now
         if restriction.latest is not None and end > restriction.latest:
             return None
-        return DagRunInfo(start, DataInterval(start, end), end)
+        return DagRunInfo.interval(start, end)

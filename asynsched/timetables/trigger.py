@@ -9,9 +9,10 @@ from datetime import datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING, Any
 
 from asynsched.errors import TimetableError
-from asynsched.timetables.base import DagRunInfo, DataInterval, TimeRestriction, Timetable
+from asynsched.timetables.base import DagRunInfo, DataInterval, TimeRestriction
 from asynsched.timetables.cron import CronSchedule
 from asynsched.timetables.delta import Delta
+from asynsched.timetables.known import KnownTimetable
 
 if TYPE_CHECKING:
     from asynsched.timetables.delta import AnyDelta
@@ -21,7 +22,7 @@ SHORTEST_BUFFER = timedelta(minutes=5)
 MAX_EXPRESSIONS = 1000
 
 
-class _TriggerTimetable(Timetable):
+class _TriggerTimetable(KnownTimetable):
     def __init__(self, schedule: CronSchedule | Delta, interval: "AnyDelta") -> None:
         self._schedule = schedule
         self._interval = Delta(interval, "interval", zero=True)
@@ -37,30 +38,33 @@ class _TriggerTimetable(Timetable):
     def infer_manual_data_interval(self, *, run_after: datetime) -> DataInterval:
         return DataInterval(self._interval.previous(run_after), run_after)
 
-    def next_dagrun_info(
-        self, *, last_automated_data_interval: DataInterval | None, restriction: TimeRestriction, now: datetime
-    ) -> DagRunInfo | None:
+    def next_run(self, last: DataInterval | None, restriction: TimeRestriction, now: datetime) -> DagRunInfo | None:
         earliest = restriction.earliest
-        if last_automated_data_interval is not None:
-            following = self._schedule.next(last_automated_data_interval.end)
+        if last is not None:
+            following = self._schedule.next(last.end)
         elif earliest is None:
             following = self._first_run(now)
         else:
             following = self._schedule.align_to_next(earliest)
         if following is None:
             return None
-        run_after = following if restriction.catchup else max(following, *self._not_before(earliest, now))
+        run_after = self._without_missed(following, restriction, now)
         if restriction.latest is not None and run_after > restriction.latest:
             return None
         start = self._interval.previous(run_after)
-        return DagRunInfo(start, DataInterval(start, run_after), run_after)
+        return DagRunInfo.interval(start, run_after)
 
-    def _not_before(self, earliest: datetime | None, now: datetime) -> list[datetime]:
-        """Without catchup: the newest moment that is past, and the first moment of the DAG."""
+    def _without_missed(self, following: datetime, restriction: TimeRestriction, now: datetime) -> datetime:
+        """Return the moment to run at in place of `following`: later, unless missed runs are made up for."""
+        if restriction.catchup is True:
+            return following
+        if restriction.catchup == "latest":
+            return self._schedule.newest(following, min(now, restriction.latest or now))
+        # The newest moment that is past, and the first moment of the DAG.
         bounds = [self._schedule.align_to_previous(now)]
-        if earliest is not None:
-            bounds.append(self._schedule.align_to_next(earliest))
-        return [bound for bound in bounds if bound is not None]
+        if restriction.earliest is not None:
+            bounds.append(self._schedule.align_to_next(restriction.earliest))
+        return max(following, *(bound for bound in bounds if bound is not None))
 
 
 class DeltaTriggerTimetable(_TriggerTimetable):
@@ -146,7 +150,7 @@ def _encode_run_immediately(value: bool | timedelta) -> bool | float:
     return value.total_seconds() if isinstance(value, timedelta) else bool(value)
 
 
-class MultipleCronTriggerTimetable(Timetable):
+class MultipleCronTriggerTimetable(KnownTimetable):
     """Runs at the moments of several cron expressions, once where they coincide.
 
     Args:
@@ -191,17 +195,10 @@ class MultipleCronTriggerTimetable(Timetable):
     def infer_manual_data_interval(self, *, run_after: datetime) -> DataInterval:
         return self._timetables[0].infer_manual_data_interval(run_after=run_after)
 
-    def next_dagrun_info(
-        self, *, last_automated_data_interval: DataInterval | None, restriction: TimeRestriction, now: datetime
-    ) -> DagRunInfo | None:
-        infos = [
-            timetable.next_dagrun_info(
-                last_automated_data_interval=last_automated_data_interval, restriction=restriction, now=now
-            )
-            for timetable in self._timetables
-        ]
+    def next_run(self, last: DataInterval | None, restriction: TimeRestriction, now: datetime) -> DagRunInfo | None:
+        infos = [timetable.next_run(last, restriction, now) for timetable in self._timetables]
         found = [info for info in infos if info is not None]
-        if not restriction.catchup:
+        if restriction.catchup is not True:
             # Of the moments that are past, the newest; the others are what a DAG without catchup leaves out.
             past = [info for info in found if info.logical_date <= now]
             if past:

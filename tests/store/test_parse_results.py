@@ -33,7 +33,7 @@ from asynsched.store.parse_results import DagDefaults, FileStamp, StoredReport, 
 from asynsched.store.preparation import bring_to_head
 from asynsched.store.sources import get_source, get_sources
 from asynsched.store.urls import parse_url
-from asynsched.timetables.base import DagRunInfo, DataInterval
+from asynsched.timetables.base import DagRunInfo
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=1)
@@ -175,7 +175,7 @@ async def test_a_file_whose_name_is_no_text_is_stored_and_removed_all_the_same(d
 async def test_what_nobody_has_examined_since_it_changed_is_due_and_then_what_has_a_next_run(database):
     await store(database, report("a.py", parsed("new"), parsed("paused", is_paused_upon_creation=True)))
     assert await database.read(scheduled_dag_ids) == [("new", NOW)]
-    info = DagRunInfo(NOW, DataInterval(NOW, LATER), LATER)
+    info = DagRunInfo.interval(NOW, LATER)
     await database.write(set_next_dagrun, "new", info)
     assert await database.read(scheduled_dag_ids) == [("new", LATER)]
     dag = await database.read(get_dag, "new")

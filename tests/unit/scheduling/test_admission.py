@@ -1,0 +1,93 @@
+"""Which queued runs start: limits, pauses, and turns between DAGs."""
+
+from datetime import UTC, datetime, timedelta
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from asynsched.keys import DagRunKey
+from asynsched.scheduling.admission import Admission
+from asynsched.store.run_queue import QueuedRun
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def queued(number, dag_id, *, minutes=0, is_paused=False, max_active_runs=1):
+    return QueuedRun(
+        id=number, dag_id=dag_id, run_id=f"run-{number}", run_type="scheduled", state="queued",
+        run_after=NOON + timedelta(minutes=minutes), logical_date=None, data_interval_start=None,
+        data_interval_end=None, queued_at=NOON, started_at=None, conf={}, lease_epoch=1, version_id=1,
+        is_paused=is_paused, max_active_runs=max_active_runs,
+    )  # fmt: skip
+
+
+def test_a_dag_with_a_thousand_queued_runs_does_not_hold_up_a_dag_with_one():
+    admission = Admission(at_once=4)
+    for number in range(1000):
+        admission.add(queued(number, "busy", max_active_runs=1000))
+    admission.add(queued(1000, "small", minutes=99))
+    assert [run.dag_id for run in admission.admit()] == ["busy", "small", "busy", "busy"]
+
+
+class Admitting(RuleBasedStateMachine):
+    """Any order of events against a model that looks through everything."""
+
+    def __init__(self):
+        super().__init__()
+        self.admission = Admission(at_once=3)
+        self.limits = {dag_id: [False, 1] for dag_id in "abc"}
+        self.waiting = {}
+        self.active = set()
+        self.n_runs = 0
+
+    def may_start(self, dag_id):
+        is_paused, limit = self.limits[dag_id]
+        n_active = sum(key.dag_id == dag_id for key in self.active)
+        return not is_paused and n_active < limit and any(key.dag_id == dag_id for key in self.waiting)
+
+    @rule(dag_id=st.sampled_from("abc"), minutes=st.integers(0, 5))
+    def add(self, dag_id, minutes):
+        self.n_runs += 1
+        is_paused, limit = self.limits[dag_id]
+        run = queued(self.n_runs, dag_id, minutes=minutes, is_paused=is_paused, max_active_runs=limit)
+        self.admission.add(run)
+        self.admission.add(run)  # told of twice
+        self.waiting[run.key] = run
+
+    @rule(dag_id=st.sampled_from("abc"), is_paused=st.booleans(), limit=st.integers(1, 3))
+    def change_dag(self, dag_id, is_paused, limit):
+        self.limits[dag_id] = [is_paused, limit]
+        self.admission.update_dag(dag_id, is_paused=is_paused, max_active_runs=limit)
+
+    @rule(data=st.data())
+    def end(self, data):
+        if self.active:
+            key = data.draw(st.sampled_from(sorted(self.active)))
+            self.active.discard(key)
+            self.admission.ended(key)
+
+    @rule(data=st.data())
+    def cancel(self, data):
+        if self.waiting:
+            key = data.draw(st.sampled_from(sorted(self.waiting)))
+            del self.waiting[key]
+            self.admission.withdraw(key)
+
+    @rule()
+    def admit(self):
+        for run in self.admission.admit():
+            assert self.may_start(run.dag_id)
+            oldest = min((r.run_after, r.id) for r in self.waiting.values() if r.dag_id == run.dag_id)
+            assert (run.run_after, run.id) == oldest
+            del self.waiting[run.key]
+            self.active.add(DagRunKey(run.dag_id, run.run_id))
+
+    @invariant()
+    def whatever_could_start_is_known(self):
+        assert self.admission.may_start_any == any(map(self.may_start, "abc"))
+        assert self.admission.dag_ids >= {key.dag_id for key in self.waiting} | {key.dag_id for key in self.active}
+
+
+TestAdmitting = Admitting.TestCase
+TestAdmitting.settings = settings(max_examples=60, deadline=None)
