@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
 
 from asynsched.channels import Channels
 from asynsched.clock import Clock
@@ -101,13 +100,7 @@ def assemble(
         scheduler_id=scheduler_id,
         lease_epoch=lease_epoch,
     )
-    callbacks = CallbackRunner(
-        channels=channels,
-        database=database,
-        clock=clock,
-        versions=versions,
-        sweep_interval=timedelta(seconds=settings.sweep_interval),
-    )
+    callbacks = CallbackRunner(settings=settings, channels=channels, database=database, clock=clock, versions=versions)
     creator = DagRunCreator(settings=settings, channels=channels, database=database, clock=clock)
     dispatcher = ParseDispatcher(settings, channels, database, clock, SandboxParser(settings))
     lease = None

@@ -154,6 +154,17 @@ class LeaseSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
             raise self.invalid("renew_interval", f"must be below lease.duration, which is {self.duration:g}")
 
 
+class CallbacksSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
+    """How the callbacks of tasks, runs and deadlines are run."""
+
+    timeout: Annotated[PositiveSeconds, _doc("Longest that the callbacks of one event may take, seconds.")] = 300.0
+    processes: Annotated[Count, _doc("Events whose callbacks may run at once, beside the parallelism of tasks.")] = 4
+    attempts: Annotated[
+        Count,
+        _doc("How often callbacks are begun, where the machine, a stop or a crash ends them before they have ended."),
+    ] = 3
+
+
 class LogSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
     """What is logged, and how."""
 
@@ -213,6 +224,7 @@ class Settings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
     parse: ParseSettings = ParseSettings()
     watch: WatchSettings = WatchSettings()
     lease: LeaseSettings = LeaseSettings()
+    callbacks: CallbacksSettings = CallbacksSettings()
     log: LogSettings = LogSettings()
 
     def __post_init__(self) -> None:

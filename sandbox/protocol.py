@@ -93,6 +93,12 @@ class Launch(Struct, frozen=True, tag="launch", omit_defaults=True):
     callback: dict[str, Any] = {}
     """Not empty: run a callback instead of the task (`event`, `reason`)."""
 
+    @property
+    def timeout_reason(self) -> str:
+        """What is said of a try that took longer than `execution_timeout`, under the name that its user gave it."""
+        name = "callbacks.timeout" if self.callback else "execution_timeout"
+        return f"{name} of {self.execution_timeout or 0:g} s is over"
+
 
 class Kill(Struct, frozen=True, tag="kill", omit_defaults=True):
     """End a try: SIGTERM to its group, SIGKILL after the grace. The end is reported as `cause`."""

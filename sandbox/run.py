@@ -111,7 +111,7 @@ class Termination:
     """
 
     def __init__(self, launch: Launch, started_at: datetime) -> None:
-        self._limit = launch.execution_timeout
+        self._launch = launch
         self._started_at = started_at
         self._is_armed = False
 
@@ -127,8 +127,9 @@ class Termination:
             return
         self._is_armed = False
         elapsed = (datetime.now(UTC) - self._started_at).total_seconds()
-        if self._limit is not None and elapsed >= self._limit:
-            raise AsynschedTaskTimeout(f"execution_timeout of {self._limit:g} s is over")
+        limit = self._launch.execution_timeout
+        if limit is not None and elapsed >= limit:
+            raise AsynschedTaskTimeout(self._launch.timeout_reason)
         raise TaskTerminated("the task was ended from outside")
 
 

@@ -14,6 +14,7 @@ from asynsched.scheduling.launches import callback_launch
 from asynsched.scheduling.run_loading import active_run
 from asynsched.scheduling.versions import VersionCache
 from asynsched.service import Service
+from asynsched.settings import Settings
 from asynsched.store.callback_requests import (
     CallbackRequest,
     finish_callback,
@@ -27,11 +28,6 @@ from sandbox.protocol import Ended, Launch
 
 log = structlog.get_logger(__name__)
 
-MAX_AT_ONCE = 4
-"""Callbacks that run at once, beside the parallelism of tasks."""
-MAX_ATTEMPTS = 3
-"""How often a callback is begun, when the machine or a scheduler dies under it."""
-
 
 class CallbackRunner(Service):
     """Launches callbacks, and notes their ends."""
@@ -39,10 +35,11 @@ class CallbackRunner(Service):
     name = "callback runner"
 
     def __init__(
-        self, *, channels: Channels, database: Database, clock: Clock, versions: VersionCache, sweep_interval: timedelta
+        self, *, settings: Settings, channels: Channels, database: Database, clock: Clock, versions: VersionCache
     ) -> None:
         super().__init__(clock)
-        self.interval = sweep_interval
+        self.interval = timedelta(seconds=settings.sweep_interval)
+        self._settings = settings.callbacks
         self._channels = channels
         self._database = database
         self._versions = versions
@@ -79,18 +76,18 @@ class CallbackRunner(Service):
                 case TaskFinished(Ended() as ended):
                     await self._finish(ended)
             self._news.popleft()
-        room = MAX_AT_ONCE - len(self._running)
+        room = self._settings.processes - len(self._running)
         if room <= 0:
             return
         waiting = await self._database.read(next_callbacks, room, [r.id for r in self._running.values()])
         self._may_have_more = len(waiting) == room
         for request in waiting:
             await self._begin(request)
-        if self._may_have_more and len(self._running) < MAX_AT_ONCE:
+        if self._may_have_more and len(self._running) < self._settings.processes:
             self.wake()
 
     async def _begin(self, request: CallbackRequest) -> None:
-        if request.attempts >= MAX_ATTEMPTS:
+        if request.attempts >= self._settings.attempts:
             await self._give_up(request, f"it was begun {request.attempts} times and never ended")
             return
         token = new_callback_token()
@@ -111,7 +108,7 @@ class CallbackRunner(Service):
             version = await self._versions.get(rows[0].version_id)
         except (NotFound, DagError):
             return None
-        return callback_launch(request, active_run(rows[0], version), token)
+        return callback_launch(request, active_run(rows[0], version), token, self._settings.timeout)
 
     async def _give_up(self, request: CallbackRequest, reason: str) -> None:
         await self._database.write(finish_callback, request.id, "failed")

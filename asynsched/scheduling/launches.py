@@ -6,9 +6,6 @@ from asynsched.scheduling.active_run import ActiveRun, ActiveTask
 from asynsched.store.callback_requests import CallbackRequest
 from sandbox.protocol import Launch, RunContext
 
-CALLBACK_TIMEOUT_SECONDS = 300.0
-"""Longest that a callback may take."""
-
 
 def run_context(run: ActiveRun) -> RunContext:
     """Return what tasks and callbacks of a run are told of it."""
@@ -46,7 +43,7 @@ def task_launch(task: ActiveTask) -> Launch:
     )
 
 
-def callback_launch(request: CallbackRequest, run: ActiveRun, token: str) -> Launch:
+def callback_launch(request: CallbackRequest, run: ActiveRun, token: str, timeout_seconds: float) -> Launch:
     """Return the launch of a callback of a run, or of one of its task instances, under this token."""
     key = TaskInstanceKey(*run.key, request.task_id, request.map_index)
     return Launch(
@@ -58,6 +55,6 @@ def callback_launch(request: CallbackRequest, run: ActiveRun, token: str) -> Lau
         run=run_context(run),
         code=run.code,
         log_path=callback_log_path(key, request.event, request.try_number),
-        execution_timeout=CALLBACK_TIMEOUT_SECONDS,
+        execution_timeout=timeout_seconds,
         callback={"event": request.event, "reason": request.reason},
     )

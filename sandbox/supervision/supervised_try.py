@@ -116,7 +116,10 @@ class SupervisedTry:
         self.log.close()
 
     def settled(self, said: Ended) -> Ended:
-        """Return how the try ended, from what it said: the keeper's own reason comes first, secrets are masked."""
+        """Return how the try ended, from what it said: the keeper's own reason comes first, secrets are masked.
+
+        A try that took too long may still have asked its retry policy.
+        """
         if self.ending is not None:
             return Ended(
                 self.token,
@@ -124,6 +127,8 @@ class SupervisedTry:
                 said.ended_at,
                 started_at=said.started_at,
                 reason=self.ending.reason,
+                retry=said.retry,
+                retry_delay=said.retry_delay,
                 cause=self.ending.cause,
             )
         reason = self.secrets.mask_text(said.reason)[:MAX_REASON_LENGTH]

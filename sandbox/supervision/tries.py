@@ -231,7 +231,7 @@ class Tries:
         if supervised.ending is None:
             supervised.cancel_timers()
             if limit is not None:
-                over = Ending(f"execution_timeout of {limit:g} s is over", "task")
+                over = Ending(supervised.launch.timeout_reason, "task")
                 time_out = partial(self.end, supervised, over, self._limits.kill_time)
                 supervised.keep_timer(self._reactor.after(limit, time_out))
 

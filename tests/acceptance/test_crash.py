@@ -218,3 +218,18 @@ def test_callbacks_of_a_killed_scheduler_are_not_run_again(site):
             assert site.json("variables", "get", "goes_on")["value"] == "done"
     site.up_until_idle()
     assert sorted(name for name, _ in marks(site)) == ["ends", "goes_on"]
+
+
+def test_callbacks_that_a_power_cut_ended_are_run_again(site):
+    site.write("callbacks.py", CALLBACKS)
+    with site.up() as up:
+        site.wait_for_dag("callbacks")
+        site.run("dags", "trigger", "callbacks")
+        site.until(lambda: len(marks(site)) == 2, "both callbacks have begun")
+        up.kill()
+        site.end_everything()
+        for name in ("ends", "goes_on"):
+            Path(site.env["GATE"] + name).touch()
+        site.up_until_idle()
+    assert sorted(name for name, _ in marks(site)) == ["ends", "ends", "goes_on", "goes_on"]
+    assert site.json("variables", "get", "goes_on")["value"] == "done"

@@ -314,3 +314,28 @@ async def test_callbacks_of_tasks_and_dags_run_in_a_process_of_their_own(bench: 
         ended = await bench.run(executor, bench.launch(code, task_id, callback={"event": event, "reason": reason}))
     assert ended.state == "success"
     assert line in bench.log(task_id)
+
+
+async def test_callbacks_that_take_too_long_are_ended(bench: Bench):
+    code = bench.code(DAG_FILE.replace('print("called back:"', 'time.sleep(1000), print("called back:"'))
+    launch = bench.launch(code, "", callback={"event": "on_failure", "reason": ""}, execution_timeout=0.1)
+    async with bench.running() as executor:
+        ended = await bench.run(executor, launch)
+    assert (ended.state, ended.cause, ended.reason) == ("failed", "task", "callbacks.timeout of 0.1 s is over")
+
+
+async def test_a_retry_policy_decides_about_a_task_that_took_too_long(bench: Bench):
+    policy = "ExceptionRetryPolicy([RetryRule(AsynschedTaskTimeout, retry_delay=timedelta(hours=1))])"
+    code = bench.code(f"""
+import time
+from datetime import timedelta
+from asynsched import DAG, AsynschedTaskTimeout, ExceptionRetryPolicy, RetryRule, task
+with DAG("d"):
+    @task(retry_policy={policy})
+    def sleeps():
+        time.sleep(1000)
+    sleeps()
+""")
+    async with bench.running() as executor:
+        ended = await bench.run(executor, bench.launch(code, "sleeps", execution_timeout=0.1))
+    assert (ended.state, ended.retry, ended.retry_delay) == ("failed", True, 3600.0)

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from dataclasses import dataclass, field
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -15,11 +14,12 @@ from asynsched.errors import StoreUnavailable
 from asynsched.executors.base import Held
 from asynsched.executors.heartbeat import ExecutorHeartbeat
 from asynsched.executors.requests import RequestAnswerer
-from asynsched.scheduling.callback_runner import MAX_AT_ONCE, CallbackRunner
+from asynsched.scheduling.callback_runner import CallbackRunner
 from asynsched.scheduling.triggering import create_manual_run
 from asynsched.scheduling.versions import VersionCache
 from asynsched.serialization.encode import serialize_dag
 from asynsched.serialization.schema import SCHEMA_VERSION, ParsedDag, ParseReport
+from asynsched.settings import CallbacksSettings, Settings
 from asynsched.store.dag_runs import get_run
 from asynsched.store.database import Database
 from asynsched.store.direct_database import open_inline
@@ -27,6 +27,8 @@ from asynsched.store.parse_results import DagDefaults, FileStamp, store_report
 from asynsched.store.tables import callback_request, dag_run
 from sandbox.protocol import Ended, Request
 from tests.support.runs import NOON
+
+CALLBACKS = CallbacksSettings(processes=5, attempts=2, timeout=7)
 
 
 class UnsteadyDatabase(Database):
@@ -68,17 +70,18 @@ class Scheduler:
         )
         self.heartbeat.drive(self)
         self.runner = CallbackRunner(
+            settings=Settings(callbacks=CALLBACKS),
             channels=self.channels,
             database=self.database,
             clock=clock,
             versions=VersionCache(self.database, self.home, self.home),
-            sweep_interval=timedelta(minutes=1),
         )
         self.launched: list[str] = []
         self.acknowledged: list[str] = []
 
     async def launch(self, launches):
         self.launched += [launch.token for launch in launches]
+        assert {launch.execution_timeout for launch in launches} == {CALLBACKS.timeout}
 
     async def acknowledge(self, tokens):
         self.acknowledged += tokens
@@ -125,10 +128,10 @@ async def states(database: Database) -> dict[tuple[str, int], int]:
 
 
 async def test_ends_of_callbacks_survive_a_database_that_goes_away(database, tmp_path):
-    await request_callbacks(database, MAX_AT_ONCE + 2)
+    await request_callbacks(database, CALLBACKS.processes + 2)
     scheduler = Scheduler(database, tmp_path)
     await scheduler.tick()
-    assert len(scheduler.launched) == MAX_AT_ONCE
+    assert len(scheduler.launched) == CALLBACKS.processes
     scheduler.end(*scheduler.launched)
     for _ in range(2):
         database.away = {"finish_callback"}
@@ -137,10 +140,10 @@ async def test_ends_of_callbacks_survive_a_database_that_goes_away(database, tmp
         assert scheduler.acknowledged == []
         assert not scheduler.runner.is_idle
     await scheduler.tick()
-    assert scheduler.acknowledged == scheduler.launched[:MAX_AT_ONCE]
-    scheduler.end(*scheduler.launched[MAX_AT_ONCE:])
+    assert scheduler.acknowledged == scheduler.launched[: CALLBACKS.processes]
+    scheduler.end(*scheduler.launched[CALLBACKS.processes :])
     await scheduler.tick()
-    assert await states(database) == {("success", 1): MAX_AT_ONCE + 2}
+    assert await states(database) == {("success", 1): CALLBACKS.processes + 2}
     assert scheduler.runner.is_idle
 
 
@@ -186,3 +189,15 @@ async def test_a_new_scheduler_takes_its_callbacks_back_and_begins_the_lost_ones
     await scheduler.tick()
     assert await states(database) == {("success", 1): 2, ("success", 2): 1}
     assert scheduler.runner.is_idle
+
+
+async def test_callbacks_that_the_machine_ends_begin_anew_and_are_given_up_in_the_end(database, tmp_path):
+    await request_callbacks(database, 1)
+    scheduler = Scheduler(database, tmp_path)
+    for n_launches in (1, 2, 2):
+        await scheduler.tick()
+        assert len(scheduler.launched) == n_launches
+        if not scheduler.runner.is_idle:
+            scheduler.heartbeat.report(Ended(scheduler.launched[-1], "failed", NOON, reason="killed", cause="machine"))
+    assert await states(database) == {("failed", 2): 1}
+    assert scheduler.acknowledged == scheduler.launched

@@ -166,6 +166,7 @@ def _create_runs() -> None:
             "map_index",
             "try_number",
             "event",
+            "created_at",
             name="uq_callback_request_event",
         ),
     )
