@@ -46,6 +46,7 @@ class Configuration(NamedTuple):
     def rows(self) -> list[dict[str, Any]]:
         """Return every setting with its value and source; passwords in URLs are hidden."""
         values = {name: _value_of(self.settings, name) for name in self.sources}
+        values["database"] = self.settings.database_url
         return [
             {"name": name, "value": _shown(name, values[name]), "source": source}
             for name, source in self.sources.items()

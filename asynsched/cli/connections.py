@@ -23,7 +23,7 @@ HIDDEN = "***"
 def show_connections(session: Session) -> Listing:
     """List the connections. Passwords are hidden."""
     rows = [_shown(row) for row in session.read(store.list_connections)]
-    return Listing(COLUMNS, rows, nothing="There are no connections.")
+    return Listing(COLUMNS, rows, nothing="There are no connections.", spare=("extra", "description", "password"))
 
 
 @command("get")

@@ -24,13 +24,18 @@ TASK_FIELDS = (
     "task_id", "task_type", "group_id", "trigger_rule", "retries", "retry_delay", "execution_timeout", "pool",
     "pool_slots", "priority_weight", "weight_rule", "queue", "depends_on_past",
 )  # fmt: skip
+SPARE_TASK_FIELDS = (
+    "queue", "weight_rule", "depends_on_past", "pool_slots", "group_id", "priority_weight", "execution_timeout",
+    "retry_delay", "pool", "retries",
+)  # fmt: skip
 
 
 @command("list")
 def show_dags(session: Session) -> Listing:
     """List the DAGs. `next_run_at` is when the next scheduled run is due."""
     rows = [_dag_fields(dag) for dag in session.read(list_dags)]
-    return Listing(COLUMNS, rows, nothing="No DAG is known. `asynsched up DIR` reads the DAG files of a folder.")
+    nothing = "No DAG is known. `asynsched up DIR` reads the DAG files of a folder."
+    return Listing(COLUMNS, rows, nothing, spare=("tags", "file"))
 
 
 @command("show")
@@ -52,12 +57,12 @@ def show_dag(session: Session, output: str, dag_id: str) -> Record | None:
     fields["params"] = {name: param.value for name, param in dag.params.items()}
     fields["tasks"] = [_task_fields(task) for task in dag.tasks]
     fields["edges"] = _edges(dag)
-    return Record(fields, sections=("tasks", "edges"))
+    return Record(fields, sections={"tasks": SPARE_TASK_FIELDS, "edges": ()})
 
 
 @command("errors")
 @click.option("--warnings", is_flag=True, help="Warnings, too.")
-@click.option("--traceback", is_flag=True, help="Tracebacks in the table; JSON has them anyway.")
+@click.option("--traceback", is_flag=True, help="Tracebacks below the table; JSON has them anyway.")
 def show_errors(session: Session, warnings: bool, traceback: bool) -> Listing:
     """List what is wrong with which DAG file."""
     rows = [
@@ -74,15 +79,16 @@ def show_errors(session: Session, warnings: bool, traceback: bool) -> Listing:
         for error in session.read(list_errors)
         if warnings or not error.is_warning
     ]
-    columns = (*ERROR_COLUMNS, "traceback") if traceback else ERROR_COLUMNS
-    return Listing(columns, rows, "No DAG file has errors.", details=("traceback", "output", "is_warning"))
+    details = ("traceback", "output", "is_warning")
+    texts = ("traceback",) if traceback else ()
+    return Listing(ERROR_COLUMNS, rows, "No DAG file has errors.", details, spare=("line", "kind"), texts=texts)
 
 
 def _dag_fields(dag: DagRow) -> dict[str, Any]:
     return {
         "dag_id": dag.dag_id,
         "file": dag.file_path,
-        "schedule": dag.schedule_summary,
+        "schedule": dag.schedule_summary or None,
         "paused": dag.is_paused,
         "next_run_at": dag.next_dagrun_create_after,
         "tags": dag.tags,

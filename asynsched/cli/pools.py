@@ -19,7 +19,8 @@ COLUMNS = (
 @command("list")
 def show_pools(session: Session) -> Listing:
     """List the pools, with the slots that are taken."""
-    return Listing(COLUMNS, [_fields(pool) for pool in session.read(store.list_pools)])
+    rows = [_fields(pool) for pool in session.read(store.list_pools)]
+    return Listing(COLUMNS, rows, spare=("description", "include_deferred", "deferred_slots"))
 
 
 @command("set")

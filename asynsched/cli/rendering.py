@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import msgspec
@@ -35,19 +36,28 @@ class Listing(NamedTuple):
         rows: One mapping each.
         nothing: What is said on standard error where a table would be empty.
         details: More fields, for JSON only.
+        spare: Columns that a terminal without room for all does without, the least useful first.
+        texts: Fields of many lines, shown in full below a table.
     """
 
     columns: Sequence[str]
     rows: Sequence[Row]
     nothing: str = "Nothing found."
     details: Sequence[str] = ()
+    spare: Sequence[str] = ()
+    texts: Sequence[str] = ()
 
 
 class Record(NamedTuple):
-    """One thing, with its fields. `sections` are shown as tables of their own, below."""
+    """One thing, with its fields.
+
+    Attributes:
+        fields: All of it.
+        sections: Fields that are lists of rows, shown as tables of their own, below; with the spare columns of each.
+    """
 
     fields: Row
-    sections: Sequence[str] = ()
+    sections: Mapping[str, Sequence[str]] = MappingProxyType({})
 
 
 class Done(NamedTuple):
@@ -67,7 +77,9 @@ def show(answer: Answer, output: Output) -> None:
     elif isinstance(answer, Done):
         sys.stdout.write(f"{printable(answer.sentence)}\n")
     else:
-        _show_tables(answer)
+        from asynsched.cli.tables import show_tables  # JSON does without
+
+        show_tables(answer)
 
 
 def as_json(answer: Answer) -> str:
@@ -108,31 +120,3 @@ def cell(value: Any) -> str:
     if isinstance(value, (list, tuple, dict)):
         return printable(msgspec.json.encode(value, enc_hook=str).decode())
     return printable(str(value))
-
-
-def _show_tables(answer: Listing | Record) -> None:
-    if isinstance(answer, Listing):
-        if answer.rows:
-            _show_table(answer.columns, answer.rows)
-        else:
-            note(answer.nothing)
-        return
-    fields = {name: value for name, value in answer.fields.items() if name not in answer.sections}
-    _show_table(("field", "value"), [{"field": name, "value": value} for name, value in fields.items()])
-    for name in answer.sections:
-        if rows := answer.fields[name]:
-            sys.stdout.write(f"\n{name}\n")
-            _show_table(tuple(rows[0]), rows)
-
-
-def _show_table(columns: Sequence[str], rows: Sequence[Row]) -> None:
-    from rich.console import Console  # JSON does without
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    for row in rows:
-        table.add_row(*(cell(row.get(column)) for column in columns))
-    width = None if sys.stdout.isatty() else PIPE_WIDTH
-    Console(width=width, markup=False, highlight=False, emoji=False, soft_wrap=False).print(table)

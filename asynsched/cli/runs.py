@@ -26,6 +26,10 @@ COLUMNS = (
     "started_at",
     "ended_at",
 )
+SPARE_COLUMNS = (
+    "data_interval_start", "data_interval_end", "queued_at", "run_after", "run_type", "logical_date", "ended_at",
+    "started_at",
+)  # fmt: skip
 
 
 @command("list")
@@ -37,7 +41,8 @@ def show_runs(session: Session, dag_id: str | None, state: str | None, limit: in
     if dag_id is not None:
         session.read(find_dag, dag_id)
     runs = session.read(list_runs, dag_id=dag_id, state=state, limit=limit)
-    return Listing(COLUMNS, [run_fields(run) for run in runs], nothing="There are no runs.")
+    spare = SPARE_COLUMNS if dag_id is None else ("dag_id", *SPARE_COLUMNS)
+    return Listing(COLUMNS, [run_fields(run) for run in runs], nothing="There are no runs.", spare=spare)
 
 
 @command("show")

@@ -22,6 +22,7 @@ COLUMNS = (
     "pool",
     "priority_weight",
 )
+SPARE_COLUMNS = ("priority_weight", "pool", "scheduled_at", "queued_at", "ended_at", "started_at", "try_number")
 
 
 @command("list")
@@ -31,7 +32,8 @@ def show_tasks(session: Session, dag_id: str, run_id: str) -> Listing:
     """List the task instances of a run. `priority_weight` is the total, as the weight rule gives it."""
     run = session.read(find_run, dag_id, run_id)
     rows = [_fields(row) for row in session.read(list_task_instances, run.id)]
-    return Listing(COLUMNS, rows, nothing="The run has no task instances yet.")
+    spare = SPARE_COLUMNS if any(row["map_index"] >= 0 for row in rows) else ("map_index", *SPARE_COLUMNS)
+    return Listing(COLUMNS, rows, nothing="The run has no task instances yet.", spare=spare)
 
 
 def _fields(row: TaskInstanceRow) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from asynsched.serialization.schema import (
     SerializedTask,
     SerializedTaskGroup,
 )
+from asynsched.timetables import NullTimetable
 from asynsched.timetables import decode as decode_timetable
 from asynsched.timetables.zones import zone_name
 
@@ -49,7 +50,7 @@ def serialize_dag(dag: DAG) -> SerializedDag:
     serialized = SerializedDag(
         dag_id=dag.dag_id,
         timetable=_timetable(dag),
-        schedule_summary=dag.timetable.summary,
+        schedule_summary="" if isinstance(dag.timetable, NullTimetable) else dag.timetable.summary,
         timezone=zone_name(dag.timezone),
         description=_text(dag, "description", dag.description),
         display_name=_text(dag, "dag_display_name", dag.dag_display_name),

@@ -97,6 +97,7 @@ class SerializedDag(Struct, frozen=True, omit_defaults=True):
     timetable: dict[str, Any]
     """What `asynsched.timetables.decode` reads: its `kind` and that kind's fields."""
     schedule_summary: str = ""
+    """When it runs, for people; empty when it only runs on demand."""
     timezone: str = "UTC"
     description: str | None = None
     display_name: str | None = None

@@ -49,7 +49,8 @@ def parse_url(url: str) -> DatabaseUrl:
 
 def without_secrets(url: str) -> str:
     """Return a URL, or what was meant as one, with its passwords as `***`."""
-    hidden = re.sub(r"(^|//)([^/?#@:]*):[^/?#]*@", r"\1\2:***@", url)
+    # Up to the last @: a password in which it is not escaped must not be shown in part.
+    hidden = re.sub(r"^((?:[^:/]*://)?+)([^/?#@:]*):.*@", r"\1\2:***@", url, flags=re.DOTALL)
     base, separator, query = hidden.partition("?")
     if not separator:
         return hidden
@@ -62,8 +63,8 @@ def _sqlite(url: str, rest: str) -> DatabaseUrl:
         return DatabaseUrl("sqlite", "", None, "sqlite://")
     if not rest.startswith("/"):
         raise SettingsError(
-            f"database: {url!r} needs three slashes before a relative path, four before an absolute one:"
-            f" sqlite:///{rest}"
+            f"database: {without_secrets(url)!r} needs three slashes before a relative path, four before an absolute"
+            f" one: sqlite:///{rest}"
         )
     path = Path(rest[1:])
     return DatabaseUrl("sqlite", "", path.absolute(), f"sqlite:///{path}")

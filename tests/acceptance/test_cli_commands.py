@@ -63,7 +63,8 @@ def test_commands_make_the_database_and_read_the_folder_that_no_scheduler_has_se
 
 
 def test_a_dag_is_shown_with_its_tasks_and_edges(site):
-    [listed] = [dag for dag in site.json("dags", "list") if dag["dag_id"] == "etl"]
+    on_demand, listed = site.json("dags", "list")
+    assert (on_demand["dag_id"], on_demand["schedule"]) == ("broken", None)
     assert listed == {
         "dag_id": "etl", "file": "some.py", "schedule": "30 6 * * *", "paused": False, "next_run_at": None,
         "tags": ["a", "b"], "has_errors": False,

@@ -47,6 +47,7 @@ def test_a_wrong_url_is_refused_with_what_to_write_instead(url, says):
     [
         ("postgresql://me:hunter2@host:5432/db", "postgresql://me:***@host:5432/db"),
         ("postgresql://me:hunt@er2@host/db", "postgresql://me:***@host/db"),
+        ("postgresql://me:hun@ter2:x/hunter2?@host/db", "postgresql://me:***@host/db"),
         ("postgresql://host/db?user=me&password=hunter2", "postgresql://host/db?user=me&password=***"),
         ("postgresql:///db?host=/run/postgres&sslpassword=hunter2", "postgresql:///db?host=/run/postgres&sslpassword=***"),
         ("sqlite:////home/me/a.db", "sqlite:////home/me/a.db"),

@@ -26,6 +26,9 @@ Every command works on a *home*: the folder of a scheduler's state, `./.asynsche
 database where there is none. A command that names a DAG which is not known yet reads the DAG folder first, where no
 scheduler does.
 
+A table on a terminal is fitted to its width: it leaves columns out where there is no room, and says which. Written to a
+file or a pipe, a table is complete, one line a row.
+
 `--output json` writes one JSON document to standard output, and nothing else; a listing is a list of objects. Notes,
 progress and errors go to standard error. Instants are ISO 8601 in UTC.
 

@@ -1,6 +1,7 @@
 """What commands answer, as tables and as JSON."""
 
 import json
+import re
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
@@ -58,17 +59,81 @@ def test_json_has_the_fields_by_name_and_instants_in_iso_8601(capsys):
     at = datetime(2026, 1, 2, tzinfo=timezone(timedelta(0)))
     show(Listing(("a", "at"), [{"a": HOSTILE, "at": at, "other": 1}], details=("d",)), Output.JSON)
     assert json.loads(capsys.readouterr().out) == [{"a": HOSTILE, "at": "2026-01-02T00:00:00Z", "d": None}]
-    show(Record({"a": 1, "rows": [{"b": 2}]}, sections=("rows",)), Output.JSON)
+    show(Record({"a": 1, "rows": [{"b": 2}]}, sections={"rows": ()}), Output.JSON)
     assert json.loads(capsys.readouterr().out) == {"a": 1, "rows": [{"b": 2}]}
     show(Done("It is done.", {"a": 1}), Output.JSON)
     assert json.loads(capsys.readouterr().out) == {"a": 1}
 
 
 def test_a_record_is_shown_with_its_sections_below(capsys):
-    show(Record({"a": 1, "rows": [{"b": 2}], "none": []}, sections=("rows", "none")), Output.TABLE)
+    show(Record({"a": 1, "rows": [{"b": 2}], "none": []}, sections={"rows": (), "none": ()}), Output.TABLE)
     assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
         ["field", "value"], ["a", "1"], [], ["rows"], ["b"], ["2"],
     ]  # fmt: skip
+
+
+def test_texts_of_many_lines_are_shown_in_full_below_a_table(capsys):
+    rows = [{"file": "a.py", "traceback": "first\n  second\x1b[2J\n"}, {"file": "b.py", "traceback": ""}]
+    show(Listing(("file",), rows, texts=("traceback",)), Output.TABLE)
+    assert capsys.readouterr().out.splitlines()[-3:] == ["a.py: traceback", "first", "  second\\x1b[2J"]
+
+
+RUN_ID = "scheduled__2026-01-01T00:00:00+00:00"
+AT = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
+RUN = {
+    "dag_id": "a_dag_with_a_name", "run_id": RUN_ID, "conf": None, "try_number": 7, "reason": "all tasks have ended",
+    "started_at": AT, "ended_at": AT,
+}  # fmt: skip
+
+
+@pytest.fixture
+def on_terminal(capsys, monkeypatch):
+    """Return what a terminal of a width shows of runs: the lines, and what is said beside them."""
+
+    def shown(width, *runs, spare=("ended_at", "started_at")):
+        monkeypatch.setenv("COLUMNS", str(width))
+        monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+        show(Listing(tuple(RUN), [RUN | run for run in runs], spare=spare), Output.TABLE)
+        out, err = capsys.readouterr()
+        lines = re.sub(r"\x1b\[\d*m", "", out).splitlines()
+        assert max(map(len, lines)) <= width
+        return lines, err
+
+    return shown
+
+
+def test_a_wide_terminal_shows_a_whole_table(on_terminal):
+    lines, said = on_terminal(200, {}, {"conf": {"a": 1}})
+    assert lines[0].split() == list(RUN)
+    assert "2026-01-02 03:04:05.678" in lines[1]
+    assert said == ""
+
+
+def test_a_narrow_terminal_shows_names_whole_breaks_sentences_and_says_what_it_leaves_out(on_terminal):
+    lines, said = on_terminal(120, {}, {"dag_id": "b"})
+    assert [line.split()[:2] for line in lines if RUN_ID in line] == [["a_dag_with_a_name", RUN_ID], ["b", RUN_ID]]
+    assert "conf" not in " ".join(lines), "nothing is in it"
+    assert "2026-01-02 03:04:05 " in " ".join(lines)
+    assert "No room for ended_at:" in said
+    lines, said = on_terminal(80, {})
+    assert [line.split() for line in lines] == [
+        ["try"], ["dag_id", "run_id", "number", "reason"],
+        ["a_dag_with_a_name", RUN_ID, "7", "all", "tasks", "have"], ["ended"],
+    ]  # fmt: skip
+    assert "No room for started_at, ended_at:" in said
+
+
+def test_where_even_names_have_no_room_they_are_broken_and_nothing_is_lost(on_terminal):
+    lines, _ = on_terminal(40, {}, {"dag_id": "d" * 250}, {"started_at": None})
+    assert "".join(lines).count("d" * 10) == 25
+    assert "…" not in "".join(lines)
+
+
+def test_a_program_that_reads_a_table_gets_all_of_it(capsys):
+    show(Listing(tuple(RUN), [RUN], spare=("ended_at",)), Output.TABLE)
+    header, line = capsys.readouterr().out.splitlines()
+    assert header.split() == list(RUN)
+    assert line.count("2026-01-02 03:04:05.678") == 2
 
 
 def test_a_drawing_quotes_names_and_frames_groups():

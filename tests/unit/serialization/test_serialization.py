@@ -190,6 +190,11 @@ def test_what_only_the_author_can_know_reaches_the_scheduler():
     assert empty.dag is heard.dag
 
 
+def test_a_dag_that_only_runs_on_demand_has_no_schedule_to_show():
+    assert serialize_dag(DAG("d", schedule=None)).schedule_summary == ""
+    assert serialize_dag(DAG("d", schedule="@once")).schedule_summary == "@once"
+
+
 def test_keys_of_a_param_become_texts_as_json_has_them():
     params = {
         "n": Param(1, enum=[1, 2], values_display={1: "one", 2.5: {None: "none", True: "yes"}}),
