@@ -165,6 +165,8 @@ class Ended(Struct, frozen=True, tag="ended", omit_defaults=True):
     decision: BranchDecision | ShortCircuitDecision | None = None
     reschedule_at: datetime | None = None
     rendered_map_index: str | None = None
+    result_length: int | None = None
+    """Of the value returned: how many values `expand` would map over, -1 where it is no list or dict."""
     retry_delay: float | None = None
     """How long the task's retry policy wants a retry to wait, seconds; None: as the task's settings say."""
 

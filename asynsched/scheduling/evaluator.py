@@ -28,7 +28,7 @@ from asynsched.scheduling.pending import PendingBatch
 from asynsched.scheduling.ready_queues import ReadyQueues
 from asynsched.scheduling.run_intake import RunIntake
 from asynsched.scheduling.run_limits import RunLimits
-from asynsched.scheduling.run_loading import active_tasks, lost_tries
+from asynsched.scheduling.run_loading import lost_tries
 from asynsched.scheduling.versions import VersionCache
 from asynsched.service import Service
 from asynsched.settings import Settings
@@ -37,7 +37,6 @@ from asynsched.store.changes import Stale
 from asynsched.store.database import Database
 from asynsched.store.pools import pool_capacities
 from asynsched.store.run_queue import QueuedRun, owned_runs, take_over_runs
-from asynsched.store.task_instances import load_task_instances
 from asynsched.store.transitions import apply
 from sandbox.protocol import Started
 
@@ -179,7 +178,7 @@ class DependencyEvaluator(Service):
         if self._sweep_at is not None and now < self._sweep_at:
             return
         await self._read_pools()
-        await self._intake.sweep()
+        await self._intake.sweep(now)
         for row in await self._database.read(owned_runs, self._lease_epoch):
             if row.key not in self._evaluation.runs and row.id not in self._pending.runs:
                 self._disturbed[row.id] = row.key
@@ -202,7 +201,7 @@ class DependencyEvaluator(Service):
         except (NotFound, DagError) as exc:
             log.warning("run.unusable", dag_id=row.dag_id, run_id=row.run_id, reason=str(exc))
             return
-        tasks = active_tasks(run, await self._database.read(load_task_instances, run.id))
+        tasks = await self._intake.load_tasks(run)
         self._evaluation.drop_run(run.key)
         self._intake.resumed(row)
         self._evaluation.resume_run(run, tasks, now)

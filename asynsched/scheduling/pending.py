@@ -1,5 +1,6 @@
 """The changes of one moment, gathered until they are stored, and what is to be said once they are."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -8,7 +9,7 @@ import msgspec
 from asynsched.scheduling.active_run import ActiveRun, ActiveTask
 from asynsched.serialization.schema import CallbackEvent
 from asynsched.states import TaskInstanceState
-from asynsched.store.changes import Batch, CallbackRow, HistoryRow, RunRow, TaskRow, XComRow
+from asynsched.store.changes import Batch, CallbackRow, ExpandedRow, HistoryRow, RunRow, TaskRow, XComRow
 
 SKIPMIXIN_KEY = "skipmixin_key"
 """XCom key under which a branch's or short circuit's decision is kept (Airflow's name)."""
@@ -22,6 +23,7 @@ class PendingBatch:
     lease_epoch: int
     tasks: dict[int, ActiveTask] = field(default_factory=dict)
     runs: dict[int, ActiveRun] = field(default_factory=dict)
+    expanded: list[ExpandedRow] = field(default_factory=list)
     history: list[HistoryRow] = field(default_factory=list)
     xcoms: list[XComRow] = field(default_factory=list)
     callbacks: list[CallbackRow] = field(default_factory=list)
@@ -34,6 +36,16 @@ class PendingBatch:
     def touch(self, task: ActiveTask) -> None:
         """Note that a task instance is new or about to change."""
         self.tasks[id(task)] = task
+
+    def expand(self, unexpanded: ActiveTask | None, instances: Iterable[ActiveTask]) -> None:
+        """Note that instances are new, and that the unexpanded one, if there was one, is no more."""
+        if unexpanded is not None:
+            self.tasks.pop(id(unexpanded), None)
+            if unexpanded.is_stored:
+                run, state = unexpanded.run, unexpanded.stored_state
+                self.expanded.append(ExpandedRow(run.id, unexpanded.task_id, unexpanded.map_index, state))
+        for task in instances:
+            self.touch(task)
 
     def touch_run(self, run: ActiveRun) -> None:
         """Note that a run is about to change."""
@@ -88,6 +100,7 @@ class PendingBatch:
         return Batch(
             lease_epoch=self.lease_epoch,
             runs=[self._run_row(self.runs[run_id]) for run_id in sorted(self.runs)],
+            expanded=self.expanded,
             new_tasks=[_task_row(task) for task in tasks if not task.is_stored],
             tasks=[_task_row(task) for task in tasks if task.is_stored],
             history=self.history,
@@ -106,8 +119,8 @@ class PendingBatch:
     def clear(self) -> None:
         """Begin to gather the next moment's changes."""
         for gathered in (
-            self.tasks, self.runs, self.history, self.xcoms, self.callbacks, self.granted, self.ended_runs,
-            self.stored_tokens, self.unwanted,
+            self.tasks, self.runs, self.expanded, self.history, self.xcoms, self.callbacks, self.granted,
+            self.ended_runs, self.stored_tokens, self.unwanted,
         ):  # fmt: skip
             gathered.clear()
 
@@ -122,6 +135,6 @@ def _task_row(task: ActiveTask) -> TaskRow:
     return TaskRow(
         task.run.id, task.task_id, task.map_index, task.stored_state, task.stored_try, task.state, task.reason,
         task.try_number, task.max_tries, task.machine_kills, task.token, task.scheduled_at, task.queued_at,
-        task.started_at, task.ended_at, task.next_try_at, task.rendered_map_index, task.priority_weight,
-        task.task.pool, task.task.pool_slots, task.task.queue, task.task.executor,
+        task.started_at, task.ended_at, task.next_try_at, task.rendered_map_index, task.result_length,
+        task.priority_weight, task.task.pool, task.task.pool_slots, task.task.queue, task.task.executor,
     )  # fmt: skip

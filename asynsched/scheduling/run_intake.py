@@ -2,21 +2,26 @@
 
 from collections import deque
 from datetime import datetime
+from functools import partial
 
 import structlog
 
 from asynsched.channels import Channels, RunEnded
 from asynsched.errors import DagError, NotFound
 from asynsched.keys import DagRunKey
-from asynsched.scheduling.active_run import ActiveRun
+from asynsched.scheduling.active_run import ActiveRun, ActiveTask
 from asynsched.scheduling.admission import Admission
 from asynsched.scheduling.evaluation import Evaluation
-from asynsched.scheduling.run_loading import active_run
+from asynsched.scheduling.pending import SKIPMIXIN_KEY
+from asynsched.scheduling.run_loading import active_run, active_tasks, past_of
 from asynsched.scheduling.versions import VersionCache
 from asynsched.states import DagRunState
 from asynsched.store.dag_runs import end_queued_run
 from asynsched.store.database import Database
+from asynsched.store.past_runs import read_past
 from asynsched.store.run_queue import QueuedRun, dag_admissions, queued_runs
+from asynsched.store.task_instances import load_task_instances
+from asynsched.store.xcoms import XComValue, get_xcoms
 
 log = structlog.get_logger(__name__)
 
@@ -53,10 +58,13 @@ class RunIntake:
         for row in await self._database.read(queued_runs, keys):
             self._enqueue(row)
 
-    async def sweep(self) -> None:
-        """Let runs wait that no message told of, and take over what has changed of their DAGs."""
+    async def sweep(self, now: datetime) -> None:
+        """Let runs wait that no message told of, and take over what has changed of their DAGs and of their past."""
         for row in await self._database.read(queued_runs):
             self._enqueue(row)
+        for run in [run for run in self._evaluation.runs.values() if run.structure.depend_on_past]:
+            if run.key_before not in self._evaluation.runs and await self._read_past(run):
+                self._evaluation.past_read(run, now)
         await self.read_dags({key.dag_id for key in self._evaluation.runs} | self._admission.dag_ids)
 
     async def read_dags(self, dag_ids: set[str]) -> None:
@@ -87,7 +95,30 @@ class RunIntake:
         """Return a stored run without its task instances. Raises NotFound or DagError when its version is no good."""
         if row.version_id is None:
             raise NotFound("version of the DAG", row.dag_id)
-        return active_run(row, await self._versions.get(row.version_id))
+        run = active_run(row, await self._versions.get(row.version_id))
+        if run.structure.depend_on_past:
+            await self._read_past(run)
+        return run
+
+    async def load_tasks(self, run: ActiveRun) -> list[ActiveTask]:
+        """Return the stored task instances of a run, with what branches and short circuits decided to skip."""
+        rows = await self._database.read(load_task_instances, run.id)
+        decisions: list[XComValue] = []
+        if any(run.structure.deciders.values()):
+            decisions = await self._database.read(partial(get_xcoms, key=SKIPMIXIN_KEY), run.id)
+        return active_tasks(run, rows, decisions)
+
+    async def _read_past(self, run: ActiveRun) -> bool:
+        """Read how it went in the run before; return whether that has changed."""
+        if run.logical_date is None:
+            return False
+        downstream = {task_id: run.structure.downstream[task_id] for task_id in run.structure.depend_on_past}
+        catchup = bool(run.structure.dag.catchup)
+        read = partial(read_past, catchup=catchup)
+        stored = await self._database.read(read, run.key.dag_id, run.logical_date, downstream)
+        before = run.past
+        run.key_before, run.past = (stored.key, past_of(run, stored)) if stored is not None else (None, {})
+        return run.past != before
 
     async def cancel_queued(self, key: DagRunKey, reason: str, now: datetime) -> None:
         """End a run that has not started."""

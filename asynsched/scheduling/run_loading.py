@@ -3,12 +3,18 @@
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 
+import msgspec
+
 from asynsched.executors.base import Held
 from asynsched.scheduling.active_run import ActiveRun, ActiveTask
+from asynsched.scheduling.rules.past_depends import GOOD_STATES, PastTask
+from asynsched.scheduling.structure import DagStructure
 from asynsched.scheduling.versions import LoadedVersion
 from asynsched.states import DagRunState, TaskInstanceState
+from asynsched.store.past_runs import StoredPast
 from asynsched.store.run_queue import QueuedRun
 from asynsched.store.task_instances import TaskInstanceRow
+from asynsched.store.xcoms import XComValue
 from sandbox.protocol import Ended
 
 
@@ -34,9 +40,22 @@ def active_run(row: QueuedRun, version: LoadedVersion) -> ActiveRun:
     )
 
 
-def active_tasks(run: ActiveRun, rows: Iterable[TaskInstanceRow]) -> list[ActiveTask]:
-    """Return a run's stored task instances."""
-    return [_active_task(run, row) for row in rows if row.task_id in run.structure.tasks]
+def active_tasks(
+    run: ActiveRun, rows: Iterable[TaskInstanceRow], decisions: Iterable[XComValue] = ()
+) -> list[ActiveTask]:
+    """Return a run's stored task instances.
+
+    Args:
+        run: The run that they belong to.
+        rows: Their rows.
+        decisions: What branches and short circuits have skipped.
+    """
+    tasks = [_active_task(run, row) for row in rows if row.task_id in run.structure.tasks]
+    by_key = {(task.task_id, task.map_index): task for task in tasks}
+    for found in decisions:
+        if (task := by_key.get((found.task_id, found.map_index))) is not None:
+            task.skips = frozenset(msgspec.json.decode(found.value)["skipped"])
+    return tasks
 
 
 def _active_task(run: ActiveRun, row: TaskInstanceRow) -> ActiveTask:
@@ -57,6 +76,7 @@ def _active_task(run: ActiveRun, row: TaskInstanceRow) -> ActiveTask:
         ended_at=row.ended_at,
         next_try_at=row.next_try_at,
         rendered_map_index=row.rendered_map_index,
+        result_length=row.result_length,
         stored_state=state,
         stored_try=row.try_number,
         is_stored=True,
@@ -69,3 +89,20 @@ def lost_tries(tasks: Iterable[ActiveTask], held: Held, now: datetime) -> Iterat
         if task.state is TaskInstanceState.RUNNING and task.token is not None and task.token not in held.known:
             reason = "the try was lost: its keeper is gone, and left no record of its end"
             yield Ended(task.token, "failed", now, task.started_at, reason, cause="machine")
+
+
+def past_of(run: ActiveRun, stored: StoredPast) -> dict[str, PastTask]:
+    """Return what the run before means to a run's tasks that depend on it."""
+    return {task_id: _past_task(stored, task_id, run.structure) for task_id in run.structure.depend_on_past}
+
+
+def _past_task(stored: StoredPast, task_id: str, structure: DagStructure) -> PastTask:
+    downstream = [state for other in structure.downstream[task_id] for state in stored.states.get(other, ())]
+    own = stored.states.get(task_id, [])
+    return PastTask(
+        run_id=stored.key.run_id,
+        n_instances=len(own),
+        n_bad=sum(state not in GOOD_STATES for state in own),
+        n_bad_downstream=sum(state not in GOOD_STATES for state in downstream),
+        has_earlier=task_id not in stored.never_seen,
+    )

@@ -1,46 +1,174 @@
 """The structure of one DAG version, made ready for decisions: who is up- and downstream of whom."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from asynsched.scheduling.rules.branching import descendants
+from asynsched.scheduling.rules.mapping import MapLength, results_in
 from asynsched.scheduling.rules.priority import total_weights
 from asynsched.serialization.schema import SerializedDag, SerializedTask
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One task that decides about another one.
+
+    Attributes:
+        upstream_id: The task whose end counts.
+        task_id: The task that waits for it.
+        common_groups: The mapped task groups that both are in, outermost first: where there are any, an instance
+            depends only on those of its own group's instance.
+        is_setup_constraint: The upstream is a setup that the task needs, though it is not directly downstream of it.
+    """
+
+    upstream_id: str
+    task_id: str
+    common_groups: tuple[str, ...] = ()
+    is_setup_constraint: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class DagStructure:
     """A DAG version's tasks and edges, by task_id.
 
-    `position` is a task's place in topological order. `deciding` are the tasks whose end decides the run's: the leaves,
-    where teardowns that do not fail the run are looked through.
+    Attributes:
+        position: A task's place in topological order.
+        links_to: What decides about a task.
+        links_from: Whom a task decides about.
+        deciders: The branches and short circuits directly upstream of a task.
+        map_factors: How many instances a task has: the product of these; empty for one that is not mapped.
+        map_sources: The tasks whose results a task is mapped over.
+        mapped_groups: The mapped task groups that a task is in, outermost first.
+        group_factors: How many instances a mapped task group has in each instance of its parent.
+        deciding: The tasks whose end decides the run's: the leaves, where teardowns that do not fail the run are
+            looked through.
+        depend_on_past: The tasks that look at the run before.
     """
 
     dag: SerializedDag
     tasks: Mapping[str, SerializedTask]
     downstream: Mapping[str, tuple[str, ...]]
     upstream: Mapping[str, tuple[str, ...]]
+    links_to: Mapping[str, tuple[Link, ...]]
+    links_from: Mapping[str, tuple[Link, ...]]
+    deciders: Mapping[str, tuple[str, ...]]
+    map_factors: Mapping[str, tuple[MapLength, ...]]
+    map_sources: Mapping[str, tuple[str, ...]]
+    mapped_groups: Mapping[str, tuple[str, ...]]
+    group_factors: Mapping[str, MapLength]
     weights: Mapping[str, int]
     position: Mapping[str, int]
     teardowns: frozenset[str]
     deciding: frozenset[str]
+    depend_on_past: frozenset[str]
+
+    def is_mapped(self, task_id: str) -> bool:
+        """Whether a task is expanded into instances, by itself or with its group."""
+        return bool(self.map_factors[task_id])
+
+    def are_alike(self, task_id: str) -> bool:
+        """Whether all instances of a task depend on the same."""
+        return not any(link.common_groups for link in self.links_to[task_id])
 
 
 def compile_structure(dag: SerializedDag) -> DagStructure:
     """Return the structure of a serialized DAG."""
-    upstream: dict[str, list[str]] = {task.task_id: [] for task in dag.tasks}
-    for task in dag.tasks:
-        for target in task.downstream_task_ids:
-            upstream[target].append(task.task_id)
+    tasks = {task.task_id: task for task in dag.tasks}
+    downstream = {task.task_id: task.downstream_task_ids for task in dag.tasks}
+    upstream = _reversed(downstream)
+    mapped_groups, group_factors = _mapped_groups(dag)
+    map_factors = {
+        task.task_id: (
+            *(group_factors[group] for group in mapped_groups[task.task_id]),
+            *((task.map_length,) if task.map_length is not None else ()),
+        )
+        for task in dag.tasks
+    }
+    links_to = {task.task_id: tuple(_links_to(task, tasks, upstream, downstream, mapped_groups)) for task in dag.tasks}
+    links_from: dict[str, list[Link]] = {task_id: [] for task_id in tasks}
+    for links in links_to.values():
+        for link in links:
+            links_from[link.upstream_id].append(link)
     return DagStructure(
         dag=dag,
-        tasks={task.task_id: task for task in dag.tasks},
-        downstream={task.task_id: task.downstream_task_ids for task in dag.tasks},
-        upstream={task_id: tuple(ids) for task_id, ids in upstream.items()},
+        tasks=tasks,
+        downstream=downstream,
+        upstream=upstream,
+        links_to=links_to,
+        links_from={task_id: tuple(links) for task_id, links in links_from.items()},
+        deciders={
+            task_id: tuple(other for other in found if tasks[other].is_branch or tasks[other].is_short_circuit)
+            for task_id, found in upstream.items()
+        },
+        map_factors=map_factors,
+        map_sources={
+            task_id: tuple(dict.fromkeys(source for factor in factors for source in results_in(factor)))
+            for task_id, factors in map_factors.items()
+        },
+        mapped_groups=mapped_groups,
+        group_factors=group_factors,
         weights=total_weights(dag.tasks),
         position={task.task_id: place for place, task in enumerate(dag.tasks)},
         teardowns=frozenset(task.task_id for task in dag.tasks if task.is_teardown),
         deciding=_deciding(dag.tasks),
+        depend_on_past=frozenset(task.task_id for task in dag.tasks if task.depends_on_past),
     )
+
+
+def _reversed(downstream: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    upstream: dict[str, list[str]] = {task_id: [] for task_id in downstream}
+    for task_id, targets in downstream.items():
+        for target in targets:
+            upstream[target].append(task_id)
+    return {task_id: tuple(ids) for task_id, ids in upstream.items()}
+
+
+def _mapped_groups(dag: SerializedDag) -> tuple[dict[str, tuple[str, ...]], dict[str, MapLength]]:
+    """Return the mapped groups that each task is in, and what each mapped group is mapped over."""
+    groups = {group.group_id: group for group in dag.task_groups}
+    factors = {group.group_id: group.map_length for group in dag.task_groups if group.map_length is not None}
+    around: dict[str, tuple[str, ...]] = {}
+    for task in dag.tasks:
+        found, group = [], groups.get(task.group_id or "")
+        while group is not None:
+            found.append(group.group_id)
+            group = groups.get(group.parent_id or "")
+        around[task.task_id] = tuple(group_id for group_id in reversed(found) if group_id in factors)
+    return around, factors
+
+
+def _links_to(
+    task: SerializedTask,
+    tasks: Mapping[str, SerializedTask],
+    upstream: Mapping[str, tuple[str, ...]],
+    downstream: Mapping[str, tuple[str, ...]],
+    mapped_groups: Mapping[str, tuple[str, ...]],
+) -> Iterator[Link]:
+    own_groups = mapped_groups[task.task_id]
+    for other in upstream[task.task_id]:
+        yield Link(other, task.task_id, tuple(group for group in own_groups if group in mapped_groups[other]))
+    if task.is_teardown or task.trigger_rule == "always":
+        return
+    for setup in _needed_setups(task.task_id, tasks, upstream, downstream):
+        if setup not in upstream[task.task_id]:
+            common = tuple(group for group in own_groups if group in mapped_groups[setup])
+            yield Link(setup, task.task_id, common, is_setup_constraint=True)
+
+
+def _needed_setups(
+    task_id: str,
+    tasks: Mapping[str, SerializedTask],
+    upstream: Mapping[str, tuple[str, ...]],
+    downstream: Mapping[str, tuple[str, ...]],
+) -> Iterator[str]:
+    """Yield the setups upstream of a task whose teardowns come after it, or that have none (as in Airflow)."""
+    if not any(task.is_setup for task in tasks.values()):
+        return
+    teardowns_below = {other for other in descendants([task_id], downstream) if tasks[other].is_teardown}
+    for setup in sorted(other for other in descendants([task_id], upstream) if tasks[other].is_setup):
+        own_teardowns = {other for other in downstream[setup] if tasks[other].is_teardown}
+        if not own_teardowns or own_teardowns & teardowns_below:
+            yield setup
 
 
 def _deciding(tasks: tuple[SerializedTask, ...]) -> frozenset[str]:

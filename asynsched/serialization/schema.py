@@ -25,6 +25,41 @@ WeightRuleName = Literal["downstream", "upstream", "absolute"]
 CallbackEvent = Literal["on_execute", "on_success", "on_failure", "on_retry", "on_skipped"]
 
 
+class MapLiteral(Struct, frozen=True, tag="literal"):
+    """A list or dict that is written in the DAG file, of this length."""
+
+    length: Annotated[int, Meta(ge=0)]
+
+
+class MapResult(Struct, frozen=True, tag="result"):
+    """What a task returned; of a mapped one, the results of its instances."""
+
+    task_id: str
+
+
+class MapZip(Struct, frozen=True, tag="zip"):
+    """Values side by side: as many as the shortest part has, or, with a fill value, the longest."""
+
+    parts: tuple["MapLength", ...]
+    is_filled: bool = False
+
+
+class MapConcat(Struct, frozen=True, tag="concat"):
+    """Values one after the other."""
+
+    parts: tuple["MapLength", ...]
+
+
+class MapProduct(Struct, frozen=True, tag="product"):
+    """Every combination of values: what `expand` with several arguments maps over."""
+
+    parts: tuple["MapLength", ...]
+
+
+MapLength = MapLiteral | MapResult | MapZip | MapConcat | MapProduct
+"""How many instances a mapped task, or a mapped task group, expands to."""
+
+
 class SerializedParam(Struct, frozen=True, omit_defaults=True):
     """A Param: its default (`has_default` tells None from absent) and its JSON schema."""
 
@@ -71,6 +106,8 @@ class SerializedTask(Struct, frozen=True, omit_defaults=True):
     sensor_mode: Literal["poke", "reschedule"] = "poke"
     poke_interval: float | None = None
     sensor_timeout: float | None = None
+    map_length: MapLength | None = None
+    """Not None: a mapped task (`expand`)."""
     is_setup: bool = False
     is_teardown: bool = False
     on_failure_fail_dagrun: bool = False
@@ -88,6 +125,8 @@ class SerializedTaskGroup(Struct, frozen=True, omit_defaults=True):
     parent_id: str | None = None
     tooltip: str = ""
     prefix_group_id: bool = True
+    map_length: MapLength | None = None
+    """Not None: a mapped task group; its tasks have as many instances."""
 
 
 class SerializedDag(Struct, frozen=True, omit_defaults=True):

@@ -28,11 +28,21 @@ class TaskRow(Struct, frozen=True):
     ended_at: datetime | None
     next_try_at: datetime | None
     rendered_map_index: str | None
+    result_length: int | None
     priority_weight: int
     pool: str
     pool_slots: int
     queue: str
     executor: str | None
+
+
+class ExpandedRow(Struct, frozen=True):
+    """A TaskInstance whose place its instances take, as it was known."""
+
+    dag_run_id: int
+    task_id: str
+    map_index: int
+    before_state: str | None
 
 
 class HistoryRow(Struct, frozen=True):
@@ -94,6 +104,7 @@ class Batch(Struct, frozen=True):
 
     lease_epoch: int
     runs: list[RunRow] = []
+    expanded: list[ExpandedRow] = []
     new_tasks: list[TaskRow] = []
     tasks: list[TaskRow] = []
     history: list[HistoryRow] = []

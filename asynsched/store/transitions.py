@@ -13,7 +13,17 @@ import msgspec
 from msgspec import Struct
 from sqlalchemy import Connection, TextClause, text
 
-from asynsched.store.changes import Batch, CallbackRow, HistoryRow, RunRow, Stale, TaskRow, TaskRowKey, XComRow
+from asynsched.store.changes import (
+    Batch,
+    CallbackRow,
+    ExpandedRow,
+    HistoryRow,
+    RunRow,
+    Stale,
+    TaskRow,
+    TaskRowKey,
+    XComRow,
+)
 from asynsched.store.column_types import microseconds
 from asynsched.store.rows import storable
 
@@ -25,7 +35,7 @@ def apply(conn: Connection, batch: Batch) -> Stale:
     one of its task instances is, because its state follows from theirs.
     """
     epoch = batch.lease_epoch
-    tasks = _update_tasks(conn, batch.tasks, epoch)
+    tasks = _update_tasks(conn, batch.tasks, epoch) | _delete_expanded(conn, batch.expanded, epoch)
     disturbed = {key[0] for key in tasks}
     runs = {row.id for row in batch.runs if row.id in disturbed}
     runs |= _update_runs(conn, [row for row in batch.runs if row.id not in disturbed])
@@ -51,6 +61,14 @@ def _update_tasks(conn: Connection, rows: list[TaskRow], epoch: int) -> set[Task
     updated = {(key[0], key[1], key[2]) for key in _execute(conn, "update_tasks", rows, epoch)}
     missing = [row for row in rows if _key(row) not in updated]
     return {_key(row) for row in missing if not _is_applied(conn, row, epoch)}
+
+
+def _delete_expanded(conn: Connection, rows: list[ExpandedRow], epoch: int) -> set[TaskRowKey]:
+    """Delete the unexpanded task instances; one that is still there was changed by somebody else."""
+    if not rows:
+        return set()
+    _execute(conn, "delete_expanded", rows, epoch)
+    return {(key[0], key[1], key[2]) for key in _execute(conn, "find_expanded", rows)}
 
 
 def _update_runs(conn: Connection, rows: list[RunRow]) -> set[int]:
@@ -98,6 +116,7 @@ _TYPES: dict[str, str] = {"dag_run_id": "bigint", "id": "bigint", "version_id": 
     "max_tries": "integer",
     "machine_kills": "integer",
     "pool_slots": "integer",
+    "result_length": "integer",
 } | dict.fromkeys(
     ("scheduled_at", "queued_at", "started_at", "ended_at", "next_try_at", "created_at"), "timestamptz"
 )  # fmt: skip
@@ -146,6 +165,9 @@ def _update(table: str, struct: type[Struct], dialect: str, *, keys: tuple[str, 
     )
 
 
+_SAME_TASK = "t.dag_run_id = v.dag_run_id AND t.task_id = v.task_id AND t.map_index = v.map_index"
+
+
 def _statements(dialect: str) -> dict[str, TextClause]:
     none: frozenset[str] = frozenset()
     same_state = "IS" if dialect == "sqlite" else "IS NOT DISTINCT FROM"
@@ -170,6 +192,11 @@ def _statements(dialect: str) -> dict[str, TextClause]:
             guard=f"task_instance.state {same_state} v.before_state AND task_instance.try_number = v.before_try"
             " AND task_instance.lease_epoch = :epoch",
         ),
+        "delete_expanded": "DELETE FROM task_instance WHERE id IN (SELECT t.id"  # noqa: S608 - as above
+        f" FROM {_rows_of(ExpandedRow, dialect)} AS v JOIN task_instance AS t ON {_SAME_TASK}"
+        f" WHERE t.state {same_state} v.before_state AND t.lease_epoch = :epoch)",
+        "find_expanded": "SELECT t.dag_run_id, t.task_id, t.map_index"  # noqa: S608 - as above
+        f" FROM {_rows_of(ExpandedRow, dialect)} AS v JOIN task_instance AS t ON {_SAME_TASK}",
         "update_runs": _update(
             "dag_run", RunRow, dialect, keys=("id",), extra="",
             guard="dag_run.state = v.before_state AND dag_run.lease_epoch = v.before_epoch",

@@ -16,7 +16,7 @@ class TaskEnd:
     """What the end of a run depends on, of one task instance.
 
     `decides`: it is a leaf, or a leaf once the teardowns are left out; `is_waiting`: it can start only when another
-    task instance of this run ends.
+    task instance of this run ends, not when one of the run before does.
     """
 
     task_id: str

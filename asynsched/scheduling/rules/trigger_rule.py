@@ -50,6 +50,15 @@ class UpstreamCounts:
         elif is_setup and state is SKIPPED:
             self.skipped_setup += times
 
+    def add_expected(self, n: int, *, is_setup: bool) -> None:
+        """Count further upstreams that there are, ended or not; a negative `n` takes them back."""
+        self.total += n
+        self.n_setups += n if is_setup else 0
+
+    def together(self, other: "UpstreamCounts") -> "UpstreamCounts":
+        """Return the counts of both."""
+        return UpstreamCounts(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
+
     def describe(self) -> str:
         """Return e.g. `2 of 3 done: 1 success, 1 failed`."""
         names = ("success", "failed", "upstream_failed", "skipped", "removed")

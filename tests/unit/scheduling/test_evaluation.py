@@ -47,7 +47,11 @@ def drive(engine, run, outcomes=None, choose=None, after_each=lambda: None):
 
 
 def states(run):
-    return {task_id: str(found.state) for task_id, found in run.tasks.items()}
+    return {task_id: str(found.state) for task_id, found in unmapped(run)}
+
+
+def unmapped(run):
+    return [(task_id, found[-1]) for task_id, found in run.instances.items()]
 
 
 def test_a_chain_runs_in_order_and_the_run_succeeds():
@@ -60,8 +64,8 @@ def test_a_failure_fails_what_follows_and_names_the_leaf_in_the_runs_reason():
     run = run_of([task("a", "b"), task("b", "c"), task("c")])
     assert drive(evaluation(), run, {"a": "failed"}) == [("a", 1)]
     assert states(run) == {"a": "failed", "b": "upstream_failed", "c": "upstream_failed"}
-    assert run.tasks["a"].reason == "it was failed"
-    assert "all_success" in run.tasks["b"].reason
+    assert run.instance("a").reason == "it was failed"
+    assert "all_success" in run.instance("b").reason
     assert (run.state, run.reason) == ("failed", "failed: c")
 
 
@@ -70,7 +74,7 @@ def test_a_retry_waits_for_its_delay_and_keeps_the_failed_try():
     engine = evaluation()
     engine.start_run(run, NOON)
     engine.grant(NOON)
-    token = run.tasks["a"].token
+    token = run.instance("a").token
     engine.try_ended(Ended(token, "failed", NOON, NOON, "boom"), NOON)
     assert states(run) == {"a": "up_for_retry"}
     assert [(row.try_number, row.state, row.reason) for row in engine.pending.history] == [(1, "failed", "boom")]
@@ -79,8 +83,8 @@ def test_a_retry_waits_for_its_delay_and_keeps_the_failed_try():
     assert states(run) == {"a": "up_for_retry"}
     engine.time_passed(NOON + timedelta(seconds=60))
     engine.grant(NOON)
-    assert (states(run), run.tasks["a"].try_number) == ({"a": "queued"}, 2)
-    assert run.tasks["a"].token != token
+    assert (states(run), run.instance("a").try_number) == ({"a": "queued"}, 2)
+    assert run.instance("a").token != token
 
 
 def test_a_task_that_asks_to_fail_without_retry_gets_none():
@@ -88,8 +92,8 @@ def test_a_task_that_asks_to_fail_without_retry_gets_none():
     engine = evaluation()
     engine.start_run(run, NOON)
     engine.grant(NOON)
-    engine.try_ended(Ended(run.tasks["a"].token, "failed", NOON, NOON, "no use", retry=False), NOON)
-    assert run.tasks["a"].state == "failed"
+    engine.try_ended(Ended(run.instance("a").token, "failed", NOON, NOON, "no use", retry=False), NOON)
+    assert run.instance("a").state == "failed"
 
 
 def test_a_kill_by_the_machine_uses_up_no_retry_of_the_tasks_own():
@@ -99,12 +103,12 @@ def test_a_kill_by_the_machine_uses_up_no_retry_of_the_tasks_own():
     for cause, state in (("machine", "up_for_retry"), ("task", "up_for_retry"), ("machine", "up_for_retry")):
         engine.time_passed(NOON + timedelta(days=1))
         engine.grant(NOON)
-        engine.try_ended(Ended(run.tasks["a"].token, "failed", NOON, NOON, "dead", cause=cause), NOON)
-        assert run.tasks["a"].state == state
+        engine.try_ended(Ended(run.instance("a").token, "failed", NOON, NOON, "dead", cause=cause), NOON)
+        assert run.instance("a").state == state
     engine.time_passed(NOON + timedelta(days=1))
     engine.grant(NOON)
-    engine.try_ended(Ended(run.tasks["a"].token, "failed", NOON, NOON, "own fault"), NOON)
-    assert (run.tasks["a"].state, run.tasks["a"].try_number) == ("failed", 4)
+    engine.try_ended(Ended(run.instance("a").token, "failed", NOON, NOON, "own fault"), NOON)
+    assert (run.instance("a").state, run.instance("a").try_number) == ("failed", 4)
 
 
 @pytest.mark.parametrize(("wanted", "waits"), [(7.5, 7.5), (-1.0, 0), (1e300, 365 * 86400), (None, 300)])
@@ -137,8 +141,8 @@ def test_each_further_kill_by_the_machine_is_made_up_for_after_twice_the_time():
     now = NOON
     for seconds in (1, 2, 4):
         engine.grant(now)
-        engine.try_ended(Ended(run.tasks["a"].token, "failed", now, now, "dead", cause="machine"), now)
-        assert (run.tasks["a"].state, engine.next_timer) == ("up_for_retry", now + timedelta(seconds=seconds))
+        engine.try_ended(Ended(run.instance("a").token, "failed", now, now, "dead", cause="machine"), now)
+        assert (run.instance("a").state, engine.next_timer) == ("up_for_retry", now + timedelta(seconds=seconds))
         now = engine.next_timer
         engine.time_passed(now)
 
@@ -148,10 +152,10 @@ def test_an_interrupted_try_is_handed_back_under_the_same_number():
     engine = evaluation()
     engine.start_run(run, NOON)
     engine.grant(NOON)
-    engine.try_ended(Ended(run.tasks["a"].token, "failed", NOON, NOON, "", cause="interrupted"), NOON)
-    assert (run.tasks["a"].state, run.tasks["a"].try_number) == ("scheduled", 0)
+    engine.try_ended(Ended(run.instance("a").token, "failed", NOON, NOON, "", cause="interrupted"), NOON)
+    assert (run.instance("a").state, run.instance("a").try_number) == ("scheduled", 0)
     engine.grant(NOON)
-    assert (run.tasks["a"].state, run.tasks["a"].try_number) == ("queued", 1)
+    assert (run.instance("a").state, run.instance("a").try_number) == ("queued", 1)
 
 
 def test_a_message_of_an_earlier_try_changes_nothing_and_is_counted():
@@ -159,11 +163,11 @@ def test_a_message_of_an_earlier_try_changes_nothing_and_is_counted():
     engine = evaluation()
     engine.start_run(run, NOON)
     engine.grant(NOON)
-    old = run.tasks["a"].token
+    old = run.instance("a").token
     engine.try_ended(Ended(old, "failed", NOON, NOON), NOON)
     engine.try_ended(Ended(old, "success", NOON, NOON), NOON)
     engine.try_started(Started(old, NOON, 1), NOON)
-    assert run.tasks["a"].state == "up_for_retry"
+    assert run.instance("a").state == "up_for_retry"
     assert engine.pending.n_stale == 2
 
 
@@ -172,7 +176,7 @@ def test_a_branch_skips_what_it_does_not_follow_but_not_the_join():
     run = run_of([*tasks, task("join", trigger_rule="none_failed_min_one_success")])
     drive(evaluation(), run, choose={"pick": BranchDecision(("left",))})
     assert states(run) == {"pick": "success", "left": "success", "right": "skipped", "join": "success"}
-    assert run.tasks["right"].reason == "the branch pick chose left"
+    assert run.instance("right").reason == "the branch pick chose left"
 
 
 def test_a_run_is_not_taken_for_deadlocked_while_a_branch_is_being_settled():
@@ -188,9 +192,11 @@ def test_a_branch_also_skips_a_task_that_was_ready_and_waited_for_room():
     engine = evaluation(parallelism=2)
     engine.start_run(run, NOON)
     engine.grant(NOON)
-    engine.try_ended(Ended(run.tasks["first"].token, "success", NOON, NOON), NOON)
-    assert run.tasks["any"].state == "scheduled"
-    engine.try_ended(Ended(run.tasks["pick"].token, "success", NOON, NOON, decision=BranchDecision(("other",))), NOON)
+    engine.try_ended(Ended(run.instance("first").token, "success", NOON, NOON), NOON)
+    assert run.instance("any").state == "scheduled"
+    engine.try_ended(
+        Ended(run.instance("pick").token, "success", NOON, NOON, decision=BranchDecision(("other",))), NOON
+    )
     engine.grant(NOON)
     assert states(run) | {"other": ""} == {"first": "success", "pick": "success", "any": "skipped", "other": ""}
 
@@ -220,8 +226,8 @@ def test_a_run_that_takes_too_long_ends_as_failed_and_its_tries_are_unwanted():
     engine.start_run(run, NOON)
     engine.grant(NOON)
     engine.time_passed(NOON + timedelta(seconds=30))
-    assert [token for token, _ in engine.pending.unwanted] == [run.tasks["a"].token]
-    engine.try_ended(Ended(run.tasks["a"].token, "failed", NOON, NOON, "killed", cause="machine"), NOON)
+    assert [token for token, _ in engine.pending.unwanted] == [run.instance("a").token]
+    engine.try_ended(Ended(run.instance("a").token, "failed", NOON, NOON, "killed", cause="machine"), NOON)
     assert states(run) == {"a": "failed", "b": "skipped"}
     assert run.state == "failed"
     assert "dagrun_timeout" in run.reason
@@ -232,7 +238,7 @@ def test_a_return_value_is_stored_with_the_success():
     engine = evaluation()
     engine.start_run(run, NOON)
     engine.grant(NOON)
-    engine.try_ended(Ended(run.tasks["a"].token, "success", NOON, NOON, return_value=msgspec.Raw(b'{"n":1}')), NOON)
+    engine.try_ended(Ended(run.instance("a").token, "success", NOON, NOON, return_value=msgspec.Raw(b'{"n":1}')), NOON)
     assert [(row.key, row.value) for row in engine.pending.batch().xcoms] == [("return_value", '{"n":1}')]
 
 
@@ -268,11 +274,11 @@ def test_counting_by_events_always_agrees_with_recomputing_everything(case):
     naive = NaiveEvaluator(tasks)
 
     def compare():
-        naive.take_up({task_id: found.state for task_id, found in run.tasks.items() if found.started_at})
-        ended = {task_id: found.state for task_id, found in run.tasks.items() if found.is_finished}
+        naive.take_up({task_id: found.state for task_id, found in unmapped(run) if found.started_at})
+        ended = {task_id: found.state for task_id, found in unmapped(run) if found.is_finished}
         assert ended == naive.finished()
-        unfinished = {task_id for task_id, found in run.tasks.items() if found.state and not found.is_finished}
+        unfinished = {task_id for task_id, found in unmapped(run) if found.state and not found.is_finished}
         assert unfinished == naive.may_run()
 
     drive(evaluation(), run, outcomes, after_each=compare)
-    assert set(naive.finished()) == set(run.tasks)
+    assert set(naive.finished()) == set(run.instances)

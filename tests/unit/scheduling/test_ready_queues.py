@@ -38,9 +38,9 @@ def test_a_task_that_needs_many_slots_waits_until_they_are_free_together():
     )
     engine.start_run(run, NOON)
     assert [key.task_id for key in granted(engine)] == ["one0", "one1"]
-    engine.try_ended(Ended(run.tasks["one0"].token, "success", NOON, NOON), NOON)
+    engine.try_ended(Ended(run.instance("one0").token, "success", NOON, NOON), NOON)
     assert granted(engine) == []
-    engine.try_ended(Ended(run.tasks["one1"].token, "success", NOON, NOON), NOON)
+    engine.try_ended(Ended(run.instance("one1").token, "success", NOON, NOON), NOON)
     assert [key.task_id for key in granted(engine)] == ["all"]
 
 
@@ -49,11 +49,11 @@ def test_a_task_whose_pool_can_never_let_it_start_says_so_until_the_pool_is_made
     run = run_of([task("lost", pool="nowhere"), task("wide", pool="small", pool_slots=2)])
     engine.start_run(run, NOON)
     assert granted(engine) == []
-    assert "asynsched pools set nowhere" in run.tasks["lost"].reason
-    assert run.tasks["wide"].reason == "it needs 2 slots, and its pool 'small' has 1"
+    assert "asynsched pools set nowhere" in run.instance("lost").reason
+    assert run.instance("wide").reason == "it needs 2 slots, and its pool 'small' has 1"
     engine.queues.resize_pools({"small": 2, "nowhere": 1})
     assert [key.task_id for key in granted(engine)] == ["lost", "wide"]
-    assert run.tasks["lost"].reason == ""
+    assert run.instance("lost").reason == ""
 
 
 def test_a_paused_dag_starts_nothing_until_it_is_unpaused():
@@ -84,7 +84,7 @@ def test_a_cancelled_run_leaves_nothing_in_the_queues():
     engine.start_run(run, NOON)
     granted(engine)
     engine.cancel_run(run.key, "no longer wanted", NOON)
-    engine.try_ended(Ended(run.tasks["t0"].token, "failed", NOON, NOON, "killed"), NOON)
+    engine.try_ended(Ended(run.instance("t0").token, "failed", NOON, NOON, "killed"), NOON)
     assert run.state == "failed"
     assert not engine.queues._lanes
     assert granted(engine) == []
@@ -118,7 +118,7 @@ def test_whenever_all_limits_of_a_ready_task_have_room_one_starts_and_no_limit_i
         engine.start_run(run, NOON)
     while True:
         granted(engine)
-        tasks = [found for run in active for found in run.tasks.values()]
+        tasks = [found for run in active for found in run.all_instances()]
         busy = [found for found in tasks if found.state == "queued"]
         assert_within_limits(busy, pools, parallelism, per_run)
         for waiting in (found for found in tasks if found.state == "scheduled"):
