@@ -117,8 +117,8 @@ def test_a_retry_policy_says_how_long_a_retry_waits_within_bounds(wanted, waits)
     engine = evaluation()
     engine.start_run(run, NOON)
     engine.grant(NOON)
-    engine.try_ended(Ended(run.tasks["a"].token, "failed", NOON, NOON, retry_delay=wanted), NOON)
-    assert (run.tasks["a"].state, engine.next_timer) == ("up_for_retry", NOON + timedelta(seconds=waits))
+    engine.try_ended(Ended(run.instance("a").token, "failed", NOON, NOON, retry_delay=wanted), NOON)
+    assert (run.instance("a").state, engine.next_timer) == ("up_for_retry", NOON + timedelta(seconds=waits))
 
 
 def test_kills_by_the_machine_do_not_lengthen_the_delay_of_a_tasks_own_retries():
@@ -128,7 +128,7 @@ def test_kills_by_the_machine_do_not_lengthen_the_delay_of_a_tasks_own_retries()
     now = NOON
     for cause in ("machine", "machine", "task"):
         engine.grant(now)
-        engine.try_ended(Ended(run.tasks["a"].token, "failed", now, now, cause=cause), now)
+        engine.try_ended(Ended(run.instance("a").token, "failed", now, now, cause=cause), now)
         waited, now = engine.next_timer - now, engine.next_timer
         engine.time_passed(now)
     assert timedelta(seconds=600) <= waited < timedelta(seconds=1200)
