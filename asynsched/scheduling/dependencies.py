@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from asynsched.scheduling.active_run import ActiveTask
+from asynsched.scheduling.active_task import ActiveTask
 from asynsched.scheduling.rules.mapped_upstream import mapped_upstream
 from asynsched.scheduling.rules.past_depends import past_depends
 from asynsched.scheduling.rules.previously_skipped import not_previously_skipped

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from asynsched.keys import DagRunKey
-from asynsched.scheduling.active_run import ActiveRun, ActiveTask
+from asynsched.scheduling.active_run import ActiveRun
+from asynsched.scheduling.active_task import ActiveTask
 from asynsched.scheduling.examination import Examination
 from asynsched.scheduling.expansion import first_instances
 from asynsched.scheduling.past import PastLinks

@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from asynsched.keys import DagRunKey
-from asynsched.scheduling.active_run import WAITING, ActiveRun, ActiveTask
+from asynsched.scheduling.active_run import ActiveRun
+from asynsched.scheduling.active_task import WAITING, ActiveTask
 from asynsched.scheduling.dependencies import verdict_of
 from asynsched.scheduling.expansion import Expansion
 from asynsched.scheduling.rules.run_state import RunVerdict, decide_run_state

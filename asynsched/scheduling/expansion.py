@@ -6,7 +6,8 @@ Source: Apache Airflow's `TaskMap.expand_mapped_task` and `DagRun._revise_map_in
 from collections.abc import Iterable
 from datetime import datetime
 
-from asynsched.scheduling.active_run import ActiveRun, ActiveTask
+from asynsched.scheduling.active_run import ActiveRun
+from asynsched.scheduling.active_task import ActiveTask
 from asynsched.scheduling.state_changes import StateChanges
 from asynsched.serialization.schema import SerializedTask
 from asynsched.states import SLOT_TASK_STATES, TaskInstanceState

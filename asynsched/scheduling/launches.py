@@ -2,7 +2,8 @@
 
 from asynsched.executors.log_paths import callback_log_path, log_path
 from asynsched.keys import TaskInstanceKey
-from asynsched.scheduling.active_run import ActiveRun, ActiveTask
+from asynsched.scheduling.active_run import ActiveRun
+from asynsched.scheduling.active_task import ActiveTask
 from asynsched.store.callback_requests import CallbackRequest
 from sandbox.protocol import Launch, RunContext
 

@@ -7,7 +7,8 @@ changes are passed on as they happen; otherwise the evaluator's sweep reads it a
 from collections.abc import Iterable
 
 from asynsched.keys import DagRunKey
-from asynsched.scheduling.active_run import ActiveRun, ActiveTask
+from asynsched.scheduling.active_run import ActiveRun
+from asynsched.scheduling.active_task import ActiveTask
 from asynsched.scheduling.rules.past_depends import GOOD_STATES, PastTask
 
 

@@ -6,7 +6,8 @@ from datetime import datetime
 
 import msgspec
 
-from asynsched.scheduling.active_run import ActiveRun, ActiveTask
+from asynsched.scheduling.active_run import ActiveRun
+from asynsched.scheduling.active_task import ActiveTask
 from asynsched.serialization.schema import CallbackEvent
 from asynsched.states import TaskInstanceState
 from asynsched.store.changes import Batch, CallbackRow, ExpandedRow, HistoryRow, RunRow, TaskRow, XComRow

@@ -10,7 +10,7 @@ import heapq
 from collections.abc import Iterable
 from itertools import count
 
-from asynsched.scheduling.active_run import ActiveTask
+from asynsched.scheduling.active_task import ActiveTask
 from asynsched.states import TaskInstanceState
 
 Order = tuple[object, ...]

@@ -9,7 +9,8 @@ import structlog
 from asynsched.channels import Channels, RunEnded
 from asynsched.errors import DagError, NotFound
 from asynsched.keys import DagRunKey
-from asynsched.scheduling.active_run import ActiveRun, ActiveTask
+from asynsched.scheduling.active_run import ActiveRun
+from asynsched.scheduling.active_task import ActiveTask
 from asynsched.scheduling.admission import Admission
 from asynsched.scheduling.evaluation import Evaluation
 from asynsched.scheduling.pending import SKIPMIXIN_KEY

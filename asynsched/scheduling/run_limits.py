@@ -1,7 +1,8 @@
 """What limits the tasks of a run, beside pools and parallelism: Airflow's `max_active_*`, and the DAG's pause."""
 
 from asynsched.keys import DagRunKey
-from asynsched.scheduling.active_run import ActiveRun, ActiveTask
+from asynsched.scheduling.active_run import ActiveRun
+from asynsched.scheduling.active_task import ActiveTask
 from asynsched.scheduling.ready_queues import Limit, ReadyQueues
 
 

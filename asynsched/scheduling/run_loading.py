@@ -6,7 +6,8 @@ from datetime import datetime
 import msgspec
 
 from asynsched.executors.base import Held
-from asynsched.scheduling.active_run import ActiveRun, ActiveTask
+from asynsched.scheduling.active_run import ActiveRun
+from asynsched.scheduling.active_task import ActiveTask
 from asynsched.scheduling.rules.past_depends import GOOD_STATES, PastTask
 from asynsched.scheduling.structure import DagStructure
 from asynsched.scheduling.versions import LoadedVersion

@@ -2,7 +2,8 @@
 
 from datetime import datetime
 
-from asynsched.scheduling.active_run import ActiveRun, ActiveTask
+from asynsched.scheduling.active_run import ActiveRun
+from asynsched.scheduling.active_task import ActiveTask
 from asynsched.scheduling.past import PastLinks
 from asynsched.scheduling.pending import PendingBatch
 from asynsched.scheduling.ready_queues import ReadyQueues
