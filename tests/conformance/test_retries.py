@@ -50,7 +50,7 @@ def test_states_after_each_try_and_at_the_end_are_airflows(case):
     now, attempts = NOON, []
     for outcome in [*case["outcomes"], "success"]:
         engine.grant(now)
-        a = run.tasks["a"]
+        a = run.instance("a")
         if a.state != "queued":
             break
         state = "failed" if outcome == "failed_no_retry" else outcome
@@ -58,9 +58,9 @@ def test_states_after_each_try_and_at_the_end_are_airflows(case):
         attempts.append({"task": "a", "try_number": a.try_number, "state": str(a.state)})
         now += timedelta(days=1)
         engine.time_passed(now)
-    if (token := run.tasks["b"].token) is not None:
+    if (token := run.instance("b").token) is not None:
         engine.try_ended(Ended(token, "success", now, now), now)
-    final = {"a": str(run.tasks["a"].state), "b": str(run.tasks["b"].state), "run": str(run.state)}
+    final = {"a": str(run.instance("a").state), "b": str(run.instance("b").state), "run": str(run.state)}
     assert (attempts, final) == (case["attempts"], case["final"])
 
 
@@ -70,8 +70,8 @@ def test_a_retry_is_due_when_airflow_says_so_or_an_instant_sooner(case):
     engine = evaluation()
     engine.start_run(run, NOON)
     engine.grant(NOON)
-    engine.try_ended(Ended(run.tasks["a"].token, "failed", NOON, NOON), NOON)
+    engine.try_ended(Ended(run.instance("a").token, "failed", NOON, NOON), NOON)
     now = NOON + timedelta(seconds=case["seconds_since_end"])
     engine.time_passed(now)
     engine.grant(now)
-    assert (run.tasks["a"].state == "queued") == (case["ready"] or case["id"] == DUE_AT_ONCE)
+    assert (run.instance("a").state == "queued") == (case["ready"] or case["id"] == DUE_AT_ONCE)
