@@ -93,6 +93,11 @@ class CronSchedule:
         return self.expression
 
     @property
+    def policy(self) -> dict[str, str]:
+        """What it was told to do when clocks change, for its serialized form; nothing: as Airflow does."""
+        return {}
+
+    @property
     def description(self) -> str:
         """The expression in plain English; empty when it cannot be described."""
         from asynsched.timetables.description import describe

@@ -7,6 +7,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from asynsched.errors import TimetableError
+from asynsched.timetables.clock_changes import FoldPolicy, GapPolicy
 from asynsched.timetables.cron import MAX_EXPRESSION_LENGTH
 from asynsched.timetables.delta import LONGEST
 from asynsched.timetables.events import MAX_EVENTS, EventsTimetable
@@ -83,6 +84,8 @@ class _CronTrigger(Struct, tag_field="kind", tag="cron_trigger", forbid_unknown_
     timezone: _Zone
     interval: _Seconds | _Relative = 0.0
     run_immediately: bool | _Seconds = False
+    gap: GapPolicy | None = None
+    fold: FoldPolicy | None = None
 
     def timetable(self) -> KnownTimetable:
         return CronTriggerTimetable(
@@ -90,6 +93,8 @@ class _CronTrigger(Struct, tag_field="kind", tag="cron_trigger", forbid_unknown_
             timezone=self.timezone,
             interval=_delta(self.interval),
             run_immediately=_run_immediately(self.run_immediately),
+            gap=self.gap,
+            fold=self.fold,
         )
 
 
@@ -98,6 +103,8 @@ class _MultipleCronTrigger(Struct, tag_field="kind", tag="multiple_cron_trigger"
     timezone: _Zone
     interval: _Seconds | _Relative = 0.0
     run_immediately: bool | _Seconds = False
+    gap: GapPolicy | None = None
+    fold: FoldPolicy | None = None
 
     def timetable(self) -> KnownTimetable:
         return MultipleCronTriggerTimetable(
@@ -105,15 +112,19 @@ class _MultipleCronTrigger(Struct, tag_field="kind", tag="multiple_cron_trigger"
             timezone=self.timezone,
             interval=_delta(self.interval),
             run_immediately=_run_immediately(self.run_immediately),
+            gap=self.gap,
+            fold=self.fold,
         )
 
 
 class _CronDataInterval(Struct, tag_field="kind", tag="cron_data_interval", forbid_unknown_fields=True):
     expression: _Expression
     timezone: _Zone
+    gap: GapPolicy | None = None
+    fold: FoldPolicy | None = None
 
     def timetable(self) -> KnownTimetable:
-        return CronDataIntervalTimetable(self.expression, self.timezone)
+        return CronDataIntervalTimetable(self.expression, self.timezone, gap=self.gap, fold=self.fold)
 
 
 class _DeltaTrigger(Struct, tag_field="kind", tag="delta_trigger", forbid_unknown_fields=True):

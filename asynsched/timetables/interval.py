@@ -9,6 +9,7 @@ from datetime import datetime, tzinfo
 from typing import TYPE_CHECKING, Any
 
 from asynsched.timetables.base import DagRunInfo, DataInterval, TimeRestriction
+from asynsched.timetables.clock_changes import FoldPolicy, GapPolicy, cron_schedule
 from asynsched.timetables.cron import CronSchedule
 from asynsched.timetables.delta import Delta
 from asynsched.timetables.known import KnownTimetable
@@ -73,15 +74,24 @@ class CronDataIntervalTimetable(_DataIntervalTimetable):
     Args:
         cron: The expression, or a preset such as `@daily`.
         timezone: Zone whose wall clock the expression means.
+        gap: What becomes of times that the clock skips: `skip` or `shift`. By default as in Airflow.
+        fold: What becomes of times that the clock shows twice: `first`, `last` or `both`. By default as in Airflow.
 
     Raises:
-        TimetableError: The expression or the zone is invalid.
+        TimetableError: The expression, the zone or a policy is invalid.
     """
 
     kind = "cron_data_interval"
 
-    def __init__(self, cron: str, timezone: str | tzinfo) -> None:
-        self._cron = CronSchedule(cron, timezone)
+    def __init__(
+        self,
+        cron: str,
+        timezone: str | tzinfo,
+        *,
+        gap: GapPolicy | None = None,
+        fold: FoldPolicy | None = None,
+    ) -> None:
+        self._cron = cron_schedule(cron, timezone, gap, fold)
         super().__init__(self._cron)
 
     @property
@@ -89,7 +99,8 @@ class CronDataIntervalTimetable(_DataIntervalTimetable):
         return self._cron.description
 
     def serialize(self) -> dict[str, Any]:
-        return {"kind": self.kind, "expression": self._cron.expression, "timezone": self._cron.zone_name}
+        zone = self._cron.zone_name
+        return {"kind": self.kind, "expression": self._cron.expression, "timezone": zone, **self._cron.policy}
 
     def infer_manual_data_interval(self, *, run_after: datetime) -> DataInterval:
         end = self._cron.align_to_previous(run_after) or run_after

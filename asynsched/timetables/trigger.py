@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from asynsched.errors import TimetableError
 from asynsched.timetables.base import DagRunInfo, DataInterval, TimeRestriction
+from asynsched.timetables.clock_changes import FoldPolicy, GapPolicy, cron_schedule
 from asynsched.timetables.cron import CronSchedule
 from asynsched.timetables.delta import Delta
 from asynsched.timetables.known import KnownTimetable
@@ -101,9 +102,11 @@ class CronTriggerTimetable(_TriggerTimetable):
         run_immediately: For a DAG without a start date and without a run, whether the most recent moment runs at
             once: always (True), when it was at most that long ago (a timedelta), or when it was at most a tenth of
             the time between two runs ago, or five minutes (False).
+        gap: What becomes of times that the clock skips: `skip` or `shift`. By default as in Airflow.
+        fold: What becomes of times that the clock shows twice: `first`, `last` or `both`. By default as in Airflow.
 
     Raises:
-        TimetableError: The expression, the zone or the interval is invalid.
+        TimetableError: The expression, the zone, the interval or a policy is invalid.
     """
 
     kind = "cron_trigger"
@@ -115,8 +118,10 @@ class CronTriggerTimetable(_TriggerTimetable):
         timezone: str | tzinfo,
         interval: "AnyDelta" = NO_INTERVAL,
         run_immediately: bool | timedelta = False,
+        gap: GapPolicy | None = None,
+        fold: FoldPolicy | None = None,
     ) -> None:
-        self._cron = CronSchedule(cron, timezone)
+        self._cron = cron_schedule(cron, timezone, gap, fold)
         self._run_immediately = run_immediately
         super().__init__(self._cron, interval)
 
@@ -131,6 +136,7 @@ class CronTriggerTimetable(_TriggerTimetable):
             "timezone": self._cron.zone_name,
             "interval": self._interval.encode(),
             "run_immediately": _encode_run_immediately(self._run_immediately),
+            **self._cron.policy,
         }
 
     def _first_run(self, now: datetime) -> datetime | None:
@@ -158,6 +164,8 @@ class MultipleCronTriggerTimetable(KnownTimetable):
         timezone: As for CronTriggerTimetable.
         interval: As for CronTriggerTimetable.
         run_immediately: As for CronTriggerTimetable.
+        gap: As for CronTriggerTimetable.
+        fold: As for CronTriggerTimetable.
 
     Raises:
         TimetableError: There is no expression, or one is invalid, or the zone or the interval is.
@@ -171,11 +179,15 @@ class MultipleCronTriggerTimetable(KnownTimetable):
         timezone: str | tzinfo,
         interval: "AnyDelta" = NO_INTERVAL,
         run_immediately: bool | timedelta = False,
+        gap: GapPolicy | None = None,
+        fold: FoldPolicy | None = None,
     ) -> None:
         if not 0 < len(crons) <= MAX_EXPRESSIONS:
             raise TimetableError(f"a timetable needs 1 to {MAX_EXPRESSIONS} cron expressions, not {len(crons)}")
         self._timetables = [
-            CronTriggerTimetable(cron, timezone=timezone, interval=interval, run_immediately=run_immediately)
+            CronTriggerTimetable(
+                cron, timezone=timezone, interval=interval, run_immediately=run_immediately, gap=gap, fold=fold
+            )
             for cron in crons
         ]
 

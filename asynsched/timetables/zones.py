@@ -83,3 +83,15 @@ def instant_of(wall: datetime, zone: tzinfo) -> datetime:
     """
     offsets = [wall.replace(tzinfo=zone, fold=fold).utcoffset() for fold in (0, 1)]
     return (wall - min(offset for offset in offsets if offset is not None)).replace(tzinfo=UTC)
+
+
+def instants_of(wall: datetime, zone: tzinfo) -> tuple[datetime, datetime]:
+    """Return the instants, in UTC, that a wall-clock time can mean: equal unless the clock changes there.
+
+    The first is later than the second exactly for a time that the clock skips; the first is then moved by the gap.
+    """
+    first, last = (
+        (wall - wall.replace(tzinfo=zone, fold=fold).utcoffset()).replace(tzinfo=UTC)  # type: ignore[operator]
+        for fold in (0, 1)
+    )
+    return first, last
