@@ -60,6 +60,27 @@ class RunContext(Struct, frozen=True, omit_defaults=True):
     ended_at: datetime | None = None
 
 
+class RaisedException(Struct, frozen=True, omit_defaults=True):
+    """An exception that has left a try: what another process needs to make one of the same class and words."""
+
+    module: str
+    qualname: str
+    message: str
+    """What `str` makes of it."""
+    arguments: tuple[Any, ...] = ()
+    """Its `args` where all of them are plain values of JSON."""
+
+
+class CausingTry(Struct, frozen=True, omit_defaults=True):
+    """The try that a callback is about."""
+
+    max_tries: int
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    exception: RaisedException | None = None
+    """What it raised; None where it raised nothing, or was ended from outside."""
+
+
 class Hello(Struct, frozen=True, tag="hello", omit_defaults=True):
     """First frame of a connection, either way.
 
@@ -92,6 +113,8 @@ class Launch(Struct, frozen=True, tag="launch", omit_defaults=True):
     """When the first poke of a rescheduling sensor began."""
     callback: dict[str, Any] = {}
     """Not empty: run a callback instead of the task (`event`, `reason`)."""
+    caused_by: CausingTry | None = None
+    """Of a task's callback: the try that it is about."""
 
     @property
     def timeout_reason(self) -> str:
@@ -169,6 +192,7 @@ class Ended(Struct, frozen=True, tag="ended", omit_defaults=True):
     """Of the value returned: how many values `expand` would map over, -1 where it is no list or dict."""
     retry_delay: float | None = None
     """How long the task's retry policy wants a retry to wait, seconds; None: as the task's settings say."""
+    exception: RaisedException | None = None
 
 
 class Request(Struct, frozen=True, tag="request", omit_defaults=True):

@@ -29,10 +29,11 @@ from asynsched.authoring.execution import TaskResult, execute
 from asynsched.authoring.operators.base import BaseOperator
 from asynsched.authoring.supervisor import set_supervisor
 from asynsched.authoring.task_instance import TaskInstanceFacts
-from sandbox.protocol import CodeVersion, Ended, Launch, ProtocolError, Started
+from asynsched.authoring.tracebacks import user_frames
+from sandbox.protocol import CausingTry, CodeVersion, Ended, Launch, ProtocolError, Started
 from sandbox.running import try_outcome
-from sandbox.running.callbacks import call_back, callback_task
-from sandbox.running.loading import LoadedFile, user_frames
+from sandbox.running.callbacks import CallbacksFailed, call_back, callback_task
+from sandbox.running.loading import LoadedFile
 from sandbox.running.retry_decision import decided_by_policy
 from sandbox.running.scheduler_link import SchedulerLink
 from sandbox.running.try_logging import leave_time_to_keeper
@@ -135,18 +136,23 @@ class Termination:
 
 def _call(launch: Launch, dag: DAG, task: BaseOperator, context: Context) -> TaskResult:
     if launch.callback:
-        call_back(launch, dag, context)
+        failures = call_back(launch, dag, context)
+        if failures:
+            # Said in the log already, with their tracebacks.
+            raise CallbacksFailed("; ".join(failures))
         return TaskResult()
     return execute(task, context)
 
 
 def _context(launch: Launch, task: BaseOperator, started_at: datetime) -> Context:
     run = RunFacts(**{name: getattr(launch.run, name) for name in RunFacts.__slots__})
+    caused_by = launch.caused_by or CausingTry(launch.max_tries, started_at)
     facts = TaskInstanceFacts(
         map_index=launch.map_index,
         try_number=launch.try_number,
-        max_tries=launch.max_tries,
-        started_at=started_at,
+        max_tries=caused_by.max_tries,
+        started_at=caused_by.started_at,
+        ended_at=caused_by.ended_at,
         reschedule_started_at=launch.reschedule_started_at,
     )
     return build_context(task, run, facts)
@@ -175,7 +181,7 @@ def _log_end(exc: BaseException) -> None:
         log.info("Skipped: %s", exc)
     elif isinstance(exc, AsynschedRescheduleException):
         log.info("Rescheduled: %s", exc)
-    else:
+    elif not isinstance(exc, CallbacksFailed):
         log.error("Task failed", exc_info=(type(exc), exc, user_frames(exc)))
 
 

@@ -8,6 +8,7 @@ from asynsched.authoring.context import CurrentContext
 from asynsched.authoring.json_values import check_json
 from asynsched.authoring.operators.branch import followed_tasks
 from asynsched.authoring.operators.python import finished
+from asynsched.authoring.tracebacks import one_line, user_frames
 
 if TYPE_CHECKING:
     from asynsched.authoring.context import Context
@@ -61,13 +62,21 @@ def execute(task: BaseOperator, context: Context) -> TaskResult:
         return _result(task, context, value)
 
 
-def run_callbacks(callbacks: list[Any], context: Context, task: BaseOperator) -> None:
-    """Call callbacks one after the other; one that fails is logged, and keeps no other from running."""
+def run_callbacks(callbacks: list[Any], context: Context, task: BaseOperator) -> list[str]:
+    """Call callbacks one after the other; one that fails is logged, and keeps no other from running.
+
+    Returns:
+        What went wrong, a line for each that failed.
+    """
+    failures = []
     for callback in callbacks:
         try:
             finished(callback(context))
-        except Exception:
-            task.log.exception("callback %s failed", getattr(callback, "__name__", callback))
+        except Exception as exc:
+            name = getattr(callback, "__name__", None) or type(callback).__name__
+            failures.append(f"callback {name} failed: {one_line(exc)}")
+            task.log.exception("Callback %s failed", name, exc_info=(type(exc), exc, user_frames(exc)))
+    return failures
 
 
 def _result(task: BaseOperator, context: Context, value: Any) -> TaskResult:

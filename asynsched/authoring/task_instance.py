@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 class TaskInstanceFacts:
     """What a try is told of itself: the fields of `sandbox.protocol.Launch` that a task may see."""
 
-    __slots__ = ("map_index", "max_tries", "reschedule_started_at", "started_at", "test_mode", "try_number")
+    __slots__ = (
+        "ended_at", "map_index", "max_tries", "reschedule_started_at", "started_at", "test_mode", "try_number",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -33,6 +35,7 @@ class TaskInstanceFacts:
         try_number: int = 1,
         max_tries: int = 0,
         started_at: dt.datetime | None = None,
+        ended_at: dt.datetime | None = None,
         reschedule_started_at: dt.datetime | None = None,
         test_mode: bool = False,
     ) -> None:
@@ -40,6 +43,7 @@ class TaskInstanceFacts:
         self.try_number = try_number
         self.max_tries = max_tries
         self.started_at = started_at
+        self.ended_at = ended_at
         self.reschedule_started_at = reschedule_started_at
         self.test_mode = test_mode
 
@@ -57,7 +61,8 @@ class TaskInstance:
         self.try_number = facts.try_number
         self.max_tries = facts.max_tries
         self.start_date = coerce_datetime(facts.started_at)
-        self.state = "running"
+        self.end_date = coerce_datetime(facts.ended_at)
+        self.state: str | None = "running"
         self.rendered_map_index: str | None = None
         self.context: Context | None = None
         self._reschedule_started_at = facts.reschedule_started_at

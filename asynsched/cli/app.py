@@ -33,7 +33,7 @@ COMMANDS: Mapping[str, str | Mapping[str, str]] = {
         "next": "dag_next:show_next_runs",
         "test": "dag_test:run_in_foreground",
     },
-    "runs": {"list": "runs:show_runs", "show": "runs:show_run"},
+    "runs": {"list": "runs:show_runs", "show": "runs:show_run", "logs": "callback_logs:show_run_logs"},
     "tasks": {"list": "tasks:show_tasks", "logs": "task_logs:show_logs", "xcom": "task_xcom:show_xcoms"},
     "pools": {"list": "pools:show_pools", "set": "pools:set_pool", "delete": "pools:delete_pool"},
     "variables": {

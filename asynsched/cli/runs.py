@@ -9,6 +9,7 @@ from asynsched.cli.lookup import find_run
 from asynsched.cli.rendering import Listing, Record
 from asynsched.cli.session import Session
 from asynsched.states import DagRunState
+from asynsched.store.callback_requests import list_callbacks
 from asynsched.store.dag_runs import DagRunRow, list_runs
 from asynsched.store.dags import find_dag
 
@@ -31,6 +32,8 @@ SPARE_COLUMNS = (
     "started_at",
 )  # fmt: skip
 
+CALLBACK_COLUMNS = ("event", "task_id", "map_index", "try_number", "state", "attempts")
+
 
 @command("list")
 @click.argument("dag_id", metavar="[DAG]", required=False)
@@ -49,9 +52,12 @@ def show_runs(session: Session, dag_id: str | None, state: str | None, limit: in
 @dag_argument
 @run_argument
 def show_run(session: Session, dag_id: str, run_id: str) -> Record:
-    """Show a run."""
+    """Show a run, and how far the callbacks of it and of its tasks have come."""
     run = session.read(find_run, dag_id, run_id)
-    return Record({**run_fields(run), "conf": run.conf})
+    callbacks = [
+        {name: getattr(item, name) for name in CALLBACK_COLUMNS} for item in session.read(list_callbacks, run.id)
+    ]
+    return Record({**run_fields(run), "conf": run.conf, "callbacks": callbacks}, sections=("callbacks",))
 
 
 def run_fields(run: DagRunRow) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from asynsched.cli.callback_logs import as_fields, callback_logs, write_callback_logs
 from asynsched.cli.command import (
     command,
     dag_argument,
@@ -40,7 +41,7 @@ _OVER = FINISHED_TASK_STATES | {TaskInstanceState.UP_FOR_RETRY}
 @click.option("-f", "--follow", is_flag=True, help="Go on until the try has ended.")
 @told_output()
 def show_logs(session: Session, output: str, try_number: int | None, follow: bool, **names: Any) -> Record | None:
-    """Show the log of a task's try. Control characters are shown as escapes."""
+    """Show the log of a task's try, then those of its callbacks. Control characters are shown as escapes."""
     key = TaskInstanceKey(**names)
     if follow and output == Output.JSON:
         raise click.BadParameter("a log that is followed has no end: it cannot be JSON", param_hint="--follow")
@@ -52,12 +53,14 @@ def show_logs(session: Session, output: str, try_number: int | None, follow: boo
     if number == 0:
         fail(f"The task {key.task_id!r} has not started; its state is {task.state or 'none'}.")
     path = _path(session, key, number)
-    if not path.exists():
+    callbacks = callback_logs(session, task.dag_run_id, key, number)
+    if not (path.exists() or callbacks):
         fail(f"The task {key.task_id!r} has no log of try {number} in {session.home / LOGS}.")
-    text = path.read_text(encoding="utf-8", errors="replace")
+    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
     if output == Output.JSON:
-        return Record({**key._asdict(), "try_number": number, "log": text})
+        return Record({**key._asdict(), "try_number": number, "log": text, "callbacks": as_fields(callbacks)})
     sys.stdout.write(printable(text, keep="\n\t"))
+    write_callback_logs(callbacks)
     return None
 
 

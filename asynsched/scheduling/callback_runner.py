@@ -2,6 +2,7 @@
 
 from collections import deque
 from datetime import datetime, timedelta
+from typing import Any
 
 import structlog
 
@@ -112,7 +113,14 @@ class CallbackRunner(Service):
 
     async def _give_up(self, request: CallbackRequest, reason: str) -> None:
         await self._database.write(finish_callback, request.id, "failed")
-        log.error("callback.given_up", callback=request.event, task_id=request.task_id, reason=reason)
+        log.error("callback.given_up", **await self._about(request), reason=reason)
+
+    async def _about(self, request: CallbackRequest) -> dict[str, Any]:
+        """Return what the log says of a callback."""
+        rows = await self._database.read(runs_by_id, [request.dag_run_id])
+        run = {"dag_id": rows[0].dag_id, "run_id": rows[0].run_id} if rows else {}
+        task = {"task_id": request.task_id, "try_number": request.try_number} if request.task_id else {}
+        return {"callback": request.event, **run, **task}
 
     async def _finish(self, ended: Ended) -> None:
         """Store an end, and only then forget it: the executor reports again what was not acknowledged."""
@@ -121,7 +129,7 @@ class CallbackRunner(Service):
             succeeded = ended.state == "success"
             await self._database.write(finish_callback, request.id, "success" if succeeded else "failed")
             if not succeeded:
-                log.error("callback.failed", callback=request.event, task_id=request.task_id, reason=ended.reason)
+                log.error("callback.failed", **await self._about(request), reason=ended.reason)
         self._running.pop(ended.token, None)
         self._channels.ready.put_nowait(TriesStored((ended.token,)))
         self._may_have_more = True

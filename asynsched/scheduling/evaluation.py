@@ -197,7 +197,7 @@ class Evaluation:
             self.pending.xcom(task, "return_value", bytes(event.return_value).decode(), now)
         self._changes.set_state(task, outcome.state, outcome.reason, now)
         if outcome.callback in task.task.callbacks:
-            self.pending.callback(task, outcome.callback, now)
+            self.pending.callback(task, outcome.callback, now, event.exception)
         if not outcome.counts:
             task.try_number -= 1
         if outcome.state is State.SCHEDULED:

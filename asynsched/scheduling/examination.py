@@ -62,13 +62,13 @@ class Examination:
         if verdict is None:
             return
         if run.cancel_reason:
-            verdict = RunVerdict(DagRunState.FAILED, run.cancel_reason)
+            verdict = RunVerdict(DagRunState.FAILED, run.cancel_reason, "timed_out")
         run.ended_at = now
         changes = self._changes
         changes.set_run_state(run, verdict.state, verdict.reason)
         event = "on_success" if verdict.state is DagRunState.SUCCESS else "on_failure"
         if event in run.structure.dag.callbacks:
-            changes.pending.run_callback(run, event, now)
+            changes.pending.run_callback(run, event, verdict.cause, now)
         del self._runs[run.key]
         changes.past.remove(run)
         changes.queues.forget(changes.limits.forget(run))

@@ -18,11 +18,11 @@ from asynsched.authoring.execution import TaskResult, run_callbacks
 from asynsched.authoring.operators.base import BaseOperator
 from asynsched.authoring.supervisor import current_supervisor, set_supervisor
 from asynsched.authoring.task_instance import TaskInstanceFacts
-from asynsched.authoring.timezone import convert_to_utc, utcnow
+from asynsched.authoring.timezone import coerce_datetime, convert_to_utc, utcnow
 from asynsched.scheduling.foreground_try import TryEnd, attempt
 from asynsched.scheduling.memory_supervisor import MemorySupervisor
 from asynsched.scheduling.rules.branching import skipped_by_branch, skipped_by_short_circuit
-from asynsched.scheduling.rules.run_state import TaskEnd, decide_run_state
+from asynsched.scheduling.rules.run_state import RunEndCause, TaskEnd, decide_run_state
 from asynsched.scheduling.rules.trigger_rule import UpstreamCounts, evaluate
 from asynsched.scheduling.structure import DagStructure, compile_structure
 from asynsched.serialization.encode import serialize_dag
@@ -165,7 +165,7 @@ class _Foreground:
         if verdict is not None:
             run.state, run.reason = verdict.state, verdict.reason
         log.info("run %s: %s (%s)", run.run_id, run.state, run.reason)
-        self._call_back_dag(run)
+        self._call_back_dag(run, None if verdict is None else verdict.cause)
         return run
 
     def _take_turn(self, task: BaseOperator) -> None:
@@ -228,19 +228,23 @@ class _Foreground:
     def _call_back(self, task: BaseOperator, event: str, end: TryEnd) -> None:
         callbacks = getattr(task, f"{event}_callback")
         if callbacks and end.context is not None:
-            end.context["ti"].state = str(end.state)
+            ti = end.context["ti"]
+            ti.state = "up_for_retry" if event == "on_retry" else str(end.state)
+            ti.end_date = coerce_datetime(utcnow())
             end.context["reason"] = end.reason
-            end.context["exception"] = end.exception
+            if end.state is TaskInstanceState.FAILED:
+                end.context["exception"] = end.exception
             with CurrentContext(end.context):
                 run_callbacks(callbacks, end.context, task)
 
-    def _call_back_dag(self, run: ForegroundRun) -> None:
+    def _call_back_dag(self, run: ForegroundRun, cause: RunEndCause | None) -> None:
         event = "on_success" if run.state == DagRunState.SUCCESS else "on_failure"
         callbacks = getattr(self._dag, f"{event}_callback")
         if callbacks and run.tasks:
             last = self._dag.get_task(run.tasks[-1].task_id)
             context = self._context_maker(last, 1)(None)
-            context["reason"] = run.reason
+            context["reason"] = cause
+            context["dag_run"].state = str(run.state)
             with CurrentContext(context):
                 run_callbacks(callbacks, context, last)
 

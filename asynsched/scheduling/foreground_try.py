@@ -20,6 +20,7 @@ from asynsched.authoring.execution import TaskResult, execute
 from asynsched.authoring.operators.base import BaseOperator
 from asynsched.authoring.retry_policy import RetryAction, ask
 from asynsched.authoring.timezone import utcnow
+from asynsched.authoring.tracebacks import one_line, user_frames
 from asynsched.states import TaskInstanceState
 
 log = logging.getLogger("asynsched.test")
@@ -61,20 +62,15 @@ def attempt(task: BaseOperator, make_context: Callable[[dt.datetime | None], Con
         except KeyboardInterrupt:
             raise
         except BaseException as exc:
-            log.exception("task %s failed", task.task_id)
+            log.exception("task %s failed", task.task_id, exc_info=(type(exc), exc, user_frames(exc)))
             retry = not isinstance(exc, AsynschedFailException) and _policy_allows_retry(task, exc, context)
-            return TryEnd(TaskInstanceState.FAILED, _one_line(exc), retry, exception=exc, context=context)
+            return TryEnd(TaskInstanceState.FAILED, one_line(exc), retry, exception=exc, context=context)
 
 
 def _policy_allows_retry(task: BaseOperator, exc: BaseException, context: Context | None) -> bool:
     if task.retry_policy is None or context is None:
         return True
     return ask(task.retry_policy, exc, context).action != RetryAction.FAIL
-
-
-def _one_line(exc: BaseException) -> str:
-    text = " ".join(str(exc).split())
-    return f"{type(exc).__name__}: {text}" if text else type(exc).__name__
 
 
 @contextmanager

@@ -1,11 +1,13 @@
 """What an executor is told to start a try, or a callback."""
 
+import msgspec
+
 from asynsched.executors.log_paths import callback_log_path, log_path
 from asynsched.keys import TaskInstanceKey
 from asynsched.scheduling.active_run import ActiveRun
 from asynsched.scheduling.active_task import ActiveTask
 from asynsched.store.callback_requests import CallbackRequest
-from sandbox.protocol import Launch, RunContext
+from sandbox.protocol import CausingTry, Launch, RunContext
 
 
 def run_context(run: ActiveRun) -> RunContext:
@@ -47,15 +49,17 @@ def task_launch(task: ActiveTask) -> Launch:
 def callback_launch(request: CallbackRequest, run: ActiveRun, token: str, timeout_seconds: float) -> Launch:
     """Return the launch of a callback of a run, or of one of its task instances, under this token."""
     key = TaskInstanceKey(*run.key, request.task_id, request.map_index)
+    caused_by = msgspec.json.decode(request.caused_by, type=CausingTry) if request.caused_by else None
     return Launch(
         token=token,
         task_id=request.task_id,
         map_index=request.map_index,
         try_number=request.try_number,
-        max_tries=request.try_number,
+        max_tries=0 if caused_by is None else caused_by.max_tries,
         run=run_context(run),
         code=run.code,
         log_path=callback_log_path(key, request.event, request.try_number),
         execution_timeout=timeout_seconds,
         callback={"event": request.event, "reason": request.reason},
+        caused_by=caused_by,
     )

@@ -8,9 +8,11 @@ import msgspec
 
 from asynsched.scheduling.active_run import ActiveRun
 from asynsched.scheduling.active_task import ActiveTask
+from asynsched.scheduling.rules.run_state import RunEndCause
 from asynsched.serialization.schema import CallbackEvent
 from asynsched.states import TaskInstanceState
 from asynsched.store.changes import Batch, CallbackRow, ExpandedRow, HistoryRow, RunRow, TaskRow, XComRow
+from sandbox.protocol import CausingTry, RaisedException
 
 SKIPMIXIN_KEY = "skipmixin_key"
 """XCom key under which a branch's or short circuit's decision is kept (Airflow's name)."""
@@ -85,15 +87,18 @@ class PendingBatch:
         """Keep a branch's or short circuit's decision, so that it holds when a skipped task is cleared."""
         self.xcom(task, SKIPMIXIN_KEY, msgspec.json.encode({"skipped": skipped}).decode(), now)
 
-    def callback(self, task: ActiveTask, event: CallbackEvent, now: datetime) -> None:
-        """Request a callback of a task instance."""
+    def callback(
+        self, task: ActiveTask, event: CallbackEvent, now: datetime, raised: RaisedException | None = None
+    ) -> None:
+        """Request a callback of a task instance, about the try that has just ended."""
+        caused_by = msgspec.json.encode(CausingTry(task.max_tries, task.started_at, task.ended_at, raised)).decode()
         self.callbacks.append(
-            CallbackRow(task.run.id, task.task_id, task.map_index, task.try_number, event, task.reason, now)
+            CallbackRow(task.run.id, task.task_id, task.map_index, task.try_number, event, task.reason, now, caused_by)
         )
 
-    def run_callback(self, run: ActiveRun, event: CallbackEvent, now: datetime) -> None:
+    def run_callback(self, run: ActiveRun, event: CallbackEvent, cause: RunEndCause, now: datetime) -> None:
         """Request a callback of a run."""
-        self.callbacks.append(CallbackRow(run.id, "", -1, 0, event, run.reason, now))
+        self.callbacks.append(CallbackRow(run.id, "", -1, 0, event, cause, now))
 
     def batch(self) -> Batch:
         """Return what is to be written, in key order."""

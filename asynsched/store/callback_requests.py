@@ -26,6 +26,7 @@ class CallbackRequest(Struct, frozen=True):
     token: str | None
     attempts: int
     created_at: datetime
+    caused_by: str
 
 
 _NEXT = (
@@ -38,6 +39,7 @@ _NEXT = (
     .limit(sa.bindparam("limit"))
 )
 _RUNNING = sa.select(callback_request).where(sa.text("callback_request.state = 'running'"))
+_OF_RUN = sa.select(callback_request).where(callback_request.c.dag_run_id == sa.bindparam("run"))
 _TAKE = (
     sa.update(callback_request)
     .where(callback_request.c.id == sa.bindparam("key"))
@@ -62,6 +64,12 @@ def next_callbacks(conn: Connection, limit: int, excluding: Collection[int] = ()
 def running_callbacks(conn: Connection) -> list[CallbackRequest]:
     """Return the callbacks that were begun, and whose end is not stored."""
     return [as_struct(CallbackRequest, row) for row in conn.execute(_RUNNING)]
+
+
+def list_callbacks(conn: Connection, dag_run_id: int) -> list[CallbackRequest]:
+    """Return the callbacks of a run and of its task instances, in the order in which they were requested."""
+    rows = conn.execute(_OF_RUN.order_by(callback_request.c.id), {"run": dag_run_id})
+    return [as_struct(CallbackRequest, row) for row in rows]
 
 
 def take_callback(conn: Connection, callback_id: int, token: str) -> None:

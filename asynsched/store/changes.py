@@ -88,7 +88,7 @@ class XComRow(Struct, frozen=True):
 
 
 class CallbackRow(Struct, frozen=True):
-    """A callback to be run because of a state change."""
+    """A callback to be run because of a state change. `caused_by`: JSON of the CausingTry, empty for a run's."""
 
     dag_run_id: int
     task_id: str
@@ -97,6 +97,7 @@ class CallbackRow(Struct, frozen=True):
     event: str
     reason: str
     created_at: datetime
+    caused_by: str = ""
 
 
 class Batch(Struct, frozen=True):

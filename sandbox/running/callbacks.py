@@ -2,9 +2,11 @@
 
 from asynsched.authoring.context import Context, CurrentContext
 from asynsched.authoring.dag import DAG
+from asynsched.authoring.exceptions import AsynschedException
 from asynsched.authoring.execution import run_callbacks
 from asynsched.authoring.operators.base import BaseOperator
 from sandbox.protocol import Launch
+from sandbox.running.raised_exceptions import rebuilt
 
 _STATE_AT = {
     "on_execute": "running",
@@ -15,18 +17,23 @@ _STATE_AT = {
 }
 
 
+class CallbacksFailed(AsynschedException):
+    """Callbacks of an event raised exceptions; each is in the log."""
+
+
 def callback_task(launch: Launch, dag: DAG) -> BaseOperator:
     """Return the task whose context the callbacks are given: for those of a DAG, its last one, as in Airflow."""
     return dag.get_task(launch.task_id) if launch.task_id else dag.topological_sort()[-1]
 
 
-def call_back(launch: Launch, dag: DAG, context: Context) -> None:
-    """Call what the launch's event has; a callback that fails is logged, and keeps no other from running."""
+def call_back(launch: Launch, dag: DAG, context: Context) -> list[str]:
+    """Call what the launch's event has, and return what went wrong; one that fails keeps no other from running."""
     event, reason = launch.callback["event"], launch.callback.get("reason", "")
     owner = context["task"] if launch.task_id else dag
-    context["ti"].state = _STATE_AT.get(event)
+    if launch.task_id:
+        context["ti"].state = _STATE_AT.get(event)
     context["reason"] = reason
-    if event in ("on_failure", "on_retry"):
-        context["exception"] = reason
+    if launch.task_id and event in ("on_failure", "on_retry"):
+        context["exception"] = rebuilt(launch.caused_by.exception if launch.caused_by else None, reason)
     with CurrentContext(context):
-        run_callbacks(list(getattr(owner, f"{event}_callback", None) or ()), context, context["task"])
+        return run_callbacks(list(getattr(owner, f"{event}_callback", None) or ()), context, context["task"])

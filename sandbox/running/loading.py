@@ -1,23 +1,18 @@
 """Loads one version of a DAG file in a process that runs tries: its DAGs, or why they are not there."""
 
-import asyncio
 import gc
 import os
 import sys
 import threading
 import traceback
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple
 
 from asynsched.authoring.active import forget_registered
 from asynsched.authoring.dag import DAG, collect_dags
-from asynsched.errors import AsynschedError
+from asynsched.authoring.tracebacks import one_line, user_frames
 from sandbox.protocol import CodeVersion
 from sandbox.sources.versions import install_version
-
-_OWN_FOLDERS = tuple(str(Path(__file__).parents[2] / name) + os.sep for name in ("sandbox", "asynsched"))
-_BEFORE_USER_CODE = (*_OWN_FOLDERS, str(Path(asyncio.__file__).parent) + os.sep, "<frozen importlib")
 
 
 class LoadedFile(NamedTuple):
@@ -48,25 +43,6 @@ def load_version(code: CodeVersion, sources_folder: Path) -> LoadedFile:
             # The file has forked, and this is not the process that was asked for.
             os._exit(0)
     return LoadedFile({dag.dag_id: dag for dag in dags})
-
-
-def one_line(exc: BaseException) -> str:
-    """Return an exception's type and the first line of its message."""
-    lines = str(exc).strip().splitlines()
-    return f"{type(exc).__name__}: {lines[0][:500]}" if lines else type(exc).__name__
-
-
-def user_frames(exc: BaseException) -> TracebackType | None:
-    """Return an exception's traceback from the first frame of user code: neither asynsched's own, nor asyncio's.
-
-    Without such a frame: nothing where the exception is asynsched's and its message says it all, else the whole.
-    """
-    current = exc.__traceback__
-    while current is not None:
-        if not current.tb_frame.f_code.co_filename.startswith(_BEFORE_USER_CODE):
-            return current
-        current = current.tb_next
-    return None if isinstance(exc, AsynschedError) else exc.__traceback__
 
 
 def open_sockets() -> frozenset[str]:

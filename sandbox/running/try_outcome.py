@@ -14,8 +14,9 @@ from asynsched.authoring.exceptions import (
     AsynschedTaskTimeout,
 )
 from asynsched.authoring.execution import TaskResult
+from asynsched.authoring.tracebacks import one_line
 from sandbox.protocol import BranchDecision, Ended, FailureCause, ShortCircuitDecision
-from sandbox.running.loading import one_line
+from sandbox.running.raised_exceptions import described
 from sandbox.running.scheduler_link import json_of
 
 CRASHES = frozenset({signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSYS})
@@ -76,6 +77,7 @@ def of_exception(token: str, span: Span, exc: BaseException) -> Ended:
         started_at=span.started_at,
         reason=_reason(exc),
         retry=not isinstance(exc, AsynschedFailException),
+        exception=None if isinstance(exc, TaskTerminated) else described(exc),
     )
 
 

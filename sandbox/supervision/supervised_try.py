@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from sandbox.protocol import Ended, FailureCause, Launch, ProtocolError, Request, Started, encode_frame
+from sandbox.protocol import Ended, FailureCause, Launch, ProtocolError, RaisedException, Request, Started, encode_frame
 from sandbox.supervision.children import kill_group
 from sandbox.supervision.masking import Secrets
 from sandbox.supervision.reactor import Reactor, Timer
@@ -130,12 +130,21 @@ class SupervisedTry:
                 retry=said.retry,
                 retry_delay=said.retry_delay,
                 cause=self.ending.cause,
+                exception=self._masked(said.exception),
             )
         reason = self.secrets.mask_text(said.reason)[:MAX_REASON_LENGTH]
-        ended = msgspec.structs.replace(said, token=self.token, reason=reason, cause="task")
+        exception = self._masked(said.exception)
+        ended = msgspec.structs.replace(said, token=self.token, reason=reason, exception=exception, cause="task")
         try:
             encode_frame(ended)
         except ProtocolError as exc:
             # Only code that goes around the try's own limit gets here.
             return Ended(self.token, "failed", said.ended_at, started_at=said.started_at, reason=str(exc))
         return ended
+
+    def _masked(self, raised: RaisedException | None) -> RaisedException | None:
+        if raised is None:
+            return None
+        mask = self.secrets.mask_text
+        arguments = tuple(mask(item) if isinstance(item, str) else item for item in raised.arguments)
+        return msgspec.structs.replace(raised, message=mask(raised.message), arguments=arguments)

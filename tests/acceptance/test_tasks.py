@@ -1,5 +1,6 @@
 """What tasks do and how they end, end to end: real DAG files, real processes, read back by the command line."""
 
+import json
 import shutil
 from itertools import pairwise
 from pathlib import Path
@@ -31,13 +32,22 @@ def site(new_site) -> Site:
             ended = {run["dag_id"] for run in site.json("runs", "list") if run["state"] in ("success", "failed")}
             return at_once - ended
 
+        def callbacks_have_ended() -> bool:
+            callbacks = run_shown(site, "callback_context")["callbacks"]
+            return {callback["state"] for callback in callbacks} <= {"success", "failed"}
+
         site.until(lambda: not unfinished(), "every @once run has ended", seconds=60)
+        site.until(callbacks_have_ended, "the callbacks of every run have ended", seconds=60)
     return site
 
 
 def run_of(site: Site, dag_id: str) -> dict[str, Any]:
     [run] = site.runs(dag_id)
     return run
+
+
+def run_shown(site: Site, dag_id: str) -> dict[str, Any]:
+    return site.json("runs", "show", dag_id, run_of(site, dag_id)["run_id"])
 
 
 def tasks_of(site: Site, dag_id: str) -> dict[str, dict[str, Any]]:
@@ -169,6 +179,35 @@ def test_callbacks_of_tasks_and_runs_are_called(site):
         "task retries fails",
         "task succeeded succeeds",
     ]
+
+
+def test_callbacks_are_told_of_their_own_try_and_one_that_fails_is_seen_everywhere(site):
+    shown = run_shown(site, "callback_context")
+    states = {(item["event"], item["task_id"], item["try_number"]): item["state"] for item in shown["callbacks"]}
+    assert states == {("on_retry", "fails", 1): "success", ("on_failure", "fails", 2): "failed"} | {
+        ("on_failure", "", 0): "failed"
+    }
+    told = {"is_unlucky": True, "args": [7, "why"], "max_tries": 1, "lasted": True}
+    first, second = (log_of(site, "callback_context", "fails", "--try", number) for number in ("1", "2"))
+    assert last_json(first) == {**told, "state": "up_for_retry", "try_number": 1}
+    assert last_json(second) == {**told, "state": "failed", "try_number": 2}
+    assert "--- on_retry_callback: success\n" in first
+    assert "--- on_failure_callback: failed\n" in second
+    assert "callback_context.py" in second.partition("--- on_failure")[2]
+    log = site.run("runs", "logs", "callback_context", shown["run_id"]).stdout
+    assert "LookupError: broken callback" in log
+    assert last_json(log) == {"reason": "task_failure", "state": "failed"}
+    complaints = [line for line in site.story().splitlines() if "callback.failed" in line]
+    assert len(complaints) == 2
+    for line in complaints:
+        assert "callback breaks failed: LookupError: broken callback" in line
+        assert "callback_context" in line
+        assert shown["run_id"] in line
+
+
+def last_json(text: str) -> Any:
+    """Return the value that the last line of a log holds, behind its time."""
+    return json.loads(text.splitlines()[-1].partition("] ")[2])
 
 
 def test_tasks_of_a_pool_with_one_slot_run_one_after_another(site):

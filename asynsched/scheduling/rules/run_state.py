@@ -7,8 +7,12 @@ for one another with nothing running, the run is deadlocked and fails.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 from asynsched.states import FAILED_TASK_STATES, FINISHED_TASK_STATES, DagRunState, TaskInstanceState
+
+RunEndCause = Literal["success", "task_failure", "all_tasks_deadlocked", "timed_out"]
+"""What a DAG's callbacks are told as `reason`, in Airflow's words. `timed_out`: over before its tasks were."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,7 @@ class RunVerdict:
 
     state: DagRunState
     reason: str
+    cause: RunEndCause
 
 
 def decide_run_state(tasks: Iterable[TaskEnd]) -> RunVerdict | None:
@@ -40,11 +45,12 @@ def decide_run_state(tasks: Iterable[TaskEnd]) -> RunVerdict | None:
     failed = sorted(task.task_id for task in tasks if task.decides and task.state in FAILED_TASK_STATES)
     if not unfinished:
         if failed:
-            return RunVerdict(DagRunState.FAILED, f"failed: {_shortened(failed)}")
-        return RunVerdict(DagRunState.SUCCESS, "all tasks have ended")
+            return RunVerdict(DagRunState.FAILED, f"failed: {_shortened(failed)}", "task_failure")
+        return RunVerdict(DagRunState.SUCCESS, "all tasks have ended", "success")
     if all(task.is_waiting for task in unfinished):
         names = sorted(task.task_id for task in unfinished)
-        return RunVerdict(DagRunState.FAILED, f"deadlock: nothing runs, and these wait for ever: {_shortened(names)}")
+        reason = f"deadlock: nothing runs, and these wait for ever: {_shortened(names)}"
+        return RunVerdict(DagRunState.FAILED, reason, "all_tasks_deadlocked")
     return None
 
 

@@ -394,7 +394,7 @@ def test_failures_retry_fail_or_end_at_once_with_their_callbacks(dag):
     ]
     assert called == [
         "give_up failure", "flaky retry", "flaky retry", "flaky success", "leave failure", "wait failure",
-        "failed: give_up, leave, wait",
+        "task_failure",
     ]  # fmt: skip
     assert ended.task("leave").reason == "SystemExit: 3"
 

@@ -156,6 +156,7 @@ def _create_runs() -> None:
         sa.Column("token", sa.String(length=32)),
         sa.Column("attempts", sa.Integer(), nullable=False),
         sa.Column("created_at", INSTANT, nullable=False),
+        sa.Column("caused_by", sa.Text(), nullable=False),
         sa.ForeignKeyConstraint(
             ["dag_run_id"], ["dag_run.id"], name="fk_callback_request_dag_run_id", ondelete="CASCADE"
         ),

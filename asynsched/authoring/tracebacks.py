@@ -1,0 +1,35 @@
+"""Exceptions of user code as its author wants to see them: in one line, and without the frames that called it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from types import TracebackType
+
+import asynsched
+from asynsched.errors import AsynschedError
+
+_PACKAGE = Path(asynsched.__file__).parent
+_FOLDERS = (_PACKAGE, _PACKAGE.parent / "sandbox", Path(asyncio.__file__).parent)
+_BEFORE_USER_CODE = (*(f"{folder}{os.sep}" for folder in _FOLDERS), "<frozen importlib")
+
+
+def one_line(exc: BaseException) -> str:
+    """Return an exception's type and the first line of its message."""
+    # A lone surrogate is no text that can be sent or stored.
+    lines = str(exc).strip().encode("utf-8", "backslashreplace").decode().splitlines()
+    return f"{type(exc).__name__}: {lines[0][:500]}" if lines else type(exc).__name__
+
+
+def user_frames(exc: BaseException) -> TracebackType | None:
+    """Return an exception's traceback from the first frame of user code: neither asynsched's own, nor asyncio's.
+
+    Without such a frame: nothing where the exception is asynsched's and its message says it all, else the whole.
+    """
+    current = exc.__traceback__
+    while current is not None:
+        if not current.tb_frame.f_code.co_filename.startswith(_BEFORE_USER_CODE):
+            return current
+        current = current.tb_next
+    return None if isinstance(exc, AsynschedError) else exc.__traceback__
