@@ -57,7 +57,9 @@ def show_run(session: Session, dag_id: str, run_id: str) -> Record:
     callbacks = [
         {name: getattr(item, name) for name in CALLBACK_COLUMNS} for item in session.read(list_callbacks, run.id)
     ]
-    return Record({**run_fields(run), "conf": run.conf, "callbacks": callbacks}, sections=("callbacks",))
+    return Record(
+        {**run_fields(run), "conf": run.conf, "callbacks": callbacks}, sections={"callbacks": CALLBACK_COLUMNS}
+    )
 
 
 def run_fields(run: DagRunRow) -> dict[str, Any]:
