@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 
 from asynsched.channels import Channels
 from asynsched.clock import Clock
@@ -18,7 +19,7 @@ from asynsched.parsing.parse_process import SandboxParser
 from asynsched.parsing.watcher import Watcher
 from asynsched.scheduling.callback_runner import CallbackRunner
 from asynsched.scheduling.dagrun_creator import DagRunCreator
-from asynsched.scheduling.evaluator import DependencyEvaluator
+from asynsched.scheduling.evaluator import COMPANY, DependencyEvaluator
 from asynsched.scheduling.run_waiters import RunWaiters
 from asynsched.scheduling.versions import VersionCache
 from asynsched.service import Service
@@ -68,6 +69,7 @@ def assemble(
     waiters: RunWaiters,
     on_lease_lost: Callable[[], None],
     in_threads: bool = True,
+    company: timedelta = COMPANY,
 ) -> Services:
     """Return the services, connected and not yet running.
 
@@ -75,6 +77,7 @@ def assemble(
         database_url: For the lease's own connection; None renews the lease on the loop, through `database`.
         on_lease_lost: Called on the loop, once, when another scheduler may take the runs.
         in_threads: Whether long computations leave the loop; in a simulation no thread may decide an order.
+        company: How long the news that a try has begun waits for something else to be stored with.
     """
     home = settings.home_path
     heartbeat = ExecutorHeartbeat(channels=channels, clock=clock, answerer=RequestAnswerer(database, clock))
@@ -99,6 +102,7 @@ def assemble(
         parallelism=executor.parallelism,
         scheduler_id=scheduler_id,
         lease_epoch=lease_epoch,
+        company=company,
     )
     callbacks = CallbackRunner(settings=settings, channels=channels, database=database, clock=clock, versions=versions)
     creator = DagRunCreator(settings=settings, channels=channels, database=database, clock=clock)

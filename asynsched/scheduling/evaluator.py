@@ -64,6 +64,7 @@ class DependencyEvaluator(Service):
         parallelism: int,
         scheduler_id: str,
         lease_epoch: int,
+        company: timedelta = COMPANY,
     ) -> None:
         super().__init__(clock)
         self.interval = timedelta(seconds=settings.sweep_interval)
@@ -88,6 +89,7 @@ class DependencyEvaluator(Service):
         )
         self._disturbed: dict[int, DagRunKey] = {}
         self._news: deque[RunCreated | RunCancelled | DagChanged | PoolsChanged] = deque()
+        self._company = company
         self._held_since: datetime | None = None
         self._is_stopping = False
         self._sweep_at: datetime | None = None
@@ -111,8 +113,9 @@ class DependencyEvaluator(Service):
         return self._pending.is_empty and not self._channels.finished.qsize()
 
     def stop_granting(self) -> None:
-        """Start no task from now on: the scheduler is stopping."""
+        """Start no task from now on, and keep nothing back: the scheduler is stopping."""
         self._is_stopping = True
+        self.wake()
 
     async def recover(self, held: Held, now: datetime) -> None:
         """Take up the runs of schedulers that are gone, and the tries that the executor still holds of them."""
@@ -125,7 +128,8 @@ class DependencyEvaluator(Service):
 
     async def tick(self, now: datetime) -> None:
         """Take up what has happened, decide what follows, store it, say it."""
-        await self._store()
+        if not self._waits_for_company(now):
+            await self._store()
         await self._reload_disturbed(now)
         await self._take_news(now)
         for message in self._channels.finished.take(MAX_EVENTS):
@@ -145,7 +149,7 @@ class DependencyEvaluator(Service):
             or (self._intake.may_start_any and not self._is_stopping)
         ):
             self.wake()
-        due = [at for at in (self._evaluation.next_timer, self._held_since and self._held_since + COMPANY) if at]
+        due = [at for at in (self._evaluation.next_timer, self._held_since and self._held_since + self._company) if at]
         self.due_at = min(due, default=None)
 
     # What has happened
@@ -231,10 +235,10 @@ class DependencyEvaluator(Service):
     # What follows
 
     def _waits_for_company(self, now: datetime) -> bool:
-        if self._pending.is_empty or self._pending.is_urgent:
+        if self._pending.is_empty or self._pending.is_urgent or self._is_stopping:
             return False
         self._held_since = self._held_since or now
-        return now < self._held_since + COMPANY
+        return now < self._held_since + self._company
 
     async def _store(self) -> None:
         """Store what was decided, then say it. When the database is away, the next tick tries again."""

@@ -28,6 +28,10 @@ from asynsched.store.schedulers import register_scheduler
 LEASE = timedelta(days=1000)
 """Nobody contends for it."""
 NAME = "simulated"
+COMPANY = timedelta(minutes=5)
+"""How long the start of a try may wait to be stored with something else. Nobody looks meanwhile, and it saves much."""
+MOMENT = timedelta(milliseconds=1)
+"""Time that the last changes have to be stored in."""
 
 
 class Simulation:
@@ -84,6 +88,7 @@ class Simulation:
             waiters=RunWaiters(channels=channels, clock=self.clock),
             on_lease_lost=lambda: None,
             in_threads=False,
+            company=COMPANY,
         )
         await services.evaluator.recover(await services.executor.start(1), self.clock.now())
         async with anyio.create_task_group() as group:
@@ -94,6 +99,8 @@ class Simulation:
             if self.act is not None:
                 group.start_soon(self.act, channels)
             await self.clock.sleep(span)
+            services.evaluator.stop_granting()
+            await self.clock.sleep(MOMENT)
             group.cancel_scope.cancel()
 
     def _make_executor(self, context: ExecutorContext) -> Executor:

@@ -54,6 +54,21 @@ def _expand(expression: str) -> "croniter":
     return cron
 
 
+# Many DAGs share an expression, and are due at the same moment.
+@lru_cache(maxsize=4096)
+def _step(expression: str, wall: datetime, back: bool) -> datetime | None:
+    """Return the first match after a wall clock's time, or the last before it; None where the years are over."""
+    from croniter import CroniterBadDateError
+
+    cron = copy.copy(_expand(expression))
+    cron.set_current(wall)
+    try:
+        found: datetime = cron.get_prev(datetime) if back else cron.get_next(datetime)
+    except (CroniterBadDateError, OverflowError):
+        return None
+    return found
+
+
 def _misshapen(expression: str) -> str | None:
     """Return what croniter would say less clearly, or not at all."""
     fields = expression.lower().split()
@@ -153,12 +168,4 @@ class CronSchedule:
         return first if found is None else max(first, found)
 
     def _step(self, wall: datetime, *, back: bool = False) -> datetime | None:
-        from croniter import CroniterBadDateError
-
-        cron = copy.copy(self._cron)
-        cron.set_current(wall)
-        try:
-            found: datetime = cron.get_prev(datetime) if back else cron.get_next(datetime)
-        except (CroniterBadDateError, OverflowError):
-            return None
-        return found
+        return _step(self.expression, wall, back)
