@@ -110,6 +110,8 @@ def test_a_triggered_run_waits_for_a_scheduler(site):
     assert site.json("runs", "list", "etl", "--state", "queued") == [made]
     assert site.json("runs", "show", "etl", "by_hand").items() >= made.items()
     assert site.json("tasks", "list", "etl", "by_hand") == []
+    refused = site.run("tasks", "logs", "etl", "by_hand", "extract", code=1).stderr
+    assert refused == "Error: The run 'by_hand' is queued, and has no tasks yet.\n"
 
 
 def test_a_dag_is_tested_in_the_foreground_with_its_output_beside_the_answer(site):
