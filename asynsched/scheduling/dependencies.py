@@ -16,8 +16,10 @@ def verdict_of(task: ActiveTask) -> Verdict:
     """Return whether a task instance may start: the first verdict that settles it, else the first that holds it."""
     held: Verdict | None = None
     for verdict in verdicts(task):
+        if verdict.settle_as is TaskInstanceState.SKIPPED and not may_be_skipped(task):
+            return Verdict(met=False, reason=f"to be skipped, but first: {_past_verdict(task).reason}")
         if verdict.settle_as is not None:
-            return _unless_past_is_awaited(task, verdict)
+            return verdict
         if not verdict.met and held is None:
             held = verdict
     return held or MET
@@ -34,15 +36,16 @@ def verdicts(task: ActiveTask) -> Iterator[Verdict]:
     if ends.setups.total:
         yield evaluate_setups(ends.setups, map_index=task.map_index)
     yield evaluate(task.task.trigger_rule, ends.direct, map_index=task.map_index)
-    yield past_depends(task.task, run.past.get(task.task_id))
+    yield _past_verdict(task)
 
 
-def _unless_past_is_awaited(task: ActiveTask, verdict: Verdict) -> Verdict:
-    """Hold a skip back where a task is to wait for its past before that (wait_for_past_depends_before_skipping)."""
-    if verdict.settle_as is not TaskInstanceState.SKIPPED or not task.task.wait_for_past_depends_before_skipping:
-        return verdict
-    past = past_depends(task.task, task.run.past.get(task.task_id))
-    return verdict if past.met else Verdict(met=False, reason=f"to be skipped, but first: {past.reason}")
+def may_be_skipped(task: ActiveTask) -> bool:
+    """Whether a task instance need not wait for its past before it is skipped."""
+    return not task.task.wait_for_past_depends_before_skipping or _past_verdict(task).met
+
+
+def _past_verdict(task: ActiveTask) -> Verdict:
+    return past_depends(task.task, task.run.past.get(task.task_id))
 
 
 def _unexpanded_sources(task: ActiveTask) -> list[TaskInstanceState | None]:

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.active_run import ActiveRun
 from asynsched.scheduling.active_task import ActiveTask
+from asynsched.scheduling.dependencies import may_be_skipped
 from asynsched.scheduling.examination import Examination
 from asynsched.scheduling.expansion import first_instances
 from asynsched.scheduling.past import PastLinks
@@ -215,7 +216,7 @@ class Evaluation:
         self.pending.skips(task, sorted(skips.task_ids), now)
         targets = [target for task_id in sorted(skips.task_ids) for target in task.run.instances_beside(task, task_id)]
         for target in targets:
-            if not target.is_finished and target.state not in SLOT_TASK_STATES:
+            if not target.is_finished and target.state not in SLOT_TASK_STATES and may_be_skipped(target):
                 self._changes.set_state(target, State.SKIPPED, skips.reason, now)
         return targets
 
