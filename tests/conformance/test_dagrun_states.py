@@ -115,9 +115,7 @@ class Driver:
         if outcome == "success" and found.task.is_branch:
             decision = BranchDecision(tuple(described_run["choose"][found.task_id]))
         elif outcome == "success" and found.task.is_short_circuit and not described_run["condition"][found.task_id]:
-            decision = ShortCircuitDecision(
-                self.described[found.task_id].get("ignore_downstream_trigger_rules", True)
-            )
+            decision = ShortCircuitDecision(self.described[found.task_id].get("ignore_downstream_trigger_rules", True))
         state, retry = ("failed", False) if outcome == "failed_no_retry" else (outcome, True)
         return Ended(found.token, state, self.now, self.now, retry=retry, decision=decision)
 
