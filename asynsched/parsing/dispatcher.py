@@ -205,6 +205,7 @@ class ParseDispatcher(Service):
             runtime=self._runtime,
             safe_mode=self._settings.watch.safe_mode,
             now_seconds=now.timestamp(),
+            may_have_healed=known.has_error(path, TRANSIENT_KINDS),
         )
         if step in (Step.REMOVE, Step.REPORT):
             self._queue.discard(path)

@@ -131,6 +131,8 @@ def test_reparse_without_a_scheduler_waits_for_the_result(site):
     site.write("some.py", DAGS)
     assert "some.py:1" in refused.stderr
     site.run("dags", "reparse", "etl")
+    assert "no_such_module" in site.run("dags", "reparse", "wrong.py", code=1).stderr
+    assert "no DAG 'rong.py'" in site.run("dags", "reparse", "rong.py", code=1).stderr
 
 
 @pytest.mark.parametrize(
