@@ -1,7 +1,9 @@
 """Turns what a DAG file raised into one error that names the file, the line, and what to do."""
 
+import difflib
 import errno
 import importlib.util
+import sys
 import traceback
 from pathlib import Path
 from types import TracebackType
@@ -102,7 +104,17 @@ def _what(exc: BaseException, kind: str) -> str:
             exc.name and exc.name.partition(".")[0] == "airflow" and not _is_installed("airflow")
         ):
             return f"{type(exc).__name__}: {said}; import the same names from asynsched"
+        case ImportError() if exc.name == "asynsched" and "cannot import name" in said:
+            return _missing_name(said)
     return f"{type(exc).__name__}: {said}" if said else type(exc).__name__
+
+
+def _missing_name(said: str) -> str:
+    """Return what to say of a name that asynsched does not have: the near ones, in place of where it is installed."""
+    name = said.partition("'")[2].partition("'")[0]
+    near = difflib.get_close_matches(name, dir(sys.modules["asynsched"]))
+    hint = f"; did you mean {' or '.join(near)}?" if near else ""
+    return f"ImportError: asynsched has no name {name!r}{hint}"
 
 
 def _link_hint(exc: BaseException, dags_folder: str) -> str:

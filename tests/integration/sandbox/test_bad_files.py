@@ -15,6 +15,10 @@ MISTAKES = {
     "null byte": ("x = 1\n\0", "syntax", "null byte"),
     "missing module": ("\nimport no_such_module\n", "import", "dag.py:2: ModuleNotFoundError: No module named 'no"),
     "airflow": ("import airflow.sdk", "import", "import the same names from asynsched"),
+    "name that asynsched has not": (
+        "from asynsched import AirflowSkipException\n", "import",
+        "dag.py:1: ImportError: asynsched has no name 'AirflowSkipException'; did you mean AsynschedSkipException",
+    ),
     "missing name": ("from os import no_such_name\n", "import", "dag.py:1: ImportError"),
     "exception": ("\n\n1 / 0\n", "exception", "dag.py:3: ZeroDivisionError: division by zero"),
     "recursion": ("def f(): f()\nf()\n", "exception", "dag.py:1: RecursionError"),
