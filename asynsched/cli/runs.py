@@ -11,7 +11,7 @@ from asynsched.cli.session import Session
 from asynsched.states import DagRunState
 from asynsched.store.callback_requests import list_callbacks
 from asynsched.store.dag_runs import DagRunRow, list_runs
-from asynsched.store.dags import find_dag
+from asynsched.store.dags import find_dag, get_dag
 
 COLUMNS = (
     "dag_id",
@@ -40,10 +40,10 @@ CALLBACK_COLUMNS = ("event", "task_id", "map_index", "try_number", "state", "att
 @click.option("--state", type=click.Choice([state.value for state in DagRunState]), help="Only runs in this state.")
 @click.option("--limit", type=click.IntRange(min=1), default=1000, show_default=True, help="How many at most.")
 def show_runs(session: Session, dag_id: str | None, state: str | None, limit: int) -> Listing:
-    """List runs, of one DAG or of all, newest first."""
-    if dag_id is not None:
-        session.read(find_dag, dag_id)
+    """List runs, of one DAG or of all, newest first. A DAG whose file is gone keeps its runs."""
     runs = session.read(list_runs, dag_id=dag_id, state=state, limit=limit)
+    if dag_id is not None and not runs and session.read(get_dag, dag_id) is None:
+        session.read(find_dag, dag_id)  # raises, and names what is near
     spare = SPARE_COLUMNS if dag_id is None else ("dag_id", *SPARE_COLUMNS)
     return Listing(COLUMNS, [run_fields(run) for run in runs], nothing="There are no runs.", spare=spare)
 
