@@ -285,4 +285,10 @@ class DependencyEvaluator(Service):
     def _warn_of_obstacles(self) -> None:
         for task in self._pending.tasks.values():
             if task.state is TaskInstanceState.SCHEDULED and task.reason:
-                log.warning("task.cannot_start", dag_id=task.run.key.dag_id, task_id=task.task_id, reason=task.reason)
+                # Another reason is why its last try was handed back.
+                obstacle = self._evaluation.queues.obstacle(task)
+                if obstacle:
+                    key = task.run.key
+                    log.warning(
+                        "task.cannot_start", dag_id=key.dag_id, run_id=key.run_id, task_id=task.task_id, reason=obstacle
+                    )
