@@ -200,7 +200,9 @@ class Request(Struct, frozen=True, tag="request", omit_defaults=True):
 
     Operations and their arguments: `xcom_pull` (task_ids, key, map_indexes, run_id, dag_id, include_prior_dates),
     `xcom_push` (key, value), `variable_get` (key), `variable_set` (key, value, description), `variable_delete` (key),
-    `connection_get` (conn_id), `task_states` (task_ids), `previous_run` (state).
+    `connection_get` (conn_id), `previous_run` (state), `previous_task_instance` (task_id, before, map_index, state).
+    Of any DAG: `run_state` (dag_id, run_id), `run_count` (dag_id, logical_dates, run_ids, states), `task_count` (those,
+    map_index, task_ids, task_group_id), `task_states` (those, less states).
     """
 
     token: str

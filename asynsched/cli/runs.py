@@ -57,9 +57,7 @@ def show_run(session: Session, dag_id: str, run_id: str) -> Record:
     callbacks = [
         {name: getattr(item, name) for name in CALLBACK_COLUMNS} for item in session.read(list_callbacks, run.id)
     ]
-    return Record(
-        {**run_fields(run), "conf": run.conf, "callbacks": callbacks}, sections={"callbacks": CALLBACK_COLUMNS}
-    )
+    return Record({**run_fields(run), "conf": run.conf, "callbacks": callbacks}, sections={"callbacks": ()})
 
 
 def run_fields(run: DagRunRow) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """What a try may ask of the scheduler, for its own run: XCom, variables, connections, states of its tasks."""
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -14,7 +14,14 @@ from asynsched.errors import NotFound, StoreError, StoreUnavailable
 from asynsched.store.connections import get_connection
 from asynsched.store.dag_runs import get_run, previous_run
 from asynsched.store.database import Database
-from asynsched.store.task_instances import task_states
+from asynsched.store.states_elsewhere import (
+    RunFilter,
+    TaskFilter,
+    count_runs,
+    count_task_instances,
+    previous_task_instance,
+    states_by_run,
+)
 from asynsched.store.variables import delete_variable, get_variable, set_variable
 from asynsched.store.xcoms import XComValue, get_xcoms, newest_run_with_xcom, put_xcom
 from sandbox.protocol import Reply, Request
@@ -46,7 +53,7 @@ class RequestAnswerer:
                 return Reply(request.token, request.request_id, found=False)
             except StoreUnavailable:
                 await self._clock.sleep(RETRY_DELAY)
-            except (StoreError, KeyError, TypeError, ValueError) as exc:
+            except (StoreError, KeyError, TypeError, ValueError, msgspec.ValidationError) as exc:
                 return Reply(request.token, request.request_id, error=f"{request.operation}: {exc}")
 
 
@@ -102,8 +109,37 @@ def _connection_get(conn: Connection, _: TaskReady, arguments: dict[str, Any], _
     return msgspec.structs.asdict(get_connection(conn, arguments["conn_id"]))
 
 
-def _task_states(conn: Connection, ready: TaskReady, arguments: dict[str, Any], _: Clock) -> dict[str, Any]:
-    return task_states(conn, ready.dag_run_id, arguments.get("task_ids"))
+def _task_states(conn: Connection, _: TaskReady, arguments: dict[str, Any], __: Clock) -> dict[str, Any]:
+    return states_by_run(conn, msgspec.convert(arguments, TaskFilter))
+
+
+def _task_count(conn: Connection, _: TaskReady, arguments: dict[str, Any], __: Clock) -> int:
+    return count_task_instances(conn, msgspec.convert(arguments, TaskFilter))
+
+
+def _run_count(conn: Connection, _: TaskReady, arguments: dict[str, Any], __: Clock) -> int:
+    return count_runs(conn, msgspec.convert(arguments, RunFilter))
+
+
+def _run_state(conn: Connection, _: TaskReady, arguments: dict[str, Any], __: Clock) -> str:
+    run = get_run(conn, arguments["dag_id"], arguments["run_id"])
+    if run is None:
+        raise NotFound("DAG run", arguments["run_id"])
+    return run.state
+
+
+def _previous_task_instance(conn: Connection, ready: TaskReady, arguments: dict[str, Any], _: Clock) -> Any:
+    found = previous_task_instance(
+        conn,
+        ready.launch.run.dag_id,
+        arguments["task_id"],
+        before=msgspec.convert(arguments["before"], datetime),
+        map_index=arguments.get("map_index", -1),
+        state=arguments.get("state"),
+    )
+    if found is None:
+        raise NotFound("earlier task instance", arguments["task_id"])
+    return msgspec.to_builtins(found)
 
 
 def _previous_run(conn: Connection, ready: TaskReady, arguments: dict[str, Any], _: Clock) -> Any:
@@ -122,5 +158,9 @@ _OPERATIONS: dict[str, Callable[[Connection, TaskReady, dict[str, Any], Clock], 
     "variable_delete": _variable_delete,
     "connection_get": _connection_get,
     "task_states": _task_states,
+    "task_count": _task_count,
+    "run_count": _run_count,
+    "run_state": _run_state,
+    "previous_task_instance": _previous_task_instance,
     "previous_run": _previous_run,
 }

@@ -59,6 +59,9 @@ class MemorySupervisor:
             raise SupervisorNotFound(f"there is no connection {conn_id!r}")
         return self._connections[conn_id]
 
+    def _answer_previous_task_instance(self, *, task_id: str, **_: Any) -> None:
+        raise SupervisorNotFound(f"there is no earlier run of {task_id!r}")
+
     def _answer_previous_run(self, *, state: str | None) -> None:
         raise SupervisorNotFound(f"there is no earlier run in state {state or 'any'}")
 

@@ -210,6 +210,21 @@ def last_json(text: str) -> Any:
     return json.loads(text.splitlines()[-1].partition("] ")[2])
 
 
+def test_a_task_may_ask_about_itself_and_about_runs_of_any_dag(site):
+    run = run_of(site, "elsewhere")
+    xcoms = site.json("tasks", "xcom", "elsewhere", run["run_id"], "asks")
+    assert [xcom["value"] for xcom in xcoms if xcom["key"] == "return_value"] == [
+        {
+            "counts": [2, 1, 1, 1, 0],
+            "states": {"group.first": "success", "asks": "running"},
+            "state": "running",
+            "before": [None, None],
+            "about": ["@task", "default_pool", "default", False, "running", "running"],
+            "log": ["asynsched", "tasks", "logs"],
+        }
+    ]
+
+
 def test_tasks_of_a_pool_with_one_slot_run_one_after_another(site):
     tasks = sorted(tasks_of(site, "pooled").values(), key=lambda task: task["started_at"])
     assert len(tasks) == 4

@@ -7,7 +7,7 @@ import pytest
 import sqlalchemy as sa
 
 from asynsched.keys import DagRunKey
-from asynsched.store import callback_requests, dag_runs, dags, pools, run_queue, task_instances, xcoms
+from asynsched.store import callback_requests, dag_runs, dags, pools, run_queue, states_elsewhere, task_instances, xcoms
 from asynsched.store.changes import Batch, HistoryRow, RunRow, XComRow
 from asynsched.store.dag_versions import add_version
 from asynsched.store.transitions import apply
@@ -32,7 +32,9 @@ HOT = [
     (run_queue.take_over_runs, "me", 1, NOW),
     (run_queue.runs_by_id, [1, 2]),
     (task_instances.load_task_instances, 1),
-    (task_instances.task_states, 1, ["a"]),
+    (states_elsewhere.count_runs, states_elsewhere.RunFilter("d", [NOW], ["r"], ["failed"])),
+    (states_elsewhere.count_task_instances, states_elsewhere.TaskFilter("d", -1, ["a"], None, [NOW], ["r"], ["null"])),
+    (states_elsewhere.states_by_run, states_elsewhere.TaskFilter("d", run_ids=["r"])),
     (pools.list_pools,),
     (xcoms.get_xcoms, 1),
     (callback_requests.next_callbacks, 9, [1]),

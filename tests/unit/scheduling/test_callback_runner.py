@@ -178,7 +178,7 @@ async def test_a_new_scheduler_takes_its_callbacks_back_and_begins_the_lost_ones
     await scheduler.tick()
     assert scheduler.channels.finished.empty()
     if held_as != "ended":
-        asked = [await scheduler.heartbeat.answer(Request(token, 1, "task_states")) for token in held]
+        asked = [await scheduler.heartbeat.answer(Request(token, 1, "task_states", {"dag_id": "d"})) for token in held]
         assert [reply.error for reply in asked] == ["", ""]
         scheduler.end(*held)
         await scheduler.tick()
