@@ -216,7 +216,7 @@ def test_a_task_may_ask_about_itself_and_about_runs_of_any_dag(site):
     assert [xcom["value"] for xcom in xcoms if xcom["key"] == "return_value"] == [
         {
             "counts": [2, 1, 1, 1, 0],
-            "states": {"group.first": "success", "asks": "running"},
+            "states": ["asks", "group.first", "success"],
             "state": "running",
             "before": [None, None],
             "about": ["@task", "default_pool", "default", False, "running", "running"],

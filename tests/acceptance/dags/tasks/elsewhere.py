@@ -13,6 +13,7 @@ with DAG("elsewhere", schedule="@once"):
 
     @task
     def asks(ti, dag_run):
+        states = ti.get_task_states("elsewhere", run_ids=[ti.run_id])[ti.run_id]
         return {
             "counts": [
                 ti.get_ti_count("elsewhere"),
@@ -21,7 +22,7 @@ with DAG("elsewhere", schedule="@once"):
                 ti.get_dr_count("elsewhere", run_ids=[ti.run_id], states=["running"]),
                 ti.get_dr_count("nowhere"),
             ],
-            "states": ti.get_task_states("elsewhere", run_ids=[ti.run_id])[ti.run_id],
+            "states": [*sorted(states), states["group.first"]],
             "state": ti.get_dagrun_state("elsewhere", ti.run_id),
             "before": [ti.get_previous_ti(), ti.get_previous_dagrun()],
             "about": [ti.operator, ti.pool, ti.queue, ti.is_mapped, ti.state, dag_run.state],
