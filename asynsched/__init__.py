@@ -14,9 +14,11 @@ if TYPE_CHECKING:
     from typing import Any
 
     from asynsched.authoring import macros, timezone
+    from asynsched.authoring.callback import AsyncCallback, SyncCallback
     from asynsched.authoring.connection import Connection
     from asynsched.authoring.context import Context, get_current_context
     from asynsched.authoring.dag import DAG
+    from asynsched.authoring.deadline import DeadlineAlert, DeadlineReference
     from asynsched.authoring.decorators import dag, setup, task, task_group, teardown
     from asynsched.authoring.edges import EdgeModifier, Label, chain, chain_linear, cross_downstream
     from asynsched.authoring.exceptions import (
@@ -73,9 +75,11 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "authoring": "macros timezone",
+    "authoring.callback": "AsyncCallback SyncCallback",
     "authoring.connection": "Connection",
     "authoring.context": "Context get_current_context",
     "authoring.dag": "DAG",
+    "authoring.deadline": "DeadlineAlert DeadlineReference",
     "authoring.decorators": "dag setup task task_group teardown",
     "authoring.edges": "EdgeModifier Label chain chain_linear cross_downstream",
     "authoring.exceptions": (
@@ -112,6 +116,7 @@ _HOMES = {name: module for module, names in _MODULES.items() for name in names.s
 
 __all__ = [
     "DAG",
+    "AsyncCallback",
     "AsynschedError",
     "AsynschedException",
     "AsynschedFailException",
@@ -134,6 +139,8 @@ __all__ = [
     "CronTriggerTimetable",
     "DagError",
     "DagRunState",
+    "DeadlineAlert",
+    "DeadlineReference",
     "DeltaDataIntervalTimetable",
     "DeltaTriggerTimetable",
     "DuplicateTaskIdFound",
@@ -156,6 +163,7 @@ __all__ = [
     "RetryPolicy",
     "RetryRule",
     "ShortCircuitOperator",
+    "SyncCallback",
     "TaskGroup",
     "TaskInstanceState",
     "TaskNotFound",

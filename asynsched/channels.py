@@ -159,5 +159,7 @@ class Channels:
     """executor heartbeat -> evaluator"""
     callbacks: Channel[CallbackRequested | TaskFinished] = field(default_factory=Channel)
     """evaluator, executor heartbeat -> callback runner"""
+    deadlines: Channel[RunCreated] = field(default_factory=lambda: Channel(1))
+    """evaluator -> deadline watcher: runs that have deadlines"""
     run_ends: Channel[RunEnded] = field(default_factory=Channel)
     """evaluator -> whoever waits for a run"""

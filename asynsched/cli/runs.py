@@ -12,6 +12,7 @@ from asynsched.states import DagRunState
 from asynsched.store.callback_requests import list_callbacks
 from asynsched.store.dag_runs import DagRunRow, list_runs
 from asynsched.store.dags import find_dag, get_dag
+from asynsched.store.deadlines import list_deadlines
 
 COLUMNS = (
     "dag_id",
@@ -33,6 +34,7 @@ SPARE_COLUMNS = (
 )  # fmt: skip
 
 CALLBACK_COLUMNS = ("event", "task_id", "map_index", "try_number", "state", "attempts")
+DEADLINE_COLUMNS = ("name", "due_at", "state")
 
 
 @command("list")
@@ -52,12 +54,18 @@ def show_runs(session: Session, dag_id: str | None, state: str | None, limit: in
 @dag_argument
 @run_argument
 def show_run(session: Session, dag_id: str, run_id: str) -> Record:
-    """Show a run, and how far the callbacks of it and of its tasks have come."""
+    """Show a run, its deadlines, and how far the callbacks of it and of its tasks have come."""
     run = session.read(find_run, dag_id, run_id)
     callbacks = [
         {name: getattr(item, name) for name in CALLBACK_COLUMNS} for item in session.read(list_callbacks, run.id)
     ]
-    return Record({**run_fields(run), "conf": run.conf, "callbacks": callbacks}, sections={"callbacks": ()})
+    deadlines = [
+        {name: getattr(item, name) for name in DEADLINE_COLUMNS} for item in session.read(list_deadlines, run.id)
+    ]
+    return Record(
+        {**run_fields(run), "conf": run.conf, "callbacks": callbacks, "deadlines": deadlines},
+        sections={"callbacks": (), "deadlines": ()},
+    )
 
 
 def run_fields(run: DagRunRow) -> dict[str, Any]:

@@ -67,6 +67,7 @@ def check_dag(dag: SerializedDag) -> None:
         dag.start_date,
         dag.end_date,
         *(date for task in dag.tasks for date in (task.start_date, task.end_date)),
+        *(deadline.at for deadline in dag.deadlines),
     ):
         if date is not None and date.utcoffset() is None:
             raise SerializationError(f"{who}: the date {date.isoformat()} has no offset")

@@ -2,7 +2,7 @@
 
 import datetime as dt
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -20,6 +20,7 @@ from asynsched.serialization.schema import (
     CallbackEvent,
     ParseReport,
     SerializedDag,
+    SerializedDeadline,
     SerializedParam,
     SerializedTask,
     SerializedTaskGroup,
@@ -27,6 +28,9 @@ from asynsched.serialization.schema import (
 from asynsched.timetables import NullTimetable
 from asynsched.timetables import decode as decode_timetable
 from asynsched.timetables.zones import zone_name
+
+if TYPE_CHECKING:
+    from asynsched.authoring.deadline import DeadlineAlert
 
 _TASK_EVENTS: tuple[CallbackEvent, ...] = ("on_execute", "on_success", "on_failure", "on_retry", "on_skipped")
 _DAG_EVENTS: tuple[CallbackEvent, ...] = ("on_success", "on_failure")
@@ -69,6 +73,7 @@ def serialize_dag(dag: DAG) -> SerializedDag:
         render_template_as_native_obj=dag.render_template_as_native_obj,
         params=_params(f"DAG {dag.dag_id!r}", dag.params),
         callbacks=_callbacks(dag, _DAG_EVENTS),
+        deadlines=tuple(_deadline(dag, alert) for alert in dag.deadline),
         task_groups=tuple(_task_group(group) for group in groups.values()),
         tasks=tuple(_task(dag, task) for task in dag.topological_sort()),
     )
@@ -195,6 +200,18 @@ def _edge_labels(dag: DAG, task: BaseOperator) -> dict[str, str]:
 
 def _callbacks(owner: DAG | BaseOperator, events: Iterable[CallbackEvent]) -> tuple[CallbackEvent, ...]:
     return tuple(event for event in events if getattr(owner, f"{event}_callback"))
+
+
+def _deadline(dag: DAG, alert: "DeadlineAlert") -> SerializedDeadline:
+    reference = alert.reference
+    return SerializedDeadline(
+        reference=reference.kind,  # type: ignore[arg-type]
+        interval=alert.interval.total_seconds(),
+        name=_text(dag, "the name of a deadline", alert.name) or "",
+        at=arguments.instant(f"DAG {dag.dag_id!r}", "deadline", reference.at, dag.timezone),
+        max_runs=reference.max_runs,
+        min_runs=reference.min_runs,
+    )
 
 
 def _params(who: str, params: ParamsDict) -> dict[str, SerializedParam]:

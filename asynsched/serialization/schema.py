@@ -23,6 +23,9 @@ TriggerRuleName = Literal[
 ]  # fmt: skip
 WeightRuleName = Literal["downstream", "upstream", "absolute"]
 CallbackEvent = Literal["on_execute", "on_success", "on_failure", "on_retry", "on_skipped"]
+DeadlineKind = Literal["dagrun_logical_date", "dagrun_queued_at", "fixed_datetime", "average_runtime"]
+LONGEST_INTERVAL = 1e9
+"""Longest interval of a deadline, seconds: about 30 years."""
 
 
 class MapLiteral(Struct, frozen=True, tag="literal"):
@@ -129,6 +132,19 @@ class SerializedTaskGroup(Struct, frozen=True, omit_defaults=True):
     """Not None: a mapped task group; its tasks have as many instances."""
 
 
+class SerializedDeadline(Struct, frozen=True, omit_defaults=True):
+    """A deadline of each run: `interval` seconds after the moment that `reference` names."""
+
+    reference: DeadlineKind
+    interval: Annotated[float, Meta(ge=-LONGEST_INTERVAL, le=LONGEST_INTERVAL)]
+    name: str = ""
+    at: datetime | None = None
+    """The moment of a `fixed_datetime`."""
+    max_runs: Annotated[int, Meta(ge=0, le=100_000)] = 0
+    """Of an `average_runtime`: how many of the last runs count, and how many there must be."""
+    min_runs: Annotated[int, Meta(ge=0)] = 0
+
+
 class SerializedDag(Struct, frozen=True, omit_defaults=True):
     """A DAG: what the scheduler stores and decides from."""
 
@@ -155,6 +171,7 @@ class SerializedDag(Struct, frozen=True, omit_defaults=True):
     render_template_as_native_obj: bool = False
     params: dict[str, SerializedParam] = {}
     callbacks: tuple[CallbackEvent, ...] = ()
+    deadlines: tuple[SerializedDeadline, ...] = ()
     task_groups: tuple[SerializedTaskGroup, ...] = ()
     tasks: tuple[SerializedTask, ...] = ()
     """In topological order."""

@@ -7,8 +7,9 @@ from sqlalchemy import Connection
 
 from asynsched.errors import AlreadyExists, NotFound
 from asynsched.store.conflicts import insert_ignoring, insert_or_update
+from asynsched.store.metadata import ID_LENGTH
 from asynsched.store.rows import as_struct, check_name, near_names
-from asynsched.store.tables import ID_LENGTH, connection
+from asynsched.store.tables import connection
 
 
 class ConnectionRow(Struct, frozen=True):

@@ -72,7 +72,8 @@ _UPDATE = (
     sa.update(dag)
     .where(dag.c.dag_id == sa.bindparam("key"))
     .values({name: sa.bindparam(f"new_{name}") for name in (
-        "file_path", "is_active", "version_id", "schedule_summary", "tags", "max_active_runs", "updated_at",
+        "file_path", "is_active", "version_id", "schedule_summary", "tags", "max_active_runs", "deadlines",
+        "updated_at",
     )})
 )  # fmt: skip
 _LEAVE = (
@@ -168,6 +169,7 @@ def _values(
         "schedule_summary": found.schedule_summary,
         "tags": to_json(found.tags),
         "max_active_runs": min(limit, LARGEST_INTEGER) or LARGEST_INTEGER,  # 0 is no limit, as in Airflow
+        "deadlines": to_json(found.deadlines),
         "updated_at": now,
     }
 

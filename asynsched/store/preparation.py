@@ -14,7 +14,8 @@ from sqlalchemy import Connection
 
 from asynsched._version import __version__
 from asynsched.errors import StoreUnavailable, StoreVersionError
-from asynsched.store.tables import metadata, pool
+from asynsched.store.metadata import metadata
+from asynsched.store.tables import pool
 
 REVISIONS = ("0001",)
 """Every revision in `migrations/versions`, oldest first."""

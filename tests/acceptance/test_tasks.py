@@ -173,7 +173,9 @@ def test_a_task_inherits_the_environment_but_no_secret_of_the_scheduler(site):
 
 def test_callbacks_of_tasks_and_runs_are_called(site):
     marks = (site.root / "marks").read_text().splitlines()
-    assert sorted(mark for mark in marks if not mark.startswith(("enter", "leave"))) == [
+    assert sorted(mark for mark in marks if not mark.startswith(("enter", "leave", "late"))) == [
+        "deadline awaited second scheduled",
+        "deadline missed first scheduled",
         "run failed callbacks",
         "task failed fails",
         "task retries fails",
@@ -223,6 +225,17 @@ def test_a_task_may_ask_about_itself_and_about_runs_of_any_dag(site):
             "log": ["asynsched", "tasks", "logs"],
         }
     ]
+
+
+def test_deadlines_of_a_run_are_shown_with_it(site):
+    [run] = site.runs("late")
+    deadlines = site.json("runs", "show", "late", run["run_id"])["deadlines"]
+    assert [(deadline["name"], deadline["state"]) for deadline in deadlines] == [
+        ("first", "missed"),
+        ("second", "missed"),
+        ("", "pending"),
+    ]
+    assert "missed" in site.run("runs", "show", "late", run["run_id"]).stdout
 
 
 def test_tasks_of_a_pool_with_one_slot_run_one_after_another(site):

@@ -7,14 +7,24 @@ import pytest
 import sqlalchemy as sa
 
 from asynsched.keys import DagRunKey
-from asynsched.store import callback_requests, dag_runs, dags, pools, run_queue, states_elsewhere, task_instances, xcoms
+from asynsched.store import (
+    callback_requests,
+    dag_runs,
+    dags,
+    deadlines,
+    pools,
+    run_queue,
+    states_elsewhere,
+    task_instances,
+    xcoms,
+)
 from asynsched.store.changes import Batch, HistoryRow, RunRow, XComRow
 from asynsched.store.dag_versions import add_version
 from asynsched.store.transitions import apply
 from tests.store.test_runs import new_run, task
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
-GROWING = ("dag_run", "task_instance", "task_instance_history", "xcom", "callback_request")
+GROWING = ("dag_run", "task_instance", "task_instance_history", "xcom", "callback_request", "deadline")
 RUN = RunRow(1, "queued", 0, "running", "", NOW, None, 1, "me", 1)
 BATCH = Batch(
     1, runs=[RUN], tasks=[task(1, "a", "success", before_state="running")], xcoms=[XComRow(1, "a", -1, "k", "1", NOW)],
@@ -39,6 +49,10 @@ HOT = [
     (xcoms.get_xcoms, 1),
     (callback_requests.next_callbacks, 9, [1]),
     (callback_requests.running_callbacks,),
+    (deadlines.next_deadline_at,),
+    (deadlines.settle_due_deadlines, NOW, 9),
+    (deadlines.list_deadlines, 1),
+    (deadlines.lengths_of_last_runs, "d", 9),
     (apply, BATCH),
 ]
 

@@ -16,9 +16,9 @@ from alembic.script import ScriptDirectory
 from asynsched.errors import StoreUnavailable, StoreVersionError
 from asynsched.store import preparation
 from asynsched.store.direct_database import connect_direct, open_direct
+from asynsched.store.metadata import metadata
 from asynsched.store.migrations import run
 from asynsched.store.pools import list_pools
-from asynsched.store.tables import metadata
 from asynsched.store.upgrade import schema_state, upgrade
 from asynsched.store.urls import parse_url
 

@@ -2,11 +2,11 @@
 
 from alembic import context
 
-from asynsched.store.tables import metadata
+from asynsched.store import tables
 
 context.configure(
     connection=context.config.attributes["connection"],
-    target_metadata=metadata,
+    target_metadata=tables.dag.metadata,
     render_as_batch=True,  # SQLite changes a table by making it anew
 )
 context.run_migrations()
