@@ -14,11 +14,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     from asynsched.authoring import macros, timezone
-    from asynsched.authoring.callback import AsyncCallback, SyncCallback
+    from asynsched.authoring.assets import Asset, AssetAlias, AssetAll, AssetAny, Metadata
     from asynsched.authoring.connection import Connection
     from asynsched.authoring.context import Context, get_current_context
     from asynsched.authoring.dag import DAG
-    from asynsched.authoring.deadline import DeadlineAlert, DeadlineReference
     from asynsched.authoring.decorators import dag, setup, task, task_group, teardown
     from asynsched.authoring.edges import EdgeModifier, Label, chain, chain_linear, cross_downstream
     from asynsched.authoring.exceptions import (
@@ -61,6 +60,7 @@ if TYPE_CHECKING:
     from asynsched.settings import Settings as Settings
     from asynsched.states import DagRunState, TaskInstanceState
     from asynsched.timetables import (
+        AssetOrTimeSchedule,
         ContinuousTimetable,
         CronDataIntervalTimetable,
         CronTriggerTimetable,
@@ -75,11 +75,10 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "authoring": "macros timezone",
-    "authoring.callback": "AsyncCallback SyncCallback",
+    "authoring.assets": "Asset AssetAlias AssetAll AssetAny Metadata",
     "authoring.connection": "Connection",
     "authoring.context": "Context get_current_context",
     "authoring.dag": "DAG",
-    "authoring.deadline": "DeadlineAlert DeadlineReference",
     "authoring.decorators": "dag setup task task_group teardown",
     "authoring.edges": "EdgeModifier Label chain chain_linear cross_downstream",
     "authoring.exceptions": (
@@ -108,15 +107,20 @@ _MODULES = {
     "settings": "Settings",
     "states": "DagRunState TaskInstanceState",
     "timetables": (
-        "ContinuousTimetable CronDataIntervalTimetable CronTriggerTimetable DeltaDataIntervalTimetable"
-        " DeltaTriggerTimetable EventsTimetable MultipleCronTriggerTimetable NullTimetable OnceTimetable Timetable"
+        "AssetOrTimeSchedule ContinuousTimetable CronDataIntervalTimetable CronTriggerTimetable"
+        " DeltaDataIntervalTimetable DeltaTriggerTimetable EventsTimetable MultipleCronTriggerTimetable NullTimetable"
+        " OnceTimetable Timetable"
     ),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
 
 __all__ = [
     "DAG",
-    "AsyncCallback",
+    "Asset",
+    "AssetAlias",
+    "AssetAll",
+    "AssetAny",
+    "AssetOrTimeSchedule",
     "AsynschedError",
     "AsynschedException",
     "AsynschedFailException",
@@ -139,8 +143,6 @@ __all__ = [
     "CronTriggerTimetable",
     "DagError",
     "DagRunState",
-    "DeadlineAlert",
-    "DeadlineReference",
     "DeltaDataIntervalTimetable",
     "DeltaTriggerTimetable",
     "DuplicateTaskIdFound",
@@ -150,6 +152,7 @@ __all__ = [
     "ExceptionRetryPolicy",
     "FileSensor",
     "Label",
+    "Metadata",
     "MultipleCronTriggerTimetable",
     "NullTimetable",
     "OnceTimetable",
@@ -163,7 +166,6 @@ __all__ = [
     "RetryPolicy",
     "RetryRule",
     "ShortCircuitOperator",
-    "SyncCallback",
     "TaskGroup",
     "TaskInstanceState",
     "TaskNotFound",

@@ -19,7 +19,6 @@ from asynsched.parsing.parse_process import SandboxParser
 from asynsched.parsing.watcher import Watcher
 from asynsched.scheduling.callback_runner import CallbackRunner
 from asynsched.scheduling.dagrun_creator import DagRunCreator
-from asynsched.scheduling.deadline_watcher import DeadlineWatcher
 from asynsched.scheduling.evaluator import COMPANY, DependencyEvaluator
 from asynsched.scheduling.run_waiters import RunWaiters
 from asynsched.scheduling.versions import VersionCache
@@ -40,7 +39,6 @@ class Services:
     creator: DagRunCreator
     dispatcher: ParseDispatcher
     callbacks: CallbackRunner
-    deadlines: DeadlineWatcher
     heartbeat: ExecutorHeartbeat
     lease: LeaseKeeper | None
     producers: tuple[Service, ...]
@@ -53,7 +51,6 @@ class Services:
             self.dispatcher.is_idle
             and self.creator.is_idle
             and self.evaluator.is_idle
-            and self.deadlines.is_idle
             and self.callbacks.is_idle
             and self.heartbeat.is_idle
         )
@@ -108,7 +105,6 @@ def assemble(
         company=company,
     )
     callbacks = CallbackRunner(settings=settings, channels=channels, database=database, clock=clock, versions=versions)
-    deadlines = DeadlineWatcher(settings=settings, channels=channels, database=database, clock=clock)
     creator = DagRunCreator(settings=settings, channels=channels, database=database, clock=clock)
     dispatcher = ParseDispatcher(settings, channels, database, clock, SandboxParser(settings))
     lease = None
@@ -148,7 +144,6 @@ def assemble(
         creator=creator,
         dispatcher=dispatcher,
         callbacks=callbacks,
-        deadlines=deadlines,
         heartbeat=heartbeat,
         lease=lease,
         producers=(
@@ -157,5 +152,5 @@ def assemble(
             creator,
             *listeners,
         ),
-        consumers=(heartbeat, evaluator, callbacks, deadlines, waiters, beat),
+        consumers=(heartbeat, evaluator, callbacks, waiters, beat),
     )
