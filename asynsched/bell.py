@@ -6,6 +6,7 @@ machines hear through PostgreSQL's NOTIFY (`store/notifications.py`), whose payl
 
 import os
 import socket
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -53,6 +54,18 @@ def _address(home: Path) -> Iterator[str]:
         os.close(descriptor)
 
 
+@contextmanager
+def _answer_address() -> Iterator[str]:
+    """Yield an address at which the scheduler can answer, also when it is another user's."""
+    name = f"asynsched-{os.urandom(8).hex()}"
+    if sys.platform == "linux":
+        # Linux has addresses that are in no folder, and so under nobody's permissions.
+        yield f"\0{name}"
+        return
+    with tempfile.TemporaryDirectory(prefix="asynsched-") as folder:
+        yield str(Path(folder) / name)
+
+
 def open_bell(home: Path) -> socket.socket:
     """Return the non-blocking socket on which a scheduler hears rings; whoever holds the home may open it."""
     bell = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -83,13 +96,15 @@ def is_serving(home: Path) -> bool:
     """Return whether a scheduler on this home is serving: its loop answers within PING_SECONDS."""
     try:
         with (
-            tempfile.TemporaryDirectory(prefix="asynsched-") as folder,
+            _answer_address() as own_address,
             socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as asker,
             _address(home) as address,
         ):
-            asker.bind(str(Path(folder) / "answer"))
+            asker.bind(own_address)
             asker.settimeout(PING_SECONDS)
-            asker.sendto(encode_hints([Hint("ping")]).encode(), address)
+            # Nobody else can answer then.
+            asker.connect(address)
+            asker.send(encode_hints([Hint("ping")]).encode())
             return asker.recv(16) == b"pong"
     except OSError:
         return False

@@ -23,6 +23,7 @@ from asynsched.scheduler import Scheduler
 from asynsched.settings import Settings
 from asynsched.store.urls import without_secrets
 from sandbox.confine import available
+from sandbox.supervision.children import set_readable
 
 log = structlog.get_logger(__name__)
 
@@ -43,12 +44,14 @@ class ForcedStop(AsynschedError):
 
 
 def serve_until_stopped(settings: Settings, rules: StopRules) -> None:
-    """Run a scheduler in this process.
+    """Run a scheduler in this process, whose memory and environment its tasks cannot read.
 
     Raises:
         AsynschedError: It cannot start: a setting, the home or the database is at fault.
         ForcedStop: A second signal ended it at once.
     """
+    # They are of the same user, and the environment may name the database with its password.
+    set_readable(readable=False)
     gc.set_threshold(*USUAL_COLLECTION)
     configure_logging(settings.log)
     try:

@@ -41,7 +41,8 @@ class Finished:
 class Site:
     """A DAG folder, a home and a database: what one installation of asynsched works on.
 
-    `database` is a URL, or None for SQLite in the home. `env` is added to the environment of every command.
+    `database` is a URL, or None for SQLite in the home. `env` is added to the environment of every command, and each
+    runs `become` before anything else, if that is given, to be another user's.
     """
 
     root: Path
@@ -49,6 +50,7 @@ class Site:
     env: dict[str, str] = field(default_factory=dict)
     home_name: str = "home"
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
+    become: Callable[[], None] | None = None
 
     def __post_init__(self) -> None:
         self.dags.mkdir(parents=True, exist_ok=True)
@@ -86,7 +88,7 @@ class Site:
         """Run a command to its end, and require that exit code (None: any)."""
         ended = subprocess.run(
             self.command(*args), cwd=self.root, env=self.environment, timeout=timeout, check=False,
-            stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, preexec_fn=self.become,
         )  # fmt: skip
         finished = Finished(ended.returncode, ended.stdout, ended.stderr)
         assert code is None or finished.code == code, f"asynsched {' '.join(args)}: {finished}\n{self.story()}"
@@ -111,6 +113,7 @@ class Site:
             process = subprocess.Popen(
                 self.command("up", str(self.dags), *flags), cwd=self.root, env=self.environment,
                 stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
+                preexec_fn=self.become,
             )  # fmt: skip
         served = Up(self, process, log)
         try:
@@ -160,7 +163,7 @@ class Site:
         try:
             if process.status() == psutil.STATUS_ZOMBIE:
                 return False
-            if any(str(self.home) in argument for argument in process.cmdline()):
+            if any(str(self.root) in argument for argument in process.cmdline()):
                 return True
             return process.environ().get(MARK) == self.mark
         except (psutil.NoSuchProcess, psutil.AccessDenied):

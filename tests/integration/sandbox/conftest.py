@@ -13,15 +13,9 @@ import pytest
 
 from asynsched.serialization.decode import decode_report
 from asynsched.serialization.schema import FileError, ParseReport
-from sandbox.confinement import privileges
+from tests.support.users import become_ordinary
 
-ORDINARY_UID = 54321
 USERS = ["root", "ordinary user"] if os.geteuid() == 0 else ["ordinary user"]
-
-
-def become_ordinary() -> None:
-    # The capability to read stands for a Python that is readable for all: root's own may be below /root.
-    privileges.become_user(ORDINARY_UID, keep_reading=True)
 
 
 @dataclass
