@@ -14,10 +14,11 @@ if TYPE_CHECKING:
     from typing import Any
 
     from asynsched.authoring import macros, timezone
-    from asynsched.authoring.assets import Asset, AssetAlias, AssetAll, AssetAny, Metadata
+    from asynsched.authoring.callback import AsyncCallback, SyncCallback
     from asynsched.authoring.connection import Connection
     from asynsched.authoring.context import Context, get_current_context
     from asynsched.authoring.dag import DAG
+    from asynsched.authoring.deadline import DeadlineAlert, DeadlineReference
     from asynsched.authoring.decorators import dag, setup, task, task_group, teardown
     from asynsched.authoring.edges import EdgeModifier, Label, chain, chain_linear, cross_downstream
     from asynsched.authoring.exceptions import (
@@ -60,7 +61,6 @@ if TYPE_CHECKING:
     from asynsched.settings import Settings as Settings
     from asynsched.states import DagRunState, TaskInstanceState
     from asynsched.timetables import (
-        AssetOrTimeSchedule,
         ContinuousTimetable,
         CronDataIntervalTimetable,
         CronTriggerTimetable,
@@ -75,10 +75,11 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "authoring": "macros timezone",
-    "authoring.assets": "Asset AssetAlias AssetAll AssetAny Metadata",
+    "authoring.callback": "AsyncCallback SyncCallback",
     "authoring.connection": "Connection",
     "authoring.context": "Context get_current_context",
     "authoring.dag": "DAG",
+    "authoring.deadline": "DeadlineAlert DeadlineReference",
     "authoring.decorators": "dag setup task task_group teardown",
     "authoring.edges": "EdgeModifier Label chain chain_linear cross_downstream",
     "authoring.exceptions": (
@@ -107,20 +108,15 @@ _MODULES = {
     "settings": "Settings",
     "states": "DagRunState TaskInstanceState",
     "timetables": (
-        "AssetOrTimeSchedule ContinuousTimetable CronDataIntervalTimetable CronTriggerTimetable"
-        " DeltaDataIntervalTimetable DeltaTriggerTimetable EventsTimetable MultipleCronTriggerTimetable NullTimetable"
-        " OnceTimetable Timetable"
+        "ContinuousTimetable CronDataIntervalTimetable CronTriggerTimetable DeltaDataIntervalTimetable"
+        " DeltaTriggerTimetable EventsTimetable MultipleCronTriggerTimetable NullTimetable OnceTimetable Timetable"
     ),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
 
 __all__ = [
     "DAG",
-    "Asset",
-    "AssetAlias",
-    "AssetAll",
-    "AssetAny",
-    "AssetOrTimeSchedule",
+    "AsyncCallback",
     "AsynschedError",
     "AsynschedException",
     "AsynschedFailException",
@@ -143,6 +139,8 @@ __all__ = [
     "CronTriggerTimetable",
     "DagError",
     "DagRunState",
+    "DeadlineAlert",
+    "DeadlineReference",
     "DeltaDataIntervalTimetable",
     "DeltaTriggerTimetable",
     "DuplicateTaskIdFound",
@@ -152,7 +150,6 @@ __all__ = [
     "ExceptionRetryPolicy",
     "FileSensor",
     "Label",
-    "Metadata",
     "MultipleCronTriggerTimetable",
     "NullTimetable",
     "OnceTimetable",
@@ -166,6 +163,7 @@ __all__ = [
     "RetryPolicy",
     "RetryRule",
     "ShortCircuitOperator",
+    "SyncCallback",
     "TaskGroup",
     "TaskInstanceState",
     "TaskNotFound",

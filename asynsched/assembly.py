@@ -19,6 +19,7 @@ from asynsched.parsing.parse_process import SandboxParser
 from asynsched.parsing.watcher import Watcher
 from asynsched.scheduling.callback_runner import CallbackRunner
 from asynsched.scheduling.dagrun_creator import DagRunCreator
+from asynsched.scheduling.deadline_watcher import DeadlineWatcher
 from asynsched.scheduling.evaluator import COMPANY, DependencyEvaluator
 from asynsched.scheduling.run_waiters import RunWaiters
 from asynsched.scheduling.versions import VersionCache
@@ -39,6 +40,7 @@ class Services:
     creator: DagRunCreator
     dispatcher: ParseDispatcher
     callbacks: CallbackRunner
+    deadlines: DeadlineWatcher
     heartbeat: ExecutorHeartbeat
     lease: LeaseKeeper | None
     producers: tuple[Service, ...]
@@ -51,6 +53,7 @@ class Services:
             self.dispatcher.is_idle
             and self.creator.is_idle
             and self.evaluator.is_idle
+            and self.deadlines.is_idle
             and self.callbacks.is_idle
             and self.heartbeat.is_idle
         )
@@ -105,6 +108,7 @@ def assemble(
         company=company,
     )
     callbacks = CallbackRunner(settings=settings, channels=channels, database=database, clock=clock, versions=versions)
+    deadlines = DeadlineWatcher(settings=settings, channels=channels, database=database, clock=clock)
     creator = DagRunCreator(settings=settings, channels=channels, database=database, clock=clock)
     dispatcher = ParseDispatcher(settings, channels, database, clock, SandboxParser(settings))
     lease = None
@@ -144,6 +148,7 @@ def assemble(
         creator=creator,
         dispatcher=dispatcher,
         callbacks=callbacks,
+        deadlines=deadlines,
         heartbeat=heartbeat,
         lease=lease,
         producers=(
@@ -152,5 +157,5 @@ def assemble(
             creator,
             *listeners,
         ),
-        consumers=(heartbeat, evaluator, callbacks, waiters, beat),
+        consumers=(heartbeat, evaluator, callbacks, deadlines, waiters, beat),
     )

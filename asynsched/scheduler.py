@@ -6,7 +6,6 @@ import socket
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import anyio
@@ -14,7 +13,6 @@ import anyio.to_thread
 import msgspec
 import structlog
 from anyio.abc import TaskStatus
-from sqlalchemy import Connection
 
 from asynsched._version import __version__
 from asynsched.assembly import Services, assemble
@@ -28,10 +26,9 @@ from asynsched.keys import DagRunKey
 from asynsched.parsing.watcher import check_folder
 from asynsched.results import FinishedRun, read_finished_run
 from asynsched.scheduling.run_waiters import RunWaiters
-from asynsched.scheduling.triggering import create_manual_run
+from asynsched.scheduling.triggering import trigger_by_program
 from asynsched.settings import Settings
 from asynsched.store.async_database import open_database
-from asynsched.store.audit import record_audit
 from asynsched.store.database import Database
 from asynsched.store.schedulers import register_scheduler, remove_scheduler
 
@@ -214,6 +211,8 @@ class Scheduler:
     def _stop_serving(self) -> None:
         self._database = None
         self._has_stopped.set()
+        if self._services is not None:
+            self._services.dispatcher.progress.note(is_idle=True)
 
     async def _cancel_once_stopped(self, scope: anyio.CancelScope) -> None:
         await self._has_stopped.wait()
@@ -231,14 +230,18 @@ class Scheduler:
     ) -> DagRunKey:
         """Create a run of a DAG, to be started at once, and return what identifies it.
 
+        While the DAG folder is read for the first time, this waits for a DAG that is not known yet.
+
         Raises:
             NotFound: There is no such DAG.
             DagError: The conf does not fit the DAG's params.
             AlreadyExists: There is a run with this run_id or logical date.
             RuntimeError: The scheduler is not serving.
         """
+        await self._wait_for_dag(dag_id)
+        now = self.clock.now()
         key = await self._serving_database().write(
-            _trigger, dag_id, conf=conf, run_id=run_id, logical_date=logical_date, now=self.clock.now()
+            trigger_by_program, dag_id, conf=conf, run_id=run_id, logical_date=logical_date, now=now
         )
         await self.channels.active_runs.put(RunCreated(key))
         return key
@@ -250,6 +253,7 @@ class Scheduler:
 
         Raises what `trigger` raises, and RuntimeError when the scheduler stops before the run has ended.
         """
+        await self._wait_for_dag(dag_id)
         key = DagRunKey(dag_id, run_id or f"manual__{self.clock.now().isoformat()}")
         with self._waiters.waiting_for(key) as ended:
             # A run that was asked for is created, or not: a cancellation waits until it is known which.
@@ -268,6 +272,11 @@ class Scheduler:
                 raise
         return await self._serving_database().read(read_finished_run, key)
 
+    async def _wait_for_dag(self, dag_id: str) -> None:
+        database = self._serving_database()
+        if self._services is not None:
+            await self._services.dispatcher.progress.until_known(database, dag_id)
+
     async def wait_idle(self) -> None:
         """Wait until every known file is parsed, no run is active and none is due."""
         await self.started.wait()
@@ -279,20 +288,9 @@ class Scheduler:
         while self._waiters.n_ended < n:
             await self._waiters.next_end.wait()
 
-    @property
-    def home(self) -> Path:
-        """The home, absolute."""
-        return self.settings.home_path
-
     def _serving_database(self) -> Database:
         if self._has_stopped.is_set():
             raise RuntimeError("the scheduler has stopped: make a new one, and serve that")
         if self._database is None:
             raise RuntimeError("the scheduler is not serving: start `serve()` first and wait until it is ready")
         return self._database
-
-
-def _trigger(conn: Connection, /, dag_id: str, *, now: datetime, **options: Any) -> DagRunKey:
-    key = create_manual_run(conn, dag_id, now=now, **options)
-    record_audit(conn, at=now, actor="program", action="trigger", dag_id=dag_id, run_id=key.run_id)
-    return key

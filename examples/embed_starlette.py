@@ -44,8 +44,8 @@ async def order(request):
     try:
         run = await request.app.state.scheduler.run("branching", conf={"amount": amount})
     except (NotFound, DagError) as exc:
-        # The DAG's file is not parsed yet, or the amount does not fit the DAG's params.
-        return JSONResponse({"error": str(exc)}, status_code=503 if isinstance(exc, NotFound) else 422)
+        # The DAG's file is gone or was never well, or the amount does not fit the DAG's params.
+        return JSONResponse({"error": str(exc)}, status_code=404 if isinstance(exc, NotFound) else 422)
     return JSONResponse({"state": run.state, "tasks": {task.task_id: task.state for task in run.tasks}})
 
 

@@ -1,10 +1,12 @@
 """One run of a DAG in the foreground, for `asynsched dags test`.
 
 Started as `python -P -m sandbox.foreground DESCRIPTOR REQUEST`. The DAG file is imported as it is now, with the user's
-own rights, as a task's process would. What it prints goes to the terminal, the result to the descriptor as JSON.
+own rights, as a task's process would. What it prints goes to the terminal. The descriptor is a socket: questions for
+stored variables and connections go there as frames of `sandbox.protocol`, answers come back, and the result goes last.
 """
 
 import os
+import socket
 import sys
 from datetime import datetime
 from pathlib import Path
@@ -13,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
+from asynsched.authoring.supervisor import set_supervisor
 from sandbox.parsing.explain import explain
+from sandbox.running.scheduler_link import SchedulerLink
 from sandbox.sources.local_imports import LocalImports
 
 if TYPE_CHECKING:
@@ -31,7 +35,7 @@ class ForegroundRequest(Struct, frozen=True, omit_defaults=True):
     default_timezone: str = "UTC"
 
 
-class ForegroundResult(Struct, frozen=True, omit_defaults=True):
+class ForegroundResult(Struct, frozen=True, tag="foreground", omit_defaults=True):
     """How it ended: the state of the run and of each task, or why the DAG could not be run, in one line."""
 
     state: str = ""
@@ -42,15 +46,16 @@ class ForegroundResult(Struct, frozen=True, omit_defaults=True):
 def main(descriptor: int, request: ForegroundRequest) -> None:
     """Run the DAG, and write the result to the descriptor."""
     os.set_inheritable(descriptor, False)
+    link = SchedulerLink(socket.socket(fileno=descriptor))
     try:
         found = _load(request)
     except BaseException as exc:  # noqa: BLE001 - a DAG file may raise anything, SystemExit too
-        error = explain(exc, request.path, request.dags_folder)
+        error = explain(exc, request.path, request.dags_folder, confined=False)
         sys.stderr.write(error.traceback)
         result = ForegroundResult(error=error.message)
     else:
-        result = _run(found, request)
-    os.write(descriptor, msgspec.json.encode(result))
+        result = _run(found, request, link)
+    link.send(result)
 
 
 def _load(request: ForegroundRequest) -> "dict[str, DAG]":
@@ -63,13 +68,18 @@ def _load(request: ForegroundRequest) -> "dict[str, DAG]":
     return {dag.dag_id: dag for dag in collect_dags(imports.load_dag_file(request.path))}
 
 
-def _run(found: "dict[str, DAG]", request: ForegroundRequest) -> ForegroundResult:
+def _run(found: "dict[str, DAG]", request: ForegroundRequest, link: SchedulerLink) -> ForegroundResult:
     from asynsched.authoring.params import NOTSET
+    from asynsched.errors import DagError
 
     if request.dag_id not in found:
         return ForegroundResult(error=f"{request.path}: the file has no DAG {request.dag_id!r} any more.")
     logical_date = NOTSET if request.logical_date is None else request.logical_date
-    run = found[request.dag_id].test(run_conf=request.conf, logical_date=logical_date)
+    set_supervisor(link)
+    try:
+        run = found[request.dag_id].test(run_conf=request.conf, logical_date=logical_date)
+    except DagError as exc:
+        return ForegroundResult(error=f"{request.path}: {exc}")
     return ForegroundResult(state=str(run.state), tasks={task.task_id: task.state for task in run.tasks})
 
 

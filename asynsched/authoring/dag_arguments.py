@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
     from typing import Any, Literal
 
+    from asynsched.authoring.deadline import DeadlineAlert
+
 RENAMED = {
     "schedule_interval": "schedule",
     "timetable": "schedule",
@@ -106,7 +108,7 @@ class DagArguments:
         self.render_template_as_native_obj = bool(render_template_as_native_obj)
         self.owner_links = owner_links or {}
         self.access_control = access_control
-        self.deadline = deadline
+        self.deadline = [] if deadline is None else _deadlines(who, deadline)
         self.disable_bundle_versioning = disable_bundle_versioning
 
     @property
@@ -127,6 +129,12 @@ class DagArguments:
             return path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as exc:
             raise DagError(f"{self._who}: doc_md names the file {str(path)!r}, which cannot be read: {exc}") from exc
+
+
+def _deadlines(who: str, given: Any) -> list[DeadlineAlert]:
+    from asynsched.authoring.deadline import deadline_alerts
+
+    return deadline_alerts(who, given)
 
 
 def _unknown_arguments(who: str, names: Iterable[str]) -> TypeError:

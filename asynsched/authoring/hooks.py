@@ -8,8 +8,8 @@ from asynsched.authoring.operators.templated import Templater
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import logging
-    from collections.abc import Collection
-    from typing import Any
+    from collections.abc import Collection, Generator, Mapping
+    from typing import Any, Self
 
     from asynsched.authoring.context import Context
 
@@ -42,15 +42,35 @@ class BaseNotifier(Templater):
     """A callback with templates: `on_failure_callback=MyNotifier(text="{{ ti.task_id }} failed")`."""
 
     template_fields: Collection[str] = ()
+    context: Mapping[str, Any] | None = None
+
+    def __init__(self, *, context: Mapping[str, Any] | None = None) -> None:
+        """Take the context of an asynchronous call; every other one gives its own."""
+        self.context = context
 
     def notify(self, context: Context) -> None:
         """Send the message. Subclasses write this."""
         raise NotImplementedError(f"{type(self).__name__} has no notify()")
 
-    def __call__(self, context: Context) -> None:
-        """Render the template fields, then notify."""
+    async def async_notify(self, context: Context) -> None:
+        """Send the message, for an AsyncCallback. Subclasses write this where they can wait."""
+        raise NotImplementedError(f"{type(self).__name__} has no async_notify()")
+
+    def rendered(self, context: Context) -> Self:
+        """Return a copy with the template fields rendered."""
         from copy import copy
 
-        rendered = copy(self)
-        rendered.render_template_fields(context)
-        rendered.notify(context)
+        notifier = copy(self)
+        notifier.render_template_fields(context)
+        return notifier
+
+    def __call__(self, context: Context) -> None:
+        """Render the template fields, then notify."""
+        self.rendered(context).notify(context)
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        """Render the template fields, then notify, with the context that it was made with."""
+        from asynsched.authoring.context import Context
+
+        context = Context(self.context or {})
+        return self.rendered(context).async_notify(context).__await__()

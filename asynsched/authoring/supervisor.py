@@ -12,11 +12,11 @@ Operations, their arguments and their answers (they are those of `sandbox.protoc
 - `variable_get` (key): the text. Not found: SupervisorNotFound.
 - `variable_set` (key, value, description), `variable_delete` (key): nothing.
 - `connection_get` (conn_id): a dict of the fields of `Connection`. Not found: SupervisorNotFound.
-- `task_states` (task_ids): a dict of states by task_id.
+- `task_states` (dag_id, map_index, task_ids, task_group_id, logical_dates, run_ids): states by run_id and task_id.
+- `task_count` (the same, and states), `run_count` (dag_id, logical_dates, run_ids, states): a number.
+- `run_state` (dag_id, run_id): the state of a run. Not found: SupervisorNotFound.
+- `previous_task_instance` (task_id, before, map_index, state): a dict of its fields. Not found: SupervisorNotFound.
 - `previous_run` (state): a dict of the fields of the DagRun before this one. Not found: SupervisorNotFound.
-- `triggering_asset_events` (): a list of dicts of the fields of the events that triggered the run, oldest first.
-- `asset_events` (name, uri, alias, after, before, ascending, limit): such a list for one asset or alias.
-- `asset_get` (name): a dict of the fields of an asset. Not found: SupervisorNotFound.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asynsched.authoring.elsewhere import AsksElsewhere, previous_task_instance
 from asynsched.authoring.json_values import check_json
 from asynsched.authoring.supervisor import SupervisorNotFound, ask
 from asynsched.authoring.timezone import coerce_datetime
@@ -11,6 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import datetime as dt
     import logging
+    import uuid
     from collections.abc import Iterable
     from typing import Any
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
     from asynsched.authoring.context import Context
     from asynsched.authoring.dag_run import DagRun
+    from asynsched.authoring.elsewhere import PreviousTaskInstance
     from asynsched.authoring.operators.base import BaseOperator
 
 
@@ -48,8 +51,11 @@ class TaskInstanceFacts:
         self.test_mode = test_mode
 
 
-class TaskInstance:
-    """The running task instance: `ti`."""
+class TaskInstance(AsksElsewhere):
+    """The running task instance: `ti`. Its members have the names of Airflow's `RuntimeTaskInstance`.
+
+    Not there: `dag_version_id`, `get_relevant_upstream_map_indexes` and `get_task_breadcrumbs`.
+    """
 
     def __init__(self, task: BaseOperator, dag_run: DagRun, facts: TaskInstanceFacts) -> None:
         self.task = task
@@ -66,6 +72,61 @@ class TaskInstance:
         self.rendered_map_index: str | None = None
         self.context: Context | None = None
         self._reschedule_started_at = facts.reschedule_started_at
+
+    @property
+    def id(self) -> uuid.UUID:
+        """Identifies the try; the same for its callbacks."""
+        import uuid
+
+        name = "\n".join((self.dag_id, self.run_id, self.task_id, str(self.map_index), str(self.try_number)))
+        return uuid.uuid5(uuid.NAMESPACE_URL, name)
+
+    @property
+    def hostname(self) -> str:
+        """Name of the machine that this process runs on."""
+        import socket
+
+        return socket.gethostname()
+
+    @property
+    def pid(self) -> int:
+        """Id of this process."""
+        import os
+
+        return os.getpid()
+
+    @property
+    def operator(self) -> str:
+        """Name of the task's kind."""
+        return self.task.operator_name
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether this is one of several instances of a mapped task."""
+        return self.map_index >= 0
+
+    @property
+    def pool(self) -> str:
+        """The task's pool."""
+        return self.task.pool
+
+    @property
+    def queue(self) -> str:
+        """The task's queue."""
+        return self.task.queue
+
+    @property
+    def log_url(self) -> str:
+        """Where to read the log of this try: there is no web page, so it is the command that shows it."""
+        from shlex import join
+
+        command = ["asynsched", "tasks", "logs", self.dag_id, self.run_id, self.task_id, "--try", str(self.try_number)]
+        return join([*command, "--map-index", str(self.map_index)] if self.is_mapped else command)
+
+    @property
+    def mark_success_url(self) -> str:
+        """The same as `log_url`, as in Airflow."""
+        return self.log_url
 
     @property
     def logical_date(self) -> dt.datetime | None:
@@ -127,11 +188,6 @@ class TaskInstance:
         values = [_value_of_task(name, found, default, one=one) for name in names]
         return values[0] if single else values
 
-    def get_task_states(self, task_ids: Iterable[str]) -> dict[str, str | None]:
-        """Return the states of other tasks of this run, by task_id."""
-        states: dict[str, str | None] = ask("task_states", task_ids=list(task_ids))
-        return states
-
     def get_previous_dagrun(self, state: str | None = None) -> DagRun | None:
         """Return the DagRun of the next earlier logical date, in that state if given; None when there is none."""
         from asynsched.authoring.dag_run import DagRun
@@ -142,6 +198,24 @@ class TaskInstance:
             return DagRun.of_fields(ask("previous_run", state=state))
         except SupervisorNotFound:
             return None
+
+    def get_previous_ti(
+        self, state: str | None = None, logical_date: dt.datetime | None = None, map_index: int = -1
+    ) -> PreviousTaskInstance | None:
+        """Return this task's instance of the newest earlier logical date; None when there is none.
+
+        Args:
+            state: Only one in this state.
+            logical_date: Earlier than this; than the run's own, unless given.
+            map_index: Of a mapped task, which instance.
+        """
+        before = logical_date or self.logical_date
+        if before is None:
+            return None
+        wanted = None if state is None else str(state)
+        return previous_task_instance(
+            task_id=self.task_id, before=before.isoformat(), map_index=map_index, state=wanted
+        )
 
     def get_first_reschedule_date(self, context: Context | None = None) -> dt.datetime | None:
         """Return when a rescheduling sensor looked first; None when this is the first time."""

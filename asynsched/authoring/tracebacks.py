@@ -17,9 +17,17 @@ _BEFORE_USER_CODE = (*(f"{folder}{os.sep}" for folder in _FOLDERS), "<frozen imp
 
 def one_line(exc: BaseException) -> str:
     """Return an exception's type and the first line of its message."""
-    # A lone surrogate is no text that can be sent or stored.
-    lines = str(exc).strip().encode("utf-8", "backslashreplace").decode().splitlines()
+    lines = text_of(exc).strip().splitlines()
     return f"{type(exc).__name__}: {lines[0][:500]}" if lines else type(exc).__name__
+
+
+def text_of(exc: BaseException) -> str:
+    """Return an exception's text, as far as it can be sent and stored; empty where its class cannot give one."""
+    try:
+        text = str(exc)
+    except Exception:  # noqa: BLE001 - it is user code
+        return ""
+    return text.encode("utf-8", "backslashreplace").decode()  # a lone surrogate is no UTF-8
 
 
 def user_frames(exc: BaseException) -> TracebackType | None:

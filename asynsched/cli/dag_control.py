@@ -1,11 +1,14 @@
 """`asynsched dags pause|unpause|reparse`."""
 
+import click
+
 from asynsched.bell import Hint
 from asynsched.cli.command import command, dag_argument, fail
 from asynsched.cli.dag_lookup import dag_of
 from asynsched.cli.rendering import Done
 from asynsched.cli.session import Session
-from asynsched.store.dags import find_dag, set_paused
+from asynsched.store.dag_files import get_file
+from asynsched.store.dags import find_dag, get_dag, set_paused
 from asynsched.store.import_errors import list_errors
 
 
@@ -24,11 +27,14 @@ def unpause_dag(session: Session, dag_id: str) -> Done:
 
 
 @command("reparse")
-@dag_argument
-def reparse_dag(session: Session, dag_id: str) -> Done:
-    """Parse a DAG's file again, even if it has not changed. Without a scheduler, this waits for the result."""
-    path = dag_of(session, dag_id).file_path
-    fields = {"dag_id": dag_id, "file": path}
+@click.argument("name", metavar="DAG|FILE")
+def reparse_dag(session: Session, name: str) -> Done:
+    """Parse a DAG's file again, even if it has not changed. Without a scheduler, this waits for the result.
+
+    A file that has no DAG yet, because it could not be parsed, is named by its path in the DAG folder.
+    """
+    dag_id, path = _dag_and_file(session, name)
+    fields = {"dag_id": dag_id or None, "file": path}
     if session.has_scheduler():
         session.change("dag.reparse", lambda _: None, hints=lambda _: [Hint("file", dag_id=dag_id, path=path)])
         return Done(f"The scheduler parses {path} again.", fields)
@@ -38,8 +44,19 @@ def reparse_dag(session: Session, dag_id: str) -> Done:
     wrong = [error.message for error in session.read(list_errors, path) if not error.is_warning]
     if wrong:
         fail(wrong[0])
-    session.read(find_dag, dag_id)
+    if dag_id:
+        session.read(find_dag, dag_id)
     return Done(f"{path} is parsed.", fields)
+
+
+def _dag_and_file(session: Session, name: str) -> tuple[str, str]:
+    """Return the DAG, empty where a file is named, and the file's path in the DAG folder."""
+    found = session.read(get_dag, name)
+    if found is not None and found.is_active:
+        return name, found.file_path
+    if session.read(get_file, name) is not None or session.read(list_errors, name):
+        return "", name
+    return name, dag_of(session, name).file_path
 
 
 def _set_paused(session: Session, dag_id: str, *, is_paused: bool) -> Done:

@@ -1,8 +1,13 @@
-"""`asynsched dags test`: one run in the foreground, in a process of its own, without a scheduler or a database."""
+"""`asynsched dags test`: one run in the foreground, in a process of its own, without a scheduler.
+
+That process is not told where the database is: it asks this one for stored variables and connections.
+"""
 
 import os
+import socket
 import subprocess
 import sys
+from contextlib import suppress
 from typing import Any
 
 import click
@@ -14,7 +19,13 @@ from asynsched.cli.dag_trigger import conf_option, logical_date_option, read_con
 from asynsched.cli.instants import read_instant
 from asynsched.cli.rendering import Output, Record, show
 from asynsched.cli.session import Session
+from asynsched.errors import NotFound, StoreError
+from asynsched.store.connections import get_connection
+from asynsched.store.variables import get_variable
 from sandbox.foreground import ForegroundRequest, ForegroundResult
+from sandbox.protocol import FrameReader, Reply, Request, encode_frame
+
+READ_BYTES = 64 * 1024
 
 
 @command("test")
@@ -37,7 +48,7 @@ def run_in_foreground(session: Session, output: str, dag_id: str, conf: str | No
         logical_date=read_instant(logical_date, zone, "--logical-date") if logical_date else None,
         default_timezone=zone,
     )
-    result = _run(request)
+    result = _run(session, request)
     if result.error:
         fail(result.error)
     tasks = [{"task_id": task_id, "state": state} for task_id, state in result.tasks.items()]
@@ -47,25 +58,47 @@ def run_in_foreground(session: Session, output: str, dag_id: str, conf: str | No
         raise click.exceptions.Exit(1)
 
 
-def _run(request: ForegroundRequest) -> ForegroundResult:
+def _run(session: Session, request: ForegroundRequest) -> ForegroundResult:
     """Run the DAG in a process that has none of asynsched's own environment. What it prints goes to standard error."""
-    reading, writing = os.pipe()
+    ours, theirs = socket.socketpair()
     environ = {name: value for name, value in os.environ.items() if not name.startswith("ASYNSCHED_")}
     argument = msgspec.json.encode(request).decode()
-    with os.fdopen(reading, "rb") as answer:
-        try:
+    with ours:
+        with theirs:
             process = subprocess.Popen(  # noqa: S603 - this very Python, and a module of ours
-                [sys.executable, "-P", "-m", "sandbox.foreground", str(writing), argument],
+                [sys.executable, "-P", "-m", "sandbox.foreground", str(theirs.fileno()), argument],
                 env=environ,
-                pass_fds=(writing,),
+                pass_fds=(theirs.fileno(),),
                 stdout=sys.stderr.fileno(),
             )
-        finally:
-            os.close(writing)
         with process:
-            text = answer.read()
-    if not text:
-        return ForegroundResult(
-            error=f"{request.path}: the process ended with {process.returncode} before the run did."
-        )
-    return msgspec.json.decode(text, type=ForegroundResult)
+            result = _converse(session, ours)
+    return result or ForegroundResult(
+        error=f"{request.path}: the process ended with {process.returncode} before the run did."
+    )
+
+
+def _converse(session: Session, ours: socket.socket) -> ForegroundResult | None:
+    """Answer the process's questions until it says how the run ended; None when it is gone without a word."""
+    reader = FrameReader(Request | ForegroundResult)
+    # A process that has died with an answer unread resets the connection.
+    with suppress(ConnectionError):
+        while data := ours.recv(READ_BYTES):
+            for message in reader.feed(data):
+                if isinstance(message, ForegroundResult):
+                    return message
+                ours.sendall(encode_frame(_answer(session, message)))
+    return None
+
+
+def _answer(session: Session, asked: Request) -> Reply:
+    try:
+        if asked.operation == "variable_get":
+            value: Any = session.read(get_variable, asked.arguments["key"]).value
+        else:
+            value = msgspec.structs.asdict(session.read(get_connection, asked.arguments["conn_id"]))
+    except NotFound as exc:
+        return Reply(asked.token, asked.request_id, found=False, error=str(exc))
+    except StoreError as exc:
+        return Reply(asked.token, asked.request_id, error=str(exc))
+    return Reply(asked.token, asked.request_id, value)

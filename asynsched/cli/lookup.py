@@ -4,7 +4,8 @@ from difflib import get_close_matches
 
 from sqlalchemy import Connection
 
-from asynsched.errors import NotFound
+from asynsched.errors import AsynschedError, NotFound
+from asynsched.states import FINISHED_RUN_STATES
 from asynsched.store.dag_runs import DagRunRow, get_run, list_runs
 from asynsched.store.dags import find_dag
 from asynsched.store.task_instances import TaskInstanceRow, list_task_instances
@@ -24,8 +25,16 @@ def find_run(conn: Connection, dag_id: str, run_id: str) -> DagRunRow:
 
 
 def find_task(conn: Connection, dag_id: str, run_id: str, task_id: str, map_index: int = -1) -> TaskInstanceRow:
-    """Return a task instance. Raises NotFound, with near names, when there is no such DAG, run or task."""
-    instances = list_task_instances(conn, find_run(conn, dag_id, run_id).id)
+    """Return a task instance.
+
+    Raises:
+        NotFound: There is no such DAG, run or task; carries the nearest names.
+        AsynschedError: The run has no tasks yet.
+    """
+    run = find_run(conn, dag_id, run_id)
+    instances = list_task_instances(conn, run.id)
+    if not instances and run.state not in FINISHED_RUN_STATES:
+        raise AsynschedError(f"The run {run_id!r} is {run.state}, and has no tasks yet.")
     for instance in instances:
         if instance.task_id == task_id and instance.map_index == map_index:
             return instance

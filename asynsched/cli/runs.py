@@ -11,7 +11,8 @@ from asynsched.cli.session import Session
 from asynsched.states import DagRunState
 from asynsched.store.callback_requests import list_callbacks
 from asynsched.store.dag_runs import DagRunRow, list_runs
-from asynsched.store.dags import find_dag
+from asynsched.store.dags import find_dag, get_dag
+from asynsched.store.deadlines import list_deadlines
 
 COLUMNS = (
     "dag_id",
@@ -33,6 +34,7 @@ SPARE_COLUMNS = (
 )  # fmt: skip
 
 CALLBACK_COLUMNS = ("event", "task_id", "map_index", "try_number", "state", "attempts")
+DEADLINE_COLUMNS = ("name", "due_at", "state")
 
 
 @command("list")
@@ -40,10 +42,10 @@ CALLBACK_COLUMNS = ("event", "task_id", "map_index", "try_number", "state", "att
 @click.option("--state", type=click.Choice([state.value for state in DagRunState]), help="Only runs in this state.")
 @click.option("--limit", type=click.IntRange(min=1), default=1000, show_default=True, help="How many at most.")
 def show_runs(session: Session, dag_id: str | None, state: str | None, limit: int) -> Listing:
-    """List runs, of one DAG or of all, newest first."""
-    if dag_id is not None:
-        session.read(find_dag, dag_id)
+    """List runs, of one DAG or of all, newest first. A DAG whose file is gone keeps its runs."""
     runs = session.read(list_runs, dag_id=dag_id, state=state, limit=limit)
+    if dag_id is not None and not runs and session.read(get_dag, dag_id) is None:
+        session.read(find_dag, dag_id)  # raises, and names what is near
     spare = SPARE_COLUMNS if dag_id is None else ("dag_id", *SPARE_COLUMNS)
     return Listing(COLUMNS, [run_fields(run) for run in runs], nothing="There are no runs.", spare=spare)
 
@@ -52,13 +54,17 @@ def show_runs(session: Session, dag_id: str | None, state: str | None, limit: in
 @dag_argument
 @run_argument
 def show_run(session: Session, dag_id: str, run_id: str) -> Record:
-    """Show a run, and how far the callbacks of it and of its tasks have come."""
+    """Show a run, its deadlines, and how far the callbacks of it and of its tasks have come."""
     run = session.read(find_run, dag_id, run_id)
     callbacks = [
         {name: getattr(item, name) for name in CALLBACK_COLUMNS} for item in session.read(list_callbacks, run.id)
     ]
+    deadlines = [
+        {name: getattr(item, name) for name in DEADLINE_COLUMNS} for item in session.read(list_deadlines, run.id)
+    ]
     return Record(
-        {**run_fields(run), "conf": run.conf, "callbacks": callbacks}, sections={"callbacks": CALLBACK_COLUMNS}
+        {**run_fields(run), "conf": run.conf, "callbacks": callbacks, "deadlines": deadlines},
+        sections={"callbacks": (), "deadlines": ()},
     )
 
 

@@ -18,14 +18,15 @@ from asynsched.cli.command import (
     task_argument,
     told_output,
 )
-from asynsched.cli.lookup import find_task
+from asynsched.cli.lookup import find_run, find_task
+from asynsched.cli.missing_logs import why_no_log
 from asynsched.cli.rendering import Output, Record, note, printable
 from asynsched.cli.session import Session
 from asynsched.executors.log_paths import log_path
 from asynsched.home import LOGS
 from asynsched.keys import TaskInstanceKey
 from asynsched.states import FINISHED_TASK_STATES, TaskInstanceState
-from asynsched.store.task_instances import TaskInstanceRow
+from asynsched.store.task_instances import TaskInstanceRow, list_tries
 
 FOLLOW_SECONDS = 0.1
 """Time between two looks at a log that is followed."""
@@ -50,12 +51,10 @@ def show_logs(session: Session, output: str, try_number: int | None, follow: boo
         _follow(session, key, try_number)
         return None
     number = try_number or task.try_number
-    if number == 0:
-        fail(f"The task {key.task_id!r} has not started; its state is {task.state or 'none'}.")
     path = _path(session, key, number)
     callbacks = callback_logs(session, task.dag_run_id, key, number)
     if not (path.exists() or callbacks):
-        fail(f"The task {key.task_id!r} has no log of try {number} in {session.home / LOGS}.")
+        fail(_why_no_log(session, key, task, try_number))
     text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
     if output == Output.JSON:
         return Record({**key._asdict(), "try_number": number, "log": text, "callbacks": as_fields(callbacks)})
@@ -68,8 +67,9 @@ def _follow(session: Session, key: TaskInstanceKey, wanted: int | None) -> None:
     """Write the log of a try as it grows, until the try has ended."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     position = 0
-    if (task := session.read(find_task, *key)).try_number == 0:
-        note("The task has not started yet.")
+    task = session.read(find_task, *key)
+    if task.try_number == 0 and not _is_over(task, 1):
+        note(_why_no_log(session, key, task, wanted))
     while True:
         number = wanted or max(task.try_number, 1)
         # Before its log is read: what it wrote until it ended is then all there.
@@ -83,10 +83,19 @@ def _follow(session: Session, key: TaskInstanceKey, wanted: int | None) -> None:
             sys.stdout.write(printable(decoder.decode(block), keep="\n\t"))
             sys.stdout.flush()
         if over:
+            if not path.exists():
+                fail(_why_no_log(session, key, task, wanted))
             return
         time.sleep(FOLLOW_SECONDS)
         wanted = number if position else wanted
         task = session.read(find_task, *key)
+
+
+def _why_no_log(session: Session, key: TaskInstanceKey, task: TaskInstanceRow, wanted: int | None) -> str:
+    run = session.read(find_run, key.dag_id, key.run_id)
+    tries = session.read(list_tries, run.id)
+    earlier = {one.try_number for one in tries if (one.task_id, one.map_index) == (key.task_id, key.map_index)}
+    return why_no_log(task, run, wanted, earlier)
 
 
 def _is_over(task: TaskInstanceRow, number: int) -> bool:

@@ -29,7 +29,9 @@ def log_path(key: TaskInstanceKey, try_number: int) -> str:
 
 def callback_log_path(key: TaskInstanceKey, event: str, try_number: int) -> str:
     """Return the path of a callback's log, beside that of the try that caused it; of a run's, in the run's folder."""
-    name = f"attempt={try_number}.{event}.log" if key.task_id else f"{event}.log"
+    # A run's own callbacks have no try; those of its deadlines are told apart by their number.
+    number = f".{try_number}" if try_number else ""
+    name = f"attempt={try_number}.{event}.log" if key.task_id else f"{event}{number}.log"
     return "/".join([*_folders(key), name])
 
 

@@ -6,18 +6,22 @@ from typing import Any
 
 import msgspec
 import structlog
-from msgspec import Struct
 from sqlalchemy import Connection
 
 from asynsched.channels import TaskReady
 from asynsched.clock import Clock
 from asynsched.errors import NotFound, StoreError, StoreUnavailable
-from asynsched.store.asset_events import consumed_events, list_events
-from asynsched.store.asset_names import find_asset
 from asynsched.store.connections import get_connection
 from asynsched.store.dag_runs import get_run, previous_run
 from asynsched.store.database import Database
-from asynsched.store.task_instances import task_states
+from asynsched.store.states_elsewhere import (
+    RunFilter,
+    TaskFilter,
+    count_runs,
+    count_task_instances,
+    previous_task_instance,
+    states_by_run,
+)
 from asynsched.store.variables import delete_variable, get_variable, set_variable
 from asynsched.store.xcoms import XComValue, get_xcoms, newest_run_with_xcom, put_xcom
 from sandbox.protocol import Reply, Request
@@ -26,16 +30,6 @@ log = structlog.get_logger(__name__)
 
 WRITES = frozenset({"xcom_push", "variable_set", "variable_delete"})
 RETRY_DELAY = timedelta(seconds=1)
-
-
-class _EventsWanted(Struct):
-    name: str = ""
-    uri: str = ""
-    alias: str = ""
-    after: datetime | None = None
-    before: datetime | None = None
-    ascending: bool = True
-    limit: int | None = None
 
 
 class RequestAnswerer:
@@ -59,7 +53,7 @@ class RequestAnswerer:
                 return Reply(request.token, request.request_id, found=False)
             except StoreUnavailable:
                 await self._clock.sleep(RETRY_DELAY)
-            except (StoreError, KeyError, TypeError, ValueError) as exc:
+            except (StoreError, KeyError, TypeError, ValueError, msgspec.ValidationError) as exc:
                 return Reply(request.token, request.request_id, error=f"{request.operation}: {exc}")
 
 
@@ -115,8 +109,37 @@ def _connection_get(conn: Connection, _: TaskReady, arguments: dict[str, Any], _
     return msgspec.structs.asdict(get_connection(conn, arguments["conn_id"]))
 
 
-def _task_states(conn: Connection, ready: TaskReady, arguments: dict[str, Any], _: Clock) -> dict[str, Any]:
-    return task_states(conn, ready.dag_run_id, arguments.get("task_ids"))
+def _task_states(conn: Connection, _: TaskReady, arguments: dict[str, Any], __: Clock) -> dict[str, Any]:
+    return states_by_run(conn, msgspec.convert(arguments, TaskFilter))
+
+
+def _task_count(conn: Connection, _: TaskReady, arguments: dict[str, Any], __: Clock) -> int:
+    return count_task_instances(conn, msgspec.convert(arguments, TaskFilter))
+
+
+def _run_count(conn: Connection, _: TaskReady, arguments: dict[str, Any], __: Clock) -> int:
+    return count_runs(conn, msgspec.convert(arguments, RunFilter))
+
+
+def _run_state(conn: Connection, _: TaskReady, arguments: dict[str, Any], __: Clock) -> str:
+    run = get_run(conn, arguments["dag_id"], arguments["run_id"])
+    if run is None:
+        raise NotFound("DAG run", arguments["run_id"])
+    return run.state
+
+
+def _previous_task_instance(conn: Connection, ready: TaskReady, arguments: dict[str, Any], _: Clock) -> Any:
+    found = previous_task_instance(
+        conn,
+        ready.launch.run.dag_id,
+        arguments["task_id"],
+        before=msgspec.convert(arguments["before"], datetime),
+        map_index=arguments.get("map_index", -1),
+        state=arguments.get("state"),
+    )
+    if found is None:
+        raise NotFound("earlier task instance", arguments["task_id"])
+    return msgspec.to_builtins(found)
 
 
 def _previous_run(conn: Connection, ready: TaskReady, arguments: dict[str, Any], _: Clock) -> Any:
@@ -124,22 +147,6 @@ def _previous_run(conn: Connection, ready: TaskReady, arguments: dict[str, Any],
     found = previous_run(conn, launch.run.dag_id, before=launch.run.logical_date, state=arguments.get("state"))
     if found is None:
         raise NotFound("earlier DAG run", launch.run.dag_id)
-    return msgspec.to_builtins(found)
-
-
-def _triggering_asset_events(conn: Connection, ready: TaskReady, _: dict[str, Any], __: Clock) -> Any:
-    return msgspec.to_builtins(consumed_events(conn, ready.dag_run_id))
-
-
-def _asset_events(conn: Connection, _: TaskReady, arguments: dict[str, Any], __: Clock) -> Any:
-    wanted = msgspec.convert(arguments, _EventsWanted)
-    return msgspec.to_builtins(list_events(conn, **msgspec.structs.asdict(wanted)))
-
-
-def _asset_get(conn: Connection, _: TaskReady, arguments: dict[str, Any], __: Clock) -> Any:
-    found = find_asset(conn, name=arguments["name"])
-    if found is None:
-        raise NotFound("asset", arguments["name"])
     return msgspec.to_builtins(found)
 
 
@@ -151,8 +158,9 @@ _OPERATIONS: dict[str, Callable[[Connection, TaskReady, dict[str, Any], Clock], 
     "variable_delete": _variable_delete,
     "connection_get": _connection_get,
     "task_states": _task_states,
+    "task_count": _task_count,
+    "run_count": _run_count,
+    "run_state": _run_state,
+    "previous_task_instance": _previous_task_instance,
     "previous_run": _previous_run,
-    "triggering_asset_events": _triggering_asset_events,
-    "asset_events": _asset_events,
-    "asset_get": _asset_get,
 }

@@ -33,6 +33,7 @@ from asynsched.parsing.look_requests import LookRequests
 from asynsched.parsing.parse_log import ParseLog
 from asynsched.parsing.parse_queue import ParseJob, ParseQueue
 from asynsched.parsing.parser import Parser, report_of_error, report_of_failure
+from asynsched.parsing.progress import ReadingProgress
 from asynsched.parsing.repeats import Repeats
 from asynsched.parsing.report_store import Outcome, Stored, load_files, store_outcomes
 from asynsched.serialization.schema import ParseReport
@@ -76,7 +77,7 @@ class ParseDispatcher(Service):
         self._log = ParseLog(timedelta(seconds=settings.watch.print_stats_interval), clock.now())
         self._repeats = Repeats(timedelta(seconds=settings.watch.min_file_process_interval))
         self._is_ticking = False
-        self._progress = anyio.Event()
+        self.progress = ReadingProgress()
         self.n_scans = 0
 
     # What others ask
@@ -100,7 +101,7 @@ class ParseDispatcher(Service):
     async def wait_idle(self) -> None:
         """Wait until `is_idle`."""
         while not self.is_idle:
-            await self._progress.wait()
+            await self.progress.step()
 
     # The service
 
@@ -118,8 +119,7 @@ class ParseDispatcher(Service):
             await self._pass(self._known, now)
         finally:
             self._is_ticking = False
-        progress, self._progress = self._progress, anyio.Event()
-        progress.set()
+        self.progress.note(is_idle=self.is_idle)
 
     async def _pass(self, known: KnownFiles, now: datetime) -> None:
         await self._store(known, now)
@@ -205,6 +205,7 @@ class ParseDispatcher(Service):
             runtime=self._runtime,
             safe_mode=self._settings.watch.safe_mode,
             now_seconds=now.timestamp(),
+            may_have_healed=known.has_error(path, TRANSIENT_KINDS),
         )
         if step in (Step.REMOVE, Step.REPORT):
             self._queue.discard(path)

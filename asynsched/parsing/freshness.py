@@ -60,6 +60,7 @@ def next_step(
     runtime: str,
     safe_mode: bool,
     now_seconds: float,
+    may_have_healed: bool = False,
 ) -> Step:
     """Return what to do with a file.
 
@@ -71,6 +72,7 @@ def next_step(
         runtime: What a parse's result would depend on now.
         safe_mode: Whether only files that mention a DAG are DAG files.
         now_seconds: The time, in seconds since 1970.
+        may_have_healed: Whether it has an error of `TRANSIENT_KINDS`.
     """
     if examined.error is not None:
         return Step.NOTHING if is_ignored else Step.REPORT
@@ -82,4 +84,7 @@ def next_step(
         is_settled = abs(now_seconds - examined.modified_ns / 1e9) >= SETTLED_SECONDS
         return Step.REMOVE if is_settled else Step.LOOK_LATER
     is_new = known is None or (known.content_hash, known.runtime) != (examined.content_hash, runtime)
+    if known is not None and may_have_healed:
+        # Saved again, or touched: what it lacked, such as a package, may be there by now.
+        is_new = is_new or known.modified_ns != examined.modified_ns
     return Step.PARSE if is_new or request.is_forced else Step.NOTHING

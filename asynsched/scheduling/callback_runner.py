@@ -11,7 +11,7 @@ from asynsched.clock import Clock
 from asynsched.errors import DagError, NotFound
 from asynsched.executors.base import Held
 from asynsched.executors.callback_tokens import new_callback_token
-from asynsched.scheduling.launches import callback_launch
+from asynsched.scheduling.launches import callback_launch, with_deadline
 from asynsched.scheduling.run_loading import active_run
 from asynsched.scheduling.versions import VersionCache
 from asynsched.service import Service
@@ -24,6 +24,7 @@ from asynsched.store.callback_requests import (
     take_callback,
 )
 from asynsched.store.database import Database
+from asynsched.store.deadlines import MISS_EVENT, list_deadlines
 from asynsched.store.run_queue import runs_by_id
 from sandbox.protocol import Ended, Launch
 
@@ -109,7 +110,10 @@ class CallbackRunner(Service):
             version = await self._versions.get(rows[0].version_id)
         except (NotFound, DagError):
             return None
-        return callback_launch(request, active_run(rows[0], version), token, self._settings.timeout)
+        launch = callback_launch(request, active_run(rows[0], version), token, self._settings.timeout)
+        if request.event != MISS_EVENT:
+            return launch
+        return with_deadline(launch, await self._database.read(list_deadlines, request.dag_run_id))
 
     async def _give_up(self, request: CallbackRequest, reason: str) -> None:
         await self._database.write(finish_callback, request.id, "failed")

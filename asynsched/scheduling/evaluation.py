@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.active_run import ActiveRun
 from asynsched.scheduling.active_task import ActiveTask
+from asynsched.scheduling.dependencies import may_be_skipped
 from asynsched.scheduling.examination import Examination
 from asynsched.scheduling.expansion import first_instances
 from asynsched.scheduling.past import PastLinks
@@ -195,8 +196,6 @@ class Evaluation:
         if event.return_value and outcome.state is State.SUCCESS:
             task.result_length = -1 if event.result_length is None else event.result_length
             self.pending.xcom(task, "return_value", bytes(event.return_value).decode(), now)
-        if task.task.outlets and outcome.state is State.SUCCESS:
-            self.pending.update_assets(task, event.outlet_events, now)
         self._changes.set_state(task, outcome.state, outcome.reason, now)
         if outcome.callback in task.task.callbacks:
             self.pending.callback(task, outcome.callback, now, event.exception)
@@ -217,7 +216,7 @@ class Evaluation:
         self.pending.skips(task, sorted(skips.task_ids), now)
         targets = [target for task_id in sorted(skips.task_ids) for target in task.run.instances_beside(task, task_id)]
         for target in targets:
-            if not target.is_finished and target.state not in SLOT_TASK_STATES:
+            if not target.is_finished and target.state not in SLOT_TASK_STATES and may_be_skipped(target):
                 self._changes.set_state(target, State.SKIPPED, skips.reason, now)
         return targets
 

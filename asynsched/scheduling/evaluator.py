@@ -6,7 +6,6 @@ from datetime import datetime, timedelta
 import structlog
 
 from asynsched.channels import (
-    AssetsUpdated,
     CallbackRequested,
     Channels,
     DagChanged,
@@ -282,10 +281,14 @@ class DependencyEvaluator(Service):
             log.info("run.ended", dag_id=run.key.dag_id, run_id=run.key.run_id, state=run.state, reason=run.reason)
         if pending.callbacks:
             channels.callbacks.put_nowait(CallbackRequested())
-        if pending.asset_events:
-            channels.dag_changes.offer(AssetsUpdated())
 
     def _warn_of_obstacles(self) -> None:
         for task in self._pending.tasks.values():
             if task.state is TaskInstanceState.SCHEDULED and task.reason:
-                log.warning("task.cannot_start", dag_id=task.run.key.dag_id, task_id=task.task_id, reason=task.reason)
+                # Another reason is why its last try was handed back.
+                obstacle = self._evaluation.queues.obstacle(task)
+                if obstacle:
+                    key = task.run.key
+                    log.warning(
+                        "task.cannot_start", dag_id=key.dag_id, run_id=key.run_id, task_id=task.task_id, reason=obstacle
+                    )

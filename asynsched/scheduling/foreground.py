@@ -6,8 +6,10 @@ is left out.
 
 import datetime as dt
 import logging
+import os
 import re
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +18,8 @@ from asynsched.authoring.dag import DAG
 from asynsched.authoring.dag_run import RunFacts
 from asynsched.authoring.execution import TaskResult, run_callbacks
 from asynsched.authoring.operators.base import BaseOperator
-from asynsched.authoring.supervisor import current_supervisor, set_supervisor
+from asynsched.authoring.params import ParamsDict, resolve_params
+from asynsched.authoring.supervisor import Supervisor, current_supervisor, set_supervisor
 from asynsched.authoring.task_instance import TaskInstanceFacts
 from asynsched.authoring.timezone import coerce_datetime, convert_to_utc, utcnow
 from asynsched.scheduling.foreground_try import TryEnd, attempt
@@ -76,21 +79,34 @@ def run_in_foreground(
         logical_date: The run's logical date, None for a run without one.
         conf: The run's conf.
         mark_success_pattern: Tasks whose whole task_id matches this regular expression succeed without running.
-        variables: Variables that tasks may read.
-        connections: Connections that tasks may use: their fields, by conn_id.
+        variables: Variables that tasks may read, before those of the home that `ASYNSCHED_HOME` names.
+        connections: Connections that tasks may use, before those of the home: their fields, by conn_id.
 
     Raises:
-        DagError: The DAG is not coherent, or the conf does not fit its params.
+        DagError: The DAG is not coherent, or the conf does not fit its params. Nothing has run then.
     """
+    for task_params in (ParamsDict(), *(task.params for task in dag.tasks)):
+        resolve_params(dag.params, task_params, conf, owner=f"the conf of DAG {dag.dag_id!r}")
     facts = _run_facts(dag, convert_to_utc(run_after) or utcnow(), convert_to_utc(logical_date, dag.timezone), conf)
-    supervisor = MemorySupervisor(variables or {}, connections or {})
     earlier = current_supervisor()
-    set_supervisor(supervisor)
-    try:
-        with _LogsOnTerminal():
-            return _Foreground(dag, facts, supervisor, mark_success_pattern).run()
-    finally:
-        set_supervisor(earlier)
+    with ExitStack() as stack:
+        stack.callback(set_supervisor, earlier)
+        names = _names_of_home(stack) if earlier is None else earlier
+        supervisor = MemorySupervisor(variables or {}, connections or {}, names)
+        set_supervisor(supervisor)
+        stack.enter_context(_LogsOnTerminal())
+        return _Foreground(dag, facts, supervisor, mark_success_pattern).run()
+
+
+def _names_of_home(stack: ExitStack) -> Supervisor | None:
+    if not os.environ.get("ASYNSCHED_HOME"):
+        return None
+    from asynsched.scheduling.stored_names import names_of_home  # it loads the database
+
+    names = names_of_home(os.environ)
+    if names is not None:
+        stack.callback(names.close)
+    return names
 
 
 def _run_facts(

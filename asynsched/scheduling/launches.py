@@ -1,5 +1,7 @@
 """What an executor is told to start a try, or a callback."""
 
+from collections.abc import Iterable
+
 import msgspec
 
 from asynsched.executors.log_paths import callback_log_path, log_path
@@ -7,6 +9,7 @@ from asynsched.keys import TaskInstanceKey
 from asynsched.scheduling.active_run import ActiveRun
 from asynsched.scheduling.active_task import ActiveTask
 from asynsched.store.callback_requests import CallbackRequest
+from asynsched.store.deadlines import DeadlineRow
 from sandbox.protocol import CausingTry, Launch, RunContext
 
 
@@ -63,3 +66,10 @@ def callback_launch(request: CallbackRequest, run: ActiveRun, token: str, timeou
         callback={"event": request.event, "reason": request.reason},
         caused_by=caused_by,
     )
+
+
+def with_deadline(launch: Launch, deadlines: Iterable[DeadlineRow]) -> Launch:
+    """Return the launch of a missed deadline's callback, told which one it was; its try number is the deadline's."""
+    found = [deadline for deadline in deadlines if deadline.number == launch.try_number]
+    told = [{"number": one.number, "name": one.name, "due_at": one.due_at.isoformat()} for one in found]
+    return msgspec.structs.replace(launch, callback=launch.callback | {"deadline": told[0] if told else {}})

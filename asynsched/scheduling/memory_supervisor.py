@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from asynsched.authoring.supervisor import SupervisorError, SupervisorNotFound
+from asynsched.authoring.supervisor import Supervisor, SupervisorError, SupervisorNotFound
 from asynsched.authoring.xcom_arg import XCOM_RETURN_KEY
 
 UNMAPPED = -1
@@ -14,13 +14,25 @@ UNMAPPED = -1
 class MemorySupervisor:
     """XComs of one run, and the given variables and connections. Values pass through JSON, as they do elsewhere.
 
+    Args:
+        variables: Variables by name. What tasks set or delete changes nothing but this.
+        connections: Fields of connections by name.
+        names: Is asked for other variables and connections.
+
     Attributes:
         running_task: The task that asks: it pushes XComs.
     """
 
-    def __init__(self, variables: Mapping[str, str], connections: Mapping[str, Mapping[str, Any]]) -> None:
+    def __init__(
+        self,
+        variables: Mapping[str, str],
+        connections: Mapping[str, Mapping[str, Any]],
+        names: Supervisor | None = None,
+    ) -> None:
         self.running_task = ""
-        self._variables = dict(variables)
+        self._variables: dict[str, str | None] = dict(variables)
+        """None: the run has deleted it."""
+        self._names = names
         self._connections = connections
         self._xcoms: dict[tuple[str, str], Any] = {}
 
@@ -44,29 +56,30 @@ class MemorySupervisor:
         self._xcoms[self.running_task, key] = _through_json(value)
 
     def _answer_variable_get(self, *, key: str) -> str:
-        if key not in self._variables:
+        if key not in self._variables and self._names is not None:
+            found: str = self._names.request("variable_get", key=key)
+            return found
+        value = self._variables.get(key)
+        if value is None:
             raise SupervisorNotFound(f"there is no variable {key!r}")
-        return self._variables[key]
+        return value
 
     def _answer_variable_set(self, *, key: str, value: str, description: str | None = None) -> None:
         self._variables[key] = value
 
     def _answer_variable_delete(self, *, key: str) -> None:
-        self._variables.pop(key, None)
+        self._variables[key] = None
 
     def _answer_connection_get(self, *, conn_id: str) -> Mapping[str, Any]:
+        if conn_id not in self._connections and self._names is not None:
+            found: Mapping[str, Any] = self._names.request("connection_get", conn_id=conn_id)
+            return found
         if conn_id not in self._connections:
             raise SupervisorNotFound(f"there is no connection {conn_id!r}")
         return self._connections[conn_id]
 
-    def _answer_triggering_asset_events(self) -> list[dict[str, Any]]:
-        return []
-
-    def _answer_asset_events(self, **_: Any) -> list[dict[str, Any]]:
-        return []
-
-    def _answer_asset_get(self, *, name: str) -> dict[str, Any]:
-        return {"name": name, "uri": name, "group_name": "asset", "extra": {}}
+    def _answer_previous_task_instance(self, *, task_id: str, **_: Any) -> None:
+        raise SupervisorNotFound(f"there is no earlier run of {task_id!r}")
 
     def _answer_previous_run(self, *, state: str | None) -> None:
         raise SupervisorNotFound(f"there is no earlier run in state {state or 'any'}")

@@ -6,7 +6,7 @@ from functools import partial
 
 import structlog
 
-from asynsched.channels import Channels, RunEnded
+from asynsched.channels import Channels, RunCreated, RunEnded
 from asynsched.errors import DagError, NotFound
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.active_run import ActiveRun
@@ -58,6 +58,8 @@ class RunIntake:
         """Let runs wait that a message told of."""
         for row in await self._database.read(queued_runs, keys):
             self._enqueue(row)
+            if row.has_deadlines:
+                self._channels.deadlines.offer(RunCreated(row.key))
 
     async def sweep(self, now: datetime) -> None:
         """Let runs wait that no message told of, and take over what has changed of their DAGs and of their past."""

@@ -11,6 +11,7 @@ from asynsched.keys import DagRunKey
 from asynsched.serialization.decode import decode_dag
 from asynsched.serialization.schema import MAX_ID_LENGTH, SerializedDag
 from asynsched.states import DagRunState, DagRunType
+from asynsched.store.audit import record_audit
 from asynsched.store.dag_runs import NewRun, get_run, insert_run, logical_date_is_taken
 from asynsched.store.dag_versions import get_version
 from asynsched.store.dags import get_dag, near_dag_ids
@@ -68,6 +69,13 @@ def create_manual_run(
             reason="somebody triggered it",
         ),
     )
+    return key
+
+
+def trigger_by_program(conn: Connection, /, dag_id: str, *, now: datetime, **options: Any) -> DagRunKey:
+    """Do what `create_manual_run` does, for an embedding program, and note in the audit that it did."""
+    key = create_manual_run(conn, dag_id, now=now, **options)
+    record_audit(conn, at=now, actor="program", action="trigger", dag_id=dag_id, run_id=key.run_id)
     return key
 
 

@@ -2,7 +2,7 @@
 
 import datetime as dt
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -16,19 +16,21 @@ from asynsched.authoring.params import NOTSET, ParamsDict
 from asynsched.authoring.sensors.base import BaseSensorOperator
 from asynsched.authoring.task_group import TaskGroup
 from asynsched.errors import DagError, SerializationError
-from asynsched.serialization.assets import schedule_condition, task_assets
 from asynsched.serialization.schema import (
     CallbackEvent,
     ParseReport,
     SerializedDag,
+    SerializedDeadline,
     SerializedParam,
     SerializedTask,
     SerializedTaskGroup,
 )
 from asynsched.timetables import NullTimetable
 from asynsched.timetables import decode as decode_timetable
-from asynsched.timetables.assets import time_part
 from asynsched.timetables.zones import zone_name
+
+if TYPE_CHECKING:
+    from asynsched.authoring.deadline import DeadlineAlert
 
 _TASK_EVENTS: tuple[CallbackEvent, ...] = ("on_execute", "on_success", "on_failure", "on_retry", "on_skipped")
 _DAG_EVENTS: tuple[CallbackEvent, ...] = ("on_success", "on_failure")
@@ -52,7 +54,6 @@ def serialize_dag(dag: DAG) -> SerializedDag:
     serialized = SerializedDag(
         dag_id=dag.dag_id,
         timetable=_timetable(dag),
-        asset_condition=schedule_condition(f"DAG {dag.dag_id!r}", dag.timetable),
         schedule_summary="" if isinstance(dag.timetable, NullTimetable) else dag.timetable.summary,
         timezone=zone_name(dag.timezone),
         description=_text(dag, "description", dag.description),
@@ -72,6 +73,7 @@ def serialize_dag(dag: DAG) -> SerializedDag:
         render_template_as_native_obj=dag.render_template_as_native_obj,
         params=_params(f"DAG {dag.dag_id!r}", dag.params),
         callbacks=_callbacks(dag, _DAG_EVENTS),
+        deadlines=tuple(_deadline(dag, alert) for alert in dag.deadline),
         task_groups=tuple(_task_group(group) for group in groups.values()),
         tasks=tuple(_task(dag, task) for task in dag.topological_sort()),
     )
@@ -95,12 +97,11 @@ def _checked(dag: SerializedDag) -> SerializedDag:
 
 
 def _timetable(dag: DAG) -> dict[str, Any]:
-    timetable = time_part(dag.timetable)
     try:
-        serialized = timetable.serialize()
+        serialized = dag.timetable.serialize()
         decode_timetable(serialized)
     except (DagError, NotImplementedError, AttributeError) as exc:
-        name = type(timetable).__name__
+        name = type(dag.timetable).__name__
         raise SerializationError(
             f"DAG {dag.dag_id!r}: its timetable {name} cannot be stored: {exc}; use one of asynsched's timetables"
         ) from exc
@@ -152,8 +153,6 @@ def _task(dag: DAG, task: BaseOperator) -> SerializedTask:
         do_xcom_push=task.do_xcom_push,
         callbacks=_callbacks(task, _TASK_EVENTS),
         template_fields=tuple(task.template_fields),
-        inlets=task_assets(who, task.inlets),
-        outlets=task_assets(who, task.outlets),
         edge_labels=_edge_labels(dag, task),
         **_sensor_fields(task),
     )
@@ -181,7 +180,6 @@ def _is_empty(task: BaseOperator) -> bool:
         and task.pre_execute_hook is None
         and task.post_execute_hook is None
         and not _callbacks(task, _TASK_EVENTS)
-        and not task.outlets
     )
 
 
@@ -202,6 +200,18 @@ def _edge_labels(dag: DAG, task: BaseOperator) -> dict[str, str]:
 
 def _callbacks(owner: DAG | BaseOperator, events: Iterable[CallbackEvent]) -> tuple[CallbackEvent, ...]:
     return tuple(event for event in events if getattr(owner, f"{event}_callback"))
+
+
+def _deadline(dag: DAG, alert: "DeadlineAlert") -> SerializedDeadline:
+    reference = alert.reference
+    return SerializedDeadline(
+        reference=reference.kind,  # type: ignore[arg-type]
+        interval=alert.interval.total_seconds(),
+        name=_text(dag, "the name of a deadline", alert.name) or "",
+        at=arguments.instant(f"DAG {dag.dag_id!r}", "deadline", reference.at, dag.timezone),
+        max_runs=reference.max_runs,
+        min_runs=reference.min_runs,
+    )
 
 
 def _params(who: str, params: ParamsDict) -> dict[str, SerializedParam]:

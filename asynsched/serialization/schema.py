@@ -10,8 +10,6 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from asynsched.timetables.asset_condition import AssetCondition
-
 SCHEMA_VERSION = 1
 """Raised whenever an older reader could misread what a newer writer says."""
 
@@ -25,6 +23,9 @@ TriggerRuleName = Literal[
 ]  # fmt: skip
 WeightRuleName = Literal["downstream", "upstream", "absolute"]
 CallbackEvent = Literal["on_execute", "on_success", "on_failure", "on_retry", "on_skipped"]
+DeadlineKind = Literal["dagrun_logical_date", "dagrun_queued_at", "fixed_datetime", "average_runtime"]
+LONGEST_INTERVAL = 1e9
+"""Longest interval of a deadline, seconds: about 30 years."""
 
 
 class MapLiteral(Struct, frozen=True, tag="literal"):
@@ -116,9 +117,6 @@ class SerializedTask(Struct, frozen=True, omit_defaults=True):
     do_xcom_push: bool = True
     callbacks: tuple[CallbackEvent, ...] = ()
     template_fields: tuple[str, ...] = ()
-    inlets: tuple[AssetCondition, ...] = ()
-    outlets: tuple[AssetCondition, ...] = ()
-    """Assets, references and aliases; no expressions."""
     edge_labels: dict[str, str] = {}
     """Label of the edge to a downstream task, by its task_id."""
 
@@ -134,14 +132,25 @@ class SerializedTaskGroup(Struct, frozen=True, omit_defaults=True):
     """Not None: a mapped task group; its tasks have as many instances."""
 
 
+class SerializedDeadline(Struct, frozen=True, omit_defaults=True):
+    """A deadline of each run: `interval` seconds after the moment that `reference` names."""
+
+    reference: DeadlineKind
+    interval: Annotated[float, Meta(ge=-LONGEST_INTERVAL, le=LONGEST_INTERVAL)]
+    name: str = ""
+    at: datetime | None = None
+    """The moment of a `fixed_datetime`."""
+    max_runs: Annotated[int, Meta(ge=0, le=100_000)] = 0
+    """Of an `average_runtime`: how many of the last runs count, and how many there must be."""
+    min_runs: Annotated[int, Meta(ge=0)] = 0
+
+
 class SerializedDag(Struct, frozen=True, omit_defaults=True):
     """A DAG: what the scheduler stores and decides from."""
 
     dag_id: Id
     timetable: dict[str, Any]
     """What `asynsched.timetables.decode` reads: its `kind` and that kind's fields."""
-    asset_condition: AssetCondition | None = None
-    """The events of assets that also trigger runs."""
     schedule_summary: str = ""
     """When it runs, for people; empty when it only runs on demand."""
     timezone: str = "UTC"
@@ -162,6 +171,7 @@ class SerializedDag(Struct, frozen=True, omit_defaults=True):
     render_template_as_native_obj: bool = False
     params: dict[str, SerializedParam] = {}
     callbacks: tuple[CallbackEvent, ...] = ()
+    deadlines: tuple[SerializedDeadline, ...] = ()
     task_groups: tuple[SerializedTaskGroup, ...] = ()
     tasks: tuple[SerializedTask, ...] = ()
     """In topological order."""

@@ -8,8 +8,8 @@ import sqlalchemy as sa
 from msgspec import Struct
 from sqlalchemy import Connection
 
+from asynsched.store.callback_tables import callback_request
 from asynsched.store.rows import as_struct
-from asynsched.store.tables import callback_request
 
 
 class CallbackRequest(Struct, frozen=True):

@@ -13,6 +13,7 @@ from asynsched.errors import AlreadyExists
 from asynsched.keys import DagRunKey
 from asynsched.states import DagRunState, DagRunType
 from asynsched.store.conflicts import insert_ignoring
+from asynsched.store.deadlines import add_deadlines
 from asynsched.store.rows import as_struct, from_json, to_json
 from asynsched.store.tables import dag_run
 from asynsched.timetables.base import DataInterval
@@ -104,7 +105,7 @@ _DELETE = sa.delete(dag_run).where(dag_run.c.id.in_(sa.bindparam("keys", expandi
 
 
 def insert_run(conn: Connection, run: NewRun) -> int:
-    """Store a new run, and return its row's id.
+    """Store a new run with its deadlines, and return its row's id.
 
     Raises:
         AlreadyExists: The DAG has a run of that run_id, or of that logical date. The transaction may go on.
@@ -114,6 +115,7 @@ def insert_run(conn: Connection, run: NewRun) -> int:
     if row_id is None:
         date = "" if run.logical_date is None else f", or one of the logical date {run.logical_date.isoformat()}"
         raise AlreadyExists(f"The DAG {run.dag_id!r} has a run {run.run_id!r}{date} already.")
+    add_deadlines(conn, row_id, run.dag_id, logical_date=run.logical_date, queued_at=run.queued_at)
     return row_id
 
 

@@ -1,6 +1,7 @@
 """Queries of `dag`: one row a DAG."""
 
 from datetime import datetime
+from typing import Any
 
 import sqlalchemy as sa
 from msgspec import Struct
@@ -42,7 +43,8 @@ _HAS_ERRORS = (
     )
     .label("has_errors")
 )
-_DAGS = sa.select(dag, _HAS_ERRORS)
+_COLUMNS: list[sa.ColumnElement[Any]] = [dag.c[name] for name in DagRow.__struct_fields__ if name in dag.c]
+_DAGS: sa.Select[Any] = sa.select(*_COLUMNS, _HAS_ERRORS)
 _ONE = _DAGS.where(dag.c.dag_id == sa.bindparam("dag_id"))
 _ACTIVE = _DAGS.where(dag.c.is_active).order_by(dag.c.dag_id)
 _ALL = _DAGS.order_by(dag.c.dag_id)

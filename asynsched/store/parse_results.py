@@ -12,7 +12,6 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from asynsched.serialization.schema import FileError, ParsedDag, ParseReport
-from asynsched.store.asset_references import store_references
 from asynsched.store.dag_files import DagFileRow, LocalModule, delete_file, get_file, put_file
 from asynsched.store.dag_versions import add_version
 from asynsched.store.import_errors import replace_errors
@@ -73,7 +72,8 @@ _UPDATE = (
     sa.update(dag)
     .where(dag.c.dag_id == sa.bindparam("key"))
     .values({name: sa.bindparam(f"new_{name}") for name in (
-        "file_path", "is_active", "version_id", "schedule_summary", "tags", "max_active_runs", "updated_at",
+        "file_path", "is_active", "version_id", "schedule_summary", "tags", "max_active_runs", "deadlines",
+        "updated_at",
     )})
 )  # fmt: skip
 _LEAVE = (
@@ -119,11 +119,9 @@ def store_report(
             values["is_paused"] = defaults.paused if is_paused is None else is_paused
             conn.execute(dag.insert(), {"dag_id": dag_id, **values})
             new.append(dag_id)
-            store_references(conn, parsed.dag, now, is_new=True)
         elif any(getattr(before, name) != value for name, value in values.items() if name != "updated_at"):
             conn.execute(_UPDATE, {"key": dag_id, **{f"new_{name}": value for name, value in values.items()}})
             changed.append(dag_id)
-            store_references(conn, parsed.dag, now)
     _note_file(conn, path, report, stamp, n_errors=len(errors), now=now)
     replace_errors(conn, path, errors, warnings=report.warnings, output=report.output, now=now)
     removed = _remove_missing(conn, path, report, now)
@@ -171,6 +169,7 @@ def _values(
         "schedule_summary": found.schedule_summary,
         "tags": to_json(found.tags),
         "max_active_runs": min(limit, LARGEST_INTEGER) or LARGEST_INTEGER,  # 0 is no limit, as in Airflow
+        "deadlines": to_json(found.deadlines),
         "updated_at": now,
     }
 

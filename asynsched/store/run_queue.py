@@ -33,6 +33,7 @@ class QueuedRun(Struct, frozen=True):
     version_id: int | None
     is_paused: bool
     max_active_runs: int
+    has_deadlines: bool = False
 
     @property
     def key(self) -> DagRunKey:
@@ -65,6 +66,7 @@ _COLUMNS = (
     sa.func.coalesce(dag_run.c.version_id, dag.c.version_id).label("version_id"),
     dag.c.is_paused,
     dag.c.max_active_runs,
+    (dag.c.deadlines != b"[]").label("has_deadlines"),
 )
 _ADMISSIONS = sa.select(dag.c.dag_id, dag.c.is_paused, dag.c.max_active_runs).where(
     dag.c.dag_id.in_(sa.bindparam("dag_ids", expanding=True))

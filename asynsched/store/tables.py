@@ -6,7 +6,7 @@ Key order is lock order: a transaction that touches several rows of a table touc
 import sqlalchemy as sa
 from sqlalchemy import Boolean, Column, Float, ForeignKey, Index, Integer, String, Text, UniqueConstraint
 
-from asynsched.store import asset_tables  # noqa: F401 - its tables belong to the same metadata
+from asynsched.store import callback_tables  # noqa: F401 - its tables belong to the same metadata
 from asynsched.store.column_types import BigId, Instant, Json
 from asynsched.store.metadata import ID_LENGTH, metadata
 
@@ -21,6 +21,7 @@ dag = sa.Table(
     Column("schedule_summary", Text, nullable=False, default=""),
     Column("tags", Json, nullable=False, default=b"[]"),
     Column("max_active_runs", Integer, nullable=False),
+    Column("deadlines", Json, nullable=False, default=b"[]"),
     Column("next_dagrun_logical_date", Instant, nullable=True),
     Column("next_dagrun_data_interval_start", Instant, nullable=True),
     Column("next_dagrun_data_interval_end", Instant, nullable=True),
@@ -189,31 +190,6 @@ xcom = sa.Table(
     Column("value", Json, nullable=False),
     Column("created_at", Instant, nullable=False),
 )
-
-callback_request = sa.Table(
-    "callback_request",
-    metadata,
-    Column("id", BigId, primary_key=True, autoincrement=True),
-    Column("dag_run_id", BigId, ForeignKey("dag_run.id", ondelete="CASCADE"), nullable=False),
-    Column("task_id", String(ID_LENGTH), nullable=False, default=""),
-    Column("map_index", Integer, nullable=False, default=-1),
-    Column("try_number", Integer, nullable=False, default=0),
-    Column("event", String(32), nullable=False),
-    Column("reason", Text, nullable=False, default=""),
-    Column("state", String(32), nullable=False, default="queued"),
-    Column("token", String(32), nullable=True),
-    Column("attempts", Integer, nullable=False, default=0),
-    Column("created_at", Instant, nullable=False),
-    Column("caused_by", Text, nullable=False, default=""),
-    UniqueConstraint(
-        "dag_run_id", "task_id", "map_index", "try_number", "event", "created_at", name="uq_callback_request_event"
-    ),
-    Index("ix_callback_request_state", "state"),
-)
-"""Written in the transaction of the state change that caused it. No task_id: a callback of the run. `caused_by` is
-JSON of the CausingTry that a task's callback is about.
-
-Unique, so that a transaction that is applied again adds nothing; a run that ends once more has another `created_at`."""
 
 scheduler = sa.Table(
     "scheduler",

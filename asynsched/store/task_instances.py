@@ -1,6 +1,5 @@
 """Queries of `task_instance` and of its earlier tries. `transitions.py` writes them."""
 
-from collections.abc import Collection
 from datetime import datetime
 
 import sqlalchemy as sa
@@ -62,8 +61,6 @@ _LISTED = (
         sa.func.coalesce(task_instance.c.started_at, task_instance.c.ended_at).asc().nulls_last(), task_instance.c.id
     )
 )
-_STATES = sa.select(task_instance.c.task_id, task_instance.c.map_index, task_instance.c.state).where(_IS_OF_RUN)
-_SOME_STATES = _STATES.where(task_instance.c.task_id.in_(sa.bindparam("task_ids", expanding=True)))
 _TRIES = (
     sa.select(*(task_instance_history.c[name] for name in TryRow.__struct_fields__))
     .where(task_instance_history.c.dag_run_id == sa.bindparam("run"))
@@ -84,12 +81,3 @@ def list_task_instances(conn: Connection, dag_run_id: int) -> list[TaskInstanceR
 def list_tries(conn: Connection, dag_run_id: int) -> list[TryRow]:
     """Return the earlier tries of a run's task instances, by task, oldest first."""
     return [as_struct(TryRow, row) for row in conn.execute(_TRIES, {"run": dag_run_id})]
-
-
-def task_states(conn: Connection, dag_run_id: int, task_ids: Collection[str] | None = None) -> dict[str, str | None]:
-    """Return the states of a run's task instances by task_id; of a mapped one by task_id, `_` and its index."""
-    if task_ids is None:
-        rows = conn.execute(_STATES, {"run": dag_run_id})
-    else:
-        rows = conn.execute(_SOME_STATES, {"run": dag_run_id, "task_ids": list(task_ids)})
-    return {row.task_id if row.map_index < 0 else f"{row.task_id}_{row.map_index}": row.state for row in rows}

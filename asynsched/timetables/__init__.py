@@ -5,7 +5,6 @@ The names are loaded when they are first used: a DAG file pays for the one that 
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from asynsched.timetables.assets import AssetOrTimeSchedule
     from asynsched.timetables.base import DagRunInfo, DataInterval, TimeRestriction, Timetable
     from asynsched.timetables.decoding import decode
     from asynsched.timetables.events import EventsTimetable
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "AssetOrTimeSchedule",
     "ContinuousTimetable",
     "CronDataIntervalTimetable",
     "CronTriggerTimetable",
@@ -40,7 +38,6 @@ __all__ = [
 ]
 
 _MODULES = {
-    "AssetOrTimeSchedule": "assets",
     "ContinuousTimetable": "simple",
     "CronDataIntervalTimetable": "interval",
     "CronTriggerTimetable": "trigger",

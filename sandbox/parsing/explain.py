@@ -1,30 +1,26 @@
 """Turns what a DAG file raised into one error that names the file, the line, and what to do."""
 
-import errno
+import difflib
 import importlib.util
+import sys
 import traceback
 from pathlib import Path
 from types import TracebackType
 
 from asynsched.errors import DagError, DagImportError, SerializationError
 from asynsched.serialization.schema import FileError
+from sandbox.parsing.hints import hint_for, said
 from sandbox.sources.archives import ArchiveError
 
 MAX_MESSAGE = 1_000
 MAX_TRACEBACK = 32 * 1024
 
-_HINTS = {
-    errno.EACCES: "a parse reads only the DAG folder, Python, the system's libraries and `parse.readable`, and writes"
-    " only its scratch folder; do this in a task",
-    errno.EPERM: "a parse may not do this; do it in a task",
-    errno.EAGAIN: "a parse may have only so many processes and threads (parse.max_processes)",
-    errno.EMFILE: "a parse may have only so many files open (parse.open_files)",
-    errno.EFBIG: "a parse may write only small files (parse.file_bytes)",
-}
 
+def explain(exc: BaseException, path: str, dags_folder: str, *, confined: bool = True) -> FileError:
+    """Return the error of the DAG file at `path`, relative to the DAG folder.
 
-def explain(exc: BaseException, path: str, dags_folder: str) -> FileError:
-    """Return the error of the DAG file at `path`, relative to the DAG folder."""
+    `confined` says whether the file ran under the rules of a parse: they may be what it has met.
+    """
     frames = _user_frames(exc.__traceback__, dags_folder)
     line = _line_in(f"{dags_folder}/{path}", frames)
     kind = _kind(exc, path, dags_folder, in_user_code=bool(frames))
@@ -34,7 +30,8 @@ def explain(exc: BaseException, path: str, dags_folder: str) -> FileError:
     else:
         where = path if line is None else f"{path}:{line}"
         what = _what(exc, kind) + _link_hint(exc, dags_folder)
-    return FileError(kind, _one_line(f"{where}: {what}"), _traceback(exc, frames), line)
+    hint = hint_for(exc) if confined and kind == "exception" else ""
+    return FileError(kind, _one_line(f"{where}: {what}", hint), _traceback(exc, frames), line)
 
 
 def _user_frames(tb: TracebackType | None, dags_folder: str) -> list[TracebackType]:
@@ -86,23 +83,31 @@ def _syntax(exc: SyntaxError, path: str, dags_folder: str) -> tuple[str, str]:
 
 def _what(exc: BaseException, kind: str) -> str:
     """Return what happened, and what to do about it."""
-    said = _said(exc)
+    text = said(exc)
     match exc:
         case SystemExit():
-            return f"called sys.exit({said}); a DAG file must only define DAGs"
+            return f"called sys.exit({text}); a DAG file must only define DAGs"
         case MemoryError():
             return "ran out of the memory that a parse may use (parse.memory_bytes); do heavy work in tasks"
         case DagError():
-            return said
+            return text
         case OSError() if kind == "unreadable":
-            return f"cannot be read: {exc.strerror or said}"
-        case OSError() if exc.errno in _HINTS:
-            return f"{type(exc).__name__}: {said} ({_HINTS[exc.errno]})"
+            return f"cannot be read: {exc.strerror or text}"
         case ModuleNotFoundError() if (
             exc.name and exc.name.partition(".")[0] == "airflow" and not _is_installed("airflow")
         ):
-            return f"{type(exc).__name__}: {said}; import the same names from asynsched"
-    return f"{type(exc).__name__}: {said}" if said else type(exc).__name__
+            return f"{type(exc).__name__}: {text}; import the same names from asynsched"
+        case ImportError() if exc.name == "asynsched" and "cannot import name" in text:
+            return _missing_name(text)
+    return f"{type(exc).__name__}: {text}" if text else type(exc).__name__
+
+
+def _missing_name(text: str) -> str:
+    """Return what to say of a name that asynsched does not have: the near ones, in place of where it is installed."""
+    name = text.partition("'")[2].partition("'")[0]
+    near = difflib.get_close_matches(name, dir(sys.modules["asynsched"]))
+    hint = f"; did you mean {' or '.join(near)}?" if near else ""
+    return f"ImportError: asynsched has no name {name!r}{hint}"
 
 
 def _link_hint(exc: BaseException, dags_folder: str) -> str:
@@ -119,16 +124,11 @@ def _is_installed(module: str) -> bool:
     return importlib.util.find_spec(module) is not None
 
 
-def _said(exc: BaseException) -> str:
-    try:
-        return str(exc)
-    except Exception:  # noqa: BLE001 - __str__ is user code, and may raise anything
-        return "<its text cannot be shown>"
-
-
-def _one_line(text: str) -> str:
+def _one_line(text: str, hint: str) -> str:
+    """Return a text and what to do about it, which is never cut."""
     line = " ".join(text.split())
-    return line if len(line) <= MAX_MESSAGE else f"{line[:MAX_MESSAGE]}…"
+    room = MAX_MESSAGE - len(hint)
+    return (line if len(line) <= room else f"{line[:room]}…") + (f"; {hint}" if hint else "")
 
 
 def _traceback(exc: BaseException, frames: list[TracebackType]) -> str:

@@ -67,7 +67,7 @@ def run_dag_file(request: ParseRequest, channel_fd: int, output_fd: int) -> NoRe
         channel.send(Refused(f"{type(exc).__name__}: {exc}"))
         os._exit(1)
     channel.send(Confined(enforced))
-    found = _Finding(request, channel).find()
+    found = _Finding(request, channel, is_confined=bool(enforced)).find()
     _flush()
     channel.send(found)
     os._exit(0)
@@ -106,8 +106,9 @@ def _confine(request: ParseRequest) -> tuple[str, ...]:
 class _Finding:
     """One import, and what came of it."""
 
-    def __init__(self, request: ParseRequest, channel: Channel) -> None:
+    def __init__(self, request: ParseRequest, channel: Channel, *, is_confined: bool) -> None:
         self._request = request
+        self._is_confined = is_confined
         self._channel = channel
         self._folder = str(request.dags_folder)
         self._sources: list[SourceFile] = []
@@ -140,7 +141,7 @@ class _Finding:
         # Loaded for a file with errors only.
         from sandbox.parsing.explain import explain
 
-        return explain(exc, self._request.path, self._folder)
+        return explain(exc, self._request.path, self._folder, confined=self._is_confined)
 
     def _note_source(self, source: SourceFile) -> None:
         self._sources.append(source)

@@ -5,6 +5,7 @@ import sys
 import msgspec
 
 from asynsched.authoring.exceptions import AsynschedException
+from asynsched.authoring.tracebacks import text_of
 from sandbox.protocol import RaisedException
 
 LONGEST_MESSAGE = 10_000
@@ -15,8 +16,7 @@ _NOTE = "raised in the task's own process; the traceback is in the log of its tr
 def described(exc: BaseException) -> RaisedException:
     """Return what is told of an exception."""
     cls = type(exc)
-    # A lone surrogate is no text that can be sent.
-    message = (_text(exc) or "").encode("utf-8", "backslashreplace").decode()
+    message = text_of(exc)
     raised = RaisedException(str(cls.__module__), cls.__qualname__, message[:LONGEST_MESSAGE])
     if len(message) > LONGEST_MESSAGE or not all(type(argument) in _PLAIN for argument in exc.args):
         return raised
@@ -44,7 +44,7 @@ def rebuilt(raised: RaisedException | None, reason: str) -> BaseException:
     if cls is not None:
         for arguments in (raised.arguments, (raised.message,)):
             exc = _made(cls, arguments)
-            if exc is not None and _text(exc) == raised.message:
+            if exc is not None and text_of(exc) == raised.message:
                 exc.add_note(_NOTE)
                 return exc
     return AsynschedException(f"{raised.qualname}: {raised.message}")
@@ -64,10 +64,3 @@ def _made(cls: type[BaseException], arguments: tuple[object, ...]) -> BaseExcept
     except Exception:  # noqa: BLE001 - it is user code
         return None
     return exc
-
-
-def _text(exc: BaseException) -> str | None:
-    try:
-        return str(exc)
-    except Exception:  # noqa: BLE001 - it is user code
-        return None

@@ -62,7 +62,7 @@ def test_a_log_is_followed_until_the_try_has_ended(site):
     assert (following.returncode, err) == (0, "")
     assert site.json("tasks", "logs", "slow", "followed", "waits", "--try", "1")["log"].endswith(out)
     refused = site.run("tasks", "logs", "slow", "followed", "waits", "--try", "2", code=1)
-    assert "no log of try 2" in refused.stderr
+    assert refused.stderr == "Error: The task 'waits' has no try 2; it has try 1.\n"
 
 
 def test_ctrl_c_ends_the_wait_and_leaves_the_run_alone(site):

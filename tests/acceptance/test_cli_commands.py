@@ -110,6 +110,8 @@ def test_a_triggered_run_waits_for_a_scheduler(site):
     assert site.json("runs", "list", "etl", "--state", "queued") == [made]
     assert site.json("runs", "show", "etl", "by_hand").items() >= made.items()
     assert site.json("tasks", "list", "etl", "by_hand") == []
+    refused = site.run("tasks", "logs", "etl", "by_hand", "extract", code=1).stderr
+    assert refused == "Error: The run 'by_hand' is queued, and has no tasks yet.\n"
 
 
 def test_a_dag_is_tested_in_the_foreground_with_its_output_beside_the_answer(site):
@@ -129,6 +131,8 @@ def test_reparse_without_a_scheduler_waits_for_the_result(site):
     site.write("some.py", DAGS)
     assert "some.py:1" in refused.stderr
     site.run("dags", "reparse", "etl")
+    assert "no_such_module" in site.run("dags", "reparse", "wrong.py", code=1).stderr
+    assert "no DAG 'rong.py'" in site.run("dags", "reparse", "rong.py", code=1).stderr
 
 
 @pytest.mark.parametrize(

@@ -55,8 +55,10 @@ def test_new_edited_moved_and_deleted_files_are_followed(site):
         lambda: [dag["file"] for dag in site.json("dags", "list") if dag["dag_id"] == "first"] == ["moved.py"],
         "the DAG has moved to the other file",
     )
+    site.run("dags", "trigger", "first", "--run-id", "kept", "--wait")
     (site.dags / "moved.py").unlink()
     site.until(lambda: "first" not in dag_ids(site), "the DAG has gone with its file")
+    assert [run["run_id"] for run in site.json("runs", "list", "first")] == ["kept"]
 
 
 def test_an_atomic_save_and_a_renamed_folder_are_followed(site):

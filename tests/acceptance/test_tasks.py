@@ -173,7 +173,9 @@ def test_a_task_inherits_the_environment_but_no_secret_of_the_scheduler(site):
 
 def test_callbacks_of_tasks_and_runs_are_called(site):
     marks = (site.root / "marks").read_text().splitlines()
-    assert sorted(mark for mark in marks if not mark.startswith(("enter", "leave"))) == [
+    assert sorted(mark for mark in marks if not mark.startswith(("enter", "leave", "late"))) == [
+        "deadline awaited second scheduled",
+        "deadline missed first scheduled",
         "run failed callbacks",
         "task failed fails",
         "task retries fails",
@@ -208,6 +210,32 @@ def test_callbacks_are_told_of_their_own_try_and_one_that_fails_is_seen_everywhe
 def last_json(text: str) -> Any:
     """Return the value that the last line of a log holds, behind its time."""
     return json.loads(text.splitlines()[-1].partition("] ")[2])
+
+
+def test_a_task_may_ask_about_itself_and_about_runs_of_any_dag(site):
+    run = run_of(site, "elsewhere")
+    xcoms = site.json("tasks", "xcom", "elsewhere", run["run_id"], "asks")
+    assert [xcom["value"] for xcom in xcoms if xcom["key"] == "return_value"] == [
+        {
+            "counts": [2, 1, 1, 1, 0],
+            "states": ["asks", "group.first", "success"],
+            "state": "running",
+            "before": [None, None],
+            "about": ["@task", "default_pool", "default", False, "running", "running"],
+            "log": ["asynsched", "tasks", "logs"],
+        }
+    ]
+
+
+def test_deadlines_of_a_run_are_shown_with_it(site):
+    [run] = site.runs("late")
+    deadlines = site.json("runs", "show", "late", run["run_id"])["deadlines"]
+    assert [(deadline["name"], deadline["state"]) for deadline in deadlines] == [
+        ("first", "missed"),
+        ("second", "missed"),
+        ("", "pending"),
+    ]
+    assert "missed" in site.run("runs", "show", "late", run["run_id"]).stdout
 
 
 def test_tasks_of_a_pool_with_one_slot_run_one_after_another(site):

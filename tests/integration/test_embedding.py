@@ -98,6 +98,32 @@ async def test_what_cannot_be_triggered_says_why(scheduler):
             await scheduler.trigger("numbers", run_id="one")
 
 
+async def test_a_dag_can_be_run_before_its_folder_is_read_for_the_first_time(scheduler):
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(scheduler.serve)
+        with anyio.fail_after(30):
+            assert (await scheduler.run("numbers")).state == "success"
+            with pytest.raises(NotFound, match="Did you mean numbers"):
+                await scheduler.trigger("number")
+        scheduler.request_stop()
+
+
+async def test_whoever_waits_for_a_dag_to_be_read_is_told_of_the_stop(scheduler, tmp_path):
+    (tmp_path / "dags" / "slow.py").write_text("dag = 'asynsched'\nwhile True: pass\n")
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(scheduler.serve)
+
+        async def wait_for_what_is_not_there():
+            with pytest.raises(RuntimeError, match="has stopped"):
+                await scheduler.run("number")
+
+        with anyio.fail_after(30):
+            assert (await scheduler.run("numbers")).state == "success"
+            async with anyio.create_task_group() as waiting:
+                waiting.start_soon(wait_for_what_is_not_there)
+                scheduler.request_stop()
+
+
 def hanging(tmp_path) -> Callable[[], int]:
     """Return a function that tells the process id of the task that hangs, 0 before there is one."""
     path = tmp_path / "hangs"

@@ -9,6 +9,7 @@ import anyio
 import psutil
 import pytest
 import sqlalchemy as sa
+from structlog.testing import capture_logs
 
 from asynsched import Scheduler
 from asynsched.errors import LeaseLost, StoreUnavailable
@@ -109,7 +110,9 @@ async def test_whoever_uses_a_scheduler_that_has_stopped_is_told_so(options, tmp
     waiting = asyncio.create_task(scheduler.run("deaf"))
     await eventually((tmp_path / "hangs").exists, "the task runs")
     scheduler.request_stop()
-    await serving
+    with capture_logs() as logs:
+        await serving
+    assert "task.cannot_start" not in {entry["event"] for entry in logs}
     with anyio.fail_after(10):
         for late in (waiting, scheduler.run("deaf"), scheduler.trigger("deaf")):
             with pytest.raises(RuntimeError, match="has stopped"):

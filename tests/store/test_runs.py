@@ -25,7 +25,8 @@ from asynsched.store.dag_runs import (
 )
 from asynsched.store.dag_versions import add_version
 from asynsched.store.pools import list_pools, set_pool
-from asynsched.store.task_instances import list_task_instances, list_tries, load_task_instances, task_states
+from asynsched.store.states_elsewhere import TaskFilter, states_by_run
+from asynsched.store.task_instances import list_task_instances, list_tries, load_task_instances
 from asynsched.store.transitions import apply
 from asynsched.store.xcoms import XComValue, delete_xcoms, get_xcoms, list_xcoms, put_xcom
 
@@ -122,8 +123,8 @@ async def test_a_batch_changes_what_is_as_its_author_knew_it_and_returns_the_res
     assert await database.write(apply, Batch(4, tasks=[taken_over])) == Stale(frozenset(), frozenset({(run, "a", -1)}))
     a, _, _ = await database.read(load_task_instances, run)
     assert (a.state, a.reason, a.started_at, a.ended_at) == ("success", "nul \ufffd \\u0000", NOW, NOW + DAY)
-    assert await database.read(task_states, run) == {"a": "success", "b": None, "c_0": None}
-    assert await database.read(task_states, run, ["a"]) == {"a": "success"}
+    found = await database.read(states_by_run, TaskFilter("d"))
+    assert found == {"r1": {"a": "success", "b": None, "c_0": None}}
     assert [row.task_id for row in await database.read(list_task_instances, run)] == ["a", "b", "c"]
 
 

@@ -1,10 +1,45 @@
 """The reference says what the code does: every command, option, setting and public name."""
 
+import re
+import subprocess
+from pathlib import Path
+
 import pytest
 
+import asynsched
 from tests.support.reference import FOLDER, pages
 
 
 @pytest.mark.parametrize("name", ["cli.md", "settings.md", "authoring.md"])
 def test_reference_is_up_to_date(name):
     assert (FOLDER / name).read_text(encoding="utf-8") == pages()[name], "run `python -m tests.support.reference`"
+
+
+MOVING = Path(__file__).parents[2] / "docs" / "how-to" / "move-from-airflow.md"
+OF_AIRFLOW = """\
+from airflow import DAG
+from airflow.decorators import dag, task
+from airflow.exceptions import AirflowException, AirflowFailException
+from airflow.models.baseoperator import BaseOperator, chain
+from airflow.operators.python import get_current_context
+from airflow.providers.standard.operators.bash import BashOperator
+from airflow.sdk import Param, Variable
+from airflow.sdk.bases.operator import BaseOperator
+from airflow.sdk.exceptions import AirflowSensorTimeout, AirflowSkipException
+from airflow.timetables.trigger import CronTriggerTimetable
+from airflow.utils.task_group import TaskGroup
+"""
+
+
+def test_the_command_that_moves_a_folder_from_airflow_leaves_imports_of_names_that_are_here(tmp_path):
+    [command] = re.findall(r"^```sh\n(find dags .*?)^```", MOVING.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    (tmp_path / "dags" / "team").mkdir(parents=True)
+    file = tmp_path / "dags" / "team" / "etl.py"
+    file.write_text(OF_AIRFLOW + "from airflow.providers.amazon.hooks.s3 import S3Hook\n")
+    subprocess.run(command, shell=True, cwd=tmp_path, check=True)
+    *moved, kept = file.read_text().splitlines()
+    assert kept == "from airflow.providers.amazon.hooks.s3 import S3Hook"
+    for line in moved:
+        assert line.startswith("from asynsched import ")
+        for name in line.removeprefix("from asynsched import ").split(", "):
+            assert hasattr(asynsched, name)

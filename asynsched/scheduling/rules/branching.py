@@ -38,8 +38,12 @@ def skips_of(
 def skipped_by_branch(
     task_id: str, follow: Collection[str], downstream: Mapping[str, Collection[str]]
 ) -> frozenset[str]:
-    """Return the direct downstream tasks of `task_id` that are skipped because it followed others."""
-    followed = [target for target in downstream[task_id] if target in follow]
+    """Return the direct downstream tasks of `task_id` that are skipped because it followed others.
+
+    What it followed may be further down: a branch to a task group names the group's first tasks, whichever of its tasks
+    the branch was joined to.
+    """
+    followed = [target for target in follow if target in downstream]
     kept = set(followed) | descendants(followed, downstream)
     return frozenset(downstream[task_id]) - kept
 

@@ -1,6 +1,8 @@
 """What a DAG file that cannot be used is told: what kind of error, where, and what to do."""
 
+import contextlib
 import os
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,10 @@ MISTAKES = {
     "null byte": ("x = 1\n\0", "syntax", "null byte"),
     "missing module": ("\nimport no_such_module\n", "import", "dag.py:2: ModuleNotFoundError: No module named 'no"),
     "airflow": ("import airflow.sdk", "import", "import the same names from asynsched"),
+    "name that asynsched has not": (
+        "from asynsched import AirflowSkipException\n", "import",
+        "dag.py:1: ImportError: asynsched has no name 'AirflowSkipException'; did you mean AsynschedSkipException",
+    ),
     "missing name": ("from os import no_such_name\n", "import", "dag.py:1: ImportError"),
     "exception": ("\n\n1 / 0\n", "exception", "dag.py:3: ZeroDivisionError: division by zero"),
     "recursion": ("def f(): f()\nf()\n", "exception", "dag.py:1: RecursionError"),
@@ -55,6 +61,38 @@ ATTACKS = {
     "a socket": ("import socket\n\nsocket.socket()\n", "exception", "dag.py:3: PermissionError"),
     "a secret": ("\nopen('/etc/shadow')\n", "exception", "parse.readable"),
 }  # fmt: skip
+FORBIDDEN = {
+    "a socket": ("import socket\nsocket.create_connection(('127.0.0.1', 9))\n", "no network"),
+    "a name to resolve": ("import socket\nsocket.getaddrinfo('example.com', 80)\n", "no network"),
+    "a web page, by a library": ("import urllib.request as r\nr.urlopen('http://127.0.0.1:9')\n", "no network"),
+    "a connection of asyncio": ("import asyncio as a\na.run(a.open_connection('127.0.0.1', 9))\n", "no network"),
+    "a driver's own words": ("raise Exception('could not translate host name')\n", "no network"),
+    "a file to read": ("open('/etc/shadow')\n", "parse.readable"),
+    "a folder to list": ("import os\nos.listdir('/root')\n", "parse.readable"),
+    "a file to write": ("import os\nopen(os.path.dirname(__file__) + '/new', 'w')\n", "write in a task"),
+    "its own file to write": ("open(__file__, 'a')\n", "write in a task"),
+    "a folder to make": ("import os\nos.mkdir('/new')\n", "write in a task"),
+    "a database to open": ("import sqlite3\nsqlite3.connect('/root/x.db')\n", "open the database in a task"),
+    "a database to write": (
+        "import sqlite3\nsqlite3.connect(f'file:{__file__}.db?mode=ro', uri=True).execute('CREATE TABLE a(b)')\n",
+        "write in a task",
+    ),
+    "a variable": ("import os\nos.environ['MY_DATABASE']\n", "parse.environment lists; add MY_DATABASE"),
+    "a variable that is wrapped": (
+        "import os\ntry:\n  os.environ['HER']\nexcept KeyError as exc:\n  raise ValueError(1) from exc\n", "add HER"
+    ),
+    "the scheduler's variable": ("import os\nos.environ['ASYNSCHED_DATABASE']\n", "to no user code"),
+    "another's rights": ("import os\nos.chmod(__file__, 0o777)\n", "may not do this; do it in a task"),
+    "threads": (
+        "import threading, time\nwhile True: threading.Thread(target=time.sleep, args=(9,), daemon=True).start()\n",
+        "parse.max_processes",
+    ),
+}  # fmt: skip
+OF_THE_FILE = {
+    "a key": "{'a': 1}['MY_DATABASE']\n",
+    "a missing file": "open('/no/such/file')\n",
+    "an error of its own": "raise PermissionError('not on Sundays')\n",
+}
 LIMITS = {"memory_bytes": 400_000_000, "result_bytes": 4_000_000, "max_processes": 16}
 
 
@@ -66,6 +104,21 @@ def test_mistake_gets_one_error_that_says_where_and_why(name: str, parse_once: P
 @pytest.mark.parametrize("name", ATTACKS)
 def test_attack_gets_one_error_and_leaves_nothing(name: str, parse: Parser) -> None:
     _check(parse, *ATTACKS[name])
+
+
+@pytest.mark.parametrize("name", FORBIDDEN)
+def test_what_the_confinement_forbids_is_told_with_what_to_do(name: str, parse_once: Parser) -> None:
+    text, words = FORBIDDEN[name]
+    with contextlib.closing(sqlite3.connect(parse_once.dags / "dag.py.db")):
+        message = parse_once(text, **LIMITS).error.message
+    _, found, hint = message.partition("; DAG files are parsed in confinement: ")
+    assert found, message
+    assert words in hint
+
+
+@pytest.mark.parametrize("name", OF_THE_FILE)
+def test_an_error_of_the_file_itself_is_not_put_down_to_the_confinement(name: str, parse_once: Parser) -> None:
+    assert "confinement" not in parse_once(OF_THE_FILE[name]).error.message
 
 
 def _check(parse: Parser, text: str, kind: str, words: str) -> None:

@@ -124,6 +124,14 @@ with DAG("d", on_failure_callback=note):
         return "said"
 
     @task
+    def mutely_raises():
+        class Mute(Exception):
+            def __str__(self):
+                raise RuntimeError("no text")
+
+        raise Mute
+
+    @task
     async def loop_raises():
         raise ValueError("within a loop \\udc80")
 
@@ -148,7 +156,7 @@ with DAG("d", on_failure_callback=note):
     stops() >> silent()
     for function in (
         returns, counts, gives_up, waits, not_json, huge, exits, exits_hard, killed, crashes, leaves_a_thread,
-        sleeps_on_a_loop, environment, secrets, chatters, loop_raises, told,
+        sleeps_on_a_loop, environment, secrets, chatters, loop_raises, mutely_raises, told,
         prints_environment,
     ):
         function()
@@ -165,6 +173,7 @@ OUTCOMES = {
     "silent": ("success", ""),
     "skips": ("skipped", "not today"),
     "raises": ("failed", "ValueError: no luck"),
+    "mutely_raises": ("failed", "Mute"),
     "loop_raises": ("failed", "ValueError: within a loop"),
     "bash_fails": ("failed", "exit code 3"),
     "gives_up": ("failed", "never again"),

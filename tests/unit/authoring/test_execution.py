@@ -167,6 +167,23 @@ def test_the_dates_of_the_last_success_are_asked_for_only_where_they_are_used(da
     assert len(asked) == 3
 
 
+def test_the_run_and_the_task_instance_before_are_objects(dag, asked, supervisor):
+    ti = context_of(PythonOperator(task_id="t", dag=dag, python_callable=print), try_number=3)["ti"]
+    before = ti.get_previous_dagrun()
+    assert (before.run_id, before.run_type, before.state, before.conf) == ("r0", "scheduled", "success", {})
+    assert before.end_date.diff(before.start_date).in_seconds() == 60
+    fields = {"dag_id": "d", "run_id": "r0", "task_id": "t", "map_index": -1, "state": "failed", "try_number": 2}
+    dates = dict.fromkeys(("logical_date", "started_at"), "2024-04-29T00:00:00Z") | {"ended_at": "2024-04-29T00:01:00Z"}
+    wanted = []
+    supervisor._answer_previous_task_instance = lambda **arguments: wanted.append(arguments) or fields | dates
+    found = ti.get_previous_ti(state="failed")
+    assert wanted == [{"task_id": "t", "before": DATE.isoformat(), "map_index": -1, "state": "failed"}]
+    assert (found.try_number, found.duration, found.start_date.add(days=1).day) == (2, 60, 30)
+    assert ti.log_url == "asynsched tasks logs d r1 t --try 3"
+    with pytest.raises(SupervisorError, match="run_count cannot be answered in a run without a scheduler"):
+        ti.get_dr_count("d")
+
+
 def test_dates_are_undefined_without_a_logical_date(dag):
     with pytest.raises(AsynschedException, match=r"'op_args' cannot be rendered: 'ds' is undefined"):
         rendered(dag, "{{ ds }}", logical_date=None)

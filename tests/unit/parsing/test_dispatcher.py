@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from asynsched.errors import ParseCrashed, ParseTimeout, StoreUnavailable
 from asynsched.settings import WatchSettings
 from asynsched.store.database import Database
-from tests.unit.parsing.dispatching import START, Folder
+from tests.unit.parsing.dispatching import LONG_AGO, START, Folder
 
 
 @pytest.fixture
@@ -73,6 +73,26 @@ def test_a_start_parses_only_what_is_new_changed_or_uses_a_changed_module(folder
 
     for start in (first_start, second_start, third_start, start_with_another_zone):
         folder.run(start)
+
+
+def test_touching_a_file_parses_it_again_only_if_its_error_may_have_healed(folder):
+    site = folder.dispatching
+
+    async def main():
+        site.write("good.py", "dag good")
+        site.write("flaky.py", "error import")
+        site.write("wrong.py", "error syntax")
+        async with site.running():
+            await site.scan()
+            await site.idle()
+            for name in ("good.py", "flaky.py", "wrong.py"):
+                os.utime(site.root / name, (LONG_AGO + 60, LONG_AGO + 60))
+                await site.tell(name)
+            assert await site.idle() == ["flaky.py"]
+            await site.tell("flaky.py")
+            assert await site.idle() == []
+
+    folder.run(main)
 
 
 def test_no_file_is_parsed_twice_at_once_and_one_that_changes_meanwhile_is_parsed_once_more(folder):

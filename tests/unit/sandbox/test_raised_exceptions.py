@@ -31,6 +31,11 @@ class Refuses(Exception):
         return "always"
 
 
+class Mute(Exception):
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
 class Outer:
     class Inner(ValueError):
         pass
@@ -52,6 +57,7 @@ def local_class():
         (UnicodeDecodeError("utf-8", b"x", 0, 1, "bad"), AsynschedException, None),
         (AsynschedFailException("enough"), AsynschedFailException, "enough"),
         (TwoArguments(1, hint="two"), TwoArguments, "(1, 'two')"),
+        (Mute("x"), Mute, None),
         (Outer.Inner("nested"), Outer.Inner, "nested"),
         (ValueError(object), ValueError, "<class 'object'>"),
         (Formatted(5), AsynschedException, "Formatted: code 5"),

@@ -20,11 +20,12 @@ from asynsched.scheduling.versions import VersionCache
 from asynsched.serialization.encode import serialize_dag
 from asynsched.serialization.schema import SCHEMA_VERSION, ParsedDag, ParseReport
 from asynsched.settings import CallbacksSettings, Settings
+from asynsched.store.callback_tables import callback_request
 from asynsched.store.dag_runs import get_run
 from asynsched.store.database import Database
 from asynsched.store.direct_database import open_inline
 from asynsched.store.parse_results import DagDefaults, FileStamp, store_report
-from asynsched.store.tables import callback_request, dag_run
+from asynsched.store.tables import dag_run
 from sandbox.protocol import Ended, Request
 from tests.support.runs import NOON
 
@@ -178,7 +179,7 @@ async def test_a_new_scheduler_takes_its_callbacks_back_and_begins_the_lost_ones
     await scheduler.tick()
     assert scheduler.channels.finished.empty()
     if held_as != "ended":
-        asked = [await scheduler.heartbeat.answer(Request(token, 1, "task_states")) for token in held]
+        asked = [await scheduler.heartbeat.answer(Request(token, 1, "task_states", {"dag_id": "d"})) for token in held]
         assert [reply.error for reply in asked] == ["", ""]
         scheduler.end(*held)
         await scheduler.tick()

@@ -179,6 +179,12 @@ def test_a_branch_skips_what_it_does_not_follow_but_not_the_join():
     assert run.instance("right").reason == "the branch pick chose left"
 
 
+def test_a_branch_keeps_what_is_downstream_of_a_task_that_it_follows_but_is_not_joined_to():
+    run = run_of([task("pick", "last", "other"), task("first", "last"), task("last"), task("other")])
+    drive(evaluation(), run, choose={"pick": BranchDecision(("first",))})
+    assert states(run) == {"pick": "success", "first": "success", "last": "success", "other": "skipped"}
+
+
 def test_a_run_is_not_taken_for_deadlocked_while_a_branch_is_being_settled():
     run = run_of([task("pick", "left", "right"), task("left", "join"), task("right", "join"), task("join")])
     drive(evaluation(), run, choose={"pick": BranchDecision(("right",))})

@@ -4,7 +4,7 @@ import sqlalchemy as sa
 from alembic import op
 
 from asynsched.store.migrations.column_types import BIG_ID, INSTANT
-from asynsched.store.migrations.revision_0001_assets import create_assets
+from asynsched.store.migrations.revision_0001_callbacks import create_callbacks
 
 revision = "0001"
 down_revision = None
@@ -17,7 +17,7 @@ def upgrade() -> None:
     _create_task_instances()
     _create_settings()
     _create_operation()
-    create_assets()
+    create_callbacks()
 
 
 def _create_dags() -> None:
@@ -51,6 +51,7 @@ def _create_dags() -> None:
         sa.Column("schedule_summary", sa.Text(), nullable=False),
         sa.Column("tags", sa.LargeBinary(), nullable=False),
         sa.Column("max_active_runs", sa.Integer(), nullable=False),
+        sa.Column("deadlines", sa.LargeBinary(), nullable=False),
         sa.Column("next_dagrun_logical_date", INSTANT),
         sa.Column("next_dagrun_data_interval_start", INSTANT),
         sa.Column("next_dagrun_data_interval_end", INSTANT),
@@ -144,35 +145,6 @@ def _create_runs() -> None:
         sa.ForeignKeyConstraint(["dag_run_id"], ["dag_run.id"], name="fk_xcom_dag_run_id", ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("dag_run_id", "task_id", "map_index", "key", name="pk_xcom"),
     )
-    op.create_table(
-        "callback_request",
-        sa.Column("id", BIG_ID, autoincrement=True, nullable=False),
-        sa.Column("dag_run_id", BIG_ID, nullable=False),
-        sa.Column("task_id", sa.String(length=250), nullable=False),
-        sa.Column("map_index", sa.Integer(), nullable=False),
-        sa.Column("try_number", sa.Integer(), nullable=False),
-        sa.Column("event", sa.String(length=32), nullable=False),
-        sa.Column("reason", sa.Text(), nullable=False),
-        sa.Column("state", sa.String(length=32), nullable=False),
-        sa.Column("token", sa.String(length=32)),
-        sa.Column("attempts", sa.Integer(), nullable=False),
-        sa.Column("created_at", INSTANT, nullable=False),
-        sa.Column("caused_by", sa.Text(), nullable=False),
-        sa.ForeignKeyConstraint(
-            ["dag_run_id"], ["dag_run.id"], name="fk_callback_request_dag_run_id", ondelete="CASCADE"
-        ),
-        sa.PrimaryKeyConstraint("id", name="pk_callback_request"),
-        sa.UniqueConstraint(
-            "dag_run_id",
-            "task_id",
-            "map_index",
-            "try_number",
-            "event",
-            "created_at",
-            name="uq_callback_request_event",
-        ),
-    )
-    op.create_index("ix_callback_request_state", "callback_request", ["state"])
 
 
 def _create_task_instances() -> None:

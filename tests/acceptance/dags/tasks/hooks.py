@@ -1,9 +1,10 @@
 """Callbacks of tasks and of a run, and pools: each leaves a line in the file that MARKS names."""
 
 import os
+from datetime import datetime, timedelta
 from pathlib import Path
 
-from asynsched import DAG, task
+from asynsched import DAG, AsyncCallback, DeadlineAlert, DeadlineReference, SyncCallback, task
 
 
 def mark(line):
@@ -31,6 +32,30 @@ with DAG("callbacks", schedule="@once", on_failure_callback=called("run failed")
 
     fails()
     succeeds()
+
+
+def too_late(word, context):
+    mark(f"deadline {word} {context['deadline']['name']} {context['dag_run'].run_type}")
+
+
+async def too_late_for_long(word, context):
+    too_late(word, context)
+
+
+LONG_AGO = DeadlineReference.FIXED_DATETIME(datetime(2020, 1, 1))
+DEADLINES = [
+    DeadlineAlert(LONG_AGO, timedelta(0), SyncCallback(too_late, {"word": "missed"}), name="first"),
+    DeadlineAlert(LONG_AGO, timedelta(hours=1), AsyncCallback(too_late_for_long, {"word": "awaited"}), name="second"),
+    DeadlineAlert(DeadlineReference.DAGRUN_QUEUED_AT, timedelta(days=1), SyncCallback(too_late, {"word": "never"})),
+]
+
+with DAG("late", schedule="@once", deadline=DEADLINES):
+
+    @task
+    def in_time():
+        mark("late but done")
+
+    in_time()
 
 with DAG("pooled", schedule="@once"):
 

@@ -1,0 +1,108 @@
+"""Deadlines: until when a run is to have succeeded, and what is called when it has not.
+
+Source: Apache Airflow's `airflow.sdk.definitions.deadline`.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+
+from asynsched.authoring.callback import Callback
+from asynsched.errors import DagError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+DEFAULT_MAX_RUNS = 10
+
+
+class Reference:
+    """The moment from which a deadline's interval counts. `DeadlineReference` makes them.
+
+    Attributes:
+        kind: Which moment: `dagrun_logical_date`, `dagrun_queued_at`, `fixed_datetime` or `average_runtime`.
+        at: The fixed moment; naive is in the DAG's zone.
+        max_runs: How many of the last runs count for the average.
+        min_runs: How many there must be; with fewer, the run has no deadline.
+    """
+
+    __slots__ = ("at", "kind", "max_runs", "min_runs")
+
+    def __init__(self, kind: str, at: dt.datetime | None = None, max_runs: int = 0, min_runs: int = 0) -> None:
+        self.kind = kind
+        self.at = at
+        self.max_runs = max_runs
+        self.min_runs = min_runs
+
+
+class DeadlineReference:
+    """From when a deadline's interval counts."""
+
+    DAGRUN_LOGICAL_DATE = Reference("dagrun_logical_date")
+    """The run's logical date; a run without one has no such deadline."""
+    DAGRUN_QUEUED_AT = Reference("dagrun_queued_at")
+    """When the run was created."""
+
+    @staticmethod
+    def FIXED_DATETIME(datetime: dt.datetime) -> Reference:  # noqa: N802 - Airflow's name
+        """Return one moment for all runs; naive is in the DAG's zone."""
+        if not isinstance(datetime, dt.datetime):
+            raise DagError(f"DeadlineReference.FIXED_DATETIME: a datetime is needed, not {datetime!r}")
+        return Reference("fixed_datetime", datetime)
+
+    @staticmethod
+    def AVERAGE_RUNTIME(max_runs: int = 0, min_runs: int | None = None) -> Reference:  # noqa: N802 - Airflow's name
+        """Return the moment at which the run would have ended were it as long as the average of the last ones.
+
+        Args:
+            max_runs: How many of the DAG's last ended runs count; 10 unless given.
+            min_runs: With fewer the run has no deadline; `max_runs` unless given.
+        """
+        max_runs = max_runs or DEFAULT_MAX_RUNS
+        min_runs = max_runs if min_runs is None else min_runs
+        for name, value in (("max_runs", max_runs), ("min_runs", min_runs)):
+            if not isinstance(value, int) or value < 1:
+                raise DagError(f"DeadlineReference.AVERAGE_RUNTIME: {name} must be at least 1, not {value!r}")
+        return Reference("average_runtime", max_runs=max_runs, min_runs=min_runs)
+
+
+class DeadlineAlert:
+    """A deadline of each run of a DAG: `interval` after `reference`. A run that has not succeeded then has missed it.
+
+    Args:
+        reference: A member of DeadlineReference.
+        interval: How long after it; may be negative.
+        callback: What is called, once, when a run misses it.
+        name: How it is shown.
+
+    Raises:
+        DagError: One of them is wrong.
+    """
+
+    def __init__(
+        self, reference: Reference, interval: dt.timedelta, callback: Callback, name: str | None = None
+    ) -> None:
+        if not isinstance(reference, Reference):
+            raise DagError(
+                "DeadlineAlert: reference must be one of DeadlineReference, such as DeadlineReference.DAGRUN_QUEUED_AT,"
+                f" not {reference!r}"
+            )
+        if not isinstance(interval, dt.timedelta):
+            raise DagError(f"DeadlineAlert: interval must be a timedelta, not {interval!r}")
+        if not isinstance(callback, Callback):
+            raise DagError(f"DeadlineAlert: callback must be a SyncCallback or an AsyncCallback, not {callback!r}")
+        self.reference = reference
+        self.interval = interval
+        self.callback = callback
+        self.name = name
+
+
+def deadline_alerts(who: str, given: Any) -> list[DeadlineAlert]:
+    """Return the deadlines of a DAG, from one, from several, or from none. Raises DagError."""
+    alerts: Iterable[Any] = given if isinstance(given, (list, tuple)) else [] if given is None else [given]
+    for alert in alerts:
+        if not isinstance(alert, DeadlineAlert):
+            raise DagError(f"{who}: deadline must be a DeadlineAlert or a list of them, not {alert!r}")
+    return list(alerts)

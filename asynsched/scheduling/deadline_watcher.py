@@ -1,0 +1,55 @@
+"""The deadline watcher: settles each deadline at the moment at which it is due.
+
+The index of the pending deadlines in the database is its heap of timers: it sleeps until the earliest of them, whatever
+their number, and what was due while no scheduler served is settled at the next start. Several schedulers may do this at
+once, because each settles what it has locked.
+"""
+
+from datetime import datetime, timedelta
+
+import structlog
+
+from asynsched.channels import CallbackRequested, Channels
+from asynsched.clock import Clock
+from asynsched.service import Service
+from asynsched.settings import Settings
+from asynsched.store.database import Database
+from asynsched.store.deadlines import next_deadline_at, settle_due_deadlines
+
+log = structlog.get_logger(__name__)
+
+MAX_AT_ONCE = 200
+"""Deadlines that one transaction settles."""
+
+
+class DeadlineWatcher(Service):
+    """Settles deadlines, and has the callbacks requested of those that were missed."""
+
+    name = "deadline watcher"
+
+    def __init__(self, *, settings: Settings, channels: Channels, database: Database, clock: Clock) -> None:
+        super().__init__(clock)
+        self.interval = timedelta(seconds=settings.sweep_interval)
+        self._channels = channels
+        self._database = database
+        channels.deadlines.wakes(self.wake)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether every deadline that is due is settled."""
+        return not self._channels.deadlines.qsize() and (self.due_at is None or self.due_at > self.clock.now())
+
+    async def tick(self, now: datetime) -> None:
+        """Settle what is due, and look when the next one is."""
+        self._channels.deadlines.take()
+        self.due_at = await self._database.read(next_deadline_at)
+        if self.due_at is None or self.due_at > now:
+            return
+        missed = await self._database.write(settle_due_deadlines, now, MAX_AT_ONCE)
+        for miss in missed:
+            log.warning(
+                "deadline.missed", dag_id=miss.dag_id, run_id=miss.run_id, deadline=miss.name, due_at=miss.due_at
+            )
+        if missed:
+            self._channels.callbacks.put_nowait(CallbackRequested())
+        self.wake()

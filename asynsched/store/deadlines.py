@@ -1,0 +1,140 @@
+"""Queries of `deadline`: until when runs are to have succeeded, and which have not."""
+
+from datetime import datetime, timedelta
+
+import msgspec
+import sqlalchemy as sa
+from msgspec import Struct
+from sqlalchemy import Connection
+
+from asynsched.serialization.schema import SerializedDeadline
+from asynsched.states import DagRunState
+from asynsched.store.callback_tables import callback_request, deadline
+from asynsched.store.rows import as_struct
+from asynsched.store.tables import dag, dag_run
+
+MISS_EVENT = "on_deadline_miss"
+"""Event of the callback that a missed deadline requests; its `try_number` is the deadline's number."""
+
+
+class DeadlineRow(Struct, frozen=True):
+    """A deadline of a run. `number` is its place among those of the DAG; `state` is pending, met or missed."""
+
+    number: int
+    name: str
+    due_at: datetime
+    state: str
+
+
+class MissedDeadline(Struct, frozen=True):
+    """What is told of a run that has missed a deadline."""
+
+    dag_id: str
+    run_id: str
+    name: str
+    due_at: datetime
+
+
+_ALERTS = sa.select(dag.c.deadlines).where(dag.c.dag_id == sa.bindparam("dag_id"))
+_alerts_decoder = msgspec.json.Decoder(tuple[SerializedDeadline, ...])
+_SPANS = (
+    sa.select(dag_run.c.started_at, dag_run.c.ended_at)
+    .where(
+        dag_run.c.dag_id == sa.bindparam("dag_id"), dag_run.c.started_at.is_not(None), dag_run.c.ended_at.is_not(None)
+    )
+    .order_by(dag_run.c.run_after.desc(), dag_run.c.id.desc())
+    .limit(sa.bindparam("limit"))
+)
+_OF_RUN = (
+    sa.select(*(deadline.c[name] for name in DeadlineRow.__struct_fields__))
+    .where(deadline.c.dag_run_id == sa.bindparam("run"))
+    .order_by(deadline.c.number)
+)
+_IS_PENDING = sa.text("deadline.state = 'pending'")
+_NEXT = sa.select(deadline.c.due_at).where(_IS_PENDING).order_by(deadline.c.due_at).limit(1)
+_DUE = (
+    sa.select(deadline, dag_run.c.dag_id, dag_run.c.run_id, dag_run.c.state.label("run_state"), dag_run.c.ended_at)
+    .join(dag_run, dag_run.c.id == deadline.c.dag_run_id)
+    .where(_IS_PENDING, deadline.c.due_at <= sa.bindparam("now"))
+    .order_by(deadline.c.due_at, deadline.c.id)
+    .limit(sa.bindparam("limit"))
+    .with_for_update(of=deadline, skip_locked=True)
+)
+_SETTLE = sa.update(deadline).where(deadline.c.id == sa.bindparam("key")).values(state=sa.bindparam("new_state"))
+
+
+def add_deadlines(
+    conn: Connection, dag_run_id: int, dag_id: str, *, logical_date: datetime | None, queued_at: datetime
+) -> None:
+    """Give a new run the deadlines that its DAG has now. `queued_at` is the present moment."""
+    alerts = conn.scalar(_ALERTS, {"dag_id": dag_id})
+    if alerts is None or alerts == b"[]":
+        return
+    for number, alert in enumerate(_alerts_decoder.decode(alerts)):
+        reference = {"dagrun_logical_date": logical_date, "dagrun_queued_at": queued_at, "fixed_datetime": alert.at}
+        start = reference.get(alert.reference)
+        if alert.reference == "average_runtime":
+            start = _after_average_runtime(conn, dag_id, alert, queued_at)
+        if start is not None:
+            due_at = start + timedelta(seconds=alert.interval)
+            values = {"dag_run_id": dag_run_id, "number": number, "name": alert.name, "due_at": due_at}
+            conn.execute(deadline.insert(), values)
+
+
+def _after_average_runtime(conn: Connection, dag_id: str, alert: SerializedDeadline, now: datetime) -> datetime | None:
+    """Return when a run would end that begins now and is of average length; None where too few runs tell."""
+    lengths = lengths_of_last_runs(conn, dag_id, alert.max_runs)
+    return now + sum(lengths, timedelta()) / len(lengths) if len(lengths) >= max(alert.min_runs, 1) else None
+
+
+def lengths_of_last_runs(conn: Connection, dag_id: str, limit: int) -> list[timedelta]:
+    """Return how long the last runs of a DAG took that have ended, the newest first."""
+    spans = conn.execute(_SPANS, {"dag_id": dag_id, "limit": limit})
+    return [ended_at - started_at for started_at, ended_at in spans]
+
+
+def list_deadlines(conn: Connection, dag_run_id: int) -> list[DeadlineRow]:
+    """Return the deadlines of a run, in the order in which its DAG has them."""
+    return [as_struct(DeadlineRow, row) for row in conn.execute(_OF_RUN, {"run": dag_run_id})]
+
+
+def next_deadline_at(conn: Connection) -> datetime | None:
+    """Return when the next deadline is due that is not settled, of whatever run; None when there is none."""
+    due_at: datetime | None = conn.scalar(_NEXT)
+    return due_at
+
+
+def settle_due_deadlines(conn: Connection, now: datetime, limit: int) -> list[MissedDeadline]:
+    """Settle the earliest deadlines that are due, and return those that were missed: each requests its callback.
+
+    A deadline is met by a run that had succeeded by then; one that has failed, or has not ended, has missed it.
+
+    Args:
+        now: What is due.
+        limit: How many at most.
+
+    Source:
+        Apache Airflow: only the success of a run removes its deadlines.
+    """
+    missed = []
+    for row in conn.execute(_DUE, {"now": now, "limit": limit}).all():
+        is_met = row.run_state == DagRunState.SUCCESS and row.ended_at is not None and row.ended_at <= row.due_at
+        conn.execute(_SETTLE, {"key": row.id, "new_state": "met" if is_met else "missed"})
+        if not is_met:
+            missed.append(MissedDeadline(row.dag_id, row.run_id, row.name, row.due_at))
+            _request_callback(conn, row.dag_run_id, row.number, missed[-1], now)
+    return missed
+
+
+def _request_callback(conn: Connection, dag_run_id: int, number: int, miss: MissedDeadline, now: datetime) -> None:
+    name = f" {miss.name!r}" if miss.name else ""
+    conn.execute(
+        callback_request.insert(),
+        {
+            "dag_run_id": dag_run_id,
+            "try_number": number,
+            "event": MISS_EVENT,
+            "reason": f"the deadline{name} of {miss.due_at.isoformat()} was missed",
+            "created_at": now,
+        },
+    )

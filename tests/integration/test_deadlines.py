@@ -1,0 +1,129 @@
+"""Deadlines of runs in virtual time: missed at the very moment, or met, also when nobody served meanwhile."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import sqlalchemy as sa
+
+from asynsched import DAG, BashOperator, DeadlineAlert, DeadlineReference, SyncCallback
+from asynsched.channels import RunCreated
+from asynsched.scheduling.triggering import create_manual_run
+from asynsched.simulation.executor import Outcome
+from asynsched.store.callback_tables import callback_request
+from asynsched.store.dag_runs import get_run
+from asynsched.store.deadlines import list_deadlines
+from tests.support.simulated import Simulated
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
+QUEUED, LOGICAL = DeadlineReference.DAGRUN_QUEUED_AT, DeadlineReference.DAGRUN_LOGICAL_DATE
+
+
+def shout(reason):
+    """Is called when a deadline is missed."""
+
+
+def simulation(tmp_path, *alerts, ends_as="success", lasts=HOUR, **options) -> Simulated:
+    """Return a simulation of one DAG with a task of an hour; `alerts` are its deadlines."""
+    callback = SyncCallback(shout, {"reason": "late"})
+    deadline = [DeadlineAlert(reference, interval, callback, str(number)) for number, (reference, interval) in alerts]
+    with DAG("dag", deadline=deadline, **options) as dag:
+        BashOperator(task_id="a", bash_command="true")
+
+    def script(launch):
+        return Outcome(duration=timedelta()) if launch.callback else Outcome(ends_as, lasts)
+
+    return Simulated(tmp_path, [dag], script, START)
+
+
+async def serve(simulated: Simulated, hours: float, *triggered_at: timedelta) -> None:
+    async def act(channels):
+        for at in triggered_at:
+            await simulated.clock.sleep(START + at - simulated.clock.now())
+            now = simulated.clock.now()
+            key = await simulated.database.write(
+                create_manual_run, "dag", now=now, run_id=f"r{at // HOUR}", logical_date=now - 5 * MINUTE
+            )
+            await channels.active_runs.put(RunCreated(key))
+
+    simulated.act = act
+    await asyncio.to_thread(simulated.run_for, timedelta(hours=hours))
+
+
+async def told(simulated: Simulated, run_id: str = "r0") -> list[tuple[str, timedelta, str]]:
+    """Return the name, the time since the start and the state of each deadline of a run."""
+    run = await simulated.database.read(get_run, "dag", run_id)
+    deadlines = await simulated.database.read(list_deadlines, run.id)
+    return [(deadline.name, deadline.due_at - START, deadline.state) for deadline in deadlines]
+
+
+async def called_at(simulated: Simulated) -> list[timedelta]:
+    """Return when each callback was requested, since the start; and see that each has run, once."""
+    query = sa.select(callback_request).order_by(callback_request.c.created_at)
+    rows = await simulated.database.read(lambda conn: conn.execute(query).all())
+    assert {(row.state, row.event, row.attempts) for row in rows} <= {("success", "on_deadline_miss", 1)}
+    launched = [launch.callback["deadline"] for launch in simulated.executor.launched if launch.callback]
+    assert len(launched) == len(rows)
+    return [row.created_at - START for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("reference", "interval", "ends_as", "due_after", "state"),
+    [
+        (QUEUED, 30 * MINUTE, "success", 30 * MINUTE, "missed"),
+        (QUEUED, 61 * MINUTE, "success", 61 * MINUTE, "met"),
+        (QUEUED, 61 * MINUTE, "failed", 61 * MINUTE, "missed"),
+        (QUEUED, -MINUTE, "success", -MINUTE, "missed"),
+        (LOGICAL, 15 * MINUTE, "success", 10 * MINUTE, "missed"),
+        (DeadlineReference.FIXED_DATETIME(datetime(2026, 1, 1)), 7 * MINUTE, "success", 7 * MINUTE, "missed"),
+        (DeadlineReference.FIXED_DATETIME(START), 61 * MINUTE, "success", 61 * MINUTE, "met"),
+        (DeadlineReference.AVERAGE_RUNTIME(1), MINUTE, "success", None, ""),
+    ],
+)
+async def test_a_run_that_has_not_succeeded_by_then_has_missed_its_deadline(
+    tmp_path, reference, interval, ends_as, due_after, state
+):
+    simulated = simulation(tmp_path, (0, (reference, interval)), ends_as=ends_as)
+    await serve(simulated, 3, timedelta())
+    assert await told(simulated) == ([] if due_after is None else [("0", due_after, state)])
+    assert await called_at(simulated) == ([max(due_after, timedelta())] if state == "missed" else [])
+
+
+async def test_each_deadline_of_a_run_is_settled_on_its_own(tmp_path):
+    alerts = [(QUEUED, 90 * MINUTE), (QUEUED, 10 * MINUTE), (LOGICAL, 25 * MINUTE)]
+    simulated = simulation(tmp_path, *enumerate(alerts))
+    await serve(simulated, 3, timedelta())
+    assert await told(simulated) == [
+        ("0", 90 * MINUTE, "met"),
+        ("1", 10 * MINUTE, "missed"),
+        ("2", 20 * MINUTE, "missed"),
+    ]
+    assert await called_at(simulated) == [10 * MINUTE, 20 * MINUTE]
+    names = [launch.callback["deadline"]["name"] for launch in simulated.executor.launched if launch.callback]
+    assert names == ["1", "2"]
+
+
+async def test_the_average_is_that_of_the_last_runs_and_is_asked_for_when_a_run_is_made(tmp_path):
+    average = DeadlineReference.AVERAGE_RUNTIME(max_runs=3, min_runs=2)
+    simulated = simulation(tmp_path, (0, (average, 10 * MINUTE)))
+    await serve(simulated, 10, *(hours * HOUR for hours in (0, 2, 4, 6)))
+    assert [await told(simulated, f"r{hours}") for hours in (0, 2)] == [[], []]
+    assert await told(simulated, "r4") == [("0", 4 * HOUR + 70 * MINUTE, "met")]
+
+
+async def test_a_run_that_waits_to_start_misses_its_deadline_as_well(tmp_path):
+    simulated = simulation(tmp_path, (0, (QUEUED, 30 * MINUTE)), is_paused_upon_creation=True)
+    await serve(simulated, 1, timedelta())
+    assert (await told(simulated), await called_at(simulated)) == ([("0", 30 * MINUTE, "missed")], [30 * MINUTE])
+
+
+async def test_a_deadline_that_passed_while_nobody_served_is_missed_at_the_next_start(tmp_path):
+    simulated = simulation(tmp_path, (0, (QUEUED, 30 * MINUTE)), (1, (QUEUED, 3 * HOUR)))
+    await serve(simulated, 0.25, timedelta())
+    assert await told(simulated) == [("0", 30 * MINUTE, "pending"), ("1", 3 * HOUR, "pending")]
+    simulated.clock.leap(HOUR.total_seconds())
+    await serve(simulated, 4)
+    assert await told(simulated) == [("0", 30 * MINUTE, "missed"), ("1", 3 * HOUR, "met")]
+    [called] = await called_at(simulated)
+    assert 75 * MINUTE <= called < 76 * MINUTE

@@ -1,0 +1,54 @@
+"""Runs of consecutive days that depend on one another, by the production services in virtual time."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import sqlalchemy as sa
+
+from asynsched import DAG, BashOperator
+from asynsched.simulation.executor import Outcome
+from asynsched.store.tables import task_instance
+from tests.support.simulated import Simulated
+
+START = datetime(2026, 1, 10, tzinfo=UTC)
+
+
+def four_days(tmp_path, failing=()):
+    options = {"schedule": "@daily", "start_date": START - timedelta(days=3), "end_date": START, "catchup": True}
+    with DAG("dag", **options) as dag:
+        load = BashOperator(task_id="load", bash_command="true", depends_on_past=True)
+        load >> BashOperator(task_id="report", bash_command="true")
+
+    def script(launch):
+        failed = (launch.task_id, launch.run.logical_date.day) in failing
+        return Outcome("failed" if failed else "success", timedelta(hours=1))
+
+    return Simulated(tmp_path, [dag], script, START)
+
+
+async def run_for(simulation, hours):
+    await asyncio.to_thread(simulation.run_for, timedelta(hours=hours))
+    return [(run.logical_date.day, run.state) for run in sorted(await simulation.runs("dag"), key=lambda run: run.id)]
+
+
+async def test_active_runs_take_turns_where_a_task_depends_on_its_past(tmp_path):
+    simulation = four_days(tmp_path)
+    assert await run_for(simulation, 6) == [(7, "success"), (8, "success"), (9, "success"), (10, "success")]
+    loads = [launch.run.logical_date.day for launch in simulation.executor.launched if launch.task_id == "load"]
+    assert loads == [7, 8, 9, 10]
+
+
+async def test_a_failure_holds_later_runs_back_until_somebody_marks_it_a_success(tmp_path):
+    simulation = four_days(tmp_path, failing={("load", 8)})
+
+    async def mark_failed_load(channels):
+        await simulation.clock.sleep(timedelta(hours=10))
+        await simulation.database.write(
+            lambda conn: conn.execute(
+                sa.update(task_instance).where(task_instance.c.state == "failed").values(state="success")
+            )
+        )
+
+    assert await run_for(simulation, 5) == [(7, "success"), (8, "failed"), (9, "running"), (10, "running")]
+    simulation.act = mark_failed_load
+    assert await run_for(simulation, 30) == [(7, "success"), (8, "failed"), (9, "success"), (10, "success")]
