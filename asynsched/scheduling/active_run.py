@@ -16,6 +16,7 @@ from asynsched.scheduling.active_task import WAITING, ActiveTask, UpstreamEnds
 from asynsched.scheduling.rules.mapping import product_of, relevant_indexes
 from asynsched.scheduling.rules.past_depends import PastTask, past_depends
 from asynsched.scheduling.rules.run_state import TaskEnd
+from asynsched.scheduling.rules.run_stop import RunStop
 from asynsched.scheduling.rules.trigger_rule import UpstreamCounts
 from asynsched.scheduling.structure import DagStructure, Link
 from asynsched.states import FINISHED_TASK_STATES, DagRunState, TaskInstanceState
@@ -35,6 +36,7 @@ class ActiveRun:
         past: How the tasks that depend on the past went in the run before, by task_id; those not named have no past.
         to_be_remapped: Mapped tasks, expanded earlier, whose number may be another one now.
         n_waiting: Instances that start only when another one of this run ends.
+        stop: Why and how the run is being stopped, if it is.
     """
 
     id: int
@@ -64,7 +66,7 @@ class ActiveRun:
     to_be_remapped: set[str] = field(default_factory=set)
     n_unfinished: int = 0
     n_waiting: int = 0
-    cancel_reason: str = ""
+    stop: RunStop | None = None
 
     def instance(self, task_id: str, map_index: int = -1) -> ActiveTask:
         """Return a task instance. Raises KeyError when there is none."""

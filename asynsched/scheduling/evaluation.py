@@ -18,6 +18,7 @@ from asynsched.scheduling.pending import PendingBatch
 from asynsched.scheduling.ready_queues import ReadyQueues
 from asynsched.scheduling.rules.branching import skips_of
 from asynsched.scheduling.rules.retry import instance_name
+from asynsched.scheduling.rules.run_stop import RunStop, cancelled, failing_fast, on_stop, stopped_try, timed_out
 from asynsched.scheduling.rules.try_end import TryOutcome, after_try
 from asynsched.scheduling.run_limits import RunLimits
 from asynsched.scheduling.state_changes import StateChanges
@@ -128,8 +129,9 @@ class Evaluation:
         if task is None or task.state not in SLOT_TASK_STATES:
             self.pending.count_stale()
             return
-        if task.run.cancel_reason and event.state not in ("success", "skipped"):
-            event = Ended(event.token, "failed", event.ended_at, event.started_at, task.run.cancel_reason, retry=False)
+        if task.run.stop is not None:
+            has_begun = task.state is State.RUNNING or event.started_at is not None
+            event = stopped_try(task.run.stop, task.task, event, has_begun=has_begun)
         outcome = after_try(
             task.task,
             event,
@@ -141,22 +143,15 @@ class Evaluation:
         )
         self._take_outcome(task, event, outcome, now)
         # All at once: a run that is looked at with half of it done may seem deadlocked.
-        self._examination.examine_dependents([task, *self._apply_decision(task, event, now)], now)
+        settled = [*self._apply_decision(task, event, now), *self._fail_fast(task, now)]
+        self._examination.examine_dependents([task, *settled], now)
         self._follow_past(now)
 
     def cancel_run(self, key: DagRunKey, reason: str, now: datetime) -> None:
         """End a run: what runs is killed, what waits is skipped."""
         run = self.runs.get(key)
-        if run is None or run.cancel_reason:
-            return
-        run.cancel_reason = reason
-        for task in run.all_instances():
-            if task.state in SLOT_TASK_STATES:
-                self.pending.unwanted.append((task.token or "", reason))
-            elif not task.is_finished:
-                self._changes.set_state(task, State.SKIPPED, reason, now)
-        self._examination.end_if_over(run, now)
-        self._follow_past(now)
+        if run is not None:
+            self._end_early(run, cancelled(reason), now)
 
     def past_read(self, run: ActiveRun, now: datetime) -> None:
         """What is stored of the run before was read anew into `run.past`."""
@@ -168,7 +163,7 @@ class Evaluation:
             if isinstance(subject, ActiveRun):
                 if subject.state is DagRunState.RUNNING and subject.key in self.runs:
                     timeout = timedelta(seconds=subject.structure.dag.dagrun_timeout or 0)
-                    self.cancel_run(subject.key, f"the run took longer than its dagrun_timeout of {timeout}", now)
+                    self._end_early(subject, timed_out(timeout), now)
             elif subject.state in TIMED_STATES and (subject.next_try_at or now) <= now and subject.run.key in self.runs:
                 self._changes.make_ready(subject, now)
 
@@ -219,6 +214,31 @@ class Evaluation:
             if not target.is_finished and target.state not in SLOT_TASK_STATES and may_be_skipped(target):
                 self._changes.set_state(target, State.SKIPPED, skips.reason, now)
         return targets
+
+    def _fail_fast(self, task: ActiveTask, now: datetime) -> list[ActiveTask]:
+        """Give up the rest of a run that is to fail fast and has a failed task, and return what was skipped."""
+        run = task.run
+        if task.state is not State.FAILED or not run.structure.dag.fail_fast or run.stop is not None:
+            return []
+        return self._stop(run, failing_fast(task.task_id), now)
+
+    def _end_early(self, run: ActiveRun, stop: RunStop, now: datetime) -> None:
+        if run.stop is None or not run.stop.fails_run:
+            self._stop(run, stop, now)
+            self._examination.end_if_over(run, now)
+            self._follow_past(now)
+
+    def _stop(self, run: ActiveRun, stop: RunStop, now: datetime) -> list[ActiveTask]:
+        run.stop = stop
+        skipped = []
+        for task in run.all_instances():
+            match on_stop(stop, task.task, task.state):
+                case "kill":
+                    self.pending.unwanted.append((task.token or "", stop.reason))
+                case "skip":
+                    self._changes.set_state(task, State.SKIPPED, stop.reason, now)
+                    skipped.append(task)
+        return skipped
 
     def _follow_past(self, now: datetime) -> None:
         """Look at the tasks of later runs whose past has changed, and at those of runs after these."""

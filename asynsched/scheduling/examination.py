@@ -61,8 +61,8 @@ class Examination:
         verdict = decide_run_state(run.ends())
         if verdict is None:
             return
-        if run.cancel_reason:
-            verdict = RunVerdict(DagRunState.FAILED, run.cancel_reason, "timed_out")
+        if run.stop is not None and run.stop.fails_run:
+            verdict = RunVerdict(DagRunState.FAILED, run.stop.reason, "timed_out")
         run.ended_at = now
         changes = self._changes
         changes.set_run_state(run, verdict.state, verdict.reason)

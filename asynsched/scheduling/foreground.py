@@ -22,10 +22,12 @@ from asynsched.authoring.params import ParamsDict, resolve_params
 from asynsched.authoring.supervisor import Supervisor, current_supervisor, set_supervisor
 from asynsched.authoring.task_instance import TaskInstanceFacts
 from asynsched.authoring.timezone import coerce_datetime, convert_to_utc, utcnow
+from asynsched.scheduling.foreground_logs import LogsOnTerminal
 from asynsched.scheduling.foreground_try import TryEnd, attempt
 from asynsched.scheduling.memory_supervisor import MemorySupervisor
 from asynsched.scheduling.rules.branching import skipped_by_branch, skipped_by_short_circuit
 from asynsched.scheduling.rules.run_state import RunEndCause, TaskEnd, decide_run_state
+from asynsched.scheduling.rules.run_stop import failing_fast
 from asynsched.scheduling.rules.trigger_rule import UpstreamCounts, evaluate
 from asynsched.scheduling.structure import DagStructure, compile_structure
 from asynsched.serialization.encode import serialize_dag
@@ -94,7 +96,7 @@ def run_in_foreground(
         names = _names_of_home(stack) if earlier is None else earlier
         supervisor = MemorySupervisor(variables or {}, connections or {}, names)
         set_supervisor(supervisor)
-        stack.enter_context(_LogsOnTerminal())
+        stack.enter_context(LogsOnTerminal())
         return _Foreground(dag, facts, supervisor, mark_success_pattern).run()
 
 
@@ -212,6 +214,9 @@ class _Foreground:
             noted.result = self._supervisor.keep_result(task.task_id, end.result.value)
         self._progress.settle(task.task_id, end.state, end.reason)
         self._skip_downstream(task, end.result)
+        if end.state is TaskInstanceState.FAILED and self._dag.fail_fast:
+            given_up = (found.task_id for found in self._dag.tasks if not found.is_teardown)
+            self._progress.skip(frozenset(given_up), failing_fast(task.task_id).reason)
         self._call_back(task, _EVENTS[end.state], end)
 
     def _context_maker(self, task: BaseOperator, try_number: int) -> Callable[[dt.datetime | None], Any]:
@@ -274,22 +279,3 @@ _EVENTS = {
 
 def _state(task: ForegroundTask) -> TaskInstanceState | None:
     return None if task.state is None else TaskInstanceState(task.state)
-
-
-class _LogsOnTerminal:
-    """Shows the logs of tasks on standard error, unless the program around has set up logging itself."""
-
-    def __enter__(self) -> None:
-        self._handler: logging.Handler | None = None
-        self._logger = logging.getLogger("asynsched")
-        self._level = self._logger.level
-        if not self._logger.hasHandlers():
-            self._handler = logging.StreamHandler()
-            self._handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
-            self._logger.addHandler(self._handler)
-            self._logger.setLevel(logging.INFO)
-
-    def __exit__(self, *_: object) -> None:
-        if self._handler is not None:
-            self._logger.removeHandler(self._handler)
-            self._logger.setLevel(self._level)

@@ -13,11 +13,7 @@ from asynsched.store.past_runs import StoredPast
 from sandbox.protocol import BranchDecision, Ended, ShortCircuitDecision
 from tests.support.runs import NOON, evaluation, run_of, task
 
-CASES = [
-    case
-    for case in json.loads((Path(__file__).parent / "data" / "dagrun_states.json").read_text())["cases"]
-    if case["family"] != "fail_fast"
-]
+CASES = json.loads((Path(__file__).parent / "data" / "dagrun_states.json").read_text())["cases"]
 
 
 def serialized(dag):

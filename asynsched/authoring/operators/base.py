@@ -209,7 +209,8 @@ class BaseOperator(TaskRelations, Templater, metaclass=BaseOperatorMeta):
         if given:
             import warnings
 
-            warnings.warn(f"{who}: {', '.join(given)} has no effect in asynsched", UserWarning, stacklevel=5)
+            hint = "; no mail is sent: write an on_failure_callback or on_retry_callback" if "email" in given else ""
+            warnings.warn(f"{who}: {', '.join(given)} has no effect in asynsched{hint}", UserWarning, stacklevel=5)
 
     def _register(self, dag: DAG | None) -> None:
         if dag is None and self.task_group is not None:

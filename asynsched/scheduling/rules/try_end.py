@@ -60,7 +60,8 @@ def after_try(
     if ended.state == "success":
         return TryOutcome(State.SUCCESS, ended.reason, callback="on_success")
     if ended.state == "skipped":
-        return TryOutcome(State.SKIPPED, ended.reason, callback="on_skipped")
+        # Only a task that has skipped itself calls back, as in Airflow; not one that was skipped from outside.
+        return TryOutcome(State.SKIPPED, ended.reason, callback="on_skipped" if ended.cause == "task" else None)
     if ended.state == "up_for_reschedule":
         return TryOutcome(State.UP_FOR_RESCHEDULE, ended.reason, next_try_at=ended.reschedule_at, counts=False)
     if ended.cause == "machine" and machine_kills < max_machine_kills:

@@ -416,6 +416,18 @@ def test_failures_retry_fail_or_end_at_once_with_their_callbacks(dag):
     assert ended.task("leave").reason == "SystemExit: 3"
 
 
+def test_in_the_foreground_too_a_dag_that_fails_fast_gives_up_all_but_its_teardowns():
+    with DAG("d", fail_fast=True) as dag:
+        first = BashOperator(task_id="first", bash_command="exit 1")
+        PythonOperator(task_id="other", python_callable=lambda: None)
+        after = BashOperator(task_id="after", bash_command="true")
+        first >> after >> BashOperator(task_id="td", bash_command="true").as_teardown()
+    run = dag.test()
+    assert {task.task_id: task.state for task in run.tasks} == {
+        "first": "failed", "other": "skipped", "after": "skipped", "td": "success",
+    }  # fmt: skip
+
+
 def test_variables_and_connections_come_from_the_environment_first(supervisor, monkeypatch):
     monkeypatch.setenv("AIRFLOW_VAR_PLAIN", "env")
     monkeypatch.setenv("AIRFLOW_CONN_WEB", "https://me:se%2Fcret@Host.example:8443/path?timeout=5")

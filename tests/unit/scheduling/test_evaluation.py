@@ -234,7 +234,7 @@ def test_a_run_that_takes_too_long_ends_as_failed_and_its_tries_are_unwanted():
     engine.time_passed(NOON + timedelta(seconds=30))
     assert [token for token, _ in engine.pending.unwanted] == [run.instance("a").token]
     engine.try_ended(Ended(run.instance("a").token, "failed", NOON, NOON, "killed", cause="machine"), NOON)
-    assert states(run) == {"a": "failed", "b": "skipped"}
+    assert states(run) == {"a": "skipped", "b": "skipped"}
     assert run.state == "failed"
     assert "dagrun_timeout" in run.reason
 

@@ -1,0 +1,110 @@
+"""Runs that are stopped: cancelled, out of time, or failing fast."""
+
+from datetime import timedelta
+
+import pytest
+
+from sandbox.protocol import Ended, Started
+from tests.support.runs import NOON, evaluation, run_of, task
+
+HOUR = timedelta(hours=1)
+CALLBACKS = {"callbacks": ("on_failure", "on_retry", "on_skipped")}
+
+
+class Stopped:
+    """A run whose tasks are in every state that there is when it is stopped."""
+
+    def __init__(self, **options):
+        self.engine = evaluation(pools={"default_pool": None, "no_room": 0})
+        self.run = run_of(
+            [
+                task("su", "runs", "td", is_setup=True),
+                task("runs", "td", retries=5, **CALLBACKS),
+                task("fails", "after", **CALLBACKS),
+                task("queued", **CALLBACKS),
+                task("retries", retries=1, retry_delay=60.0, **CALLBACKS),
+                task("ready", pool="no_room", **CALLBACKS),
+                task("td", is_teardown=True, trigger_rule="all_done_setup_success"),
+                task("after", **CALLBACKS),
+            ],
+            callbacks=("on_failure",),
+            **options,
+        )
+        self.engine.start_run(self.run, NOON)
+        self.engine.grant(NOON)
+        self.end("su")
+        self.end("retries", "failed")
+        self.engine.grant(NOON)
+        for task_id in ("runs", "fails"):
+            self.engine.try_started(Started(self.run.instance(task_id).token, NOON, 1), NOON)
+        self.engine.pending.callbacks.clear()
+
+    def end(self, task_id, state="success", begun=True, **details):
+        token = self.run.instance(task_id).token
+        self.engine.try_ended(Ended(token, state, NOON, NOON if begun else None, **details), NOON)
+
+    def end_killed(self):
+        """Report the ends of what is to be killed, as the executor does."""
+        by_token = {task.token: task.task_id for task in self.run.all_instances()}
+        killed = {by_token[token]: reason for token, reason in self.engine.pending.unwanted}
+        for task_id, reason in killed.items():
+            self.end(task_id, "failed", begun=task_id != "queued", reason=reason)
+        return set(killed)
+
+    @property
+    def states(self):
+        return {task.task_id: str(task.state) for task in self.run.all_instances()}
+
+    @property
+    def called_back(self):
+        return [(row.task_id, row.event) for row in self.engine.pending.callbacks]
+
+
+def test_a_failure_in_a_dag_that_fails_fast_gives_up_all_but_the_teardowns():
+    stopped = Stopped(fail_fast=True)
+    stopped.end("fails", "failed", reason="no luck")
+    assert stopped.end_killed() == {"runs", "queued"}
+    stopped.engine.grant(NOON)
+    assert stopped.states["td"] == "queued"
+    stopped.end("td")
+    skipped = dict.fromkeys(("queued", "retries", "ready", "after"), "skipped")
+    assert stopped.states == {"su": "success", "td": "success", "runs": "failed", "fails": "failed", **skipped}
+    assert stopped.run.instance("fails").reason == "no luck"
+    assert {stopped.run.instance(task_id).reason for task_id in ("runs", *skipped)} == {
+        "fail_fast: task fails has failed"
+    }
+    assert (stopped.run.state, stopped.run.reason) == ("failed", "failed: runs")
+    assert stopped.called_back == [("fails", "on_failure"), ("runs", "on_failure"), ("", "on_failure")]
+
+
+def test_in_a_dag_that_fails_fast_a_failure_that_is_retried_gives_up_nothing():
+    stopped = Stopped(fail_fast=True)
+    stopped.end("runs", "failed")
+    assert stopped.engine.pending.unwanted == []
+    assert stopped.states["fails"] == "running"
+
+
+def test_what_ends_by_itself_before_it_is_killed_ends_as_it_does_but_is_not_retried():
+    stopped = Stopped(fail_fast=True)
+    stopped.end("queued")
+    stopped.end("fails", "failed")
+    stopped.end("runs", "failed", reason="its own fault")
+    assert (stopped.states["queued"], stopped.states["runs"]) == ("success", "failed")
+    assert stopped.run.instance("runs").reason == "its own fault"
+
+
+@pytest.mark.parametrize("ends_as", ["failed", "skipped"])
+def test_a_run_that_is_cancelled_or_takes_too_long_ends_as_failed_with_its_teardowns_skipped(ends_as):
+    stopped = Stopped(dagrun_timeout=60.0)
+    if ends_as == "failed":
+        stopped.engine.cancel_run(stopped.run.key, "no longer wanted", NOON)
+    else:
+        stopped.engine.time_passed(NOON + timedelta(seconds=60))
+    assert stopped.run.state == "running"
+    assert stopped.end_killed() >= {"runs", "fails", "queued"}
+    waited = dict.fromkeys(("queued", "retries", "ready", "after", "td"), "skipped")
+    assert stopped.states == {"su": "success", "runs": ends_as, "fails": ends_as, **waited}
+    assert stopped.run.state == "failed"
+    assert ("no longer wanted" if ends_as == "failed" else "dagrun_timeout of 0:01:00") in stopped.run.reason
+    expected = [("fails", "on_failure"), ("runs", "on_failure")] if ends_as == "failed" else []
+    assert sorted(stopped.called_back) == [("", "on_failure"), *expected]
