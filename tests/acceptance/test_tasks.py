@@ -96,6 +96,16 @@ def test_every_end_of_a_task_is_told_with_its_reason(site):
     assert run_of(site, "ends")["reason"] != ""
 
 
+def test_a_run_that_fails_fast_or_is_out_of_time_kills_what_runs(site):
+    assert states_of(site, "fails_fast") == {
+        "sleeps": "failed", "breaks": "failed", "after": "skipped", "cleans": "success",
+    }  # fmt: skip
+    assert tasks_of(site, "fails_fast")["sleeps"]["reason"] == "fail_fast: task breaks has failed"
+    assert states_of(site, "out_of_time") == {"sleeps": "skipped", "cleans": "skipped"}
+    run = run_of(site, "out_of_time")
+    assert (run["state"], "dagrun_timeout" in run["reason"]) == ("failed", True)
+
+
 def test_each_try_has_its_log(site):
     for number in (1, 2, 3):
         log = log_of(site, "ends", "third_time_lucky", "--try", str(number))
