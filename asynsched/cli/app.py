@@ -53,6 +53,7 @@ COMMANDS: Mapping[str, str | Mapping[str, str]] = {
         "export": "connections:export_connections",
     },
     "db": {"upgrade": "db:upgrade_database", "check": "db:check_database", "clean": "db_clean:clean_database"},
+    "why": "why:explain",
     "config": {"show": "config:show_config"},
     "version": "version:show_version",
 }

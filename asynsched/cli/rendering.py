@@ -67,7 +67,14 @@ class Done(NamedTuple):
     fields: Row
 
 
-Answer = Listing | Record | Done
+class Text(NamedTuple):
+    """Lines for people, fields for programs."""
+
+    lines: Sequence[str]
+    fields: Row
+
+
+Answer = Listing | Record | Done | Text
 
 
 def show(answer: Answer, output: Output) -> None:
@@ -76,6 +83,8 @@ def show(answer: Answer, output: Output) -> None:
         sys.stdout.write(as_json(answer))
     elif isinstance(answer, Done):
         sys.stdout.write(f"{printable(answer.sentence)}\n")
+    elif isinstance(answer, Text):
+        sys.stdout.write("".join(f"{printable(line)}\n" for line in answer.lines))
     else:
         from asynsched.cli.tables import show_tables  # JSON does without
 

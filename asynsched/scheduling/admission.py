@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from asynsched.keys import DagRunKey
+from asynsched.scheduling.rules.verdict import MET, Verdict
 from asynsched.store.run_queue import QueuedRun
 
 
@@ -71,6 +72,17 @@ class Admission:
             admitted.append(run)
         return admitted
 
+    def verdict(self, dag_id: str) -> Verdict:
+        """Return whether a DAG's next queued run may start, and if not, why."""
+        if self._has_room(dag_id):
+            return MET
+        dag = self._dags.get(dag_id)
+        if dag is None or dag.is_paused:
+            return Verdict(met=False, reason="the DAG is paused", release="it is unpaused")
+        active = sorted(key.run_id for key in self._active.get(dag_id, ()))
+        reason = f"max_active_runs is {dag.max_active_runs}, and so many are active: {', '.join(active)}"
+        return Verdict(met=False, reason=reason, release="one of them ends")
+
     def withdraw(self, run: DagRunKey) -> None:
         """Take a run out of the queue because it was cancelled."""
         if self._known.pop(run, None) is not None:
@@ -93,9 +105,11 @@ class Admission:
             heapq.heappop(waiting)  # withdrawn
         if not waiting:
             self._waiting.pop(dag_id, None)
-        dag = self._dags.get(dag_id)
-        has_room = dag is not None and not dag.is_paused and len(self._active.get(dag_id, ())) < dag.max_active_runs
-        if waiting and has_room:
+        if waiting and self._has_room(dag_id):
             self._turns.setdefault(dag_id)
         else:
             self._turns.pop(dag_id, None)
+
+    def _has_room(self, dag_id: str) -> bool:
+        dag = self._dags.get(dag_id)
+        return dag is not None and not dag.is_paused and len(self._active.get(dag_id, ())) < dag.max_active_runs

@@ -29,6 +29,10 @@ class Limit:
         """Whether that many slots are free."""
         return self.capacity is None or self.used + slots <= self.capacity
 
+    def slots_of(self, task: ActiveTask) -> int:
+        """Return how much of the limit a task takes."""
+        return 1
+
 
 class Lane:
     """Tasks that the same limits hold, best first."""
@@ -57,8 +61,11 @@ class Pool(Limit):
     """A pool's slots, and the lanes that wait for them: heaps of (head's order, lane), by slots needed."""
 
     def __init__(self, name: str, capacity: int | None) -> None:
-        super().__init__(name, capacity)
+        super().__init__(f"pool {name}", capacity)
         self.waiting: dict[int, list[tuple[Order, int, Lane]]] = {}
+
+    def slots_of(self, task: ActiveTask) -> int:
+        return task.task.pool_slots
 
     def offer(self, lane: Lane) -> None:
         """Let an open lane's head compete for the pool's slots."""
@@ -93,7 +100,7 @@ class ReadyQueues:
     def __init__(self, parallelism: int) -> None:
         self.parallelism = Limit("parallelism", parallelism)
         self.pools: dict[str, Pool] = {}
-        self._lanes: dict[tuple[str, int, tuple[Limit, ...]], Lane] = {}
+        self._lanes: dict[tuple[Pool, int, tuple[Limit, ...]], Lane] = {}
         self._numbers = count()
 
     def pool(self, name: str) -> Pool:
@@ -102,12 +109,19 @@ class ReadyQueues:
 
     def obstacle(self, task: ActiveTask) -> str:
         """Return why a task's pool can never let it start as things are; empty if it can."""
-        pool, slots = self.pool(task.task.pool), task.task.pool_slots
+        name, slots = task.task.pool, task.task.pool_slots
+        pool = self.pool(name)
         if pool.capacity is None or slots <= pool.capacity:
             return ""
         if pool.capacity == 0:
-            return f"the pool {pool.name!r} has no slots, or does not exist: `asynsched pools set {pool.name} SLOTS`"
-        return f"it needs {slots} slots, and its pool {pool.name!r} has {pool.capacity}"
+            return f"the pool {name!r} has no slots, or does not exist: `asynsched pools set {name} SLOTS`"
+        return f"it needs {slots} slots, and its pool {name!r} has {pool.capacity}"
+
+    def lacking(self, task: ActiveTask, limits: tuple[Limit, ...]) -> list[Limit]:
+        """Return those of a task's limits that have no room for it."""
+        pool = self.pool(task.task.pool)
+        found: list[Limit] = [] if pool.has_room(task.task.pool_slots) else [pool]
+        return found + [limit for limit in (self.parallelism, *limits) if not limit.has_room()]
 
     def resize_pools(self, capacities: dict[str, int | None]) -> None:
         """Take over what the pools hold now; a pool that is gone has no slots."""
@@ -153,7 +167,7 @@ class ReadyQueues:
 
     def withdrawn(self, task: ActiveTask, limits: tuple[Limit, ...]) -> None:
         """Take note that a task which waited does so no more: the next of its lane competes."""
-        lane = self._lanes.get((task.task.pool, task.task.pool_slots, limits))
+        lane = self._lanes.get((self.pool(task.task.pool), task.task.pool_slots, limits))
         if lane is not None and lane.head() is None:
             self._forget(lane)
         elif lane is not None:
@@ -174,10 +188,10 @@ class ReadyQueues:
                     lane.pool.offer(lane)
 
     def _lane(self, task: ActiveTask, limits: tuple[Limit, ...]) -> Lane:
-        key = (task.task.pool, task.task.pool_slots, limits)
+        key = (self.pool(task.task.pool), task.task.pool_slots, limits)
         lane = self._lanes.get(key)
         if lane is None:
-            lane = self._lanes[key] = Lane(self.pool(task.task.pool), task.task.pool_slots, limits)
+            lane = self._lanes[key] = Lane(*key)
             for limit in limits:
                 limit.lanes.add(lane)
         return lane
@@ -185,7 +199,7 @@ class ReadyQueues:
     def _forget(self, lane: Lane) -> None:
         for limit in lane.limits:
             limit.lanes.discard(lane)
-        del self._lanes[(lane.pool.name, lane.slots, lane.limits)]
+        del self._lanes[(lane.pool, lane.slots, lane.limits)]
 
 
 def _order(task: ActiveTask) -> Order:

@@ -14,6 +14,7 @@ from asynsched.scheduling.active_task import ActiveTask
 from asynsched.scheduling.admission import Admission
 from asynsched.scheduling.evaluation import Evaluation
 from asynsched.scheduling.pending import SKIPMIXIN_KEY
+from asynsched.scheduling.rules.verdict import Verdict
 from asynsched.scheduling.run_loading import active_run, active_tasks, past_of
 from asynsched.scheduling.versions import VersionCache
 from asynsched.states import DagRunState
@@ -53,6 +54,10 @@ class RunIntake:
     def may_start_any(self) -> bool:
         """Whether a run could start now."""
         return bool(self._admitted) or self._admission.may_start_any
+
+    def verdict(self, dag_id: str) -> Verdict:
+        """Return whether a DAG's next queued run may start, and if not, why."""
+        return self._admission.verdict(dag_id)
 
     async def take_created(self, keys: list[DagRunKey]) -> None:
         """Let runs wait that a message told of."""

@@ -45,7 +45,7 @@ class RunLimits:
 
     def _dag(self, dag_id: str) -> Limit:
         if dag_id not in self._dags:
-            self._dags[dag_id] = Limit(f"pause of the DAG {dag_id}", None)
+            self._dags[dag_id] = Limit(f"the DAG {dag_id} is paused", None)
         return self._dags[dag_id]
 
     def _run(self, run: ActiveRun) -> Limit:
@@ -55,9 +55,13 @@ class RunLimits:
         return self._runs[run.key]
 
     def _task(self, key: tuple[str, ...], capacity: int, version_id: int) -> Limit:
-        limit, of_version = self._tasks.get(key) or (Limit(f"max_active_tis of {key[-1]}", capacity), version_id)
+        limit, of_version = self._tasks.get(key) or (Limit(f"{_setting_of(key)} of {key[-1]}", capacity), version_id)
         if version_id > of_version:
             # The newest version that is active decides for all: the limit spans its runs.
             limit.capacity, of_version = capacity, version_id
         self._tasks[key] = (limit, of_version)
         return limit
+
+
+def _setting_of(key: tuple[str, ...]) -> str:
+    return "max_active_tis_per_dag" if len(key) == 2 else "max_active_tis_per_dagrun"

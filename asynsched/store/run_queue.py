@@ -74,7 +74,8 @@ _ADMISSIONS = sa.select(dag.c.dag_id, dag.c.is_paused, dag.c.max_active_runs).wh
 _RUNS = sa.select(*_COLUMNS).join(dag, dag.c.dag_id == dag_run.c.dag_id).order_by(dag_run.c.id)
 _QUEUED = _RUNS.where(IS_ACTIVE, dag_run.c.state == DagRunState.QUEUED)
 _ONE_QUEUED = _QUEUED.where(dag_run.c.dag_id == sa.bindparam("dag_id"), dag_run.c.run_id == sa.bindparam("run_id"))
-_OWNED = _RUNS.where(IS_ACTIVE, dag_run.c.state == DagRunState.RUNNING, dag_run.c.lease_epoch == sa.bindparam("epoch"))
+_RUNNING = _RUNS.where(IS_ACTIVE, dag_run.c.state == DagRunState.RUNNING)
+_OWNED = _RUNNING.where(dag_run.c.lease_epoch == sa.bindparam("epoch"))
 
 
 def queued_runs(conn: Connection, keys: list[DagRunKey] | None = None) -> list[QueuedRun]:
@@ -88,6 +89,11 @@ def queued_runs(conn: Connection, keys: list[DagRunKey] | None = None) -> list[Q
 def owned_runs(conn: Connection, epoch: int) -> list[QueuedRun]:
     """Return the running runs that are held under this lease epoch."""
     return [_queued_run(row) for row in conn.execute(_OWNED, {"epoch": epoch})]
+
+
+def running_runs(conn: Connection) -> list[QueuedRun]:
+    """Return the running runs, whoever owns them."""
+    return [_queued_run(row) for row in conn.execute(_RUNNING)]
 
 
 def dag_admissions(conn: Connection, dag_ids: list[str]) -> list[DagAdmission]:

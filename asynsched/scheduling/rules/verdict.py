@@ -12,12 +12,14 @@ class Verdict:
     Attributes:
         met: The rule has no objection.
         reason: Why, for a person. Never empty when not met.
+        release: What would change it, for a person, where the reason does not say so.
         settle_as: The task will not run: it is put into this state at once.
     """
 
     met: bool
     reason: str = ""
     settle_as: TaskInstanceState | None = None
+    release: str = ""
 
 
 MET = Verdict(met=True)

@@ -1,0 +1,74 @@
+"""`asynsched why`: what holds something up, down to the root, and what will release it."""
+
+import asyncio
+from collections.abc import Iterator
+
+import click
+import msgspec
+
+from asynsched.cli.command import command, map_index_option
+from asynsched.cli.dag_lookup import dag_of
+from asynsched.cli.lookup import find_run, find_task
+from asynsched.cli.rendering import Text
+from asynsched.cli.session import Session
+from asynsched.explaining.dags import explain_dag
+from asynsched.explaining.reason import Explanation, Reason
+from asynsched.explaining.runs import explain_run
+from asynsched.explaining.snapshot import take_snapshot
+from asynsched.explaining.tasks import explain_task
+from asynsched.keys import DagRunKey
+from asynsched.store.async_database import open_database
+from asynsched.store.dag_runs import DagRunRow
+from asynsched.store.dags import DagRow
+
+
+@command("why")
+@click.argument("dag_id", metavar="DAG")
+@click.argument("run_id", metavar="[RUN]", required=False)
+@click.argument("task_id", metavar="[TASK]", required=False)
+@map_index_option
+def explain(session: Session, dag_id: str, run_id: str | None, task_id: str | None, map_index: int) -> Text:
+    """Say why a DAG has no run, why a run does not go on, or why a task does not start.
+
+    For what has ended: why it ended like that.
+    """
+    dag = dag_of(session, dag_id)
+    run = None if run_id is None else session.read(find_run, dag_id, run_id)
+    if run is not None and task_id is not None:
+        session.read(find_task, dag_id, run.run_id, task_id, map_index)
+    # On PostgreSQL a command asks by an event loop of its own: this is asked before there is another one.
+    is_served = session.has_scheduler()
+    explanation = asyncio.run(_explain(session, dag, run, task_id, map_index, is_served=is_served))
+    return Text([*_lines(explanation)], msgspec.to_builtins(explanation))
+
+
+async def _explain(
+    session: Session, dag: DagRow, row: DagRunRow | None, task_id: str | None, map_index: int, *, is_served: bool
+) -> Explanation:
+    settings, now = session.settings, session.now()
+    database = await open_database(settings.database_url, synchronous=settings.sqlite_synchronous)
+    try:
+        if row is None:
+            return await explain_dag(database, dag, now=now, is_served=is_served)
+        snapshot = await take_snapshot(database, settings, now, is_served=is_served)
+        run = await snapshot.run(row.id, DagRunKey(row.dag_id, row.run_id))
+        if task_id is None or run is None:
+            return explain_run(snapshot, row, run)
+        return explain_task(snapshot, run.instance(task_id, map_index))
+    finally:
+        await database.close()
+
+
+def _lines(explanation: Explanation) -> Iterator[str]:
+    state = f" ({explanation.state})" if explanation.state else ""
+    yield f"{explanation.subject}{state}"
+    yield explanation.answer
+    yield from _tree(explanation.reasons, "")
+
+
+def _tree(reasons: tuple[Reason, ...], indent: str) -> Iterator[str]:
+    for reason in reasons:
+        until = f"; until {reason.release}" if reason.release else ""
+        at = f", at {reason.at.isoformat(sep=' ', timespec='seconds')}" if reason.at else ""
+        yield f"{indent}- {reason.rule}: {reason.text.rstrip('.')}{until}{at}"
+        yield from _tree(reason.causes, indent + "  ")

@@ -1,0 +1,1 @@
+"""Why something does not happen, or has happened: the verdicts of the deciding code, put together for a person."""

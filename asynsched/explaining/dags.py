@@ -1,0 +1,65 @@
+"""Why a DAG has no run: what its schedule, its pause, its limits and its file say."""
+
+from datetime import datetime
+
+from sqlalchemy import Connection
+
+from asynsched.explaining.reason import Explanation, Reason
+from asynsched.explaining.tasks import NO_SCHEDULER, held_up_by
+from asynsched.scheduling.scheduled_runs import Examined, examine_dag
+from asynsched.store.dags import DagRow
+from asynsched.store.database import Database
+from asynsched.store.import_errors import list_errors
+
+
+class _Undo(Exception):
+    def __init__(self, examined: Examined) -> None:
+        super().__init__()
+        self.examined = examined
+
+
+async def explain_dag(database: Database, dag: DagRow, *, now: datetime, is_served: bool) -> Explanation:
+    """Return why no run of a DAG is made at this moment."""
+    reasons = [] if is_served else [NO_SCHEDULER]
+    if dag.has_errors:
+        errors = await database.read(list_errors, dag.file_path)
+        reasons += [
+            Reason("file", f"{dag.file_path}: {error.message}; its last good version is used", "it is mended")
+            for error in errors
+            if not error.is_warning and error.dag_id in (None, dag.dag_id)
+        ]
+    if not dag.is_active:
+        reasons.append(Reason("removed", f"the file {dag.file_path} is gone, or no longer has this DAG"))
+    elif dag.is_paused:
+        reasons.append(Reason("paused", "it is paused", f"somebody unpauses it: `asynsched dags unpause {dag.dag_id}`"))
+    else:
+        reasons += _of_schedule(dag, await _examine(database, dag.dag_id, now))
+    answer = held_up_by(reasons) or "Nothing holds it up: a run is made now."
+    return Explanation(dag.dag_id, "paused" if dag.is_paused else "active", answer, tuple(reasons))
+
+
+async def _examine(database: Database, dag_id: str, now: datetime) -> Examined:
+    """Ask the code that makes runs what it would do, and take back what it did."""
+
+    def examine(conn: Connection) -> None:
+        raise _Undo(examine_dag(conn, dag_id, now))
+
+    try:
+        await database.write(examine)
+    except _Undo as undo:
+        return undo.examined
+    raise AssertionError("unreachable")
+
+
+def _of_schedule(dag: DagRow, examined: Examined) -> list[Reason]:
+    if examined.created is not None:
+        return []
+    if examined.error:
+        return [Reason("schedule", examined.error, "its schedule is mended")]
+    if examined.is_held_back:
+        text = f"a run is due, and max_active_runs ({dag.max_active_runs}) are active"
+        return [Reason("max_active_runs", text, "one of them ends")]
+    if examined.due_at is None:
+        release = f"somebody triggers it: `asynsched dags trigger {dag.dag_id}`"
+        return [Reason("schedule", f"its schedule, {dag.schedule_summary or 'None'}, gives no further run", release)]
+    return [Reason("schedule", "the next run is not due yet", "its time comes", examined.due_at)]

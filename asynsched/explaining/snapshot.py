@@ -1,0 +1,145 @@
+"""The scheduler's own decisions for one instant, made from what is stored, and stored nowhere.
+
+The production evaluation takes up every active run, just as a scheduler does that starts, and decides what it would
+start now. What it did not start is what there is to explain.
+"""
+
+from collections.abc import Callable
+from datetime import datetime
+from itertools import count
+from typing import Concatenate, ParamSpec, TypeVar
+
+from sqlalchemy import Connection
+
+from asynsched.channels import Channels
+from asynsched.errors import DagError, NotFound
+from asynsched.home import SOURCES
+from asynsched.keys import DagRunKey
+from asynsched.scheduling.active_run import ActiveRun
+from asynsched.scheduling.active_task import ActiveTask
+from asynsched.scheduling.evaluation import Evaluation
+from asynsched.scheduling.pending import PendingBatch
+from asynsched.scheduling.ready_queues import Limit, ReadyQueues
+from asynsched.scheduling.rules.verdict import Verdict
+from asynsched.scheduling.run_intake import RunIntake
+from asynsched.scheduling.run_limits import RunLimits
+from asynsched.scheduling.versions import VersionCache
+from asynsched.settings import Settings
+from asynsched.states import FINISHED_RUN_STATES, SLOT_TASK_STATES
+from asynsched.store.database import Database
+from asynsched.store.pools import pool_capacities
+from asynsched.store.run_queue import running_runs, runs_by_id
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Snapshot:
+    """What a scheduler would do now.
+
+    Attributes:
+        evaluation: The active runs, those that would start now among them.
+        starting: The task instances that it would start.
+        is_served: Whether a scheduler serves the database.
+    """
+
+    def __init__(
+        self, database: Database, evaluation: Evaluation, intake: RunIntake, *, now: datetime, is_served: bool
+    ) -> None:
+        self._database = database
+        self.evaluation = evaluation
+        self.now = now
+        self.is_served = is_served
+        self.starting: frozenset[ActiveTask] = frozenset()
+        self._intake = intake
+
+    def admission(self, dag_id: str) -> Verdict:
+        """Return whether a queued run of a DAG may start."""
+        return self._intake.verdict(dag_id)
+
+    def lacking(self, task: ActiveTask) -> list[Limit]:
+        """Return the limits that have no room for a ready task."""
+        return self.evaluation.queues.lacking(task, self.evaluation.limits.of(task))
+
+    def holders(self, limit: Limit) -> list[ActiveTask]:
+        """Return the task instances that take up a limit, in order of their keys."""
+        tasks = (task for run in self.evaluation.runs.values() for task in run.all_instances())
+        found = (task for task in tasks if task.state in SLOT_TASK_STATES and limit in self._limits_of(task))
+        return sorted(found, key=lambda task: task.key)
+
+    def _limits_of(self, task: ActiveTask) -> tuple[Limit, ...]:
+        queues = self.evaluation.queues
+        return (queues.parallelism, queues.pool(task.task.pool), *self.evaluation.limits.of(task))
+
+    async def run(self, run_row_id: int, key: DagRunKey) -> ActiveRun | None:
+        """Return a run with its task instances; None for one that is queued, and would not start now."""
+        if key in self.evaluation.runs:
+            return self.evaluation.runs[key]
+        for row in await self._database.read(runs_by_id, [run_row_id]):
+            if row.state in FINISHED_RUN_STATES:
+                run = await self._intake.load(row)
+                run.add_tasks(await self._intake.load_tasks(run))
+                return run
+        return None
+
+
+async def take_snapshot(database: Database, settings: Settings, now: datetime, *, is_served: bool) -> Snapshot:
+    """Decide what a scheduler would do with what is stored, were it now `now`.
+
+    Args:
+        database: Only read.
+        settings: Those that the scheduler has.
+        now: Aware UTC.
+        is_served: Whether there is a scheduler at all.
+    """
+    tokens = count()
+    evaluation = Evaluation(
+        queues=ReadyQueues(settings.parallelism),
+        limits=RunLimits(settings.max_active_tasks_per_dag),
+        pending=PendingBatch("", 0),
+        new_token=lambda: f"explained-{next(tokens)}",
+        max_machine_kills=settings.max_machine_kills,
+    )
+    evaluation.queues.resize_pools(await database.read(pool_capacities))
+    seen = _Unwritten(database)
+    intake = RunIntake(
+        database=seen,
+        versions=VersionCache(seen, settings.home_path / SOURCES, settings.dags_path, in_thread=False),
+        evaluation=evaluation,
+        channels=Channels(),
+        max_started_at_once=settings.max_dagruns_per_loop_to_schedule,
+    )
+    for row in await database.read(running_runs):
+        try:
+            run = await intake.load(row)
+        except (NotFound, DagError):
+            continue  # as the scheduler leaves it
+        tasks = await intake.load_tasks(run)
+        intake.resumed(row)
+        evaluation.resume_run(run, tasks, now)
+    await intake.sweep(now)
+    snapshot = Snapshot(database, evaluation, intake, now=now, is_served=is_served)
+    evaluation.time_passed(now)
+    while True:
+        await intake.start(now)
+        evaluation.grant(now)
+        if not intake.may_start_any:
+            break
+    snapshot.starting = frozenset(evaluation.pending.granted)
+    return snapshot
+
+
+class _Unwritten(Database):
+    """A database of which nothing is changed: what would be written is left out."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def read(self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._database.read(query, *args, **kwargs)
+
+    async def write(self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return None  # type: ignore[return-value]  # whoever writes here asks for nothing back
+
+    async def close(self) -> None:
+        pass

@@ -1,0 +1,170 @@
+"""Why a task instance does not start, or why it ended as it did."""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from asynsched.explaining.reason import Explanation, Reason
+from asynsched.explaining.snapshot import Snapshot
+from asynsched.scheduling.active_task import ActiveTask
+from asynsched.scheduling.dependencies import DEPENDENCIES
+from asynsched.states import FAILED_TASK_STATES, FINISHED_TASK_STATES, TaskInstanceState
+
+State = TaskInstanceState
+MOST_CAUSES = 5
+"""Causes of one reason that are told; of the rest, their number."""
+DEEPEST = 12
+"""How far a chain of causes is followed."""
+
+
+def explain_task(snapshot: Snapshot, task: ActiveTask) -> Explanation:
+    """Return why a task instance does not start, or why it ended as it did."""
+    reasons = reasons_of(snapshot, task)
+    state = task.stored_state
+    if task.is_finished and state in FINISHED_TASK_STATES:
+        answer = f"It ended as {state}{_at(task.ended_at)}."
+    elif not reasons:
+        answer = "Nothing holds it up: it starts now."
+    else:
+        answer = held_up_by(reasons)
+    return Explanation(_subject(task), str(state or "none"), answer, reasons)
+
+
+def reasons_of(snapshot: Snapshot, task: ActiveTask, depth: int = 0) -> tuple[Reason, ...]:
+    """Return everything that holds a task instance up, or led to its end; nothing if it starts now."""
+    match task.state:
+        case None:
+            return _dependencies(snapshot, task, depth)
+        case State.SCHEDULED:
+            return _limits(snapshot, task)
+        case State.QUEUED if task in snapshot.starting:
+            return () if snapshot.is_served else (NO_SCHEDULER,)
+        case State.QUEUED | State.RUNNING | State.RESTARTING:
+            return (_under_way(task),)
+        case State.UP_FOR_RETRY:
+            text = f"try {task.try_number} failed: {task.reason}"
+            return (Reason("retry", text, "its retry is due", task.next_try_at),)
+        case State.UP_FOR_RESCHEDULE:
+            return (Reason("reschedule", "it looked, and will look again", "it is due", task.next_try_at),)
+        case State.DEFERRED:
+            return (Reason("deferred", f"it waits for its trigger{_colon(task.reason)}", "the trigger fires"),)
+    return _end(task, depth)
+
+
+NO_SCHEDULER = Reason("scheduler", "no scheduler is serving", "one is started: `asynsched up`")
+
+
+def _dependencies(snapshot: Snapshot, task: ActiveTask, depth: int) -> tuple[Reason, ...]:
+    reasons = []
+    for name, dependency in DEPENDENCIES.items():
+        verdict = dependency(task)
+        if not verdict.met:
+            causes = _causes(snapshot, task, name, depth)
+            release = "the run before goes on" if name == "depends_on_past" else "they end" if causes else ""
+            reasons.append(Reason(name, verdict.reason, release, causes=causes))
+    return tuple(reasons)
+
+
+def _causes(snapshot: Snapshot, task: ActiveTask, dependency: str, depth: int) -> tuple[Reason, ...]:
+    """Return what the unfinished tasks that a dependency waits for wait for themselves."""
+    if depth >= DEEPEST:
+        return ()
+    if dependency == "depends_on_past":
+        before = snapshot.evaluation.runs.get(task.run.key_before) if task.run.key_before else None
+        waited_for = [] if before is None else [*before.instances.get(task.task_id, {}).values()]
+    else:
+        waited_for = [
+            found
+            for link in task.run.structure.links_to[task.task_id]
+            if link.is_setup_constraint == (dependency == "setups")
+            for found in task.run.instances_beside(task, link.upstream_id)
+        ]
+    unfinished = (found for found in waited_for if not found.is_finished)
+    return _shortened(
+        Reason("task", _standing(found), causes=reasons_of(snapshot, found, depth + 1)) for found in unfinished
+    )
+
+
+def _limits(snapshot: Snapshot, task: ActiveTask) -> tuple[Reason, ...]:
+    obstacle = snapshot.evaluation.queues.obstacle(task)
+    if obstacle:
+        return (Reason("pool", obstacle, "the pool is made larger"),)
+    reasons = []
+    for limit in snapshot.lacking(task):
+        if limit.capacity == 0:
+            reasons.append(Reason("paused", limit.name, "it is unpaused"))
+        else:
+            text = f"{limit.name}: {limit.used} of {limit.capacity} taken, {limit.slots_of(task)} needed"
+            holders = _shortened(Reason("holder", _standing(found)) for found in snapshot.holders(limit))
+            reasons.append(Reason("limit", text, "one of these ends", causes=holders))
+    return tuple(reasons)
+
+
+def _under_way(task: ActiveTask) -> Reason:
+    if task.stored_state is State.RUNNING:
+        return Reason("running", f"try {task.try_number} is running{_since(task.started_at)}", "it ends")
+    return Reason("queued", f"try {task.try_number} was handed to the executor{_since(task.queued_at)}", "it begins")
+
+
+def _end(task: ActiveTask, depth: int) -> tuple[Reason, ...]:
+    """Return what led to the end of a task instance: for one that a rule settled, the tasks that made it do so."""
+    text = task.reason
+    if task.state is State.SUCCESS and not text:
+        verdict_counts = task.run.ends_of(task).direct
+        text = f"its trigger rule {task.task.trigger_rule} let it run"
+        text += f": {verdict_counts.describe()}" if verdict_counts.total else ""
+    causes: tuple[Reason, ...] = ()
+    if task.state in (State.UPSTREAM_FAILED, State.SKIPPED) and depth < DEEPEST:
+        wanted = FAILED_TASK_STATES if task.state is State.UPSTREAM_FAILED else {State.SKIPPED}
+        above = (
+            found
+            for link in task.run.structure.links_to[task.task_id]
+            for found in task.run.instances_beside(task, link.upstream_id)
+            if found.state in wanted
+        )
+        causes = _shortened(Reason("task", _standing(found), causes=_end(found, depth + 1)) for found in above)
+    return (Reason(str(task.state), text or f"it is {task.state}", causes=causes),)
+
+
+def held_up_by(reasons: Sequence[Reason]) -> str:
+    """Return in one sentence what holds something up; empty if nothing does."""
+    if not reasons:
+        return ""
+    more = len(reasons) - 1
+    rest = f", and {more} thing{'s' if more > 1 else ''} more" if more else ""
+    return f"{_sentence(reasons[0].text)[:-1]}{rest}."
+
+
+def _shortened(reasons: Iterable[Reason]) -> tuple[Reason, ...]:
+    found = list(reasons)
+    if len(found) <= MOST_CAUSES:
+        return tuple(found)
+    return (*found[:MOST_CAUSES], Reason("more", f"and {len(found) - MOST_CAUSES} more"))
+
+
+def _standing(task: ActiveTask) -> str:
+    return f"{_subject(task)}: {task.state or 'waits'}"
+
+
+def task_name(task: ActiveTask) -> str:
+    """Return a task instance's name within its run."""
+    return task.task_id if task.map_index < 0 else f"{task.task_id}[{task.map_index}]"
+
+
+def _subject(task: ActiveTask) -> str:
+    return f"{task_name(task)} of {task.run.key.run_id} of {task.run.key.dag_id}"
+
+
+def _at(instant: datetime | None) -> str:
+    return "" if instant is None else f" at {instant.isoformat(timespec='milliseconds')}"
+
+
+def _since(instant: datetime | None) -> str:
+    return "" if instant is None else f" since {instant.isoformat(timespec='milliseconds')}"
+
+
+def _colon(text: str) -> str:
+    return f": {text}" if text else ""
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:].rstrip(".") + "."

@@ -1,0 +1,117 @@
+"""`asynsched why` names what holds something up, down to the root, and what will release it."""
+
+from typing import Any
+
+import pytest
+
+DAGS = """
+    from datetime import datetime, timedelta
+    from asynsched import DAG, BashOperator, EmptyOperator
+
+    with DAG("chain", max_active_runs=1):
+        slow = BashOperator(task_id="slow", bash_command="sleep 600", pool="narrow")
+        beside = BashOperator(task_id="beside", bash_command="true", pool="narrow", priority_weight=-5)
+        retried = BashOperator(task_id="retried", bash_command="exit 7", retries=1, retry_delay=timedelta(hours=1))
+        failed = BashOperator(task_id="failed", bash_command="exit 8")
+        failed >> EmptyOperator(task_id="after_failed") >> EmptyOperator(task_id="last_failed")
+        [slow, retried] >> EmptyOperator(task_id="join") >> EmptyOperator(task_id="last")
+
+    with DAG("yearly", schedule="0 0 1 1 *", start_date=datetime(2020, 1, 1)):
+        EmptyOperator(task_id="year")
+
+    with DAG("by_hand", schedule=None):
+        EmptyOperator(task_id="hand")
+"""
+
+
+@pytest.fixture(scope="module")
+def site(new_site) -> Any:
+    """Yield a site in which one run is active, and another one waits for it."""
+    site = new_site()
+    site.write("explained.py", DAGS)
+    site.run("pools", "set", "narrow", "1")
+    with site.up():
+        site.until(lambda: len(site.json("dags", "list")) == 3, "every DAG is known")
+        for run_id in ("first", "second"):
+            site.run("dags", "trigger", "chain", "--run-id", run_id)
+        wanted = {"slow": "running", "retried": "up_for_retry", "last_failed": "upstream_failed"}
+        site.until(lambda: wanted.items() <= site.task_states("chain", "first").items(), "the first run stands still")
+        yield site
+
+
+def flat(reasons):
+    """Return rule and text of each reason, with how deep it is."""
+    for reason in reasons:
+        yield reason["rule"], reason["text"], 0
+        yield from ((rule, text, depth + 1) for rule, text, depth in flat(reason.get("causes", ())))
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (("first", "slow"), [("running", "try 1 is running", 0)]),
+        (("first", "beside"), [("limit", "pool narrow: 1 of 1 taken, 1 needed", 0), ("holder", "slow of first", 1)]),
+        (("first", "retried"), [("retry", "exit code 7", 0)]),
+        (
+            ("first", "last"),
+            [
+                ("trigger_rule", "all_success", 0),
+                ("task", "join of first of chain: waits", 1),
+                ("trigger_rule", "0 of 2 done", 2),
+                ("task", "slow of first of chain: running", 3),
+                ("running", "try 1", 4),
+                ("task", "retried of first of chain: up_for_retry", 3),
+                ("retry", "exit code 7", 4),
+            ],
+        ),
+        (
+            ("first", "last_failed"),
+            [
+                ("upstream_failed", "1 upstream_failed", 0),
+                ("task", "after_failed of first", 1),
+                ("upstream_failed", "1 failed", 1),
+                ("task", "failed of first of chain: failed", 2),
+                ("failed", "exit code 8", 2),
+            ],
+        ),
+        (("second",), [("admission", "max_active_runs is 1, and so many are active: first", 0)]),
+        (("first",), [("running", "slow", 0), ("limit", "beside", 0), ("retry", "retried", 0)]),
+    ],
+)
+def test_every_reason_is_named_down_to_the_root(site, names, expected):
+    found = [*flat(site.json("why", "chain", *names)["reasons"])]
+    for rule, text, _ in expected:
+        assert any(rule == reason[0] and text in reason[1] for reason in found), (rule, text, found)
+    for rule, text, depth in expected[:1]:
+        assert any(rule == reason[0] and text in reason[1] and depth == reason[2] for reason in found)
+
+
+def test_it_says_when_a_retry_and_the_next_run_are_due(site):
+    [retry] = site.json("why", "chain", "first", "retried")["reasons"]
+    assert retry["at"] > site.json("tasks", "list", "chain", "first")[0]["started_at"]
+    [schedule] = site.json("why", "yearly")["reasons"]
+    assert schedule["at"][4:] == "-01-01T00:00:00Z"
+    [by_hand] = site.json("why", "by_hand")["reasons"]
+    assert "asynsched dags trigger by_hand" in by_hand["release"]
+
+
+def test_people_get_a_sentence_and_a_tree(site):
+    text = site.run("why", "chain", "first", "last").stdout.splitlines()
+    assert text[0] == "last of first of chain (none)"
+    assert text[1].startswith("Trigger rule all_success needs every upstream to succeed")
+    assert any(line.startswith("      - task: slow of first of chain: running") for line in text)
+
+
+def test_a_pause_and_a_scheduler_that_is_gone_are_reasons(new_site):
+    site = new_site()
+    site.write("explained.py", DAGS)
+    assert [reason["rule"] for reason in site.json("why", "yearly")["reasons"]] == ["scheduler"]
+    site.run("dags", "pause", "by_hand")
+    site.run("dags", "trigger", "by_hand", "--run-id", "r")
+    assert [reason["rule"] for reason in site.json("why", "by_hand")["reasons"]] == ["scheduler", "paused"]
+    assert [reason["text"] for reason in site.json("why", "by_hand", "r")["reasons"]] == [
+        "no scheduler is serving",
+        "the DAG is paused",
+    ]
+    refused = site.run("why", "by_hnd", code=1)
+    assert "by_hand" in refused.stderr

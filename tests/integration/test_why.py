@@ -1,0 +1,99 @@
+"""Explanations are the scheduler's own decisions: nothing holds a task up exactly when the scheduler starts it now."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from asynsched import DAG, BashOperator
+from asynsched.channels import PoolsChanged
+from asynsched.explaining.snapshot import take_snapshot
+from asynsched.explaining.tasks import explain_task
+from asynsched.simulation.executor import Outcome
+from asynsched.store.pools import set_pool
+from tests.support.simulated import Simulated
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+QUIET = timedelta(minutes=100, seconds=7)
+"""An instant at which nothing ends and nothing is due."""
+RULES = ["all_success", "all_done", "one_success", "one_failed", "none_failed", "always"]
+
+
+@st.composite
+def workloads(draw):
+    """Return DAGs that share small pools, how their tasks end, and the pool that is made larger in the end."""
+    dags, outcomes = [], {}
+    for number in range(draw(st.integers(1, 2))):
+        options = {"max_active_tasks": draw(st.integers(1, 3)), "max_active_runs": draw(st.integers(1, 2))}
+        with DAG(f"dag{number}", schedule="*/30 * * * *", **options) as dag:
+            made = []
+            for name in "abcd":
+                task = BashOperator(
+                    task_id=name,
+                    bash_command="true",
+                    pool=draw(st.sampled_from(["one", "two"])),
+                    pool_slots=draw(st.integers(1, 2)),
+                    retries=draw(st.integers(0, 1)),
+                    depends_on_past=draw(st.booleans()),
+                    trigger_rule=draw(st.sampled_from(RULES)),
+                )
+                for before in draw(st.lists(st.sampled_from(made), unique=True)) if made else ():
+                    before >> task
+                made.append(task)
+                minutes = draw(st.sampled_from([5, 20, 50]))
+                outcomes[dag.dag_id, name] = (draw(st.sampled_from(["success", "success", "failed"])), minutes)
+        dags.append(dag)
+    return dags, outcomes, draw(st.sampled_from(["one", "two"]))
+
+
+def keys(tasks):
+    return {(task.run.key.dag_id, task.run.key.run_id, task.task_id) for task in tasks}
+
+
+async def explained(simulation):
+    """Return the unfinished task instances that nothing holds up, and those that something does."""
+    found = await take_snapshot(simulation.database, simulation.settings, simulation.clock.now(), is_served=True)
+    free, held = [], []
+    for run in found.evaluation.runs.values():
+        for task in run.all_instances():
+            if not task.is_finished and task.stored_state not in ("queued", "running"):
+                (held if explain_task(found, task).reasons else free).append(task)
+    return keys(free), keys(held)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(workloads())
+def test_nothing_holds_a_task_up_exactly_when_the_scheduler_starts_it_now(tmp_path, workload):
+    dags, outcomes, grown = workload
+
+    def script(launch):
+        state, minutes = outcomes[launch.run.dag_id, launch.task_id]
+        return Outcome(state, timedelta(minutes=minutes))
+
+    simulation = Simulated(tmp_path, dags, script, START)
+    seen = {}
+
+    async def look(channels):
+        await simulation.clock.sleep(QUIET)
+        seen["before"] = await explained(simulation)
+        await simulation.database.write(set_pool, grown, 4)
+        seen["free"], seen["held"] = await explained(simulation)
+        launched = len(simulation.executor.launched)
+        await channels.active_runs.put(PoolsChanged())
+        await simulation.clock.sleep(timedelta(seconds=1))
+        seen["started"] = {
+            (launch.run.dag_id, launch.run.run_id, launch.task_id) for launch in simulation.executor.launched[launched:]
+        }
+
+    simulation.act = look
+    asyncio.run(make_pools(simulation))
+    simulation.run_for(QUIET + timedelta(seconds=2))
+    assert seen["before"][0] == set()
+    assert seen["started"] == seen["free"]
+    assert not seen["started"] & seen["held"]
+
+
+async def make_pools(simulation):
+    await simulation.database.write(set_pool, "one", 1)
+    await simulation.database.write(set_pool, "two", 2)
