@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from asynsched.authoring import macros, timezone
+    from asynsched.authoring.assets import Asset, AssetAlias, AssetAll, AssetAny, Metadata
     from asynsched.authoring.callback import AsyncCallback, SyncCallback
     from asynsched.authoring.connection import Connection
     from asynsched.authoring.context import Context, get_current_context
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
     from asynsched.settings import Settings as Settings
     from asynsched.states import DagRunState, TaskInstanceState
     from asynsched.timetables import (
+        AssetOrTimeSchedule,
         ContinuousTimetable,
         CronDataIntervalTimetable,
         CronTriggerTimetable,
@@ -75,6 +77,7 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "authoring": "macros timezone",
+    "authoring.assets": "Asset AssetAlias AssetAll AssetAny Metadata",
     "authoring.callback": "AsyncCallback SyncCallback",
     "authoring.connection": "Connection",
     "authoring.context": "Context get_current_context",
@@ -108,14 +111,20 @@ _MODULES = {
     "settings": "Settings",
     "states": "DagRunState TaskInstanceState",
     "timetables": (
-        "ContinuousTimetable CronDataIntervalTimetable CronTriggerTimetable DeltaDataIntervalTimetable"
-        " DeltaTriggerTimetable EventsTimetable MultipleCronTriggerTimetable NullTimetable OnceTimetable Timetable"
+        "AssetOrTimeSchedule ContinuousTimetable CronDataIntervalTimetable CronTriggerTimetable"
+        " DeltaDataIntervalTimetable DeltaTriggerTimetable EventsTimetable MultipleCronTriggerTimetable NullTimetable"
+        " OnceTimetable Timetable"
     ),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
 
 __all__ = [
     "DAG",
+    "Asset",
+    "AssetAlias",
+    "AssetAll",
+    "AssetAny",
+    "AssetOrTimeSchedule",
     "AsyncCallback",
     "AsynschedError",
     "AsynschedException",
@@ -150,6 +159,7 @@ __all__ = [
     "ExceptionRetryPolicy",
     "FileSensor",
     "Label",
+    "Metadata",
     "MultipleCronTriggerTimetable",
     "NullTimetable",
     "OnceTimetable",

@@ -44,6 +44,11 @@ class DagChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class AssetsUpdated:
+    """Events of assets are in the database, and DAGs may wait for them."""
+
+
+@dataclass(frozen=True, slots=True)
 class PoolsChanged:
     """Somebody changed the pools."""
 
@@ -147,7 +152,7 @@ class Channels:
 
     file_changes: Channel[FileChanged | FolderScanned] = field(default_factory=lambda: Channel(10_000))
     """watcher, command line -> parse dispatcher"""
-    dag_changes: Channel[DagChanged | RunEnded] = field(default_factory=lambda: Channel(10_000))
+    dag_changes: Channel[DagChanged | AssetsUpdated | RunEnded] = field(default_factory=lambda: Channel(10_000))
     """parse dispatcher, command line, evaluator -> dagrun creator"""
     active_runs: Channel[RunCreated | RunCancelled | DagChanged | PoolsChanged] = field(
         default_factory=lambda: Channel(10_000)

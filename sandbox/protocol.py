@@ -16,6 +16,8 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
+from sandbox.outlet_events import OutletEvent
+
 PROTOCOL_VERSION = 1
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 HEADER_BYTES = 4
@@ -193,16 +195,13 @@ class Ended(Struct, frozen=True, tag="ended", omit_defaults=True):
     retry_delay: float | None = None
     """How long the task's retry policy wants a retry to wait, seconds; None: as the task's settings say."""
     exception: RaisedException | None = None
+    outlet_events: tuple[OutletEvent, ...] = ()
 
 
 class Request(Struct, frozen=True, tag="request", omit_defaults=True):
     """A try asks for, or stores, something of its own run.
 
-    Operations and their arguments: `xcom_pull` (task_ids, key, map_indexes, run_id, dag_id, include_prior_dates),
-    `xcom_push` (key, value), `variable_get` (key), `variable_set` (key, value, description), `variable_delete` (key),
-    `connection_get` (conn_id), `previous_run` (state), `previous_task_instance` (task_id, before, map_index, state).
-    Of any DAG: `run_state` (dag_id, run_id), `run_count` (dag_id, logical_dates, run_ids, states), `task_count` (those,
-    map_index, task_ids, task_group_id), `task_states` (those, less states).
+    `asynsched.authoring.supervisor` lists the operations and their arguments.
     """
 
     token: str

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from types import FrameType
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import msgspec
 
@@ -207,6 +207,5 @@ def _report(link: SchedulerLink, ended: Ended) -> None:
         reason = f"the value that the task returned is too large: {exc}"
         log.exception("Task failed")
         _flush()
-        link.send(
-            msgspec.structs.replace(ended, state="failed", reason=reason, return_value=msgspec.UNSET, decision=None)
-        )
+        nothing: dict[str, Any] = {"return_value": msgspec.UNSET, "decision": None, "outlet_events": ()}
+        link.send(msgspec.structs.replace(ended, state="failed", reason=reason, **nothing))

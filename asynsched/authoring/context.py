@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
+    from asynsched.authoring.asset_events import InletEvents, OutletEvents, TriggeringAssetEvents
     from asynsched.authoring.dag_run import DagRun, RunFacts
     from asynsched.authoring.operators.base import BaseOperator
     from asynsched.authoring.task_instance import TaskInstance, TaskInstanceFacts
@@ -142,9 +143,11 @@ def build_context(task: BaseOperator, run: RunFacts, ti: TaskInstanceFacts) -> C
         dag=dag,
         dag_run=dag_run,
         expanded_ti_count=None,
+        inlet_events=Deferred(partial(_inlet_events, task)),
         inlets=task.inlets,
         macros=macros,
         map_index_template=task.map_index_template,
+        outlet_events=Deferred(_outlet_events),
         outlets=task.outlets,
         params=resolve_params(dag.params, task.params, dag_run.conf, owner=f"run {dag_run.run_id!r}"),
         run_id=dag_run.run_id,
@@ -155,7 +158,7 @@ def build_context(task: BaseOperator, run: RunFacts, ti: TaskInstanceFacts) -> C
         task_reschedule_count=0,
         test_mode=ti.test_mode,
         ti=instance,
-        triggering_asset_events={},
+        triggering_asset_events=Deferred(partial(_triggering_asset_events, dag_run)),
         try_number=instance.try_number,
         var=VariableAccessors(json=VariableAccessor(parse_json=True), value=VariableAccessor(parse_json=False)),
     )
@@ -163,6 +166,30 @@ def build_context(task: BaseOperator, run: RunFacts, ti: TaskInstanceFacts) -> C
     context.update(_previous_success(instance))
     instance.context = context
     return context
+
+
+def outlet_events(context: Context) -> list[dict[str, Any]]:
+    """Return what the task has said of its outlets. Raises DagError when that is no JSON."""
+    told = context.with_deferred().get("outlet_events")
+    return [] if told is None or isinstance(told, Deferred) else told.told()
+
+
+def _inlet_events(task: BaseOperator) -> InletEvents:
+    from asynsched.authoring.asset_events import InletEvents
+
+    return InletEvents(task.inlets)
+
+
+def _outlet_events() -> OutletEvents:
+    from asynsched.authoring.asset_events import OutletEvents
+
+    return OutletEvents()
+
+
+def _triggering_asset_events(dag_run: DagRun) -> TriggeringAssetEvents:
+    from asynsched.authoring.asset_events import TriggeringAssetEvents
+
+    return TriggeringAssetEvents(is_triggered=dag_run.run_type == "asset_triggered")
 
 
 def _dates(dag_run: DagRun, key: str) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from asynsched.authoring.context import CurrentContext
+from asynsched.authoring.context import CurrentContext, outlet_events
 from asynsched.authoring.json_values import check_json
 from asynsched.authoring.operators.branch import followed_tasks
 from asynsched.authoring.operators.python import finished
@@ -23,9 +23,11 @@ class TaskResult:
         follow: Of a branch: the task_ids that run, groups resolved to their first tasks. Else None.
         short_circuit: Of a short circuit whose condition was false: whether the trigger rules downstream are ignored.
             Else None.
+        outlet_events: What the task said of the assets that it updates: the fields of
+            `sandbox.outlet_events.OutletEvent` for each.
     """
 
-    __slots__ = ("follow", "short_circuit", "value")
+    __slots__ = ("follow", "outlet_events", "short_circuit", "value")
 
     def __init__(
         self, value: Any = None, follow: tuple[str, ...] | None = None, short_circuit: bool | None = None
@@ -33,6 +35,7 @@ class TaskResult:
         self.value = value
         self.follow = follow
         self.short_circuit = short_circuit
+        self.outlet_events: list[dict[str, Any]] = []
 
 
 def execute(task: BaseOperator, context: Context) -> TaskResult:
@@ -59,7 +62,9 @@ def execute(task: BaseOperator, context: Context) -> TaskResult:
             task.post_execute_hook(context, value)
         task.post_execute(context, value)
         _render_map_index(task, context)
-        return _result(task, context, value)
+        result = _result(task, context, value)
+        result.outlet_events = outlet_events(context)
+        return result
 
 
 def run_callbacks(callbacks: list[Any], context: Context, task: BaseOperator) -> list[str]:

@@ -17,6 +17,9 @@ Operations, their arguments and their answers (they are those of `sandbox.protoc
 - `run_state` (dag_id, run_id): the state of a run. Not found: SupervisorNotFound.
 - `previous_task_instance` (task_id, before, map_index, state): a dict of its fields. Not found: SupervisorNotFound.
 - `previous_run` (state): a dict of the fields of the DagRun before this one. Not found: SupervisorNotFound.
+- `triggering_asset_events` (): a list of dicts of the fields of the events that triggered the run, oldest first.
+- `asset_events` (name, uri, alias, after, before, ascending, limit): such a list for one asset or alias.
+- `asset_get` (name): a dict of the fields of an asset. Not found: SupervisorNotFound.
 """
 
 from __future__ import annotations

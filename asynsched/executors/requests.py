@@ -6,11 +6,14 @@ from typing import Any
 
 import msgspec
 import structlog
+from msgspec import Struct
 from sqlalchemy import Connection
 
 from asynsched.channels import TaskReady
 from asynsched.clock import Clock
 from asynsched.errors import NotFound, StoreError, StoreUnavailable
+from asynsched.store.asset_events import consumed_events, list_events
+from asynsched.store.asset_names import find_asset
 from asynsched.store.connections import get_connection
 from asynsched.store.dag_runs import get_run, previous_run
 from asynsched.store.database import Database
@@ -30,6 +33,16 @@ log = structlog.get_logger(__name__)
 
 WRITES = frozenset({"xcom_push", "variable_set", "variable_delete"})
 RETRY_DELAY = timedelta(seconds=1)
+
+
+class _EventsWanted(Struct):
+    name: str = ""
+    uri: str = ""
+    alias: str = ""
+    after: datetime | None = None
+    before: datetime | None = None
+    ascending: bool = True
+    limit: int | None = None
 
 
 class RequestAnswerer:
@@ -150,6 +163,22 @@ def _previous_run(conn: Connection, ready: TaskReady, arguments: dict[str, Any],
     return msgspec.to_builtins(found)
 
 
+def _triggering_asset_events(conn: Connection, ready: TaskReady, _: dict[str, Any], __: Clock) -> Any:
+    return msgspec.to_builtins(consumed_events(conn, ready.dag_run_id))
+
+
+def _asset_events(conn: Connection, _: TaskReady, arguments: dict[str, Any], __: Clock) -> Any:
+    wanted = msgspec.convert(arguments, _EventsWanted)
+    return msgspec.to_builtins(list_events(conn, **msgspec.structs.asdict(wanted)))
+
+
+def _asset_get(conn: Connection, _: TaskReady, arguments: dict[str, Any], __: Clock) -> Any:
+    found = find_asset(conn, name=arguments["name"])
+    if found is None:
+        raise NotFound("asset", arguments["name"])
+    return msgspec.to_builtins(found)
+
+
 _OPERATIONS: dict[str, Callable[[Connection, TaskReady, dict[str, Any], Clock], Any]] = {
     "xcom_pull": _xcom_pull,
     "xcom_push": _xcom_push,
@@ -163,4 +192,7 @@ _OPERATIONS: dict[str, Callable[[Connection, TaskReady, dict[str, Any], Clock], 
     "run_state": _run_state,
     "previous_task_instance": _previous_task_instance,
     "previous_run": _previous_run,
+    "triggering_asset_events": _triggering_asset_events,
+    "asset_events": _asset_events,
+    "asset_get": _asset_get,
 }

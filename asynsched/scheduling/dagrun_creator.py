@@ -7,12 +7,13 @@ from itertools import islice
 import structlog
 from sqlalchemy import Connection
 
-from asynsched.channels import Channels, DagChanged, RunCreated, RunEnded
+from asynsched.channels import AssetsUpdated, Channels, DagChanged, RunCreated, RunEnded
 from asynsched.clock import Clock
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.scheduled_runs import Examined, examine_dag
 from asynsched.service import Service
 from asynsched.settings import Settings
+from asynsched.store.asset_queue import unexamined_dag_ids
 from asynsched.store.dags import scheduled_dag_ids
 from asynsched.store.database import Database
 
@@ -23,7 +24,7 @@ MAX_DUE_AT_ONCE = 1_000
 
 
 class DagRunCreator(Service):
-    """Creates scheduled runs."""
+    """Creates the runs that schedules and assets call for."""
 
     name = "dagrun creator"
 
@@ -37,18 +38,21 @@ class DagRunCreator(Service):
         self._due_at: dict[str, datetime] = {}
         self._changed: dict[str, None] = {}
         self._held_back: set[str] = set()
+        self._assets_were_updated = False
         self._sweep_at: datetime | None = None
         channels.dag_changes.wakes(self.wake)
 
     @property
     def is_idle(self) -> bool:
         """Whether every DAG was examined that has changed or is due."""
-        return not (self._changed or self._channels.dag_changes.qsize() or self._next_due_is_past(self.clock.now()))
+        has_news = self._changed or self._assets_were_updated
+        return not (has_news or self._channels.dag_changes.qsize() or self._next_due_is_past(self.clock.now()))
 
     async def tick(self, now: datetime) -> None:
         """Examine a few of the DAGs that have changed or are due."""
         self._take_news()
         await self._sweep(now)
+        await self._note_updated_assets()
         dag_ids = self._take_examinable(now)
         if dag_ids:
             examined = await self._database.write(_examine, dag_ids, now)
@@ -66,6 +70,8 @@ class DagRunCreator(Service):
             match message:
                 case DagChanged(dag_id):
                     self._changed.setdefault(dag_id)
+                case AssetsUpdated():
+                    self._assets_were_updated = True
                 case RunEnded(run, _) if run.dag_id in self._held_back:
                     self._changed.setdefault(run.dag_id)
 
@@ -76,7 +82,14 @@ class DagRunCreator(Service):
         self._sweep_at = now + (self.interval or timedelta())
         for dag_id, due_at in await self._database.read(scheduled_dag_ids):
             self._schedule(dag_id, due_at)
+        self._assets_were_updated = True
         self._changed.update(dict.fromkeys(self._held_back))
+
+    async def _note_updated_assets(self) -> None:
+        """Have the DAGs examined that events of assets wait for."""
+        if self._assets_were_updated:
+            self._changed.update(dict.fromkeys(await self._database.read(unexamined_dag_ids)))
+            self._assets_were_updated = False
 
     def _take_examinable(self, now: datetime) -> list[str]:
         """Return those of the DAGs to be examined that wait longest; they stay noted as such until that is done."""
@@ -93,14 +106,12 @@ class DagRunCreator(Service):
         self._held_back.discard(dag_id)
         if result.error:
             log.warning("dag.unschedulable", dag_id=dag_id, error=result.error)
-        if result.created is not None:
-            log.info("run.created", dag_id=dag_id, run_id=result.created)
-            await self._channels.active_runs.put(RunCreated(DagRunKey(dag_id, result.created)))
+        for run_id in filter(None, (result.triggered, result.created)):
+            log.info("run.created", dag_id=dag_id, run_id=run_id)
+            await self._channels.active_runs.put(RunCreated(DagRunKey(dag_id, run_id)))
         if result.is_held_back:
             self._held_back.add(dag_id)
-            self._due_at.pop(dag_id, None)
-        else:
-            self._schedule(dag_id, result.due_at)
+        self._schedule(dag_id, result.due_at)
 
     def _schedule(self, dag_id: str, due_at: datetime | None) -> None:
         if due_at is None:

@@ -191,6 +191,8 @@ class Evaluation:
         if event.return_value and outcome.state is State.SUCCESS:
             task.result_length = -1 if event.result_length is None else event.result_length
             self.pending.xcom(task, "return_value", bytes(event.return_value).decode(), now)
+        if task.task.outlets and outcome.state is State.SUCCESS:
+            self.pending.update_assets(task, event.outlet_events, now)
         self._changes.set_state(task, outcome.state, outcome.reason, now)
         if outcome.callback in task.task.callbacks:
             self.pending.callback(task, outcome.callback, now, event.exception)

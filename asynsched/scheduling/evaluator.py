@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 import structlog
 
 from asynsched.channels import (
+    AssetsUpdated,
     CallbackRequested,
     Channels,
     DagChanged,
@@ -281,6 +282,8 @@ class DependencyEvaluator(Service):
             log.info("run.ended", dag_id=run.key.dag_id, run_id=run.key.run_id, state=run.state, reason=run.reason)
         if pending.callbacks:
             channels.callbacks.put_nowait(CallbackRequested())
+        if pending.asset_events:
+            channels.dag_changes.offer(AssetsUpdated())
 
     def _warn_of_obstacles(self) -> None:
         for task in self._pending.tasks.values():

@@ -81,6 +81,15 @@ class MemorySupervisor:
     def _answer_previous_task_instance(self, *, task_id: str, **_: Any) -> None:
         raise SupervisorNotFound(f"there is no earlier run of {task_id!r}")
 
+    def _answer_triggering_asset_events(self) -> list[dict[str, Any]]:
+        return []
+
+    def _answer_asset_events(self, **_: Any) -> list[dict[str, Any]]:
+        return []
+
+    def _answer_asset_get(self, *, name: str) -> dict[str, Any]:
+        return {"name": name, "uri": name, "group_name": "asset", "extra": {}}
+
     def _answer_previous_run(self, *, state: str | None) -> None:
         raise SupervisorNotFound(f"there is no earlier run in state {state or 'any'}")
 

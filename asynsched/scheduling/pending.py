@@ -8,10 +8,12 @@ import msgspec
 
 from asynsched.scheduling.active_run import ActiveRun
 from asynsched.scheduling.active_task import ActiveTask
+from asynsched.scheduling.rules.outlet_events import updates_of
 from asynsched.scheduling.rules.run_state import RunEndCause
 from asynsched.serialization.schema import CallbackEvent
 from asynsched.states import TaskInstanceState
-from asynsched.store.changes import Batch, CallbackRow, ExpandedRow, HistoryRow, RunRow, TaskRow, XComRow
+from asynsched.store.changes import AssetEventRow, Batch, CallbackRow, ExpandedRow, HistoryRow, RunRow, TaskRow, XComRow
+from sandbox.outlet_events import OutletEvent
 from sandbox.protocol import CausingTry, RaisedException
 
 SKIPMIXIN_KEY = "skipmixin_key"
@@ -30,6 +32,7 @@ class PendingBatch:
     history: list[HistoryRow] = field(default_factory=list)
     xcoms: list[XComRow] = field(default_factory=list)
     callbacks: list[CallbackRow] = field(default_factory=list)
+    asset_events: list[AssetEventRow] = field(default_factory=list)
     granted: list[ActiveTask] = field(default_factory=list)
     ended_runs: list[ActiveRun] = field(default_factory=list)
     stored_tokens: list[str] = field(default_factory=list)
@@ -100,6 +103,16 @@ class PendingBatch:
         """Request a callback of a run."""
         self.callbacks.append(CallbackRow(run.id, "", -1, 0, event, cause, now))
 
+    def update_assets(self, task: ActiveTask, told: Iterable[OutletEvent], now: datetime) -> None:
+        """Store the updates of assets that follow from the success of a task instance."""
+        for ordinal, update in enumerate(updates_of(task.task.outlets, told)):
+            self.asset_events.append(
+                AssetEventRow(
+                    update.name, update.uri, update.extra, now, update.aliases, update.group, update.asset_extra,
+                    task.run.id, *task.key, task.token, ordinal,
+                )
+            )  # fmt: skip
+
     def batch(self) -> Batch:
         """Return what is to be written, in key order."""
         tasks = sorted(self.tasks.values(), key=lambda task: (task.run.id, task.task_id, task.map_index))
@@ -112,6 +125,7 @@ class PendingBatch:
             history=self.history,
             xcoms=self.xcoms,
             callbacks=self.callbacks,
+            asset_events=self.asset_events,
         )
 
     def mark_stored(self) -> None:
@@ -125,8 +139,8 @@ class PendingBatch:
     def clear(self) -> None:
         """Begin to gather the next moment's changes."""
         for gathered in (
-            self.tasks, self.runs, self.expanded, self.history, self.xcoms, self.callbacks, self.granted,
-            self.ended_runs, self.stored_tokens, self.unwanted,
+            self.tasks, self.runs, self.expanded, self.history, self.xcoms, self.callbacks, self.asset_events,
+            self.granted, self.ended_runs, self.stored_tokens, self.unwanted,
         ):  # fmt: skip
             gathered.clear()
 

@@ -1,11 +1,12 @@
 """Whether a DAG's next run is due, and its creation: one short transaction, so that no run is made twice or missed."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from sqlalchemy import Connection
 
 from asynsched.errors import AlreadyExists, DagError, NotFound
+from asynsched.scheduling.asset_runs import trigger_by_assets
 from asynsched.scheduling.planning import next_run
 from asynsched.serialization.decode import decode_dag
 from asynsched.serialization.schema import SerializedDag
@@ -19,7 +20,7 @@ from asynsched.store.dag_runs import (
     logical_date_is_taken,
 )
 from asynsched.store.dag_versions import get_version
-from asynsched.store.dags import get_dag, set_next_dagrun
+from asynsched.store.dags import DagRow, get_dag, set_next_dagrun
 from asynsched.timetables import DagRunInfo, DataInterval, decode
 
 MAX_EXISTING = 10_000
@@ -33,14 +34,16 @@ class Examined:
     Attributes:
         created: run_id of the run that was made.
         due_at: When the next one is due, if known.
-        is_held_back: A run is due, but `max_active_runs` are active.
+        is_held_back: A run is due, or assets would trigger one, but `max_active_runs` are active.
         error: Why its schedule cannot be computed.
+        triggered: run_id of the run that events of assets have triggered.
     """
 
     created: str | None = None
     due_at: datetime | None = None
     is_held_back: bool = False
     error: str = ""
+    triggered: str | None = None
 
 
 def scheduled_run_id(logical_date: datetime) -> str:
@@ -49,17 +52,30 @@ def scheduled_run_id(logical_date: datetime) -> str:
 
 
 def examine_dag(conn: Connection, dag_id: str, now: datetime) -> Examined:
-    """Create a DAG's next run if it is due, and store when the one after that is.
-
-    A run that has become due is computed anew from the last one and the time, so that a scheduler that was away does
-    not make up for what `catchup=False` says to leave out. A run that somebody has made by hand for the same date takes
-    the place of the scheduled one, as in Airflow.
-    """
+    """Create the runs of a DAG that are due: one that assets have triggered, and the next of its schedule."""
     dag = get_dag(conn, dag_id)
     if dag is None or not dag.is_active or dag.version_id is None:
         return Examined()
     try:
         serialized = decode_dag(get_version(conn, dag.version_id).serialized)
+    except (DagError, NotFound) as exc:
+        set_next_dagrun(conn, dag_id, None)
+        return Examined(error=str(exc))
+    triggered = trigger_by_assets(conn, dag, serialized.asset_condition, now)
+    found = _examine_schedule(conn, dag, serialized, now)
+    is_held_back = found.is_held_back or triggered.is_held_back
+    return replace(found, triggered=triggered.created, is_held_back=is_held_back)
+
+
+def _examine_schedule(conn: Connection, dag: DagRow, serialized: SerializedDag, now: datetime) -> Examined:
+    """Create a DAG's next scheduled run if it is due, and store when the one after that is.
+
+    A run that has become due is computed anew from the last one and the time, so that a scheduler that was away does
+    not make up for what `catchup=False` says to leave out. A run that somebody has made by hand for the same date takes
+    the place of the scheduled one, as in Airflow.
+    """
+    dag_id = dag.dag_id
+    try:
         schedule = _Schedule(conn, serialized, now)
         info = schedule.after(last_scheduled_interval(conn, dag_id))
         if info is None or info.run_after > now or dag.is_paused:

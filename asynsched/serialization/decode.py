@@ -7,6 +7,7 @@ import msgspec
 
 from asynsched.authoring.identifiers import is_key
 from asynsched.errors import DagError, SerializationError
+from asynsched.serialization.assets import check_assets
 from asynsched.serialization.schema import SCHEMA_VERSION, ParseReport, SerializedDag
 from asynsched.timetables import decode as decode_timetable
 
@@ -51,7 +52,7 @@ def _decode(decoder: msgspec.json.Decoder[Any], data: bytes, what: str) -> Any:
 
 
 def check_dag(dag: SerializedDag) -> None:
-    """Check what types cannot say: ids, edges that lead somewhere, no circle, groups, dates, a timetable.
+    """Check what types cannot say: ids, edges that lead somewhere, no circle, groups, assets, dates, a timetable.
 
     Raises:
         SerializationError: Something is wrong; the message says what.
@@ -63,6 +64,7 @@ def check_dag(dag: SerializedDag) -> None:
         raise SerializationError(f"{who} has {len(dag.tasks)} tasks; at most {MAX_TASKS} are allowed")
     _check_tasks(who, dag)
     _check_groups(who, dag)
+    check_assets(who, dag)
     for date in (
         dag.start_date,
         dag.end_date,

@@ -16,6 +16,7 @@ from asynsched.authoring.params import NOTSET, ParamsDict
 from asynsched.authoring.sensors.base import BaseSensorOperator
 from asynsched.authoring.task_group import TaskGroup
 from asynsched.errors import DagError, SerializationError
+from asynsched.serialization.assets import schedule_condition, task_assets
 from asynsched.serialization.schema import (
     CallbackEvent,
     ParseReport,
@@ -27,6 +28,7 @@ from asynsched.serialization.schema import (
 )
 from asynsched.timetables import NullTimetable
 from asynsched.timetables import decode as decode_timetable
+from asynsched.timetables.assets import time_part
 from asynsched.timetables.zones import zone_name
 
 if TYPE_CHECKING:
@@ -54,6 +56,7 @@ def serialize_dag(dag: DAG) -> SerializedDag:
     serialized = SerializedDag(
         dag_id=dag.dag_id,
         timetable=_timetable(dag),
+        asset_condition=schedule_condition(f"DAG {dag.dag_id!r}", dag.timetable),
         schedule_summary="" if isinstance(dag.timetable, NullTimetable) else dag.timetable.summary,
         timezone=zone_name(dag.timezone),
         description=_text(dag, "description", dag.description),
@@ -97,11 +100,12 @@ def _checked(dag: SerializedDag) -> SerializedDag:
 
 
 def _timetable(dag: DAG) -> dict[str, Any]:
+    timetable = time_part(dag.timetable)
     try:
-        serialized = dag.timetable.serialize()
+        serialized = timetable.serialize()
         decode_timetable(serialized)
     except (DagError, NotImplementedError, AttributeError) as exc:
-        name = type(dag.timetable).__name__
+        name = type(timetable).__name__
         raise SerializationError(
             f"DAG {dag.dag_id!r}: its timetable {name} cannot be stored: {exc}; use one of asynsched's timetables"
         ) from exc
@@ -153,6 +157,8 @@ def _task(dag: DAG, task: BaseOperator) -> SerializedTask:
         do_xcom_push=task.do_xcom_push,
         callbacks=_callbacks(task, _TASK_EVENTS),
         template_fields=tuple(task.template_fields),
+        inlets=task_assets(who, task.inlets),
+        outlets=task_assets(who, task.outlets),
         edge_labels=_edge_labels(dag, task),
         **_sensor_fields(task),
     )
@@ -180,6 +186,7 @@ def _is_empty(task: BaseOperator) -> bool:
         and task.pre_execute_hook is None
         and task.post_execute_hook is None
         and not _callbacks(task, _TASK_EVENTS)
+        and not task.outlets
     )
 
 

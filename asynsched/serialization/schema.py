@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
+from asynsched.timetables.asset_condition import AssetCondition
+
 SCHEMA_VERSION = 1
 """Raised whenever an older reader could misread what a newer writer says."""
 
@@ -117,6 +119,9 @@ class SerializedTask(Struct, frozen=True, omit_defaults=True):
     do_xcom_push: bool = True
     callbacks: tuple[CallbackEvent, ...] = ()
     template_fields: tuple[str, ...] = ()
+    inlets: tuple[AssetCondition, ...] = ()
+    outlets: tuple[AssetCondition, ...] = ()
+    """Assets, references and aliases; no expressions."""
     edge_labels: dict[str, str] = {}
     """Label of the edge to a downstream task, by its task_id."""
 
@@ -151,6 +156,8 @@ class SerializedDag(Struct, frozen=True, omit_defaults=True):
     dag_id: Id
     timetable: dict[str, Any]
     """What `asynsched.timetables.decode` reads: its `kind` and that kind's fields."""
+    asset_condition: AssetCondition | None = None
+    """The events of assets that also trigger runs."""
     schedule_summary: str = ""
     """When it runs, for people; empty when it only runs on demand."""
     timezone: str = "UTC"

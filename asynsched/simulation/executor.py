@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from asynsched.executors.base import Executor, ExecutorContext, Held
+from sandbox.outlet_events import OutletEvent
 from sandbox.protocol import BranchDecision, Ended, EndState, FailureCause, Launch, ShortCircuitDecision, Started
 
 
@@ -26,6 +27,7 @@ class Outcome:
     cause: FailureCause = "task"
     return_value: Any = None
     decision: BranchDecision | ShortCircuitDecision | None = None
+    outlet_events: tuple[OutletEvent, ...] = ()
 
 
 Script = Callable[[Launch], Outcome]
@@ -98,7 +100,7 @@ class ScriptedExecutor(Executor):
         self.context.report(
             Ended(
                 token, outcome.state, self.context.clock.now(), ended.started_at, outcome.reason, outcome.retry,
-                outcome.cause, value, outcome.decision,
+                outcome.cause, value, outcome.decision, outlet_events=outcome.outlet_events,
             )
         )  # fmt: skip
 

@@ -1,6 +1,7 @@
 """State changes as plain rows: what `transitions.apply` writes, and what it reports back."""
 
 from datetime import datetime
+from typing import Any
 
 from msgspec import Struct
 
@@ -100,6 +101,35 @@ class CallbackRow(Struct, frozen=True):
     caused_by: str = ""
 
 
+class AssetEventRow(Struct, frozen=True):
+    """An update of an asset, by a try or from outside.
+
+    Attributes:
+        name: Of the asset; empty where only its URI is known.
+        uri: Of the asset; empty where only its name is known.
+        aliases: The aliases through which it was updated.
+        group: Of an asset that is new.
+        asset_extra: Describes an asset that is new.
+        token: The try that updated it; None from outside.
+        ordinal: Which of the try's events it is.
+    """
+
+    name: str
+    uri: str
+    extra: dict[str, Any]
+    created_at: datetime
+    aliases: tuple[str, ...] = ()
+    group: str = "asset"
+    asset_extra: dict[str, Any] = {}
+    dag_run_id: int = 0
+    dag_id: str | None = None
+    run_id: str | None = None
+    task_id: str = ""
+    map_index: int = -1
+    token: str | None = None
+    ordinal: int = 0
+
+
 class Batch(Struct, frozen=True):
     """The changes of one moment, made by one scheduler under one lease."""
 
@@ -111,6 +141,7 @@ class Batch(Struct, frozen=True):
     history: list[HistoryRow] = []
     xcoms: list[XComRow] = []
     callbacks: list[CallbackRow] = []
+    asset_events: list[AssetEventRow] = []
 
 
 class Stale(Struct, frozen=True):

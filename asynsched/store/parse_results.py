@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from asynsched.serialization.schema import FileError, ParsedDag, ParseReport
+from asynsched.store.asset_references import store_references
 from asynsched.store.dag_files import DagFileRow, LocalModule, delete_file, get_file, put_file
 from asynsched.store.dag_versions import add_version
 from asynsched.store.import_errors import replace_errors
@@ -119,9 +120,11 @@ def store_report(
             values["is_paused"] = defaults.paused if is_paused is None else is_paused
             conn.execute(dag.insert(), {"dag_id": dag_id, **values})
             new.append(dag_id)
+            store_references(conn, parsed.dag, now, is_new=True)
         elif any(getattr(before, name) != value for name, value in values.items() if name != "updated_at"):
             conn.execute(_UPDATE, {"key": dag_id, **{f"new_{name}": value for name, value in values.items()}})
             changed.append(dag_id)
+            store_references(conn, parsed.dag, now)
     _note_file(conn, path, report, stamp, n_errors=len(errors), now=now)
     replace_errors(conn, path, errors, warnings=report.warnings, output=report.output, now=now)
     removed = _remove_missing(conn, path, report, now)

@@ -13,7 +13,9 @@ import msgspec
 from msgspec import Struct
 from sqlalchemy import Connection, TextClause, text
 
+from asynsched.store.asset_events import record_events
 from asynsched.store.changes import (
+    AssetEventRow,
     Batch,
     CallbackRow,
     ExpandedRow,
@@ -39,19 +41,26 @@ def apply(conn: Connection, batch: Batch) -> Stale:
     disturbed = {key[0] for key in tasks}
     runs = {row.id for row in batch.runs if row.id in disturbed}
     runs |= _update_runs(conn, [row for row in batch.runs if row.id not in disturbed])
+
+    def is_valid(row: HistoryRow | TaskRow | XComRow | CallbackRow | AssetEventRow) -> bool:
+        return row.dag_run_id not in runs and _key(row) not in tasks
+
     for statement, rows in (
         ("insert_tasks", batch.new_tasks),
         ("insert_history", batch.history),
         ("upsert_xcoms", batch.xcoms),
         ("insert_callbacks", batch.callbacks),
     ):
-        valid = [row for row in rows if row.dag_run_id not in runs and _key(row) not in tasks]
-        if valid:
+        if valid := [row for row in rows if is_valid(row)]:
             _execute(conn, statement, valid, epoch)
+    if batch.asset_events:
+        record_events(
+            conn, (row for row in batch.asset_events if row.dag_run_id not in runs and _key(row) not in tasks)
+        )
     return Stale(frozenset(runs), frozenset(tasks))
 
 
-def _key(row: TaskRow | HistoryRow | XComRow | CallbackRow) -> TaskRowKey:
+def _key(row: TaskRow | HistoryRow | XComRow | CallbackRow | AssetEventRow) -> TaskRowKey:
     return (row.dag_run_id, row.task_id, row.map_index)
 
 

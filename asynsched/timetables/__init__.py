@@ -5,6 +5,7 @@ The names are loaded when they are first used: a DAG file pays for the one that 
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from asynsched.timetables.assets import AssetOrTimeSchedule
     from asynsched.timetables.base import DagRunInfo, DataInterval, TimeRestriction, Timetable
     from asynsched.timetables.decoding import decode
     from asynsched.timetables.events import EventsTimetable
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "AssetOrTimeSchedule",
     "ContinuousTimetable",
     "CronDataIntervalTimetable",
     "CronTriggerTimetable",
@@ -38,6 +40,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "AssetOrTimeSchedule": "assets",
     "ContinuousTimetable": "simple",
     "CronDataIntervalTimetable": "interval",
     "CronTriggerTimetable": "trigger",

@@ -13,7 +13,7 @@ def timetable_from_schedule(schedule: Any, timezone: str | tzinfo) -> Timetable:
 
     Args:
         schedule: None, `@once`, `@continuous`, a preset such as `@daily`, a cron expression, a timedelta, a
-            relativedelta, or a timetable.
+            relativedelta, a timetable, an asset, an expression of assets, or a list of them.
         timezone: Zone of the DAG, in which a cron expression is read.
 
     Raises:
@@ -32,8 +32,12 @@ def timetable_from_schedule(schedule: Any, timezone: str | tzinfo) -> Timetable:
         from asynsched.timetables.trigger import DeltaTriggerTimetable
 
         return DeltaTriggerTimetable(schedule)
+    if isinstance(schedule, (list, tuple, set, frozenset)) or hasattr(schedule, "as_expression"):
+        from asynsched.timetables.assets import AssetTriggeredTimetable
+
+        return AssetTriggeredTimetable(schedule)
     raise TimetableError(
-        f"schedule must be None, a cron expression, a preset, a timedelta, a relativedelta or a timetable,"
+        f"schedule must be None, a cron expression, a preset, a timedelta, a relativedelta, a timetable or assets,"
         f" not {type(schedule).__name__}: {schedule!r:.100}"
     )
 

@@ -15,6 +15,7 @@ from asynsched.authoring.exceptions import (
 )
 from asynsched.authoring.execution import TaskResult
 from asynsched.authoring.tracebacks import one_line
+from sandbox.outlet_events import OutletEvent
 from sandbox.protocol import BranchDecision, Ended, FailureCause, ShortCircuitDecision
 from sandbox.running.raised_exceptions import described
 from sandbox.running.scheduler_link import json_of
@@ -54,6 +55,7 @@ def of_result(token: str, span: Span, result: TaskResult, rendered_map_index: st
         return_value=msgspec.UNSET if result.value is None else json_of(result.value),
         decision=decision,
         rendered_map_index=rendered_map_index,
+        outlet_events=tuple(msgspec.json.decode(json_of(told), type=OutletEvent) for told in result.outlet_events),
     )
 
 

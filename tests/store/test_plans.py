@@ -8,6 +8,8 @@ import sqlalchemy as sa
 
 from asynsched.keys import DagRunKey
 from asynsched.store import (
+    asset_events,
+    asset_queue,
     callback_requests,
     dag_runs,
     dags,
@@ -18,13 +20,16 @@ from asynsched.store import (
     task_instances,
     xcoms,
 )
-from asynsched.store.changes import Batch, HistoryRow, RunRow, XComRow
+from asynsched.store.changes import AssetEventRow, Batch, HistoryRow, RunRow, XComRow
 from asynsched.store.dag_versions import add_version
 from asynsched.store.transitions import apply
 from tests.store.test_runs import new_run, task
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
-GROWING = ("dag_run", "task_instance", "task_instance_history", "xcom", "callback_request", "deadline")
+GROWING = (
+    "dag_run", "task_instance", "task_instance_history", "xcom", "callback_request", "deadline", "asset_event",
+    "asset_alias_event", "asset_dag_run_queue", "dag_run_asset_event",
+)  # fmt: skip
 RUN = RunRow(1, "queued", 0, "running", "", NOW, None, 1, "me", 1)
 BATCH = Batch(
     1, runs=[RUN], tasks=[task(1, "a", "success", before_state="running")], xcoms=[XComRow(1, "a", -1, "k", "1", NOW)],
@@ -53,6 +58,12 @@ HOT = [
     (deadlines.settle_due_deadlines, NOW, 9),
     (deadlines.list_deadlines, 1),
     (deadlines.lengths_of_last_runs, "d", 9),
+    (asset_queue.queue_event, 1, "a", "a", ("x",)),
+    (asset_queue.pending_events, "d"),
+    (asset_queue.unexamined_dag_ids,),
+    (asset_queue.mark_examined, "d"),
+    (asset_events.consumed_events, 1),
+    (asset_events.record_events, [AssetEventRow("a", "a", {}, NOW, ("x",), token="t")]),
     (apply, BATCH),
 ]
 

@@ -135,6 +135,15 @@ def callbacks(owner: str, name: str, value: Any) -> list[Callable[..., Any]]:
     return found
 
 
+def assets(owner: str, name: str, value: Any) -> list[Any]:
+    """Return a list of assets, from one, from several, or from None. Raises DagError."""
+    found = as_list(value)
+    for item in found:
+        if not hasattr(item, "as_expression"):
+            raise DagError(f"{owner}: {name} must be an Asset, an AssetAlias or a list of such, not {item!r:.100}")
+    return found
+
+
 def as_list(value: Any) -> list[Any]:
     """Return a list of one, of several, or of none."""
     if value is None:

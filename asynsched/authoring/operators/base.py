@@ -183,7 +183,8 @@ class BaseOperator(TaskRelations, Templater, metaclass=BaseOperatorMeta):
         self.end_date = self._instant(who, "end_date", end_date)
         self.params = ParamsDict(params, owner=who)
         self.params.check_defaults()
-        self.inlets, self.outlets = arguments.as_list(inlets), arguments.as_list(outlets)
+        self.inlets = arguments.assets(who, "inlets", inlets)
+        self.outlets = arguments.assets(who, "outlets", outlets)
         self.template_fields = check_template_fields(who, self.template_fields)
         self.task_display_name = task_display_name or self.task_id
         self.is_setup = self.is_teardown = self.on_failure_fail_dagrun = False

@@ -8,7 +8,7 @@ from asynsched.errors import DagError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
     from typing import Any, ClassVar
 
     from asynsched.authoring.context import Context
@@ -92,8 +92,31 @@ class ShortCircuitOperator(PythonOperator):
 def call_with_context(
     function: Callable[..., Any], op_args: Collection[Any], op_kwargs: Mapping[str, Any], context: Mapping[str, Any]
 ) -> Any:
-    """Call a function with its arguments and with what it has parameters for of the context; await it if need be."""
-    return finished(function(*op_args, **keyword_arguments(function, op_args, op_kwargs, context)))
+    """Call a function with its arguments and with what it has parameters for of the context; await it if need be.
+
+    A generator is run to its end: what it yields describes events of assets, and what it returns is returned.
+    """
+    import inspect
+
+    value = finished(function(*op_args, **keyword_arguments(function, op_args, op_kwargs, context)))
+    return describe_outlets(value, context) if inspect.isgeneratorfunction(function) else value
+
+
+def describe_outlets(described: Generator[Any, None, Any], context: Mapping[str, Any]) -> Any:
+    """Run a generator, take over the Metadata that it yields for the task's outlets, and return what it returns."""
+    from asynsched.authoring.assets import Metadata
+
+    while True:
+        try:
+            item = next(described)
+        except StopIteration as end:
+            return end.value
+        if not isinstance(item, Metadata):
+            context["task"].log.warning("A task yields Metadata of assets; this is left out: %r", item)
+            continue
+        context["outlet_events"][item.asset].extra.update(item.extra)
+        if item.alias is not None:
+            context["outlet_events"][item.alias].add(item.asset, item.extra)
 
 
 def finished(value: Any) -> Any:

@@ -6,10 +6,11 @@ import sys
 from pathlib import Path
 
 import asynsched
+from asynsched import timetables
 
 EMBEDDING = {"Scheduler", "Settings"}
 RUNTIME = {"DagRunState", "TaskInstanceState"}
-TIMETABLES = {name for name in asynsched.__all__ if name.endswith("Timetable")}
+TIMETABLES = set(timetables.__all__)
 AUTHORING = sorted(set(asynsched.__all__) - RUNTIME - TIMETABLES)
 HEAVY = {
     "typing", "inspect", "logging", "asyncio", "enum", "re", "dataclasses", "json", "subprocess", "zoneinfo", "msgspec",

@@ -4,6 +4,7 @@ import sqlalchemy as sa
 from alembic import op
 
 from asynsched.store.migrations.column_types import BIG_ID, INSTANT
+from asynsched.store.migrations.revision_0001_assets import create_assets
 from asynsched.store.migrations.revision_0001_callbacks import create_callbacks
 
 revision = "0001"
@@ -18,6 +19,7 @@ def upgrade() -> None:
     _create_settings()
     _create_operation()
     create_callbacks()
+    create_assets()
 
 
 def _create_dags() -> None:

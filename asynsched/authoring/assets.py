@@ -1,0 +1,284 @@
+"""Assets: names of data that tasks update, and that DAGs are scheduled by.
+
+An *event* says that an asset was updated. Expressions of assets, made with `&` and `|`, say which events a DAG waits
+for. Source: Apache Airflow's `airflow.sdk.definitions.asset`.
+"""
+
+from __future__ import annotations
+
+from asynsched.errors import DagError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+
+MAX_NAME_LENGTH = 1500
+"""Longest name, URI or group, in characters (Airflow's limit)."""
+RESERVED_NAMES = ("self", "context")
+"""What functions decorated with `@asset` take as parameters of another meaning."""
+RESERVED_SCHEMES = ("airflow", "asynsched")
+
+
+class BaseAsset:
+    """What a schedule can be made of: an asset, a reference to one, an alias, or an expression of such."""
+
+    def __and__(self, other: object) -> AssetAll:
+        return AssetAll(self, other) if isinstance(other, BaseAsset) else NotImplemented
+
+    def __or__(self, other: object) -> AssetAny:
+        return AssetAny(self, other) if isinstance(other, BaseAsset) else NotImplemented
+
+    def __bool__(self) -> bool:
+        return True
+
+    def as_expression(self) -> dict[str, Any]:
+        """Return the expression as plain JSON values, in Airflow's form."""
+        raise NotImplementedError
+
+    def iter_leaves(self) -> Iterator[Asset | AssetAlias | AssetRef]:
+        """Yield the assets, references and aliases of the expression, in order."""
+        raise NotImplementedError
+
+
+class _Leaf(BaseAsset):
+    """An asset-like thing that is no expression: it is a value, equal to another of the same kind and names."""
+
+    def key(self) -> tuple[str, ...]:
+        """Return what makes it equal to another one."""
+        raise NotImplementedError
+
+    def iter_leaves(self) -> Iterator[Any]:
+        yield self
+
+    def __eq__(self, other: object) -> bool:
+        return self.key() == other.key() if isinstance(other, _Leaf) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.key())
+
+
+class Asset(_Leaf):
+    """Data that tasks update (`outlets=[asset]`), and that DAGs wait for (`schedule=[asset]`).
+
+    Args:
+        name: Its name; the URI unless given.
+        uri: Where it is, in any form; the name unless given. Nothing is ever read from there.
+        group: A word to group assets by.
+        extra: JSON values that describe the asset.
+
+    Raises:
+        TypeError: Neither name nor uri is given.
+        DagError: A name, URI or extra is no good.
+    """
+
+    def __init__(
+        self,
+        name: str | None = None,
+        uri: Any = None,
+        *,
+        group: str = "asset",
+        extra: Mapping[str, Any] | None = None,
+        watchers: Any = None,
+    ) -> None:
+        if name is None and uri is None:
+            raise TypeError("Asset() needs a name or a uri")
+        if watchers:
+            raise DagError(f"asset {name or str(uri)!r}: watchers are not available in asynsched")
+        self.name = _checked_name(str(uri) if name is None else name)
+        self.uri = sanitized_uri(self.name if uri is None else uri)
+        self.group = check_text("group of an asset", group)
+        self.extra = checked_extra(f"asset {self.name!r}", extra)
+
+    @staticmethod
+    def ref(*, name: str = "", uri: str = "") -> AssetRef:
+        """Return a reference to an asset that is defined elsewhere, by its name or its URI.
+
+        Raises:
+            TypeError: Both are given, or none.
+        """
+        return AssetRef(name=name, uri=uri)
+
+    def key(self) -> tuple[str, ...]:
+        return ("asset", self.name, self.uri)
+
+    def __fspath__(self) -> str:
+        return self.uri
+
+    def __repr__(self) -> str:
+        return f"Asset(name={self.name!r}, uri={self.uri!r})"
+
+    def as_expression(self) -> dict[str, Any]:
+        form: dict[str, Any] = {"uri": self.uri, "name": self.name, "group": self.group}
+        return {"asset": {**form, "extra": self.extra} if self.extra else form}
+
+
+class AssetRef(_Leaf):
+    """A reference to an asset by its name or its URI; made by `Asset.ref`."""
+
+    def __init__(self, *, name: str = "", uri: str = "") -> None:
+        if bool(name) == bool(uri):
+            raise TypeError("Asset.ref() needs either name= or uri=")
+        self.name = check_text("name of an asset", name) if name else ""
+        self.uri = sanitized_uri(uri) if uri else ""
+
+    def key(self) -> tuple[str, ...]:
+        return ("asset_ref", self.name, self.uri)
+
+    def __repr__(self) -> str:
+        return f"Asset.ref(name={self.name!r})" if self.name else f"Asset.ref(uri={self.uri!r})"
+
+    def as_expression(self) -> dict[str, Any]:
+        return {"asset_ref": {"name": self.name} if self.name else {"uri": self.uri}}
+
+
+class AssetAlias(_Leaf):
+    """A name for assets that are known only when a task runs: it adds their events to the alias.
+
+    Args:
+        name: Its name.
+        group: A word to group by.
+
+    Raises:
+        DagError: The name is no good.
+    """
+
+    def __init__(self, name: str, *, group: str = "asset") -> None:
+        self.name = check_text("name of an asset alias", name)
+        self.group = check_text("group of an asset alias", group)
+
+    def key(self) -> tuple[str, ...]:
+        return ("alias", self.name)
+
+    def __repr__(self) -> str:
+        return f"AssetAlias({self.name!r})"
+
+    def as_expression(self) -> dict[str, Any]:
+        return {"alias": {"name": self.name, "group": self.group}}
+
+
+class _Combination(BaseAsset):
+    """Several assets or expressions, combined in one way.
+
+    Raises:
+        TypeError: One of them is no asset.
+    """
+
+    _word = ""
+
+    def __init__(self, *objects: BaseAsset) -> None:
+        for item in objects:
+            if not isinstance(item, BaseAsset):
+                raise TypeError(f"{type(self).__name__} combines assets, not {item!r}")
+        self.objects = objects
+
+    def as_expression(self) -> dict[str, Any]:
+        return {self._word: [item.as_expression() for item in self.objects]}
+
+    def iter_leaves(self) -> Iterator[Any]:
+        for item in self.objects:
+            yield from item.iter_leaves()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(map(repr, self.objects))})"
+
+
+class AssetAny(_Combination):
+    """Met when any of its parts is: `a | b`."""
+
+    _word = "any"
+
+    def __or__(self, other: object) -> AssetAny:
+        return AssetAny(*self.objects, other) if isinstance(other, BaseAsset) else NotImplemented
+
+
+class AssetAll(_Combination):
+    """Met when all of its parts are: `a & b`, or a list of assets as schedule."""
+
+    _word = "all"
+
+    def __and__(self, other: object) -> AssetAll:
+        return AssetAll(*self.objects, other) if isinstance(other, BaseAsset) else NotImplemented
+
+
+class Metadata:
+    """What a task that is a generator yields, to describe the event of an outlet: `yield Metadata(asset, {...})`.
+
+    Args:
+        asset: The asset.
+        extra: JSON values for its event.
+        alias: The outlet through which the asset is updated, if it is an alias.
+    """
+
+    def __init__(self, asset: Asset, extra: Mapping[str, Any] | None = None, alias: AssetAlias | None = None) -> None:
+        self.asset = asset
+        self.extra = checked_extra(f"asset {asset.name!r}", extra)
+        self.alias = alias
+
+    def __repr__(self) -> str:
+        return f"Metadata({self.asset!r}, {self.extra!r}, {self.alias!r})"
+
+
+def check_text(what: str, value: object) -> str:
+    """Return a text that is neither empty nor blank nor too long. Raises DagError."""
+    if not isinstance(value, str) or not value.strip():
+        raise DagError(f"the {what} must be a text that is not blank, not {value!r}")
+    if len(value) > MAX_NAME_LENGTH:
+        raise DagError(f"the {what} {value[:40]!r}… has {len(value)} characters; at most {MAX_NAME_LENGTH} are allowed")
+    return value
+
+
+def checked_extra(who: str, extra: object) -> dict[str, Any]:
+    """Return what describes an asset or an event: a dict of JSON values. Raises DagError when it is none."""
+    if extra is None:
+        return {}
+    from asynsched.authoring.json_values import check_json
+
+    if not isinstance(extra, dict):
+        raise DagError(f"{who}: extra must be a dict, not {type(extra).__name__}")
+    try:
+        check_json(extra, f"{who}: extra")
+    except TypeError as exc:
+        raise DagError(str(exc)) from None
+    return extra
+
+
+def _checked_name(name: object) -> str:
+    text = check_text("name of an asset", name)
+    if text in RESERVED_NAMES:
+        raise DagError(f"an asset cannot be named {text!r}: functions of @asset have a parameter of that name")
+    return text
+
+
+def sanitized_uri(uri: object) -> str:
+    """Return a URI in the one form that is compared: without user, fragment and slashes at its end, its query sorted.
+
+    What has no scheme stays as it is, and so does what has a scheme that begins with `x-`.
+
+    Raises:
+        DagError: It is blank or too long, cannot be read, or has a reserved scheme.
+    """
+    text = check_text("uri of an asset", str(uri))
+    if ":" not in text and not text.startswith("//"):
+        return text
+    from urllib.parse import parse_qsl, urlencode, urlsplit
+
+    try:
+        parts = urlsplit(text)
+    except ValueError as exc:
+        raise DagError(f"the uri {text!r} of an asset cannot be read: {exc}") from None
+    if not parts.scheme or parts.scheme.startswith("x-"):
+        return text
+    if parts.scheme in RESERVED_SCHEMES:
+        raise DagError(f"the uri {text!r} of an asset has the scheme {parts.scheme!r}, which is reserved")
+    user, _, host = parts.netloc.rpartition("@")
+    if user:
+        import warnings
+
+        warnings.warn(
+            f"the uri of an asset, at {host!r}, has a user name or password, which is left out",
+            UserWarning,
+            stacklevel=3,
+        )
+    query = urlencode(sorted(parse_qsl(parts.query)))
+    return parts._replace(netloc=host, path=parts.path.rstrip("/") or "/", query=query, fragment="").geturl()

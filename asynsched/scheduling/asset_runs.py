@@ -1,0 +1,86 @@
+"""Runs that assets trigger: made in the transaction that takes the events out of the DAG's queue.
+
+Source: Apache Airflow's `_create_dag_runs_asset_triggered`. Such a run has no logical date and no data interval. It
+consumes every event that waits for its DAG, also those that the condition did not need.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection
+
+from asynsched.scheduling.rules.asset_condition import evaluate
+from asynsched.states import DagRunState, DagRunType
+from asynsched.store.asset_queue import PendingEvent, consume, mark_examined, pending_events
+from asynsched.store.dag_runs import NewRun, count_active_runs, get_run, insert_run
+from asynsched.store.dags import DagRow
+from asynsched.timetables.asset_condition import AssetCondition
+
+MAX_NAMED = 5
+"""Assets that a run's reason names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Triggered:
+    """What the events that wait for a DAG have come to.
+
+    Attributes:
+        created: run_id of the run that they have triggered.
+        is_held_back: They are enough for a run, but `max_active_runs` are active.
+    """
+
+    created: str | None = None
+    is_held_back: bool = False
+
+
+def trigger_by_assets(conn: Connection, dag: DagRow, condition: AssetCondition | None, now: datetime) -> Triggered:
+    """Create a run of a DAG if the events that it waits for have arrived.
+
+    Args:
+        condition: What it waits for; None when it waits for no asset.
+    """
+    if condition is None:
+        return Triggered()
+    pending = pending_events(conn, dag.dag_id)
+    if not pending:
+        return Triggered()
+    if dag.is_paused or not evaluate(condition, [event.asset for event in pending]).met:
+        mark_examined(conn, dag.dag_id)
+        return Triggered()
+    if count_active_runs(conn, [dag.dag_id]).get(dag.dag_id, 0) >= dag.max_active_runs:
+        return Triggered(is_held_back=True)
+    run_after = max(event.created_at for event in pending)
+    run_id = _free_run_id(conn, dag.dag_id, run_after)
+    row_id = insert_run(
+        conn,
+        NewRun(
+            dag_id=dag.dag_id,
+            run_id=run_id,
+            run_type=DagRunType.ASSET_TRIGGERED,
+            state=DagRunState.QUEUED,
+            logical_date=None,
+            data_interval_start=None,
+            data_interval_end=None,
+            run_after=run_after,
+            queued_at=now,
+            reason=_reason(pending),
+        ),
+    )
+    consume(conn, row_id, dag.dag_id, pending)
+    return Triggered(created=run_id)
+
+
+def _free_run_id(conn: Connection, dag_id: str, run_after: datetime) -> str:
+    """Return a run_id after the time of the newest event; events of the same moment may have triggered a run before."""
+    plain = run_id = f"{DagRunType.ASSET_TRIGGERED}__{run_after.isoformat()}"
+    number = 1
+    while get_run(conn, dag_id, run_id) is not None:
+        number += 1
+        run_id = f"{plain}_{number}"
+    return run_id
+
+
+def _reason(pending: list[PendingEvent]) -> str:
+    names = list(dict.fromkeys(event.asset.name for event in pending))
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return f"assets were updated: {', '.join(names[:MAX_NAMED])}{more}"

@@ -1,0 +1,143 @@
+"""Queries of `asset_event`: updates of assets, by tasks and from outside."""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from msgspec import Struct
+from sqlalchemy import Connection
+
+from asynsched.store.asset_names import digest_of, find_asset, link_alias, put_aliases, put_assets
+from asynsched.store.asset_queue import queue_event
+from asynsched.store.asset_tables import asset, asset_alias, asset_alias_event, asset_event, dag_run_asset_event
+from asynsched.store.changes import AssetEventRow
+from asynsched.store.conflicts import insert_ignoring
+from asynsched.store.rows import from_json, to_json
+from asynsched.timetables.asset_condition import AliasForm, AssetForm
+
+
+class AssetEvent(Struct, frozen=True):
+    """An update of an asset. One from outside has no source."""
+
+    id: int
+    name: str
+    uri: str
+    asset_extra: dict[str, Any]
+    created_at: datetime
+    extra: dict[str, Any]
+    source_dag_id: str | None
+    source_run_id: str | None
+    source_task_id: str | None
+    source_map_index: int
+    aliases: list[str] = []
+
+
+_EVENTS = sa.select(
+    asset_event.c.id, asset.c.name, asset.c.uri, asset.c.extra.label("asset_extra"), asset_event.c.created_at,
+    asset_event.c.extra, asset_event.c.source_dag_id, asset_event.c.source_run_id, asset_event.c.source_task_id,
+    asset_event.c.source_map_index,
+).join(asset, asset.c.id == asset_event.c.asset_id)  # fmt: skip
+_CONSUMED = (
+    _EVENTS.join(dag_run_asset_event, dag_run_asset_event.c.event_id == asset_event.c.id)
+    .where(dag_run_asset_event.c.dag_run_id == sa.bindparam("run"))
+    .order_by(asset_event.c.created_at, asset_event.c.id)
+)
+_ALIASES = (
+    sa.select(asset_alias_event.c.event_id, asset_alias.c.name)
+    .join(asset_alias, asset_alias.c.id == asset_alias_event.c.alias_id)
+    .where(asset_alias_event.c.event_id.in_(sa.bindparam("events", expanding=True)))
+    .order_by(asset_alias.c.name)
+)
+
+
+def record_events(conn: Connection, events: Iterable[AssetEventRow]) -> list[str]:
+    """Store updates of assets, and let them wait for the DAGs that are scheduled by these.
+
+    An event of a reference to an asset that nobody has defined is left out, as in Airflow.
+
+    Returns:
+        The DAGs that now have something to be examined.
+    """
+    dag_ids: dict[str, None] = {}
+    for event in sorted(events, key=lambda event: (event.name, event.uri, event.token or "", event.ordinal)):
+        found = _asset_of(conn, event)
+        if found is None:
+            continue
+        asset_id, name, uri = found
+        values = {
+            "asset_id": asset_id, "created_at": event.created_at, "extra": to_json(event.extra),
+            "source_dag_id": event.dag_id, "source_run_id": event.run_id, "source_task_id": event.task_id or None,
+            "source_map_index": event.map_index, "token": event.token, "ordinal": event.ordinal,
+        }  # fmt: skip
+        event_id = conn.scalar(insert_ignoring(conn, asset_event).returning(asset_event.c.id), values)
+        if event_id is None:
+            continue  # a batch that is applied again
+        alias_ids = put_aliases(conn, [AliasForm(alias) for alias in event.aliases])
+        for alias_id in sorted(alias_ids.values()):
+            link_alias(conn, alias_id, asset_id)
+            conn.execute(insert_ignoring(conn, asset_alias_event), {"alias_id": alias_id, "event_id": event_id})
+        dag_ids.update(dict.fromkeys(queue_event(conn, event_id, name, uri, event.aliases)))
+    return list(dag_ids)
+
+
+def _asset_of(conn: Connection, event: AssetEventRow) -> tuple[int, str, str] | None:
+    if event.name and event.uri:
+        form = AssetForm(event.name, event.uri, event.group, event.asset_extra)
+        ids = put_assets(conn, [form], event.created_at, describe=False)
+        return ids[digest_of("asset", event.name, event.uri)], event.name, event.uri
+    found = find_asset(conn, name=event.name, uri=event.uri)
+    return None if found is None else (found.id, found.name, found.uri)
+
+
+def consumed_events(conn: Connection, dag_run_id: int) -> list[AssetEvent]:
+    """Return the events that triggered a run, oldest first."""
+    return _events(conn, conn.execute(_CONSUMED, {"run": dag_run_id}).all())
+
+
+def list_events(
+    conn: Connection,
+    *,
+    name: str = "",
+    uri: str = "",
+    alias: str = "",
+    after: datetime | None = None,
+    before: datetime | None = None,
+    ascending: bool = True,
+    limit: int | None = None,
+) -> list[AssetEvent]:
+    """Return events, of one asset or alias or of all, within bounds that are not part of it, in order of time."""
+    statement = _EVENTS
+    if name:
+        statement = statement.where(asset.c.name == name)
+    if uri:
+        statement = statement.where(asset.c.uri == uri)
+    if alias:
+        statement = statement.join(asset_alias_event, asset_alias_event.c.event_id == asset_event.c.id).join(
+            asset_alias, sa.and_(asset_alias.c.id == asset_alias_event.c.alias_id, asset_alias.c.name == alias)
+        )
+    if after is not None:
+        statement = statement.where(asset_event.c.created_at > after)
+    if before is not None:
+        statement = statement.where(asset_event.c.created_at < before)
+    order = (asset_event.c.created_at, asset_event.c.id)
+    statement = statement.order_by(*(order if ascending else (column.desc() for column in order)))
+    return _events(conn, conn.execute(statement if limit is None else statement.limit(limit)).all())
+
+
+def _events(conn: Connection, rows: Sequence[Any]) -> list[AssetEvent]:
+    aliases: dict[int, list[str]] = {}
+    if rows:
+        for alias in conn.execute(_ALIASES, {"events": [row.id for row in rows]}):
+            aliases.setdefault(alias.event_id, []).append(alias.name)
+    return [
+        AssetEvent(
+            **{
+                **row._mapping,  # noqa: SLF001 - public in spite of its name
+                "asset_extra": from_json(row.asset_extra),
+                "extra": from_json(row.extra),
+                "aliases": aliases.get(row.id, []),
+            }
+        )
+        for row in rows
+    ]

@@ -1,0 +1,134 @@
+"""Queries of `asset_dag_run_queue` and `dag_run_asset_event`: the events that DAGs wait for, until a run consumes them.
+
+A row is made in the transaction of its event, and goes in the transaction that creates the run which consumes it: no
+event is lost, and none is consumed twice by one DAG.
+"""
+
+from collections.abc import Collection, Iterable
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from asynsched.store.asset_names import waiting_digests
+from asynsched.store.asset_tables import (
+    asset,
+    asset_alias,
+    asset_alias_asset,
+    asset_dag_run_queue,
+    asset_event,
+    asset_reference,
+    dag_run_asset_event,
+)
+from asynsched.store.conflicts import insert_ignoring
+from asynsched.store.tables import dag
+from asynsched.timetables.asset_condition import AssetCondition, AssetNames
+
+MAX_CONSUMED = 10_000
+"""Most events that one run consumes: the newest of those that wait."""
+
+
+class PendingEvent(NamedTuple):
+    """An event that a DAG waits for; `asset` has the aliases that stand for its asset."""
+
+    event_id: int
+    asset: AssetNames
+    created_at: datetime
+
+
+_WAITING = (
+    sa.select(asset_reference.c.dag_id)
+    .distinct()
+    .join(dag, dag.c.dag_id == asset_reference.c.dag_id)
+    .where(
+        asset_reference.c.digest.in_(sa.bindparam("digests", expanding=True)),
+        asset_reference.c.role == "schedule",
+        dag.c.is_active,
+        ~dag.c.is_paused,
+    )
+    .order_by(asset_reference.c.dag_id)
+)
+_PENDING = (
+    sa.select(asset_dag_run_queue.c.event_id, asset.c.id.label("asset_id"), asset.c.name, asset.c.uri,
+              asset_event.c.created_at)
+    .join(asset_event, asset_event.c.id == asset_dag_run_queue.c.event_id)
+    .join(asset, asset.c.id == asset_event.c.asset_id)
+    .where(asset_dag_run_queue.c.dag_id == sa.bindparam("dag_id"))
+    .order_by(asset_dag_run_queue.c.event_id)
+    .with_for_update(of=asset_dag_run_queue)
+)  # fmt: skip
+_ALIASES = (
+    sa.select(asset_alias_asset.c.asset_id, asset_alias.c.name)
+    .join(asset_alias, asset_alias.c.id == asset_alias_asset.c.alias_id)
+    .where(asset_alias_asset.c.asset_id.in_(sa.bindparam("assets", expanding=True)))
+)
+_EXAMINED = (
+    sa.update(asset_dag_run_queue)
+    .where(asset_dag_run_queue.c.dag_id == sa.bindparam("of_dag"), ~asset_dag_run_queue.c.is_examined)
+    .values(is_examined=True)
+)
+_UNEXAMINED = (
+    sa.select(asset_dag_run_queue.c.dag_id)
+    .distinct()
+    .where(sa.text("NOT asset_dag_run_queue.is_examined"))
+    .order_by(asset_dag_run_queue.c.dag_id)
+)
+_FORGET = sa.delete(asset_dag_run_queue).where(
+    asset_dag_run_queue.c.dag_id == sa.bindparam("of_dag"), asset_dag_run_queue.c.event_id == sa.bindparam("of_event")
+)
+
+
+def queue_event(conn: Connection, event_id: int, name: str, uri: str, aliases: Collection[str]) -> list[str]:
+    """Let an event wait for each DAG that is active, not paused, and waits for its asset. Returns their dag_ids."""
+    dag_ids = list(conn.scalars(_WAITING, {"digests": waiting_digests(name, uri, aliases)}))
+    for dag_id in dag_ids:
+        values = {"dag_id": dag_id, "event_id": event_id, "is_examined": False}
+        conn.execute(insert_ignoring(conn, asset_dag_run_queue), values)
+    return dag_ids
+
+
+def pending_events(conn: Connection, dag_id: str) -> list[PendingEvent]:
+    """Return the events that wait for a run of a DAG, oldest first; who reads them holds them until it commits."""
+    rows = conn.execute(_PENDING, {"dag_id": dag_id}).all()
+    aliases: dict[int, set[str]] = {}
+    if rows:
+        for alias in conn.execute(_ALIASES, {"assets": sorted({row.asset_id for row in rows})}):
+            aliases.setdefault(alias.asset_id, set()).add(alias.name)
+    return [
+        PendingEvent(
+            row.event_id, AssetNames(row.name, row.uri, frozenset(aliases.get(row.asset_id, ()))), row.created_at
+        )
+        for row in rows
+    ]
+
+
+def mark_examined(conn: Connection, dag_id: str) -> None:
+    """Note that the events which wait for a DAG are not enough."""
+    conn.execute(_EXAMINED, {"of_dag": dag_id})
+
+
+def unexamined_dag_ids(conn: Connection) -> list[str]:
+    """Return the DAGs that events wait for which nobody has looked at."""
+    return list(conn.scalars(_UNEXAMINED))
+
+
+def consume(conn: Connection, dag_run_id: int, dag_id: str, events: Collection[PendingEvent]) -> None:
+    """Give a new run the events that have triggered it, and take them out of the queue."""
+    for event in sorted(events)[-MAX_CONSUMED:]:
+        values = {"dag_run_id": dag_run_id, "event_id": event.event_id}
+        conn.execute(insert_ignoring(conn, dag_run_asset_event), values)
+    _forget(conn, dag_id, (event.event_id for event in events))
+
+
+def drop_unawaited(conn: Connection, dag_id: str, leaves: Collection[AssetCondition]) -> None:
+    """Take out of a DAG's queue what none of these leaves of its schedule waits for."""
+    pending = pending_events(conn, dag_id)
+    gone = [event.event_id for event in pending if not any(leaf.names(event.asset) for leaf in leaves)]
+    _forget(conn, dag_id, gone)
+
+
+def _forget(conn: Connection, dag_id: str, event_ids: Iterable[int]) -> None:
+    rows: list[dict[str, Any]] = [{"of_dag": dag_id, "of_event": event_id} for event_id in event_ids]
+    if rows:
+        conn.execute(_FORGET, rows)

@@ -1,0 +1,128 @@
+"""Conditions on assets in their serialized form: what `schedule=` of assets, and a task's outlets, are stored as.
+
+The JSON is Airflow's expression: `{"all": [{"asset": {...}}, {"any": [...]}]}`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+from msgspec import Meta, Struct
+
+from asynsched.errors import TimetableError
+
+MAX_DEPTH = 50
+MAX_LEAVES = 10_000
+
+_Name = Annotated[str, Meta(min_length=1, max_length=1500)]
+_Reference = Annotated[str, Meta(max_length=1500)]
+
+
+class AssetForm(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """An asset."""
+
+    name: _Name
+    uri: _Name
+    group: _Name = "asset"
+    extra: dict[str, Any] = {}
+
+
+class AliasForm(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """An alias: a name for assets that are known only when a task runs."""
+
+    name: _Name
+    group: _Name = "asset"
+
+
+class RefForm(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A reference to an asset by its name or its URI."""
+
+    name: _Reference = ""
+    uri: _Reference = ""
+
+
+class AssetCondition(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """One node of an expression: exactly one of its fields is set. `all` and `any` have parts, others are leaves."""
+
+    asset: AssetForm | None = None
+    alias: AliasForm | None = None
+    asset_ref: RefForm | None = None
+    all: tuple[AssetCondition, ...] | None = None
+    any: tuple[AssetCondition, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if sum(getattr(self, name) is not None for name in self.__struct_fields__) != 1:
+            raise ValueError("a condition on assets has exactly one of asset, alias, asset_ref, all and any")
+        if self.asset_ref is not None and bool(self.asset_ref.name) == bool(self.asset_ref.uri):
+            raise ValueError("a reference to an asset has either a name or a uri")
+
+    @property
+    def parts(self) -> tuple[AssetCondition, ...]:
+        """The parts of an expression; none of a leaf."""
+        return self.all or self.any or ()
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether it is an asset, an alias or a reference."""
+        return self.all is None and self.any is None
+
+    @property
+    def label(self) -> str:
+        """How a leaf is named to people: its name, or the URI that it refers to."""
+        if self.asset is not None:
+            return self.asset.name
+        if self.alias is not None:
+            return self.alias.name
+        return "" if self.asset_ref is None else self.asset_ref.name or self.asset_ref.uri
+
+    def leaves(self) -> Iterator[AssetCondition]:
+        """Yield the leaves, in order."""
+        if self.is_leaf:
+            yield self
+        for part in self.parts:
+            yield from part.leaves()
+
+    def names(self, asset: AssetNames) -> bool:
+        """Return whether an event of this asset is one that a leaf waits for."""
+        if self.asset is not None:
+            return (self.asset.name, self.asset.uri) == (asset.name, asset.uri)
+        if self.asset_ref is not None:
+            return self.asset_ref.name == asset.name or self.asset_ref.uri == asset.uri
+        return self.alias is not None and self.alias.name in asset.aliases
+
+
+class AssetNames(NamedTuple):
+    """All that an asset can be meant by: its name, its URI, and the aliases that have stood for it."""
+
+    name: str
+    uri: str
+    aliases: frozenset[str] = frozenset()
+
+
+def read_condition(form: object) -> AssetCondition:
+    """Return a condition of its JSON values. Raises TimetableError when they are none, or one that is no good."""
+    try:
+        condition = msgspec.convert(form, AssetCondition)
+    except (msgspec.ValidationError, RecursionError) as exc:
+        raise TimetableError(f"a condition on assets is malformed: {exc}") from exc
+    check_condition(condition)
+    return condition
+
+
+def check_condition(condition: AssetCondition) -> None:
+    """Raise TimetableError when a condition names no asset, too many, or too deep."""
+    n_leaves = _count_leaves(condition, MAX_DEPTH)
+    if n_leaves > MAX_LEAVES:
+        raise TimetableError(f"a condition on assets has {n_leaves} of them; at most {MAX_LEAVES} are allowed")
+
+
+def _count_leaves(condition: AssetCondition, depth: int) -> int:
+    if depth == 0:
+        raise TimetableError(f"a condition on assets is nested more than {MAX_DEPTH} deep")
+    if condition.is_leaf:
+        return 1
+    if not condition.parts:
+        raise TimetableError("an expression of assets has none in it")
+    return sum(_count_leaves(part, depth - 1) for part in condition.parts)

@@ -1,0 +1,154 @@
+"""Assets and their events: stored once, waiting for each DAG that wants them, and consumed by one of its runs."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from asynsched import DAG, Asset, AssetAlias, BashOperator
+from asynsched.errors import NotFound
+from asynsched.scheduling.scheduled_runs import examine_dag
+from asynsched.store.asset_events import consumed_events, list_events, record_events
+from asynsched.store.asset_names import get_asset, list_aliases, list_assets, waiting_digests
+from asynsched.store.asset_queue import pending_events, unexamined_dag_ids
+from asynsched.store.asset_references import references_to
+from asynsched.store.changes import AssetEventRow, Batch
+from asynsched.store.dag_runs import delete_ended_runs, end_queued_run, get_run, insert_run
+from asynsched.store.dags import set_paused
+from asynsched.store.parse_results import DagDefaults, FileStamp, store_report
+from asynsched.store.transitions import apply
+from tests.store.test_runs import new_run, task
+from tests.support.simulated import report_of
+
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+STAMP = FileStamp(content_hash="", modified_ns=0, size=0, runtime="")
+LONG = "ü" * 1500
+"""Longer than an index of PostgreSQL can hold."""
+
+
+def store_dag(conn, dag: DAG) -> None:
+    store_report(conn, report_of(dag), STAMP, now=NOW, defaults=DagDefaults(16, paused=False))
+
+
+def dag_of(dag_id, schedule=None, **assets) -> DAG:
+    with DAG(dag_id, schedule=schedule) as dag:
+        BashOperator(task_id="t", bash_command="true", **assets)
+    return dag
+
+
+def event(asset: Asset, minutes: float = 0, **fields) -> AssetEventRow:
+    return AssetEventRow(asset.name, asset.uri, fields.pop("extra", {}), NOW + minutes * MINUTE, **fields)
+
+
+async def test_an_event_waits_for_each_active_dag_that_names_its_asset_in_any_way(database):
+    long = Asset(LONG, "s3://" + LONG[:1400])
+
+    def check(conn):
+        store_dag(conn, dag_of("by_name", Asset.ref(name=LONG)))
+        store_dag(conn, dag_of("by_uri", [Asset.ref(uri=long.uri)]))
+        store_dag(conn, dag_of("by_alias", AssetAlias(LONG)))
+        store_dag(conn, dag_of("by_itself", long | Asset("other")))
+        store_dag(conn, dag_of("paused", long))
+        set_paused(conn, "paused", True, NOW)
+        store_dag(conn, dag_of("only_reads", inlets=long, outlets=[AssetAlias(LONG)]))
+        assert record_events(conn, [event(long)]) == ["by_itself", "by_name", "by_uri"]
+        assert record_events(conn, [event(long, aliases=(LONG,), token="t")]) == [
+            "by_alias", "by_itself", "by_name", "by_uri",
+        ]  # fmt: skip
+        return unexamined_dag_ids(conn), references_to(conn, waiting_digests(long.name, long.uri, [LONG]))
+
+    waiting, references = await database.write(check)
+    assert waiting == ["by_alias", "by_itself", "by_name", "by_uri"]
+    assert {(found.dag_id, found.role) for found in references} == {
+        ("by_name", "schedule"), ("by_uri", "schedule"), ("by_alias", "schedule"), ("by_itself", "schedule"),
+        ("paused", "schedule"), ("only_reads", "inlet"), ("only_reads", "outlet"),
+    }  # fmt: skip
+
+
+async def test_a_batch_that_is_applied_again_updates_no_asset_twice_and_a_stale_task_none(database):
+    def check(conn):
+        run = insert_run(conn, new_run())
+        store_dag(conn, dag_of("of_a", Asset("a")))
+        apply(conn, Batch(1, new_tasks=[task(run, "t", "running"), task(run, "stale", "skipped")]))
+        source = {"dag_run_id": run, "dag_id": "d", "run_id": "r1"}
+        events = [
+            event(Asset("a"), token="1", task_id="t", **source),
+            event(Asset("a"), token="1", ordinal=1, task_id="t", extra={"k": 1}, **source),
+            event(Asset("a"), token="2", task_id="stale", **source),
+        ]
+        ended = [task(run, name, "success", before_state="running") for name in ("t", "stale")]
+        batch = Batch(1, tasks=ended, asset_events=events)
+        stale = [apply(conn, batch) for _ in range(2)]
+        return stale, list_events(conn), pending_events(conn, "of_a")
+
+    stale, events, pending = await database.write(check)
+    assert [found.tasks for found in stale] == [{(1, "stale", -1)}] * 2
+    assert [(found.extra, found.source_task_id) for found in events] == [({}, "t"), ({"k": 1}, "t")]
+    assert len(pending) == 2
+
+
+async def test_a_run_takes_what_waits_and_runs_of_one_moment_have_names_of_their_own(database):
+    def check(conn):
+        store_dag(conn, dag_of("both", [Asset("a"), Asset("b")]))
+        names = []
+        for _ in range(2):
+            record_events(conn, [event(Asset("a")), event(Asset("a"), 1)])
+            assert examine_dag(conn, "both", NOW + MINUTE).triggered is None
+            assert unexamined_dag_ids(conn) == []
+            record_events(conn, [event(Asset("b"), 1)])
+            names.append(examine_dag(conn, "both", NOW + MINUTE).triggered)
+            assert pending_events(conn, "both") == []
+            assert examine_dag(conn, "both", NOW + MINUTE).triggered is None
+        runs = [get_run(conn, "both", name) for name in names]
+        return names, [[found.name for found in consumed_events(conn, run.id)] for run in runs], runs[0]
+
+    names, consumed, run = await database.write(check)
+    assert names == [f"asset_triggered__2026-03-01T12:01:00+00:00{suffix}" for suffix in ("", "_2")]
+    assert consumed == [["a", "a", "b"]] * 2
+    assert run.reason == "assets were updated: a, b"
+
+
+async def test_events_are_listed_by_asset_alias_and_time(database):
+    def check(conn):
+        events = [event(Asset("a", "u"), minute, extra={"n": minute}) for minute in range(5)]
+        record_events(conn, [*events, event(Asset("b"), 2, aliases=("x", "y"), token="t", asset_extra={"k": 1})])
+
+        def found(**wanted):
+            return [listed.extra.get("n") for listed in list_events(conn, **wanted)]
+
+        assert found(name="a") == found(uri="u") == found(name="a", uri="u") == [0, 1, 2, 3, 4]
+        assert found(name="a", after=NOW + MINUTE, before=NOW + 4 * MINUTE) == [2, 3]
+        assert found(name="a", ascending=False, limit=2) == [4, 3]
+        [through] = list_events(conn, alias="x")
+        assert (through.name, through.aliases, through.asset_extra) == ("b", ["x", "y"], {"k": 1})
+        return list_aliases(conn)
+
+    assert await database.write(check) == [("x", "asset", ["b"]), ("y", "asset", ["b"])]
+
+
+async def test_an_asset_is_what_its_dags_say_and_found_by_name_or_uri(database):
+    def check(conn):
+        store_dag(conn, dag_of("d", outlets=Asset("a", "s3://x/a", extra={"v": 1})))
+        record_events(conn, [event(Asset("a", "s3://x/a"), asset_extra={"v": 2})])
+        store_dag(conn, dag_of("e", inlets=Asset("a", "s3://x/a", extra={"v": 3}, group="g")))
+        assert [(found.name, found.extra, found.group_name) for found in list_assets(conn)] == [("a", {"v": 3}, "g")]
+        assert get_asset(conn, "s3://x/a") == get_asset(conn, "a")
+        with pytest.raises(NotFound, match="asset"):
+            get_asset(conn, "aa")
+        assert record_events(conn, [AssetEventRow("unknown", "", {}, NOW, token="t")]) == []
+        return list_events(conn)
+
+    assert len(await database.write(check)) == 1
+
+
+async def test_a_run_that_is_deleted_takes_what_it_consumed_along_but_not_the_events(database):
+    def check(conn):
+        store_dag(conn, dag_of("of_a", Asset("a")))
+        record_events(conn, [event(Asset("a"))])
+        run = get_run(conn, "of_a", examine_dag(conn, "of_a", NOW).triggered)
+        end_queued_run(conn, run.id, "failed", "", NOW)
+        assert delete_ended_runs(conn, before=NOW + MINUTE, limit=10) == 1
+        return consumed_events(conn, run.id), list_events(conn)
+
+    consumed, events = await database.write(check)
+    assert (consumed, len(events)) == ([], 1)

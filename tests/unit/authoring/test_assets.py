@@ -1,0 +1,121 @@
+"""Assets as DAG files make them: their names, their expressions, and what is refused."""
+
+import msgspec
+import pytest
+
+from asynsched import DAG, Asset, AssetAlias, AssetAll, AssetAny, AssetOrTimeSchedule, CronTriggerTimetable, Metadata
+from asynsched import BashOperator as Bash
+from asynsched.errors import DagError, SerializationError
+from asynsched.serialization.decode import decode_dag
+from asynsched.serialization.encode import serialize_dag
+
+a, b, c = Asset("a"), Asset("b"), Asset("c")
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ("orders", "orders"),
+        ("bucket/key/", "bucket/key/"),
+        ("S3://Bucket/key//", "s3://Bucket/key"),
+        ("s3://bucket", "s3://bucket/"),
+        ("https://host/p?b=2&a=1#part", "https://host/p?a=1&b=2"),
+        ("file:///tmp/x/", "file:///tmp/x"),
+        ("x-own://User@Host/", "x-own://User@Host/"),
+    ],
+)
+def test_a_uri_has_one_form(given, kept):
+    assert Asset("n", given).uri == kept
+    assert Asset.ref(uri=given) == Asset.ref(uri=kept)
+
+
+def test_an_asset_is_known_by_its_name_and_uri():
+    assert (Asset("n").uri, Asset(uri="s3://b/k").name) == ("n", "s3://b/k")
+    assert Asset("n", "u", group="g", extra={"k": 1}) == Asset("n", "u")
+    assert Asset("n", "u") != Asset("n", "v")
+    assert len({Asset("n"), AssetAlias("n"), Asset.ref(name="n"), Asset("n")}) == 3
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: Asset(""), "name of an asset"),
+        (lambda: Asset("  "), "not blank"),
+        (lambda: Asset("self"), "'self'"),
+        (lambda: Asset("x" * 1501), "1501 characters"),
+        (lambda: Asset("n", "airflow://x"), "reserved"),
+        (lambda: Asset("n", "http://[x"), "cannot be read"),
+        (lambda: Asset("n", extra={"k": object()}), "is no JSON"),
+        (lambda: Asset("n", extra=["k"]), "must be a dict"),
+        (lambda: Asset("n", watchers=[1]), "watchers are not available"),
+        (lambda: AssetAlias(""), "alias"),
+        (lambda: Metadata(a, {"k": {1}}), "is no JSON"),
+        (lambda: Bash(task_id="t", bash_command="true", outlets=["a"]), "outlets must be an Asset"),
+        (lambda: Bash(task_id="t", bash_command="true", inlets=5), "inlets must be an Asset"),
+        (lambda: DAG("d", schedule=[a, "b"]), "assets only, not 'b'"),
+        (lambda: AssetOrTimeSchedule(timetable="@daily", assets=[a]), "needs a timetable of time"),
+        (lambda: AssetOrTimeSchedule(timetable=CronTriggerTimetable("@daily", timezone="UTC"), assets=[]), "without"),
+    ],
+)
+def test_what_is_wrong_is_said_when_it_is_made(make, says):
+    with pytest.raises(DagError, match=says):
+        make()
+
+
+@pytest.mark.parametrize(
+    "make", [Asset, lambda: Asset.ref(), lambda: Asset.ref(name="n", uri="u"), lambda: AssetAll(1)]
+)
+def test_wrong_arguments_are_a_type_error(make):
+    with pytest.raises(TypeError):
+        make()
+
+
+def test_a_password_in_a_uri_is_left_out_with_a_warning():
+    with pytest.warns(UserWarning, match="password") as caught:
+        assert Asset("n", "postgres://me:secret@host/table").uri == "postgres://host/table"
+    assert "secret" not in str(caught[0].message)
+
+
+def test_operators_combine_without_needless_nesting():
+    assert len((a & b & c).objects) == len((a | b | c).objects) == 3
+    assert isinstance(a & b | c, AssetAny)
+    assert isinstance(a & (b | c), AssetAll)
+
+
+def test_a_dag_keeps_its_condition_and_its_tasks_assets_and_their_order():
+    with DAG("d", schedule=(a & AssetAlias("x")) | Asset.ref(name="r")) as dag:
+        Bash(task_id="t", bash_command="true", inlets=[a], outlets=[b, b, Asset("c", extra={"k": 1}), AssetAlias("x")])
+    read = decode_dag(msgspec.json.encode(serialize_dag(dag)))
+    assert [leaf.label for leaf in read.asset_condition.leaves()] == ["a", "x", "r"]
+    assert read.timetable == {"kind": "null"}
+    assert read.schedule_summary == "Asset"
+    [task] = read.tasks
+    assert [outlet.label for outlet in task.outlets] == ["b", "c", "x"]
+    assert task.outlets[1].asset.extra == {"k": 1}
+    assert [inlet.label for inlet in task.inlets] == ["a"]
+
+
+def test_a_schedule_of_assets_or_time_keeps_both():
+    timetable = CronTriggerTimetable("0 6 * * *", timezone="UTC")
+    dag = DAG("d", schedule=AssetOrTimeSchedule(timetable=timetable, assets=[a, b]))
+    read = serialize_dag(dag)
+    assert read.timetable == timetable.serialize()
+    assert [leaf.label for leaf in read.asset_condition.leaves()] == ["a", "b"]
+    assert read.schedule_summary == "Asset or 0 6 * * *"
+
+
+def test_an_empty_task_that_updates_assets_is_run():
+    from asynsched import EmptyOperator
+
+    with DAG("d") as dag:
+        EmptyOperator(task_id="plain")
+        EmptyOperator(task_id="updates", outlets=a)
+    assert [task.is_empty for task in serialize_dag(dag).tasks] == [True, False]
+
+
+def test_an_expression_that_is_too_deep_is_refused():
+    deep = a
+    for _ in range(30):
+        deep = AssetAll(AssetAny(deep))
+    with pytest.raises(SerializationError, match="deep"):
+        serialize_dag(DAG("d", schedule=deep))

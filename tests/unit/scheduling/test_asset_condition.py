@@ -1,0 +1,113 @@
+"""Which events are enough for a run that assets trigger, and which events a task's success makes."""
+
+import operator
+from functools import reduce
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asynsched import Asset, AssetAlias, AssetAll, AssetAny
+from asynsched.scheduling.rules.asset_condition import evaluate
+from asynsched.scheduling.rules.outlet_events import updates_of
+from asynsched.timetables.asset_condition import AssetNames, read_condition
+from sandbox.outlet_events import OutletEvent
+
+a, b, c = Asset("a"), Asset("b", "s3://bucket/b"), Asset("c")
+A, B, C = AssetNames("a", "a"), AssetNames("b", "s3://bucket/b"), AssetNames("c", "c")
+
+
+@pytest.mark.parametrize(
+    ("expression", "arrived", "missing"),
+    [
+        (a, [], "a"),
+        (a, [A], ""),
+        (a, [B], "a"),
+        (a & b, [A], "b"),
+        (a & b, [B, A], ""),
+        (a | b, [], "a or b"),
+        (a | b, [B], ""),
+        (a & (b | c), [A], "(b or c)"),
+        (a & (b | c), [C], "a"),
+        (a & (b | c), [A, C], ""),
+        ((a & b) | c, [A], "b or c"),
+        ((a & b) | c, [C], ""),
+        (a & b & c, [B], "a and c"),
+        (Asset.ref(name="b"), [B], ""),
+        (Asset.ref(uri="s3://bucket/b/"), [B], ""),
+        (Asset.ref(name="s3://bucket/b"), [B], "s3://bucket/b"),
+        (Asset("b", "s3://bucket/other"), [B], "b"),
+        (AssetAlias("b"), [B], "b"),
+        (AssetAlias("x"), [B._replace(aliases=frozenset({"x"}))], ""),
+        (AssetAlias("x") & b, [B._replace(aliases=frozenset({"x"}))], ""),
+    ],
+)
+def test_a_condition_is_met_by_the_events_it_names_and_says_what_is_missing(expression, arrived, missing):
+    verdict = evaluate(read_condition(expression.as_expression()), arrived)
+    assert verdict.met is (missing == "")
+    assert verdict.reason == (f"it waits for events of {missing}" if missing else "")
+
+
+def combined(drawn):
+    combine, parts = drawn
+    return combine(*parts) if isinstance(combine, type) else reduce(combine, parts)
+
+
+names = st.sampled_from("abcde")
+expressions = st.recursive(
+    names.map(Asset),
+    lambda parts: st.tuples(st.sampled_from([AssetAll, AssetAny, operator.and_, operator.or_]),
+                            st.lists(parts, min_size=1, max_size=3)).map(combined),
+    max_leaves=12,
+)  # fmt: skip
+
+
+def holds(expression, arrived: set[str]) -> bool:
+    """Return what an expression means, from what its author wrote."""
+    if isinstance(expression, Asset):
+        return expression.name in arrived
+    every = all if isinstance(expression, AssetAll) else any
+    return every(holds(part, arrived) for part in expression.objects)
+
+
+@given(expressions, st.sets(names))
+def test_any_expression_means_what_its_author_wrote(expression, arrived):
+    verdict = evaluate(read_condition(expression.as_expression()), {AssetNames(name, name) for name in arrived})
+    assert verdict.met is holds(expression, arrived)
+
+
+def leaves(*assets):
+    return [read_condition(asset.as_expression()) for asset in assets]
+
+
+def told(**fields):
+    return OutletEvent(**{"extra": {"n": 1}, **fields})
+
+
+@pytest.mark.parametrize(
+    ("outlets", "events", "updates"),
+    [
+        ([a, b], [], [("a", "a", {}, ()), ("b", "s3://bucket/b", {}, ())]),
+        ([a, b], [told(name="b", uri="s3://bucket/b")], [("a", "a", {}, ()), ("b", "s3://bucket/b", {"n": 1}, ())]),
+        ([a], [told(name="other", uri="other")], [("a", "a", {}, ())]),
+        ([b], [told(name="b")], [("b", "s3://bucket/b", {"n": 1}, ())]),
+        ([b], [told(uri="s3://bucket/b")], [("b", "s3://bucket/b", {"n": 1}, ())]),
+        ([Asset.ref(name="b")], [told(name="b", uri="s3://bucket/b")], [("b", "", {"n": 1}, ())]),
+        ([AssetAlias("x")], [], []),
+        ([AssetAlias("x")], [told(name="b", uri="u", alias="x")], [("b", "u", {"n": 1}, ("x",))]),
+        ([AssetAlias("x")], [told(name="b", uri="u", alias="y")], []),
+        (
+            [AssetAlias("x"), AssetAlias("y")],
+            [*(told(name="b", uri="u", alias=alias) for alias in "xy"), told(name="c", uri="u", alias="y")],
+            [("b", "u", {"n": 1}, ("x", "y")), ("c", "u", {"n": 1}, ("y",))],
+        ),
+        (
+            [AssetAlias("x")],
+            [told(name="b", uri="u", alias="x"), told(name="b", uri="u", alias="x", extra={"n": 2})],
+            [("b", "u", {"n": 1}, ("x",)), ("b", "u", {"n": 2}, ("x",))],
+        ),
+    ],
+)  # fmt: skip
+def test_a_success_updates_the_outlets_as_the_task_has_described_them(outlets, events, updates):
+    found = updates_of(leaves(*outlets), events)
+    assert [(update.name, update.uri, update.extra, update.aliases) for update in found] == updates
