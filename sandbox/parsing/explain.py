@@ -30,6 +30,8 @@ def explain(exc: BaseException, path: str, dags_folder: str, *, confined: bool =
     else:
         where = path if line is None else f"{path}:{line}"
         what = _what(exc, kind) + _link_hint(exc, dags_folder)
+        if isinstance(exc, DagError):
+            what = what.replace(f"{dags_folder}/", "")
     hint = hint_for(exc) if confined and kind == "exception" else ""
     return FileError(kind, _one_line(f"{where}: {what}", hint), _traceback(exc, frames), line)
 
