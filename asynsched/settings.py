@@ -4,6 +4,7 @@ Where values come from, and which wins, is in `asynsched/cli/configuration.py`. 
 `Settings(...)` itself. Lengths of time are seconds here, because people write them in files and flags.
 """
 
+from datetime import timedelta
 from functools import cache
 from math import isnan
 from pathlib import Path
@@ -208,6 +209,13 @@ class Settings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
         Count, _doc("Queued runs that are started in one step (Airflow: max_dagruns_per_loop_to_schedule).")
     ] = 20
     default_pool_slots: Annotated[Count, _doc("Slots of a new database's default_pool.")] = 128
+    keep_slots_after: Annotated[
+        Seconds,
+        _doc(
+            "How long a task with several `pool_slots` waits before slots that become free are kept for it, seconds."
+            " 0: never; then tasks with fewer slots may go before it for ever."
+        ),
+    ] = 0.0
     max_machine_kills: Annotated[
         int,
         Meta(ge=0),
@@ -239,6 +247,11 @@ class Settings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
     def home_path(self) -> Path:
         """The home, absolute."""
         return Path(self.home).absolute()
+
+    @property
+    def keep_slots(self) -> timedelta | None:
+        """How long a task waits before slots are kept for it; None: they never are."""
+        return timedelta(seconds=self.keep_slots_after) if self.keep_slots_after else None
 
     @property
     def dags_path(self) -> Path:

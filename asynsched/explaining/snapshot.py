@@ -94,7 +94,7 @@ async def take_snapshot(database: Database, settings: Settings, now: datetime, *
     """
     tokens = count()
     evaluation = Evaluation(
-        queues=ReadyQueues(settings.parallelism),
+        queues=ReadyQueues(settings.parallelism, settings.keep_slots),
         limits=RunLimits(settings.max_active_tasks_per_dag),
         pending=PendingBatch("", 0),
         new_token=lambda: f"explained-{next(tokens)}",

@@ -89,6 +89,9 @@ def _limits(snapshot: Snapshot, task: ActiveTask) -> tuple[Reason, ...]:
     if obstacle:
         return (Reason("pool", obstacle, "the pool is made larger"),)
     reasons = []
+    if (other := snapshot.evaluation.queues.kept_for(task, snapshot.now)) is not None:
+        text = f"free slots of the pool {task.task.pool} are kept for {_subject(other)}, which waits for longer"
+        reasons.append(Reason("keep_slots_after", text, "that one has started"))
     for limit in snapshot.lacking(task):
         if limit.capacity == 0:
             reasons.append(Reason("paused", limit.name, "it is unpaused"))

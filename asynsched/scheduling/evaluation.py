@@ -174,7 +174,7 @@ class Evaluation:
 
     def grant(self, now: datetime) -> None:
         """Let every ready task go for which all its limits have room, best first."""
-        while (task := self.queues.grant()) is not None:
+        while (task := self.queues.grant(now)) is not None:
             self._changes.queue(task, self._new_token(), now)
 
     # What follows from it

@@ -75,7 +75,7 @@ class DependencyEvaluator(Service):
         self._lease_epoch = lease_epoch
         self._pending = PendingBatch(scheduler_id, lease_epoch)
         self._evaluation = Evaluation(
-            queues=ReadyQueues(parallelism),
+            queues=ReadyQueues(parallelism, settings.keep_slots),
             limits=RunLimits(settings.max_active_tasks_per_dag),
             pending=self._pending,
             new_token=new_token,

@@ -8,12 +8,15 @@ operations, whatever else waits: a full pool, or one DAG's backlog, is never loo
 
 import heapq
 from collections.abc import Iterable
+from datetime import datetime, timedelta
 from itertools import count
 
 from asynsched.scheduling.active_task import ActiveTask
 from asynsched.states import TaskInstanceState
 
 Order = tuple[object, ...]
+Entry = tuple[Order, int, "Lane"]
+"""A lane's head that competes for its pool's slots: its order, its number, its lane."""
 
 
 class Limit:
@@ -62,7 +65,7 @@ class Pool(Limit):
 
     def __init__(self, name: str, capacity: int | None) -> None:
         super().__init__(f"pool {name}", capacity)
-        self.waiting: dict[int, list[tuple[Order, int, Lane]]] = {}
+        self.waiting: dict[int, list[Entry]] = {}
 
     def slots_of(self, task: ActiveTask) -> int:
         return task.task.pool_slots
@@ -74,13 +77,39 @@ class Pool(Limit):
             lane.offered = head[1]
             heapq.heappush(self.waiting.setdefault(lane.slots, []), (head[0], head[1], lane))
 
-    def best(self) -> tuple[Order, int, Lane] | None:
-        """Return the best head among the lanes whose slots are free."""
+    def best(self, overdue: datetime | None) -> Entry | None:
+        """Return the best head among the lanes whose slots are free; none while they are kept for a wider task.
+
+        Args:
+            overdue: Slots are kept for a task that has been ready since then or longer; None: for none.
+        """
+        kept_for = self._overdue_entry(overdue)
+        if kept_for is not None:
+            return kept_for if self.has_room(kept_for[2].slots) else None
         heads = (self._best_of(heap) for slots, heap in self.waiting.items() if self.has_room(slots))
         return min((head for head in heads if head is not None), default=None, key=lambda head: head[:2])
 
+    def kept_for(self, overdue: datetime | None) -> ActiveTask | None:
+        """Return the task that free slots are kept for, because narrower ones have taken them for too long."""
+        entry = self._overdue_entry(overdue)
+        return None if entry is None else entry[2].heap[0][2]
+
+    def _overdue_entry(self, overdue: datetime | None) -> Entry | None:
+        """Return the head that has waited longest, and too long, of those that need several slots."""
+        if overdue is None or self.capacity is None:
+            return None
+        wide = [heap for slots, heap in self.waiting.items() if 1 < slots <= self.capacity]
+        waits = [
+            (since, head[1], head)
+            for heap in wide
+            if (head := self._best_of(heap)) is not None
+            and (since := head[2].heap[0][2].scheduled_at) is not None
+            and since <= overdue
+        ]
+        return min(waits)[2] if waits else None
+
     @staticmethod
-    def _best_of(heap: list[tuple[Order, int, Lane]]) -> tuple[Order, int, Lane] | None:
+    def _best_of(heap: list[Entry]) -> Entry | None:
         while heap:
             _, number, lane = heap[0]
             head = lane.head()
@@ -95,10 +124,17 @@ class Pool(Limit):
 
 
 class ReadyQueues:
-    """All ready tasks that were not granted yet."""
+    """All ready tasks that were not granted yet.
 
-    def __init__(self, parallelism: int) -> None:
+    Args:
+        parallelism: Tasks that may run at once.
+        keep_slots_after: How long a task waits for slots of its pool before those that become free are kept for it;
+            None: they never are, and whatever fits is started.
+    """
+
+    def __init__(self, parallelism: int, keep_slots_after: timedelta | None = None) -> None:
         self.parallelism = Limit("parallelism", parallelism)
+        self._keep_slots_after = keep_slots_after
         self.pools: dict[str, Pool] = {}
         self._lanes: dict[tuple[Pool, int, tuple[Limit, ...]], Lane] = {}
         self._numbers = count()
@@ -116,6 +152,11 @@ class ReadyQueues:
         if pool.capacity == 0:
             return f"the pool {name!r} has no slots, or does not exist: `asynsched pools set {name} SLOTS`"
         return f"it needs {slots} slots, and its pool {name!r} has {pool.capacity}"
+
+    def kept_for(self, task: ActiveTask, now: datetime) -> ActiveTask | None:
+        """Return the other task that the free slots of a task's pool are kept for."""
+        other = self.pool(task.task.pool).kept_for(self._overdue(now))
+        return None if other is task else other
 
     def lacking(self, task: ActiveTask, limits: tuple[Limit, ...]) -> list[Limit]:
         """Return those of a task's limits that have no room for it."""
@@ -137,11 +178,12 @@ class ReadyQueues:
         if before is None or entry < before:
             lane.pool.offer(lane)
 
-    def grant(self) -> ActiveTask | None:
+    def grant(self, now: datetime) -> ActiveTask | None:
         """Take the best task that every limit has room for, and count it against them; None when there is none."""
         if not self.parallelism.has_room():
             return None
-        bests = [best for pool in self.pools.values() if (best := pool.best()) is not None]
+        overdue = self._overdue(now)
+        bests = [best for pool in self.pools.values() if (best := pool.best(overdue)) is not None]
         if not bests:
             return None
         lane = min(bests, key=lambda best: best[:2])[2]
@@ -186,6 +228,9 @@ class ReadyQueues:
             if limit.has_room():
                 for lane in limit.lanes:
                     lane.pool.offer(lane)
+
+    def _overdue(self, now: datetime) -> datetime | None:
+        return None if self._keep_slots_after is None else now - self._keep_slots_after
 
     def _lane(self, task: ActiveTask, limits: tuple[Limit, ...]) -> Lane:
         key = (self.pool(task.task.pool), task.task.pool_slots, limits)

@@ -1,7 +1,7 @@
 """Runs and tasks in memory, made of a few words, for tests of the evaluation."""
 
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import count
 
 from asynsched.keys import DagRunKey
@@ -40,10 +40,14 @@ def run_of(tasks: Iterable[SerializedTask], dag_id: str = "dag", run_after: date
 
 
 def evaluation(
-    *, parallelism: int = 1000, pools: Mapping[str, int | None] | None = None, max_active_tasks: int = 1000
+    *,
+    parallelism: int = 1000,
+    pools: Mapping[str, int | None] | None = None,
+    max_active_tasks: int = 1000,
+    keep_slots_after: timedelta | None = None,
 ) -> Evaluation:
     """Return an evaluation without runs."""
-    queues = ReadyQueues(parallelism)
+    queues = ReadyQueues(parallelism, keep_slots_after)
     queues.resize_pools(dict(pools or {"default_pool": None}))
     tokens = count()
     return Evaluation(

@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -42,6 +43,28 @@ def test_a_task_that_needs_many_slots_waits_until_they_are_free_together():
     assert granted(engine) == []
     engine.try_ended(Ended(run.instance("one1").token, "success", NOON, NOON), NOON)
     assert [key.task_id for key in granted(engine)] == ["all"]
+
+
+@pytest.mark.parametrize(("keep_after", "wide_starts_at"), [(None, None), (timedelta(minutes=10), 12)])
+def test_slots_are_kept_for_a_wide_task_that_narrow_ones_would_let_wait_for_ever(keep_after, wide_starts_at):
+    engine = evaluation(pools={"pool": 8}, keep_slots_after=keep_after)
+    narrow = run_of([task(f"one{n:03}", pool="pool", priority_weight=2) for n in range(100)])
+    wide = run_of([task("all", pool="pool", pool_slots=8)])
+    engine.start_run(narrow, NOON)
+    engine.start_run(wide, NOON)
+    running, started_at = [], None
+    for minute in range(30):
+        now = NOON + timedelta(minutes=minute)
+        for ended in running[:3]:
+            engine.try_ended(Ended(ended.token, "success", now, now), now)
+        engine.pending.granted.clear()
+        engine.grant(now)
+        running = [*running[3:], *engine.pending.granted]
+        if started_at is None and wide.instance("all") in running:
+            started_at = minute
+        used = sum(found.task.pool_slots for found in running)
+        assert used <= 8
+    assert started_at == wide_starts_at
 
 
 def test_a_task_whose_pool_can_never_let_it_start_says_so_until_the_pool_is_made():
