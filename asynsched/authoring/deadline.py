@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime as dt
 
 from asynsched.authoring.callback import Callback
+from asynsched.authoring.operators.arguments import LONGEST_LENGTH
 from asynsched.errors import DagError
 
 TYPE_CHECKING = False
@@ -91,6 +92,8 @@ class DeadlineAlert:
             )
         if not isinstance(interval, dt.timedelta):
             raise DagError(f"DeadlineAlert: interval must be a timedelta, not {interval!r}")
+        if abs(interval) > LONGEST_LENGTH:
+            raise DagError(f"DeadlineAlert: interval must be 100 years at most, but is {interval}")
         if not isinstance(callback, Callback):
             raise DagError(f"DeadlineAlert: callback must be a SyncCallback or an AsyncCallback, not {callback!r}")
         self.reference = reference

@@ -26,8 +26,8 @@ TriggerRuleName = Literal[
 WeightRuleName = Literal["downstream", "upstream", "absolute"]
 CallbackEvent = Literal["on_execute", "on_success", "on_failure", "on_retry", "on_skipped"]
 DeadlineKind = Literal["dagrun_logical_date", "dagrun_queued_at", "fixed_datetime", "average_runtime"]
-LONGEST_INTERVAL = 1e9
-"""Longest interval of a deadline, seconds: about 30 years."""
+LONGEST_SECONDS = 36_525 * 86_400.0
+"""Longest length of time: 100 years, so that a date and a length make a date."""
 
 
 class MapLiteral(Struct, frozen=True, tag="literal"):
@@ -85,10 +85,10 @@ class SerializedTask(Struct, frozen=True, omit_defaults=True):
     doc_md: str | None = None
     trigger_rule: TriggerRuleName = "all_success"
     retries: Annotated[int, Meta(ge=0)] = 0
-    retry_delay: Annotated[float, Meta(ge=0)] = 300.0
+    retry_delay: Annotated[float, Meta(ge=0, le=LONGEST_SECONDS)] = 300.0
     retry_exponential_backoff: Annotated[float, Meta(ge=0)] = 0.0
-    max_retry_delay: float | None = None
-    execution_timeout: Annotated[float, Meta(gt=0)] | None = None
+    max_retry_delay: Annotated[float, Meta(ge=0, le=LONGEST_SECONDS)] | None = None
+    execution_timeout: Annotated[float, Meta(gt=0, le=LONGEST_SECONDS)] | None = None
     priority_weight: int = 1
     weight_rule: WeightRuleName = "downstream"
     pool: Annotated[str, Meta(min_length=1, max_length=256)] = "default_pool"
@@ -141,7 +141,7 @@ class SerializedDeadline(Struct, frozen=True, omit_defaults=True):
     """A deadline of each run: `interval` seconds after the moment that `reference` names."""
 
     reference: DeadlineKind
-    interval: Annotated[float, Meta(ge=-LONGEST_INTERVAL, le=LONGEST_INTERVAL)]
+    interval: Annotated[float, Meta(ge=-LONGEST_SECONDS, le=LONGEST_SECONDS)]
     name: str = ""
     at: datetime | None = None
     """The moment of a `fixed_datetime`."""
@@ -172,7 +172,7 @@ class SerializedDag(Struct, frozen=True, omit_defaults=True):
     max_active_runs: Annotated[int, Meta(ge=0)] | None = None
     max_active_tasks: Annotated[int, Meta(ge=0)] | None = None
     max_consecutive_failed_dag_runs: Annotated[int, Meta(ge=0)] = 0
-    dagrun_timeout: Annotated[float, Meta(gt=0)] | None = None
+    dagrun_timeout: Annotated[float, Meta(gt=0, le=LONGEST_SECONDS)] | None = None
     is_paused_upon_creation: bool | None = None
     fail_fast: bool = False
     render_template_as_native_obj: bool = False

@@ -75,10 +75,16 @@ def add_deadlines(
         start = reference.get(alert.reference)
         if alert.reference == "average_runtime":
             start = _after_average_runtime(conn, dag_id, alert, queued_at)
-        if start is not None:
-            due_at = start + timedelta(seconds=alert.interval)
+        if start is not None and (due_at := _later(start, alert.interval)) is not None:
             values = {"dag_run_id": dag_run_id, "number": number, "name": alert.name, "due_at": due_at}
             conn.execute(deadline.insert(), values)
+
+
+def _later(start: datetime, seconds: float) -> datetime | None:
+    try:
+        return start + timedelta(seconds=seconds)
+    except OverflowError:  # beyond the years that dates have: never due
+        return None
 
 
 def _after_average_runtime(conn: Connection, dag_id: str, alert: SerializedDeadline, now: datetime) -> datetime | None:

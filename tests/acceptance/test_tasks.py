@@ -106,6 +106,13 @@ def test_a_run_that_fails_fast_or_is_out_of_time_kills_what_runs(site):
     assert (run["state"], "dagrun_timeout" in run["reason"]) == ("failed", True)
 
 
+def test_a_task_that_the_machine_kills_has_retries_apart_and_its_callbacks_are_called(site):
+    task = tasks_of(site, "ends")["is_killed"]
+    assert (task["try_number"], task["state"]) == (4, "failed")
+    for number in (1, 2, 3, 4):
+        assert f"lost: {number} killed by SIGKILL" in log_of(site, "ends", "is_killed", "--try", str(number))
+
+
 def test_each_try_has_its_log(site):
     for number in (1, 2, 3):
         log = log_of(site, "ends", "third_time_lucky", "--try", str(number))

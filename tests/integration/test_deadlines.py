@@ -78,6 +78,7 @@ async def called_at(simulated: Simulated) -> list[timedelta]:
         (LOGICAL, 15 * MINUTE, "success", 10 * MINUTE, "missed"),
         (DeadlineReference.FIXED_DATETIME(datetime(2026, 1, 1)), 7 * MINUTE, "success", 7 * MINUTE, "missed"),
         (DeadlineReference.FIXED_DATETIME(START), 61 * MINUTE, "success", 61 * MINUTE, "met"),
+        (DeadlineReference.FIXED_DATETIME(datetime(9999, 12, 31)), 24 * HOUR, "success", None, ""),
         (DeadlineReference.AVERAGE_RUNTIME(1), MINUTE, "success", None, ""),
     ],
 )

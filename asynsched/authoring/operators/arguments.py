@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 MAX_POOL_LENGTH = 256
 MAX_PRIORITY_WEIGHT = 2**31 - 1
+LONGEST_LENGTH = dt.timedelta(days=36_525)
+"""Longest length of time that an argument may have: longer ones leave the range of dates."""
 
 
 def whole_number(owner: str, name: str, value: Any, *, at_least: int | None = None) -> int:
@@ -48,6 +50,8 @@ def duration(owner: str, name: str, value: Any) -> dt.timedelta:
         raise DagError(f"{owner}: {name} must be a timedelta or a number of seconds, not {value!r}")
     if value < dt.timedelta():
         raise DagError(f"{owner}: {name} must not be negative, but is {value}")
+    if value > LONGEST_LENGTH:
+        raise DagError(f"{owner}: {name} must be 100 years at most, but is {value}")
     return value
 
 

@@ -249,13 +249,16 @@ def test_a_return_value_is_stored_with_the_success():
 
 
 def test_callbacks_are_requested_only_where_the_author_wrote_them():
-    run = run_of([task("a", "b", callbacks=("on_success",)), task("b", retries=0)], callbacks=("on_failure",))
+    waits = {"callbacks": ("on_failure", "on_skipped", "on_retry")}
+    tasks = [task("a", "b", callbacks=("on_success",)), task("b", "c"), task("c", **waits)]
+    run = run_of(tasks, callbacks=("on_failure",))
     engine = evaluation()
     engine.start_run(run, NOON)
     for state in ("success", "failed"):
         engine.grant(NOON)
         ready = engine.pending.granted.pop()
         engine.try_ended(Ended(ready.token, state, NOON, NOON), NOON)
+    assert states(run)["c"] == "upstream_failed"
     assert [(row.task_id, row.event) for row in engine.pending.callbacks] == [("a", "on_success"), ("", "on_failure")]
 
 

@@ -52,7 +52,11 @@ def leaves_at_once():
     os._exit(4)
 
 
-@task
+def mourn(context):
+    print("lost:", context["ti"].try_number, context["exception"])
+
+
+@task(on_retry_callback=mourn, on_failure_callback=mourn)
 def is_killed():
     os.kill(os.getpid(), signal.SIGKILL)
 
