@@ -32,6 +32,9 @@ if TYPE_CHECKING:
         AsynschedTaskTimeout,
         DuplicateTaskIdFound,
         ParamValidationError,
+        TaskDeferralError,
+        TaskDeferralTimeout,
+        TaskDeferred,
         TaskNotFound,
         XComNotFound,
     )
@@ -50,11 +53,22 @@ if TYPE_CHECKING:
         RetryRule,
     )
     from asynsched.authoring.sensors.base import BaseSensorOperator, PokeReturnValue
+    from asynsched.authoring.sensors.date_time import DateTimeSensor, DateTimeSensorAsync, TimeSensor, TimeSensorAsync
     from asynsched.authoring.sensors.filesystem import FileSensor
     from asynsched.authoring.sensors.python import PythonSensor
-    from asynsched.authoring.sensors.time_delta import TimeDeltaSensor
+    from asynsched.authoring.sensors.time_delta import TimeDeltaSensor, TimeDeltaSensorAsync, WaitSensor
     from asynsched.authoring.task_group import TaskGroup
     from asynsched.authoring.trigger_rule import TriggerRule, WeightRule
+    from asynsched.authoring.triggers.base import (
+        BaseTrigger,
+        StartTriggerArgs,
+        TaskFailedEvent,
+        TaskSkippedEvent,
+        TaskSuccessEvent,
+        TriggerEvent,
+    )
+    from asynsched.authoring.triggers.file import FileTrigger
+    from asynsched.authoring.triggers.temporal import DateTimeTrigger, TimeDeltaTrigger
     from asynsched.authoring.variable import Variable
     from asynsched.authoring.xcom_arg import XComArg, literal
     from asynsched.errors import AsynschedError, DagError
@@ -88,7 +102,7 @@ _MODULES = {
     "authoring.exceptions": (
         "AsynschedException AsynschedFailException AsynschedNotFoundException AsynschedRescheduleException"
         " AsynschedSensorTimeout AsynschedSkipException AsynschedTaskTimeout DuplicateTaskIdFound ParamValidationError"
-        " TaskNotFound XComNotFound"
+        " TaskDeferralError TaskDeferralTimeout TaskDeferred TaskNotFound XComNotFound"
     ),
     "authoring.hooks": "BaseHook BaseNotifier",
     "authoring.operators.base": "BaseOperator",
@@ -99,11 +113,17 @@ _MODULES = {
     "authoring.params": "Param",
     "authoring.retry_policy": "ExceptionRetryPolicy RetryAction RetryDecision RetryPolicy RetryRule",
     "authoring.sensors.base": "BaseSensorOperator PokeReturnValue",
+    "authoring.sensors.date_time": "DateTimeSensor DateTimeSensorAsync TimeSensor TimeSensorAsync",
     "authoring.sensors.filesystem": "FileSensor",
     "authoring.sensors.python": "PythonSensor",
-    "authoring.sensors.time_delta": "TimeDeltaSensor",
+    "authoring.sensors.time_delta": "TimeDeltaSensor TimeDeltaSensorAsync WaitSensor",
     "authoring.task_group": "TaskGroup",
     "authoring.trigger_rule": "TriggerRule WeightRule",
+    "authoring.triggers.base": (
+        "BaseTrigger StartTriggerArgs TaskFailedEvent TaskSkippedEvent TaskSuccessEvent TriggerEvent"
+    ),
+    "authoring.triggers.file": "FileTrigger",
+    "authoring.triggers.temporal": "DateTimeTrigger TimeDeltaTrigger",
     "authoring.variable": "Variable",
     "authoring.xcom_arg": "XComArg literal",
     "errors": "AsynschedError DagError",
@@ -139,6 +159,7 @@ __all__ = [
     "BaseNotifier",
     "BaseOperator",
     "BaseSensorOperator",
+    "BaseTrigger",
     "BashOperator",
     "BranchPythonOperator",
     "Connection",
@@ -148,6 +169,9 @@ __all__ = [
     "CronTriggerTimetable",
     "DagError",
     "DagRunState",
+    "DateTimeSensor",
+    "DateTimeSensorAsync",
+    "DateTimeTrigger",
     "DeadlineAlert",
     "DeadlineReference",
     "DeltaDataIntervalTimetable",
@@ -158,6 +182,7 @@ __all__ = [
     "EventsTimetable",
     "ExceptionRetryPolicy",
     "FileSensor",
+    "FileTrigger",
     "Label",
     "Metadata",
     "MultipleCronTriggerTimetable",
@@ -173,14 +198,27 @@ __all__ = [
     "RetryPolicy",
     "RetryRule",
     "ShortCircuitOperator",
+    "StartTriggerArgs",
     "SyncCallback",
+    "TaskDeferralError",
+    "TaskDeferralTimeout",
+    "TaskDeferred",
+    "TaskFailedEvent",
     "TaskGroup",
     "TaskInstanceState",
     "TaskNotFound",
+    "TaskSkippedEvent",
+    "TaskSuccessEvent",
     "TimeDeltaSensor",
+    "TimeDeltaSensorAsync",
+    "TimeDeltaTrigger",
+    "TimeSensor",
+    "TimeSensorAsync",
     "Timetable",
+    "TriggerEvent",
     "TriggerRule",
     "Variable",
+    "WaitSensor",
     "WeightRule",
     "XComArg",
     "XComNotFound",

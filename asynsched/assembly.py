@@ -22,6 +22,7 @@ from asynsched.scheduling.dagrun_creator import DagRunCreator
 from asynsched.scheduling.deadline_watcher import DeadlineWatcher
 from asynsched.scheduling.evaluator import COMPANY, DependencyEvaluator
 from asynsched.scheduling.run_waiters import RunWaiters
+from asynsched.scheduling.triggerer import Triggerer
 from asynsched.scheduling.versions import VersionCache
 from asynsched.service import Service
 from asynsched.settings import Settings
@@ -41,6 +42,7 @@ class Services:
     dispatcher: ParseDispatcher
     callbacks: CallbackRunner
     deadlines: DeadlineWatcher
+    triggerer: Triggerer
     heartbeat: ExecutorHeartbeat
     lease: LeaseKeeper | None
     producers: tuple[Service, ...]
@@ -109,6 +111,8 @@ def assemble(
     )
     callbacks = CallbackRunner(settings=settings, channels=channels, database=database, clock=clock, versions=versions)
     deadlines = DeadlineWatcher(settings=settings, channels=channels, database=database, clock=clock)
+    triggerer = Triggerer(channels=channels, clock=clock, block_timeout=settings.trigger_block_timeout)
+    heartbeat.serve_hosts(triggerer.answer)
     creator = DagRunCreator(settings=settings, channels=channels, database=database, clock=clock)
     dispatcher = ParseDispatcher(settings, channels, database, clock, SandboxParser(settings))
     lease = None
@@ -149,6 +153,7 @@ def assemble(
         dispatcher=dispatcher,
         callbacks=callbacks,
         deadlines=deadlines,
+        triggerer=triggerer,
         heartbeat=heartbeat,
         lease=lease,
         producers=(
@@ -157,5 +162,5 @@ def assemble(
             creator,
             *listeners,
         ),
-        consumers=(heartbeat, evaluator, callbacks, deadlines, waiters, beat),
+        consumers=(heartbeat, evaluator, callbacks, deadlines, triggerer, waiters, beat),
     )

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from asynsched.keys import DagRunKey
-from sandbox.protocol import Ended, Launch, Started
+from sandbox.protocol import CodeVersion, Ended, Launch, Started
+from sandbox.triggering.messages import TriggerOutcome, TriggerSpec
 
 T = TypeVar("T")
 
@@ -107,6 +108,28 @@ class TaskFinished:
 
 
 @dataclass(frozen=True, slots=True)
+class TriggerWanted:
+    """A task instance is stored as deferred: run its trigger, of this code."""
+
+    trigger: TriggerSpec
+    code: CodeVersion
+
+
+@dataclass(frozen=True, slots=True)
+class TriggerUnwanted:
+    """Nobody waits for a trigger any more, and that is stored."""
+
+    trigger_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class TriggerFired:
+    """A trigger came to something."""
+
+    outcome: TriggerOutcome
+
+
+@dataclass(frozen=True, slots=True)
 class CallbackRequested:
     """Callbacks are in the database, and wait to be run."""
 
@@ -159,9 +182,11 @@ class Channels:
     )
     """dagrun creator, trigger, command line -> evaluator"""
     ready: Channel[TaskReady | TriesStored | TryUnwanted] = field(default_factory=Channel)
-    """evaluator, callback runner -> executor heartbeat"""
-    finished: Channel[TaskFinished] = field(default_factory=Channel)
-    """executor heartbeat -> evaluator"""
+    """evaluator, callback runner, triggerer -> executor heartbeat"""
+    finished: Channel[TaskFinished | TriggerFired] = field(default_factory=Channel)
+    """executor heartbeat, triggerer -> evaluator"""
+    triggers: Channel[TriggerWanted | TriggerUnwanted | TaskFinished] = field(default_factory=Channel)
+    """evaluator, executor heartbeat -> triggerer"""
     callbacks: Channel[CallbackRequested | TaskFinished] = field(default_factory=Channel)
     """evaluator, executor heartbeat -> callback runner"""
     deadlines: Channel[RunCreated] = field(default_factory=lambda: Channel(1))

@@ -116,6 +116,7 @@ class Scheduler:
                     log.info("scheduler.started", scheduler_id=self.scheduler_id)
                     await self._stop_requested.wait()
                     services.evaluator.stop_granting()
+                    services.triggerer.stop()
                     producers.cancel_scope.cancel()
                 with lease:
                     await self._drain(services)
@@ -172,6 +173,7 @@ class Scheduler:
         held = await services.executor.start(epoch)
         await services.evaluator.recover(held, now)
         await services.callbacks.recover(held)
+        services.triggerer.recover(held, now)
         if services.lease is not None:
             services.lease.start()
         self._database, self._services = database, services

@@ -224,6 +224,10 @@ class Settings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
             " one, beside the task's own retries."
         ),
     ] = 3
+    trigger_block_timeout: Annotated[
+        PositiveSeconds,
+        _doc("Longest that a trigger of a deferred task may block the others, seconds; then it fails."),
+    ] = 10.0
     shutdown_grace: Annotated[Seconds, _doc("How long a stop waits for running tasks, seconds.")] = 10.0
     sweep_interval: Annotated[PositiveSeconds, _doc("Time between two safety sweeps of the database, seconds.")] = 30.0
     sqlite_synchronous: Annotated[

@@ -73,7 +73,8 @@ TASK_TRANSITIONS: dict[TaskInstanceState | None, frozenset[TaskInstanceState | N
     _T.RESTARTING: _ENDS | _PAUSES | {None},
     _T.UP_FOR_RETRY: _SETTLED_BY_RULE | {_T.SCHEDULED, _T.QUEUED, None},
     _T.UP_FOR_RESCHEDULE: _SETTLED_BY_RULE | {_T.SCHEDULED, _T.QUEUED, None},
-    _T.DEFERRED: _SETTLED_BY_RULE | {_T.SCHEDULED, _T.QUEUED, None},
+    # A trigger may end its task without another process.
+    _T.DEFERRED: _SETTLED_BY_RULE | {_T.SCHEDULED, _T.QUEUED, _T.SUCCESS, None},
     # Finished states are left only by a clear, or by somebody who marks a task.
     _T.SUCCESS: frozenset({None, _T.FAILED, _T.SKIPPED}),
     _T.FAILED: frozenset({None, _T.SUCCESS, _T.SKIPPED}),

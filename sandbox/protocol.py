@@ -1,7 +1,7 @@
 """The versioned frames between a scheduler, its keeper, and the tries.
 
-A frame is four bytes of length, big endian, then JSON of one of the structs below, told apart by `type`. The first
-frame of a connection is a Hello in each direction. A reader skips a frame whose type it does not know, and fields
+A frame (see `sandbox.frames`) holds one of the structs below, told apart by `type`. The first frame of a connection is
+a Hello in each direction. A reader skips a frame whose type it does not know, and fields
 that it does not know, so that a keeper of one version and a scheduler of the next understand each other.
 
     scheduler ──Launch, Kill, Acknowledge, Lease, Reply, Shutdown──▶ keeper ──fork──▶ try
@@ -17,10 +17,9 @@ import msgspec
 from msgspec import Struct
 
 from sandbox.outlet_events import OutletEvent
+from sandbox.triggering.messages import Deferral, Resume, TriggerHost
 
 PROTOCOL_VERSION = 1
-MAX_FRAME_BYTES = 16 * 1024 * 1024
-HEADER_BYTES = 4
 
 Role = Literal["scheduler", "lease"]
 EndState = Literal["success", "failed", "skipped", "up_for_reschedule", "deferred"]
@@ -99,7 +98,11 @@ class Hello(Struct, frozen=True, tag="hello", omit_defaults=True):
 
 
 class Launch(Struct, frozen=True, tag="launch", omit_defaults=True):
-    """Start a try, once: a token that was launched before is not launched again."""
+    """Start a try, once: a token that was launched before is not launched again.
+
+    A launch with `callback` runs callbacks, one with `trigger_host` runs triggers until it is told to end; it has no
+    task, and no run.
+    """
 
     token: str
     task_id: str
@@ -115,6 +118,9 @@ class Launch(Struct, frozen=True, tag="launch", omit_defaults=True):
     """When the first poke of a rescheduling sensor began."""
     callback: dict[str, Any] = {}
     """Not empty: run a callback instead of the task (`event`, `reason`)."""
+    resume: Resume | None = None
+    """Of a task that was deferred: how it goes on."""
+    trigger_host: TriggerHost | None = None
     caused_by: CausingTry | None = None
     """Of a task's callback: the try that it is about."""
 
@@ -189,6 +195,8 @@ class Ended(Struct, frozen=True, tag="ended", omit_defaults=True):
     """JSON of the value returned, for XCom `return_value`; absent: None was returned, or nothing is pushed."""
     decision: BranchDecision | ShortCircuitDecision | None = None
     reschedule_at: datetime | None = None
+    deferral: Deferral | None = None
+    """Of a task that is deferred."""
     rendered_map_index: str | None = None
     result_length: int | None = None
     """Of the value returned: how many values `expand` would map over, -1 where it is no list or dict."""
@@ -202,6 +210,8 @@ class Request(Struct, frozen=True, tag="request", omit_defaults=True):
     """A try asks for, or stores, something of its own run.
 
     `asynsched.authoring.supervisor` lists the operations and their arguments.
+    Those of a trigger host: `trigger_work` (session, number, running) waits for news, and its answer is a TriggerWork;
+    `trigger_outcomes` (outcomes) is answered when they are stored.
     """
 
     token: str
@@ -231,69 +241,3 @@ class Inventory(Struct, frozen=True, tag="inventory"):
 
 ToKeeper = Hello | Launch | Kill | Acknowledge | Lease | Shutdown | Reply
 FromKeeper = Hello | Inventory | Started | Ended | Request
-
-
-class ProtocolError(Exception):
-    """The other side sent what is no frame of this protocol."""
-
-
-_encoder = msgspec.json.Encoder()
-
-
-def encode_frame(message: Struct) -> bytes:
-    """Return the bytes of one frame. Raises ProtocolError when it is longer than MAX_FRAME_BYTES."""
-    body = _encoder.encode(message)
-    if len(body) > MAX_FRAME_BYTES:
-        raise ProtocolError(f"a frame of {len(body)} bytes; the limit is {MAX_FRAME_BYTES}")
-    return len(body).to_bytes(HEADER_BYTES, "big") + body
-
-
-class FrameReader:
-    """Takes bytes as they arrive, gives whole messages of the given union of structs.
-
-    Args:
-        expected: The union of structs that this side understands, e.g. `ToKeeper`.
-    """
-
-    def __init__(self, expected: Any) -> None:
-        self._decoder = msgspec.json.Decoder(expected)
-        self._tags = {struct.__struct_config__.tag for struct in expected.__args__}
-        self._buffer = bytearray()
-
-    def feed(self, data: bytes) -> list[Any]:
-        """Return the messages completed by `data`. Raises ProtocolError on what is no frame."""
-        self._buffer += data
-        messages = []
-        while len(self._buffer) >= HEADER_BYTES:
-            length = int.from_bytes(self._buffer[:HEADER_BYTES], "big")
-            if length > MAX_FRAME_BYTES:
-                raise ProtocolError(f"a frame of {length} bytes; the limit is {MAX_FRAME_BYTES}")
-            end = HEADER_BYTES + length
-            if len(self._buffer) < end:
-                break
-            message = self._decode(bytes(self._buffer[HEADER_BYTES:end]))
-            del self._buffer[:end]
-            if message is not None:
-                messages.append(message)
-        return messages
-
-    def _decode(self, body: bytes) -> Any:
-        try:
-            return self._decoder.decode(body)
-        except msgspec.ValidationError as exc:
-            if _tag_of(body) not in self._tags:
-                return None
-            raise ProtocolError(f"a malformed frame: {exc}") from exc
-        except msgspec.DecodeError as exc:
-            raise ProtocolError(f"a frame that is no JSON: {exc}") from exc
-
-
-class _Tagged(Struct):
-    type: str = ""
-
-
-def _tag_of(body: bytes) -> str:
-    try:
-        return msgspec.json.decode(body, type=_Tagged).type
-    except msgspec.ValidationError:
-        return ""

@@ -20,17 +20,21 @@ import msgspec
 from asynsched.authoring.context import Context, build_context
 from asynsched.authoring.dag import DAG
 from asynsched.authoring.dag_run import RunFacts
+from asynsched.authoring.deferral import Resumption
 from asynsched.authoring.exceptions import (
     AsynschedRescheduleException,
     AsynschedSkipException,
     AsynschedTaskTimeout,
+    TaskDeferred,
 )
 from asynsched.authoring.execution import TaskResult, execute
 from asynsched.authoring.operators.base import BaseOperator
 from asynsched.authoring.supervisor import set_supervisor
 from asynsched.authoring.task_instance import TaskInstanceFacts
 from asynsched.authoring.tracebacks import user_frames
-from sandbox.protocol import CausingTry, CodeVersion, Ended, Launch, ProtocolError, Started
+from asynsched.authoring.transport import from_transport
+from sandbox.frames import ProtocolError
+from sandbox.protocol import CausingTry, CodeVersion, Ended, Launch, Started
 from sandbox.running import try_outcome
 from sandbox.running.callbacks import CallbacksFailed, call_back, callback_task
 from sandbox.running.loading import LoadedFile
@@ -79,6 +83,10 @@ def become_try(descriptors: TryDescriptors, load: Loader) -> NoReturn:
 def run_launch(launch: Launch, link: SchedulerLink, file: LoadedFile) -> Ended:
     """Run a launch's task, or its callbacks, and return how that ended."""
     started_at = datetime.now(UTC)
+    if launch.trigger_host is not None and not file.reason:
+        from sandbox.triggering.host import run_host  # loads asyncio, which a try has no need of
+
+        return run_host(launch, link)
     if file.reason or launch.run.dag_id not in file.dags:
         reason = file.reason or f"the file makes no DAG {launch.run.dag_id!r} when its tasks run"
         log.error("%s\n%s", reason, file.traceback)
@@ -141,7 +149,10 @@ def _call(launch: Launch, dag: DAG, task: BaseOperator, context: Context) -> Tas
             # Said in the log already, with their tracebacks.
             raise CallbacksFailed("; ".join(failures))
         return TaskResult()
-    return execute(task, context)
+    if launch.resume is None:
+        return execute(task, context)
+    kwargs = {name: from_transport(value) for name, value in launch.resume.kwargs.items()}
+    return execute(task, context, Resumption(launch.resume.method_name, kwargs))
 
 
 def _context(launch: Launch, task: BaseOperator, started_at: datetime) -> Context:
@@ -181,6 +192,8 @@ def _log_end(exc: BaseException) -> None:
         log.info("Skipped: %s", exc)
     elif isinstance(exc, AsynschedRescheduleException):
         log.info("Rescheduled: %s", exc)
+    elif isinstance(exc, TaskDeferred):
+        log.info("Deferred: %s", exc)
     elif not isinstance(exc, CallbacksFailed):
         log.error("Task failed", exc_info=(type(exc), exc, user_frames(exc)))
 

@@ -16,7 +16,8 @@ from typing import NamedTuple, NoReturn
 
 from msgspec import Struct
 
-from sandbox.protocol import CodeVersion, encode_frame
+from sandbox.frames import encode_frame
+from sandbox.protocol import CodeVersion
 from sandbox.run import TryDescriptors, become_try
 from sandbox.running.loading import LoadedFile, freeze_heap, load_version, open_sockets, unfit_to_fork
 from sandbox.running.try_logging import leave_time_to_keeper

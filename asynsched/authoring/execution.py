@@ -12,6 +12,7 @@ from asynsched.authoring.tracebacks import one_line, user_frames
 
 if TYPE_CHECKING:
     from asynsched.authoring.context import Context
+    from asynsched.authoring.deferral import Resumption
     from asynsched.authoring.operators.base import BaseOperator
 
 
@@ -38,13 +39,19 @@ class TaskResult:
         self.outlet_events: list[dict[str, Any]] = []
 
 
-def execute(task: BaseOperator, context: Context) -> TaskResult:
+def execute(task: BaseOperator, context: Context, resumption: Resumption | None = None) -> TaskResult:
     """Run a task once, in this process. The task itself is not changed: a copy of it is rendered and run.
+
+    Args:
+        task: The task.
+        context: Of this try.
+        resumption: How a deferred task goes on; None to run it from its beginning.
 
     Raises:
         AsynschedSkipException: The task is skipped, by itself or by a condition.
         AsynschedFailException: It failed, and must not be retried.
         AsynschedRescheduleException: The sensor is to be looked at again later.
+        TaskDeferred: The task waits for a trigger.
         TypeError: It returned what is no JSON; the message names the type.
         Exception: Whatever else the task's code raised.
     """
@@ -57,7 +64,7 @@ def execute(task: BaseOperator, context: Context) -> TaskResult:
             task.pre_execute_hook(context)
         task.pre_execute(context)
         run_callbacks(task.on_execute_callback, context, task)
-        value = finished(task.execute(context))
+        value = finished(_call(task, context, resumption))
         if task.post_execute_hook is not None:
             task.post_execute_hook(context, value)
         task.post_execute(context, value)
@@ -65,6 +72,14 @@ def execute(task: BaseOperator, context: Context) -> TaskResult:
         result = _result(task, context, value)
         result.outlet_events = outlet_events(context)
         return result
+
+
+def _call(task: BaseOperator, context: Context, resumption: Resumption | None) -> Any:
+    if resumption is not None:
+        return task.resume_execution(resumption.method_name, resumption.kwargs, context)
+    if task.start_from_trigger:
+        task.defer_at_start()
+    return task.execute(context)
 
 
 def run_callbacks(callbacks: list[Any], context: Context, task: BaseOperator) -> list[str]:

@@ -23,7 +23,8 @@ from asynsched.errors import NotFound, StoreError
 from asynsched.store.connections import get_connection
 from asynsched.store.variables import get_variable
 from sandbox.foreground import ForegroundRequest, ForegroundResult
-from sandbox.protocol import FrameReader, Reply, Request, encode_frame
+from sandbox.frames import FrameReader, encode_frame
+from sandbox.protocol import Reply, Request
 
 READ_BYTES = 64 * 1024
 

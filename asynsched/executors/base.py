@@ -52,6 +52,10 @@ class Held:
 class Executor(ABC):
     """Runs tries. Every method is called from one task; none may block the event loop.
 
+    A Launch is of a task, of a callback (`callback`), or of a host of triggers (`trigger_host`), which runs until it is
+    told to end. The last two come in addition to `parallelism`. To `sandbox.run.run_launch` they are all alike; whoever
+    starts processes in another way passes the whole launch on.
+
     A try is named by its token. To launch a token twice starts it once. After `start`, every token that was ever
     launched and not acknowledged is either in what `start` returned, or reported as Ended, or was lost.
     """

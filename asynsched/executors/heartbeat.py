@@ -1,5 +1,6 @@
 """The executor heartbeat: carries granted launches to the executor, and what it reports back to the evaluator."""
 
+from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 
 import anyio
@@ -9,9 +10,11 @@ from asynsched.clock import Clock
 from asynsched.executors.base import Executor, TryEvent
 from asynsched.executors.callback_tokens import is_callback_token
 from asynsched.executors.requests import RequestAnswerer
+from asynsched.executors.trigger_host_tokens import key_of_token
 from asynsched.service import Service
 from sandbox.protocol import Launch, Reply, Request
 
+HOST_OPERATIONS = frozenset({"trigger_work", "trigger_outcomes"})
 LONGEST_UNKNOWN = timedelta(seconds=30)
 """How long a request waits for its try to be known: a new scheduler takes up runs one after another."""
 
@@ -26,6 +29,7 @@ class ExecutorHeartbeat(Service):
         self._channels = channels
         self._answerer = answerer
         self._executor: Executor | None = None
+        self._answer_host: Callable[[Request], Awaitable[Reply]] | None = None
         self._launched: dict[str, TaskReady] = {}
         self._next_launches = anyio.Event()
         channels.ready.wakes(self.wake)
@@ -34,15 +38,23 @@ class ExecutorHeartbeat(Service):
         """Name the executor, which was made with this service's `report` and `answer`."""
         self._executor = executor
 
+    def serve_hosts(self, answer: Callable[[Request], Awaitable[Reply]]) -> None:
+        """Name who answers what trigger hosts ask about their triggers."""
+        self._answer_host = answer
+
     def report(self, event: TryEvent) -> None:
         """Take an event of a try; never blocks."""
         if is_callback_token(event.token):
             self._channels.callbacks.put_nowait(TaskFinished(event))
+        elif key_of_token(event.token) is not None:
+            self._channels.triggers.put_nowait(TaskFinished(event))
         else:
             self._channels.finished.put_nowait(TaskFinished(event))
 
     async def answer(self, request: Request) -> Reply:
-        """Answer a request of a try, for its own run only."""
+        """Answer a request of a try, for its own run only, or of a trigger host."""
+        if request.operation in HOST_OPERATIONS and self._answer_host is not None:
+            return await self._answer_host(request)
         ready = await self._find(request.token)
         if ready is None:
             return Reply(request.token, request.request_id, error="this try is not known to the scheduler")

@@ -9,15 +9,8 @@ from typing import Any, cast
 from msgspec import Struct
 
 from asynsched.errors import ExecutorError
-from sandbox.protocol import (
-    PROTOCOL_VERSION,
-    FrameReader,
-    FromKeeper,
-    Hello,
-    Inventory,
-    ProtocolError,
-    encode_frame,
-)
+from sandbox.frames import FrameReader, ProtocolError, encode_frame
+from sandbox.protocol import PROTOCOL_VERSION, FromKeeper, Hello, Inventory
 
 GREETING_SECONDS = 30.0
 

@@ -7,7 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from asynsched.executors.keeper_process import connect
-from sandbox.protocol import PROTOCOL_VERSION, Hello, Lease, encode_frame
+from sandbox.frames import encode_frame
+from sandbox.protocol import PROTOCOL_VERSION, Hello, Lease
 
 
 class LeaseLine:

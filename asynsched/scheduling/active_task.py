@@ -12,6 +12,7 @@ from asynsched.states import FINISHED_TASK_STATES, TaskInstanceState
 
 if TYPE_CHECKING:
     from asynsched.scheduling.active_run import ActiveRun
+    from asynsched.scheduling.deferral import StoredDeferral
 
 WAITING: frozenset[TaskInstanceState | None] = frozenset({None})
 """States in which a task instance starts only when another one of its run ends."""
@@ -35,6 +36,7 @@ class ActiveTask:
 
     Attributes:
         map_index: -1 for a task that is not mapped, or that was not expanded yet.
+        deferral: What it waits for as deferred, and then what came of that, until the try ends.
         result_length: How many values `expand` over its result gives, -1 where it is no list or dict; None: no result.
         skips: The tasks that it decided to skip, as a branch or short circuit.
         own_counts: How those upstream instances ended that matter to this instance of a mapped group alone.
@@ -56,6 +58,7 @@ class ActiveTask:
     ended_at: datetime | None = None
     next_try_at: datetime | None = None
     rendered_map_index: str | None = None
+    deferral: "StoredDeferral | None" = None
     result_length: int | None = None
     skips: frozenset[str] = frozenset()
     own_counts: "UpstreamEnds | None" = None

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.active_run import ActiveRun
 from asynsched.scheduling.active_task import ActiveTask
+from asynsched.scheduling.deferral import after_end, timeout_of
 from asynsched.scheduling.dependencies import may_be_skipped
 from asynsched.scheduling.examination import Examination
 from asynsched.scheduling.expansion import first_instances
@@ -25,6 +26,7 @@ from asynsched.scheduling.state_changes import StateChanges
 from asynsched.scheduling.timers import Timers
 from asynsched.states import SLOT_TASK_STATES, DagRunState, TaskInstanceState
 from sandbox.protocol import Ended, Started
+from sandbox.triggering.messages import TriggerOutcome
 
 State = TaskInstanceState
 TIMED_STATES = frozenset({State.UP_FOR_RETRY, State.UP_FOR_RESCHEDULE})
@@ -97,6 +99,8 @@ class Evaluation:
                 self.queues.add(task, self.limits.of(task))
             elif task.state in TIMED_STATES:
                 self._timers.arm(task.next_try_at or now, task)
+            elif task.state is State.DEFERRED:
+                self._wait_for_trigger(task)
         self._examination.examine(run, run.all_instances(), now)
         self._follow_past(now)
 
@@ -109,6 +113,7 @@ class Evaluation:
             if task.state in SLOT_TASK_STATES:
                 self.queues.release(task, self.limits.of(task))
             self._changes.by_token.pop(task.token or "", None)
+            self._changes.deferred.remove(task)
             task.state = None
         self._past.remove(run)
         self.queues.forget(self.limits.forget(run))
@@ -128,7 +133,55 @@ class Evaluation:
         self.pending.stored_tokens.append(event.token)
         if task is None or task.state not in SLOT_TASK_STATES:
             self.pending.count_stale()
-            return
+        else:
+            self._take_end(task, event, now)
+
+    def trigger_fired(self, outcome: TriggerOutcome, now: datetime) -> None:
+        """A trigger came to something: its task goes on in a process, or ends without one."""
+        task = self._changes.deferred.get(outcome.id)
+        if task is None:
+            self.pending.count_stale()
+        elif (ended := self._changes.deferred.settle(task, outcome, now)) is None:
+            self._changes.make_ready(task, now)
+        else:
+            self._take_end(task, ended, now)
+
+    def cancel_run(self, key: DagRunKey, reason: str, now: datetime) -> None:
+        """End a run: what runs is killed, what waits is skipped."""
+        run = self.runs.get(key)
+        if run is not None:
+            self._end_early(run, cancelled(reason), now)
+
+    def past_read(self, run: ActiveRun, now: datetime) -> None:
+        """What is stored of the run before was read anew into `run.past`."""
+        self._examination.examine(run, [*_instances_with_past(run)], now)
+
+    def time_passed(self, now: datetime) -> None:
+        """Act on every timer that is due: retries, pokes, deferrals that take too long, run timeouts."""
+        for subject in self._timers.due(now):
+            if isinstance(subject, ActiveRun):
+                if subject.state is DagRunState.RUNNING and subject.key in self.runs:
+                    timeout = timedelta(seconds=subject.structure.dag.dagrun_timeout or 0)
+                    self._end_early(subject, timed_out(timeout), now)
+            elif subject.state is State.DEFERRED:
+                if (fired := timeout_of(subject, now)) is not None:
+                    self.trigger_fired(fired, now)
+            elif subject.state in TIMED_STATES and (subject.next_try_at or now) <= now and subject.run.key in self.runs:
+                self._changes.make_ready(subject, now)
+
+    @property
+    def next_timer(self) -> datetime | None:
+        """When the earliest timer is due."""
+        return self._timers.next_at
+
+    def grant(self, now: datetime) -> None:
+        """Let every ready task go for which all its limits have room, best first."""
+        while (task := self.queues.grant(now)) is not None:
+            self._changes.queue(task, self._new_token(), now)
+
+    # What follows from it
+
+    def _take_end(self, task: ActiveTask, event: Ended, now: datetime) -> None:
         if task.run.stop is not None:
             has_begun = task.state is State.RUNNING or event.started_at is not None
             event = stopped_try(task.run.stop, task.task, event, has_begun=has_begun)
@@ -147,43 +200,12 @@ class Evaluation:
         self._examination.examine_dependents([task, *settled], now)
         self._follow_past(now)
 
-    def cancel_run(self, key: DagRunKey, reason: str, now: datetime) -> None:
-        """End a run: what runs is killed, what waits is skipped."""
-        run = self.runs.get(key)
-        if run is not None:
-            self._end_early(run, cancelled(reason), now)
-
-    def past_read(self, run: ActiveRun, now: datetime) -> None:
-        """What is stored of the run before was read anew into `run.past`."""
-        self._examination.examine(run, [*_instances_with_past(run)], now)
-
-    def time_passed(self, now: datetime) -> None:
-        """Act on every timer that is due: retries, pokes, run timeouts."""
-        for subject in self._timers.due(now):
-            if isinstance(subject, ActiveRun):
-                if subject.state is DagRunState.RUNNING and subject.key in self.runs:
-                    timeout = timedelta(seconds=subject.structure.dag.dagrun_timeout or 0)
-                    self._end_early(subject, timed_out(timeout), now)
-            elif subject.state in TIMED_STATES and (subject.next_try_at or now) <= now and subject.run.key in self.runs:
-                self._changes.make_ready(subject, now)
-
-    @property
-    def next_timer(self) -> datetime | None:
-        """When the earliest timer is due."""
-        return self._timers.next_at
-
-    def grant(self, now: datetime) -> None:
-        """Let every ready task go for which all its limits have room, best first."""
-        while (task := self.queues.grant(now)) is not None:
-            self._changes.queue(task, self._new_token(), now)
-
-    # What follows from it
-
     def _take_outcome(self, task: ActiveTask, event: Ended, outcome: TryOutcome, now: datetime) -> None:
         task.started_at = task.started_at or event.started_at
         task.ended_at = event.ended_at
         task.rendered_map_index = event.rendered_map_index or task.rendered_map_index
         task.next_try_at = outcome.next_try_at
+        task.deferral = after_end(task.deferral, event)
         task.machine_kills += outcome.by_machine
         task.max_tries += outcome.by_machine
         if outcome.is_retry:
@@ -202,6 +224,13 @@ class Evaluation:
             self.queues.add(task, self.limits.of(task))
         elif outcome.state in TIMED_STATES:
             self._timers.arm(task.next_try_at or now, task)
+        elif outcome.state is State.DEFERRED:
+            self._wait_for_trigger(task)
+
+    def _wait_for_trigger(self, task: ActiveTask) -> None:
+        self._changes.deferred.add(task)
+        if task.next_try_at is not None:
+            self._timers.arm(task.next_try_at, task)
 
     def _apply_decision(self, task: ActiveTask, event: Ended, now: datetime) -> list[ActiveTask]:
         """Skip what a branch or a short circuit leaves out, and return that."""

@@ -6,23 +6,20 @@ from datetime import datetime, timedelta
 import structlog
 
 from asynsched.channels import (
-    AssetsUpdated,
-    CallbackRequested,
     Channels,
     DagChanged,
     PoolsChanged,
     RunCancelled,
     RunCreated,
-    RunEnded,
     TaskFinished,
     TaskReady,
-    TriesStored,
-    TryUnwanted,
+    TriggerFired,
 )
 from asynsched.clock import Clock, new_token
 from asynsched.errors import DagError, NotFound
 from asynsched.executors.base import Held
 from asynsched.keys import DagRunKey
+from asynsched.scheduling.announcements import Announcer
 from asynsched.scheduling.evaluation import Evaluation
 from asynsched.scheduling.launches import task_launch
 from asynsched.scheduling.pending import PendingBatch
@@ -33,10 +30,9 @@ from asynsched.scheduling.run_loading import lost_tries
 from asynsched.scheduling.versions import VersionCache
 from asynsched.service import Service
 from asynsched.settings import Settings
-from asynsched.states import SLOT_TASK_STATES, TaskInstanceState
-from asynsched.store.changes import Stale
+from asynsched.states import SLOT_TASK_STATES
 from asynsched.store.database import Database
-from asynsched.store.pools import pool_capacities
+from asynsched.store.pools import pool_capacities, pools_including_deferred
 from asynsched.store.run_queue import QueuedRun, owned_runs, take_over_runs
 from asynsched.store.transitions import apply
 from sandbox.protocol import Started
@@ -88,6 +84,7 @@ class DependencyEvaluator(Service):
             channels=channels,
             max_started_at_once=settings.max_dagruns_per_loop_to_schedule,
         )
+        self._announcer = Announcer(channels, self._intake, self._evaluation.queues)
         self._disturbed: dict[int, DagRunKey] = {}
         self._news: deque[RunCreated | RunCancelled | DagChanged | PoolsChanged] = deque()
         self._company = company
@@ -126,6 +123,8 @@ class DependencyEvaluator(Service):
             await self._take_up(row, held, now)
         if runs:
             log.info("runs.taken_over", n_runs=len(runs))
+        # What is deferred is stored so already, and hosts that run its triggers may ask at once.
+        self._announcer.announce_triggers(self._pending)
 
     async def tick(self, now: datetime) -> None:
         """Take up what has happened, decide what follows, store it, say it."""
@@ -172,8 +171,10 @@ class DependencyEvaluator(Service):
                     await self._intake.cancel_queued(run, reason, now)
             self._news.popleft()
 
-    def _take_event(self, message: TaskFinished, now: datetime) -> None:
-        if isinstance(message.event, Started):
+    def _take_event(self, message: TaskFinished | TriggerFired, now: datetime) -> None:
+        if isinstance(message, TriggerFired):
+            self._evaluation.trigger_fired(message.outcome, now)
+        elif isinstance(message.event, Started):
             self._evaluation.try_started(message.event, now)
         else:
             self._evaluation.try_ended(message.event, now)
@@ -190,7 +191,8 @@ class DependencyEvaluator(Service):
         self._sweep_at = now + (self.interval or timedelta())
 
     async def _read_pools(self) -> None:
-        self._evaluation.queues.resize_pools(await self._database.read(pool_capacities))
+        capacities = await self._database.read(pool_capacities)
+        self._evaluation.queues.resize_pools(capacities, await self._database.read(pools_including_deferred))
 
     # Runs that others have begun or changed
 
@@ -254,44 +256,8 @@ class DependencyEvaluator(Service):
         for run in pending.runs.values():
             if run.id in stale.run_ids:
                 self._disturbed[run.id] = run.key
-        self._announce(stale)
+        self._announcer.announce(pending, stale)
         pending.clear()
         self._held_since = None
         if self._disturbed:
             self.wake()
-
-    def _announce(self, stale: Stale) -> None:
-        pending, channels = self._pending, self._channels
-        if stale:
-            log.warning("state.stale", n_tasks=len(stale.tasks), n_runs=len(stale.runs))
-        self._warn_of_obstacles()
-        for task in pending.granted:
-            if (task.run.id, task.task_id, task.map_index) not in stale.tasks and task.run.id not in stale.runs:
-                channels.ready.put_nowait(TaskReady(task.run.id, task_launch(task)))
-        if pending.stored_tokens:
-            channels.ready.put_nowait(TriesStored(tuple(pending.stored_tokens)))
-        for token, reason in pending.unwanted:
-            channels.ready.put_nowait(TryUnwanted(token, reason))
-        for run in pending.ended_runs:
-            if run.id in stale.runs:
-                continue
-            self._intake.ended(run.key)
-            ended = RunEnded(run.key, run.state)
-            channels.run_ends.put_nowait(ended)
-            channels.dag_changes.offer(ended)
-            log.info("run.ended", dag_id=run.key.dag_id, run_id=run.key.run_id, state=run.state, reason=run.reason)
-        if pending.callbacks:
-            channels.callbacks.put_nowait(CallbackRequested())
-        if pending.asset_events:
-            channels.dag_changes.offer(AssetsUpdated())
-
-    def _warn_of_obstacles(self) -> None:
-        for task in self._pending.tasks.values():
-            if task.state is TaskInstanceState.SCHEDULED and task.reason:
-                # Another reason is why its last try was handed back.
-                obstacle = self._evaluation.queues.obstacle(task)
-                if obstacle:
-                    key = task.run.key
-                    log.warning(
-                        "task.cannot_start", dag_id=key.dag_id, run_id=key.run_id, task_id=task.task_id, reason=obstacle
-                    )

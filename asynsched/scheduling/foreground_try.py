@@ -10,17 +10,22 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from asynsched.authoring.context import Context
+from asynsched.authoring.deferral import Resumption
 from asynsched.authoring.exceptions import (
     AsynschedFailException,
     AsynschedRescheduleException,
     AsynschedSkipException,
     AsynschedTaskTimeout,
+    TaskDeferred,
 )
 from asynsched.authoring.execution import TaskResult, execute
 from asynsched.authoring.operators.base import BaseOperator
 from asynsched.authoring.retry_policy import RetryAction, ask
+from asynsched.authoring.supervisor import ask as ask_supervisor
 from asynsched.authoring.timezone import utcnow
 from asynsched.authoring.tracebacks import one_line, user_frames
+from asynsched.authoring.triggers.base import BaseTaskEndEvent
+from asynsched.scheduling.foreground_trigger import wait_for_trigger
 from asynsched.states import TaskInstanceState
 
 log = logging.getLogger("asynsched.test")
@@ -48,13 +53,20 @@ def attempt(task: BaseOperator, make_context: Callable[[dt.datetime | None], Con
     context: Context | None = None
     first_poke = utcnow()
     rescheduled_since = None
+    resumption: Resumption | None = None
     while True:
         try:
             context = make_context(rescheduled_since)
             with _interrupted_after(task.execution_timeout):
-                return TryEnd(TaskInstanceState.SUCCESS, result=execute(task, context), context=context)
+                return TryEnd(TaskInstanceState.SUCCESS, result=execute(task, context, resumption), context=context)
+        except TaskDeferred as exc:
+            log.info("task %s: %s", task.task_id, exc)
+            fired = wait_for_trigger(exc)
+            if isinstance(fired, BaseTaskEndEvent):
+                return _ended_by(fired, context)
+            resumption = fired
         except AsynschedRescheduleException as exc:
-            rescheduled_since = first_poke
+            rescheduled_since, resumption = first_poke, None
             log.info("task %s: %s", task.task_id, exc)
             time.sleep(max(0.0, (exc.reschedule_date - utcnow()).total_seconds()))
         except AsynschedSkipException as exc:
@@ -65,6 +77,13 @@ def attempt(task: BaseOperator, make_context: Callable[[dt.datetime | None], Con
             log.exception("task %s failed", task.task_id, exc_info=(type(exc), exc, user_frames(exc)))
             retry = not isinstance(exc, AsynschedFailException) and _policy_allows_retry(task, exc, context)
             return TryEnd(TaskInstanceState.FAILED, one_line(exc), retry, exception=exc, context=context)
+
+
+def _ended_by(event: BaseTaskEndEvent, context: Context | None) -> TryEnd:
+    for key, value in (event.xcoms or {}).items():
+        ask_supervisor("xcom_push", key=key, value=value)
+    state = TaskInstanceState(event.task_instance_state)
+    return TryEnd(state, "its trigger has ended it", retry=False, context=context)
 
 
 def _policy_allows_retry(task: BaseOperator, exc: BaseException, context: Context | None) -> bool:

@@ -8,6 +8,7 @@ from asynsched.executors.log_paths import callback_log_path, log_path
 from asynsched.keys import TaskInstanceKey
 from asynsched.scheduling.active_run import ActiveRun
 from asynsched.scheduling.active_task import ActiveTask
+from asynsched.scheduling.deferral import resumption
 from asynsched.store.callback_requests import CallbackRequest
 from asynsched.store.deadlines import DeadlineRow
 from sandbox.protocol import CausingTry, Launch, RunContext
@@ -46,6 +47,7 @@ def task_launch(task: ActiveTask) -> Launch:
         log_path=log_path(task.key, task.try_number),
         execution_timeout=task.task.execution_timeout,
         reschedule_started_at=task.started_at if task.task.sensor_mode == "reschedule" else None,
+        resume=resumption(task.deferral),
     )
 
 

@@ -6,8 +6,10 @@ from datetime import datetime
 
 import msgspec
 
+from asynsched.channels import TriggerUnwanted, TriggerWanted
 from asynsched.scheduling.active_run import ActiveRun
 from asynsched.scheduling.active_task import ActiveTask
+from asynsched.scheduling.deferral import encoded
 from asynsched.scheduling.rules.outlet_events import updates_of
 from asynsched.scheduling.rules.run_state import RunEndCause
 from asynsched.serialization.schema import CallbackEvent
@@ -37,6 +39,7 @@ class PendingBatch:
     ended_runs: list[ActiveRun] = field(default_factory=list)
     stored_tokens: list[str] = field(default_factory=list)
     unwanted: list[tuple[str, str]] = field(default_factory=list)
+    triggers: list[TriggerWanted | TriggerUnwanted] = field(default_factory=list)
     n_stale: int = 0
 
     def touch(self, task: ActiveTask) -> None:
@@ -64,14 +67,14 @@ class PendingBatch:
     @property
     def is_urgent(self) -> bool:
         """Whether somebody waits for this to be stored; that a try has begun can wait for company."""
-        if self.runs or self.granted or self.callbacks or self.unwanted or self.stored_tokens:
+        if self.runs or self.granted or self.callbacks or self.unwanted or self.stored_tokens or self.triggers:
             return True
         return any(task.state is not TaskInstanceState.RUNNING for task in self.tasks.values())
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to store or say."""
-        return not (self.tasks or self.runs or self.stored_tokens or self.unwanted or self.callbacks)
+        return not (self.tasks or self.runs or self.stored_tokens or self.unwanted or self.callbacks or self.triggers)
 
     def keep_try(self, task: ActiveTask, reason: str) -> None:
         """Put a failed try that will be followed by another one into the history."""
@@ -140,7 +143,7 @@ class PendingBatch:
         """Begin to gather the next moment's changes."""
         for gathered in (
             self.tasks, self.runs, self.expanded, self.history, self.xcoms, self.callbacks, self.asset_events,
-            self.granted, self.ended_runs, self.stored_tokens, self.unwanted,
+            self.granted, self.ended_runs, self.stored_tokens, self.unwanted, self.triggers,
         ):  # fmt: skip
             gathered.clear()
 
@@ -157,4 +160,5 @@ def _task_row(task: ActiveTask) -> TaskRow:
         task.try_number, task.max_tries, task.machine_kills, task.token, task.scheduled_at, task.queued_at,
         task.started_at, task.ended_at, task.next_try_at, task.rendered_map_index, task.result_length,
         task.priority_weight, task.task.pool, task.task.pool_slots, task.task.queue, task.task.executor,
+        encoded(task.deferral),
     )  # fmt: skip

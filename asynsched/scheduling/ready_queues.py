@@ -7,7 +7,7 @@ operations, whatever else waits: a full pool, or one DAG's backlog, is never loo
 """
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import datetime, timedelta
 from itertools import count
 
@@ -66,6 +66,12 @@ class Pool(Limit):
     def __init__(self, name: str, capacity: int | None) -> None:
         super().__init__(f"pool {name}", capacity)
         self.waiting: dict[int, list[Entry]] = {}
+        self.deferred = 0
+        """Slots of deferred tasks; they count where `include_deferred` says so."""
+        self.include_deferred = False
+
+    def has_room(self, slots: int = 1) -> bool:
+        return super().has_room(slots + self.deferred if self.include_deferred else slots)
 
     def slots_of(self, task: ActiveTask) -> int:
         return task.task.pool_slots
@@ -164,10 +170,11 @@ class ReadyQueues:
         found: list[Limit] = [] if pool.has_room(task.task.pool_slots) else [pool]
         return found + [limit for limit in (self.parallelism, *limits) if not limit.has_room()]
 
-    def resize_pools(self, capacities: dict[str, int | None]) -> None:
-        """Take over what the pools hold now; a pool that is gone has no slots."""
+    def resize_pools(self, capacities: dict[str, int | None], include_deferred: Collection[str] = ()) -> None:
+        """Take over what the pools hold now, and which count deferred tasks; a pool that is gone has no slots."""
         for name in capacities.keys() | self.pools.keys():
             self.pool(name).capacity = capacities.get(name, 0)
+            self.pool(name).include_deferred = name in include_deferred
 
     def add(self, task: ActiveTask, limits: tuple[Limit, ...]) -> None:
         """Let a ready task wait under its pool and these limits."""

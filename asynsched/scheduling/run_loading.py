@@ -8,6 +8,7 @@ import msgspec
 from asynsched.executors.base import Held
 from asynsched.scheduling.active_run import ActiveRun
 from asynsched.scheduling.active_task import ActiveTask
+from asynsched.scheduling.deferral import decoded
 from asynsched.scheduling.rules.past_depends import GOOD_STATES, PastTask
 from asynsched.scheduling.structure import DagStructure
 from asynsched.scheduling.versions import LoadedVersion
@@ -78,6 +79,7 @@ def _active_task(run: ActiveRun, row: TaskInstanceRow) -> ActiveTask:
         next_try_at=row.next_try_at,
         rendered_map_index=row.rendered_map_index,
         result_length=row.result_length,
+        deferral=decoded(row.deferral),
         stored_state=state,
         stored_try=row.try_number,
         is_stored=True,

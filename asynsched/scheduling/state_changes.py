@@ -4,6 +4,7 @@ from datetime import datetime
 
 from asynsched.scheduling.active_run import ActiveRun
 from asynsched.scheduling.active_task import ActiveTask
+from asynsched.scheduling.deferred_tasks import DeferredTasks
 from asynsched.scheduling.past import PastLinks
 from asynsched.scheduling.pending import PendingBatch
 from asynsched.scheduling.ready_queues import ReadyQueues
@@ -34,6 +35,7 @@ class StateChanges:
         self.limits = limits
         self.pending = pending
         self.past = past
+        self.deferred = DeferredTasks(pending, queues)
         self.by_token: dict[str, ActiveTask] = {}
         """The tries that are queued or running."""
 
@@ -49,6 +51,8 @@ class StateChanges:
             self.queues.release(task, self.limits.of(task))
         elif before is State.SCHEDULED and state is not State.QUEUED:
             self.queues.withdrawn(task, self.limits.of(task))
+        elif before is State.DEFERRED:
+            self.deferred.remove(task)
         if task.is_finished:
             task.ended_at = task.ended_at or now
         task.run.count_change(task, before)

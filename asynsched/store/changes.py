@@ -35,6 +35,7 @@ class TaskRow(Struct, frozen=True):
     pool_slots: int
     queue: str
     executor: str | None
+    deferral: str | None
 
 
 class ExpandedRow(Struct, frozen=True):

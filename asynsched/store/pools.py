@@ -45,6 +45,7 @@ _TAKEN = (
     .group_by(task_instance.c.pool, task_instance.c.state)
 )
 _CAPACITIES = sa.select(pool.c.name, pool.c.slots)
+_INCLUDING_DEFERRED = sa.select(pool.c.name).where(pool.c.include_deferred)
 _DELETE = sa.delete(pool).where(pool.c.name == sa.bindparam("key"))
 
 
@@ -68,6 +69,11 @@ def list_pools(conn: Connection) -> list[PoolRow]:
 def pool_capacities(conn: Connection) -> dict[str, int | None]:
     """Return the slots of each pool by name, None for no limit."""
     return {row.name: None if row.slots == UNLIMITED else row.slots for row in conn.execute(_CAPACITIES)}
+
+
+def pools_including_deferred(conn: Connection) -> frozenset[str]:
+    """Return the names of the pools in which deferred task instances take slots."""
+    return frozenset(conn.scalars(_INCLUDING_DEFERRED))
 
 
 def set_pool(conn: Connection, name: str, slots: int, *, description: str = "", include_deferred: bool = False) -> None:

@@ -36,6 +36,7 @@ class TaskInstanceRow(Struct, frozen=True):
     next_try_at: datetime | None
     rendered_map_index: str | None
     result_length: int | None
+    deferral: str | None
 
 
 class TryRow(Struct, frozen=True):

@@ -26,11 +26,15 @@ class LoadedFile(NamedTuple):
 def load_version(code: CodeVersion, sources_folder: Path) -> LoadedFile:
     """Import a version of a DAG file. Whatever its code raises becomes the reason.
 
+    One without sources, which is loaded for asynsched's own triggers, has no DAGs.
+
     Args:
         sources_folder: Where the sources are, by content hash.
     """
+    if not code.sources:
+        return LoadedFile({})
     process = os.getpid()
-    path = code.sources[0].path if code.sources else "a version without sources"
+    path = code.sources[0].path
     forget_registered()
     try:
         module = install_version(code, lambda content_hash: _read_source(sources_folder, content_hash))

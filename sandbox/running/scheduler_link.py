@@ -11,7 +11,8 @@ import msgspec
 from msgspec import Struct
 
 from asynsched.authoring.supervisor import SupervisorError, SupervisorNotFound
-from sandbox.protocol import FrameReader, Launch, ProtocolError, Reply, Request, encode_frame
+from sandbox.frames import FrameReader, ProtocolError, encode_frame
+from sandbox.protocol import Launch, Reply, Request
 
 READ_BYTES = 64 * 1024
 MAX_MESSAGE_BYTES = 15 * 1024 * 1024
@@ -40,6 +41,10 @@ class SchedulerLink:
             raise ProtocolError(f"expected a launch, not {type(message).__name__}")
         self._token = message.token
         return message
+
+    def hand_over(self) -> socket.socket:
+        """Return the connection, for somebody else to read from; requests cannot be made here any more."""
+        return self._socket
 
     def send(self, message: Struct) -> None:
         """Report something. Raises ProtocolError when it is too large to be passed on."""

@@ -12,13 +12,16 @@ from asynsched.authoring.exceptions import (
     AsynschedRescheduleException,
     AsynschedSkipException,
     AsynschedTaskTimeout,
+    TaskDeferred,
 )
 from asynsched.authoring.execution import TaskResult
 from asynsched.authoring.tracebacks import one_line
+from asynsched.authoring.transport import to_transport
 from sandbox.outlet_events import OutletEvent
 from sandbox.protocol import BranchDecision, Ended, FailureCause, ShortCircuitDecision
 from sandbox.running.raised_exceptions import described
 from sandbox.running.scheduler_link import json_of
+from sandbox.triggering.messages import Deferral, class_name
 
 CRASHES = frozenset({signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSYS})
 """Signals that a process brings on itself."""
@@ -61,6 +64,14 @@ def of_result(token: str, span: Span, result: TaskResult, rendered_map_index: st
 
 def of_exception(token: str, span: Span, exc: BaseException) -> Ended:
     """Return the end of a try whose code raised."""
+    if isinstance(exc, TaskDeferred):
+        try:
+            deferral = _deferral(exc)
+        except Exception as wrong:  # noqa: BLE001 - a trigger's own code may raise anything
+            exc = wrong
+        else:
+            reason = f"waits for the trigger {class_name(deferral.classpath)}"
+            return Ended(token, "deferred", span.ended_at, started_at=span.started_at, reason=reason, deferral=deferral)
     if isinstance(exc, AsynschedSkipException):
         return Ended(token, "skipped", span.ended_at, started_at=span.started_at, reason=one_line(exc))
     if isinstance(exc, AsynschedRescheduleException):
@@ -80,6 +91,20 @@ def of_exception(token: str, span: Span, exc: BaseException) -> Ended:
         reason=_reason(exc),
         retry=not isinstance(exc, AsynschedFailException),
         exception=None if isinstance(exc, TaskTerminated) else described(exc),
+    )
+
+
+def _deferral(exc: TaskDeferred) -> Deferral:
+    """Return what a task waits for. Raises TypeError for what cannot be passed on."""
+    classpath, kwargs = exc.trigger.serialize()
+    return Deferral(
+        classpath=classpath,
+        trigger_kwargs={key: to_transport(value, f"trigger argument {key!r}") for key, value in kwargs.items()},
+        method_name=exc.method_name,
+        method_kwargs={
+            key: to_transport(value, f"defer() argument {key!r}") for key, value in (exc.kwargs or {}).items()
+        },
+        timeout=None if exc.timeout is None else exc.timeout.total_seconds(),
     )
 
 

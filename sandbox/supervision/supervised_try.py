@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from sandbox.protocol import Ended, FailureCause, Launch, ProtocolError, RaisedException, Request, Started, encode_frame
+from sandbox.frames import ProtocolError, encode_frame
+from sandbox.protocol import Ended, FailureCause, Launch, RaisedException, Request, Started
 from sandbox.supervision.children import kill_group
 from sandbox.supervision.masking import Secrets
 from sandbox.supervision.reactor import Reactor, Timer

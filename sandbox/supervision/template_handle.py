@@ -10,7 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sandbox.protocol import CodeVersion, FrameReader, ProtocolError
+from sandbox.frames import FrameReader, ProtocolError
+from sandbox.protocol import CodeVersion
 from sandbox.running.loading import freeze_heap
 from sandbox.supervision.reactor import Reactor, Urgency
 from sandbox.template import FORK, Forked, FromTemplate, TemplateStart, become_template

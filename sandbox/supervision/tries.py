@@ -13,7 +13,8 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Struct
 
-from sandbox.protocol import Ended, FailureCause, Kill, Launch, ProtocolError, Reply, Request, Started
+from sandbox.frames import ProtocolError
+from sandbox.protocol import Ended, FailureCause, Kill, Launch, Reply, Request, Started
 from sandbox.running.try_outcome import of_status
 from sandbox.supervision.attempts import AttemptRecords
 from sandbox.supervision.children import is_child, kill_strangers

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 
 from asynsched.authoring import active
+from asynsched.authoring.deferral import Deferrable
 from asynsched.authoring.identifiers import check_key
 from asynsched.authoring.operators import arguments
 from asynsched.authoring.operators.meta import BaseOperatorMeta, check_template_fields, invalid_arguments, task_owner
@@ -45,7 +46,7 @@ _COUNTS = ("max_active_tis_per_dag", "max_active_tis_per_dagrun")
 _CALLBACKS = tuple(f"on_{event}_callback" for event in ("execute", "failure", "success", "retry", "skipped"))
 
 
-class BaseOperator(TaskRelations, Templater, metaclass=BaseOperatorMeta):
+class BaseOperator(TaskRelations, Templater, Deferrable, metaclass=BaseOperatorMeta):
     """A task. Subclasses take their arguments in `__init__`, pass the rest on, and write `execute`.
 
     The arguments, their names and their defaults are those of Airflow 3's BaseOperator; the reference lists them.

@@ -5,11 +5,13 @@ from __future__ import annotations
 import datetime as dt
 
 from asynsched.authoring.exceptions import (
+    AsynschedException,
     AsynschedFailException,
     AsynschedRescheduleException,
     AsynschedSensorTimeout,
     AsynschedSkipException,
     AsynschedTaskTimeout,
+    TaskDeferralTimeout,
 )
 from asynsched.authoring.operators import arguments
 from asynsched.authoring.operators.base import BaseOperator
@@ -120,6 +122,24 @@ class BaseSensorOperator(BaseOperator):
             if self.reschedule:
                 raise AsynschedRescheduleException(utcnow() + dt.timedelta(seconds=interval))
             time.sleep(interval)
+
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
+        try:
+            return super().resume_execution(next_method, next_kwargs, context)
+        except TaskDeferralTimeout as exc:
+            if self.soft_fail or self.never_fail:
+                raise AsynschedSkipException(f"Skipping instead of failing: {exc}") from exc
+            raise AsynschedSensorTimeout(str(exc)) from exc
+        except AsynschedSkipException:
+            raise
+        except (AsynschedTaskTimeout, AsynschedFailException) as exc:
+            if self.soft_fail or self.never_fail:
+                raise AsynschedSkipException(f"Skipping instead of failing: {exc}") from exc
+            raise
+        except AsynschedException as exc:
+            if self.never_fail:
+                raise AsynschedSkipException(f"Skipping instead of failing: {exc}") from exc
+            raise
 
     def _poke_safely(self, context: Context) -> Any:
         try:

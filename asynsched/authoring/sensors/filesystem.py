@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from asynsched.authoring.exceptions import AsynschedNotFoundException
+from asynsched.authoring.exceptions import AsynschedException, AsynschedNotFoundException
 from asynsched.authoring.sensors.base import BaseSensorOperator
+from asynsched.authoring.triggers.file import FileTrigger, find_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,7 +23,9 @@ class FileSensor(BaseSensorOperator):
         filepath: Path, or glob pattern, relative to the connection's. (templated)
         fs_conn_id: Connection whose extra has the base `path`; `fs_default` need not exist.
         recursive: Let `**` in the pattern match any number of folders.
-        deferrable: Taken as Airflow's argument of that name, but without effect: the sensor pokes, in its `mode`.
+        deferrable: Wait in a FileTrigger, without a process or slots of its own.
+        start_from_trigger: With `deferrable`, do not look first, but wait at once.
+        trigger_kwargs: Taken as Airflow's argument of that name; the trigger is made from the other arguments.
     """
 
     template_fields: Collection[str] = ("filepath",)
@@ -35,6 +38,8 @@ class FileSensor(BaseSensorOperator):
         fs_conn_id: str = DEFAULT_CONNECTION,
         recursive: bool = False,
         deferrable: bool = False,
+        start_from_trigger: bool = False,
+        trigger_kwargs: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -42,6 +47,7 @@ class FileSensor(BaseSensorOperator):
         self.fs_conn_id = fs_conn_id
         self.recursive = recursive
         self.deferrable = deferrable
+        self.waits_at_once = start_from_trigger
 
     @property
     def path(self) -> str:
@@ -59,13 +65,26 @@ class FileSensor(BaseSensorOperator):
         return str(Path(base) / self.filepath)
 
     def poke(self, context: Context) -> bool:
-        import glob
-        from pathlib import Path
-
         pattern = self.path
         self.log.info("Poking for file %s", pattern)
-        for found in map(Path, glob.iglob(pattern, recursive=self.recursive)):  # noqa: PTH207 - absolute patterns
-            if found.is_file() or any(inside.is_file() for inside in found.rglob("*")):
-                self.log.info("Found %s", found)
-                return True
-        return False
+        found = find_file(pattern, recursive=self.recursive)
+        if found is not None:
+            self.log.info("Found %s", found)
+        return found is not None
+
+    def execute(self, context: Context) -> Any:
+        if not self.deferrable:
+            return super().execute(context)
+        if self.waits_at_once or not self.poke(context):
+            self.defer(
+                trigger=FileTrigger(self.path, recursive=self.recursive, poke_interval=self.poke_interval),
+                method_name="execute_complete",
+                timeout=self.timeout,
+            )
+        return None
+
+    def execute_complete(self, context: Context, event: bool | None = None) -> None:
+        """Go on when the trigger has found the file."""
+        if not event:
+            raise AsynschedException(f"task {self.task_id!r}: {self.filepath} was not found")
+        self.log.info("Found %s", self.filepath)

@@ -1,7 +1,7 @@
 """What becomes of a task instance when one of its tries has ended."""
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from asynsched.scheduling.rules.retry import after_failure, machine_retry_delay
 from asynsched.serialization.schema import CallbackEvent, SerializedTask
@@ -18,7 +18,7 @@ class TryOutcome:
     Attributes:
         state: The next state.
         reason: Why, for a person.
-        next_try_at: When a retry or the next poke is due.
+        next_try_at: When a retry or the next poke is due, or a deferral times out.
         counts: Whether the try used up its number; one that was interrupted, or only looked, did not.
         by_machine: The machine ended it: one more retry, not of the task's own.
         callback: Which of the task's callbacks is due, if it has it.
@@ -64,6 +64,10 @@ def after_try(
         return TryOutcome(State.SKIPPED, ended.reason, callback="on_skipped" if ended.cause == "task" else None)
     if ended.state == "up_for_reschedule":
         return TryOutcome(State.UP_FOR_RESCHEDULE, ended.reason, next_try_at=ended.reschedule_at, counts=False)
+    if ended.state == "deferred" and ended.deferral is not None:
+        timeout = ended.deferral.timeout
+        times_out_at = None if timeout is None else ended.ended_at + timedelta(seconds=timeout)
+        return TryOutcome(State.DEFERRED, ended.reason, next_try_at=times_out_at, counts=False)
     if ended.cause == "machine" and machine_kills < max_machine_kills:
         return TryOutcome(
             State.UP_FOR_RETRY,

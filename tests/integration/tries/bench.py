@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -40,6 +40,7 @@ class Bench:
         self.ended: dict[str, list[Ended]] = {}
         self.requests: list[Request] = []
         self.answers: dict[str, Callable[[Request], Reply]] = {}
+        self.answer_later: dict[str, Callable[[Request], Awaitable[Reply]]] = {}
         self._changed = asyncio.Event()
 
     def code(self, text: str, path: str = "dag_file.py") -> CodeVersion:
@@ -138,6 +139,10 @@ class Bench:
     async def _answer(self, request: Request) -> Reply:
         self.requests.append(request)
         self._changed.set()
+        if request.operation in self.answer_later:
+            reply = await self.answer_later[request.operation](request)
+            self._changed.set()
+            return reply
         answer = self.answers.get(request.operation)
         return Reply(request.token, request.request_id) if answer is None else answer(request)
 

@@ -1,0 +1,1 @@
+"""Triggers: what a deferred task waits for, many on one event loop."""

@@ -1,0 +1,165 @@
+"""BaseTrigger, and the events that a trigger fires, under Airflow's names."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from asynsched.authoring.exceptions import AsynschedException
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import datetime as dt
+    import logging
+    from collections.abc import AsyncIterator, Mapping
+    from typing import Any, ClassVar
+
+
+class BaseTrigger:
+    """What a deferred task waits for: written once in the task, and run elsewhere, on an event loop with others.
+
+    Subclasses write `serialize` and `run`. Their code may be in the DAG file, in a module that it imports or in an
+    installed package; it must not block.
+
+    Attributes:
+        task_instance: Who waits: an object with dag_id, run_id, task_id, map_index and try_number; None until it runs.
+        trigger_id: Names this run of the trigger; None until it runs.
+    """
+
+    def __init__(self, **kwargs: Any) -> None:
+        self.task_instance: Any = None
+        self.trigger_id: str | None = None
+
+    @property
+    def log(self) -> logging.Logger:
+        """The trigger's logger."""
+        import logging
+
+        return logging.getLogger(f"asynsched.trigger.{type(self).__qualname__}")
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return the path of the class, and the arguments to make it from again.
+
+        They may hold what JSON has, and also dates, times, timedeltas, tuples, sets and bytes.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no serialize()")
+
+    def run(self) -> AsyncIterator[TriggerEvent]:
+        """Yield a TriggerEvent when what is waited for is there; the first one counts. An `async def` with `yield`."""
+        raise NotImplementedError(f"{type(self).__name__} has no run()")
+
+    async def cleanup(self) -> None:
+        """Hook: called when the trigger is no longer needed, whatever the reason."""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}>"
+
+
+class TriggerEvent:
+    """What a trigger fires: the task goes on, and is given `payload` as `event`.
+
+    The payload may hold what `BaseTrigger.serialize` may return.
+    """
+
+    def __init__(self, payload: Any = None) -> None:
+        self.payload = payload
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and vars(self) == vars(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.payload!r})"
+
+
+class BaseTaskEndEvent(TriggerEvent):
+    """Ends the task without a process of its own: no method of it is called.
+
+    Args:
+        xcoms: JSON values that the task pushes, by key.
+    """
+
+    task_instance_state: ClassVar[str]
+
+    def __init__(self, *, xcoms: Mapping[str, Any] | None = None) -> None:
+        super().__init__(self.task_instance_state)
+        self.xcoms = None if xcoms is None else dict(xcoms)
+
+
+class TaskSuccessEvent(BaseTaskEndEvent):
+    """The task has succeeded."""
+
+    task_instance_state = "success"
+
+
+class TaskFailedEvent(BaseTaskEndEvent):
+    """The task has failed, and is not retried."""
+
+    task_instance_state = "failed"
+
+
+class TaskSkippedEvent(BaseTaskEndEvent):
+    """The task is skipped."""
+
+    task_instance_state = "skipped"
+
+
+class StartTriggerArgs:
+    """What an operator with `start_from_trigger` waits for at its beginning.
+
+    Args:
+        trigger_cls: Path of the trigger's class.
+        next_method: Method of the operator to go on with.
+        trigger_kwargs: What the trigger is made from.
+        next_kwargs: What the method is given beside `event`.
+        timeout: Longest wait.
+    """
+
+    def __init__(
+        self,
+        trigger_cls: str,
+        next_method: str,
+        trigger_kwargs: dict[str, Any] | None = None,
+        next_kwargs: dict[str, Any] | None = None,
+        timeout: dt.timedelta | None = None,
+    ) -> None:
+        self.trigger_cls = trigger_cls
+        self.next_method = next_method
+        self.trigger_kwargs = trigger_kwargs
+        self.next_kwargs = next_kwargs
+        self.timeout = timeout
+
+
+def make_trigger(classpath: str, kwargs: Mapping[str, Any]) -> BaseTrigger:
+    """Return a trigger from what its `serialize` has returned. Raises AsynschedException when there is none there."""
+    module_name, _, class_name = classpath.rpartition(".")
+    try:
+        found = getattr(import_module(module_name), class_name)
+    except (ImportError, AttributeError, ValueError) as exc:
+        raise AsynschedException(f"the trigger {classpath} cannot be imported: {exc}") from exc
+    if not (isinstance(found, type) and issubclass(found, BaseTrigger)):
+        raise AsynschedException(f"{classpath} is no subclass of BaseTrigger")
+    return found(**kwargs)
+
+
+async def first_event(trigger: BaseTrigger) -> TriggerEvent:
+    """Run a trigger until it fires, clean it up, and return its event.
+
+    Raises:
+        AsynschedException: It ended without an event, or yielded something else.
+        Exception: Whatever its code raised.
+    """
+    from contextlib import aclosing
+
+    try:
+        async with aclosing(trigger.run()) as events:  # type: ignore[type-var]
+            async for event in events:
+                if not isinstance(event, TriggerEvent):
+                    raise AsynschedException(f"{trigger!r} must yield a TriggerEvent, not {event!r}")
+                return event
+        raise AsynschedException(f"{trigger!r} ended without an event")
+    finally:
+        try:
+            await trigger.cleanup()
+        except Exception:
+            trigger.log.exception("cleanup of %r failed", trigger)

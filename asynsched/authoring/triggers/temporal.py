@@ -1,0 +1,74 @@
+"""DateTimeTrigger and TimeDeltaTrigger: they fire at an instant."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+from asynsched.authoring.timezone import parse, utc, utcnow
+from asynsched.authoring.triggers.base import BaseTrigger, TaskSuccessEvent, TriggerEvent
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from typing import Any
+
+LONGEST_SLEEP = 60.0
+"""Seconds. The clock is looked at again so often, because somebody may set it."""
+
+
+class DateTimeTrigger(BaseTrigger):
+    """Fires at an instant, with that as payload.
+
+    Args:
+        moment: The instant, aware.
+        target_time: The same as text; one of both is given.
+        end_from_trigger: End the task then as successful, instead of going on with it.
+
+    Raises:
+        TypeError: Neither or both are given, or of a wrong type.
+        ValueError: The moment is naive.
+    """
+
+    def __init__(
+        self,
+        moment: dt.datetime | None = None,
+        *,
+        target_time: dt.datetime | str | None = None,
+        end_from_trigger: bool = False,
+    ) -> None:
+        super().__init__()
+        if (moment is None) == (target_time is None):
+            raise TypeError("DateTimeTrigger takes either moment or target_time")
+        given = moment if target_time is None else target_time
+        if isinstance(given, str) and moment is None:
+            given = parse(given)
+        if not isinstance(given, dt.datetime):
+            raise TypeError(f"DateTimeTrigger: the moment must be a datetime, not {type(given).__name__}")
+        if given.utcoffset() is None:
+            raise ValueError("DateTimeTrigger: the moment must be aware: give it a time zone")
+        self.moment = given.astimezone(utc)
+        self.end_from_trigger = end_from_trigger
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        path = f"{DateTimeTrigger.__module__}.{DateTimeTrigger.__qualname__}"
+        return path, {"moment": self.moment, "end_from_trigger": self.end_from_trigger}
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        import asyncio
+
+        self.log.info("Waiting until %s", self.moment)
+        while (left := (self.moment - utcnow()).total_seconds()) > 0:  # noqa: ASYNC110 - a clock tells nobody
+            await asyncio.sleep(min(left, LONGEST_SLEEP))
+        yield TaskSuccessEvent() if self.end_from_trigger else TriggerEvent(self.moment)
+
+
+class TimeDeltaTrigger(DateTimeTrigger):
+    """Fires some time from now on.
+
+    Args:
+        delta: How long.
+        end_from_trigger: End the task then as successful, instead of going on with it.
+    """
+
+    def __init__(self, delta: dt.timedelta, *, end_from_trigger: bool = False) -> None:
+        super().__init__(moment=utcnow() + delta, end_from_trigger=end_from_trigger)

@@ -1,0 +1,78 @@
+"""What the other services are told once a batch of changes is stored."""
+
+import structlog
+
+from asynsched.channels import (
+    AssetsUpdated,
+    CallbackRequested,
+    Channels,
+    RunEnded,
+    TaskReady,
+    TriesStored,
+    TryUnwanted,
+)
+from asynsched.scheduling.launches import task_launch
+from asynsched.scheduling.pending import PendingBatch
+from asynsched.scheduling.ready_queues import ReadyQueues
+from asynsched.scheduling.run_intake import RunIntake
+from asynsched.states import TaskInstanceState
+from asynsched.store.changes import Stale
+
+log = structlog.get_logger(__name__)
+
+
+class Announcer:
+    """Says what has happened, never before it is durable."""
+
+    def __init__(self, channels: Channels, intake: RunIntake, queues: ReadyQueues) -> None:
+        self._channels = channels
+        self._queues = queues
+        self._intake = intake
+
+    def announce(self, pending: PendingBatch, stale: Stale) -> None:
+        """Tell of a batch, less what of it was stale."""
+        channels = self._channels
+        if stale:
+            log.warning("state.stale", n_tasks=len(stale.tasks), n_runs=len(stale.runs))
+        _warn_of_obstacles(pending, self._queues)
+        for task in pending.granted:
+            if (task.run.id, task.task_id, task.map_index) not in stale.tasks and task.run.id not in stale.runs:
+                channels.ready.put_nowait(TaskReady(task.run.id, task_launch(task)))
+        if pending.stored_tokens:
+            channels.ready.put_nowait(TriesStored(tuple(pending.stored_tokens)))
+        self.announce_triggers(pending)
+        for token, reason in pending.unwanted:
+            channels.ready.put_nowait(TryUnwanted(token, reason))
+        self._announce_ends(pending, stale)
+        if pending.callbacks:
+            channels.callbacks.put_nowait(CallbackRequested())
+        if pending.asset_events:
+            channels.dag_changes.offer(AssetsUpdated())
+
+    def announce_triggers(self, pending: PendingBatch) -> None:
+        """Tell the triggerer what is wanted, and forget that."""
+        for trigger in pending.triggers:
+            self._channels.triggers.put_nowait(trigger)
+        pending.triggers.clear()
+
+    def _announce_ends(self, pending: PendingBatch, stale: Stale) -> None:
+        for run in pending.ended_runs:
+            if run.id in stale.runs:
+                continue
+            self._intake.ended(run.key)
+            ended = RunEnded(run.key, run.state)
+            self._channels.run_ends.put_nowait(ended)
+            self._channels.dag_changes.offer(ended)
+            log.info("run.ended", dag_id=run.key.dag_id, run_id=run.key.run_id, state=run.state, reason=run.reason)
+
+
+def _warn_of_obstacles(pending: PendingBatch, queues: ReadyQueues) -> None:
+    for task in pending.tasks.values():
+        if task.state is TaskInstanceState.SCHEDULED and task.reason:
+            # Another reason is why its last try was handed back.
+            obstacle = queues.obstacle(task)
+            if obstacle:
+                key = task.run.key
+                log.warning(
+                    "task.cannot_start", dag_id=key.dag_id, run_id=key.run_id, task_id=task.task_id, reason=obstacle
+                )

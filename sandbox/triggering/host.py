@@ -1,0 +1,168 @@
+"""A trigger host: one process that runs the triggers of one version of a DAG file, all on one event loop.
+
+It is a fork of that version's template, as a try is. It asks the scheduler what to run, keeps what its triggers came
+to until that is stored, and ends when it is told to. A scheduler that restarts finds it, and what has fired meanwhile.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import traceback
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any, Literal
+
+import msgspec
+
+from asynsched.authoring.supervisor import SupervisorError, set_supervisor
+from asynsched.authoring.tracebacks import one_line, user_frames
+from asynsched.authoring.transport import from_transport, to_transport
+from asynsched.authoring.triggers.base import BaseTaskEndEvent, TriggerEvent, first_event, make_trigger
+from sandbox.protocol import Ended, Launch, Started
+from sandbox.running.scheduler_link import SchedulerLink, json_of
+from sandbox.triggering.host_link import HostLink
+from sandbox.triggering.host_logging import label_logs, labelled
+from sandbox.triggering.messages import TriggerOutcome, TriggerSpec, TriggerWork, class_name
+from sandbox.triggering.watch import WatchfulSelector
+
+log = logging.getLogger("asynsched.triggerer")
+
+PAUSE_SECONDS = 1.0
+"""How long to wait before a request is repeated that the scheduler could not answer."""
+MAX_OUTCOMES = 200
+"""Outcomes in one request."""
+
+
+def run_host(launch: Launch, link: SchedulerLink) -> Ended:
+    """Run triggers until the scheduler, or a signal, says that it is enough."""
+    assert launch.trigger_host is not None
+    started_at = datetime.now(UTC)
+    link.send(Started(launch.token, started_at, os.getpid()))
+    host_link = HostLink(link.hand_over(), launch.token)
+    set_supervisor(host_link)
+    label_logs()
+    selector = WatchfulSelector(launch.trigger_host.block_timeout)
+    with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selector)) as runner:
+        runner.run(TriggerRunner(host_link).serve())
+    return Ended(launch.token, "success", datetime.now(UTC), started_at=started_at)
+
+
+class TriggerRunner:
+    """The triggers of a host."""
+
+    def __init__(self, link: HostLink) -> None:
+        self._link = link
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self._outcomes: dict[str, TriggerOutcome] = {}
+        """What triggers came to, and that may not be stored yet."""
+        self._has_outcomes = asyncio.Event()
+        self._is_told_to_end = asyncio.Event()
+
+    async def serve(self) -> None:
+        """Run until told to end, then let every trigger clean up."""
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._is_told_to_end.set)
+        services = [asyncio.create_task(self._take_work()), asyncio.create_task(self._report_outcomes())]
+        ended = asyncio.create_task(self._is_told_to_end.wait())
+        done, _ = await asyncio.wait([*services, ended], return_when=asyncio.FIRST_COMPLETED)
+        for task in (*services, ended, *self._running.values()):
+            task.cancel()
+        await asyncio.gather(*services, ended, *self._running.values(), return_exceptions=True)
+        for task in done:
+            task.result()
+
+    async def _take_work(self) -> None:
+        """Ask what to start and to stop; an answer comes when there is something to tell."""
+        known = TriggerWork("")
+        arguments: dict[str, Any] = {}
+        while True:
+            try:
+                reply = await self._link.ask(
+                    "trigger_work", {"session": known.session, "number": known.number, **arguments}
+                )
+            except SupervisorError as exc:
+                log.warning("The scheduler could not say what to run: %s", exc)
+                await asyncio.sleep(PAUSE_SECONDS)
+                continue
+            known = msgspec.convert(reply, TriggerWork)
+            arguments = {"running": [*self._running, *self._outcomes]} if known.tell_all else {}
+            if known.end:
+                self._is_told_to_end.set()
+                return
+            for trigger_id in known.stop:
+                self._stop(trigger_id)
+            for spec in known.start:
+                self._start(spec)
+
+    async def _report_outcomes(self) -> None:
+        while True:
+            await self._has_outcomes.wait()
+            reported = list(self._outcomes.values())[:MAX_OUTCOMES]
+            try:
+                await self._link.ask("trigger_outcomes", {"outcomes": reported})
+            except SupervisorError as exc:
+                log.warning("The scheduler could not take what triggers came to: %s", exc)
+                await asyncio.sleep(PAUSE_SECONDS)
+                continue
+            for outcome in reported:
+                self._forget(outcome.id)
+
+    def _start(self, spec: TriggerSpec) -> None:
+        if spec.id not in self._running and spec.id not in self._outcomes:
+            self._running[spec.id] = asyncio.create_task(self._run(spec))
+
+    def _stop(self, trigger_id: str) -> None:
+        self._forget(trigger_id)
+        task = self._running.get(trigger_id)
+        if task is not None:
+            task.cancel()
+
+    def _forget(self, trigger_id: str) -> None:
+        self._outcomes.pop(trigger_id, None)
+        if not self._outcomes:
+            self._has_outcomes.clear()
+
+    async def _run(self, spec: TriggerSpec) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        try:
+            with labelled(f"{spec.dag_id} {spec.run_id} {spec.task_id}"):
+                outcome = await _outcome_of(spec)
+            if not task.cancelling():
+                self._outcomes[spec.id] = outcome
+                self._has_outcomes.set()
+        finally:
+            self._running.pop(spec.id, None)
+
+
+async def _outcome_of(spec: TriggerSpec) -> TriggerOutcome:
+    """Run a trigger, and return what it came to, whatever its code does."""
+    try:
+        trigger = make_trigger(spec.classpath, from_transport(spec.kwargs))
+        trigger.trigger_id = spec.id
+        trigger.task_instance = SimpleNamespace(
+            dag_id=spec.dag_id,
+            run_id=spec.run_id,
+            task_id=spec.task_id,
+            map_index=spec.map_index,
+            try_number=spec.try_number,
+        )
+        log.info("Trigger %r starts", trigger)
+        event = await first_event(trigger)
+        log.info("Trigger %r has fired", trigger)
+        return _outcome(spec.id, event)
+    except BaseException as exc:
+        task = asyncio.current_task()
+        if isinstance(exc, asyncio.CancelledError) and task is not None and task.cancelling():
+            raise
+        lines = traceback.format_exception(type(exc), exc, user_frames(exc))
+        log.error("Trigger %s has failed\n%s", class_name(spec.classpath), "".join(lines))  # noqa: TRY400 - user frames only
+        return TriggerOutcome(spec.id, "error", detail=one_line(exc), traceback=tuple("".join(lines).splitlines()))
+
+
+def _outcome(trigger_id: str, event: TriggerEvent) -> TriggerOutcome:
+    if not isinstance(event, BaseTaskEndEvent):
+        return TriggerOutcome(trigger_id, "event", payload=to_transport(event.payload, "the event's payload"))
+    xcoms = {key: json_of(value) for key, value in (event.xcoms or {}).items()}
+    kind: Literal["success", "failed", "skipped"] = event.task_instance_state  # type: ignore[assignment]
+    return TriggerOutcome(trigger_id, kind, xcoms=xcoms)

@@ -1,0 +1,109 @@
+"""Tasks that wait without a process, over the death of their scheduler: deferred ones, and rescheduled sensors."""
+
+import os
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.support.up import Site
+
+WAITING = """
+    import asyncio, os
+    from pathlib import Path
+    from asynsched import DAG, BaseOperator, BaseTrigger, DateTimeSensorAsync, FileSensor, TriggerEvent, task
+
+    GATE = Path("@gate@")
+    VERSION = 1
+
+    def mark(line):
+        with Path(os.environ["MARKS"]).open("a") as marks:
+            marks.write(f"{line} {os.getpid()}\\n")
+
+    class Opened(BaseTrigger):
+        def serialize(self):
+            return f"{__name__}.Opened", {}
+
+        async def run(self):
+            mark("trigger")
+            while not GATE.exists():
+                await asyncio.sleep(0.01)
+            yield TriggerEvent({"version": VERSION})
+
+    class Waits(BaseOperator):
+        def execute(self, context):
+            mark("begin")
+            self.defer(trigger=Opened(), method_name="go_on")
+
+        def go_on(self, context, event):
+            mark("go_on")
+            return [event["version"], VERSION, context["ti"].try_number]
+
+    with DAG("waiting", max_active_tasks=1):
+        Waits(task_id="deferred", retries=1, retry_delay=0)
+        FileSensor(task_id="sensor", filepath=str(GATE), mode="reschedule", poke_interval=0.2)
+        FileSensor(task_id="file", filepath=str(GATE), deferrable=True, poke_interval=0.05)
+        DateTimeSensorAsync(task_id="date", target_time="{{ dag_run.run_after.isoformat() }}", end_from_trigger=True)
+"""
+
+
+def waiting(site: Site, version: int = 1) -> str:
+    # A parse is not given the environment of a test.
+    return WAITING.replace("@gate@", site.env["GATE"]).replace("VERSION = 1", f"VERSION = {version}")
+
+
+@pytest.fixture
+def site(new_site) -> Site:
+    """Return a site with a DAG whose tasks wait until its gate exists."""
+    site = new_site()
+    site.env |= {"MARKS": str(site.root / "marks"), "GATE": str(site.root / "gate")}
+    site.write("waiting.py", waiting(site))
+    return site
+
+
+def marks(site: Site, what: str) -> list[int]:
+    path = Path(site.env["MARKS"])
+    lines = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+    return [int(pid) for name, pid in lines if name == what]
+
+
+def start_waiting(site: Site) -> None:
+    """Trigger a run, and wait until all of its tasks wait, though only one of them may run at once."""
+    site.wait_for_dag("waiting")
+    site.run("dags", "trigger", "waiting", "--run-id", "r1")
+    waiting = {"deferred": "deferred", "sensor": "up_for_reschedule", "file": "deferred", "date": "success"}
+    site.until(lambda: site.task_states("waiting", "r1") == waiting, "every task waits")
+    site.until(lambda: marks(site, "trigger"), "the trigger runs")
+
+
+def assert_all_went_on(site: Site, *, tries: int = 1) -> None:
+    site.until(lambda: site.json("runs", "show", "waiting", "r1")["state"] == "success", "the run has succeeded")
+    shown = {task["task_id"]: task["try_number"] for task in site.json("tasks", "list", "waiting", "r1")}
+    assert shown == {"deferred": tries, "sensor": 1, "file": 1, "date": 1}
+    [returned] = site.json("tasks", "xcom", "waiting", "r1", "deferred")
+    assert returned["value"] == [1, 1, tries]
+
+
+def test_what_waits_outlives_its_scheduler_and_goes_on_with_the_code_that_it_began_with(site):
+    with site.up() as up:
+        start_waiting(site)
+        [host] = marks(site, "trigger")
+        up.kill()
+        site.write("waiting.py", waiting(site, version=2))
+        Path(site.env["GATE"]).touch()
+        with site.up():
+            assert_all_went_on(site)
+    assert marks(site, "trigger") == [host]
+    assert len(marks(site, "begin")) == len(marks(site, "go_on")) == 1
+    assert not psutil.pid_exists(host)
+
+
+def test_a_trigger_is_begun_again_when_its_process_is_killed(site):
+    with site.up():
+        start_waiting(site)
+        os.kill(marks(site, "trigger")[0], signal.SIGKILL)
+        site.until(lambda: len(marks(site, "trigger")) == 2, "the trigger runs again")
+        Path(site.env["GATE"]).touch()
+        assert_all_went_on(site)
+    assert len(marks(site, "begin")) == 1

@@ -1,0 +1,136 @@
+"""A deferred task instance in the evaluation: what it gives back, what it waits for, and how it goes on."""
+
+from datetime import timedelta
+
+import msgspec
+import pytest
+
+from asynsched.channels import TriggerUnwanted, TriggerWanted
+from asynsched.scheduling.launches import task_launch
+from sandbox.protocol import Ended, Started
+from sandbox.triggering.messages import Deferral, Resume, TriggerOutcome
+from tests.support.runs import NOON, evaluation, run_of, task
+
+SECOND = timedelta(seconds=1)
+
+
+def granted(engine, now=NOON):
+    """Return the task instances that are granted now."""
+    engine.grant(now)
+    found = [*engine.pending.granted]
+    engine.pending.mark_stored()
+    engine.pending.clear()
+    return found
+
+
+def defer(engine, ready, *, timeout=None, now=NOON):
+    """Let a task that was granted run, and defer; return its trigger's id."""
+    engine.try_started(Started(ready.token, now, 1), now)
+    deferral = Deferral("module.Trigger", {"a": 1}, "go_on", {"x": 2}, timeout)
+    engine.try_ended(Ended(ready.token, "deferred", now, now, "waits", deferral=deferral), now)
+    return ready.token
+
+
+def deferred_run(*, timeout=None, **options):
+    engine, run = evaluation(parallelism=1), run_of([task("a", "b", **options), task("b")])
+    engine.start_run(run, NOON)
+    [ready] = granted(engine)
+    return engine, run, ready, defer(engine, ready, timeout=timeout)
+
+
+def test_a_deferred_task_holds_no_slot_and_its_trigger_is_wanted_with_its_code():
+    engine, run, ready, token = deferred_run()
+    assert ready.state == "deferred"
+    [wanted] = [message for message in engine.pending.triggers if isinstance(message, TriggerWanted)]
+    assert wanted.code is run.code
+    trigger = wanted.trigger
+    assert (trigger.id, trigger.classpath, trigger.kwargs) == (token, "module.Trigger", {"a": 1})
+    assert (trigger.dag_id, trigger.task_id, trigger.try_number) == ("dag", "a", 1)
+    other = run_of([task("c")])
+    engine.start_run(other, NOON)
+    assert [found.task_id for found in granted(engine)] == ["c"]
+
+
+def test_an_event_has_the_same_try_go_on_in_a_new_process():
+    engine, _, ready, token = deferred_run()
+    engine.trigger_fired(TriggerOutcome(token, "event", payload=[3]), NOON)
+    assert TriggerUnwanted(token) in engine.pending.triggers
+    [again] = granted(engine)
+    assert again is ready
+    assert again.token != token
+    launch = task_launch(again)
+    assert (launch.try_number, launch.resume) == (1, Resume("go_on", {"x": 2, "event": [3]}))
+    engine.try_ended(Ended(again.token, "success", NOON, NOON), NOON)
+    assert (again.state, again.deferral) == ("success", None)
+    assert [found.task_id for found in granted(engine)] == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("how", "resumes"), [({"cause": "interrupted"}, True), ({"cause": "machine"}, False), ({}, False)]
+)
+def test_what_is_handed_back_is_resumed_again_and_a_retry_begins_anew(how, resumes):
+    engine, _, ready, token = deferred_run(retries=1, retry_delay=1.0)
+    engine.trigger_fired(TriggerOutcome(token, "event"), NOON)
+    granted(engine)
+    engine.try_ended(Ended(ready.token, "failed", NOON, NOON, "gone", **how), NOON)
+    engine.time_passed(NOON + timedelta(seconds=60))
+    [again] = granted(engine)
+    assert (task_launch(again).resume is not None) == resumes
+    assert again.try_number == (1 if resumes else 2)
+
+
+@pytest.mark.parametrize("state", ["success", "skipped", "failed"])
+def test_a_trigger_may_end_its_task_without_a_process(state):
+    engine, _, ready, token = deferred_run(retries=3, callbacks=("on_success", "on_skipped", "on_failure"))
+    engine.trigger_fired(TriggerOutcome(token, state, xcoms={"key": {"a": 1}}), NOON + SECOND)
+    assert (ready.state, ready.try_number, ready.ended_at) == (state, 1, NOON + SECOND)
+    assert [(row.key, msgspec.json.decode(row.value)) for row in engine.pending.xcoms] == [("key", {"a": 1})]
+    expected = {"success": "on_success", "skipped": "on_skipped", "failed": "on_failure"}[state]
+    assert [(row.event, row.try_number) for row in engine.pending.callbacks] == [(expected, 1)]
+
+
+def test_a_deferral_that_takes_too_long_is_resumed_in_order_to_fail():
+    engine, _, ready, token = deferred_run(timeout=60.0)
+    engine.time_passed(NOON + timedelta(seconds=59))
+    assert ready.state == "deferred"
+    engine.time_passed(NOON + timedelta(seconds=60))
+    [again] = granted(engine, NOON + timedelta(seconds=60))
+    resume = task_launch(again).resume
+    assert (resume.method_name, resume.kwargs["error"]) == ("__fail__", "Trigger timeout")
+    engine.trigger_fired(TriggerOutcome(token, "event"), NOON)
+    assert engine.pending.n_stale == 1
+
+
+def test_a_failed_trigger_is_told_with_its_traceback():
+    engine, _, _, token = deferred_run()
+    engine.trigger_fired(TriggerOutcome(token, "error", detail="ValueError: x", traceback=("line",)), NOON)
+    [again] = granted(engine)
+    kwargs = {"error": "Trigger failure", "detail": "ValueError: x", "traceback": ["line"]}
+    assert task_launch(again).resume == Resume("__fail__", kwargs)
+
+
+def test_a_pool_counts_deferred_tasks_where_it_is_told_to():
+    engine = evaluation(pools={"p": 2})
+    run = run_of([task("a", pool="p"), task("b", pool="p"), task("c", pool="p", pool_slots=2)])
+    engine.start_run(run, NOON)
+    engine.queues.resize_pools({"p": 2}, {"p"})
+    ready = {found.task_id: found for found in granted(engine)}
+    assert ready.keys() == {"a", "b"}
+    tokens = {name: defer(engine, found) for name, found in ready.items()}
+    assert granted(engine) == []
+    engine.trigger_fired(TriggerOutcome(tokens["a"], "success"), NOON)
+    assert granted(engine) == []
+    engine.trigger_fired(TriggerOutcome(tokens["b"], "success"), NOON)
+    assert [found.task_id for found in granted(engine)] == ["c"]
+
+
+def test_a_cancelled_run_wants_no_triggers_and_a_dropped_one_neither():
+    engine, run, ready, token = deferred_run()
+    engine.pending.clear()
+    engine.cancel_run(run.key, "cancelled", NOON)
+    assert ready.state == "skipped"
+    assert engine.pending.triggers == [TriggerUnwanted(token)]
+    engine, run, ready, token = deferred_run()
+    engine.pending.clear()
+    engine.drop_run(run.key)
+    assert engine.pending.triggers == [TriggerUnwanted(token)]

@@ -1,0 +1,224 @@
+"""The triggerer and its hosts, whose part is played by the test: launches, questions, ends, silence."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from asynsched.channels import Channels, TaskFinished, TaskReady, TriggerFired, TriggerUnwanted, TriggerWanted
+from asynsched.clock import VirtualClock
+from asynsched.executors.base import Held
+from asynsched.scheduling.trigger_hosts import LINGER, LONGEST_SILENCE, MAX_FAILURES
+from asynsched.scheduling.triggerer import LONGEST_QUESTION, Triggerer
+from asynsched.simulation.loop import run_virtual
+from sandbox.protocol import CodeVersion, Ended, Request, SourceRef, Started
+from sandbox.triggering.messages import TriggerOutcome, TriggerSpec
+from tests.support.runs import NOON
+
+SECOND = timedelta(seconds=1)
+
+
+def code(name: str = "a") -> CodeVersion:
+    return CodeVersion(name * 64, "/dags", (SourceRef(f"{name}.py", f"module_{name}", name * 64),))
+
+
+def spec(name: str, classpath: str = "module.Trigger") -> TriggerSpec:
+    return TriggerSpec(name, classpath, {}, "d", "r", name, -1, 1)
+
+
+class Bench:
+    """A triggerer on a virtual clock, and what it has asked the executor for."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self.clock = clock
+        self.channels = Channels()
+        self.triggerer = Triggerer(channels=self.channels, clock=clock, block_timeout=10.0)
+        self.told: list[Any] = []
+
+    async def tick(self, *messages: Any) -> list[Any]:
+        """Let the triggerer take messages, and return what it tells the executor."""
+        for message in messages:
+            self.channels.triggers.put_nowait(message)
+        await self.triggerer.tick(self.clock.now())
+        return self.channels.ready.take()
+
+    async def launched(self, *messages: Any) -> list[str]:
+        """Return the tokens of the hosts that are launched for these messages."""
+        return [told.launch.token for told in await self.tick(*messages) if isinstance(told, TaskReady)]
+
+    async def ask(self, token: str, session: str = "", number: int = 0, **arguments: Any) -> dict[str, Any]:
+        """Ask as a host what to run."""
+        values = {"session": session, "number": number, **arguments}
+        reply = await self.triggerer.answer(Request(token, 1, "trigger_work", values))
+        assert not reply.error
+        return reply.value
+
+    async def running(self, token: str) -> set[str]:
+        """Ask as a new host, and return what it is to run."""
+        known = await self.ask(token)
+        if known.get("end"):
+            return {"end"}
+        work = await self.ask(token, known["session"], running=[])
+        return {started["id"] for started in work.get("start", ())}
+
+    def fired(self) -> list[TriggerOutcome]:
+        return [message.outcome for message in self.channels.finished.take() if isinstance(message, TriggerFired)]
+
+
+def virtual(test: Callable[[Bench], Any]) -> Callable[[], None]:
+    """Run a test on a loop whose time passes only when everything waits."""
+
+    def wrapped() -> None:
+        clock = VirtualClock(NOON)
+        run_virtual(lambda: test(Bench(clock)), clock)
+
+    wrapped.__name__ = test.__name__
+    return wrapped
+
+
+def failed(token: str, *, cause: str = "task", begun: bool = True) -> TaskFinished:
+    return TaskFinished(Ended(token, "failed", NOON, NOON if begun else None, "it crashed", cause=cause))
+
+
+@virtual
+async def test_one_host_runs_the_triggers_of_a_version_and_one_those_of_asynsched_itself(bench):
+    own = "asynsched.authoring.triggers.temporal.DateTimeTrigger"
+    wanted = [(spec("t1"), "a"), (spec("t2"), "a"), (spec("t3"), "b"), (spec("t4", own), "a"), (spec("t5", own), "b")]
+    tokens = await bench.launched(*(TriggerWanted(trigger, code(name)) for trigger, name in wanted))
+    assert [await bench.running(token) for token in tokens] == [{"t1", "t2"}, {"t3"}, {"t4", "t5"}]
+
+
+@virtual
+async def test_a_question_is_answered_at_once_when_there_is_news_and_in_the_end_without(bench):
+    [token] = await bench.launched(TriggerWanted(spec("t1"), code()))
+    session = (await bench.ask(token))["session"]
+    assert [s["id"] for s in (await bench.ask(token, session))["start"]] == ["t1"]
+    question = asyncio.create_task(bench.ask(token, session, 1))
+    await asyncio.sleep(1)
+    await bench.tick(TriggerUnwanted("t1"))
+    assert list((await question)["stop"]) == ["t1"]
+    assert bench.clock.now() == NOON + SECOND
+    assert (await bench.ask(token, session, 2)).get("start") is None
+    assert bench.clock.now() == NOON + SECOND + LONGEST_QUESTION
+
+
+@virtual
+async def test_an_outcome_is_answered_when_it_is_stored_and_told_again_when_its_run_is_taken_up_anew(bench):
+    wanted = TriggerWanted(spec("t1"), code())
+    [token] = await bench.launched(wanted)
+    outcome = TriggerOutcome("t1", "event", payload=1)
+    arguments = {"outcomes": [{"id": "t1", "kind": "event", "payload": 1}]}
+    told = asyncio.create_task(bench.triggerer.answer(Request(token, 1, "trigger_outcomes", arguments)))
+    await asyncio.sleep(1)
+    assert bench.fired() == [outcome]
+    await bench.tick(TriggerUnwanted("t1"), wanted)
+    await asyncio.sleep(1)
+    assert bench.fired() == [outcome]
+    assert not told.done()
+    await bench.tick(TriggerUnwanted("t1"))
+    assert not (await told).error
+
+
+@virtual
+async def test_a_crash_is_made_up_for_and_what_crashes_again_and_again_fails_alone(bench):
+    names = [f"t{number}" for number in range(5)]
+    tokens = await bench.launched(*(TriggerWanted(spec(name), code()) for name in names))
+    failures = []
+    while not failures:
+        for token in tokens:
+            # The trigger t3 kills its process; the others only run.
+            if "t3" in await bench.running(token):
+                assert await bench.launched(failed(token)) == []
+        await asyncio.sleep(60)
+        tokens = await bench.launched()
+        failures = bench.fired()
+    assert [(found.id, found.kind) for found in failures] == [("t3", "error")]
+    assert f"ended {MAX_FAILURES} times, the last time so: it crashed" in failures[0].detail
+
+
+@virtual
+async def test_triggers_whose_code_cannot_be_loaded_fail_together(bench):
+    tokens = await bench.launched(*(TriggerWanted(spec(name), code()) for name in ("t1", "t2")))
+    for _ in range(MAX_FAILURES):
+        await bench.tick(failed(tokens[0], begun=False))
+        await asyncio.sleep(60)
+        tokens = await bench.launched()
+    assert [found.id for found in bench.fired()] == ["t1", "t2"]
+
+
+@virtual
+async def test_a_host_that_is_handed_back_has_not_failed(bench):
+    [token] = await bench.launched(TriggerWanted(spec("t1"), code()))
+    for _ in range(2 * MAX_FAILURES):
+        assert await bench.launched(failed(token, cause="interrupted")) == []
+        await asyncio.sleep(1)
+        [token] = await bench.launched()
+    assert bench.fired() == []
+
+
+@virtual
+async def test_a_host_that_falls_silent_is_ended_and_one_whose_question_is_open_is_not(bench):
+    silent, asking = await bench.launched(TriggerWanted(spec("t1"), code("a")), TriggerWanted(spec("t2"), code("b")))
+    await bench.tick(TaskFinished(Started(silent, NOON, 1)))
+    session = (await bench.ask(asking))["session"]
+    number = 0
+    while bench.clock.now() <= NOON + LONGEST_SILENCE:
+        number = (await bench.ask(asking, session, number))["number"]
+    [told] = await bench.tick()
+    assert told.token == silent
+    assert "hangs" in told.reason
+
+
+@virtual
+async def test_a_host_without_triggers_is_told_to_end_after_a_while(bench):
+    [token] = await bench.launched(TriggerWanted(spec("t1"), code()))
+    await bench.tick(TriggerUnwanted("t1"))
+    await asyncio.sleep(LINGER.total_seconds())
+    await bench.tick()
+    assert await bench.running(token) != {"end"}
+    await asyncio.sleep(1)
+    await bench.tick()
+    assert await bench.running(token) == {"end"}
+    [acknowledged] = await bench.tick(TaskFinished(Ended(token, "success", NOON, NOON)))
+    assert acknowledged.tokens == (token,)
+
+
+@virtual
+async def test_a_stopping_scheduler_has_its_hosts_end_and_launches_none(bench):
+    [token] = await bench.launched(TriggerWanted(spec("t1"), code()))
+    session = (await bench.ask(token))["session"]
+    number = (await bench.ask(token, session))["number"]
+    question = asyncio.create_task(bench.ask(token, session, number))
+    await asyncio.sleep(1)
+    bench.triggerer.stop()
+    assert (await question)["end"]
+    assert await bench.launched(TaskFinished(Ended(token, "success", NOON, NOON))) == []
+
+
+@virtual
+async def test_the_next_scheduler_takes_a_host_back_with_what_it_runs(bench):
+    wanted = [TriggerWanted(spec(name), code()) for name in ("t1", "t2")]
+    [token] = await bench.launched(*wanted)
+    known = await bench.ask(token)
+    following = Bench(bench.clock)
+    following.triggerer.recover(Held(running=frozenset({token, "a-try"})), bench.clock.now())
+    question = asyncio.create_task(following.ask(token, known["session"], 1))
+    assert await following.launched(wanted[1], TriggerWanted(spec("t3"), code())) == [token]
+    answer = await question
+    assert answer["tell_all"]
+    work = await following.ask(token, answer["session"], running=["t1", "t2"])
+    assert ([started["id"] for started in work["start"]], list(work["stop"])) == (["t3"], ["t1"])
+
+
+@pytest.mark.parametrize("cause", ["task", "machine"])
+def test_nothing_is_launched_again_for_a_host_that_nobody_needs(cause):
+    async def test(bench):
+        [token] = await bench.launched(TriggerWanted(spec("t1"), code()))
+        await bench.tick(TriggerUnwanted("t1"))
+        assert await bench.launched(failed(token, cause=cause)) == []
+        await asyncio.sleep(60)
+        assert await bench.tick() == []
+
+    virtual(test)()
