@@ -1,6 +1,7 @@
-"""Retries, and callbacks that are told of them.
+"""Retries that depend on what went wrong, and callbacks that are told of them.
 
-`call_service` fails at its first try and succeeds at its second, a second later.
+`call_service` fails at its first try and succeeds at its second, a second later. Had it no permission, it would not be
+tried again.
 
 Needs:   nothing.
 Runs:    once.
@@ -10,7 +11,14 @@ Prints:  `the service is busy` and `the service has answered` in the logs of the
 
 from datetime import datetime, timedelta
 
-from asynsched import dag, task
+from asynsched import ExceptionRetryPolicy, RetryAction, RetryRule, dag, task
+
+POLICY = ExceptionRetryPolicy(
+    [
+        RetryRule(exception=ConnectionError, retry_delay=timedelta(seconds=1)),
+        RetryRule(exception=PermissionError, action=RetryAction.FAIL, reason="it would be refused again"),
+    ]
+)
 
 
 def tell(context):
@@ -19,7 +27,7 @@ def tell(context):
 
 @dag(schedule="@once", start_date=datetime(2026, 1, 1), tags=["example"])
 def retries():
-    @task(retries=2, retry_delay=timedelta(seconds=1), on_retry_callback=tell)
+    @task(retries=2, retry_policy=POLICY, on_retry_callback=tell)
     def call_service(ti):
         if ti.try_number == 1:
             print("the service is busy")
