@@ -83,7 +83,7 @@ class DagRunCreator(Service):
         for dag_id, due_at in await self._database.read(scheduled_dag_ids):
             self._schedule(dag_id, due_at)
         self._assets_were_updated = True
-        self._changed.update(dict.fromkeys(self._held_back))
+        self._changed.update(dict.fromkeys(sorted(self._held_back)))
 
     async def _note_updated_assets(self) -> None:
         """Have the DAGs examined that events of assets wait for."""

@@ -96,14 +96,28 @@ class ScriptedExecutor(Executor):
         if ended is None:
             return
         ended.timer.cancel()
-        value = _raw(outcome.return_value)
         self.context.report(
             Ended(
-                token, outcome.state, self.context.clock.now(), ended.started_at, outcome.reason, outcome.retry,
-                outcome.cause, value, outcome.decision, outlet_events=outcome.outlet_events,
+                token,
+                outcome.state,
+                self.context.clock.now(),
+                ended.started_at,
+                outcome.reason,
+                outcome.retry,
+                outcome.cause,
+                _raw(outcome.return_value),
+                outcome.decision,
+                result_length=_length(outcome.return_value),
+                outlet_events=outcome.outlet_events,
             )
-        )  # fmt: skip
+        )
 
 
 def _raw(value: Any) -> msgspec.Raw | msgspec.UnsetType:
     return msgspec.UNSET if value is None else msgspec.Raw(msgspec.json.encode(value))
+
+
+def _length(value: Any) -> int | None:
+    if value is None:
+        return None
+    return len(value) if isinstance(value, list | dict) else -1

@@ -46,6 +46,8 @@ class Simulation:
         start: The virtual instant of the scheduler's start.
 
     Attributes:
+        inline: The database, in memory.
+        database: What the services are given of it; a test may put something in between.
         when_started: Called when the services run.
         act: A coroutine function that is run beside them, for what people do; it is given the channels.
     """
@@ -56,7 +58,8 @@ class Simulation:
         self.reports = tuple(reports)
         self.script = script
         self.clock = VirtualClock(start)
-        self.database: Database = open_inline(default_pool_slots=settings.default_pool_slots)
+        self.inline = open_inline(default_pool_slots=settings.default_pool_slots)
+        self.database: Database = self.inline
         self.executor: ScriptedExecutor | None = None
         self.when_started: Callable[[], None] = lambda: None
         self.act: Callable[[Channels], Coroutine[Any, Any, None]] | None = None

@@ -111,7 +111,7 @@ def insert_run(conn: Connection, run: NewRun) -> int:
         AlreadyExists: The DAG has a run of that run_id, or of that logical date. The transaction may go on.
     """
     values = msgspec.structs.asdict(run) | {"conf": to_json(run.conf)}
-    row_id: int | None = conn.scalar(insert_ignoring(conn, dag_run).returning(dag_run.c.id), values)
+    row_id: int | None = conn.scalar(insert_ignoring(conn, dag_run, returning=dag_run.c.id), values)
     if row_id is None:
         date = "" if run.logical_date is None else f", or one of the logical date {run.logical_date.isoformat()}"
         raise AlreadyExists(f"The DAG {run.dag_id!r} has a run {run.run_id!r}{date} already.")

@@ -1,0 +1,149 @@
+"""What changes of the clock do to schedules: days with another number of runs, at another time, of another length.
+
+Pure functions of the DAGs' schedules, which are compared with what they would be if the clock were not changed. A DAG
+that is paused, or held back, is told of as well.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
+from typing import Any, NamedTuple
+
+from msgspec import Struct
+
+from asynsched.errors import TimetableError
+from asynsched.serialization.schema import SerializedDag
+from asynsched.timetables import DataInterval, KnownTimetable, TimeRestriction, decode
+from asynsched.timetables.zones import wall_clock, zone_name, zone_named
+
+DAY = timedelta(days=1)
+MOST_RUNS = 20_000
+"""Runs around one change that are looked at: one every fifteen seconds."""
+ALWAYS = TimeRestriction(earliest=None, latest=None, catchup=True)
+
+
+class ClockChange(Struct, frozen=True):
+    """What one change of the clock does to one DAG on one day.
+
+    Attributes:
+        date: The day, in the zone of the DAG's schedule.
+        shift_seconds: How much the clock is put forward; negative: back.
+        n_runs: How many runs the DAG has that day.
+        usual_runs: How many it would have if the clock were not changed.
+        effect: What is different, in words.
+    """
+
+    dag_id: str
+    zone: str
+    date: date
+    shift_seconds: float
+    n_runs: int
+    usual_runs: int
+    effect: str
+
+
+class _Run(NamedTuple):
+    """A run of a schedule: when the wall clock shows what, the length of its interval, and since the run before."""
+
+    wall: datetime
+    length: timedelta
+    since_last: timedelta | None
+
+
+def clock_changes(dags: Iterable[SerializedDag], start: datetime, end: datetime) -> list[ClockChange]:
+    """Return what the changes of the clock between two instants do to these DAGs, by day and DAG."""
+    found = [
+        change
+        for dag in dags
+        for name in sorted(_zones(dag.timetable))
+        for day, shift in transitions(zone_named(name), start, end)
+        for change in _of_dag(dag, name, day, shift)
+    ]
+    return sorted(found, key=lambda change: (change.date, change.dag_id, change.zone))
+
+
+def transitions(zone: tzinfo, start: datetime, end: datetime) -> Iterator[tuple[date, timedelta]]:
+    """Yield each day before whose noon, and after the noon before, a zone's clock is changed, and by how much."""
+    if zone is UTC:
+        return
+    day = wall_clock(start, zone).date()
+    while _noon(day - DAY, zone) < end:
+        shift = _offset(_noon(day, zone), zone) - _offset(_noon(day - DAY, zone), zone)
+        if shift:
+            yield day, shift
+        day += DAY
+
+
+def _zones(timetable: Any) -> set[str]:
+    """Return the zones that a serialized timetable, or one within it, is read in."""
+    if isinstance(timetable, dict):
+        own = {zone for key, zone in timetable.items() if key == "timezone" and isinstance(zone, str)}
+        return own.union(*map(_zones, timetable.values()))
+    return set().union(*map(_zones, timetable)) if isinstance(timetable, list | tuple) else set()
+
+
+def _in_zone(timetable: Any, before: str, after: str) -> Any:
+    """Return a serialized timetable that is read in another zone."""
+    if isinstance(timetable, dict):
+        return {
+            key: after if key == "timezone" and value == before else _in_zone(value, before, after)
+            for key, value in timetable.items()
+        }
+    return [_in_zone(value, before, after) for value in timetable] if isinstance(timetable, list) else timetable
+
+
+def _offset(instant: datetime, zone: tzinfo) -> timedelta:
+    return instant.astimezone(zone).utcoffset() or timedelta()
+
+
+def _noon(day: date, zone: tzinfo) -> datetime:
+    return datetime.combine(day, time(12), zone).astimezone(UTC)
+
+
+def _of_dag(dag: SerializedDag, name: str, day: date, shift: timedelta) -> Iterator[ClockChange]:
+    zone = zone_named(name)
+    steady = timezone(_offset(_noon(day - DAY, zone), zone))
+    unchanged = _in_zone(dag.timetable, name, zone_name(steady))
+    try:
+        runs = _runs_around(decode(dag.timetable), day, zone)
+        usual = _runs_around(decode(unchanged), day, steady)
+    except TimetableError:
+        return  # the schedule is over
+    for each in sorted(runs.keys() | usual.keys()):
+        if effect := _effect(usual[each], runs[each]):
+            yield ClockChange(dag.dag_id, name, each, shift.total_seconds(), len(runs[each]), len(usual[each]), effect)
+
+
+def _runs_around(timetable: KnownTimetable, day: date, zone: tzinfo) -> dict[date, list[_Run]]:
+    """Return the runs of the day before a change of the clock, of its day, of the day after, and one more, by day."""
+    start, end = _noon(day - 2 * DAY, zone), _noon(day + DAY, zone) + DAY / 2
+    found: dict[date, list[_Run]] = defaultdict(list)
+    last: DataInterval | None = DataInterval(start, start)
+    last_at: datetime | None = None
+    for _ in range(MOST_RUNS):
+        info = timetable.next_run(last, ALWAYS, start)
+        if info is None:
+            break
+        wall = wall_clock(info.run_after, zone)
+        if wall.date() >= day - DAY:
+            length = info.data_interval.end - info.data_interval.start
+            found[wall.date()].append(_Run(wall, length, None if last_at is None else info.run_after - last_at))
+        if info.run_after >= end:
+            break
+        last, last_at = info.data_interval, info.run_after
+    return found
+
+
+def _effect(usual: list[_Run], runs: list[_Run]) -> str:
+    """Return in words how the runs of a day differ from the usual ones; empty when they do not."""
+    if len(runs) != len(usual):
+        return f"{len(runs) or 'no'} {'run' if len(runs) == 1 else 'runs'} instead of {len(usual)}"
+    effects = []
+    for then, now in zip(usual, runs, strict=True):
+        if then.wall.time() != now.wall.time():
+            effects.append(f"runs at {now.wall:%H:%M} instead of {then.wall:%H:%M}")
+        if then.length != now.length:
+            effects.append(f"an interval of {now.length} instead of {then.length}")
+        elif then.since_last and now.since_last and then.since_last != now.since_last:
+            effects.append(f"runs {now.since_last} after the run before, instead of {then.since_last}")
+    return "; ".join(effects)

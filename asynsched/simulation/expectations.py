@@ -1,0 +1,136 @@
+"""What is expected of tasks: how long a try lasts, how often one fails, what a branch follows.
+
+A file of expectations is TOML or JSON, and maps `DAG.TASK` to seconds, or to a table of more. Either name may hold the
+wildcards `*`, `?` and `[…]`:
+
+    "*.*" = 60
+    "etl.load" = { duration = 300, failure_rate = 0.1 }
+    "etl.choose" = { follow = ["fast"] }
+"""
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+from msgspec import Meta, Struct
+
+from asynsched.errors import SettingsError
+
+LONGEST_SECONDS = 10 * 366 * 24 * 3600.0
+Seconds = Annotated[float, Meta(ge=0, le=LONGEST_SECONDS)]
+Rate = Annotated[float, Meta(ge=0, le=1)]
+WILDCARDS = frozenset("*?[")
+
+
+class Expectation(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What is expected of a task's tries. None: nothing is said.
+
+    Attributes:
+        duration: How long a try lasts, seconds.
+        failure_rate: Share of the tries that fail, 0 to 1.
+        follow: A branch's choice: the task_ids of direct downstream tasks; all others are skipped.
+        condition: A short circuit's condition; false skips what is downstream.
+        skip: Whether the task skips itself.
+        returns: What the task returns, any JSON: for a mapped task downstream, a list is as long as it says.
+    """
+
+    duration: Seconds | None = None
+    failure_rate: Rate | None = None
+    follow: tuple[str, ...] | None = None
+    condition: bool | None = None
+    skip: bool | None = None
+    returns: Any = None
+
+    def over(self, other: "Expectation") -> "Expectation":
+        """Return what this one says, and where it says nothing, what the other one says."""
+        said = {name: value for name in self.__struct_fields__ if (value := getattr(self, name)) is not None}
+        return msgspec.structs.replace(other, **said)
+
+
+FIELDS = frozenset(Expectation.__struct_fields__)
+
+
+class Entry(NamedTuple):
+    """One line of a file of expectations: a pattern of `DAG.TASK`, and what is said of the tasks that it fits."""
+
+    pattern: str
+    expectation: Expectation
+
+    @property
+    def is_name(self) -> bool:
+        """Whether it names one task, without wildcards."""
+        return not WILDCARDS.intersection(self.pattern)
+
+
+class Expectations:
+    """What is expected of each task.
+
+    Args:
+        entries: A later one overrides what an earlier one says; one without wildcards overrides all with some.
+        usual: What is expected where no entry says anything.
+    """
+
+    def __init__(self, entries: tuple[Entry, ...] = (), usual: Expectation | None = None) -> None:
+        self._patterns = tuple(entry for entry in entries if not entry.is_name)
+        self._names: dict[str, Expectation] = {}
+        for entry in entries:
+            if entry.is_name:
+                self._names[entry.pattern] = entry.expectation.over(self._names.get(entry.pattern, Expectation()))
+        self._usual = usual or Expectation()
+        self.of = lru_cache(maxsize=100_000)(self._of)
+
+    def _of(self, dag_id: str, task_id: str) -> Expectation:
+        name = f"{dag_id}.{task_id}"
+        found = self._usual
+        for pattern, expectation in self._patterns:
+            if fnmatchcase(name, pattern):
+                found = expectation.over(found)
+        return self._names.get(name, Expectation()).over(found)
+
+    def unused(self, names: set[str]) -> list[str]:
+        """Return the patterns that fit none of these tasks, each given as `DAG.TASK`."""
+        patterns = [entry.pattern for entry in self._patterns if not any(fnmatchcase(n, entry.pattern) for n in names)]
+        return sorted([*patterns, *(self._names.keys() - names)])
+
+
+def read_entries(path: Path) -> tuple[Entry, ...]:
+    """Return what a file of expectations says, in its order.
+
+    Raises:
+        SettingsError: It cannot be read, or says something that makes no sense; the message names the file and the key.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as exc:
+        raise SettingsError(f"{path}: the file cannot be read: {exc.strerror}") from exc
+    except UnicodeDecodeError as exc:
+        raise SettingsError(f"{path}: the file is no UTF-8 text") from exc
+    try:
+        content = msgspec.json.decode(text) if path.suffix == ".json" else tomllib.loads(text)
+    except (msgspec.DecodeError, tomllib.TOMLDecodeError) as exc:
+        form = "JSON" if path.suffix == ".json" else "TOML (a name that ends in .json is read as JSON)"
+        raise SettingsError(f"{path}: this is not {form}: {exc}") from exc
+    if not isinstance(content, dict):
+        raise SettingsError(f"{path}: it must map DAG.TASK to seconds, or to a table")
+    return tuple(_entries(path, content, ""))
+
+
+def _entries(path: Path, content: Mapping[str, Any], prefix: str) -> Iterator[Entry]:
+    """Yield the entries. A key without quotes is nested in TOML: `etl.load = 5` is a table of a table."""
+    for key, value in content.items():
+        name = f"{prefix}{key}"
+        is_table = isinstance(value, dict) and "." in name and not value.keys().isdisjoint(FIELDS)
+        if isinstance(value, dict) and not is_table:
+            yield from _entries(path, value, f"{name}.")
+            continue
+        if "." not in name:
+            raise SettingsError(f'{path}: {name!r} names no task: write DAG.TASK, e.g. "{name}.*"')
+        form = value if is_table else {"duration": value}
+        try:
+            yield Entry(name, msgspec.convert(form, Expectation))
+        except msgspec.ValidationError as exc:
+            raise SettingsError(f"{path}: {name!r}: {exc}") from exc

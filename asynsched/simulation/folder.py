@@ -1,0 +1,56 @@
+"""A DAG folder as it is now: every file parsed once, confined as always; nothing is stored."""
+
+import anyio
+import anyio.to_thread
+
+from asynsched.errors import SandboxError
+from asynsched.home import prepare_home
+from asynsched.parsing.discovery import scan
+from asynsched.parsing.examination import examine
+from asynsched.parsing.parse_process import SandboxParser
+from asynsched.parsing.parser import Parser, report_of_error, report_of_failure
+from asynsched.parsing.watcher import check_folder
+from asynsched.serialization.schema import ParseReport
+from asynsched.settings import Settings
+
+
+async def parse_folder(settings: Settings) -> tuple[ParseReport, ...]:
+    """Return what each DAG file of the folder holds, or why it cannot be used, by path.
+
+    Raises:
+        SettingsError: There is no such folder, or it cannot be read.
+    """
+    root, home = settings.dags_path, settings.home_path
+    await anyio.to_thread.run_sync(check_folder, root, home)
+    prepare_home(home)
+    found = await anyio.to_thread.run_sync(scan, root, home)
+    parser = SandboxParser(settings)
+    slots = anyio.Semaphore(settings.parse.processes)
+    reports: dict[str, ParseReport] = {}
+
+    async def read(path: str) -> None:
+        async with slots:
+            report = await _report(settings, parser, path)
+        if report is not None:
+            reports[path] = report
+
+    async with anyio.create_task_group() as reads:
+        for path, file in found.files.items():
+            if not file.is_ignored:
+                reads.start_soon(read, path)
+    return tuple(reports[path] for path in sorted(reports))
+
+
+async def _report(settings: Settings, parser: Parser, path: str) -> ParseReport | None:
+    """Return what one file holds; None where it is no DAG file."""
+    examined = await anyio.to_thread.run_sync(examine, settings.dags_path, path)
+    if examined is None or examined.is_gone:
+        return None
+    if examined.error is not None:
+        return report_of_error(path, examined.error)
+    if settings.watch.safe_mode and not examined.mentions_dag:
+        return None
+    try:
+        return await parser.parse(path)
+    except SandboxError as exc:
+        return report_of_failure(path, exc)

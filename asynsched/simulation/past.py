@@ -1,0 +1,99 @@
+"""What is taken for done when a simulation starts: each scheduled DAG's last run before, with all its tasks.
+
+So a span shows its own runs, and not those that a DAG with `catchup` would make up for.
+"""
+
+from datetime import datetime, timedelta
+
+from sqlalchemy import Connection
+
+from asynsched.keys import DagRunKey
+from asynsched.scheduling.active_run import ActiveRun
+from asynsched.scheduling.active_task import ActiveTask
+from asynsched.scheduling.pending import PendingBatch
+from asynsched.scheduling.scheduled_runs import scheduled_run_id
+from asynsched.scheduling.structure import compile_structure
+from asynsched.serialization.decode import decode_dag
+from asynsched.serialization.schedule_bounds import restriction
+from asynsched.serialization.schema import SerializedDag
+from asynsched.states import DagRunState, DagRunType, TaskInstanceState
+from asynsched.store.dag_runs import NewRun, insert_run
+from asynsched.store.dag_versions import get_version
+from asynsched.store.dags import list_dags
+from asynsched.store.transitions import apply
+from asynsched.timetables import DagRunInfo, decode
+from sandbox.protocol import CodeVersion
+
+MOMENT = timedelta(microseconds=1)
+MOST_RUNS = 100_000
+"""Runs that are looked past for the last one."""
+
+
+def store_last_runs(conn: Connection, start: datetime, lease_epoch: int) -> frozenset[int]:
+    """Store each active DAG's last run that was due before `start`, as done. Returns their row ids."""
+    stored = []
+    for row in list_dags(conn):
+        if row.version_id is None:
+            continue
+        dag = decode_dag(get_version(conn, row.version_id).serialized)
+        info = last_run_before(dag, start)
+        if info is not None:
+            stored.append(_store(conn, dag, row.version_id, info, lease_epoch))
+    return frozenset(stored)
+
+
+def last_run_before(dag: SerializedDag, start: datetime) -> DagRunInfo | None:
+    """Return the last run of a DAG's schedule that is due before an instant, None when there is none."""
+    timetable = decode(dag.timetable)
+    now = start - MOMENT
+    # A schedule that is over has had its last run too, and one with catchup makes up for nothing.
+    limits = restriction(dag)._replace(catchup=False, latest=None)
+    last = timetable.next_run(None, limits, now)
+    # What runs at once when it is first looked at has not run yet.
+    if last is None or last.run_after >= now:
+        return None
+    for _ in range(MOST_RUNS):
+        following = timetable.next_run(last.data_interval, limits, now)
+        if following is None or not last.run_after < following.run_after < now:
+            break
+        last = following
+    return last
+
+
+def _store(conn: Connection, dag: SerializedDag, version_id: int, info: DagRunInfo, lease_epoch: int) -> int:
+    at = info.run_after
+    new = NewRun(
+        dag_id=dag.dag_id,
+        run_id=scheduled_run_id(info.logical_date),
+        run_type=DagRunType.SCHEDULED,
+        state=DagRunState.QUEUED,
+        logical_date=info.logical_date,
+        data_interval_start=info.data_interval.start,
+        data_interval_end=info.data_interval.end,
+        run_after=at,
+        queued_at=at,
+    )
+    run = ActiveRun(
+        id=insert_run(conn, new),
+        key=DagRunKey(dag.dag_id, new.run_id),
+        structure=compile_structure(dag),
+        code=CodeVersion("", ""),
+        version_id=version_id,
+        run_type=new.run_type,
+        run_after=at,
+        queued_at=at,
+        state=DagRunState.SUCCESS,
+        reason="before the simulation",
+        started_at=at,
+        ended_at=at,
+    )
+    pending = PendingBatch("", lease_epoch)
+    pending.touch_run(run)
+    tasks = [
+        ActiveTask(run, task, state=TaskInstanceState.SUCCESS, try_number=1, started_at=at, ended_at=at)
+        for task in dag.tasks
+    ]
+    for task in tasks:
+        pending.touch(task)
+    apply(conn, pending.batch())
+    return run.id

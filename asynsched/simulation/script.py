@@ -1,0 +1,55 @@
+"""How tries end in a simulation: as is expected of them, and by chance where a failure rate says so.
+
+Chance is a function of the seed and of the try: it depends on no order, so one more DAG changes nothing for the others,
+and the same try fails in a simulation before a change of the DAGs and in the one after it.
+"""
+
+import hashlib
+from datetime import timedelta
+
+from asynsched.simulation.executor import Outcome
+from asynsched.simulation.expectations import Expectation, Expectations
+from sandbox.protocol import BranchDecision, Launch, ShortCircuitDecision
+
+USUAL_SECONDS = 60.0
+"""How long a try lasts of which nothing is known."""
+
+
+class ExpectedEnds:
+    """The script of a simulation: gives each try its outcome.
+
+    Args:
+        expectations: What is expected of the tasks.
+        seed: Other seeds make other tries fail.
+    """
+
+    def __init__(self, expectations: Expectations, seed: int) -> None:
+        self._expectations = expectations
+        self._seed = seed
+
+    def __call__(self, launch: Launch) -> Outcome:
+        if launch.callback:
+            return Outcome(duration=timedelta())
+        expected = self._expectations.of(launch.run.dag_id, launch.task_id)
+        duration = USUAL_SECONDS if expected.duration is None else expected.duration
+        if launch.execution_timeout is not None and duration > launch.execution_timeout:
+            limit = timedelta(seconds=launch.execution_timeout)
+            return Outcome("failed", limit, f"it would take longer than its execution_timeout of {limit}")
+        lasting = timedelta(seconds=duration)
+        if expected.failure_rate and self.chance(launch) < expected.failure_rate:
+            return Outcome("failed", lasting, f"by chance: {expected.failure_rate:.0%} of its tries fail")
+        if expected.skip:
+            return Outcome("skipped", lasting, "it is expected to skip itself")
+        return Outcome("success", lasting, return_value=expected.returns, decision=_decision(expected))
+
+    def chance(self, launch: Launch) -> float:
+        """Return a number from 0 up to 1, the same one for the same try and seed."""
+        run = launch.run
+        about = f"{self._seed}\0{run.dag_id}\0{run.run_id}\0{launch.task_id}\0{launch.map_index}\0{launch.try_number}"
+        return int.from_bytes(hashlib.blake2b(about.encode(), digest_size=8).digest(), "big") / 2**64
+
+
+def _decision(expected: Expectation) -> BranchDecision | ShortCircuitDecision | None:
+    if expected.follow is not None:
+        return BranchDecision(expected.follow)
+    return ShortCircuitDecision() if expected.condition is False else None

@@ -1,0 +1,100 @@
+"""What happened in a simulation: its runs, their tasks and tries, as plain values without ids of rows or tokens."""
+
+from collections.abc import Collection
+from datetime import datetime
+
+from msgspec import Struct
+from sqlalchemy import Connection
+
+from asynsched.store.task_instances import TaskInstanceRow, TryRow
+from asynsched.store.whole_runs import WholeRun, all_runs
+
+
+class TryTrace(Struct, frozen=True):
+    """An earlier try of a task instance."""
+
+    try_number: int
+    state: str | None
+    reason: str
+    queued_at: datetime | None
+    started_at: datetime | None
+    ended_at: datetime | None
+
+
+class TaskTrace(Struct, frozen=True):
+    """A task instance, with its newest try and the earlier ones. No state: nobody has looked at it yet."""
+
+    task_id: str
+    map_index: int
+    try_number: int
+    state: str | None
+    reason: str
+    scheduled_at: datetime | None
+    queued_at: datetime | None
+    started_at: datetime | None
+    ended_at: datetime | None
+    pool: str
+    pool_slots: int
+    earlier_tries: tuple[TryTrace, ...] = ()
+
+
+class RunTrace(Struct, frozen=True):
+    """A DAG run and its task instances, in the order in which they were queued."""
+
+    dag_id: str
+    run_id: str
+    run_type: str
+    state: str
+    reason: str
+    logical_date: datetime | None
+    data_interval_start: datetime | None
+    data_interval_end: datetime | None
+    run_after: datetime
+    queued_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+    tasks: tuple[TaskTrace, ...]
+
+
+def read_trace(conn: Connection, *, without: Collection[int] = ()) -> tuple[RunTrace, ...]:
+    """Return all runs, in the order in which they were due, but those whose row ids are named."""
+    return tuple(_run(whole) for whole in all_runs(conn) if whole.run.id not in without)
+
+
+def _run(whole: WholeRun) -> RunTrace:
+    run = whole.run
+    return RunTrace(
+        dag_id=run.dag_id,
+        run_id=run.run_id,
+        run_type=run.run_type,
+        state=run.state,
+        reason=run.reason,
+        logical_date=run.logical_date,
+        data_interval_start=run.data_interval_start,
+        data_interval_end=run.data_interval_end,
+        run_after=run.run_after,
+        queued_at=run.queued_at,
+        started_at=run.started_at,
+        ended_at=run.ended_at,
+        tasks=tuple(_task(row, whole.tries.get((row.task_id, row.map_index), ())) for row in whole.tasks),
+    )
+
+
+def _task(row: TaskInstanceRow, earlier: Collection[TryRow]) -> TaskTrace:
+    return TaskTrace(
+        task_id=row.task_id,
+        map_index=row.map_index,
+        try_number=row.try_number,
+        state=row.state,
+        reason=row.reason,
+        scheduled_at=row.scheduled_at,
+        queued_at=row.queued_at,
+        started_at=row.started_at,
+        ended_at=row.ended_at,
+        pool=row.pool,
+        pool_slots=row.pool_slots,
+        earlier_tries=tuple(
+            TryTrace(one.try_number, one.state, one.reason, one.queued_at, one.started_at, one.ended_at)
+            for one in earlier
+        ),
+    )
