@@ -22,6 +22,7 @@ GROUP_HELP = {
 COMMANDS: Mapping[str, str | Mapping[str, str]] = {
     "up": "up:up",
     "check": "check:check",
+    "simulate": "simulate:simulate",
     "dags": {
         "list": "dags:show_dags",
         "show": "dags:show_dag",

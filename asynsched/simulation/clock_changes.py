@@ -143,7 +143,11 @@ def _effect(usual: list[_Run], runs: list[_Run]) -> str:
         if then.wall.time() != now.wall.time():
             effects.append(f"runs at {now.wall:%H:%M} instead of {then.wall:%H:%M}")
         if then.length != now.length:
-            effects.append(f"an interval of {now.length} instead of {then.length}")
+            effects.append(f"an interval of {_hours(now.length)} instead of {_hours(then.length)}")
         elif then.since_last and now.since_last and then.since_last != now.since_last:
-            effects.append(f"runs {now.since_last} after the run before, instead of {then.since_last}")
+            effects.append(f"runs {_hours(now.since_last)} after the run before, instead of {_hours(then.since_last)}")
     return "; ".join(effects)
+
+
+def _hours(length: timedelta) -> str:
+    return f"{length.total_seconds() / 3600:.6g} h"

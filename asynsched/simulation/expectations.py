@@ -9,7 +9,7 @@ wildcards `*`, `?` and `[…]`:
 """
 
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
@@ -52,6 +52,7 @@ class Expectation(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
 
 
 FIELDS = frozenset(Expectation.__struct_fields__)
+NOTHING = Expectation()
 
 
 class Entry(NamedTuple):
@@ -70,26 +71,37 @@ class Expectations:
     """What is expected of each task.
 
     Args:
-        entries: A later one overrides what an earlier one says; one without wildcards overrides all with some.
-        usual: What is expected where no entry says anything.
+        entries: What a file says: a later one overrides what an earlier one says, and one without wildcards overrides
+            all with some.
+        given: What holds for every task of which the file does not say it.
+        history: What was seen of tasks, by `DAG.TASK`: for what neither of the two says.
     """
 
-    def __init__(self, entries: tuple[Entry, ...] = (), usual: Expectation | None = None) -> None:
-        self._patterns = tuple(entry for entry in entries if not entry.is_name)
+    def __init__(
+        self,
+        entries: Iterable[Entry] = (),
+        *,
+        given: Expectation | None = None,
+        history: Mapping[str, Expectation] | None = None,
+    ) -> None:
+        self._patterns: list[Entry] = []
         self._names: dict[str, Expectation] = {}
         for entry in entries:
             if entry.is_name:
-                self._names[entry.pattern] = entry.expectation.over(self._names.get(entry.pattern, Expectation()))
-        self._usual = usual or Expectation()
+                self._names[entry.pattern] = entry.expectation.over(self._names.get(entry.pattern, NOTHING))
+            else:
+                self._patterns.append(entry)
+        self._given = given or NOTHING
+        self._history = history or {}
         self.of = lru_cache(maxsize=100_000)(self._of)
 
     def _of(self, dag_id: str, task_id: str) -> Expectation:
         name = f"{dag_id}.{task_id}"
-        found = self._usual
+        found = self._given.over(self._history.get(name, NOTHING))
         for pattern, expectation in self._patterns:
             if fnmatchcase(name, pattern):
                 found = expectation.over(found)
-        return self._names.get(name, Expectation()).over(found)
+        return self._names.get(name, NOTHING).over(found)
 
     def unused(self, names: set[str]) -> list[str]:
         """Return the patterns that fit none of these tasks, each given as `DAG.TASK`."""

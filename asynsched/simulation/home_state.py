@@ -7,7 +7,7 @@ from statistics import median
 
 from sqlalchemy import Connection
 
-from asynsched.simulation.expectations import Entry, Expectation
+from asynsched.simulation.expectations import Expectation
 from asynsched.states import TaskInstanceState
 from asynsched.store.dags import list_dags
 from asynsched.store.direct_database import connect_direct
@@ -27,12 +27,13 @@ class HomeState:
     Attributes:
         pools: Its pools.
         paused: Whether each of its DAGs is paused.
-        history: How long the tries of tasks took: the median of those that succeeded, and the share that failed.
+        history: What was seen of tasks, by `DAG.TASK`: the median length of tries that succeeded, the share of those
+            that failed.
     """
 
     pools: tuple[PoolRow, ...] = ()
     paused: dict[str, bool] = field(default_factory=dict)
-    history: tuple[Entry, ...] = ()
+    history: dict[str, Expectation] = field(default_factory=dict)
 
 
 def read_home_state(database_url: str) -> HomeState:
@@ -51,27 +52,24 @@ def read_home_state(database_url: str) -> HomeState:
 
 def _read(conn: Connection) -> HomeState:
     dags = list_dags(conn)
-    history = [entry for dag in dags for entry in history_of(past_tries(conn, dag.dag_id, n_runs=N_RUNS))]
-    return HomeState(tuple(list_pools(conn)), {dag.dag_id: dag.is_paused for dag in dags}, tuple(history))
+    tries = [one for dag in dags for one in past_tries(conn, dag.dag_id, n_runs=N_RUNS)]
+    return HomeState(tuple(list_pools(conn)), {dag.dag_id: dag.is_paused for dag in dags}, history_of(tries))
 
 
-def history_of(tries: Iterable[PastTry]) -> list[Entry]:
-    """Return what is to be expected of tasks after what was seen of them, by task."""
+def history_of(tries: Iterable[PastTry]) -> dict[str, Expectation]:
+    """Return what is to be expected of tasks after what was seen of them, by `DAG.TASK`."""
     lasted: dict[str, list[float]] = defaultdict(list)
-    failed: dict[str, int] = defaultdict(int)
+    n_failed: dict[str, int] = defaultdict(int)
     for seen in tries:
         name = f"{seen.dag_id}.{seen.task_id}"
         if seen.state == TaskInstanceState.FAILED:
-            failed[name] += 1
+            n_failed[name] += 1
         elif seen.started_at is not None and seen.ended_at is not None:
             lasted[name].append((seen.ended_at - seen.started_at).total_seconds())
-    return [
-        Entry(
-            name,
-            Expectation(
-                duration=round(median(lasted[name]), 3) if lasted[name] else None,
-                failure_rate=round(failed[name] / (failed[name] + len(lasted[name])), 4),
-            ),
+    return {
+        name: Expectation(
+            duration=round(median(lasted[name]), 3) if lasted[name] else None,
+            failure_rate=round(n_failed[name] / (n_failed[name] + len(lasted[name])), 4),
         )
-        for name in sorted(lasted.keys() | failed.keys())
-    ]
+        for name in lasted.keys() | n_failed.keys()
+    }

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from asynsched.simulation.trace import RunTrace, TaskTrace, TryTrace
+from asynsched.simulation.trace import RunTrace
 
 
 class SlotsAt(Struct, frozen=True):
@@ -55,14 +55,9 @@ def occupations(runs: Iterable[RunTrace], end: datetime) -> Iterator[Occupation]
     """Yield what each try took, up to the end of the simulation."""
     for run in runs:
         for task in run.tasks:
-            for queued_at, ended_at in _tries(task):
-                yield Occupation(task.pool, task.pool_slots, queued_at, ended_at or end)
-
-
-def _tries(task: TaskTrace) -> Iterable[tuple[datetime, datetime | None]]:
-    """Return from when to when each try took slots; one that a retry will follow is told of twice."""
-    tries: list[TaskTrace | TryTrace] = [*task.earlier_tries, task]
-    return dict.fromkeys((one.queued_at, one.ended_at) for one in tries if one.queued_at is not None)
+            for one in task.tries:
+                if one.queued_at is not None:
+                    yield Occupation(task.pool, task.pool_slots, one.queued_at, one.ended_at or end)
 
 
 def pool_uses(

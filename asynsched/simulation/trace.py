@@ -37,6 +37,15 @@ class TaskTrace(Struct, frozen=True):
     pool_slots: int
     earlier_tries: tuple[TryTrace, ...] = ()
 
+    @property
+    def tries(self) -> tuple[TryTrace, ...]:
+        """Every try that was queued, oldest first. One that waits for its retry is an earlier one already."""
+        is_told = bool(self.earlier_tries) and self.earlier_tries[-1].queued_at == self.queued_at
+        if self.queued_at is None or is_told:
+            return self.earlier_tries
+        newest = TryTrace(self.try_number, self.state, self.reason, self.queued_at, self.started_at, self.ended_at)
+        return (*self.earlier_tries, newest)
+
 
 class RunTrace(Struct, frozen=True):
     """A DAG run and its task instances, in the order in which they were queued."""
