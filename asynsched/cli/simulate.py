@@ -69,8 +69,11 @@ def simulate(session: Session, output: str, folder: Path | None, other: Path | N
     their tasks. The same files, options and history give the same answer.
     """
     from asynsched.cli.simulation_answer import show_comparison, show_span, write_files  # what a simulation needs
+    from asynsched.simulation.picture import check_picture
 
     report, picture = options.pop("report"), options.pop("picture")
+    if picture is not None:
+        check_picture(picture)
     configure_logging(msgspec.structs.replace(session.settings.log, level="error"))
     settings = session.settings
     if folder is not None:

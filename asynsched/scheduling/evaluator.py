@@ -159,11 +159,12 @@ class DependencyEvaluator(Service):
         created = [message.run for message in self._news if isinstance(message, RunCreated)]
         if created:
             await self._intake.take_created(created)
+        changed = {message.dag_id for message in self._news if isinstance(message, DagChanged)}
+        if changed:
+            await self._intake.read_dags(changed)
         # Each is dropped only once it was acted on: the database may go away between two of them.
         while self._news:
             match self._news[0]:
-                case DagChanged(dag_id):
-                    await self._intake.read_dags({dag_id})
                 case PoolsChanged():
                     await self._read_pools()
                 case RunCancelled(run, reason):

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from datetime import datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -46,19 +47,22 @@ class Bar(NamedTuple):
     state: str
 
 
-def draw_span(span: SpanReport, path: Path) -> None:
-    """Draw a span to a file, whose ending says the format. The same span gives the same file.
-
-    Raises:
-        SettingsError: The format is unknown, or matplotlib is not installed.
-        OSError: The file cannot be written.
-    """
+def check_picture(path: Path) -> None:
+    """Raise SettingsError unless a picture can be drawn to a file of this name: its format, and who draws it."""
     if path.suffix not in FORMATS:
         raise SettingsError(f"{path}: a picture is {' or '.join(FORMATS)}: end its name so")
-    try:
-        import matplotlib as mpl
-    except ImportError as exc:
-        raise SettingsError("A picture is drawn by matplotlib: pip install 'asynsched[picture]'") from exc
+    if find_spec("matplotlib") is None:
+        raise SettingsError("A picture is drawn by matplotlib: pip install 'asynsched[picture]'")
+
+
+def draw_span(span: SpanReport, path: Path) -> None:
+    """Draw a span to a file that `check_picture` has found good. The same span gives the same file.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    import matplotlib as mpl  # half a second
+
     with mpl.rc_context({"svg.hashsalt": "asynsched", "font.size": 8}):
         figure = _figure(span)
         # No date of making: the file is a function of the span.

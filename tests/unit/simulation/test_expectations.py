@@ -1,0 +1,115 @@
+"""What is expected of tasks: from files in either form, over options, over history."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from asynsched.errors import SettingsError
+from asynsched.simulation.executor import Outcome
+from asynsched.simulation.expectations import Entry, Expectation, Expectations, read_entries
+from asynsched.simulation.home_state import history_of
+from asynsched.simulation.script import ExpectedEnds
+from asynsched.store.whole_runs import PastTry
+from sandbox.protocol import BranchDecision, CodeVersion, Launch, RunContext, ShortCircuitDecision
+
+FIVE = timedelta(seconds=5)
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+TOML = """
+"*.*" = 10
+etl.load = 300
+"etl.group.extract" = { duration = 20, failure_rate = 0.5 }
+"etl.choose" = { follow = ["fast"] }
+reports."*_mail" = { condition = false, returns = [1, 2, 3] }
+"""
+JSON = """{
+  "*.*": 10, "etl.load": 300, "etl.group.extract": {"duration": 20, "failure_rate": 0.5},
+  "etl": {"choose": {"follow": ["fast"]}}, "reports.*_mail": {"condition": false, "returns": [1, 2, 3]}
+}"""
+
+
+@pytest.mark.parametrize(("name", "text"), [("file.toml", TOML), ("file.json", JSON)])
+def test_a_file_says_what_is_expected_of_tasks_a_name_over_a_pattern(tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    expected = Expectations(read_entries(tmp_path / name), given=Expectation(duration=1, failure_rate=0.1))
+    assert expected.of("other", "task") == Expectation(duration=10, failure_rate=0.1)
+    assert expected.of("etl", "load") == Expectation(duration=300, failure_rate=0.1)
+    assert expected.of("etl", "group.extract") == Expectation(duration=20, failure_rate=0.5)
+    assert expected.of("etl", "choose") == Expectation(duration=10, failure_rate=0.1, follow=("fast",))
+    assert expected.of("reports", "a_mail").returns == [1, 2, 3]
+    assert expected.of("reports", "a_mail").condition is False
+    assert expected.unused({"etl.load", "reports.a_mail"}) == ["etl.choose", "etl.group.extract"]
+
+
+def test_an_option_holds_over_history_and_a_file_over_both():
+    history = {"d.t": Expectation(duration=7, failure_rate=0.2)}
+    assert Expectations(history=history).of("d", "t") == Expectation(duration=7, failure_rate=0.2)
+    given = Expectation(failure_rate=0.0)
+    assert Expectations(given=given, history=history).of("d", "t") == Expectation(duration=7, failure_rate=0.0)
+    entries = [Entry("d.*", Expectation(duration=1)), Entry("*.t", Expectation(duration=2))]
+    assert Expectations(entries, given=given, history=history).of("d", "t").duration == 2
+
+
+def test_history_gives_the_median_of_good_tries_and_the_share_of_bad_ones():
+    tries = [PastTry("d", "t", "success", NOON, NOON + timedelta(seconds=n)) for n in (1, 2, 60)]
+    tries += [
+        PastTry("d", "t", "failed", NOON, NOON + timedelta(seconds=1000)),
+        PastTry("d", "bad", "failed", None, NOON),
+    ]
+    assert history_of(tries) == {
+        "d.t": Expectation(duration=2, failure_rate=0.25),
+        "d.bad": Expectation(failure_rate=1.0),
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "complaint"),
+    [
+        ("f.toml", "x = ", "is not TOML"),
+        ("f.json", "{", "is not JSON"),
+        ("f.json", "[1]", "must map DAG.TASK to seconds"),
+        ("f.toml", "load = 5", "'load' names no task"),
+        ("f.toml", '"a.b" = -1', "'a.b': Expected `float` >= 0.0"),
+        ("f.toml", '"a.b" = "long"', "'a.b': Expected `float | null`, got `str`"),
+        ("f.toml", '"a.b" = {duration = 1, rate = 2}', "'a.b': Object contains unknown field `rate`"),
+        ("f.toml", '"a.b" = {failure_rate = 2}', "'a.b': Expected `float` <= 1.0"),
+    ],
+)
+def test_a_file_that_makes_no_sense_is_named_with_the_key_at_fault(tmp_path, name, text, complaint):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(SettingsError) as caught:
+        read_entries(tmp_path / name)
+    assert str(tmp_path / name) in str(caught.value)
+    assert complaint in str(caught.value)
+
+
+def launch(task_id: str = "t", **options) -> Launch:
+    run = RunContext("d", "r", "scheduled", NOON)
+    return Launch("token", task_id, -1, 1, 3, run, CodeVersion("", ""), "log", **options)
+
+
+@pytest.mark.parametrize(
+    ("expectation", "options", "outcome"),
+    [
+        (Expectation(), {}, Outcome(duration=timedelta(minutes=1))),
+        (Expectation(duration=5, returns=[1]), {}, Outcome(duration=FIVE, return_value=[1])),
+        (Expectation(duration=5, follow=("a",)), {}, Outcome(duration=FIVE, decision=BranchDecision(("a",)))),
+        (Expectation(duration=5, condition=False), {}, Outcome(duration=FIVE, decision=ShortCircuitDecision())),
+        (Expectation(duration=5, skip=True), {}, Outcome("skipped", FIVE, "it is expected to skip itself")),
+        (Expectation(duration=5, failure_rate=1), {}, Outcome("failed", FIVE, "by chance: 100% of its tries fail")),
+        (
+            Expectation(duration=5), {"execution_timeout": 2.0},
+            Outcome("failed", timedelta(seconds=2), "it would take longer than its execution_timeout of 0:00:02"),
+        ),
+        (Expectation(duration=5, failure_rate=1), {"callback": {"event": "on_failure"}}, Outcome(duration=timedelta())),
+    ],
+)  # fmt: skip
+def test_a_try_ends_as_is_expected(expectation, options, outcome):
+    assert ExpectedEnds(Expectations(given=expectation), seed=0)(launch(**options)) == outcome
+
+
+def test_chance_follows_the_rate_and_depends_on_seed_and_try_alone():
+    scripts = [ExpectedEnds(Expectations(given=Expectation(failure_rate=0.3)), seed=seed) for seed in (1, 1, 2)]
+    failing = [{n for n in range(2000) if script(launch(f"t{n}")).state == "failed"} for script in scripts]
+    assert failing[0] == failing[1] != failing[2]
+    assert 500 < len(failing[0]) < 700
