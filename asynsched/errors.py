@@ -18,6 +18,7 @@ AsynschedError
 ├── ExecutorError                  the place where tries run is at fault: try again, or stop
 ├── HomeInUse                      another scheduler holds the home: refuse to start
 ├── LeaseLost                      another scheduler may have taken our runs: stop serving
+├── NotServing (RuntimeError)      a scheduler is used before or after it serves: the program's mistake
 ├── SimulationStalled              a simulation in which nothing can happen any more: end it
 └── InvalidTransition              our bug: let it stop serve()
 """
@@ -116,6 +117,10 @@ class LeaseLost(AsynschedError):
             f"The scheduler {scheduler_id} has lost its lease: another one may run what it ran. Start anew."
         )
         self.scheduler_id = scheduler_id
+
+
+class NotServing(AsynschedError, RuntimeError):
+    """A scheduler was used that does not serve yet, or no more."""
 
 
 class SimulationStalled(AsynschedError):

@@ -6,6 +6,7 @@ import socket
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 import anyio
@@ -27,6 +28,7 @@ from asynsched.parsing.watcher import check_folder
 from asynsched.results import FinishedRun, read_finished_run
 from asynsched.scheduling.run_waiters import RunWaiters
 from asynsched.scheduling.triggering import trigger_by_program
+from asynsched.serving_state import ServingState
 from asynsched.settings import Settings
 from asynsched.store.async_database import open_database
 from asynsched.store.database import Database
@@ -77,14 +79,13 @@ class Scheduler:
         self.settings = msgspec.structs.replace(settings or Settings(), **changes)
         self.clock = clock or SystemClock()
         self.channels = Channels()
-        self.started = anyio.Event()
         self.scheduler_id = f"{socket.gethostname()}:{os.getpid()}:{new_token()[:8]}"[-64:]
         self._given_database = database if isinstance(database, Database) else None
         self._given_executor = executor if callable(executor) else None
-        self._database: Database | None = None
         self._services: Services | None = None
         self._stop_requested = anyio.Event()
-        self._has_stopped = anyio.Event()
+        self._state = ServingState()
+        self.started = self._state.started
         self._waiters = RunWaiters(channels=self.channels, clock=self.clock)
 
     # Serving
@@ -103,6 +104,7 @@ class Scheduler:
             ExceptionGroup: A service failed by a bug.
         """
         async with AsyncExitStack() as stack:
+            stack.callback(self._state.end)
             lease = anyio.CancelScope()
             services = await self._open(stack, lease)
             async with anyio.create_task_group() as consumers:
@@ -142,7 +144,7 @@ class Scheduler:
         stack.enter_context(hold_home(home))
         remember_dags_folder(home, self.settings.dags_path)
         database = await self._open_database(stack)
-        stack.callback(self._stop_serving)
+        stack.callback(self._state.end)
         now = self.clock.now()
         epoch = await database.write(
             register_scheduler,
@@ -176,7 +178,8 @@ class Scheduler:
         services.triggerer.recover(held, now)
         if services.lease is not None:
             services.lease.start()
-        self._database, self._services = database, services
+        self._services = services
+        self._state.serve_from(database)
         return services
 
     async def _open_database(self, stack: AsyncExitStack) -> Database:
@@ -210,16 +213,6 @@ class Scheduler:
         with anyio.move_on_after(CLEANUP_SECONDS, shield=True):
             await database.write(remove_scheduler, self.scheduler_id)
 
-    def _stop_serving(self) -> None:
-        self._database = None
-        self._has_stopped.set()
-        if self._services is not None:
-            self._services.dispatcher.progress.note(is_idle=True)
-
-    async def _cancel_once_stopped(self, scope: anyio.CancelScope) -> None:
-        await self._has_stopped.wait()
-        scope.cancel()
-
     # What an embedding program does
 
     async def trigger(
@@ -238,11 +231,11 @@ class Scheduler:
             NotFound: There is no such DAG.
             DagError: The conf does not fit the DAG's params.
             AlreadyExists: There is a run with this run_id or logical date.
-            RuntimeError: The scheduler is not serving.
+            NotServing: The scheduler does not serve yet, or no more.
         """
         await self._wait_for_dag(dag_id)
         now = self.clock.now()
-        key = await self._serving_database().write(
+        key = await self._state.database.write(
             trigger_by_program, dag_id, conf=conf, run_id=run_id, logical_date=logical_date, now=now
         )
         await self.channels.active_runs.put(RunCreated(key))
@@ -253,7 +246,7 @@ class Scheduler:
     ) -> FinishedRun:
         """Create a run of a DAG, wait until it has ended, and return it. When this is cancelled, so is the run.
 
-        Raises what `trigger` raises, and RuntimeError when the scheduler stops before the run has ended.
+        Raises what `trigger` raises, and NotServing when the scheduler stops before the run has ended.
         """
         await self._wait_for_dag(dag_id)
         key = DagRunKey(dag_id, run_id or f"manual__{self.clock.now().isoformat()}")
@@ -262,37 +255,36 @@ class Scheduler:
             created = asyncio.ensure_future(self.trigger(dag_id, conf, run_id=key.run_id))
             try:
                 await asyncio.shield(created)
-                async with anyio.create_task_group() as waiting:
-                    waiting.start_soon(self._cancel_once_stopped, waiting.cancel_scope)
-                    await ended.wait()
-                    waiting.cancel_scope.cancel()
+                await self._state.unless_stopped(ended.wait)
             except anyio.get_cancelled_exc_class():
                 with anyio.CancelScope(shield=True):
                     await asyncio.wait([created])
                 if not created.cancelled() and created.exception() is None:
                     self.channels.active_runs.offer(RunCancelled(key, "whoever waited for the run was cancelled"))
                 raise
-        return await self._serving_database().read(read_finished_run, key)
+        return await self._state.database.read(read_finished_run, key)
 
     async def _wait_for_dag(self, dag_id: str) -> None:
-        database = self._serving_database()
-        if self._services is not None:
-            await self._services.dispatcher.progress.until_known(database, dag_id)
+        database = self._state.database
+        progress = self._services.dispatcher.progress if self._services is not None else None
+        if progress is not None and not progress.is_complete:
+            await self._state.unless_stopped(partial(progress.until_known, database, dag_id))
 
     async def wait_idle(self) -> None:
-        """Wait until every known file is parsed, no run is active and none is due."""
+        """Wait until every known file is parsed, no run is active and none is due.
+
+        Before `serve` is called, this waits for that, too.
+
+        Raises:
+            NotServing: The scheduler stopped before, or could not start.
+        """
+        await self._state.unless_stopped(self._become_idle)
+
+    async def wait_runs(self, n: int) -> None:
+        """Wait until that many runs have ended since the start. Raises NotServing when the scheduler stops before."""
+        await self._state.unless_stopped(partial(self._waiters.until_ended, n))
+
+    async def _become_idle(self) -> None:
         await self.started.wait()
         while not (self._services is not None and self._services.are_idle):
             await self.clock.sleep(timedelta(milliseconds=50))
-
-    async def wait_runs(self, n: int) -> None:
-        """Wait until that many runs have ended since the start."""
-        while self._waiters.n_ended < n:
-            await self._waiters.next_end.wait()
-
-    def _serving_database(self) -> Database:
-        if self._has_stopped.is_set():
-            raise RuntimeError("the scheduler has stopped: make a new one, and serve that")
-        if self._database is None:
-            raise RuntimeError("the scheduler is not serving: start `serve()` first and wait until it is ready")
-        return self._database

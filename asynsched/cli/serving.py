@@ -18,7 +18,7 @@ from asynsched.cli.causes import only_cause
 from asynsched.cli.logging import configure_logging
 from asynsched.cli.rendering import note
 from asynsched.clock import SystemClock
-from asynsched.errors import AsynschedError
+from asynsched.errors import AsynschedError, NotServing
 from asynsched.scheduler import Scheduler
 from asynsched.settings import Settings
 from asynsched.store.urls import without_secrets
@@ -115,7 +115,11 @@ async def _accompany(scheduler: Scheduler, rules: StopRules) -> None:
     async with anyio.create_task_group() as waiting:
 
         async def first(reason: str, wait: Callable[[], Awaitable[object]]) -> None:
-            await wait()
+            try:
+                await wait()
+            except NotServing:
+                # Something else has stopped it.
+                return
             waiting.cancel_scope.cancel()
             log.info("scheduler.stopping", reason=reason)
 

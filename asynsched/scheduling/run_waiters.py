@@ -22,7 +22,7 @@ class RunWaiters(Service):
         self._channels = channels
         self._waiting: dict[DagRunKey, list[anyio.Event]] = {}
         self.n_ended = 0
-        self.next_end = anyio.Event()
+        self._next_end = anyio.Event()
         channels.run_ends.wakes(self.wake)
 
     @contextmanager
@@ -37,11 +37,16 @@ class RunWaiters(Service):
             if not self._waiting[run]:
                 del self._waiting[run]
 
+    async def until_ended(self, n: int) -> None:
+        """Wait until that many runs have ended."""
+        while self.n_ended < n:
+            await self._next_end.wait()
+
     async def tick(self, now: datetime) -> None:
         """Wake whom the ended runs concern."""
         for message in self._channels.run_ends.take():
             self.n_ended += 1
             for event in self._waiting.get(message.run, ()):
                 event.set()
-        self.next_end.set()
-        self.next_end = anyio.Event()
+        self._next_end.set()
+        self._next_end = anyio.Event()

@@ -2,8 +2,6 @@
 
 import logging
 import signal
-import textwrap
-from collections.abc import Callable
 from contextlib import asynccontextmanager
 
 import anyio
@@ -11,7 +9,7 @@ import psutil
 import pytest
 
 from asynsched import Scheduler
-from asynsched.errors import AlreadyExists, DagError, HomeInUse, NotFound, SettingsError
+from asynsched.errors import AlreadyExists, DagError, HomeInUse, NotFound, NotServing, SettingsError
 from asynsched.settings import Settings
 from tests.support.waiting import eventually
 
@@ -53,11 +51,9 @@ DAGS = """
 
 
 @pytest.fixture
-def scheduler(tmp_path, monkeypatch) -> Scheduler:
-    (tmp_path / "dags").mkdir()
-    (tmp_path / "dags" / "all.py").write_text(textwrap.dedent(DAGS))
-    monkeypatch.setenv("HANGS", str(tmp_path / "hangs"))
-    return Scheduler(dags=tmp_path / "dags", settings=Settings(home=str(tmp_path / "home"), shutdown_grace=0.2))
+def scheduler(program) -> Scheduler:
+    program.write(DAGS)
+    return Scheduler(**program.options())
 
 
 @asynccontextmanager
@@ -108,13 +104,13 @@ async def test_a_dag_can_be_run_before_its_folder_is_read_for_the_first_time(sch
         scheduler.request_stop()
 
 
-async def test_whoever_waits_for_a_dag_to_be_read_is_told_of_the_stop(scheduler, tmp_path):
-    (tmp_path / "dags" / "slow.py").write_text("dag = 'asynsched'\nwhile True: pass\n")
+async def test_whoever_waits_for_a_dag_to_be_read_is_told_of_the_stop(scheduler, program):
+    program.write("dag = 'asynsched'\nwhile True: pass\n", "slow.py")
     async with anyio.create_task_group() as tasks:
         await tasks.start(scheduler.serve)
 
         async def wait_for_what_is_not_there():
-            with pytest.raises(RuntimeError, match="has stopped"):
+            with pytest.raises(NotServing, match="has stopped"):
                 await scheduler.run("number")
 
         with anyio.fail_after(30):
@@ -124,35 +120,25 @@ async def test_whoever_waits_for_a_dag_to_be_read_is_told_of_the_stop(scheduler,
                 scheduler.request_stop()
 
 
-def hanging(tmp_path) -> Callable[[], int]:
-    """Return a function that tells the process id of the task that hangs, 0 before there is one."""
-    path = tmp_path / "hangs"
-    return lambda: int(path.read_text() or 0) if path.exists() else 0
-
-
-async def test_cancelling_whoever_waits_cancels_the_run_and_kills_its_task(scheduler, tmp_path):
+async def test_cancelling_whoever_waits_cancels_the_run_and_kills_its_task(scheduler, program):
     async with running(scheduler):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(scheduler.run, "waits")
-            pid = await eventually(hanging(tmp_path), "the task hangs")
+            pid = await eventually(program.hanging_pid, "the task hangs")
             tasks.cancel_scope.cancel()
         with anyio.fail_after(30):
             await scheduler.wait_runs(1)
         await eventually(lambda: not psutil.pid_exists(pid), "the task is gone")
 
 
-async def test_cancelling_serve_leaves_no_process_behind(scheduler, tmp_path):
-    before = {process.pid for process in psutil.process_iter()}
+async def test_cancelling_serve_leaves_no_process_behind(scheduler, program):
     async with anyio.create_task_group() as tasks:
         await tasks.start(scheduler.serve)
         await scheduler.wait_idle()
         await scheduler.trigger("waits")
-        pid = await eventually(hanging(tmp_path), "the task hangs")
+        pid = await eventually(program.hanging_pid, "the task hangs")
         tasks.cancel_scope.cancel()
-    left = [
-        p for p in psutil.process_iter(["cmdline"]) if p.pid not in before and str(tmp_path) in str(p.info["cmdline"])
-    ]
-    assert left == []
+    assert program.processes() == []
     assert not psutil.pid_exists(pid)
 
 

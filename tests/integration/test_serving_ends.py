@@ -1,22 +1,20 @@
 """How serving ends when something fails or is broken off: a lost lease, a failed start, a badly timed cancellation."""
 
 import asyncio
-import textwrap
 import threading
 from datetime import datetime
 
 import anyio
-import psutil
 import pytest
 import sqlalchemy as sa
 from structlog.testing import capture_logs
 
 from asynsched import Scheduler
-from asynsched.errors import LeaseLost, StoreUnavailable
+from asynsched.errors import LeaseLost, NotServing, SettingsError, StoreUnavailable
 from asynsched.executors import local
 from asynsched.executors.base import Held
 from asynsched.scheduling.evaluator import DependencyEvaluator
-from asynsched.settings import LeaseSettings, Settings
+from asynsched.settings import LeaseSettings
 from asynsched.store.async_database import open_database
 from asynsched.store.schedulers import list_schedulers
 from asynsched.store.tables import scheduler as scheduler_table
@@ -41,18 +39,9 @@ DAGS = """
 
 
 @pytest.fixture
-def options(tmp_path, monkeypatch) -> dict:
-    (tmp_path / "dags").mkdir()
-    (tmp_path / "dags" / "all.py").write_text(textwrap.dedent(DAGS))
-    monkeypatch.setenv("HANGS", str(tmp_path / "hangs"))
-    lease = LeaseSettings(duration=20, renew_interval=0.05, kill_time=1.0)
-    settings = Settings(home=str(tmp_path / "home"), shutdown_grace=0.2, lease=lease)
-    return {"dags": tmp_path / "dags", "settings": settings}
-
-
-def processes_of(tmp_path) -> list[psutil.Process]:
-    processes = psutil.process_iter(["cmdline"])
-    return [process for process in processes if str(tmp_path / "home") in " ".join(process.info["cmdline"] or [])]
+def options(program) -> dict:
+    program.write(DAGS)
+    return program.options(lease=LeaseSettings(duration=20, renew_interval=0.05, kill_time=1.0))
 
 
 def forget_schedulers(conn) -> None:
@@ -60,7 +49,7 @@ def forget_schedulers(conn) -> None:
 
 
 @pytest.mark.parametrize("is_open", [False, True], ids=["by url", "open"])
-async def test_a_lease_is_renewed_and_serving_ends_with_an_error_when_it_is_lost(options, tmp_path, is_open):
+async def test_a_lease_is_renewed_and_serving_ends_with_an_error_when_it_is_lost(options, program, tmp_path, is_open):
     url = f"sqlite:///{tmp_path / 'state.db'}"
     database = await open_database(url)
     scheduler = Scheduler(database=database if is_open else url, **options)
@@ -78,7 +67,7 @@ async def test_a_lease_is_renewed_and_serving_ends_with_an_error_when_it_is_lost
         await database.write(forget_schedulers)
         with pytest.raises(LeaseLost, match="lost its lease"):
             await serving
-    assert processes_of(tmp_path) == []
+    assert program.processes() == []
     await database.close()
 
 
@@ -102,21 +91,35 @@ async def test_a_run_whose_creation_is_cancelled_is_not_started_later(options, i
         scheduler.request_stop()
 
 
-async def test_whoever_uses_a_scheduler_that_has_stopped_is_told_so(options, tmp_path):
+async def test_whoever_uses_a_scheduler_that_has_stopped_is_told_so(options, program):
     scheduler = Scheduler(**options)
     serving = asyncio.create_task(scheduler.serve())
-    await scheduler.started.wait()
     await scheduler.wait_idle()
-    waiting = asyncio.create_task(scheduler.run("deaf"))
-    await eventually((tmp_path / "hangs").exists, "the task runs")
+    running = asyncio.create_task(scheduler.run("deaf"))
+    await eventually(program.hangs.exists, "the task runs")
+    waiting = [running, *(asyncio.create_task(wait) for wait in (scheduler.wait_runs(7), scheduler.wait_idle()))]
+    await asyncio.sleep(0)
     scheduler.request_stop()
     with capture_logs() as logs:
         await serving
     assert "task.cannot_start" not in {entry["event"] for entry in logs}
+    late = [scheduler.run("deaf"), scheduler.trigger("deaf"), scheduler.wait_runs(7), scheduler.wait_idle()]
     with anyio.fail_after(10):
-        for late in (waiting, scheduler.run("deaf"), scheduler.trigger("deaf")):
-            with pytest.raises(RuntimeError, match="has stopped"):
-                await late
+        for one in (*waiting, *late):
+            with pytest.raises(NotServing, match="has stopped"):
+                await one
+
+
+async def test_whoever_waits_for_a_scheduler_that_cannot_start_is_told_so(options, program):
+    scheduler = Scheduler(**options | {"dags": program.root / "nowhere"})
+    waiting = [asyncio.create_task(wait) for wait in (scheduler.wait_idle(), scheduler.wait_runs(1))]
+    await asyncio.sleep(0)
+    with pytest.raises(SettingsError, match="nowhere"):
+        await scheduler.serve()
+    with anyio.fail_after(10):
+        for one in waiting:
+            with pytest.raises(NotServing, match="has stopped"):
+                await one
 
 
 async def test_a_start_that_fails_ends_no_try_that_survived_a_crash(options, monkeypatch):
@@ -142,7 +145,7 @@ async def test_a_start_that_fails_ends_no_try_that_survived_a_crash(options, mon
     assert steps == ["start", "close"]
 
 
-async def test_a_cancellation_while_the_keeper_starts_leaves_no_keeper(options, tmp_path, monkeypatch):
+async def test_a_cancellation_while_the_keeper_starts_leaves_no_keeper(options, program, monkeypatch):
     begun = threading.Event()
     start_keeper = local.start_keeper
 
@@ -156,18 +159,18 @@ async def test_a_cancellation_while_the_keeper_starts_leaves_no_keeper(options, 
     serving.cancel()
     with pytest.raises(asyncio.CancelledError):
         await serving
-    assert processes_of(tmp_path) == []
+    assert program.processes() == []
 
 
-async def test_a_cancelled_scheduler_gives_its_tries_all_their_time_to_end(options, tmp_path, monkeypatch):
+async def test_a_cancelled_scheduler_gives_its_tries_all_their_time_to_end(options, program, monkeypatch):
     monkeypatch.setattr("asynsched.scheduler.CLEANUP_SECONDS", 0.5)
     scheduler = Scheduler(**options)
     serving = asyncio.create_task(scheduler.serve())
     await scheduler.started.wait()
     await scheduler.wait_idle()
     await scheduler.trigger("deaf")
-    await eventually((tmp_path / "hangs").exists, "the task runs")
+    await eventually(program.hangs.exists, "the task runs")
     serving.cancel()
     with pytest.raises(asyncio.CancelledError):
         await serving
-    assert processes_of(tmp_path) == []
+    assert program.processes() == []

@@ -1,0 +1,50 @@
+"""A program that embeds a scheduler: its folder of DAG files, its home, and what it leaves behind."""
+
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from asynsched.settings import Settings
+
+HANGS = "HANGS"
+"""Environment variable that names the file into which a task that hangs writes its process id."""
+
+
+@dataclass
+class Program:
+    """Where a program and its scheduler are."""
+
+    root: Path
+
+    @property
+    def dags(self) -> Path:
+        return self.root / "dags"
+
+    @property
+    def home(self) -> Path:
+        return self.root / "home"
+
+    @property
+    def hangs(self) -> Path:
+        return self.root / "hangs"
+
+    def write(self, text: str, name: str = "all.py") -> None:
+        """Write a DAG file; its text may be indented."""
+        self.dags.mkdir(exist_ok=True)
+        (self.dags / name).write_text(textwrap.dedent(text))
+
+    def options(self, **settings: Any) -> dict[str, Any]:
+        """Return the arguments of its Scheduler."""
+        return {"dags": self.dags, "settings": Settings(home=str(self.home), shutdown_grace=0.2, **settings)}
+
+    def hanging_pid(self) -> int:
+        """Return the process id of the task that hangs, 0 before there is one."""
+        return int(self.hangs.read_text() or 0) if self.hangs.exists() else 0
+
+    def processes(self) -> list[psutil.Process]:
+        """Return the processes that its scheduler has started, and that are left."""
+        named = psutil.process_iter(["cmdline"])
+        return [process for process in named if str(self.root) in " ".join(process.info["cmdline"] or [])]
