@@ -52,14 +52,20 @@ async def _examine(database: Database, dag_id: str, now: datetime) -> Examined:
 
 
 def _of_schedule(dag: DagRow, examined: Examined) -> list[Reason]:
-    if examined.created is not None:
+    if examined.created is not None or examined.triggered is not None:
         return []
     if examined.error:
         return [Reason("schedule", examined.error, "its schedule is mended")]
     if examined.is_held_back:
         text = f"a run is due, and max_active_runs ({dag.max_active_runs}) are active"
         return [Reason("max_active_runs", text, "one of them ends")]
-    if examined.due_at is None:
+    reasons = []
+    if examined.waits_for:
+        reasons.append(Reason("assets", examined.waits_for, "these are updated"))
+    if examined.due_at is not None:
+        reasons.append(Reason("schedule", "the next run is not due yet", "its time comes", examined.due_at))
+    if not reasons:
         release = f"somebody triggers it: `asynsched dags trigger {dag.dag_id}`"
-        return [Reason("schedule", f"its schedule, {dag.schedule_summary or 'None'}, gives no further run", release)]
-    return [Reason("schedule", "the next run is not due yet", "its time comes", examined.due_at)]
+        text = f"its schedule, {dag.schedule_summary or 'None'}, gives no further run"
+        reasons.append(Reason("schedule", text, release))
+    return reasons

@@ -29,6 +29,7 @@ from asynsched.states import FINISHED_RUN_STATES, SLOT_TASK_STATES
 from asynsched.store.database import Database
 from asynsched.store.pools import pool_capacities
 from asynsched.store.run_queue import running_runs, runs_by_id
+from asynsched.store.schedulers import list_schedulers
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -93,8 +94,9 @@ async def take_snapshot(database: Database, settings: Settings, now: datetime, *
         is_served: Whether there is a scheduler at all.
     """
     tokens = count()
+    serving = await database.read(list_schedulers, now)
     evaluation = Evaluation(
-        queues=ReadyQueues(settings.parallelism, settings.keep_slots),
+        queues=ReadyQueues(sum(found.parallelism for found in serving) or settings.parallelism, settings.keep_slots),
         limits=RunLimits(settings.max_active_tasks_per_dag),
         pending=PendingBatch("", 0),
         new_token=lambda: f"explained-{next(tokens)}",

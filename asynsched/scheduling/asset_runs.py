@@ -27,10 +27,12 @@ class Triggered:
     Attributes:
         created: run_id of the run that they have triggered.
         is_held_back: They are enough for a run, but `max_active_runs` are active.
+        waits_for: What is missing for a run, for a person; empty if nothing is.
     """
 
     created: str | None = None
     is_held_back: bool = False
+    waits_for: str = ""
 
 
 def trigger_by_assets(conn: Connection, dag: DagRow, condition: AssetCondition | None, now: datetime) -> Triggered:
@@ -42,11 +44,11 @@ def trigger_by_assets(conn: Connection, dag: DagRow, condition: AssetCondition |
     if condition is None:
         return Triggered()
     pending = pending_events(conn, dag.dag_id)
-    if not pending:
-        return Triggered()
-    if dag.is_paused or not evaluate(condition, [event.asset for event in pending]).met:
-        mark_examined(conn, dag.dag_id)
-        return Triggered()
+    verdict = evaluate(condition, [event.asset for event in pending])
+    if dag.is_paused or not verdict.met:
+        if pending:
+            mark_examined(conn, dag.dag_id)
+        return Triggered(waits_for=verdict.reason)
     if count_active_runs(conn, [dag.dag_id]).get(dag.dag_id, 0) >= dag.max_active_runs:
         return Triggered(is_held_back=True)
     run_after = max(event.created_at for event in pending)

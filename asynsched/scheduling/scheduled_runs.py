@@ -37,6 +37,7 @@ class Examined:
         is_held_back: A run is due, or assets would trigger one, but `max_active_runs` are active.
         error: Why its schedule cannot be computed.
         triggered: run_id of the run that events of assets have triggered.
+        waits_for: The assets whose events are missing for such a run, for a person.
     """
 
     created: str | None = None
@@ -44,6 +45,7 @@ class Examined:
     is_held_back: bool = False
     error: str = ""
     triggered: str | None = None
+    waits_for: str = ""
 
 
 def scheduled_run_id(logical_date: datetime) -> str:
@@ -64,7 +66,7 @@ def examine_dag(conn: Connection, dag_id: str, now: datetime) -> Examined:
     triggered = trigger_by_assets(conn, dag, serialized.asset_condition, now)
     found = _examine_schedule(conn, dag, serialized, now)
     is_held_back = found.is_held_back or triggered.is_held_back
-    return replace(found, triggered=triggered.created, is_held_back=is_held_back)
+    return replace(found, triggered=triggered.created, is_held_back=is_held_back, waits_for=triggered.waits_for)
 
 
 def _examine_schedule(conn: Connection, dag: DagRow, serialized: SerializedDag, now: datetime) -> Examined:

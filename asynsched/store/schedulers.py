@@ -26,6 +26,7 @@ class SchedulerRow(Struct, frozen=True):
     started_at: datetime
     heartbeat_at: datetime
     version: str
+    parallelism: int
 
 
 _REGISTRATION_LOCK = 0x6173796E73726567  # "asynsreg"
@@ -38,6 +39,9 @@ _RENEW = (
     sa.update(scheduler)
     .where(scheduler.c.id == sa.bindparam("key"), scheduler.c.lease_epoch == sa.bindparam("epoch"))
     .values(lease_until=sa.bindparam("until"), heartbeat_at=sa.bindparam("now"))
+)
+_SET_PARALLELISM = (
+    sa.update(scheduler).where(scheduler.c.id == sa.bindparam("key")).values(parallelism=sa.bindparam("n"))
 )
 _LEAVE = sa.update(scheduler).where(scheduler.c.id == sa.bindparam("key")).values(lease_until=scheduler.c.started_at)
 _SERVING = sa.select(scheduler).where(scheduler.c.lease_until > sa.bindparam("now")).order_by(scheduler.c.lease_epoch)
@@ -84,6 +88,11 @@ def renew_scheduler(
     """Make a lease last until `lease_until`. False: there is no such lease any more."""
     renewed = {"key": scheduler_id, "epoch": lease_epoch, "now": now, "until": lease_until}
     return conn.execute(_RENEW, renewed).rowcount > 0
+
+
+def set_parallelism(conn: Connection, scheduler_id: str, parallelism: int) -> None:
+    """Note how many tasks a scheduler's executor runs at once."""
+    conn.execute(_SET_PARALLELISM, {"key": scheduler_id, "n": parallelism})
 
 
 def list_schedulers(conn: Connection, now: datetime) -> list[SchedulerRow]:

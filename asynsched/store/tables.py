@@ -205,6 +205,7 @@ scheduler = sa.Table(
     Column("started_at", Instant, nullable=False),
     Column("heartbeat_at", Instant, nullable=False),
     Column("version", String(64), nullable=False),
+    Column("parallelism", Integer, nullable=False, default=0),
 )
 
 variable = sa.Table(

@@ -6,7 +6,7 @@ import pytest
 
 DAGS = """
     from datetime import datetime, timedelta
-    from asynsched import DAG, BashOperator, EmptyOperator
+    from asynsched import DAG, Asset, BashOperator, EmptyOperator
 
     with DAG("chain", max_active_runs=1):
         slow = BashOperator(task_id="slow", bash_command="sleep 600", pool="narrow")
@@ -21,6 +21,13 @@ DAGS = """
 
     with DAG("by_hand", schedule=None):
         EmptyOperator(task_id="hand")
+
+    with DAG("by_assets", schedule=Asset("orders") & Asset("prices")):
+        EmptyOperator(task_id="updated")
+
+    with DAG("two", schedule=None):
+        BashOperator(task_id="one", bash_command="sleep 600")
+        BashOperator(task_id="other", bash_command="sleep 600")
 """
 
 
@@ -31,7 +38,7 @@ def site(new_site) -> Any:
     site.write("explained.py", DAGS)
     site.run("pools", "set", "narrow", "1")
     with site.up():
-        site.until(lambda: len(site.json("dags", "list")) == 3, "every DAG is known")
+        site.until(lambda: len(site.json("dags", "list")) == 5, "every DAG is known")
         for run_id in ("first", "second"):
             site.run("dags", "trigger", "chain", "--run-id", run_id)
         wanted = {"slow": "running", "retried": "up_for_retry", "last_failed": "upstream_failed"}
@@ -93,6 +100,24 @@ def test_it_says_when_a_retry_and_the_next_run_are_due(site):
     assert schedule["at"][4:] == "-01-01T00:00:00Z"
     [by_hand] = site.json("why", "by_hand")["reasons"]
     assert "asynsched dags trigger by_hand" in by_hand["release"]
+
+
+def test_a_dag_that_waits_for_assets_says_for_which(site):
+    [reason] = site.json("why", "by_assets")["reasons"]
+    assert reason["rule"] == "assets"
+    assert "orders and prices" in reason["text"]
+
+
+def test_the_parallelism_that_the_scheduler_was_started_with_is_a_limit(new_site):
+    site = new_site()
+    site.write("explained.py", DAGS)
+    with site.up("--parallelism", "1"):
+        site.wait_for_dag("two")
+        site.run("dags", "trigger", "two", "--run-id", "r")
+        site.until(lambda: site.task_states("two", "r") == {"one": "running", "other": "scheduled"}, "one task runs")
+        [limit] = site.json("why", "two", "r", "other")["reasons"]
+        assert limit["text"] == "parallelism: 1 of 1 taken, 1 needed"
+        assert limit["causes"][0]["text"] == "one of r of two: running"
 
 
 def test_people_get_a_sentence_and_a_tree(site):

@@ -258,6 +258,7 @@ def _create_operation() -> None:
         sa.Column("started_at", INSTANT, nullable=False),
         sa.Column("heartbeat_at", INSTANT, nullable=False),
         sa.Column("version", sa.String(length=64), nullable=False),
+        sa.Column("parallelism", sa.Integer(), nullable=False),
         sa.PrimaryKeyConstraint("id", name="pk_scheduler"),
     )
     op.create_table(
