@@ -139,7 +139,7 @@ class Termination:
         limit = self._launch.execution_timeout
         if limit is not None and elapsed >= limit:
             raise AsynschedTaskTimeout(self._launch.timeout_reason)
-        raise TaskTerminated("the task was ended from outside")
+        raise TaskTerminated("ended from outside by SIGTERM")
 
 
 def _call(launch: Launch, dag: DAG, task: BaseOperator, context: Context) -> TaskResult:

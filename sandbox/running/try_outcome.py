@@ -90,6 +90,7 @@ def of_exception(token: str, span: Span, exc: BaseException) -> Ended:
         started_at=span.started_at,
         reason=_reason(exc),
         retry=not isinstance(exc, AsynschedFailException),
+        cause="machine" if isinstance(exc, TaskTerminated) else "task",
         exception=None if isinstance(exc, TaskTerminated) else described(exc),
     )
 

@@ -135,7 +135,9 @@ class SupervisedTry:
             )
         reason = self.secrets.mask_text(said.reason)[:MAX_REASON_LENGTH]
         exception = self._masked(said.exception)
-        ended = msgspec.structs.replace(said, token=self.token, reason=reason, exception=exception, cause="task")
+        # That nobody here has ended it, a try cannot know: a SIGTERM from elsewhere is what it may say.
+        cause: FailureCause = "machine" if said.cause == "machine" else "task"
+        ended = msgspec.structs.replace(said, token=self.token, reason=reason, exception=exception, cause=cause)
         try:
             encode_frame(ended)
         except ProtocolError as exc:

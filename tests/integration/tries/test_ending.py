@@ -8,7 +8,7 @@ import pytest
 from asynsched.executors.sequential import SequentialExecutor
 from asynsched.settings import Settings
 from tests.integration.tries.bench import Bench, value
-from tests.support.waiting import until
+from tests.support.waiting import eventually, until
 
 DAG_FILE = """
 import os, signal, subprocess, sys, time
@@ -36,6 +36,7 @@ class Stubborn(BaseOperator):
 
 class Tidy(BaseOperator):
     def execute(self, context):
+        print("has begun")
         try:
             time.sleep(600)
         except Exception:
@@ -80,6 +81,18 @@ def left_over(bench: Bench) -> list[int]:
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
     return found
+
+
+async def test_a_task_that_somebody_else_ends_was_ended_by_the_machine(bench: Bench, code):
+    async with bench.running() as executor:
+        launch = bench.launch(code, "tidy")
+        await executor.launch([launch])
+        started = await bench.start_of(launch)
+        await eventually(lambda: "has begun" in bench.log("tidy"), "the task's own code runs")
+        psutil.Process(started.pid).terminate()
+        ended = await bench.end_of(launch)
+    assert (ended.state, ended.cause, ended.reason) == ("failed", "machine", "ended from outside by SIGTERM")
+    assert [line for line in ("cleaned up", "on_kill") if line not in bench.log("tidy")] == []
 
 
 async def test_execution_timeout_interrupts_user_code_and_lets_it_clean_up(bench: Bench, code):
