@@ -57,13 +57,12 @@ def _address(home: Path) -> Iterator[str]:
 @contextmanager
 def _answer_address() -> Iterator[str]:
     """Yield an address at which the scheduler can answer, also when it is another user's."""
-    name = f"asynsched-{os.urandom(8).hex()}"
     if sys.platform == "linux":
-        # Linux has addresses that are in no folder, and so under nobody's permissions.
-        yield f"\0{name}"
+        # The kernel chooses one of those that are in no folder, and so under nobody's permissions (unix(7), autobind).
+        yield ""
         return
     with tempfile.TemporaryDirectory(prefix="asynsched-") as folder:
-        yield str(Path(folder) / name)
+        yield str(Path(folder) / "answer")
 
 
 def open_bell(home: Path) -> socket.socket:
