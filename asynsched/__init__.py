@@ -80,12 +80,15 @@ if TYPE_CHECKING:
         ContinuousTimetable,
         CronDataIntervalTimetable,
         CronTriggerTimetable,
+        DagRunInfo,
+        DataInterval,
         DeltaDataIntervalTimetable,
         DeltaTriggerTimetable,
         EventsTimetable,
         MultipleCronTriggerTimetable,
         NullTimetable,
         OnceTimetable,
+        TimeRestriction,
         Timetable,
     )
 
@@ -131,9 +134,9 @@ _MODULES = {
     "settings": "Settings",
     "states": "DagRunState TaskInstanceState",
     "timetables": (
-        "AssetOrTimeSchedule ContinuousTimetable CronDataIntervalTimetable CronTriggerTimetable"
+        "AssetOrTimeSchedule ContinuousTimetable CronDataIntervalTimetable CronTriggerTimetable DagRunInfo DataInterval"
         " DeltaDataIntervalTimetable DeltaTriggerTimetable EventsTimetable MultipleCronTriggerTimetable NullTimetable"
-        " OnceTimetable Timetable"
+        " OnceTimetable TimeRestriction Timetable"
     ),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
@@ -168,7 +171,9 @@ __all__ = [
     "CronDataIntervalTimetable",
     "CronTriggerTimetable",
     "DagError",
+    "DagRunInfo",
     "DagRunState",
+    "DataInterval",
     "DateTimeSensor",
     "DateTimeSensorAsync",
     "DateTimeTrigger",
@@ -212,6 +217,7 @@ __all__ = [
     "TimeDeltaSensor",
     "TimeDeltaSensorAsync",
     "TimeDeltaTrigger",
+    "TimeRestriction",
     "TimeSensor",
     "TimeSensorAsync",
     "Timetable",

@@ -15,7 +15,9 @@ from asynsched.housekeeping.lease import LeaseKeeper
 from asynsched.housekeeping.loop_beat import LoopBeat
 from asynsched.housekeeping.loop_lease import LoopLease
 from asynsched.parsing.dispatcher import ParseDispatcher
+from asynsched.parsing.informed_parser import InformedParser
 from asynsched.parsing.parse_process import SandboxParser
+from asynsched.parsing.timetable_asker import TimetableAsker
 from asynsched.parsing.watcher import Watcher
 from asynsched.scheduling.callback_runner import CallbackRunner
 from asynsched.scheduling.dagrun_creator import DagRunCreator
@@ -23,6 +25,7 @@ from asynsched.scheduling.deadline_watcher import DeadlineWatcher
 from asynsched.scheduling.evaluator import COMPANY, DependencyEvaluator
 from asynsched.scheduling.run_waiters import RunWaiters
 from asynsched.scheduling.triggerer import Triggerer
+from asynsched.scheduling.triggering import ManualRuns
 from asynsched.scheduling.versions import VersionCache
 from asynsched.service import Service
 from asynsched.settings import Settings
@@ -44,6 +47,7 @@ class Services:
     deadlines: DeadlineWatcher
     triggerer: Triggerer
     heartbeat: ExecutorHeartbeat
+    manual_runs: ManualRuns
     lease: LeaseKeeper | None
     producers: tuple[Service, ...]
     consumers: tuple[Service, ...]
@@ -114,7 +118,8 @@ def assemble(
     triggerer = Triggerer(channels=channels, clock=clock, block_timeout=settings.trigger_block_timeout)
     heartbeat.serve_hosts(triggerer.answer)
     creator = DagRunCreator(settings=settings, channels=channels, database=database, clock=clock)
-    dispatcher = ParseDispatcher(settings, channels, database, clock, SandboxParser(settings))
+    parser = SandboxParser(settings)
+    dispatcher = ParseDispatcher(settings, channels, database, clock, InformedParser(parser, database, clock))
     lease = None
     if database_url is not None:
         lease = LeaseKeeper(
@@ -155,6 +160,7 @@ def assemble(
         deadlines=deadlines,
         triggerer=triggerer,
         heartbeat=heartbeat,
+        manual_runs=ManualRuns(database, clock, TimetableAsker(parser, database).manual_interval),
         lease=lease,
         producers=(
             Watcher(settings, channels, clock),

@@ -6,6 +6,7 @@ AsynschedError
 │   ├── DagImportError
 │   ├── DagCycleError
 │   ├── TimetableError
+│   │   └── PlanNeeded             parse the file again, which asks the author's timetable
 │   └── SerializationError
 ├── SandboxError                   a parser timed out or died: record it, go on
 │   ├── ParseTimeout
@@ -46,6 +47,14 @@ class DagCycleError(DagError):
 
 class TimetableError(DagError):
     """A schedule is invalid, or has no future run."""
+
+
+class PlanNeeded(TimetableError):
+    """An author's timetable has not said yet which run comes next: its DAG file is to be parsed again."""
+
+    def __init__(self, timetable: str) -> None:
+        super().__init__(f"the timetable {timetable}, which is code of the DAG file, has not been asked for this yet")
+        self.timetable = timetable
 
 
 class SerializationError(DagError):

@@ -27,7 +27,6 @@ from asynsched.keys import DagRunKey
 from asynsched.parsing.watcher import check_folder
 from asynsched.results import FinishedRun, read_finished_run
 from asynsched.scheduling.run_waiters import RunWaiters
-from asynsched.scheduling.triggering import trigger_by_program
 from asynsched.serving_state import ServingState
 from asynsched.settings import Settings
 from asynsched.store.async_database import open_database
@@ -223,10 +222,12 @@ class Scheduler:
         *,
         run_id: str | None = None,
         logical_date: datetime | None = None,
+        has_logical_date: bool = True,
     ) -> DagRunKey:
         """Create a run of a DAG, to be started at once, and return what identifies it.
 
-        While the DAG folder is read for the first time, this waits for a DAG that is not known yet.
+        While the DAG folder is read for the first time, this waits for a DAG that is not known yet. The logical date is
+        the present moment, unless it is given or there is to be none.
 
         Raises:
             NotFound: There is no such DAG.
@@ -235,10 +236,11 @@ class Scheduler:
             NotServing: The scheduler does not serve yet, or no more.
         """
         await self._wait_for_dag(dag_id)
-        now = self.clock.now()
-        key = await self._state.database.write(
-            trigger_by_program, dag_id, conf=conf, run_id=run_id, logical_date=logical_date, now=now
-        )
+        assert self._services is not None
+        key = await self._services.manual_runs.create(
+            dag_id, actor="program", conf=conf, run_id=run_id, logical_date=logical_date,
+            has_logical_date=has_logical_date,
+        )  # fmt: skip
         await self.channels.active_runs.put(RunCreated(key))
         return key
 

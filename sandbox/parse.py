@@ -9,10 +9,13 @@ import argparse
 import os
 import signal
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import NoReturn
 
-from asynsched.serialization.schema import ParseReport
+import msgspec
+
+from asynsched.serialization.schema import ParseQuestions, ParseReport
 from sandbox.confinement.environment import forget_environment
 from sandbox.confinement.limits import ParseLimits, decode_limits
 from sandbox.parsing.importing import ParseRequest
@@ -27,6 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         limits = decode_limits(options.limits) if options.limits else _limits_by_hand()
+        questions = _read_questions() if options.questions else ParseQuestions(now=datetime.now(UTC))
     except ValueError as exc:
         parser.error(str(exc))
     dags_folder, path = locate(options.file, options.dags_folder)
@@ -35,7 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, _exit_by_signal)
     with scratch_folder(Path(options.scratch) if options.scratch else _temporary_folder()) as scratch:
-        report = parse_file(ParseRequest(path, dags_folder, scratch, limits))
+        report = parse_file(ParseRequest(path, dags_folder, scratch, limits, questions))
     return _print(report)
 
 
@@ -47,7 +51,16 @@ def _parser() -> argparse.ArgumentParser:
         "--scratch", help="an existing folder, for the parse's temporary files; by default the system's"
     )
     parser.add_argument("--limits", help="JSON object of limits; what it leaves out has its default")
+    parser.add_argument(
+        "--questions", action="store_true",
+        help="read from standard input what to ask the authors' timetables in the file: JSON, a ParseQuestions",
+    )  # fmt: skip
     return parser
+
+
+def _read_questions() -> ParseQuestions:
+    """Return what standard input asks. Raises ValueError when it is something else."""
+    return msgspec.json.decode(sys.stdin.buffer.read(), type=ParseQuestions)
 
 
 def _limits_by_hand() -> ParseLimits:

@@ -68,12 +68,18 @@ class Param:
             raise ParamValidationError("no value was given, and it has no default")
         if not self.schema:
             return
-        from jsonschema import FormatChecker, ValidationError, validators
+        from jsonschema import Draft202012Validator, FormatChecker, ValidationError, validators
+        from referencing import Registry
+        from referencing.exceptions import Unresolvable
 
         self.check_schema()
-        validator = validators.validator_for(self.schema)(self.schema, format_checker=FormatChecker())
+        kind = validators.validator_for(self.schema, default=Draft202012Validator)
+        # Without a registry, a reference to another place would be fetched from there.
+        validator = kind(self.schema, format_checker=FormatChecker(), registry=Registry())
         try:
             validator.validate(value)
+        except Unresolvable as exc:
+            raise ParamValidationError(f"its schema refers to something that is not in it: {exc.ref!r}") from None
         except ValidationError as exc:
             raise ParamValidationError(f"{exc.message} (the value {value!r} must fit {self.schema})") from None
 

@@ -11,7 +11,7 @@ from asynsched.cli.rendering import Listing
 from asynsched.cli.session import Session
 from asynsched.scheduling.planning import upcoming_runs
 from asynsched.store.dag_runs import last_scheduled_interval
-from asynsched.timetables import DagRunInfo, DataInterval
+from asynsched.timetables import CustomTimetable, DagRunInfo, DataInterval, decode
 
 COLUMNS = ("logical_date", "data_interval_start", "data_interval_end", "run_after")
 LAST_RUN = "--last-run"
@@ -26,9 +26,15 @@ def show_next_runs(session: Session, dag_id: str, n: int, now: str | None, last_
     """Show the runs that the scheduler would create next, were the clock to stand still; also of a paused DAG."""
     zone = session.settings.default_timezone
     at = read_instant(now, zone, "--now") if now else session.now()
-    dag = structure_of(session, dag_of(session, dag_id))
+    row = dag_of(session, dag_id)
+    dag = structure_of(session, row)
     last = _read_interval(last_run, zone) if last_run else session.read(last_scheduled_interval, dag_id)
-    rows = [_fields(info) for info in upcoming_runs(dag, last=last, now=at, n=n)]
+    timetable = decode(dag.timetable)
+    if isinstance(timetable, CustomTimetable):
+        from asynsched.cli.timetable_answers import plan_of  # it starts processes, which few timetables need
+
+        timetable = timetable.planned(plan_of(session, row.file_path, dag_id, last=last, now=at, n=n))
+    rows = [_fields(info) for info in upcoming_runs(dag, last=last, now=at, n=n, timetable=timetable)]
     return Listing(COLUMNS, rows, nothing=f"The DAG {dag_id!r} has no next run.")
 
 

@@ -19,6 +19,7 @@ from asynsched.scheduling.triggering import create_manual_run
 from asynsched.states import FINISHED_RUN_STATES, FINISHED_TASK_STATES, DagRunState
 from asynsched.store.dag_runs import DagRunRow, get_run
 from asynsched.store.task_instances import list_task_instances
+from asynsched.store.timetable_plans import file_to_ask
 
 WAIT_SECONDS = 0.1
 """Time between two looks at a run that is waited for."""
@@ -33,6 +34,11 @@ logical_date_option = click.option("--logical-date", metavar="T", help=f"By defa
 @conf_option
 @click.option("--run-id", metavar="ID", help="Name of the run.")
 @logical_date_option
+@click.option(
+    "--no-logical-date",
+    is_flag=True,
+    help="No logical date and no data interval, as with Airflow's command line: `{{ ds }}` is undefined then.",
+)
 @click.option("--wait", is_flag=True, help="Wait for the end of the run; exit code 0 only if it succeeded.")
 @told_output()
 def trigger_dag(
@@ -42,17 +48,35 @@ def trigger_dag(
     conf: str | None,
     run_id: str | None,
     logical_date: str | None,
+    no_logical_date: bool,
     wait: bool,
 ) -> Done:
     """Create a run of a DAG, to be started at once. A paused DAG's run waits until it is unpaused."""
     content = read_conf(conf)
+    if logical_date and no_logical_date:
+        raise click.BadParameter("leave it out, or --no-logical-date", param_hint="--logical-date")
     zone = session.settings.default_timezone
     date = read_instant(logical_date, zone, "--logical-date") if logical_date else None
     dag = dag_of(session, dag_id)
     now = session.now()
+    path = None if no_logical_date else session.read(file_to_ask, dag_id)
+    interval = None
+    if path is not None:
+        from asynsched.cli.timetable_answers import manual_interval_of  # it starts processes, which few timetables need
+
+        interval = manual_interval_of(session, path, dag_id, at=date or now)
     key = session.change(
         "dag.trigger",
-        lambda conn: create_manual_run(conn, dag_id, conf=content, run_id=run_id, logical_date=date, now=now),
+        lambda conn: create_manual_run(
+            conn,
+            dag_id,
+            conf=content,
+            run_id=run_id,
+            logical_date=date,
+            has_logical_date=not no_logical_date,
+            data_interval=interval,
+            now=now,
+        ),
         hints=lambda created: [Hint("run", dag_id=created.dag_id, run_id=created.run_id)],
     )
     if not wait:

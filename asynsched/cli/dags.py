@@ -10,7 +10,7 @@ from asynsched.cli.dag_lookup import dag_of, structure_of
 from asynsched.cli.dot import as_dot
 from asynsched.cli.rendering import FORMS, Listing, Record
 from asynsched.cli.session import Session
-from asynsched.serialization.schema import SerializedDag, SerializedTask
+from asynsched.serialization.schema import UNSTABLE, SerializedDag, SerializedTask
 from asynsched.store.dags import DagRow, list_dags
 from asynsched.store.import_errors import list_errors
 
@@ -64,7 +64,7 @@ def show_dag(session: Session, output: str, dag_id: str) -> Record | None:
 @click.option("--warnings", is_flag=True, help="Warnings, too.")
 @click.option("--traceback", is_flag=True, help="Tracebacks below the table; JSON has them anyway.")
 def show_errors(session: Session, warnings: bool, traceback: bool) -> Listing:
-    """List what is wrong with which DAG file."""
+    """List what is wrong with which DAG file, and which fields of its DAGs no two parses agree on."""
     rows = [
         {
             "file": error.file_path,
@@ -77,7 +77,7 @@ def show_errors(session: Session, warnings: bool, traceback: bool) -> Listing:
             "is_warning": error.is_warning,
         }
         for error in session.read(list_errors)
-        if warnings or not error.is_warning
+        if warnings or not error.is_warning or error.kind == UNSTABLE
     ]
     details = ("traceback", "output", "is_warning")
     texts = ("traceback",) if traceback else ()

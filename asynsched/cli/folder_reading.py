@@ -11,6 +11,7 @@ from asynsched.cli.logging import configure_logging
 from asynsched.clock import SystemClock
 from asynsched.home import hold_home, remember_dags_folder
 from asynsched.parsing.dispatcher import ParseDispatcher
+from asynsched.parsing.informed_parser import InformedParser
 from asynsched.parsing.parse_process import SandboxParser
 from asynsched.parsing.watcher import Watcher
 from asynsched.settings import Settings
@@ -43,7 +44,8 @@ async def _read(settings: Settings, again: str | None) -> None:
     channels = Channels()
     database = await open_database(settings.database_url, synchronous=settings.sqlite_synchronous)
     try:
-        dispatcher = ParseDispatcher(settings, channels, database, clock, SandboxParser(settings))
+        parser = InformedParser(SandboxParser(settings), database, clock)
+        dispatcher = ParseDispatcher(settings, channels, database, clock, parser)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_forget_changes, channels)
             await tasks.start(dispatcher.run)

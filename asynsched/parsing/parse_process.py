@@ -9,7 +9,7 @@ import contextlib
 import os
 import signal
 import sys
-from asyncio.subprocess import DEVNULL, PIPE, Process
+from asyncio.subprocess import PIPE, Process
 from pathlib import Path
 
 import anyio
@@ -20,7 +20,7 @@ from asynsched.clock import Clock, SystemClock
 from asynsched.errors import ParseCrashed, ParseTimeout, SerializationError
 from asynsched.home import TMP
 from asynsched.serialization.decode import decode_report
-from asynsched.serialization.schema import ParseReport
+from asynsched.serialization.schema import ParseQuestions, ParseReport
 from asynsched.settings import Settings
 from sandbox.confinement.environment import environment_of_parse
 from sandbox.confinement.limits import ParseLimits
@@ -33,6 +33,8 @@ TERM_SECONDS = 8.0
 """How long a parse that is told to end has to kill what it started: more than it takes for that itself."""
 MAX_COMPLAINT_BYTES = 16 * 1024
 """How much of a parse process's own standard error is kept."""
+HASH_SEED = 0
+"""Of the hashes of texts, so that the order of a set alone makes no new version of a DAG."""
 FRAMING_BYTES = 1024**2
 ESCAPE_FACTOR = 6
 """How much longer a character can be as JSON."""
@@ -54,18 +56,25 @@ class SandboxParser:
         self._most_bytes = ESCAPE_FACTOR * (settings.parse.result_bytes + settings.parse.output_bytes) + FRAMING_BYTES
         self._has_swept = False
 
-    async def parse(self, path: str) -> ParseReport:
-        """Parse a file. See `Parser.parse`."""
+    async def parse(
+        self, path: str, questions: ParseQuestions | None = None, *, hash_seed: int = HASH_SEED
+    ) -> ParseReport:
+        """Parse a file. See `Parser.parse`.
+
+        Args:
+            questions: What to ask the authors' timetables in it; by default for their first runs.
+            hash_seed: Of the hashes of texts: with the same, a set has the same order in each parse.
+        """
         if not self._has_swept:
             self._has_swept = True
             await anyio.to_thread.run_sync(self._sweep)
         try:
-            process = await self._start(path)
+            process = await self._start(path, hash_seed)
         except OSError as exc:
             raise ParseCrashed(path, f"could not be started: {exc.strerror}") from exc
-        return await self._guard(path, process)
+        return await self._guard(path, process, questions or ParseQuestions(now=self._clock.now()))
 
-    async def _guard(self, path: str, process: Process) -> ParseReport:
+    async def _guard(self, path: str, process: Process, questions: ParseQuestions) -> ParseReport:
         """Return the report of a process, which has ended when this returns or raises."""
         report = b""
         complaint = b""
@@ -82,9 +91,10 @@ class SandboxParser:
 
         try:
             with anyio.fail_after(self._limits.timeout + GUARD_SECONDS):
-                async with anyio.create_task_group() as readers:
-                    readers.start_soon(read_report)
-                    readers.start_soon(read_complaint)
+                async with anyio.create_task_group() as pipes:
+                    pipes.start_soon(read_report)
+                    pipes.start_soon(read_complaint)
+                    pipes.start_soon(_write, process, msgspec.json.encode(questions))
                 status = await process.wait()
         except TimeoutError as exc:
             raise ParseTimeout(path, self._limits.timeout + GUARD_SECONDS) from exc
@@ -93,14 +103,16 @@ class SandboxParser:
                 await _end(process)
         return await self._decode(path, report, status, complaint)
 
-    async def _start(self, path: str) -> Process:
+    async def _start(self, path: str, hash_seed: int) -> Process:
+        environment = environment_of_parse(os.environ, self._limits.environment, str(self._scratch))
         return await asyncio.create_subprocess_exec(
             sys.executable, "-P", "-m", "sandbox.parse", str(self._dags_folder / path),
             "--dags-folder", str(self._dags_folder),
             "--scratch", str(self._scratch),
             "--limits", msgspec.json.encode(self._limits).decode(),
-            stdin=DEVNULL, stdout=PIPE, stderr=PIPE, cwd=self._scratch, start_new_session=True,
-            env=environment_of_parse(os.environ, self._limits.environment, str(self._scratch)),
+            "--questions",
+            stdin=PIPE, stdout=PIPE, stderr=PIPE, cwd=self._scratch, start_new_session=True,
+            env=environment | {"PYTHONHASHSEED": str(hash_seed)},
         )  # fmt: skip
 
     async def _decode(self, path: str, data: bytes, status: int, complaint: bytes) -> ParseReport:
@@ -140,6 +152,15 @@ async def _read(stream: asyncio.StreamReader, at_most: int) -> bytes:
     while await stream.read(1 << 16):
         pass
     return bytes(data[: at_most + 1])
+
+
+async def _write(process: Process, data: bytes) -> None:
+    """Give a process its standard input; one that has ended does not need it."""
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        process.stdin.write(data)
+        await process.stdin.drain()
+    process.stdin.close()
 
 
 async def _end(process: Process) -> None:

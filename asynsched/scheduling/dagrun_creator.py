@@ -7,7 +7,7 @@ from itertools import islice
 import structlog
 from sqlalchemy import Connection
 
-from asynsched.channels import AssetsUpdated, Channels, DagChanged, RunCreated, RunEnded
+from asynsched.channels import AssetsUpdated, Channels, DagChanged, FileChanged, RunCreated, RunEnded
 from asynsched.clock import Clock
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.scheduled_runs import Examined, examine_dag
@@ -21,6 +21,10 @@ log = structlog.get_logger(__name__)
 
 MAX_DUE_AT_ONCE = 1_000
 """DAGs that one step finds to be due; what they need is done a few at a time."""
+
+
+ASK_AGAIN = timedelta(minutes=5)
+"""How long a timetable of an author's own has to say which runs come next."""
 
 
 class DagRunCreator(Service):
@@ -39,6 +43,7 @@ class DagRunCreator(Service):
         self._changed: dict[str, None] = {}
         self._held_back: set[str] = set()
         self._assets_were_updated = False
+        self._asked_at: dict[str, datetime] = {}
         self._sweep_at: datetime | None = None
         channels.dag_changes.wakes(self.wake)
 
@@ -106,12 +111,26 @@ class DagRunCreator(Service):
         self._held_back.discard(dag_id)
         if result.error:
             log.warning("dag.unschedulable", dag_id=dag_id, error=result.error)
+        if result.asks:
+            self._ask(dag_id, result.asks)
+        else:
+            self._asked_at.pop(dag_id, None)
         for run_id in filter(None, (result.triggered, result.created)):
             log.info("run.created", dag_id=dag_id, run_id=run_id)
             await self._channels.active_runs.put(RunCreated(DagRunKey(dag_id, run_id)))
         if result.is_held_back:
             self._held_back.add(dag_id)
         self._schedule(dag_id, result.due_at)
+
+    def _ask(self, dag_id: str, path: str) -> None:
+        """Have a DAG's file parsed, which asks its own timetable for more runs; not again while that may be going on.
+
+        The new plan makes the DAG a changed one. Where the file cannot be parsed, it is asked again after a while.
+        """
+        now = self.clock.now()
+        if dag_id not in self._asked_at or self._asked_at[dag_id] + ASK_AGAIN <= now:
+            self._asked_at[dag_id] = now
+            self._channels.file_changes.offer(FileChanged(path, forced=True))
 
     def _schedule(self, dag_id: str, due_at: datetime | None) -> None:
         if due_at is None:

@@ -21,13 +21,21 @@ def next_run(
     return timetable.next_run(last, restriction(dag), now)
 
 
-def upcoming_runs(dag: SerializedDag, *, last: DataInterval | None, now: datetime, n: int) -> list[DagRunInfo]:
-    """Return the next `n` runs at most, were the clock to stand still at `now`."""
-    return list(islice(_runs(dag, last, now), n))
+def upcoming_runs(
+    dag: SerializedDag,
+    *,
+    last: DataInterval | None,
+    now: datetime,
+    n: int,
+    timetable: KnownTimetable | None = None,
+) -> list[DagRunInfo]:
+    """Return the next `n` runs at most, were the clock to stand still at `now`. Raises TimetableError."""
+    return list(islice(_runs(dag, last, now, timetable or decode(dag.timetable)), n))
 
 
-def _runs(dag: SerializedDag, last: DataInterval | None, now: datetime) -> Iterator[DagRunInfo]:
-    timetable = decode(dag.timetable)
+def _runs(
+    dag: SerializedDag, last: DataInterval | None, now: datetime, timetable: KnownTimetable
+) -> Iterator[DagRunInfo]:
     while (info := next_run(dag, last=last, now=now, timetable=timetable)) is not None:
         yield info
         last = info.data_interval

@@ -5,7 +5,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection
 
-from asynsched.errors import AlreadyExists, DagError, NotFound
+from asynsched.errors import AlreadyExists, DagError, NotFound, PlanNeeded
 from asynsched.scheduling.asset_runs import trigger_by_assets
 from asynsched.scheduling.planning import next_run
 from asynsched.serialization.decode import decode_dag
@@ -21,8 +21,11 @@ from asynsched.store.dag_runs import (
 )
 from asynsched.store.dag_versions import get_version
 from asynsched.store.dags import DagRow, get_dag, set_next_dagrun
-from asynsched.timetables import DagRunInfo, DataInterval, decode
+from asynsched.store.timetable_plans import get_plan
+from asynsched.timetables import CustomTimetable, DagRunInfo, DataInterval, KnownTimetable, decode
 
+FEW_LEFT = 10
+"""With fewer planned runs than this left, an author's own timetable is asked for more."""
 MAX_EXISTING = 10_000
 """Runs made by hand ahead of the schedule that are looked past."""
 
@@ -38,6 +41,7 @@ class Examined:
         error: Why its schedule cannot be computed.
         triggered: run_id of the run that events of assets have triggered.
         waits_for: The assets whose events are missing for such a run, for a person.
+        asks: The DAG's file, if its own timetable is to be asked for more runs.
     """
 
     created: str | None = None
@@ -46,6 +50,7 @@ class Examined:
     error: str = ""
     triggered: str | None = None
     waits_for: str = ""
+    asks: str = ""
 
 
 def scheduled_run_id(logical_date: datetime) -> str:
@@ -76,7 +81,7 @@ def _examine_schedule(conn: Connection, dag: DagRow, serialized: SerializedDag, 
     not make up for what `catchup=False` says to leave out. A run that somebody has made by hand for the same date takes
     the place of the scheduled one, as in Airflow.
     """
-    dag_id = dag.dag_id
+    dag_id, created = dag.dag_id, None
     try:
         schedule = _Schedule(conn, serialized, now)
         info = schedule.after(last_scheduled_interval(conn, dag_id))
@@ -89,13 +94,22 @@ def _examine_schedule(conn: Connection, dag: DagRow, serialized: SerializedDag, 
             return Examined(is_held_back=True)
         created = _create(conn, dag_id, info, now)
         following = schedule.after(info.data_interval)
+    except PlanNeeded:
+        return Examined(created=created, asks=dag.file_path)
     except (DagError, NotFound) as exc:
         set_next_dagrun(conn, dag_id, None)
-        return Examined(error=str(exc))
+        return Examined(created=created, error=str(exc))
     except AlreadyExists:
         return Examined(due_at=now)  # made by somebody else at this very moment: look again
     set_next_dagrun(conn, dag_id, following)
-    return Examined(created=created, due_at=following.run_after if following else None)
+    due_at = following.run_after if following else None
+    return Examined(created=created, due_at=due_at, asks=dag.file_path if schedule.runs_low(info) else "")
+
+
+def timetable_of(conn: Connection, dag: SerializedDag) -> KnownTimetable:
+    """Return a DAG's timetable; an author's own one with the runs that it gave ahead of time."""
+    timetable = decode(dag.timetable)
+    return timetable.planned(get_plan(conn, dag.dag_id)) if isinstance(timetable, CustomTimetable) else timetable
 
 
 class _Schedule:
@@ -105,7 +119,7 @@ class _Schedule:
         self._conn = conn
         self._dag = dag
         self._now = now
-        self.timetable = decode(dag.timetable)
+        self.timetable = timetable_of(conn, dag)
 
     def after(self, last: DataInterval | None) -> DagRunInfo | None:
         """Return the next run that does not exist; None when there is none."""
@@ -115,6 +129,11 @@ class _Schedule:
                 return info
             last = info.data_interval
         return None
+
+    def runs_low(self, info: DagRunInfo) -> bool:
+        """Whether few runs after this one are planned, by a timetable that must be asked for them."""
+        timetable = self.timetable
+        return isinstance(timetable, CustomTimetable) and timetable.n_left(info.data_interval) < FEW_LEFT
 
     def _exists(self, info: DagRunInfo) -> bool:
         dag_id = self._dag.dag_id

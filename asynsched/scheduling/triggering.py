@@ -1,11 +1,14 @@
 """Runs that somebody asks for: from the command line, or from an embedding program."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection
 
+from asynsched.authoring.exceptions import ParamValidationError
+from asynsched.authoring.params import Param
+from asynsched.clock import Clock
 from asynsched.errors import AlreadyExists, DagError, NotFound
 from asynsched.keys import DagRunKey
 from asynsched.serialization.decode import decode_dag
@@ -15,7 +18,8 @@ from asynsched.store.audit import record_audit
 from asynsched.store.dag_runs import NewRun, get_run, insert_run, logical_date_is_taken
 from asynsched.store.dag_versions import get_version
 from asynsched.store.dags import get_dag, near_dag_ids
-from asynsched.timetables import decode
+from asynsched.store.database import Database
+from asynsched.timetables import DataInterval, decode
 
 RUN_ID_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.~:+-")
 
@@ -28,17 +32,23 @@ def create_manual_run(
     conf: Mapping[str, Any] | None = None,
     run_id: str | None = None,
     logical_date: datetime | None = None,
+    has_logical_date: bool = True,
+    data_interval: DataInterval | None = None,
 ) -> DagRunKey:
     """Store a queued run of a DAG, to be started at once.
 
     Args:
         conf: Overrides the DAG's params; validated against their schemas.
-        run_id: By default `manual__` and the logical date.
+        run_id: By default `manual__` and the logical date, or the current instant if it has none.
         logical_date: By default the current instant.
+        has_logical_date: Whether the run has a logical date and a data interval at all.
+        data_interval: By default what the timetable infers. An author's own one is code, and must be asked before: see
+            `ManualRuns`.
 
     Raises:
         NotFound: There is no such DAG, or its file is gone.
         DagError: A param has no value, or one that its schema forbids; the run_id has odd characters.
+        PlanNeeded: The timetable is an author's own, and there is no `data_interval`.
         AlreadyExists: There is a run with this run_id or logical date.
     """
     dag = get_dag(conn, dag_id)
@@ -46,13 +56,15 @@ def create_manual_run(
         raise NotFound("DAG", dag_id, near_dag_ids(conn, dag_id))
     serialized = decode_dag(get_version(conn, dag.version_id).serialized)
     validate_conf(serialized, conf or {})
-    date = logical_date or _free_date(conn, dag_id, now)
-    key = DagRunKey(dag_id, _checked_run_id(run_id or f"{DagRunType.MANUAL}__{date.isoformat()}"))
+    date = (logical_date or _free_date(conn, dag_id, now)) if has_logical_date else None
+    key = DagRunKey(dag_id, _checked_run_id(run_id) if run_id else _free_run_id(conn, dag_id, date or now))
     if get_run(conn, *key) is not None:
         raise AlreadyExists(f"The DAG {dag_id!r} has a run {key.run_id!r} already; choose another run id.")
-    if logical_date_is_taken(conn, dag_id, date):
+    if date is not None and logical_date_is_taken(conn, dag_id, date):
         raise AlreadyExists(f"The DAG {dag_id!r} has a run of the logical date {date.isoformat()} already.")
-    interval = decode(serialized.timetable).infer_manual_data_interval(run_after=date)
+    interval = data_interval
+    if interval is None and date is not None:
+        interval = decode(serialized.timetable).infer_manual_data_interval(run_after=date)
     insert_run(
         conn,
         NewRun(
@@ -61,8 +73,8 @@ def create_manual_run(
             run_type=DagRunType.MANUAL,
             state=DagRunState.QUEUED,
             logical_date=date,
-            data_interval_start=interval.start,
-            data_interval_end=interval.end,
+            data_interval_start=interval and interval.start,
+            data_interval_end=interval and interval.end,
             run_after=now,
             queued_at=now,
             conf=dict(conf or {}),
@@ -72,10 +84,34 @@ def create_manual_run(
     return key
 
 
-def trigger_by_program(conn: Connection, /, dag_id: str, *, now: datetime, **options: Any) -> DagRunKey:
-    """Do what `create_manual_run` does, for an embedding program, and note in the audit that it did."""
+class ManualRuns:
+    """Creates runs that somebody asks a serving scheduler for.
+
+    Args:
+        database: Where they are stored.
+        clock: Where time comes from.
+        ask: Returns the data interval of a run of a DAG that is triggered at an instant, as the DAG's own timetable
+            says; None for a DAG whose timetable the scheduler can ask itself. Raises DagError.
+    """
+
+    def __init__(
+        self, database: Database, clock: Clock, ask: Callable[[str, datetime], Awaitable[DataInterval | None]]
+    ) -> None:
+        self._database = database
+        self._clock = clock
+        self._ask = ask
+
+    async def create(self, dag_id: str, *, actor: str, **options: Any) -> DagRunKey:
+        """Do what `create_manual_run` does with these options, and note in the audit who asked for it."""
+        now = self._clock.now()
+        if options.get("has_logical_date", True):
+            options["data_interval"] = await self._ask(dag_id, options.get("logical_date") or now)
+        return await self._database.write(_create_for, actor, dag_id, now=now, **options)
+
+
+def _create_for(conn: Connection, /, actor: str, dag_id: str, *, now: datetime, **options: Any) -> DagRunKey:
     key = create_manual_run(conn, dag_id, now=now, **options)
-    record_audit(conn, at=now, actor="program", action="trigger", dag_id=dag_id, run_id=key.run_id)
+    record_audit(conn, at=now, actor=actor, action="trigger", dag_id=dag_id, run_id=key.run_id)
     return key
 
 
@@ -84,6 +120,13 @@ def _free_date(conn: Connection, dag_id: str, now: datetime) -> datetime:
     while logical_date_is_taken(conn, dag_id, now):
         now += timedelta(microseconds=1)
     return now
+
+
+def _free_run_id(conn: Connection, dag_id: str, instant: datetime) -> str:
+    """Return the run_id of a manual run at an instant. Runs that have no logical date may share the instant."""
+    while get_run(conn, dag_id, found := f"{DagRunType.MANUAL}__{instant.isoformat()}") is not None:
+        instant += timedelta(microseconds=1)
+    return found
 
 
 def validate_conf(dag: SerializedDag, conf: Mapping[str, Any]) -> None:
@@ -95,13 +138,10 @@ def validate_conf(dag: SerializedDag, conf: Mapping[str, Any]) -> None:
     for name, param in dag.params.items():
         if name not in conf and not param.has_default:
             raise DagError(f"The DAG {dag.dag_id!r} needs a value for its param {name!r}: give it in the conf.")
-        if param.schema:
-            from jsonschema import Draft202012Validator  # 80 ms, and few DAGs have schemas
-
-            value = conf.get(name, param.value)
-            error = next(Draft202012Validator(param.schema).iter_errors(value), None)
-            if error is not None:
-                raise DagError(f"The DAG {dag.dag_id!r}, param {name!r}: {error.message}")
+        try:
+            Param(schema=param.schema).resolve(conf.get(name, param.value))
+        except ParamValidationError as exc:
+            raise DagError(f"The DAG {dag.dag_id!r}, param {name!r}: {exc}") from exc
 
 
 def _checked_run_id(run_id: str) -> str:

@@ -15,7 +15,7 @@ from asynsched.authoring.operators.meta import task_owner
 from asynsched.authoring.params import NOTSET, ParamsDict
 from asynsched.authoring.sensors.base import BaseSensorOperator
 from asynsched.authoring.task_group import TaskGroup
-from asynsched.errors import DagError, SerializationError
+from asynsched.errors import SerializationError
 from asynsched.serialization.assets import schedule_condition, task_assets
 from asynsched.serialization.schema import (
     CallbackEvent,
@@ -26,9 +26,8 @@ from asynsched.serialization.schema import (
     SerializedTask,
     SerializedTaskGroup,
 )
+from asynsched.serialization.timetable import stored_timetable
 from asynsched.timetables import NullTimetable
-from asynsched.timetables import decode as decode_timetable
-from asynsched.timetables.assets import time_part
 from asynsched.timetables.zones import zone_name
 
 if TYPE_CHECKING:
@@ -53,9 +52,10 @@ def serialize_dag(dag: DAG) -> SerializedDag:
     """
     dag.validate()
     groups = dag.task_group_dict
+    timetable = stored_timetable(dag)
     serialized = SerializedDag(
         dag_id=dag.dag_id,
-        timetable=_timetable(dag),
+        timetable=timetable.serialize(),
         asset_condition=schedule_condition(f"DAG {dag.dag_id!r}", dag.timetable),
         schedule_summary="" if isinstance(dag.timetable, NullTimetable) else dag.timetable.summary,
         timezone=zone_name(dag.timezone),
@@ -97,19 +97,6 @@ def _checked(dag: SerializedDag) -> SerializedDag:
         raise SerializationError(f"DAG {dag.dag_id!r}: {exc}") from exc
     check_dag(written)
     return written
-
-
-def _timetable(dag: DAG) -> dict[str, Any]:
-    timetable = time_part(dag.timetable)
-    try:
-        serialized = timetable.serialize()
-        decode_timetable(serialized)
-    except (DagError, NotImplementedError, AttributeError) as exc:
-        name = type(timetable).__name__
-        raise SerializationError(
-            f"DAG {dag.dag_id!r}: its timetable {name} cannot be stored: {exc}; use one of asynsched's timetables"
-        ) from exc
-    return serialized
 
 
 def _task(dag: DAG, task: BaseOperator) -> SerializedTask:

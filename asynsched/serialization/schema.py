@@ -11,12 +11,16 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from asynsched.timetables.asset_condition import AssetCondition
+from asynsched.timetables.custom import MAX_PLANNED, PlannedInterval, TimetablePlan
 
 SCHEMA_VERSION = 1
 """Raised whenever an older reader could misread what a newer writer says."""
 
 MAX_ID_LENGTH = 250
 """Longest dag_id, task_id or run_id (Airflow's limit)."""
+
+RUNS_AHEAD = 50
+"""How many runs an author's timetable is asked for ahead of time."""
 
 Id = Annotated[str, Meta(min_length=1, max_length=MAX_ID_LENGTH)]
 TriggerRuleName = Literal[
@@ -184,11 +188,16 @@ class SerializedDag(Struct, frozen=True, omit_defaults=True):
     """In topological order."""
 
 
+UNSTABLE = "unstable"
+"""Kind of the warning that two parses of a file differ."""
+
+
 class FileError(Struct, frozen=True, omit_defaults=True):
     """Why a file, or one DAG of it, could not be used."""
 
     kind: str
-    """syntax, import, exception, exit, crash, timeout, memory, dag, serialization, output, unreadable, archive."""
+    """syntax, import, exception, exit, crash, timeout, memory, dag, serialization, output, unreadable, archive;
+    of warnings: warning, unstable."""
     message: str
     """One line: what is wrong and what to do."""
     traceback: str = ""
@@ -208,12 +217,39 @@ class SourceFile(Struct, frozen=True):
     text: str
 
 
-class ParsedDag(Struct, frozen=True):
+class TimetableQuestion(Struct, frozen=True, omit_defaults=True):
+    """What an author's timetable is to be asked."""
+
+    last: PlannedInterval | None = None
+    """Data interval of the newest scheduled run; None: there is none."""
+    n_runs: Annotated[int, Meta(ge=1, le=MAX_PLANNED)] = RUNS_AHEAD
+    """How many runs after that."""
+    run_by_hand_at: datetime | None = None
+    """Also for the data interval of a run that is triggered at this instant."""
+
+
+class ParseQuestions(Struct, frozen=True, omit_defaults=True):
+    """What a parse is to ask the authors' timetables in a file: a general question, and others for some dag_ids."""
+
+    now: datetime
+    of_dags: dict[str, TimetableQuestion] = {}
+    of_others: TimetableQuestion = TimetableQuestion()
+
+    def of(self, dag_id: str) -> TimetableQuestion:
+        """Return what a DAG's timetable is to be asked."""
+        return self.of_dags.get(dag_id, self.of_others)
+
+
+class ParsedDag(Struct, frozen=True, omit_defaults=True):
     """One DAG of a file, with the version that identifies its structure and code."""
 
     dag: SerializedDag
     version_hash: str
     """Hash of the serialized structure and of the syntax trees of the file and its local modules."""
+    plan: TimetablePlan | None = None
+    """The next runs, of a timetable that is the author's own. They are no part of the version."""
+    manual_interval: PlannedInterval | None = None
+    """Of a run that is triggered when the question said, if it did."""
 
 
 class ParseReport(Struct, frozen=True, omit_defaults=True):

@@ -9,8 +9,8 @@ from msgspec import Struct
 from sqlalchemy import Connection
 
 from asynsched.errors import NotFound
-from asynsched.store.rows import as_struct, to_json
-from asynsched.store.tables import dag_version
+from asynsched.store.rows import as_struct, portions, to_json
+from asynsched.store.tables import dag, dag_version
 from sandbox.protocol import SourceRef
 
 
@@ -32,6 +32,11 @@ _ALL = (
     sa.select(dag_version).where(dag_version.c.dag_id == sa.bindparam("dag_id")).order_by(dag_version.c.number.desc())
 )
 _LATEST = _ALL.limit(1)
+_HASHES = (
+    sa.select(dag.c.dag_id, dag_version.c.version_hash)
+    .join(dag_version, dag_version.c.id == dag.c.version_id)
+    .where(dag.c.dag_id.in_(sa.bindparam("dag_ids", expanding=True)))
+)
 _INSERT = dag_version.insert().returning(dag_version.c.id)
 
 
@@ -47,6 +52,13 @@ def latest_version(conn: Connection, dag_id: str) -> DagVersionRow | None:
     """Return a DAG's newest version; None when it has none."""
     row = conn.execute(_LATEST, {"dag_id": dag_id}).first()
     return None if row is None else _version(row)
+
+
+def latest_hashes(conn: Connection, dag_ids: Sequence[str]) -> dict[str, str]:
+    """Return the hashes of the newest versions of those DAGs that have one."""
+    return {
+        row.dag_id: row.version_hash for some in portions(dag_ids) for row in conn.execute(_HASHES, {"dag_ids": some})
+    }
 
 
 def list_versions(conn: Connection, dag_id: str) -> list[DagVersionRow]:

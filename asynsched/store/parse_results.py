@@ -4,7 +4,7 @@ A DAG leaves when its file is gone, or parsed well without it. A file that could
 were; an error of one DAG keeps that DAG. Of two files that define the same dag_id, the first keeps it.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ from asynsched.store.asset_references import store_references
 from asynsched.store.dag_files import DagFileRow, LocalModule, delete_file, get_file, put_file
 from asynsched.store.dag_versions import add_version
 from asynsched.store.import_errors import replace_errors
-from asynsched.store.rows import LARGEST_INTEGER, storable, to_json
+from asynsched.store.rows import LARGEST_INTEGER, portions, storable, to_json
 from asynsched.store.sources import put_sources
 from asynsched.store.tables import dag, dag_file, dag_version, import_error
 from sandbox.protocol import SourceRef
@@ -74,6 +74,7 @@ _UPDATE = (
     .where(dag.c.dag_id == sa.bindparam("key"))
     .values({name: sa.bindparam(f"new_{name}") for name in (
         "file_path", "is_active", "version_id", "schedule_summary", "tags", "max_active_runs", "deadlines",
+        "timetable_plan",
         "updated_at",
     )})
 )  # fmt: skip
@@ -89,7 +90,6 @@ _CONTESTED = (
     )
     .order_by(import_error.c.file_path)
 )
-_MOST_PARAMETERS = 1000
 _NUL = rb"\u0000"
 
 
@@ -173,13 +173,15 @@ def _values(
         "tags": to_json(found.tags),
         "max_active_runs": min(limit, LARGEST_INTEGER) or LARGEST_INTEGER,  # 0 is no limit, as in Airflow
         "deadlines": to_json(found.deadlines),
+        # Asked anew by each parse, so a DAG that has a plan counts as changed by each.
+        "timetable_plan": None if parsed.plan is None else to_json(parsed.plan),
         "updated_at": now,
     }
 
 
 def _known_dags(conn: Connection, dag_ids: list[str]) -> dict[str, Any]:
     found = {}
-    for some in _portions(sorted(dag_ids)):
+    for some in portions(sorted(dag_ids)):
         found.update({row.dag_id: row for row in conn.execute(_KNOWN_BY_ID, {"dag_ids": some})})
     return found
 
@@ -223,12 +225,6 @@ def _leave(conn: Connection, dag_ids: Collection[str], now: datetime) -> tuple[s
 
 def _contested(conn: Connection, path: str, removed: Iterable[str]) -> tuple[str, ...]:
     paths: dict[str, None] = {}
-    for some in _portions(list(removed)):
+    for some in portions(list(removed)):
         paths.update(dict.fromkeys(conn.scalars(_CONTESTED, {"dag_ids": some, "path": path})))
     return tuple(sorted(paths))
-
-
-def _portions(values: list[str]) -> Iterator[list[str]]:
-    """Yield the values in lists short enough to be parameters of one statement."""
-    for start in range(0, len(values), _MOST_PARAMETERS):
-        yield values[start : start + _MOST_PARAMETERS]

@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -12,9 +12,11 @@ from sqlalchemy import Row
 from asynsched.errors import StoreError
 
 S = TypeVar("S", bound=Struct)
+T = TypeVar("T")
 LARGEST_INTEGER = 2**31 - 1
 """Largest value of an Integer column."""
 
+_MOST_PARAMETERS = 1000
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 
@@ -44,6 +46,12 @@ def check_name(kind: str, name: str, longest: int) -> None:
         raise StoreError(f"A {kind} has 1 to {longest} characters, not {len(name)}.")
     if _UNSTORABLE.search(name):
         raise StoreError(f"A {kind} cannot hold a NUL character or half of a surrogate pair: {name!r}")
+
+
+def portions(values: Sequence[T]) -> Iterator[list[T]]:
+    """Yield the values in lists short enough to be parameters of one statement."""
+    for start in range(0, len(values), _MOST_PARAMETERS):
+        yield list(values[start : start + _MOST_PARAMETERS])
 
 
 def near_names(name: str, known: Iterable[str]) -> tuple[str, ...]:

@@ -27,12 +27,14 @@ dag = sa.Table(
     Column("next_dagrun_data_interval_end", Instant, nullable=True),
     Column("next_dagrun_create_after", Instant, nullable=True),
     Column("last_examined_at", Instant, nullable=True),
+    Column("timetable_plan", Json, nullable=True),
     Column("updated_at", Instant, nullable=False),
     Index("ix_dag_next_dagrun_create_after", "next_dagrun_create_after"),
     Index("ix_dag_file_path", "file_path"),
 )
 """One row a DAG. `is_active` is False once its file is gone, or parsed well without it. `last_examined_at` is the
-`updated_at` that its next run was computed from: where it is older, or missing, that is still to be done."""
+`updated_at` that its next run was computed from: where it is older, or missing, that is still to be done.
+`timetable_plan`: the next runs by a timetable of the author's own."""
 
 dag_version = sa.Table(
     "dag_version",

@@ -7,6 +7,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from asynsched.timetables.assets import AssetOrTimeSchedule
     from asynsched.timetables.base import DagRunInfo, DataInterval, TimeRestriction, Timetable
+    from asynsched.timetables.custom import CustomTimetable, PlannedInterval, PlannedRun, TimetablePlan
     from asynsched.timetables.decoding import decode
     from asynsched.timetables.events import EventsTimetable
     from asynsched.timetables.interval import CronDataIntervalTimetable, DeltaDataIntervalTimetable
@@ -24,6 +25,7 @@ __all__ = [
     "ContinuousTimetable",
     "CronDataIntervalTimetable",
     "CronTriggerTimetable",
+    "CustomTimetable",
     "DagRunInfo",
     "DataInterval",
     "DeltaDataIntervalTimetable",
@@ -33,8 +35,11 @@ __all__ = [
     "MultipleCronTriggerTimetable",
     "NullTimetable",
     "OnceTimetable",
+    "PlannedInterval",
+    "PlannedRun",
     "TimeRestriction",
     "Timetable",
+    "TimetablePlan",
     "decode",
     "timetable_from_schedule",
 ]
@@ -44,6 +49,7 @@ _MODULES = {
     "ContinuousTimetable": "simple",
     "CronDataIntervalTimetable": "interval",
     "CronTriggerTimetable": "trigger",
+    "CustomTimetable": "custom",
     "DagRunInfo": "base",
     "DataInterval": "base",
     "DeltaDataIntervalTimetable": "interval",
@@ -53,8 +59,11 @@ _MODULES = {
     "MultipleCronTriggerTimetable": "trigger",
     "NullTimetable": "simple",
     "OnceTimetable": "simple",
+    "PlannedInterval": "custom",
+    "PlannedRun": "custom",
     "TimeRestriction": "base",
     "Timetable": "base",
+    "TimetablePlan": "custom",
     "decode": "decoding",
     "timetable_from_schedule": "schedule",
 }

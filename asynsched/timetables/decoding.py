@@ -9,6 +9,7 @@ from msgspec import Meta, Struct
 from asynsched.errors import TimetableError
 from asynsched.timetables.clock_changes import FoldPolicy, GapPolicy
 from asynsched.timetables.cron import MAX_EXPRESSION_LENGTH
+from asynsched.timetables.custom import CustomTimetable
 from asynsched.timetables.delta import LONGEST
 from asynsched.timetables.events import MAX_EVENTS, EventsTimetable
 from asynsched.timetables.interval import CronDataIntervalTimetable, DeltaDataIntervalTimetable
@@ -30,6 +31,7 @@ _Zone = Annotated[str, Meta(max_length=MAX_ZONE_LENGTH)]
 _Seconds = Annotated[float, Meta(ge=0, le=LONGEST.total_seconds())]
 _Whole = Annotated[int, Meta(ge=-100_000, le=100_000)]
 _Part = Annotated[float, Meta(ge=-1e15, le=1e15)]
+_Text = Annotated[str, Meta(max_length=1000)]
 _Moment = Annotated[datetime, Meta(tz=True)]
 
 
@@ -151,6 +153,18 @@ class _Events(Struct, tag_field="kind", tag="events", forbid_unknown_fields=True
         return EventsTimetable(self.event_dates, self.restrict_to_events, description=self.description)
 
 
+class _Custom(Struct, tag_field="kind", tag="custom", forbid_unknown_fields=True):
+    name: _Text
+    fields: dict[str, Any]
+    summary: _Text
+    description: _Text = ""
+    can_be_scheduled: bool = True
+    active_runs_limit: Annotated[int, Meta(ge=1)] | None = None
+
+    def timetable(self) -> KnownTimetable:
+        return CustomTimetable(**msgspec.structs.asdict(self))
+
+
 def _run_immediately(form: bool | float) -> bool | timedelta:
     return form if isinstance(form, bool) else timedelta(seconds=form)
 
@@ -165,6 +179,7 @@ _Form = (
     | _DeltaTrigger
     | _DeltaDataInterval
     | _Events
+    | _Custom
 )
 
 

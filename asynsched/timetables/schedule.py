@@ -3,7 +3,7 @@
 from datetime import timedelta, tzinfo
 from typing import Any
 
-from asynsched.errors import TimetableError
+from asynsched.errors import DagError, TimetableError
 from asynsched.timetables.base import Timetable
 from asynsched.timetables.simple import ContinuousTimetable, NullTimetable, OnceTimetable
 
@@ -25,7 +25,7 @@ def timetable_from_schedule(schedule: Any, timezone: str | tzinfo) -> Timetable:
     if schedule is None:
         return NullTimetable()
     if isinstance(schedule, Timetable):
-        return _known(schedule)
+        return _checked(schedule)
     if isinstance(schedule, str):
         return _from_text(schedule, timezone)
     if isinstance(schedule, timedelta) or type(schedule).__name__ == "relativedelta":
@@ -52,11 +52,16 @@ def _from_text(schedule: str, timezone: str | tzinfo) -> Timetable:
     return CronTriggerTimetable(schedule, timezone=timezone)
 
 
-def _known(timetable: Timetable) -> Timetable:
-    # The scheduler runs no code of a DAG file: it can only use a timetable that it can make again itself.
-    if not type(timetable).__module__.startswith("asynsched.timetables."):
-        name = type(timetable).__name__
-        raise TimetableError(
-            f"schedule={name}(…): a timetable class of one's own cannot be used; use one of asynsched.timetables"
-        )
+def _checked(timetable: Timetable) -> Timetable:
+    try:
+        timetable.validate()
+    except DagError:
+        raise
+    except Exception as exc:
+        raise TimetableError(f"{type(timetable).__name__}.validate() says: {exc}") from exc
     return timetable
+
+
+def is_authors_own(timetable: Timetable) -> bool:
+    """Whether a timetable is user code: one that the scheduler can make again itself is not."""
+    return not type(timetable).__module__.startswith("asynsched.timetables.")

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, NoReturn, TextIO
 
 import msgspec
 
-from asynsched.authoring.dag import collect_dags
+from asynsched.authoring.dag import DAG, collect_dags
 from asynsched.authoring.timezone import set_default_timezone
 from asynsched.errors import DagError
 from asynsched.serialization.encode import serialize_dag
-from asynsched.serialization.schema import FileError, ParsedDag, SourceFile
+from asynsched.serialization.schema import FileError, ParsedDag, ParseQuestions, SerializedDag, SourceFile
 from asynsched.serialization.version import version_hash
+from asynsched.timetables.custom import CustomTimetable
 from sandbox.confine import ConfinementError, Policy, confine
 from sandbox.confinement.environment import environment_of_parse
 from sandbox.confinement.limits import ParseLimits, use_reserves
@@ -49,6 +50,7 @@ class ParseRequest:
     scratch: Path
     """An empty folder of this parse's own."""
     limits: ParseLimits
+    questions: ParseQuestions
 
 
 def run_dag_file(request: ParseRequest, channel_fd: int, output_fd: int) -> NoReturn:
@@ -161,11 +163,26 @@ class _Finding:
         errors: list[FileError] = []
         for dag in collect_dags(module):
             try:
-                serialized = serialize_dag(dag)
-                dags.append(ParsedDag(serialized, version_hash(serialized, tuple(self._sources))))
+                dags.append(self._parsed(dag, serialize_dag(dag)))
             except DagError as exc:
                 errors.append(msgspec.structs.replace(self._explain(exc), dag_id=dag.dag_id))
         return tuple(dags), tuple(errors)
+
+    def _parsed(self, dag: DAG, serialized: SerializedDag) -> ParsedDag:
+        parsed = ParsedDag(serialized, version_hash(serialized, tuple(self._sources)))
+        if serialized.timetable["kind"] != CustomTimetable.kind:
+            return parsed
+        # Loaded for a file with such a timetable only.
+        from sandbox.parsing.timetables import AskedTimetable
+
+        question = self._request.questions.of(dag.dag_id)
+        asked = AskedTimetable(dag, serialized, self._request.questions.now)
+        at = question.run_by_hand_at
+        return msgspec.structs.replace(
+            parsed,
+            plan=asked.plan(question),
+            manual_interval=None if at is None else asked.manual_interval(at),
+        )
 
 
 def _text_stream(descriptor: int) -> TextIO:

@@ -126,7 +126,7 @@ def test_arguments_without_effect_are_warned_of():
 
 def test_a_wrong_timetable_names_its_class():
     text = (
-        HEAD + "from asynsched import Timetable\nclass Mine(NullTimetable): kind = 'mine'\nDAG('d', schedule=Mine())\n"
+        HEAD + "class Mine(NullTimetable):\n    def validate(self): raise ValueError('no')\nDAG('d', schedule=Mine())\n"
     )
     exc = outcome(text + "dag = DAG('d', schedule=Mine())")
     assert "Mine" in str(exc)

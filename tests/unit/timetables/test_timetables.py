@@ -101,10 +101,6 @@ def test_what_is_no_timetable_is_refused_in_one_line(data, says):
     assert len(str(caught.value)) < 300
 
 
-class OwnTimetable(CronTriggerTimetable):
-    """A class that only this file knows."""
-
-
 @pytest.mark.parametrize(
     ("schedule", "says"),
     [
@@ -121,7 +117,6 @@ class OwnTimetable(CronTriggerTimetable):
         (5, "not int"),
         ([], "without any"),
         (["@daily"], "assets only"),
-        (OwnTimetable("@daily", timezone="UTC"), "OwnTimetable"),
     ],
     ids=repr,
 )

@@ -59,6 +59,7 @@ def _create_dags() -> None:
         sa.Column("next_dagrun_data_interval_end", INSTANT),
         sa.Column("next_dagrun_create_after", INSTANT),
         sa.Column("last_examined_at", INSTANT),
+        sa.Column("timetable_plan", sa.LargeBinary()),
         sa.Column("updated_at", INSTANT, nullable=False),
         sa.ForeignKeyConstraint(["version_id"], ["dag_version.id"], name="fk_dag_version_id"),
         sa.PrimaryKeyConstraint("dag_id", name="pk_dag"),

@@ -1,0 +1,96 @@
+"""Timetables of authors' own under a real scheduler: their code runs where DAG files are parsed, and nowhere else."""
+
+from contextlib import closing
+
+import pytest
+
+from asynsched.store.dag_versions import list_versions
+from asynsched.store.direct_database import open_direct
+
+HEAD = """
+    from datetime import datetime, timedelta
+    from asynsched import DAG, EmptyOperator
+    from asynsched.timetables import DagRunInfo, DataInterval, Timetable
+
+"""
+EVERY_OTHER_DAY = """
+    class EveryOtherDay(Timetable):
+        def next_dagrun_info(self, *, last_automated_data_interval, restriction):
+            last = last_automated_data_interval
+            start = restriction.earliest if last is None else last.start.add(days=2)
+            return None if start > restriction.latest else DagRunInfo.interval(start, start.add(days=2))
+
+        def infer_manual_data_interval(self, *, run_after):
+            return DataInterval(run_after.subtract(days=2), run_after)
+
+    with DAG("own", schedule=EveryOtherDay(), start_date=datetime(2025, 1, 1), end_date=datetime(2025, 6, 30),
+             catchup=True):
+        EmptyOperator(task_id="only")
+"""
+
+
+@pytest.fixture
+def site(new_site):
+    return new_site()
+
+
+def test_more_runs_than_were_asked_for_at_once_are_all_made(site):
+    site.write("own.py", HEAD + EVERY_OTHER_DAY)
+    site.up_until_idle()
+    made = sorted(run["logical_date"] for run in site.json("runs", "list", "own", "--limit", "1000"))
+    assert len(made) == 91
+    assert (made[0], made[1], made[-1]) == ("2025-01-01T00:00:00Z", "2025-01-03T00:00:00Z", "2025-06-30T00:00:00Z")
+    assert site.json("dags", "next", "own") == []
+
+    asked = site.json("dags", "next", "own", "-n", "60", "--now", "2025-02-01", "--last-run", "2025-01-01/2025-01-03")
+    assert len(asked) == 60
+    assert asked[0] == {
+        "logical_date": "2025-01-03T00:00:00Z",
+        "data_interval_start": "2025-01-03T00:00:00Z",
+        "data_interval_end": "2025-01-05T00:00:00Z",
+        "run_after": "2025-01-05T00:00:00Z",
+    }
+    run = site.json("dags", "trigger", "own", "--logical-date", "2026-01-10")
+    assert (run["data_interval_start"], run["data_interval_end"]) == ("2026-01-08T00:00:00Z", "2026-01-10T00:00:00Z")
+
+
+def test_one_that_fails_later_keeps_its_dag_and_says_what_is_wrong(site):
+    good = HEAD + EVERY_OTHER_DAY.replace("datetime(2025, 6, 30)", "datetime(2025, 1, 4)")
+    site.write("own.py", good)
+    site.up_until_idle()
+    site.write("own.py", good.replace("return None if", "raise LookupError('no calendar')\n            return None if"))
+    site.up_until_idle()
+    [error] = site.json("dags", "errors")
+    assert error["dag_id"] == "own"
+    assert "DAG 'own': its timetable EveryOtherDay raised LookupError: no calendar" in error["message"]
+    assert len(site.runs("own")) == 2
+    refused = site.run("dags", "next", "own", code=1)
+    assert "no calendar" in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+def version_numbers(site, dag_id):
+    with closing(open_direct(site.database or f"sqlite:///{site.home / 'asynsched.db'}")) as database:
+        return [version.number for version in database.read(list_versions, dag_id)]
+
+
+def test_a_field_that_no_two_parses_agree_on_makes_no_versions_and_is_named(site):
+    text = """
+        import uuid
+        from asynsched import DAG, EmptyOperator
+
+        with DAG("shaky", schedule=None, doc_md=str(uuid.uuid4())):
+            EmptyOperator(task_id="only", doc_md="as it was")
+    """
+    site.write("shaky.py", text)
+    site.up_until_idle()
+    for _ in range(2):
+        site.run("dags", "reparse", "shaky")
+    assert version_numbers(site, "shaky") == [1]
+    [warning] = site.json("dags", "errors")
+    assert "'shaky': two parses of the same file differ in doc_md;" in warning["message"]
+    assert warning["is_warning"] is True
+
+    site.write("shaky.py", text.replace("as it was", "as it is now"))
+    site.run("dags", "reparse", "shaky")
+    assert version_numbers(site, "shaky") == [2, 1]

@@ -1,0 +1,196 @@
+"""A timetable of an author's own: asked ahead of time where its file is parsed, used by the scheduler when due."""
+
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+import pytest
+
+from asynsched import DAG, EmptyOperator
+from asynsched.errors import PlanNeeded, SerializationError, TimetableError
+from asynsched.serialization.decode import decode_dag
+from asynsched.serialization.encode import serialize_dag
+from asynsched.serialization.schedule_bounds import restriction
+from asynsched.serialization.schema import TimetableQuestion
+from asynsched.timetables import (
+    CronDataIntervalTimetable,
+    DagRunInfo,
+    DataInterval,
+    PlannedInterval,
+    TimeRestriction,
+    Timetable,
+    decode,
+)
+from sandbox.parsing.timetables import AskedTimetable
+
+MONDAY = datetime(2026, 6, 1, tzinfo=UTC)
+DAY = timedelta(days=1)
+
+
+def day(number):
+    return MONDAY + number * DAY
+
+
+THURSDAY = day(3)
+
+
+class Workdays(Timetable):
+    """As an author would write it for Airflow: it is given pendulum's dates, and gives some."""
+
+    def next_dagrun_info(self, *, last_automated_data_interval, restriction):
+        start = restriction.earliest if last_automated_data_interval is None else last_automated_data_interval.end
+        while start.weekday() >= 5:
+            start = start.add(days=1)
+        if restriction.latest is not None and start > restriction.latest:
+            return None
+        return DagRunInfo.interval(start, start.add(days=1))
+
+    def infer_manual_data_interval(self, *, run_after):
+        return DataInterval.exact(run_after.start_of("day"))
+
+
+class Later(CronDataIntervalTimetable):
+    """Extends one of asynsched's own, as it would Airflow's: without the time as an argument."""
+
+    def next_dagrun_info(self, **question):
+        info = super().next_dagrun_info(**question)
+        return DagRunInfo(info.run_after + timedelta(hours=1), info.data_interval)
+
+
+class Answers(Timetable):
+    """Gives what it was made with, or raises it."""
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+
+    def next_dagrun_info(self, *, last_automated_data_interval, restriction):
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def asked(timetable, *, now=THURSDAY, end=None, catchup=True):
+    with DAG("d", schedule=timetable, start_date=MONDAY, end_date=end, catchup=catchup) as dag:
+        EmptyOperator(task_id="only")
+    serialized = decode_dag(msgspec.json.encode(serialize_dag(dag)))
+    return AskedTimetable(dag, serialized, now), serialized
+
+
+def days_of(plan):
+    return [(run.interval.start - MONDAY).days for run in plan.runs]
+
+
+def test_it_is_asked_for_the_runs_that_follow_the_last_one():
+    plan = asked(Workdays())[0].plan(TimetableQuestion(PlannedInterval(day(2), day(3)), n_runs=4))
+    assert days_of(plan) == [3, 4, 7, 8]
+    assert (plan.after, plan.asked_at, plan.is_complete) == (PlannedInterval(day(2), day(3)), day(3), False)
+
+
+def test_it_may_say_that_no_run_follows():
+    plan = asked(Workdays(), end=day(4))[0].plan(TimetableQuestion(n_runs=50))
+    assert (days_of(plan), plan.is_complete) == ([0, 1, 2, 3, 4], True)
+
+
+def test_of_missed_runs_only_the_newest_is_planned_with_catchup_latest():
+    plan = asked(Workdays(), now=day(9) + DAY / 2, catchup="latest")[0].plan(TimetableQuestion(n_runs=3))
+    assert days_of(plan) == [8, 9, 10]
+
+
+def test_one_that_extends_a_known_one_is_told_the_time():
+    plan = asked(Later("@daily", "UTC"), now=day(3), catchup=False)[0].plan(TimetableQuestion(n_runs=2))
+    assert [run.run_after for run in plan.runs] == [day(3) + timedelta(hours=1), day(4) + timedelta(hours=1)]
+
+
+def test_it_says_the_data_interval_of_a_manual_run():
+    assert asked(Workdays())[0].manual_interval(day(3) + DAY / 2) == PlannedInterval(day(3), day(3))
+
+
+RUN = DagRunInfo.interval(day(0), day(1))
+
+
+@pytest.mark.parametrize(
+    ("answers", "says"),
+    [
+        ([ValueError("no calendar")], "Answers raised ValueError: no calendar"),
+        ([5], "run_after is no datetime: 5"),
+        ([DagRunInfo(datetime(2026, 6, 1), RUN.data_interval)], "naive date 2026-06-01T00:00:00 as run_after"),
+        ([DagRunInfo.interval(datetime(2026, 6, 1), day(1))], "naive date 2026-06-01T00:00:00 as start"),
+        ([DagRunInfo.interval(day(1), day(0))], "ends at 2026-06-01.* before it starts"),
+        ([RUN, RUN], "each must start later than the one before"),
+        ([RUN, DagRunInfo.interval(day(-1), day(3))], "each must start later than the one before"),
+        ([RUN, DagRunInfo(day(0), DataInterval(day(1), day(2)))], "must not be due earlier than the one before"),
+    ],
+    ids=str,
+)
+def test_nonsense_is_an_error_that_names_the_dag_and_the_class(answers, says):
+    with pytest.raises(TimetableError, match=says) as caught:
+        asked(Answers(*answers))[0].plan(TimetableQuestion())
+    assert str(caught.value).startswith("DAG 'd': its timetable Answers ")
+
+
+def test_a_timetable_that_has_no_manual_interval_says_so():
+    with pytest.raises(TimetableError, match="Answers has no infer_manual_data_interval"):
+        asked(Answers())[0].manual_interval(MONDAY)
+
+
+@pytest.mark.parametrize("attribute", ["summary", "description"])
+def test_a_description_that_raises_names_the_dag_and_the_class(attribute):
+    broken = type("Broken", (Workdays,), {attribute: property(lambda self: 1 / 0)})
+    with pytest.raises(SerializationError, match=r"DAG 'd': its timetable Broken .* ZeroDivisionError"):
+        asked(broken())
+
+
+# What the scheduler makes of it
+
+
+def planned(catchup=True):
+    question, serialized = asked(Workdays(), now=day(2), catchup=catchup)
+    plan = question.plan(TimetableQuestion(PlannedInterval(day(1), day(2)), n_runs=3))
+    return decode(serialized.timetable).planned(msgspec.json.decode(msgspec.json.encode(plan), type=type(plan)))
+
+
+def test_the_scheduler_uses_the_planned_runs_one_after_the_other():
+    timetable = planned()
+    bounds, last, found = TimeRestriction(MONDAY, None, True), DataInterval(day(1), day(2)), []
+    for _ in range(3):
+        info = timetable.next_run(last, bounds, day(2))
+        last = info.data_interval
+        found.append(info.run_after)
+    assert found == [day(3), day(4), day(5)]
+    assert timetable.n_left(DataInterval(day(1), day(2))) == 3
+    assert timetable.n_left(last) == 0
+
+
+@pytest.mark.parametrize(
+    ("last", "now", "catchup", "case"),
+    [
+        (DataInterval(day(4), day(5)), day(2), True, "they are used up"),
+        (DataInterval(day(0), day(1)), day(2), True, "the last run is another than was assumed"),
+        (None, day(2), True, "there was no run yet"),
+        (
+            DataInterval(day(1), day(2)),
+            day(3) + timedelta(minutes=2),
+            False,
+            "it is late, and others may be left out",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_the_author_s_code_is_asked_again_when(last, now, catchup, case):
+    with pytest.raises(PlanNeeded):
+        planned(catchup).next_run(last, TimeRestriction(MONDAY, None, catchup), now)
+
+
+def test_a_run_that_is_on_time_or_to_be_made_up_for_is_not_asked_about_again():
+    last = DataInterval(day(1), day(2))
+    for now, catchup in ((day(3) + timedelta(seconds=30), False), (day(9), True)):
+        assert planned(catchup).next_run(last, TimeRestriction(MONDAY, None, catchup), now).run_after == day(3)
+
+
+def test_the_planned_runs_are_no_part_of_the_version():
+    _, serialized = asked(Workdays())
+    assert restriction(serialized).catchup is True
+    assert serialized.timetable == {
+        "kind": "custom", "name": "Workdays", "fields": {}, "summary": "Workdays", "description": "",
+        "can_be_scheduled": True, "active_runs_limit": None,
+    }  # fmt: skip
