@@ -133,7 +133,7 @@ class ActiveRun:
                 yield from (target for target in found if target.state in WAITING)
             else:
                 waiting = (target for target in targets.values() if target.state in WAITING)
-                yield from islice(waiting, 1 if self.structure.are_alike(link.task_id) else None)
+                yield from islice(waiting, None if link.task_id in self.structure.split else 1)
 
     def instances_beside(self, task: ActiveTask, other_id: str) -> list[ActiveTask]:
         """Return the instances of another task that belong to the same instance of the mapped groups around both."""

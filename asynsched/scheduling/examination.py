@@ -100,7 +100,7 @@ class Examination:
 
 def _next_alike(task: ActiveTask) -> list[ActiveTask]:
     """Return the next instance that waits for just the same, and so follows suit."""
-    if task.map_index < 0 or not task.run.structure.are_alike(task.task_id):
+    if task.map_index < 0 or task.task_id in task.run.structure.split:
         return []
     instances, index = task.run.instances[task.task_id], task.map_index + 1
     while index in instances:

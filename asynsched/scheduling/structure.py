@@ -1,6 +1,6 @@
 """The structure of one DAG version, made ready for decisions: who is up- and downstream of whom."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from asynsched.scheduling.rules.branching import descendants
@@ -35,6 +35,7 @@ class DagStructure:
         position: A task's place in topological order.
         links_to: What decides about a task.
         links_from: Whom a task decides about.
+        split: The tasks of which each instance depends on others: those with an upstream in the same mapped group.
         deciders: The branches and short circuits directly upstream of a task.
         map_factors: How many instances a task has: the product of these; empty for one that is not mapped.
         map_sources: The tasks whose results a task is mapped over.
@@ -51,6 +52,7 @@ class DagStructure:
     upstream: Mapping[str, tuple[str, ...]]
     links_to: Mapping[str, tuple[Link, ...]]
     links_from: Mapping[str, tuple[Link, ...]]
+    split: frozenset[str]
     deciders: Mapping[str, tuple[str, ...]]
     map_factors: Mapping[str, tuple[MapLength, ...]]
     map_sources: Mapping[str, tuple[str, ...]]
@@ -66,10 +68,6 @@ class DagStructure:
         """Whether a task is expanded into instances, by itself or with its group."""
         return bool(self.map_factors[task_id])
 
-    def are_alike(self, task_id: str) -> bool:
-        """Whether all instances of a task depend on the same."""
-        return not any(link.common_groups for link in self.links_to[task_id])
-
 
 def compile_structure(dag: SerializedDag) -> DagStructure:
     """Return the structure of a serialized DAG."""
@@ -84,7 +82,7 @@ def compile_structure(dag: SerializedDag) -> DagStructure:
         )
         for task in dag.tasks
     }
-    links_to = {task.task_id: tuple(_links_to(task, tasks, upstream, downstream, mapped_groups)) for task in dag.tasks}
+    links_to = _links(tasks, upstream, downstream, mapped_groups)
     links_from: dict[str, list[Link]] = {task_id: [] for task_id in tasks}
     for links in links_to.values():
         for link in links:
@@ -96,6 +94,7 @@ def compile_structure(dag: SerializedDag) -> DagStructure:
         upstream=upstream,
         links_to=links_to,
         links_from={task_id: tuple(links) for task_id, links in links_from.items()},
+        split=frozenset(task_id for task_id, links in links_to.items() if any(link.common_groups for link in links)),
         deciders={
             task_id: tuple(other for other in found if tasks[other].is_branch or tasks[other].is_short_circuit)
             for task_id, found in upstream.items()
@@ -137,38 +136,41 @@ def _mapped_groups(dag: SerializedDag) -> tuple[dict[str, tuple[str, ...]], dict
     return around, factors
 
 
-def _links_to(
-    task: SerializedTask,
+def _links(
     tasks: Mapping[str, SerializedTask],
     upstream: Mapping[str, tuple[str, ...]],
     downstream: Mapping[str, tuple[str, ...]],
     mapped_groups: Mapping[str, tuple[str, ...]],
-) -> Iterator[Link]:
-    own_groups = mapped_groups[task.task_id]
-    for other in upstream[task.task_id]:
-        yield Link(other, task.task_id, tuple(group for group in own_groups if group in mapped_groups[other]))
-    if task.is_teardown or task.trigger_rule == "always":
-        return
-    for setup in _needed_setups(task.task_id, tasks, upstream, downstream):
-        if setup not in upstream[task.task_id]:
-            common = tuple(group for group in own_groups if group in mapped_groups[setup])
-            yield Link(setup, task.task_id, common, is_setup_constraint=True)
+) -> dict[str, tuple[Link, ...]]:
+    """Return what decides about each task."""
+    needed_setups = _needed_setups(tasks, upstream, downstream)
+    found = {}
+    for task_id, task in tasks.items():
+        direct, own_groups = upstream[task_id], mapped_groups[task_id]
+        setups = () if task.is_teardown or task.trigger_rule == "always" else needed_setups[task_id]
+        others = [(other, False) for other in direct] + [(other, True) for other in setups if other not in direct]
+        found[task_id] = tuple(
+            Link(other, task_id, tuple(group for group in own_groups if group in mapped_groups[other]), is_setup)
+            for other, is_setup in others
+        )
+    return found
 
 
 def _needed_setups(
-    task_id: str,
     tasks: Mapping[str, SerializedTask],
     upstream: Mapping[str, tuple[str, ...]],
     downstream: Mapping[str, tuple[str, ...]],
-) -> Iterator[str]:
-    """Yield the setups upstream of a task whose teardowns come after it, or that have none (as in Airflow)."""
-    if not any(task.is_setup for task in tasks.values()):
-        return
-    teardowns_below = {other for other in descendants([task_id], downstream) if tasks[other].is_teardown}
-    for setup in sorted(other for other in descendants([task_id], upstream) if tasks[other].is_setup):
-        own_teardowns = {other for other in downstream[setup] if tasks[other].is_teardown}
-        if not own_teardowns or own_teardowns & teardowns_below:
-            yield setup
+) -> dict[str, list[str]]:
+    """Return for each task the setups above it that have their teardowns after it, or none at all (as in Airflow)."""
+    needed: dict[str, list[str]] = {task_id: [] for task_id in tasks}
+    for setup in (task_id for task_id, task in tasks.items() if task.is_setup):
+        users = descendants([setup], downstream)
+        teardowns = [other for other in downstream[setup] if tasks[other].is_teardown]
+        if teardowns:
+            users &= descendants(teardowns, upstream)
+        for task_id in users:
+            needed[task_id].append(setup)
+    return needed
 
 
 def _deciding(tasks: tuple[SerializedTask, ...]) -> frozenset[str]:
