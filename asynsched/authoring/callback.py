@@ -20,16 +20,7 @@ COROUTINE_FUNCTION = 0x80
 
 
 class Callback:
-    """A function and its keyword arguments; it is also given the context, where it has a parameter `context`.
-
-    Args:
-        callback_callable: A function, a subclass of BaseNotifier, or the dotted name of one, which is imported only
-            when it is called.
-        kwargs: Its arguments. In those of a notifier, the fields that it has as templates are rendered.
-
-    Raises:
-        DagError: It cannot be called so.
-    """
+    """What SyncCallback and AsyncCallback have in common."""
 
     def __init__(self, callback_callable: Callable[..., Any] | str, kwargs: dict[str, Any] | None = None) -> None:
         if kwargs is not None and not isinstance(kwargs, dict):
@@ -84,7 +75,19 @@ class Callback:
 
 
 class SyncCallback(Callback):
-    """A callback that is an ordinary function, or a notifier's `notify`. `executor` is accepted, and has no effect."""
+    """What a missed deadline calls: an ordinary function, or a notifier's `notify`.
+
+    It is given the context as well, where it has a parameter `context`.
+
+    Args:
+        callback_callable: A function, a subclass of BaseNotifier, or the dotted name of one, which is imported only
+            when it is called.
+        kwargs: Its arguments. In those of a notifier, the fields that it has as templates are rendered.
+        executor: Accepted, and without effect.
+
+    Raises:
+        DagError: It cannot be called so.
+    """
 
     def __init__(
         self,
@@ -97,7 +100,18 @@ class SyncCallback(Callback):
 
 
 class AsyncCallback(Callback):
-    """A callback that is an `async def` function, or a notifier's `async_notify`."""
+    """What a missed deadline calls: an `async def` function, or a notifier's `async_notify`.
+
+    It is given the context as well, where it has a parameter `context`.
+
+    Args:
+        callback_callable: An `async def` function, a subclass of BaseNotifier, or the dotted name of one, which is
+            imported only when it is called.
+        kwargs: Its arguments. In those of a notifier, the fields that it has as templates are rendered.
+
+    Raises:
+        DagError: It cannot be called so.
+    """
 
     def _check(self, function: Callable[..., Any]) -> None:
         code = getattr(function, "__code__", None)

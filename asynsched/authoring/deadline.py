@@ -39,12 +39,19 @@ class Reference:
 
 
 class DeadlineReference:
-    """From when a deadline's interval counts."""
+    """From when a deadline's interval counts.
+
+    Attributes:
+        DAGRUN_LOGICAL_DATE: The run's logical date; a run without one has no such deadline.
+        DAGRUN_QUEUED_AT: When the run was made.
+        FIXED_DATETIME: `FIXED_DATETIME(datetime)`: one moment for all runs.
+        AVERAGE_RUNTIME: `AVERAGE_RUNTIME(max_runs=10, min_runs=None)`: when the run would end, were it as long as the
+            average of the last `max_runs` that have ended. With fewer than `min_runs` (`max_runs`, unless given), a run
+            has no such deadline.
+    """
 
     DAGRUN_LOGICAL_DATE = Reference("dagrun_logical_date")
-    """The run's logical date; a run without one has no such deadline."""
     DAGRUN_QUEUED_AT = Reference("dagrun_queued_at")
-    """When the run was created."""
 
     @staticmethod
     def FIXED_DATETIME(datetime: dt.datetime) -> Reference:  # noqa: N802 - Airflow's name

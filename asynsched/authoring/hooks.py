@@ -39,7 +39,11 @@ class BaseHook:
 
 
 class BaseNotifier(Templater):
-    """A callback with templates: `on_failure_callback=MyNotifier(text="{{ ti.task_id }} failed")`."""
+    """A callback with templates: `on_failure_callback=MyNotifier(text="{{ ti.task_id }} failed")`.
+
+    Subclasses write `notify`, and `async_notify` where it is to be used in an AsyncCallback. The attributes that
+    `template_fields` names are rendered before.
+    """
 
     template_fields: Collection[str] = ()
     context: Mapping[str, Any] | None = None

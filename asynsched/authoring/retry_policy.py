@@ -21,14 +21,17 @@ if TYPE_CHECKING:
 
 
 class RetryAction:
-    """What follows a failure: plain texts under Airflow's names."""
+    """What follows a failure: plain texts under Airflow's names.
+
+    Attributes:
+        RETRY: A retry, if the task has one left: a policy never adds to `retries`.
+        FAIL: None: the task has failed.
+        DEFAULT: What the task's settings say.
+    """
 
     RETRY = "retry"
-    """A retry, if the task has one left: a policy never adds to `retries`."""
     FAIL = "fail"
-    """None: the task has failed."""
     DEFAULT = "default"
-    """What the task's settings say."""
 
 
 RETRY_ACTIONS = (RetryAction.RETRY, RetryAction.FAIL, RetryAction.DEFAULT)
@@ -155,7 +158,15 @@ class RetryRule:
 
 
 class ExceptionRetryPolicy(RetryPolicy):
-    """Rules in order: the first that matches the exception decides; where none does, `default`."""
+    """Rules in order: the first that matches the exception decides.
+
+    Args:
+        rules: RetryRules.
+        default: The RetryAction where no rule matches.
+
+    Raises:
+        DagError: One of them is wrong.
+    """
 
     def __init__(self, rules: Iterable[RetryRule], default: str = RetryAction.DEFAULT) -> None:
         self.rules = list(rules)
