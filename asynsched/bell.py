@@ -22,9 +22,12 @@ PING_SECONDS = 2.0
 
 
 class Hint(Struct, frozen=True, omit_defaults=True):
-    """What has changed: a DAG, a run that was created, a file to parse again, the pools; `ping` asks for an answer."""
+    """What has changed: a DAG, a run that was created, a file to parse again, the pools, events of assets.
 
-    kind: Literal["dag", "run", "file", "pool", "ping"]
+    `ping` asks for an answer.
+    """
+
+    kind: Literal["dag", "run", "file", "pool", "asset", "ping"]
     dag_id: str = ""
     run_id: str = ""
     path: str = ""

@@ -1,12 +1,10 @@
 """The scheduler: assembles everything, serves, stops. What the parts do is in their own modules."""
 
-import asyncio
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AsyncExitStack
-from datetime import datetime, timedelta
-from functools import partial
+from datetime import timedelta
 from typing import Any
 
 import anyio
@@ -17,15 +15,14 @@ from anyio.abc import TaskStatus
 
 from asynsched._version import __version__
 from asynsched.assembly import Services, assemble
-from asynsched.channels import Channels, RunCancelled, RunCreated
+from asynsched.channels import Channels
 from asynsched.clock import Clock, SystemClock, new_token
+from asynsched.embedding import Embedding
 from asynsched.errors import LeaseLost
 from asynsched.executors.base import Executor, ExecutorContext
 from asynsched.executors.registry import executor_factory
 from asynsched.home import hold_home, prepare_home, remember_dags_folder
-from asynsched.keys import DagRunKey
 from asynsched.parsing.watcher import check_folder
-from asynsched.results import FinishedRun, read_finished_run
 from asynsched.scheduling.run_waiters import RunWaiters
 from asynsched.serving_state import ServingState
 from asynsched.settings import Settings
@@ -41,7 +38,7 @@ SETTLE_SECONDS = 5.0
 """Longest that a stopping scheduler takes to store what the drained tries reported."""
 
 
-class Scheduler:
+class Scheduler(Embedding):
     """A scheduler of DAG runs, in the event loop that it is served from.
 
     Args:
@@ -212,82 +209,3 @@ class Scheduler:
     async def _leave(self, database: Database) -> None:
         with anyio.move_on_after(CLEANUP_SECONDS, shield=True):
             await database.write(remove_scheduler, self.scheduler_id)
-
-    # What an embedding program does
-
-    async def trigger(
-        self,
-        dag_id: str,
-        conf: Mapping[str, Any] | None = None,
-        *,
-        run_id: str | None = None,
-        logical_date: datetime | None = None,
-        has_logical_date: bool = True,
-    ) -> DagRunKey:
-        """Create a run of a DAG, to be started at once, and return what identifies it.
-
-        While the DAG folder is read for the first time, this waits for a DAG that is not known yet. The logical date is
-        the present moment, unless it is given or there is to be none.
-
-        Raises:
-            NotFound: There is no such DAG.
-            DagError: The conf does not fit the DAG's params.
-            AlreadyExists: There is a run with this run_id or logical date.
-            NotServing: The scheduler does not serve yet, or no more.
-        """
-        await self._wait_for_dag(dag_id)
-        assert self._services is not None
-        key = await self._services.manual_runs.create(
-            dag_id, actor="program", conf=conf, run_id=run_id, logical_date=logical_date,
-            has_logical_date=has_logical_date,
-        )  # fmt: skip
-        await self.channels.active_runs.put(RunCreated(key))
-        return key
-
-    async def run(
-        self, dag_id: str, conf: Mapping[str, Any] | None = None, *, run_id: str | None = None
-    ) -> FinishedRun:
-        """Create a run of a DAG, wait until it has ended, and return it. When this is cancelled, so is the run.
-
-        Raises what `trigger` raises, and NotServing when the scheduler stops before the run has ended.
-        """
-        await self._wait_for_dag(dag_id)
-        key = DagRunKey(dag_id, run_id or f"manual__{self.clock.now().isoformat()}")
-        with self._waiters.waiting_for(key) as ended:
-            # A run that was asked for is created, or not: a cancellation waits until it is known which.
-            created = asyncio.ensure_future(self.trigger(dag_id, conf, run_id=key.run_id))
-            try:
-                await asyncio.shield(created)
-                await self._state.unless_stopped(ended.wait)
-            except anyio.get_cancelled_exc_class():
-                with anyio.CancelScope(shield=True):
-                    await asyncio.wait([created])
-                if not created.cancelled() and created.exception() is None:
-                    self.channels.active_runs.offer(RunCancelled(key, "whoever waited for the run was cancelled"))
-                raise
-        return await self._state.database.read(read_finished_run, key)
-
-    async def _wait_for_dag(self, dag_id: str) -> None:
-        database = self._state.database
-        progress = self._services.dispatcher.progress if self._services is not None else None
-        if progress is not None and not progress.is_complete:
-            await self._state.unless_stopped(partial(progress.until_known, database, dag_id))
-
-    async def wait_idle(self) -> None:
-        """Wait until every known file is parsed, no run is active and none is due.
-
-        Before `serve` is called, this waits for that, too.
-
-        Raises:
-            NotServing: The scheduler stopped before, or could not start.
-        """
-        await self._state.unless_stopped(self._become_idle)
-
-    async def wait_runs(self, n: int) -> None:
-        """Wait until that many runs have ended since the start. Raises NotServing when the scheduler stops before."""
-        await self._state.unless_stopped(partial(self._waiters.until_ended, n))
-
-    async def _become_idle(self) -> None:
-        await self.started.wait()
-        while not (self._services is not None and self._services.are_idle):
-            await self.clock.sleep(timedelta(milliseconds=50))

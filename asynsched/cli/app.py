@@ -13,6 +13,7 @@ GROUP_HELP = {
     "dags": "See and steer DAGs.",
     "runs": "See DAG runs.",
     "tasks": "See task instances, their logs and their XComs.",
+    "assets": "See assets and their events, and say that one was updated.",
     "pools": "See and change pools.",
     "variables": "See and change variables.",
     "connections": "See and change connections.",
@@ -36,6 +37,13 @@ COMMANDS: Mapping[str, str | Mapping[str, str]] = {
     },
     "runs": {"list": "runs:show_runs", "show": "runs:show_run", "logs": "callback_logs:show_run_logs"},
     "tasks": {"list": "tasks:show_tasks", "logs": "task_logs:show_logs", "xcom": "task_xcom:show_xcoms"},
+    "assets": {
+        "list": "assets:show_assets",
+        "show": "assets:show_asset",
+        "events": "assets:show_events",
+        "event": "assets:add_event",
+        "materialize": "assets:materialize",
+    },
     "pools": {"list": "pools:show_pools", "set": "pools:set_pool", "delete": "pools:delete_pool"},
     "variables": {
         "list": "variables:show_variables",

@@ -1,10 +1,11 @@
-"""A DAG by the name that a user typed; the DAG folder is read first where nobody else does."""
+"""A DAG, or an asset, by the name that a user typed; the DAG folder is read first where nobody else does."""
 
 from asynsched.cli.rendering import note
 from asynsched.cli.session import Session
 from asynsched.home import served_dags_folder
 from asynsched.serialization.decode import decode_dag
 from asynsched.serialization.schema import SerializedDag
+from asynsched.store.asset_names import AssetRow, find_asset, get_asset
 from asynsched.store.dag_files import known_files
 from asynsched.store.dag_versions import get_version
 from asynsched.store.dags import DagRow, find_dag, get_dag
@@ -21,12 +22,25 @@ def dag_of(session: Session, dag_id: str) -> DagRow:
     """
     found = session.read(get_dag, dag_id)
     is_known = found is not None and found.is_active
-    if not is_known and _may_read_folder(session):
+    if not is_known:
+        read_unread_folder(session)
+    return session.read(find_dag, dag_id)
+
+
+def asset_of(session: Session, name_or_uri: str) -> AssetRow:
+    """Return an asset by its name or its URI; the DAG folder is read first as for `dag_of`. Raises NotFound."""
+    if session.read(find_asset, name=name_or_uri) is None and session.read(find_asset, uri=name_or_uri) is None:
+        read_unread_folder(session)
+    return session.read(get_asset, name_or_uri)
+
+
+def read_unread_folder(session: Session) -> None:
+    """Read the DAG folder, unless somebody else does, or it is another one than was read before."""
+    if _may_read_folder(session):
         from asynsched.cli.folder_reading import read_folder  # half a scheduler
 
         note(f"Reading the DAG folder {session.settings.dags_path}.")
         read_folder(session.settings)
-    return session.read(find_dag, dag_id)
 
 
 def _may_read_folder(session: Session) -> bool:

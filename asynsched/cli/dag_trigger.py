@@ -93,12 +93,12 @@ def trigger_dag(
     return Done(sentence, run_fields(run))
 
 
-def read_conf(text: str | None) -> dict[str, Any]:
-    """Return what --conf says. Raises click.BadParameter when it is no JSON object."""
+def read_conf(text: str | None, option: str = "--conf") -> dict[str, Any]:
+    """Return what --conf, or another such option, says. Raises click.BadParameter when it is no JSON object."""
     try:
         return msgspec.json.decode(text, type=dict[str, Any]) if text else {}
     except (msgspec.DecodeError, msgspec.ValidationError) as exc:
-        raise click.BadParameter(f"this is no JSON object: {exc}", param_hint="--conf") from exc
+        raise click.BadParameter(f"this is no JSON object: {exc}", param_hint=option) from exc
 
 
 def _wait(session: Session, key: DagRunKey) -> DagRunRow:

@@ -9,6 +9,7 @@ from asynsched.cli.lookup import find_run
 from asynsched.cli.rendering import Listing, Record
 from asynsched.cli.session import Session
 from asynsched.states import DagRunState
+from asynsched.store.asset_events import consumed_events
 from asynsched.store.callback_requests import list_callbacks
 from asynsched.store.dag_runs import DagRunRow, list_runs
 from asynsched.store.dags import find_dag, get_dag
@@ -34,6 +35,7 @@ SPARE_COLUMNS = (
 )  # fmt: skip
 
 CALLBACK_COLUMNS = ("event", "task_id", "map_index", "try_number", "state", "attempts")
+EVENT_COLUMNS = ("name", "created_at", "extra", "source_dag_id", "source_run_id", "source_task_id", "source_map_index")
 DEADLINE_COLUMNS = ("name", "due_at", "state")
 
 
@@ -54,7 +56,7 @@ def show_runs(session: Session, dag_id: str | None, state: str | None, limit: in
 @dag_argument
 @run_argument
 def show_run(session: Session, dag_id: str, run_id: str) -> Record:
-    """Show a run, its deadlines, and how far the callbacks of it and of its tasks have come."""
+    """Show a run, the asset events that triggered it, its deadlines, and how far its callbacks have come."""
     run = session.read(find_run, dag_id, run_id)
     callbacks = [
         {name: getattr(item, name) for name in CALLBACK_COLUMNS} for item in session.read(list_callbacks, run.id)
@@ -62,10 +64,9 @@ def show_run(session: Session, dag_id: str, run_id: str) -> Record:
     deadlines = [
         {name: getattr(item, name) for name in DEADLINE_COLUMNS} for item in session.read(list_deadlines, run.id)
     ]
-    return Record(
-        {**run_fields(run), "conf": run.conf, "callbacks": callbacks, "deadlines": deadlines},
-        sections={"callbacks": (), "deadlines": ()},
-    )
+    events = [{name: getattr(item, name) for name in EVENT_COLUMNS} for item in session.read(consumed_events, run.id)]
+    sections = {"asset_events": events, "callbacks": callbacks, "deadlines": deadlines}
+    return Record({**run_fields(run), "conf": run.conf, **sections}, sections=dict.fromkeys(sections, ()))
 
 
 def run_fields(run: DagRunRow) -> dict[str, Any]:

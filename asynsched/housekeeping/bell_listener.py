@@ -11,7 +11,7 @@ import structlog
 from anyio.abc import TaskStatus
 
 from asynsched.bell import MAX_RING_BYTES, SOCKET_NAME, Hint, decode_hints, open_bell
-from asynsched.channels import Channels, DagChanged, FileChanged, PoolsChanged, RunCreated
+from asynsched.channels import AssetsUpdated, Channels, DagChanged, FileChanged, PoolsChanged, RunCreated
 from asynsched.clock import Clock
 from asynsched.keys import DagRunKey
 from asynsched.service import Service
@@ -79,5 +79,7 @@ async def hand_out(hints: Iterable[Hint], channels: Channels) -> None:
                 await channels.file_changes.put(FileChanged(hint.path, forced=True))
             case "pool":
                 await channels.active_runs.put(PoolsChanged())
+            case "asset":
+                await channels.dag_changes.put(AssetsUpdated())
             case "ping":
                 pass

@@ -23,6 +23,11 @@ class ReadingProgress:
         """Wait for the next step."""
         await self._step.wait()
 
+    async def until_read(self) -> None:
+        """Wait until the folder is read."""
+        while not self.is_complete:
+            await self._step.wait()
+
     async def until_known(self, database: Database, dag_id: str) -> None:
         """Wait until there is such a DAG, or the folder is read and there is none. Later it does not wait at all."""
         while not self.is_complete:

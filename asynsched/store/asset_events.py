@@ -49,6 +49,9 @@ _ALIASES = (
     .where(asset_alias_event.c.event_id.in_(sa.bindparam("events", expanding=True)))
     .order_by(asset_alias.c.name)
 )
+_LAST = sa.select(asset_event.c.asset_id, sa.func.max(asset_event.c.created_at).label("last")).group_by(
+    asset_event.c.asset_id
+)
 
 
 def record_events(conn: Connection, events: Iterable[AssetEventRow]) -> list[str]:
@@ -123,6 +126,11 @@ def list_events(
     order = (asset_event.c.created_at, asset_event.c.id)
     statement = statement.order_by(*(order if ascending else (column.desc() for column in order)))
     return _events(conn, conn.execute(statement if limit is None else statement.limit(limit)).all())
+
+
+def last_event_times(conn: Connection) -> dict[int, datetime]:
+    """Return when each asset that has events was last updated, by the asset's row id."""
+    return {row.asset_id: row.last for row in conn.execute(_LAST)}
 
 
 def _events(conn: Connection, rows: Sequence[Any]) -> list[AssetEvent]:

@@ -50,6 +50,14 @@ _ALL_ALIASES = (
 )
 
 
+_ALIASES_OF = (
+    sa.select(asset_alias.c.name)
+    .join(asset_alias_asset, asset_alias_asset.c.alias_id == asset_alias.c.id)
+    .where(asset_alias_asset.c.asset_id == sa.bindparam("asset"))
+    .order_by(asset_alias.c.name)
+)
+
+
 def digest_of(kind: str, *names: str) -> str:
     """Return what stands for an asset, an alias or a reference in indexes: 64 hexadecimal digits."""
     return sha256("\0".join((kind, *names)).encode("utf-8", "surrogatepass")).hexdigest()
@@ -133,6 +141,11 @@ def get_asset(conn: Connection, name_or_uri: str) -> AssetRow:
 def list_assets(conn: Connection) -> list[AssetRow]:
     """Return all assets, by name."""
     return [_asset(row) for row in conn.execute(_ALL)]
+
+
+def aliases_of(conn: Connection, asset_id: int) -> list[str]:
+    """Return the names of the aliases that were found to stand for an asset."""
+    return list(conn.scalars(_ALIASES_OF, {"asset": asset_id}))
 
 
 def list_aliases(conn: Connection) -> list[tuple[str, str, list[str]]]:

@@ -77,6 +77,13 @@ _UNEXAMINED = (
 _FORGET = sa.delete(asset_dag_run_queue).where(
     asset_dag_run_queue.c.dag_id == sa.bindparam("of_dag"), asset_dag_run_queue.c.event_id == sa.bindparam("of_event")
 )
+_WAITING_FOR = (
+    sa.select(asset_dag_run_queue.c.dag_id)
+    .distinct()
+    .join(asset_event, asset_event.c.id == asset_dag_run_queue.c.event_id)
+    .where(asset_event.c.asset_id == sa.bindparam("asset"))
+    .order_by(asset_dag_run_queue.c.dag_id)
+)
 
 
 def queue_event(conn: Connection, event_id: int, name: str, uri: str, aliases: Collection[str]) -> list[str]:
@@ -111,6 +118,11 @@ def mark_examined(conn: Connection, dag_id: str) -> None:
 def unexamined_dag_ids(conn: Connection) -> list[str]:
     """Return the DAGs that events wait for which nobody has looked at."""
     return list(conn.scalars(_UNEXAMINED))
+
+
+def waiting_dag_ids(conn: Connection, asset_id: int) -> list[str]:
+    """Return the DAGs that have events of an asset waiting."""
+    return list(conn.scalars(_WAITING_FOR, {"asset": asset_id}))
 
 
 def consume(conn: Connection, dag_run_id: int, dag_id: str, events: Collection[PendingEvent]) -> None:

@@ -36,13 +36,13 @@ _DELETE = sa.delete(asset_reference).where(
     asset_reference.c.task_id == sa.bindparam("of_task"),
     asset_reference.c.digest == sa.bindparam("of_digest"),
 )
-_TO = (
-    sa.select(*(asset_reference.c[name] for name in AssetReference._fields))
-    .distinct()
+_ALL = (
+    sa.select(asset_reference.c.digest, *(asset_reference.c[name] for name in AssetReference._fields))
     .join(dag, dag.c.dag_id == asset_reference.c.dag_id)
-    .where(dag.c.is_active, asset_reference.c.digest.in_(sa.bindparam("digests", expanding=True)))
+    .where(dag.c.is_active)
     .order_by(asset_reference.c.role, asset_reference.c.dag_id, asset_reference.c.task_id)
 )
+_TO = _ALL.where(asset_reference.c.digest.in_(sa.bindparam("digests", expanding=True)))
 
 
 def store_references(conn: Connection, found: SerializedDag, now: datetime, *, is_new: bool = False) -> None:
@@ -74,7 +74,12 @@ def store_references(conn: Connection, found: SerializedDag, now: datetime, *, i
 
 def references_to(conn: Connection, digests: Iterable[str]) -> list[AssetReference]:
     """Return where active DAGs name one of these."""
-    return [AssetReference(*row) for row in conn.execute(_TO, {"digests": list(digests)})]
+    return [AssetReference(*row[1:]) for row in conn.execute(_TO, {"digests": list(digests)})]
+
+
+def list_references(conn: Connection) -> list[tuple[str, AssetReference]]:
+    """Return where active DAGs name anything, each with the digest of what is named."""
+    return [(row.digest, AssetReference(*row[1:])) for row in conn.execute(_ALL)]
 
 
 def _named(found: SerializedDag) -> Iterator[tuple[str, str, AssetCondition]]:

@@ -8,13 +8,15 @@ import anyio
 import psutil
 import pytest
 
-from asynsched import Scheduler
+from asynsched import Asset, Scheduler
 from asynsched.errors import AlreadyExists, DagError, HomeInUse, NotFound, NotServing, SettingsError
 from asynsched.settings import Settings
+from asynsched.store.dag_runs import list_runs
+from asynsched.store.xcoms import get_xcoms
 from tests.support.waiting import eventually
 
 DAGS = """
-    from asynsched import DAG, Param, dag, task
+    from asynsched import DAG, Asset, Param, dag, task
     import os, time
     from pathlib import Path
 
@@ -47,6 +49,13 @@ DAGS = """
                 time.sleep(0.01)
 
         hang()
+
+    with DAG("follows", schedule=Asset("orders", uri="s3://shop/orders")) as follows:
+        @task
+        def rows(*, triggering_asset_events):
+            return [event.extra["rows"] for events in triggering_asset_events.values() for event in events]
+
+        rows()
 """
 
 
@@ -158,3 +167,22 @@ async def test_the_hosts_signal_handlers_and_logging_stay_as_they_are(scheduler)
     async with running(scheduler):
         assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before[:2]
     assert logging.getLogger().handlers == before[2]
+
+
+async def test_a_program_says_that_an_asset_was_updated(scheduler):
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(scheduler.serve)
+        with anyio.fail_after(30):
+            await scheduler.asset_changed("s3://shop/orders", {"rows": 5})
+            await scheduler.wait_runs(1)
+            await scheduler.asset_changed(Asset("orders", "s3://shop/orders"), extra={"rows": 6})
+            await scheduler.wait_runs(2)
+            await scheduler.asset_changed(Asset("nobody's"))
+            with pytest.raises(NotFound, match="order"):
+                await scheduler.asset_changed("order")
+            with pytest.raises(DagError, match="is no JSON"):
+                await scheduler.asset_changed("orders", {"rows": object()})
+            runs = await scheduler._state.database.read(list_runs, dag_id="follows")
+            results = [await scheduler._state.database.read(get_xcoms, run.id) for run in runs]
+        scheduler.request_stop()
+    assert [result.value for [result] in results] == [b"[6]", b"[5]"]

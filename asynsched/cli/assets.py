@@ -1,0 +1,136 @@
+"""`asynsched assets …`: what assets there are, what has happened to them, and saying that one was updated."""
+
+from typing import Any
+
+import click
+
+from asynsched.bell import Hint
+from asynsched.cli.command import command
+from asynsched.cli.dag_lookup import asset_of
+from asynsched.cli.dag_trigger import conf_option, read_conf
+from asynsched.cli.rendering import Done, Listing, Record
+from asynsched.cli.runs import run_fields
+from asynsched.cli.session import Session
+from asynsched.errors import DagError
+from asynsched.scheduling.asset_updates import update_asset
+from asynsched.scheduling.triggering import create_manual_run
+from asynsched.store.asset_events import AssetEvent, last_event_times, list_events
+from asynsched.store.asset_names import AssetRow, aliases_of, list_aliases, list_assets, waiting_digests
+from asynsched.store.asset_queue import waiting_dag_ids
+from asynsched.store.asset_references import OUTLET, AssetReference, list_references, references_to
+from asynsched.store.dag_runs import get_run
+
+asset_argument = click.argument("asset", metavar="NAME|URI")
+COLUMNS = ("name", "uri", "group", "last_event_at", "updated_by", "awaited_by")
+EVENT_COLUMNS = (
+    "id", "name", "created_at", "extra", "source_dag_id", "source_run_id", "source_task_id", "source_map_index",
+    "aliases",
+)  # fmt: skip
+SPARE_EVENT_COLUMNS = ("source_map_index", "aliases", "id", "source_run_id")
+REFERENCE_COLUMNS = ("role", "dag_id", "task_id", "kind")
+SHOWN_EVENTS = 10
+"""Events that `show` lists."""
+
+
+@command("list")
+@click.option("--alias", is_flag=True, help="The aliases instead, with the assets that each was found to stand for.")
+def show_assets(session: Session, alias: bool) -> Listing:
+    """List the assets that DAGs or events have named."""
+    if alias:
+        rows = [dict(zip(("name", "group", "assets"), found, strict=True)) for found in session.read(list_aliases)]
+        return Listing(("name", "group", "assets"), rows, "There are no asset aliases.")
+    times = session.read(last_event_times)
+    references = session.read(list_references)
+    rows = [_fields(found, references) | {"last_event_at": times.get(found.id)} for found in session.read(list_assets)]
+    return Listing(COLUMNS, rows, "There are no assets.", spare=("group", "uri", "last_event_at"))
+
+
+@command("show")
+@asset_argument
+def show_asset(session: Session, asset: str) -> Record:
+    """Show an asset: who names it, its last events, and the DAGs that have events of it waiting."""
+    found = asset_of(session, asset)
+    aliases = session.read(aliases_of, found.id)
+    references = session.read(references_to, waiting_digests(found.name, found.uri, aliases))
+    events = session.read(list_events, name=found.name, uri=found.uri, ascending=False, limit=SHOWN_EVENTS)
+    fields = {
+        "name": found.name, "uri": found.uri, "group": found.group_name, "extra": found.extra, "aliases": aliases,
+        "created_at": found.created_at, "waiting_dags": session.read(waiting_dag_ids, found.id),
+        "references": [{name: getattr(reference, name) for name in REFERENCE_COLUMNS} for reference in references],
+        "events": [_event_fields(event) for event in events],
+    }  # fmt: skip
+    return Record(fields, sections={"references": (), "events": SPARE_EVENT_COLUMNS})
+
+
+@command("events")
+@click.argument("asset", metavar="[ASSET]", required=False)
+@click.option("--alias", metavar="NAME", default="", help="Only events that came through this alias.")
+@click.option("--limit", type=click.IntRange(min=1), default=1000, show_default=True, help="How many at most.")
+def show_events(session: Session, asset: str | None, alias: str, limit: int) -> Listing:
+    """List events, of one asset (its name or URI) or of all, newest first."""
+    found = None if asset is None else asset_of(session, asset)
+    name, uri = ("", "") if found is None else (found.name, found.uri)
+    events = session.read(list_events, name=name, uri=uri, alias=alias, ascending=False, limit=limit)
+    rows = [_event_fields(event) for event in events]
+    return Listing(EVENT_COLUMNS, rows, "There are no events.", spare=SPARE_EVENT_COLUMNS)
+
+
+@command("event")
+@asset_argument
+@click.option("--extra", metavar="JSON", help="An object that describes the update; tasks find it in the event.")
+def add_event(session: Session, asset: str, extra: str | None) -> Done:
+    """Say that an asset was updated: the DAGs that wait for it may run."""
+    told = read_conf(extra, "--extra")
+    found = asset_of(session, asset)
+    now = session.now()
+    name, dag_ids = session.change(
+        "asset.event",
+        lambda conn: update_asset(conn, asset, told, now=now),
+        hints=lambda _: [Hint("asset")],
+        detail={"asset": found.name},
+    )
+    waiting = f"It waits for {', '.join(dag_ids)}." if dag_ids else "No DAG waits for it."
+    return Done(f"Asset {name!r} was updated. {waiting}", {"name": name, "uri": found.uri, "dags": dag_ids})
+
+
+@command("materialize")
+@asset_argument
+@conf_option
+def materialize(session: Session, asset: str, conf: str | None) -> Done:
+    """Trigger the one DAG that has a task which updates an asset."""
+    found = asset_of(session, asset)
+    content = read_conf(conf)
+    dag_id = _only_producer(session, found)
+    key = session.change(
+        "dag.trigger",
+        lambda conn: create_manual_run(conn, dag_id, conf=content, now=session.now()),
+        hints=lambda created: [Hint("run", dag_id=created.dag_id, run_id=created.run_id)],
+    )
+    run = session.read(get_run, *key)
+    fields = {} if run is None else run_fields(run)
+    return Done(f"Run {key.run_id!r} of the DAG {dag_id!r} is queued, which updates {found.name!r}.", fields)
+
+
+def _only_producer(session: Session, found: AssetRow) -> str:
+    references = session.read(references_to, waiting_digests(found.name, found.uri, ()))
+    dag_ids = sorted({reference.dag_id for reference in references if reference.role == OUTLET})
+    if len(dag_ids) != 1:
+        listed = f"several DAGs do: {', '.join(dag_ids)}; trigger the one that is meant" if dag_ids else "no DAG does"
+        raise DagError(f"One DAG must have a task that updates the asset {found.name!r}, but {listed}.")
+    return dag_ids[0]
+
+
+def _fields(found: AssetRow, references: list[tuple[str, AssetReference]]) -> dict[str, Any]:
+    digests = waiting_digests(found.name, found.uri, ())
+    own = [reference for digest, reference in references if digest in digests]
+    return {
+        "name": found.name,
+        "uri": found.uri,
+        "group": found.group_name,
+        "updated_by": sorted({reference.dag_id for reference in own if reference.role == OUTLET}),
+        "awaited_by": sorted({reference.dag_id for reference in own if reference.role == "schedule"}),
+    }
+
+
+def _event_fields(event: AssetEvent) -> dict[str, Any]:
+    return {name: getattr(event, name) for name in EVENT_COLUMNS}

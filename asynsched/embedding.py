@@ -1,0 +1,133 @@
+"""What an embedding program asks of a scheduler that serves: runs, updates of assets, and waiting for them."""
+
+import asyncio
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from asynsched.assembly import Services
+from asynsched.channels import AssetsUpdated, Channels, RunCancelled, RunCreated
+from asynsched.clock import Clock
+from asynsched.keys import DagRunKey
+from asynsched.results import FinishedRun, read_finished_run
+from asynsched.scheduling.asset_updates import update_by_program
+from asynsched.scheduling.run_waiters import RunWaiters
+from asynsched.serving_state import ServingState
+
+if TYPE_CHECKING:
+    from asynsched.authoring.assets import Asset
+
+
+class Embedding:
+    """The part of Scheduler that other code of its process calls while it serves.
+
+    Attributes:
+        started: Set once it serves.
+    """
+
+    clock: Clock
+    channels: Channels
+    started: anyio.Event
+    _services: Services | None
+    _state: ServingState
+    _waiters: RunWaiters
+
+    async def trigger(
+        self,
+        dag_id: str,
+        conf: Mapping[str, Any] | None = None,
+        *,
+        run_id: str | None = None,
+        logical_date: datetime | None = None,
+        has_logical_date: bool = True,
+    ) -> DagRunKey:
+        """Create a run of a DAG, to be started at once, and return what identifies it.
+
+        While the DAG folder is read for the first time, this waits for a DAG that is not known yet. The logical date is
+        the present moment, unless it is given or there is to be none.
+
+        Raises:
+            NotFound: There is no such DAG.
+            DagError: The conf does not fit the DAG's params.
+            AlreadyExists: There is a run with this run_id or logical date.
+            NotServing: The scheduler does not serve yet, or no more.
+        """
+        await self._wait_for_dag(dag_id)
+        assert self._services is not None
+        key = await self._services.manual_runs.create(
+            dag_id, actor="program", conf=conf, run_id=run_id, logical_date=logical_date,
+            has_logical_date=has_logical_date,
+        )  # fmt: skip
+        await self.channels.active_runs.put(RunCreated(key))
+        return key
+
+    async def run(
+        self, dag_id: str, conf: Mapping[str, Any] | None = None, *, run_id: str | None = None
+    ) -> FinishedRun:
+        """Create a run of a DAG, wait until it has ended, and return it. When this is cancelled, so is the run.
+
+        Raises what `trigger` raises, and NotServing when the scheduler stops before the run has ended.
+        """
+        await self._wait_for_dag(dag_id)
+        key = DagRunKey(dag_id, run_id or f"manual__{self.clock.now().isoformat()}")
+        with self._waiters.waiting_for(key) as ended:
+            # A run that was asked for is created, or not: a cancellation waits until it is known which.
+            created = asyncio.ensure_future(self.trigger(dag_id, conf, run_id=key.run_id))
+            try:
+                await asyncio.shield(created)
+                await self._state.unless_stopped(ended.wait)
+            except anyio.get_cancelled_exc_class():
+                with anyio.CancelScope(shield=True):
+                    await asyncio.wait([created])
+                if not created.cancelled() and created.exception() is None:
+                    self.channels.active_runs.offer(RunCancelled(key, "whoever waited for the run was cancelled"))
+                raise
+        return await self._state.database.read(read_finished_run, key)
+
+    async def asset_changed(self, asset: "str | Asset", extra: Mapping[str, Any] | None = None) -> None:
+        """Say that an asset was updated: the DAGs that wait for it may run.
+
+        While the DAG folder is read for the first time, this waits for that.
+
+        Args:
+            asset: The asset, or its name or URI if a DAG names it.
+            extra: JSON values that describe the update; tasks find them in the event.
+
+        Raises:
+            NotFound: No DAG names such an asset.
+            DagError: The extra is no JSON.
+            NotServing: The scheduler does not serve yet, or no more.
+        """
+        database = self._state.database
+        if self._services is not None:
+            await self._state.unless_stopped(self._services.dispatcher.progress.until_read)
+        await database.write(update_by_program, asset, extra, now=self.clock.now())
+        await self.channels.dag_changes.put(AssetsUpdated())
+
+    async def _wait_for_dag(self, dag_id: str) -> None:
+        database = self._state.database
+        progress = self._services.dispatcher.progress if self._services is not None else None
+        if progress is not None and not progress.is_complete:
+            await self._state.unless_stopped(partial(progress.until_known, database, dag_id))
+
+    async def wait_idle(self) -> None:
+        """Wait until every known file is parsed, no run is active and none is due.
+
+        Before `serve` is called, this waits for that, too.
+
+        Raises:
+            NotServing: The scheduler stopped before, or could not start.
+        """
+        await self._state.unless_stopped(self._become_idle)
+
+    async def wait_runs(self, n: int) -> None:
+        """Wait until that many runs have ended since the start. Raises NotServing when the scheduler stops before."""
+        await self._state.unless_stopped(partial(self._waiters.until_ended, n))
+
+    async def _become_idle(self) -> None:
+        await self.started.wait()
+        while not (self._services is not None and self._services.are_idle):
+            await self.clock.sleep(timedelta(milliseconds=50))
