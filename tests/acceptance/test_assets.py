@@ -140,3 +140,13 @@ def test_wrong_commands_say_what_is_wrong(site):
 def test_an_asset_is_materialized_by_the_one_dag_that_updates_it(site):
     run = site.json("assets", "materialize", "refunds")
     assert (run["dag_id"], run["run_type"], run["state"]) == ("produce", "manual", "queued")
+
+
+def test_a_dag_says_which_assets_it_waits_for(site):
+    why = site.json("why", "consume")
+    [reason] = [reason for reason in why["reasons"] if reason["rule"] == "assets"]
+    assert reason["text"] == "it waits for events of (orders and refunds) or by hand"
+    site.run("assets", "event", "refunds")
+    assert "(orders) or" not in (text := site.run("why", "consume").stdout)
+    assert "it waits for events of orders or by hand" in text
+    assert site.json("assets", "show", "refunds")["waiting_dags"] == ["consume"]
