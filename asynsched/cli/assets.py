@@ -7,13 +7,12 @@ import click
 from asynsched.bell import Hint
 from asynsched.cli.command import command
 from asynsched.cli.dag_lookup import asset_of
-from asynsched.cli.dag_trigger import conf_option, read_conf
+from asynsched.cli.dag_trigger import conf_option, queue_run, read_conf
 from asynsched.cli.rendering import Done, Listing, Record
 from asynsched.cli.runs import run_fields
 from asynsched.cli.session import Session
 from asynsched.errors import DagError
 from asynsched.scheduling.asset_updates import update_asset
-from asynsched.scheduling.triggering import create_manual_run
 from asynsched.store.asset_events import AssetEvent, last_event_times, list_events
 from asynsched.store.asset_names import AssetRow, aliases_of, list_aliases, list_assets, waiting_digests
 from asynsched.store.asset_queue import waiting_dag_ids
@@ -101,11 +100,7 @@ def materialize(session: Session, asset: str, conf: str | None) -> Done:
     found = asset_of(session, asset)
     content = read_conf(conf)
     dag_id = _only_producer(session, found)
-    key = session.change(
-        "dag.trigger",
-        lambda conn: create_manual_run(conn, dag_id, conf=content, now=session.now()),
-        hints=lambda created: [Hint("run", dag_id=created.dag_id, run_id=created.run_id)],
-    )
+    key = queue_run(session, dag_id, conf=content)
     run = session.read(get_run, *key)
     fields = {} if run is None else run_fields(run)
     return Done(f"Run {key.run_id!r} of the DAG {dag_id!r} is queued, which updates {found.name!r}.", fields)

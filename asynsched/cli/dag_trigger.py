@@ -1,6 +1,7 @@
 """`asynsched dags trigger`: create a run, and follow it to its end if that is wanted."""
 
 import time
+from datetime import datetime
 from typing import Any
 
 import click
@@ -58,26 +59,8 @@ def trigger_dag(
     zone = session.settings.default_timezone
     date = read_instant(logical_date, zone, "--logical-date") if logical_date else None
     dag = dag_of(session, dag_id)
-    now = session.now()
-    path = None if no_logical_date else session.read(file_to_ask, dag_id)
-    interval = None
-    if path is not None:
-        from asynsched.cli.timetable_answers import manual_interval_of  # it starts processes, which few timetables need
-
-        interval = manual_interval_of(session, path, dag_id, at=date or now)
-    key = session.change(
-        "dag.trigger",
-        lambda conn: create_manual_run(
-            conn,
-            dag_id,
-            conf=content,
-            run_id=run_id,
-            logical_date=date,
-            has_logical_date=not no_logical_date,
-            data_interval=interval,
-            now=now,
-        ),
-        hints=lambda created: [Hint("run", dag_id=created.dag_id, run_id=created.run_id)],
+    key = queue_run(
+        session, dag_id, conf=content, run_id=run_id, logical_date=date, has_logical_date=not no_logical_date
     )
     if not wait:
         return Done(f"Run {key.run_id!r} of the DAG {dag_id!r} is queued.", run_fields(_read_run(session, key)))
@@ -91,6 +74,39 @@ def trigger_dag(
             show(Done(sentence, run_fields(run)), Output.JSON)
         fail(sentence)
     return Done(sentence, run_fields(run))
+
+
+def queue_run(
+    session: Session,
+    dag_id: str,
+    *,
+    conf: dict[str, Any],
+    run_id: str | None = None,
+    logical_date: datetime | None = None,
+    has_logical_date: bool = True,
+) -> DagRunKey:
+    """Create a run of a DAG, as `create_manual_run` does, and wake the schedulers."""
+    now = session.now()
+    path = session.read(file_to_ask, dag_id) if has_logical_date else None
+    interval = None
+    if path is not None:
+        from asynsched.cli.timetable_answers import manual_interval_of  # starts processes, which few timetables need
+
+        interval = manual_interval_of(session, path, dag_id, at=logical_date or now)
+    return session.change(
+        "dag.trigger",
+        lambda conn: create_manual_run(
+            conn,
+            dag_id,
+            conf=conf,
+            run_id=run_id,
+            logical_date=logical_date,
+            has_logical_date=has_logical_date,
+            data_interval=interval,
+            now=now,
+        ),
+        hints=lambda created: [Hint("run", dag_id=created.dag_id, run_id=created.run_id)],
+    )
 
 
 def read_conf(text: str | None, option: str = "--conf") -> dict[str, Any]:
