@@ -208,6 +208,14 @@ class Settings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
     max_dagruns_per_loop_to_schedule: Annotated[
         Count, _doc("Queued runs that are started in one step (Airflow: max_dagruns_per_loop_to_schedule).")
     ] = 20
+    max_consecutive_failed_dag_runs_per_dag: Annotated[
+        int,
+        Meta(ge=0),
+        _doc(
+            "Failed runs in a row after which a DAG is paused, unless it says; 0: never"
+            " (Airflow: max_consecutive_failed_dag_runs_per_dag)."
+        ),
+    ] = 0
     default_pool_slots: Annotated[Count, _doc("Slots of a new database's default_pool.")] = 128
     keep_slots_after: Annotated[
         Seconds,

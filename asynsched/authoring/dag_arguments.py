@@ -88,8 +88,8 @@ class DagArguments:
         self.catchup: bool | Literal["latest"] = "latest" if catchup == "latest" else bool(catchup)
         self.max_active_tasks = _limit(who, "max_active_tasks", max_active_tasks)
         self.max_active_runs = _limit(who, "max_active_runs", max_active_runs)
-        self.max_consecutive_failed_dag_runs = (
-            _limit(who, "max_consecutive_failed_dag_runs", max_consecutive_failed_dag_runs) or 0
+        self.max_consecutive_failed_dag_runs = _limit(
+            who, "max_consecutive_failed_dag_runs", max_consecutive_failed_dag_runs
         )
         self.dagrun_timeout = arguments.positive_duration(who, "dagrun_timeout", dagrun_timeout)
         self.on_success_callback = arguments.callbacks(who, "on_success_callback", on_success_callback)

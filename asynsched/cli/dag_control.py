@@ -22,8 +22,13 @@ def pause_dag(session: Session, dag_id: str) -> Done:
 @command("unpause")
 @dag_argument
 def unpause_dag(session: Session, dag_id: str) -> Done:
-    """Unpause a DAG."""
-    return _set_paused(session, dag_id, is_paused=False)
+    """Unpause a DAG, and say which runs are about to be created."""
+    from asynsched.cli.coming_runs import about_to_create  # timetables, which pausing can do without
+
+    dag_of(session, dag_id)
+    coming = session.read(about_to_create, dag_id, session.now())  # before a scheduler creates them
+    done = _set_paused(session, dag_id, is_paused=False)
+    return Done(f"{done.sentence} {coming.sentence}", {**done.fields, **coming.fields})
 
 
 @command("reparse")

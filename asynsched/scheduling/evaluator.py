@@ -21,6 +21,7 @@ from asynsched.executors.base import Held
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.announcements import Announcer
 from asynsched.scheduling.evaluation import Evaluation
+from asynsched.scheduling.failing_dags import announce_paused, apply_and_pause, failed_runs
 from asynsched.scheduling.launches import task_launch
 from asynsched.scheduling.pending import PendingBatch
 from asynsched.scheduling.ready_queues import ReadyQueues
@@ -34,7 +35,6 @@ from asynsched.states import SLOT_TASK_STATES
 from asynsched.store.database import Database
 from asynsched.store.pools import pool_capacities, pools_including_deferred
 from asynsched.store.run_queue import QueuedRun, owned_runs, take_over_runs
-from asynsched.store.transitions import apply
 from sandbox.protocol import Started
 
 log = structlog.get_logger(__name__)
@@ -69,6 +69,7 @@ class DependencyEvaluator(Service):
         self._database = database
         self._scheduler_id = scheduler_id
         self._lease_epoch = lease_epoch
+        self._max_failed_runs = settings.max_consecutive_failed_dag_runs_per_dag
         self._pending = PendingBatch(scheduler_id, lease_epoch)
         self._evaluation = Evaluation(
             queues=ReadyQueues(parallelism, settings.keep_slots),
@@ -249,7 +250,8 @@ class DependencyEvaluator(Service):
         pending = self._pending
         if pending.is_empty:
             return
-        stale = await self._database.write(apply, pending.batch())
+        failed = failed_runs(pending.ended_runs, self._max_failed_runs)
+        stale, paused = await self._database.write(apply_and_pause, pending.batch(), failed)
         pending.mark_stored()
         for task in pending.tasks.values():
             if task.run.id in stale.run_ids:
@@ -258,6 +260,7 @@ class DependencyEvaluator(Service):
             if run.id in stale.run_ids:
                 self._disturbed[run.id] = run.key
         self._announcer.announce(pending, stale)
+        announce_paused(self._channels, paused)
         pending.clear()
         self._held_since = None
         if self._disturbed:

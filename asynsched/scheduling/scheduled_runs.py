@@ -20,7 +20,7 @@ from asynsched.store.dag_runs import (
     logical_date_is_taken,
 )
 from asynsched.store.dag_versions import get_version
-from asynsched.store.dags import DagRow, get_dag, set_next_dagrun
+from asynsched.store.dags import DagRow, find_dag, get_dag, set_next_dagrun
 from asynsched.store.timetable_plans import get_plan
 from asynsched.timetables import CustomTimetable, DagRunInfo, DataInterval, KnownTimetable, decode
 
@@ -110,6 +110,25 @@ def timetable_of(conn: Connection, dag: SerializedDag) -> KnownTimetable:
     """Return a DAG's timetable; an author's own one with the runs that it gave ahead of time."""
     timetable = decode(dag.timetable)
     return timetable.planned(get_plan(conn, dag.dag_id)) if isinstance(timetable, CustomTimetable) else timetable
+
+
+def coming_runs(conn: Connection, dag_id: str, now: datetime, *, at_most: int) -> list[DagRunInfo]:
+    """Return the runs that a DAG's schedule would create were it unpaused now: those that are due, and the next one.
+
+    Raises:
+        DagError: Its schedule cannot be computed; PlanNeeded: its own timetable must be asked first.
+        NotFound: There is no such DAG.
+    """
+    serialized = decode_dag(get_version(conn, find_dag(conn, dag_id).version_id or 0).serialized)
+    schedule = _Schedule(conn, serialized, now)
+    found: list[DagRunInfo] = []
+    last = last_scheduled_interval(conn, dag_id)
+    while len(found) < at_most and (info := schedule.after(last)) is not None:
+        found.append(info)
+        if info.run_after > now:
+            break
+        last = info.data_interval
+    return found
 
 
 class _Schedule:

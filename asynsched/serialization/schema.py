@@ -175,7 +175,7 @@ class SerializedDag(Struct, frozen=True, omit_defaults=True):
     catchup: bool | Literal["latest"] = False
     max_active_runs: Annotated[int, Meta(ge=0)] | None = None
     max_active_tasks: Annotated[int, Meta(ge=0)] | None = None
-    max_consecutive_failed_dag_runs: Annotated[int, Meta(ge=0)] = 0
+    max_consecutive_failed_dag_runs: Annotated[int, Meta(ge=0)] | None = None
     dagrun_timeout: Annotated[float, Meta(gt=0, le=LONGEST_SECONDS)] | None = None
     is_paused_upon_creation: bool | None = None
     fail_fast: bool = False

@@ -86,6 +86,12 @@ _LAST_SCHEDULED = (
     .order_by(dag_run.c.logical_date.desc())
     .limit(1)
 )
+_LAST_STATES = (
+    sa.select(dag_run.c.state)
+    .where(_IS_OF_DAG)
+    .order_by(dag_run.c.run_after.desc(), dag_run.c.id.desc())
+    .limit(sa.bindparam("limit"))
+)
 _IS_TAKEN = sa.select(sa.literal(1)).where(_IS_OF_DAG, dag_run.c.logical_date == sa.bindparam("date"))
 _PREVIOUS = (
     sa.select(dag_run)
@@ -150,6 +156,11 @@ def last_scheduled_interval(conn: Connection, dag_id: str) -> DataInterval | Non
     """Return the data interval of a DAG's newest scheduled run; None when it has had none."""
     row = conn.execute(_LAST_SCHEDULED, {"dag_id": dag_id}).first()
     return None if row is None else DataInterval(row.data_interval_start, row.data_interval_end)
+
+
+def last_run_states(conn: Connection, dag_id: str, n: int) -> list[str]:
+    """Return the states of a DAG's newest `n` runs at most, the newest first."""
+    return list(conn.scalars(_LAST_STATES, {"dag_id": dag_id, "limit": n}))
 
 
 def previous_run(

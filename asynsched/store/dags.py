@@ -69,6 +69,11 @@ _SET_NEXT = (
         last_examined_at=dag.c.updated_at,
     )
 )
+_PAUSE = (
+    sa.update(dag)
+    .where(dag.c.dag_id == sa.bindparam("key"), dag.c.is_active, ~dag.c.is_paused)
+    .values(is_paused=True, updated_at=sa.bindparam("now"))
+)
 _SET_PAUSED = (
     sa.update(dag)
     .where(dag.c.dag_id == sa.bindparam("key"), dag.c.is_active)
@@ -125,6 +130,11 @@ def set_next_dagrun(conn: Connection, dag_id: str, info: DagRunInfo | None) -> N
             "create_after": info and info.run_after,
         },
     )
+
+
+def pause_active(conn: Connection, dag_id: str, now: datetime) -> bool:
+    """Pause a DAG. False: it was paused, or is gone."""
+    return conn.execute(_PAUSE, {"key": dag_id, "now": now}).rowcount > 0
 
 
 def set_paused(conn: Connection, dag_id: str, is_paused: bool, now: datetime) -> None:

@@ -4,11 +4,14 @@ import json
 import stat
 import subprocess
 import sys
+from datetime import datetime, timedelta
 
 import pytest
 from click.testing import CliRunner
 
 from asynsched.cli.app import build_app
+from tests.conformance.dag_text import HEADER, dag_id_of, dag_text, usable_cases
+from tests.conformance.test_timetables import instant
 from tests.support.up import Site
 
 DAGS = """
@@ -100,7 +103,35 @@ def test_next_runs_are_those_of_the_given_moment_and_last_run(site):
 def test_a_paused_dag_is_shown_as_such_and_can_be_unpaused(site):
     site.run("dags", "pause", "broken")
     assert {dag["dag_id"]: dag["paused"] for dag in site.json("dags", "list")} == {"broken": True, "etl": False}
-    assert site.json("dags", "unpause", "broken") == {"dag_id": "broken", "paused": False}
+    assert site.json("dags", "unpause", "broken") == {
+        "dag_id": "broken", "paused": False, "due_runs": 0, "first_logical_date": None, "next_run_at": None,
+    }  # fmt: skip
+
+
+def test_unpausing_says_what_is_about_to_be_created(site):
+    [due] = site.json("dags", "next", "etl")
+    site.run("dags", "pause", "etl")
+    told = site.json("dags", "unpause", "etl")
+    assert (told["due_runs"], told["first_logical_date"]) == (1, due["logical_date"])
+    following = datetime.fromisoformat(told["next_run_at"])
+    assert following - datetime.fromisoformat(due["run_after"]) == timedelta(days=1)
+    site.run("dags", "pause", "etl")
+    said = site.run("dags", "unpause", "etl").stdout
+    assert f"One run is due, from the logical date {due['logical_date'][:10]}" in said
+    assert f"The next one is due at {following:%Y-%m-%d %H:%M:%S}" in said
+
+
+def test_next_runs_of_every_kind_of_timetable_are_told_as_airflow_makes_them(new_site):
+    site = new_site()
+    cases = list({case["kind"]: case for case in usable_cases() if case["advance"] == "fixed"}.values())
+    site.write("kinds.py", HEADER + "\n".join(map(dag_text, cases)))
+    assert len(cases) == 9
+    for case in cases:
+        last = case.get("last_run")
+        given = ["--last-run", f"{last['data_interval_start']}/{last['data_interval_end']}"] if last else []
+        runs = site.json("dags", "next", dag_id_of(case), "-n", str(case["n"]), "--now", case["now"], *given)
+        wanted = [{name: instant(value) for name, value in run.items() if name != "now"} for run in case["runs"]]
+        assert [{name: instant(value) for name, value in run.items()} for run in runs] == wanted, case["id"]
 
 
 def test_a_triggered_run_waits_for_a_scheduler(site):

@@ -1,0 +1,136 @@
+"""Which runs a scheduler makes that was away, whose clock jumps, or whose runs fail; on a real database, no sleep."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from asynsched import DAG, BashOperator
+from asynsched.scheduling.scheduled_runs import coming_runs, examine_dag
+from asynsched.scheduling.triggering import create_manual_run
+from asynsched.serialization.schema import TimetableQuestion
+from asynsched.store.audit import list_audit
+from asynsched.store.dag_runs import list_runs
+from asynsched.store.dags import get_dag, set_paused
+from asynsched.store.direct_database import open_inline
+from asynsched.store.parse_results import DagDefaults, FileStamp, store_report
+from asynsched.timetables import ContinuousTimetable, CronDataIntervalTimetable, EventsTimetable
+from tests.support.executor import Outcome
+from tests.support.simulated import Simulated, report_of
+from tests.unit.timetables.test_own_timetables import Workdays, asked
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+
+
+class Folder:
+    """A database with one DAG, looked at whenever a test wants."""
+
+    def __init__(self, **options) -> None:
+        with DAG("d", **({"start_date": START} | options)) as self.dag:
+            BashOperator(task_id="a", bash_command="true")
+        self.database = open_inline()
+
+    async def store(self, **changes) -> None:
+        report = report_of(self.dag)
+        parsed = [type(dag)(dag.dag, dag.version_hash, **changes) for dag in report.dags]
+        report = type(report)(report.schema_version, report.path, tuple(parsed))
+        defaults = DagDefaults(max_active_runs=16, paused=False)
+        await self.database.write(store_report, report, FileStamp("", 0, 0, ""), now=START, defaults=defaults)
+
+    async def made_at(self, hours: float) -> list[float]:
+        """Let everything be made that is due at an hour; return what that was, in hours since the start."""
+        now, made = START + hours * HOUR, []
+        while (examined := await self.database.write(examine_dag, "d", now)).created is not None:
+            made.append(examined.created)
+        dates = {run.run_id: run.logical_date for run in await self.database.read(list_runs, limit=1000)}
+        return [(dates[run_id] - START) / HOUR for run_id in made]
+
+
+@pytest.mark.parametrize(
+    ("options", "made"),
+    [
+        ({"schedule": "@hourly", "catchup": True}, [[0, 1, 2], [3, 4, 5, 6, 7], [8]]),
+        ({"schedule": "@hourly", "catchup": False}, [[2], [7], [8]]),
+        ({"schedule": "@hourly", "catchup": "latest"}, [[2], [7], [8]]),
+        ({"schedule": CronDataIntervalTimetable("@hourly", "UTC"), "catchup": True}, [[0, 1], [2, 3, 4, 5, 6], [7]]),
+        ({"schedule": CronDataIntervalTimetable("@hourly", "UTC"), "catchup": False}, [[1], [6], [7]]),
+        ({"schedule": EventsTimetable([START + n * HOUR for n in (1, 4, 6)]), "catchup": False}, [[], [], []]),
+        ({"schedule": EventsTimetable([START + n * HOUR for n in (1, 4, 6)]), "catchup": "latest"}, [[1], [6], []]),
+        ({"schedule": "@hourly", "catchup": True, "end_date": START + 5 * HOUR}, [[0, 1, 2], [3, 4, 5], []]),
+        ({"schedule": "@once"}, [[0], [], []]),
+        ({"schedule": "@hourly", "catchup": True, "max_active_runs": 2}, [[0, 1], [], []]),
+    ],
+)  # fmt: skip
+async def test_a_scheduler_that_was_away_makes_up_for_what_catchup_says(options, made):
+    folder = Folder(**options)
+    await folder.store()
+    found = [await folder.made_at(2.5), await folder.made_at(7.5), await folder.made_at(8.5)]
+    assert found == made
+
+
+async def test_a_clock_that_goes_back_makes_no_run_twice():
+    folder = Folder(schedule="@hourly", catchup=True)
+    await folder.store()
+    assert await folder.made_at(3.5) == [0, 1, 2, 3]
+    assert await folder.made_at(1.5) == []
+    assert await folder.made_at(4.5) == [4]
+
+
+async def test_a_continuous_schedule_waits_for_its_only_run():
+    folder = Folder(schedule=ContinuousTimetable())
+    await folder.store()
+    assert len(await folder.made_at(1)) == 1
+    assert (await folder.database.write(examine_dag, "d", START + 2 * HOUR)).is_held_back
+
+
+async def test_what_is_about_to_be_created_is_what_is_created():
+    folder = Folder(schedule="@hourly", catchup=True)
+    await folder.store()
+    await folder.database.write(set_paused, "d", True, START)
+    await folder.database.write(create_manual_run, "d", now=START, logical_date=START + HOUR)
+    coming = await folder.database.read(coming_runs, "d", START + 3.5 * HOUR, at_most=100)
+    assert [(info.logical_date - START) / HOUR for info in coming] == [0, 2, 3, 4]
+    await folder.database.write(set_paused, "d", False, START)
+    assert await folder.made_at(3.5) == [0, 2, 3]
+
+
+async def test_the_planned_runs_of_an_author_s_timetable_are_used_until_few_are_left():
+    folder = Folder(schedule=Workdays(), catchup=True)
+    question, _ = asked(folder.dag.schedule, now=START)
+    await folder.store(plan=question.plan(TimetableQuestion(n_runs=12)))
+    first = await folder.database.write(examine_dag, "d", START + 10_000 * HOUR)
+    later = [await folder.database.write(examine_dag, "d", START + 10_000 * HOUR) for _ in range(2)]
+    assert [bool(examined.asks) for examined in (first, *later)] == [False, False, True]
+    while (examined := await folder.database.write(examine_dag, "d", START + 10_000 * HOUR)).created:
+        pass
+    assert examined.asks == "d.py"
+    assert len(await folder.database.read(list_runs, limit=1000)) == 12
+
+
+def failing(*failed):
+    """Return a script in which the runs of these hours fail."""
+
+    def script(launch):
+        return Outcome("failed" if launch.run.logical_date in {START + n * HOUR for n in failed} else "success")
+
+    return script
+
+
+@pytest.mark.parametrize(
+    ("failed", "hours", "n_runs"),
+    [
+        ((1, 2, 3), 12, 4),  # the third failure in a row pauses: no fifth run
+        ((0, 1, 3, 4, 6, 7), 9, 9),  # never three in a row
+    ],
+)
+async def test_a_dag_is_paused_after_so_many_failed_runs_in_a_row(tmp_path, failed, hours, n_runs):
+    with DAG("d", schedule="@hourly", start_date=START, max_consecutive_failed_dag_runs=3) as dag:
+        BashOperator(task_id="a", bash_command="true")
+    simulation = Simulated(tmp_path, [dag], failing(*failed), START)
+    await asyncio.to_thread(simulation.run_for, hours * HOUR - timedelta(minutes=1))
+    assert len(await simulation.runs("d")) == n_runs
+    paused = (await simulation.database.read(get_dag, "d")).is_paused
+    notes = [(row.actor, row.action, row.detail) for row in await simulation.database.read(list_audit, dag_id="d")]
+    assert paused == bool(notes) == (n_runs == 4)
+    assert notes in ([], [("scheduler", "dag.pause", {"consecutive_failed_dag_runs": 3})])
