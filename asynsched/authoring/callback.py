@@ -30,16 +30,15 @@ class Callback:
         self.kwargs = dict(kwargs or {})
         self.callback_callable = callback_callable
         if isinstance(callback_callable, str):
-            self.path = callback_callable.strip()
+            self.__name__ = self.path = callback_callable.strip()
             if not all(part.isidentifier() for part in self.path.split(".")) or "." not in self.path:
                 raise DagError(f"{self._who}: {callback_callable!r} is no dotted name, such as 'package.module.name'")
         elif callable(callback_callable):
-            self.path = f"{callback_callable.__module__}.{getattr(callback_callable, '__qualname__', '?')}"
+            self.__name__ = getattr(callback_callable, "__qualname__", repr(callback_callable))
+            self.path = f"{callback_callable.__module__}.{self.__name__}"
             self._check(callback_callable)
         else:
             raise DagError(f"{self._who}: a function or its dotted name is needed, not {callback_callable!r}")
-
-        self.__name__ = self.path
 
     @property
     def _who(self) -> str:
@@ -117,7 +116,7 @@ class AsyncCallback(Callback):
         code = getattr(function, "__code__", None)
         is_coroutine = code is not None and code.co_flags & COROUTINE_FUNCTION
         if not is_coroutine and not hasattr(function, "__await__"):
-            raise DagError(f"AsyncCallback: {self.path} is no async function; use SyncCallback, or make it one")
+            raise DagError(f"AsyncCallback: {self.__name__} is no async function; use SyncCallback, or make it one")
 
     def _notify(self, notifier: BaseNotifier, context: Context) -> Any:
         return notifier.rendered(context).async_notify(context)

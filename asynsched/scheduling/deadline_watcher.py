@@ -47,9 +47,8 @@ class DeadlineWatcher(Service):
             return
         missed = await self._database.write(settle_due_deadlines, now, MAX_AT_ONCE)
         for miss in missed:
-            log.warning(
-                "deadline.missed", dag_id=miss.dag_id, run_id=miss.run_id, deadline=miss.name, due_at=miss.due_at
-            )
+            due_at = miss.due_at.isoformat()
+            log.warning("deadline.missed", dag_id=miss.dag_id, run_id=miss.run_id, deadline=miss.name, due_at=due_at)
         if missed:
             self._channels.callbacks.put_nowait(CallbackRequested())
         self.wake()

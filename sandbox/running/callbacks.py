@@ -7,6 +7,7 @@ from asynsched.authoring.dag import DAG
 from asynsched.authoring.exceptions import AsynschedException
 from asynsched.authoring.execution import run_callbacks
 from asynsched.authoring.operators.base import BaseOperator
+from asynsched.authoring.timezone import coerce_datetime
 from sandbox.protocol import Launch
 from sandbox.running.raised_exceptions import rebuilt
 
@@ -49,6 +50,9 @@ def _call_for_deadline(launch: Launch, dag: DAG, context: Context) -> list[str]:
     if told["number"] >= len(dag.deadline):
         return [f"the version of DAG {dag.dag_id!r} that this run has, has no deadline {told['number'] + 1}"]
     context["reason"] = launch.callback.get("reason", "")
-    context["deadline"] = {"name": told["name"], "deadline_time": datetime.fromisoformat(told["due_at"])}
+    context["deadline"] = {
+        "name": told["name"],
+        "deadline_time": coerce_datetime(datetime.fromisoformat(told["due_at"])),
+    }
     with CurrentContext(context):
         return run_callbacks([dag.deadline[told["number"]].callback], context, context["task"])

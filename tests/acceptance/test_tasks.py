@@ -253,6 +253,8 @@ def test_deadlines_of_a_run_are_shown_with_it(site):
         ("", "pending"),
     ]
     assert "missed" in site.run("runs", "show", "late", run["run_id"]).stdout
+    logs = site.run("runs", "logs", "late", run["run_id"]).stdout
+    assert logs.count("--- on_deadline_miss_callback: success (the deadline ") == 2
 
 
 def test_tasks_of_a_pool_with_one_slot_run_one_after_another(site):

@@ -148,6 +148,17 @@ async def test_earlier_tries_and_callbacks_are_stored_with_the_change_that_made_
     assert [callback.id for callback in await database.read(next_callbacks, 1)] == [second.id]
 
 
+async def test_a_run_that_ends_again_calls_back_again(database):
+    run = await database.write(insert_run, new_run())
+    for ended_at in (NOW, NOW, NOW + timedelta(hours=1)):
+        callback = CallbackRow(run, "", -1, 0, "on_failure", "task_failure", ended_at)
+        assert not await database.write(apply, Batch(1, callbacks=[callback]))
+    assert [callback.created_at for callback in await database.read(next_callbacks, 9)] == [
+        NOW,
+        NOW + timedelta(hours=1),
+    ]
+
+
 async def test_xcoms_are_found_by_key_task_and_index_and_overwritten(database):
     run = await database.write(insert_run, new_run())
     await database.write(apply, Batch(1, xcoms=[XComRow(run, "b", -1, "return_value", '{"x":"€"}', NOW)]))
