@@ -224,6 +224,12 @@ class Settings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
             " 0: never; then tasks with fewer slots may go before it for ever."
         ),
     ] = 0.0
+    max_map_length: Annotated[
+        Count,
+        _doc(
+            "Longest list or dict that a task may return for other tasks to be mapped over (Airflow: max_map_length)."
+        ),
+    ] = 1024
     max_machine_kills: Annotated[
         int,
         Meta(ge=0),

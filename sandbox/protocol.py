@@ -116,6 +116,8 @@ class Launch(Struct, frozen=True, tag="launch", omit_defaults=True):
     execution_timeout: float | None = None
     reschedule_started_at: datetime | None = None
     """When the first poke of a rescheduling sensor began."""
+    max_map_length: int = 1024
+    """How many values the task may return where another one is mapped over them."""
     callback: dict[str, Any] = {}
     """Not empty: run a callback instead of the task (`event`, `reason`)."""
     resume: Resume | None = None

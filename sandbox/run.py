@@ -108,7 +108,7 @@ def run_launch(launch: Launch, link: SchedulerLink, file: LoadedFile) -> Ended:
         _log_end(exc)
         if isinstance(exc, (AsynschedTaskTimeout, TaskTerminated)):
             _on_kill(context)
-        ended = try_outcome.of_exception(launch.token, span, exc)
+        ended = try_outcome.of_exception(launch.token, span, exc, _rendered_map_index(context))
         policy = None if launch.callback or "task" not in context else context["task"].retry_policy
         return decided_by_policy(ended, policy, exc, context)
 
@@ -165,8 +165,13 @@ def _context(launch: Launch, task: BaseOperator, started_at: datetime) -> Contex
         started_at=caused_by.started_at,
         ended_at=caused_by.ended_at,
         reschedule_started_at=launch.reschedule_started_at,
+        max_map_length=launch.max_map_length,
     )
     return build_context(task, run, facts)
+
+
+def _rendered_map_index(context: Context) -> str | None:
+    return context["ti"].rendered_map_index if "ti" in context else None
 
 
 def _settle(descriptors: TryDescriptors) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from asynsched.authoring.map_position import instance_count
 from asynsched.errors import AsynschedError
 
 TYPE_CHECKING = False
@@ -142,7 +143,6 @@ def build_context(task: BaseOperator, run: RunFacts, ti: TaskInstanceFacts) -> C
         conn=ConnectionAccessor(),
         dag=dag,
         dag_run=dag_run,
-        expanded_ti_count=None,
         inlet_events=Deferred(partial(_inlet_events, task)),
         inlets=task.inlets,
         macros=macros,
@@ -164,6 +164,7 @@ def build_context(task: BaseOperator, run: RunFacts, ti: TaskInstanceFacts) -> C
     )
     context.update(_dates(dag_run, f"{dag.dag_id}__{task.task_id}"))
     context.update(_previous_success(instance))
+    context["expanded_ti_count"] = Deferred(partial(instance_count, context))
     instance.context = context
     return context
 

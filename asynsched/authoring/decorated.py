@@ -45,7 +45,7 @@ class DecoratedOperator(BaseOperator):
         **kwargs: Any,
     ) -> None:
         group = kwargs.get("task_group") or active.current_group(kwargs.get("dag") or active.current_dag())
-        if group is not None:
+        if group is not None and self.mapped_from is None:
             task_id = unique_id(task_id, group)
         super().__init__(task_id=task_id, **(kwargs_to_upstream or {}), **kwargs)
         self.python_callable = python_callable

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from asynsched.authoring import decorated
+from asynsched.authoring import active, decorated
 from asynsched.authoring.conditions import run_if, skip_if
 from asynsched.authoring.dag import DAG
+from asynsched.authoring.expand_input import ExpandInput, ExpandKwargs, ExpandProduct
+from asynsched.authoring.mapped_arguments import check_names, refuse_repeated
 from asynsched.authoring.node import flatten
 from asynsched.authoring.operators.base import BaseOperator
-from asynsched.authoring.task_group import TaskGroup
-from asynsched.authoring.xcom_arg import XComArg
+from asynsched.authoring.operators.mapped import BASE_ARGUMENTS, MappedOperator, refuse_unknown
+from asynsched.authoring.operators.meta import task_owner
+from asynsched.authoring.task_group import unique_id
+from asynsched.authoring.task_group_function import TaskGroupFunction
+from asynsched.authoring.trigger_rule import TriggerRule
+from asynsched.authoring.xcom_arg import ResultArg, XComArg
 from asynsched.errors import DagError
 
 TYPE_CHECKING = False
@@ -34,6 +40,7 @@ class TaskFunction:
         self.function = function
         self.operator_class = operator_class
         self.kwargs = {"task_id": function.__name__, **kwargs}
+        self.shared: dict[str, Any] = {}
         self.is_setup = False
         self.is_teardown = False
         self.teardown_setups: Any = None
@@ -41,10 +48,98 @@ class TaskFunction:
         _look_like(self, function)
 
     def __call__(self, *args: Any, **kwargs: Any) -> XComArg:
+        if self.shared:
+            raise DagError(f"task {self.kwargs['task_id']!r}: partial() is followed by expand() or expand_kwargs()")
+        task = self.operator_class(
+            python_callable=self.function, op_args=args, op_kwargs=kwargs, **self._operator_arguments()
+        )
+        return self._made(task)
+
+    def override(self, **kwargs: Any) -> TaskFunction:
+        """Return the same, with other arguments of the operator."""
+        other = TaskFunction(self.function, self.operator_class, {**self.kwargs, **kwargs})
+        other.is_setup, other.is_teardown = self.is_setup, self.is_teardown
+        other.teardown_setups, other.on_failure_fail_dagrun = self.teardown_setups, self.on_failure_fail_dagrun
+        other.shared = self.shared
+        return other
+
+    def partial(self, **kwargs: Any) -> TaskFunction:
+        """Return the same, with arguments of the function that all instances of a mapped task share.
+
+        Raises:
+            TypeError: The function has no such argument, or it was given before.
+        """
+        check_names(self.function, "partial", kwargs)
+        refuse_repeated(self._who, self.shared, kwargs)
+        other = self.override()
+        other.shared = {**self.shared, **kwargs}
+        return other
+
+    def expand(self, **kwargs: Any) -> XComArg:
+        """Make a mapped task: an instance for each combination of the arguments' values.
+
+        Raises:
+            TypeError: There are no arguments, or the function has no such one, or it cannot be mapped over.
+            DagError: Its trigger rule does not let it wait for what it is mapped over.
+        """
+        check_names(self.function, "expand", kwargs)
+        refuse_repeated(self._who, self.shared, kwargs)
+        if any(isinstance(value, ResultArg) for value in kwargs.values()):
+            self._refuse_always("expand")
+        return self._mapped(ExpandProduct(self._who, kwargs))
+
+    def expand_kwargs(self, kwargs: Any, *, strict: bool = True) -> XComArg:
+        """Make a mapped task: an instance for each dict of arguments.
+
+        Args:
+            kwargs: A list of dicts, or the result of a task that returns such a list.
+            strict: Whether an instance fails when a dict has an argument that `partial` has given; False lets the
+                dict's win.
+
+        Raises:
+            TypeError: `kwargs` is something else.
+            DagError: Its trigger rule does not let it wait for what it is mapped over.
+        """
+        expand_input = ExpandKwargs(self._who, kwargs)
+        if not isinstance(kwargs, ResultArg) and any(True for _ in expand_input.iter_references()):
+            self._refuse_always("expand_kwargs")
+        return self._mapped(expand_input, strict=strict)
+
+    @property
+    def _who(self) -> str:
+        return task_owner(self.kwargs["task_id"], None)
+
+    def _refuse_always(self, method: str) -> None:
+        if self.kwargs.get("trigger_rule") == TriggerRule.ALWAYS:
+            raise DagError(f"{self._who}: {method}() over results of tasks is not allowed with the trigger_rule always")
+
+    def _operator_arguments(self) -> dict[str, Any]:
         arguments = dict(self.kwargs)
         if "multiple_outputs" not in arguments and issubclass(self.operator_class, decorated.PythonDecoratedOperator):
             arguments["multiple_outputs"] = _returns_mapping(self.function)
-        task = self.operator_class(python_callable=self.function, op_args=args, op_kwargs=kwargs, **arguments)
+        return arguments
+
+    def _mapped(self, expand_input: ExpandInput, *, strict: bool = False) -> XComArg:
+        arguments = self._operator_arguments()
+        refuse_unknown(self.operator_class, "expand", arguments)
+        dag = arguments.get("dag") or active.current_dag()
+        group = arguments.get("task_group") or active.current_group(dag)
+        if group is not None:
+            arguments["task_id"] = unique_id(arguments["task_id"], group)
+        base = {name: value for name, value in arguments.items() if name in BASE_ARGUMENTS}
+        shared = {**arguments, "python_callable": self.function, "op_kwargs": self.shared}
+        mapped = MappedOperator(
+            operator_class=self.operator_class,
+            expand_input=expand_input,
+            shared=shared,
+            strict=strict,
+            op_kwargs_expand=True,
+            **base,
+        )
+        return self._made(mapped)
+
+    def _made(self, task: BaseOperator) -> XComArg:
+        """Return the result of a task that was just made, having marked and documented it."""
         if self.function.__doc__ and not any((task.doc, task.doc_md, task.doc_json, task.doc_rst, task.doc_yaml)):
             task.doc_md = self.function.__doc__
         if self.is_setup:
@@ -54,13 +149,6 @@ class TaskFunction:
                 raise DagError(f"task {task.task_id!r} is a teardown, so it cannot have a trigger_rule")
             task.as_teardown(setups=self.teardown_setups, on_failure_fail_dagrun=self.on_failure_fail_dagrun)
         return XComArg(task)
-
-    def override(self, **kwargs: Any) -> TaskFunction:
-        """Return the same, with other arguments of the operator."""
-        other = TaskFunction(self.function, self.operator_class, {**self.kwargs, **kwargs})
-        other.is_setup, other.is_teardown = self.is_setup, self.is_teardown
-        other.teardown_setups, other.on_failure_fail_dagrun = self.teardown_setups, self.on_failure_fail_dagrun
-        return other
 
 
 class TaskDecorator:
@@ -130,26 +218,6 @@ def _as_task_function(function: Any, decorator: str) -> TaskFunction:
         return function.override()
     made: TaskFunction = task(function)
     return made
-
-
-class TaskGroupFunction:
-    """A function decorated with `@task_group`: each call makes a group with the tasks that the function makes."""
-
-    def __init__(self, function: Callable[..., Any], kwargs: dict[str, Any]) -> None:
-        self.function = function
-        self.kwargs = {"group_id": function.__name__, **kwargs}
-        if function.__doc__:
-            self.kwargs.setdefault("tooltip", function.__doc__.strip())
-        _look_like(self, function)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        with TaskGroup(**{"add_suffix_on_collision": True, **self.kwargs}) as group:
-            made = self.function(*args, **kwargs)
-        return group if made is None else made
-
-    def override(self, **kwargs: Any) -> TaskGroupFunction:
-        """Return the same, with other arguments of the task group."""
-        return TaskGroupFunction(self.function, {**self.kwargs, **kwargs})
 
 
 def task_group(group_id: Any = None, **kwargs: Any) -> Any:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from asynsched.authoring.context import CurrentContext, outlet_events
-from asynsched.authoring.json_values import check_json
+from asynsched.authoring.json_values import as_json
+from asynsched.authoring.mapped_sequences import is_mappable
 from asynsched.authoring.operators.branch import followed_tasks
 from asynsched.authoring.operators.python import finished
 from asynsched.authoring.tracebacks import one_line, user_frames
@@ -55,19 +57,18 @@ def execute(task: BaseOperator, context: Context, resumption: Resumption | None 
         TypeError: It returned what is no JSON; the message names the type.
         Exception: Whatever else the task's code raised.
     """
-    task = task.prepare_for_execution()
-    context["task"] = context["ti"].task = task
     with CurrentContext(context):
+        task = task.for_try(context)
+        context["task"] = context["ti"].task = task
         task.prepare_template()
         task.render_template_fields(context)
-        if task.pre_execute_hook is not None:
-            task.pre_execute_hook(context)
-        task.pre_execute(context)
-        run_callbacks(task.on_execute_callback, context, task)
-        value = finished(_call(task, context, resumption))
-        if task.post_execute_hook is not None:
-            task.post_execute_hook(context, value)
-        task.post_execute(context, value)
+        try:
+            value = _execute(task, context, resumption)
+        except BaseException:
+            # A name helps to find the instance that failed; what it needs may not be there.
+            with suppress(Exception):
+                _render_map_index(task, context)
+            raise
         _render_map_index(task, context)
         result = _result(task, context, value)
         result.outlet_events = outlet_events(context)
@@ -80,6 +81,18 @@ def _call(task: BaseOperator, context: Context, resumption: Resumption | None) -
     if task.start_from_trigger:
         task.defer_at_start()
     return task.execute(context)
+
+
+def _execute(task: BaseOperator, context: Context, resumption: Resumption | None) -> Any:
+    if task.pre_execute_hook is not None:
+        task.pre_execute_hook(context)
+    task.pre_execute(context)
+    run_callbacks(task.on_execute_callback, context, task)
+    value = finished(_call(task, context, resumption))
+    if task.post_execute_hook is not None:
+        task.post_execute_hook(context, value)
+    task.post_execute(context, value)
+    return value
 
 
 def run_callbacks(callbacks: list[Any], context: Context, task: BaseOperator) -> list[str]:
@@ -106,12 +119,29 @@ def _result(task: BaseOperator, context: Context, value: Any) -> TaskResult:
         short_circuit = bool(getattr(task, "ignore_downstream_trigger_rules", True))
     if isinstance(value, (set, frozenset)) and task.is_branch:
         value = sorted(value)
-    if value is None or not task.do_xcom_push:
+    if not task.do_xcom_push:
+        value = None
+    if task.is_mapped_over and task.mapped_from is None:
+        _check_mappable(task, context, value)
+    if value is None:
         return TaskResult(None, follow, short_circuit)
-    check_json(value, f"what task {task.task_id!r} returned")
+    value = as_json(value, f"what task {task.task_id!r} returned")
     if task.multiple_outputs:
         _push_items(task, context, value)
     return TaskResult(value, follow, short_circuit)
+
+
+def _check_mappable(task: BaseOperator, context: Context, value: Any) -> None:
+    """Raise for a result that a task is mapped over, unless it can be. Instances of a mapped task return one each."""
+    who, longest = f"what task {task.task_id!r} returned", context["ti"].max_map_length
+    if not is_mappable(value):
+        kind = "None" if value is None else type(value).__name__
+        raise TypeError(f"{who} is mapped over by another task, so it must be a list or a dict, not {kind}")
+    if len(value) > longest:
+        raise ValueError(
+            f"{who} is mapped over by another task, and has {len(value)} values: more than the setting"
+            f" max_map_length = {longest} allows"
+        )
 
 
 def _push_items(task: BaseOperator, context: Context, value: Any) -> None:

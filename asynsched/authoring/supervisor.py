@@ -9,6 +9,10 @@ Operations, their arguments and their answers (they are those of `sandbox.protoc
   [task_id, map_index, value], by task and index. None for run_id and dag_id means the task's own. None found:
   SupervisorNotFound.
 - `xcom_push` (key, value): nothing. The task is the one that asks.
+- `xcom_count` (task_id, key, map_indexes): how many instances of a mapped task have pushed that. `map_indexes` is the
+  first and one past the last; None for all.
+- `xcom_values` (task_id, key, map_indexes, offset, limit): a list of these values by map index, from the one at
+  `offset` on: `limit` at most, and not more than one answer should hold. None for `limit` means as many as it holds.
 - `variable_get` (key): the text. Not found: SupervisorNotFound.
 - `variable_set` (key, value, description), `variable_delete` (key): nothing.
 - `connection_get` (conn_id): a dict of the fields of `Connection`. Not found: SupervisorNotFound.

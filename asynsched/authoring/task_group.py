@@ -14,11 +14,12 @@ if TYPE_CHECKING:
     from typing import Any, Self
 
     from asynsched.authoring.dag import DAG
+    from asynsched.authoring.expand_input import ExpandInput
     from asynsched.authoring.operators.base import BaseOperator
 
 
 class TaskGroup(DAGNode):
-    """A named set of tasks and groups of one DAG.
+    """A named set of tasks and groups of one DAG. `expand_input` is what it is mapped over, if it is.
 
     Args:
         group_id: Letters, digits, `-` and `_`. None only for the root group that each DAG has.
@@ -33,6 +34,8 @@ class TaskGroup(DAGNode):
     Raises:
         DagError: The group_id is invalid or taken, or there is no DAG.
     """
+
+    expand_input: ExpandInput | None = None
 
     def __init__(
         self,

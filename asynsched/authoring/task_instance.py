@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asynsched.authoring.elsewhere import AsksElsewhere, previous_task_instance
-from asynsched.authoring.json_values import check_json
+from asynsched.authoring.json_values import as_json
 from asynsched.authoring.supervisor import SupervisorNotFound, ask
 from asynsched.authoring.timezone import coerce_datetime
 from asynsched.authoring.xcom_arg import XCOM_RETURN_KEY
@@ -28,7 +28,8 @@ class TaskInstanceFacts:
     """What a try is told of itself: the fields of `sandbox.protocol.Launch` that a task may see."""
 
     __slots__ = (
-        "ended_at", "map_index", "max_tries", "reschedule_started_at", "started_at", "test_mode", "try_number",
+        "ended_at", "map_index", "max_map_length", "max_tries", "reschedule_started_at", "started_at", "test_mode",
+        "try_number",
     )  # fmt: skip
 
     def __init__(
@@ -40,6 +41,7 @@ class TaskInstanceFacts:
         started_at: dt.datetime | None = None,
         ended_at: dt.datetime | None = None,
         reschedule_started_at: dt.datetime | None = None,
+        max_map_length: int = 1024,
         test_mode: bool = False,
     ) -> None:
         self.map_index = map_index
@@ -48,6 +50,7 @@ class TaskInstanceFacts:
         self.started_at = started_at
         self.ended_at = ended_at
         self.reschedule_started_at = reschedule_started_at
+        self.max_map_length = max_map_length
         self.test_mode = test_mode
 
 
@@ -71,6 +74,9 @@ class TaskInstance(AsksElsewhere):
         self.state: str | None = "running"
         self.rendered_map_index: str | None = None
         self.context: Context | None = None
+        self.max_map_length = facts.max_map_length
+        self.mapped_over: dict[int, Any] = {}
+        """What is mapped over, asked for once a try."""
         self._reschedule_started_at = facts.reschedule_started_at
 
     @property
@@ -144,8 +150,7 @@ class TaskInstance(AsksElsewhere):
         Raises:
             TypeError: The value is no JSON; the message names its type.
         """
-        check_json(value, f"XCom {key!r}")
-        ask("xcom_push", key=key, value=value)
+        ask("xcom_push", key=key, value=as_json(value, f"XCom {key!r}"))
 
     def xcom_pull(
         self,

@@ -95,6 +95,7 @@ class Renderer:
         self._context = context
         self._environment = environment
         self._seen = set() if seen is None else seen
+        self._kept_as_is = {id(value) for value in getattr(owner, "kept_as_is", ())}
 
     def render_fields(self, parent: Any) -> None:
         """Render the `template_fields` of an object, in place."""
@@ -121,6 +122,8 @@ class Renderer:
 
     def render(self, value: Any) -> Any:
         """Return a value with the texts in it rendered and the references in it resolved."""
+        if id(value) in self._kept_as_is:
+            return value
         if isinstance(value, str):
             return self._render_text(value)
         if isinstance(value, ResolveMixin):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from asynsched.authoring.exceptions import XComNotFound
+from asynsched.authoring.map_position import map_share, mapped_groups
 from asynsched.authoring.node import DependencyMixin
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from typing import Any
 
     from asynsched.authoring.context import Context
@@ -29,7 +30,58 @@ class ResolveMixin:
         raise NotImplementedError
 
 
-class XComArg(ResolveMixin, DependencyMixin):
+class ResultArg(ResolveMixin, DependencyMixin):
+    """Results of tasks: what a task returns, or what `map`, `zip` and `concat` make of that, to be mapped over."""
+
+    @property
+    def roots(self) -> list[BaseOperator]:
+        return [operator for operator, _ in self.iter_references()]
+
+    @property
+    def leaves(self) -> list[BaseOperator]:
+        return [operator for operator, _ in self.iter_references()]
+
+    def map(self, f: Callable[[Any], Any]) -> ResultArg:
+        """Return the same values, each as a function makes it.
+
+        The function is called when the task that gets a value runs; it may raise AsynschedSkipException to skip that.
+
+        Raises:
+            TypeError: It is a task, or no function.
+            DagError: Only what a task returns can be mapped over.
+        """
+        from asynsched.authoring.xcom_forms import TransformedArg
+
+        return TransformedArg(self, [f])
+
+    def zip(self, *others: ResultArg, **fill: Any) -> ResultArg:
+        """Return the values side by side, as tuples: as many as the shortest has.
+
+        Args:
+            others: Other results.
+            fill: `fillvalue=`: as many as the longest has, and this in the place of what is missing.
+
+        Raises:
+            TypeError: One of them is no result of a task.
+            DagError: Only what a task returns can be mapped over.
+        """
+        from asynsched.authoring.xcom_forms import ZippedArg
+
+        return ZippedArg([self, *others], **fill)
+
+    def concat(self, *others: ResultArg) -> ResultArg:
+        """Return the values one after the other.
+
+        Raises:
+            TypeError: One of them is no result of a task.
+            DagError: Only what a task returns can be mapped over.
+        """
+        from asynsched.authoring.xcom_forms import ConcatenatedArg
+
+        return ConcatenatedArg([self, *others])
+
+
+class XComArg(ResultArg):
     """The XCom that a task pushes under a key.
 
     Given as an argument to another task, it makes that one follow, and is replaced by the value when it runs. Within a
@@ -40,21 +92,24 @@ class XComArg(ResolveMixin, DependencyMixin):
         self.operator = operator
         self.key = key
 
-    @property
-    def roots(self) -> list[BaseOperator]:
-        return [self.operator]
-
-    @property
-    def leaves(self) -> list[BaseOperator]:
-        return [self.operator]
-
     def iter_references(self) -> Iterator[tuple[BaseOperator, str]]:
         yield self.operator, self.key
 
     def resolve(self, context: Context) -> Any:
-        """Return what the task pushed; None for a task that returned nothing. Raises XComNotFound for another key."""
+        """Return what the task pushed; None for a task that returned nothing. Raises XComNotFound for another key.
+
+        Of a mapped task, or of one in a mapped group that is not around the running task, too: what its instances
+        pushed, as a sequence.
+        """
         task_id = self.operator.task_id
-        value = context["ti"].xcom_pull(task_ids=task_id, key=self.key, default=_MISSING)
+        share: int | tuple[int, int] | None = None
+        if self.operator.is_mapped or mapped_groups(self.operator):
+            share = map_share(context, self.operator)
+            if not isinstance(share, int):
+                from asynsched.authoring.mapped_sequences import LazyXComSequence
+
+                return LazyXComSequence(task_id, self.key, share)
+        value = context["ti"].xcom_pull(task_ids=task_id, key=self.key, default=_MISSING, map_indexes=share)
         if value is not _MISSING:
             return value
         if self.key == XCOM_RETURN_KEY or self.operator.multiple_outputs:

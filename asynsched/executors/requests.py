@@ -26,13 +26,21 @@ from asynsched.store.states_elsewhere import (
     states_by_run,
 )
 from asynsched.store.variables import delete_variable, get_variable, set_variable
-from asynsched.store.xcoms import XComValue, get_xcoms, newest_run_with_xcom, put_xcom
+from asynsched.store.xcoms import (
+    XComValue,
+    count_mapped_xcoms,
+    get_xcoms,
+    mapped_xcoms,
+    newest_run_with_xcom,
+    put_xcom,
+)
 from sandbox.protocol import Reply, Request
 
 log = structlog.get_logger(__name__)
 
 WRITES = frozenset({"xcom_push", "variable_set", "variable_delete"})
 RETRY_DELAY = timedelta(seconds=1)
+MAX_MAP_INDEX = 2**31 - 1
 
 
 class _EventsWanted(Struct):
@@ -104,6 +112,28 @@ def _xcom_push(conn: Connection, ready: TaskReady, arguments: dict[str, Any], cl
     launch = ready.launch
     value = msgspec.json.encode(arguments["value"])
     put_xcom(conn, XComValue(ready.dag_run_id, launch.task_id, launch.map_index, arguments["key"], value, clock.now()))
+
+
+def _xcom_count(conn: Connection, ready: TaskReady, arguments: dict[str, Any], _: Clock) -> int:
+    indexes = _map_indexes(arguments)
+    return count_mapped_xcoms(conn, ready.dag_run_id, arguments["task_id"], key=arguments["key"], indexes=indexes)
+
+
+def _xcom_values(conn: Connection, ready: TaskReady, arguments: dict[str, Any], _: Clock) -> list[Any]:
+    return mapped_xcoms(
+        conn,
+        ready.dag_run_id,
+        arguments["task_id"],
+        key=arguments["key"],
+        indexes=_map_indexes(arguments),
+        offset=arguments["offset"],
+        limit=arguments["limit"],
+    )
+
+
+def _map_indexes(arguments: dict[str, Any]) -> tuple[int, int]:
+    first, end = arguments["map_indexes"] or (0, MAX_MAP_INDEX)
+    return first, end
 
 
 def _variable_get(conn: Connection, _: TaskReady, arguments: dict[str, Any], __: Clock) -> str:
@@ -182,6 +212,8 @@ def _asset_get(conn: Connection, _: TaskReady, arguments: dict[str, Any], __: Cl
 _OPERATIONS: dict[str, Callable[[Connection, TaskReady, dict[str, Any], Clock], Any]] = {
     "xcom_pull": _xcom_pull,
     "xcom_push": _xcom_push,
+    "xcom_count": _xcom_count,
+    "xcom_values": _xcom_values,
     "variable_get": _variable_get,
     "variable_set": _variable_set,
     "variable_delete": _variable_delete,

@@ -11,6 +11,7 @@ from asynsched.channels import (
     TriesStored,
     TryUnwanted,
 )
+from asynsched.scheduling.active_task import ActiveTask
 from asynsched.scheduling.launches import task_launch
 from asynsched.scheduling.pending import PendingBatch
 from asynsched.scheduling.ready_queues import ReadyQueues
@@ -22,9 +23,17 @@ log = structlog.get_logger(__name__)
 
 
 class Announcer:
-    """Says what has happened, never before it is durable."""
+    """Says what has happened, never before it is durable.
 
-    def __init__(self, channels: Channels, intake: RunIntake, queues: ReadyQueues) -> None:
+    Args:
+        channels: Where the others hear of it.
+        intake: Hears of runs that have ended.
+        queues: Know what keeps ready tasks waiting.
+        max_map_length: How many values tasks may return where others are mapped over them.
+    """
+
+    def __init__(self, channels: Channels, intake: RunIntake, queues: ReadyQueues, max_map_length: int) -> None:
+        self._max_map_length = max_map_length
         self._channels = channels
         self._queues = queues
         self._intake = intake
@@ -37,7 +46,7 @@ class Announcer:
         _warn_of_obstacles(pending, self._queues)
         for task in pending.granted:
             if (task.run.id, task.task_id, task.map_index) not in stale.tasks and task.run.id not in stale.runs:
-                channels.ready.put_nowait(TaskReady(task.run.id, task_launch(task)))
+                self.launch(task)
         if pending.stored_tokens:
             channels.ready.put_nowait(TriesStored(tuple(pending.stored_tokens)))
         self.announce_triggers(pending)
@@ -48,6 +57,10 @@ class Announcer:
             channels.callbacks.put_nowait(CallbackRequested())
         if pending.asset_events:
             channels.dag_changes.offer(AssetsUpdated())
+
+    def launch(self, task: ActiveTask) -> None:
+        """Have a try of a task instance started, under the token that it was given."""
+        self._channels.ready.put_nowait(TaskReady(task.run.id, task_launch(task, self._max_map_length)))
 
     def announce_triggers(self, pending: PendingBatch) -> None:
         """Tell the triggerer what is wanted, and forget that."""

@@ -12,7 +12,6 @@ from asynsched.channels import (
     RunCancelled,
     RunCreated,
     TaskFinished,
-    TaskReady,
     TriggerFired,
 )
 from asynsched.clock import Clock, new_token
@@ -22,7 +21,6 @@ from asynsched.keys import DagRunKey
 from asynsched.scheduling.announcements import Announcer
 from asynsched.scheduling.evaluation import Evaluation
 from asynsched.scheduling.failing_dags import announce_paused, apply_and_pause, failed_runs
-from asynsched.scheduling.launches import task_launch
 from asynsched.scheduling.pending import PendingBatch
 from asynsched.scheduling.ready_queues import ReadyQueues
 from asynsched.scheduling.run_intake import RunIntake
@@ -85,7 +83,7 @@ class DependencyEvaluator(Service):
             channels=channels,
             max_started_at_once=settings.max_dagruns_per_loop_to_schedule,
         )
-        self._announcer = Announcer(channels, self._intake, self._evaluation.queues)
+        self._announcer = Announcer(channels, self._intake, self._evaluation.queues, settings.max_map_length)
         self._disturbed: dict[int, DagRunKey] = {}
         self._news: deque[RunCreated | RunCancelled | DagChanged | PoolsChanged] = deque()
         self._company = company
@@ -222,7 +220,7 @@ class DependencyEvaluator(Service):
                 self._channels.finished.put_nowait(TaskFinished(lost[task.token]))
             elif task.state in SLOT_TASK_STATES:
                 # Perhaps it was never launched. A token starts one try at most, so to launch it again does no harm.
-                self._channels.ready.put_nowait(TaskReady(run.id, task_launch(task)))
+                self._announcer.launch(task)
 
     async def _reload_disturbed(self, now: datetime) -> None:
         """Take runs up anew whose rows somebody else has changed; forget those that are no longer ours."""

@@ -32,7 +32,7 @@ def run_context(run: ActiveRun) -> RunContext:
     )
 
 
-def task_launch(task: ActiveTask) -> Launch:
+def task_launch(task: ActiveTask, max_map_length: int) -> Launch:
     """Return the launch of a task instance that has been granted its slots and given a token."""
     if task.token is None:
         raise ValueError(f"{task.key} has no token")
@@ -48,6 +48,7 @@ def task_launch(task: ActiveTask) -> Launch:
         execution_timeout=task.task.execution_timeout,
         reschedule_started_at=task.started_at if task.task.sensor_mode == "reschedule" else None,
         resume=resumption(task.deferral),
+        max_map_length=max_map_length,
     )
 
 

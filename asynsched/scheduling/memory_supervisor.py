@@ -1,14 +1,11 @@
 """Answers what tasks ask for from memory, for a run without a scheduler."""
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from asynsched.authoring.supervisor import Supervisor, SupervisorError, SupervisorNotFound
 from asynsched.authoring.xcom_arg import XCOM_RETURN_KEY
-
-UNMAPPED = -1
-"""The map_index of a task that is not mapped."""
+from asynsched.scheduling.memory_xcoms import UNMAPPED, MemoryXComs
 
 
 class MemorySupervisor:
@@ -21,6 +18,7 @@ class MemorySupervisor:
 
     Attributes:
         running_task: The task that asks: it pushes XComs.
+        running_index: Its map index.
     """
 
     def __init__(
@@ -30,11 +28,12 @@ class MemorySupervisor:
         names: Supervisor | None = None,
     ) -> None:
         self.running_task = ""
+        self.running_index = UNMAPPED
         self._variables: dict[str, str | None] = dict(variables)
         """None: the run has deleted it."""
         self._names = names
         self._connections = connections
-        self._xcoms: dict[tuple[str, str], Any] = {}
+        self._xcoms = MemoryXComs()
 
     def request(self, operation: str, **arguments: Any) -> Any:
         """Return the answer to one request; `asynsched.authoring.supervisor` lists them."""
@@ -43,17 +42,25 @@ class MemorySupervisor:
             raise SupervisorError(f"{operation} cannot be answered in a run without a scheduler")
         return answer(**arguments)
 
-    def keep_result(self, task_id: str, value: Any) -> Any:
+    def keep_result(self, task_id: str, value: Any, map_index: int = UNMAPPED) -> Any:
         """Store what a task returned, and return it as others will see it."""
-        kept = _through_json(value)
-        self._xcoms[task_id, XCOM_RETURN_KEY] = kept
-        return kept
+        return self._xcoms.push(task_id, map_index, XCOM_RETURN_KEY, value)
 
-    def _answer_xcom_pull(self, *, task_ids: list[str], key: str, **_: Any) -> list[tuple[str, int, Any]]:
-        return [(name, UNMAPPED, self._xcoms[name, key]) for name in task_ids if (name, key) in self._xcoms]
+    def _answer_xcom_pull(
+        self, *, task_ids: list[str], key: str, map_indexes: list[int] | None, **_: Any
+    ) -> list[list[Any]]:
+        return self._xcoms.pull(task_ids, key, map_indexes)
 
     def _answer_xcom_push(self, *, key: str, value: Any) -> None:
-        self._xcoms[self.running_task, key] = _through_json(value)
+        self._xcoms.push(self.running_task, self.running_index, key, value)
+
+    def _answer_xcom_count(self, *, task_id: str, key: str, map_indexes: list[int] | None) -> int:
+        return len(self._xcoms.mapped(task_id, key, map_indexes))
+
+    def _answer_xcom_values(
+        self, *, task_id: str, key: str, map_indexes: list[int] | None, offset: int, limit: int | None
+    ) -> list[Any]:
+        return self._xcoms.mapped(task_id, key, map_indexes)[offset:][:limit]
 
     def _answer_variable_get(self, *, key: str) -> str:
         if key not in self._variables and self._names is not None:
@@ -92,7 +99,3 @@ class MemorySupervisor:
 
     def _answer_previous_run(self, *, state: str | None) -> None:
         raise SupervisorNotFound(f"there is no earlier run in state {state or 'any'}")
-
-
-def _through_json(value: Any) -> Any:
-    return json.loads(json.dumps(value, allow_nan=False))

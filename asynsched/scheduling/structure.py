@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from asynsched.scheduling.rules.branching import descendants
-from asynsched.scheduling.rules.mapping import MapLength, results_in
+from asynsched.scheduling.rules.mapping import MapLength
 from asynsched.scheduling.rules.priority import total_weights
+from asynsched.serialization.map_lengths import results_in
 from asynsched.serialization.schema import SerializedDag, SerializedTask
 
 

@@ -8,6 +8,7 @@ import msgspec
 from asynsched.authoring.identifiers import is_key
 from asynsched.errors import DagError, SerializationError
 from asynsched.serialization.assets import check_assets
+from asynsched.serialization.map_lengths import results_in
 from asynsched.serialization.schema import SCHEMA_VERSION, ParseReport, SerializedDag
 from asynsched.timetables import decode as decode_timetable
 
@@ -64,6 +65,7 @@ def check_dag(dag: SerializedDag) -> None:
         raise SerializationError(f"{who} has {len(dag.tasks)} tasks; at most {MAX_TASKS} are allowed")
     _check_tasks(who, dag)
     _check_groups(who, dag)
+    _check_mapping(who, dag)
     check_assets(who, dag)
     for date in (
         dag.start_date,
@@ -110,6 +112,18 @@ def _check_groups(who: str, dag: SerializedDag) -> None:
     for task in dag.tasks:
         if task.group_id not in known:
             raise SerializationError(f"{who}, task {task.task_id!r}: its task group {task.group_id!r} is unknown")
+
+
+def _check_mapping(who: str, dag: SerializedDag) -> None:
+    known = {task.task_id for task in dag.tasks}
+    mapped = [(f"task {task.task_id!r}", task.map_length) for task in dag.tasks]
+    mapped += [(f"task group {group.group_id!r}", group.map_length) for group in dag.task_groups]
+    for name, length in mapped:
+        if length is None:
+            continue
+        missing = [source for source in results_in(length) if source not in known]
+        if missing:
+            raise SerializationError(f"{who}: {name} is mapped over the result of {missing[0]!r}, which is no task")
 
 
 def _refuse_repeated(names: Iterable[str], what: str) -> None:

@@ -11,12 +11,14 @@ from asynsched.authoring.json_values import check_json, with_text_keys
 from asynsched.authoring.operators import arguments
 from asynsched.authoring.operators.base import BaseOperator
 from asynsched.authoring.operators.empty import EmptyOperator
+from asynsched.authoring.operators.mapped import MappedOperator
 from asynsched.authoring.operators.meta import task_owner
 from asynsched.authoring.params import NOTSET, ParamsDict
 from asynsched.authoring.sensors.base import BaseSensorOperator
 from asynsched.authoring.task_group import TaskGroup
 from asynsched.errors import SerializationError
 from asynsched.serialization.assets import schedule_condition, task_assets
+from asynsched.serialization.mapping import group_map_length, operator_class, task_map_length
 from asynsched.serialization.schema import (
     CallbackEvent,
     ParseReport,
@@ -102,7 +104,7 @@ def _checked(dag: SerializedDag) -> SerializedDag:
 def _task(dag: DAG, task: BaseOperator) -> SerializedTask:
     who = task_owner(task.task_id, dag.dag_id)
     for field in task.template_fields:
-        if not hasattr(task, field):
+        if not task.is_mapped and not hasattr(task, field):
             raise SerializationError(
                 f"{who}: {field!r} is in template_fields, but {type(task).__name__} sets no such attribute"
             )
@@ -138,6 +140,7 @@ def _task(dag: DAG, task: BaseOperator) -> SerializedTask:
         is_empty=_is_empty(task),
         is_branch=task.is_branch,
         is_short_circuit=task.is_short_circuit,
+        map_length=task_map_length(task),
         is_setup=task.is_setup,
         is_teardown=task.is_teardown,
         on_failure_fail_dagrun=task.on_failure_fail_dagrun,
@@ -152,6 +155,8 @@ def _task(dag: DAG, task: BaseOperator) -> SerializedTask:
 
 
 def _sensor_fields(task: BaseOperator) -> dict[str, Any]:
+    if isinstance(task, MappedOperator) and task.is_sensor:
+        return {"is_sensor": True, "sensor_mode": task.shared.get("mode", "poke")}
     if not isinstance(task, BaseSensorOperator):
         return {}
     return {
@@ -164,9 +169,9 @@ def _sensor_fields(task: BaseOperator) -> dict[str, Any]:
 
 def _is_empty(task: BaseOperator) -> bool:
     """Return whether a task may succeed without a process: nothing of its author's would run in one."""
-    cls = type(task)
+    cls = operator_class(task)
     return (
-        isinstance(task, EmptyOperator)
+        issubclass(cls, EmptyOperator)
         and cls.execute is EmptyOperator.execute
         and cls.pre_execute is BaseOperator.pre_execute
         and cls.post_execute is BaseOperator.post_execute
@@ -184,6 +189,7 @@ def _task_group(group: TaskGroup) -> SerializedTaskGroup:
         parent_id=None if parent is None else parent.group_id,
         tooltip=group.tooltip,
         prefix_group_id=group.prefix_group_id,
+        map_length=group_map_length(group),
     )
 
 

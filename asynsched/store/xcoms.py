@@ -12,6 +12,9 @@ from asynsched.store.rows import check_name, from_json
 from asynsched.store.tables import dag_run, xcom
 
 LONGEST_KEY = 512
+MANY_VALUES = 1000
+MANY_CHARACTERS = 1024 * 1024
+"""What one answer to a task holds of the values of a mapped one, about."""
 
 
 class XComValue(NamedTuple):
@@ -58,6 +61,22 @@ _NEWEST_RUN = (
     .order_by(dag_run.c.logical_date.desc())
     .limit(1)
 )
+_IS_OF_INDEXES = xcom.c.map_index.in_(sa.bindparam("indexes", expanding=True))
+_IS_MAPPED = (
+    xcom.c.dag_run_id == sa.bindparam("run"),
+    xcom.c.task_id == sa.bindparam("task"),
+    xcom.c.key == sa.bindparam("name"),
+    xcom.c.map_index >= sa.bindparam("first"),
+    xcom.c.map_index < sa.bindparam("end"),
+)
+_MAPPED_COUNT = sa.select(sa.func.count()).select_from(xcom).where(*_IS_MAPPED)
+_MAPPED_VALUES = (
+    sa.select(xcom.c.value)
+    .where(*_IS_MAPPED)
+    .order_by(xcom.c.map_index)
+    .offset(sa.bindparam("offset", type_=sa.Integer))
+    .limit(sa.bindparam("limit", type_=sa.Integer))
+)
 _DELETE_OF_TASK = sa.delete(xcom).where(*_IS_OF_TASK)
 
 
@@ -76,12 +95,46 @@ def get_xcoms(
     map_indexes: Collection[int] | None = None,
 ) -> list[XComValue]:
     """Return the values of a key in a run, by task and map index; of some tasks and indexes only, if given."""
-    if task_ids is None:
-        rows = conn.execute(_OF_KEY, {"run": dag_run_id, "name": key})
-    else:
-        rows = conn.execute(_OF_KEY_AND_TASKS, {"run": dag_run_id, "name": key, "task_ids": list(task_ids)})
-    found = [XComValue(*row) for row in rows]
-    return [value for value in found if map_indexes is None or value.map_index in map_indexes]
+    query = _OF_KEY if task_ids is None else _OF_KEY_AND_TASKS
+    given: dict[str, Any] = {} if task_ids is None else {"task_ids": list(task_ids)}
+    if map_indexes is not None:
+        query = query.where(_IS_OF_INDEXES)
+        given["indexes"] = list(map_indexes)
+    return [XComValue(*row) for row in conn.execute(query, {"run": dag_run_id, "name": key, **given})]
+
+
+def count_mapped_xcoms(conn: Connection, dag_run_id: int, task_id: str, *, key: str, indexes: tuple[int, int]) -> int:
+    """Return how many instances of a task, of those from one map index up to another, have a value of a key."""
+    bounds = {"run": dag_run_id, "task": task_id, "name": key, "first": indexes[0], "end": indexes[1]}
+    found: int = conn.scalar(_MAPPED_COUNT, bounds) or 0
+    return found
+
+
+def mapped_xcoms(
+    conn: Connection,
+    dag_run_id: int,
+    task_id: str,
+    *,
+    key: str,
+    indexes: tuple[int, int],
+    offset: int,
+    limit: int | None,
+) -> list[Any]:
+    """Return such values, decoded, by map index: from the one at `offset` on, as many as one answer should hold.
+
+    Args:
+        limit: How many at most.
+    """
+    bounds = {"run": dag_run_id, "task": task_id, "name": key, "first": indexes[0], "end": indexes[1]}
+    rows = conn.execute(_MAPPED_VALUES, {**bounds, "offset": offset, "limit": limit or MANY_VALUES})
+    values: list[Any] = []
+    n_characters = 0
+    for row in rows:
+        values.append(from_json(row.value))
+        n_characters += len(row.value)
+        if n_characters > MANY_CHARACTERS:
+            break
+    return values
 
 
 def newest_run_with_xcom(

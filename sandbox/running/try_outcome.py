@@ -3,7 +3,7 @@
 import os
 import signal
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -15,6 +15,7 @@ from asynsched.authoring.exceptions import (
     TaskDeferred,
 )
 from asynsched.authoring.execution import TaskResult
+from asynsched.authoring.mapped_sequences import is_mappable
 from asynsched.authoring.tracebacks import one_line
 from asynsched.authoring.transport import to_transport
 from sandbox.outlet_events import OutletEvent
@@ -58,11 +59,19 @@ def of_result(token: str, span: Span, result: TaskResult, rendered_map_index: st
         return_value=msgspec.UNSET if result.value is None else json_of(result.value),
         decision=decision,
         rendered_map_index=rendered_map_index,
+        result_length=_length(result.value),
         outlet_events=tuple(msgspec.json.decode(json_of(told), type=OutletEvent) for told in result.outlet_events),
     )
 
 
-def of_exception(token: str, span: Span, exc: BaseException) -> Ended:
+def _length(value: Any) -> int | None:
+    """Return how many values `expand` would map over; -1 for what it cannot map over, None where there is nothing."""
+    if value is None:
+        return None
+    return len(value) if is_mappable(value) else -1
+
+
+def of_exception(token: str, span: Span, exc: BaseException, rendered_map_index: str | None = None) -> Ended:
     """Return the end of a try whose code raised."""
     if isinstance(exc, TaskDeferred):
         try:
@@ -73,7 +82,14 @@ def of_exception(token: str, span: Span, exc: BaseException) -> Ended:
             reason = f"waits for the trigger {class_name(deferral.classpath)}"
             return Ended(token, "deferred", span.ended_at, started_at=span.started_at, reason=reason, deferral=deferral)
     if isinstance(exc, AsynschedSkipException):
-        return Ended(token, "skipped", span.ended_at, started_at=span.started_at, reason=one_line(exc))
+        return Ended(
+            token,
+            "skipped",
+            span.ended_at,
+            started_at=span.started_at,
+            reason=one_line(exc),
+            rendered_map_index=rendered_map_index,
+        )
     if isinstance(exc, AsynschedRescheduleException):
         return Ended(
             token,
@@ -89,6 +105,7 @@ def of_exception(token: str, span: Span, exc: BaseException) -> Ended:
         span.ended_at,
         started_at=span.started_at,
         reason=_reason(exc),
+        rendered_map_index=rendered_map_index,
         retry=not isinstance(exc, AsynschedFailException),
         cause="machine" if isinstance(exc, TaskTerminated) else "task",
         exception=None if isinstance(exc, TaskTerminated) else described(exc),

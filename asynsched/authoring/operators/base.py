@@ -8,6 +8,7 @@ from asynsched.authoring import active
 from asynsched.authoring.deferral import Deferrable
 from asynsched.authoring.identifiers import check_key
 from asynsched.authoring.operators import arguments
+from asynsched.authoring.operators.mappable import Mappable
 from asynsched.authoring.operators.meta import BaseOperatorMeta, check_template_fields, invalid_arguments, task_owner
 from asynsched.authoring.operators.relations import TaskRelations
 from asynsched.authoring.operators.templated import Templater
@@ -20,7 +21,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import logging
     from collections.abc import Callable, Collection, Mapping, Sequence
-    from typing import Any, Self
+    from typing import Any
 
     import jinja2
 
@@ -46,7 +47,7 @@ _COUNTS = ("max_active_tis_per_dag", "max_active_tis_per_dagrun")
 _CALLBACKS = tuple(f"on_{event}_callback" for event in ("execute", "failure", "success", "retry", "skipped"))
 
 
-class BaseOperator(TaskRelations, Templater, Deferrable, metaclass=BaseOperatorMeta):
+class BaseOperator(TaskRelations, Mappable, Templater, Deferrable, metaclass=BaseOperatorMeta):
     """A task. Subclasses take their arguments in `__init__`, pass the rest on, and write `execute`.
 
     The arguments, their names and their defaults are those of Airflow 3's BaseOperator; the reference lists them.
@@ -195,6 +196,9 @@ class BaseOperator(TaskRelations, Templater, Deferrable, metaclass=BaseOperatorM
         self._register(dag)
 
     def _place(self, task_id: str, dag: DAG | None, task_group: TaskGroup | None) -> None:
+        if self.mapped_from is not None:
+            self.take_place_of(self.mapped_from)
+            return
         self.upstream_task_ids = set()
         self.downstream_task_ids = set()
         self.task_id = check_key("task_id", task_id)
@@ -208,13 +212,15 @@ class BaseOperator(TaskRelations, Templater, Deferrable, metaclass=BaseOperatorM
 
     def _warn_of_no_effect(self, who: str) -> None:
         given = [name for name in NO_EFFECT if getattr(self, name) is not None]
-        if given:
+        if given and self.mapped_from is None:
             import warnings
 
             hint = "; no mail is sent: write an on_failure_callback or on_retry_callback" if "email" in given else ""
             warnings.warn(f"{who}: {', '.join(given)} has no effect in asynsched{hint}", UserWarning, stacklevel=5)
 
     def _register(self, dag: DAG | None) -> None:
+        if self.mapped_from is not None:
+            return
         if dag is None and self.task_group is not None:
             dag = self.task_group.dag
         if dag is not None:
@@ -261,13 +267,6 @@ class BaseOperator(TaskRelations, Templater, Deferrable, metaclass=BaseOperatorM
         if dag is None or self.render_template_as_native_obj is None:
             return super().get_template_env(dag)
         return dag.get_template_env(native=self.render_template_as_native_obj)
-
-    def prepare_for_execution(self) -> Self:
-        """Return a copy whose fields may be overwritten by what is rendered, for one try."""
-        task = object.__new__(type(self))
-        task.__dict__.update(self.__dict__)
-        task.__dict__["_constructed"] = False
-        return task
 
     def pre_execute(self, context: Context) -> None:
         """Hook: called just before `execute`."""

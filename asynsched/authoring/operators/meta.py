@@ -38,10 +38,19 @@ class BaseOperatorMeta(ABCMeta):
         task.finish_construction()
         return task
 
+    def instance_of(cls: Any, mapped: Any, arguments: dict[str, Any]) -> Any:
+        """Return an operator that stands for one instance of a mapped task: it joins no DAG, and draws no arrows."""
+        task = cls.__new__(cls)
+        task.mapped_from = mapped
+        cls.__init__(task, **arguments)
+        for name in ("is_setup", "is_teardown", "on_failure_fail_dagrun", "trigger_rule"):
+            setattr(task, name, getattr(mapped, name))
+        return task
+
 
 def _apply_defaults(init: Callable[..., None]) -> Callable[..., None]:
     code = init.__code__
-    named = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+    named = _argument_names(init)
     n_defaults = len(init.__defaults__ or ())
     optional = {*code.co_varnames[code.co_argcount - n_defaults : code.co_argcount], *(init.__kwdefaults__ or ())}
     required = [name for name in named if name not in optional]
@@ -69,6 +78,22 @@ def _apply_defaults(init: Callable[..., None]) -> Callable[..., None]:
     with_defaults.__wrapped__ = init  # type: ignore[attr-defined]
     with_defaults.__doc__ = init.__doc__
     return with_defaults
+
+
+def arguments_of(operator_class: type) -> set[str]:
+    """Return the names of all arguments that an operator takes, at any level of its class hierarchy."""
+    found: set[str] = set()
+    for level in operator_class.__mro__:
+        init = level.__dict__.get("__init__")
+        wrapped = getattr(init, "__wrapped__", None)
+        if wrapped is not None:
+            found.update(_argument_names(wrapped))
+    return found
+
+
+def _argument_names(init: Callable[..., None]) -> tuple[str, ...]:
+    code = init.__code__
+    return code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
 
 
 def _refuse_unknown(task: Any, kwargs: dict[str, Any], named: tuple[str, ...]) -> None:

@@ -3,12 +3,12 @@
 Source: Apache Airflow's expand inputs and `get_relevant_upstream_map_indexes`.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from math import prod
 
 from asynsched.serialization.schema import MapConcat, MapLength, MapLiteral, MapProduct, MapResult, MapZip
 
-__all__ = ["MapLength", "length_of", "product_of", "relevant_indexes", "results_in"]
+__all__ = ["MapLength", "length_of", "product_of", "relevant_indexes"]
 
 
 def length_of(length: MapLength, result_length: Callable[[str], int | None]) -> int | None:
@@ -38,15 +38,6 @@ def length_of(length: MapLength, result_length: Callable[[str], int | None]) -> 
 def product_of(lengths: tuple[MapLength, ...], result_length: Callable[[str], int | None]) -> int | None:
     """Return how many combinations there are of these; None when one of them is unknown."""
     return length_of(MapProduct(lengths), result_length)
-
-
-def results_in(length: MapLength) -> Iterator[str]:
-    """Yield the tasks whose results are mapped over."""
-    if isinstance(length, MapResult):
-        yield length.task_id
-    elif not isinstance(length, MapLiteral):
-        for part in length.parts:
-            yield from results_in(part)
 
 
 def relevant_indexes(index: int, *, n_own: int, n_other: int, n_common: int) -> range:

@@ -58,7 +58,7 @@ def test_an_event_has_the_same_try_go_on_in_a_new_process():
     [again] = granted(engine)
     assert again is ready
     assert again.token != token
-    launch = task_launch(again)
+    launch = task_launch(again, 1024)
     assert (launch.try_number, launch.resume) == (1, Resume("go_on", {"x": 2, "event": [3]}))
     engine.try_ended(Ended(again.token, "success", NOON, NOON), NOON)
     assert (again.state, again.deferral) == ("success", None)
@@ -75,7 +75,7 @@ def test_what_is_handed_back_is_resumed_again_and_a_retry_begins_anew(how, resum
     engine.try_ended(Ended(ready.token, "failed", NOON, NOON, "gone", **how), NOON)
     engine.time_passed(NOON + timedelta(seconds=60))
     [again] = granted(engine)
-    assert (task_launch(again).resume is not None) == resumes
+    assert (task_launch(again, 1024).resume is not None) == resumes
     assert again.try_number == (1 if resumes else 2)
 
 
@@ -95,7 +95,7 @@ def test_a_deferral_that_takes_too_long_is_resumed_in_order_to_fail():
     assert ready.state == "deferred"
     engine.time_passed(NOON + timedelta(seconds=60))
     [again] = granted(engine, NOON + timedelta(seconds=60))
-    resume = task_launch(again).resume
+    resume = task_launch(again, 1024).resume
     assert (resume.method_name, resume.kwargs["error"]) == ("__fail__", "Trigger timeout")
     engine.trigger_fired(TriggerOutcome(token, "event"), NOON)
     assert engine.pending.n_stale == 1
@@ -106,7 +106,7 @@ def test_a_failed_trigger_is_told_with_its_traceback():
     engine.trigger_fired(TriggerOutcome(token, "error", detail="ValueError: x", traceback=("line",)), NOON)
     [again] = granted(engine)
     kwargs = {"error": "Trigger failure", "detail": "ValueError: x", "traceback": ["line"]}
-    assert task_launch(again).resume == Resume("__fail__", kwargs)
+    assert task_launch(again, 1024).resume == Resume("__fail__", kwargs)
 
 
 def test_a_pool_counts_deferred_tasks_where_it_is_told_to():

@@ -1,0 +1,159 @@
+"""What can be mapped over when a task runs: results of mapped tasks, fetched as they are needed, and forms of results.
+
+Source: Apache Airflow's LazyXComSequence, and the sequences behind `map()`, `zip()` and `concat()`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+
+from asynsched.authoring.supervisor import ask
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+NO_FILL = object()
+"""Stands for the fill value of a `zip` without one; None may be one."""
+
+
+class MappableSequence(Sequence["Any"]):
+    """A sequence that is JSON as the list of its values, and equal to it."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, (list, tuple, MappableSequence)) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self.at(place) for place in range(*index.indices(len(self)))]
+        return self.at(index + len(self) if index < 0 else index)
+
+    def at(self, index: int) -> Any:
+        """Return the value at an index from 0. Raises IndexError."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return repr(list(self))
+
+
+class LazyXComSequence(MappableSequence):
+    """What the instances of a task have pushed, in the order of their map indexes; those that pushed nothing left out.
+
+    It asks the scheduler for a value when that is wanted, and, when all are, for as many at a time as one answer holds.
+
+    Args:
+        task_id: The task.
+        key: What they pushed it under.
+        map_indexes: First and one past the last map index; None for all.
+    """
+
+    def __init__(self, task_id: str, key: str, map_indexes: tuple[int, int] | None = None) -> None:
+        self._of = {"task_id": task_id, "key": key, "map_indexes": None if map_indexes is None else list(map_indexes)}
+        self._length: int | None = None
+
+    def __len__(self) -> int:
+        if self._length is None:
+            self._length = ask("xcom_count", **self._of)
+        return self._length
+
+    def at(self, index: int) -> Any:
+        found = ask("xcom_values", **self._of, offset=index, limit=1) if index >= 0 else ()
+        if not found:
+            raise IndexError(f"the task {self._of['task_id']!r} has no result number {index}")
+        return found[0]
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            start, stop, step = index.indices(len(self))
+            return list(islice(self._from(start), stop - start))[::step] if step > 0 else list(self)[index]
+        return super().__getitem__(index)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._from(0)
+
+    def _from(self, offset: int) -> Iterator[Any]:
+        while found := ask("xcom_values", **self._of, offset=offset, limit=None):
+            yield from found
+            offset += len(found)
+
+
+class TransformedSequence(MappableSequence):
+    """The values of a sequence, each as a function makes it: what `map()` gives. Of a dict, its keys and values."""
+
+    def __init__(self, values: Any, functions: Sequence[Callable[[Any], Any]]) -> None:
+        self._values = values
+        self._functions = functions
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def at(self, index: int) -> Any:
+        value = element(self._values, index)
+        for function in self._functions:
+            value = function(value)
+        return value
+
+
+class ZippedSequence(MappableSequence):
+    """Values side by side, as tuples: what `zip()` gives."""
+
+    def __init__(self, parts: Sequence[Any], fill: Any = NO_FILL) -> None:
+        self._parts = parts
+        self._fill = fill
+
+    def __len__(self) -> int:
+        lengths = [len(part) for part in self._parts]
+        return min(lengths) if self._fill is NO_FILL else max(lengths)
+
+    def at(self, index: int) -> Any:
+        found, n_missing = [], 0
+        for part in self._parts:
+            try:
+                found.append(element(part, index))
+            except IndexError:
+                if self._fill is NO_FILL:
+                    raise
+                found.append(self._fill)
+                n_missing += 1
+        if n_missing == len(self._parts):
+            raise IndexError(f"there is no value number {index}")
+        return tuple(found)
+
+
+class ConcatenatedSequence(MappableSequence):
+    """Values one after the other: what `concat()` gives. A dict gives its keys, as in Airflow."""
+
+    def __init__(self, parts: Sequence[Any]) -> None:
+        self._parts = parts
+
+    def __len__(self) -> int:
+        return sum(len(part) for part in self._parts)
+
+    def __iter__(self) -> Iterator[Any]:
+        for part in self._parts:
+            yield from part
+
+    def at(self, index: int) -> Any:
+        for part in self._parts:
+            if index < len(part):
+                return next(islice(iter(part), index, None)) if isinstance(part, dict) else part[index]
+            index -= len(part)
+        raise IndexError("there are not so many values")
+
+
+def is_mappable(value: Any) -> bool:
+    """Return whether a value can be mapped over when the task runs: a list, another sequence or a dict, no text."""
+    return isinstance(value, (Sequence, dict)) and not isinstance(value, (str, bytes, bytearray))
+
+
+def element(values: Any, index: int) -> Any:
+    """Return the value at an index; of a dict the pair of its key and value. Raises IndexError."""
+    if not isinstance(values, dict):
+        return values[index]
+    if index >= len(values):
+        raise IndexError(f"there is no value number {index}")
+    return next(islice(values.items(), index, None))
