@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from asynsched.authoring import macros, timezone
+    from asynsched.authoring.asset_decorator import asset
     from asynsched.authoring.assets import Asset, AssetAlias, AssetAll, AssetAny, Metadata
     from asynsched.authoring.callback import AsyncCallback, SyncCallback
     from asynsched.authoring.connection import Connection
@@ -94,6 +95,7 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "authoring": "macros timezone",
+    "authoring.asset_decorator": "asset",
     "authoring.assets": "Asset AssetAlias AssetAll AssetAny Metadata",
     "authoring.callback": "AsyncCallback SyncCallback",
     "authoring.connection": "Connection",
@@ -229,6 +231,7 @@ __all__ = [
     "XComArg",
     "XComNotFound",
     "__version__",
+    "asset",
     "chain",
     "chain_linear",
     "cross_downstream",

@@ -265,11 +265,14 @@ def _event_extra(asset: Asset | AssetRef, extra: object) -> dict[str, Any]:
 
 
 def _resolved(key: AssetKey, known: Iterable[AssetKey]) -> AssetKey:
-    """Return the asset among the known ones that a reference means; anything else as it is."""
-    if not isinstance(key, AssetRef):
-        return key
-    found = (asset for asset in known if isinstance(asset, Asset) and (asset.name == key.name or asset.uri == key.uri))
-    return next(found, key)
+    """Return the one among the known that means the same, where one of both is a reference; else the key itself."""
+    return next((other for other in known if other == key or _means(other, key) or _means(key, other)), key)
+
+
+def _means(reference: AssetKey, asset: AssetKey) -> bool:
+    if not isinstance(reference, AssetRef) or not isinstance(asset, Asset):
+        return False
+    return reference.name == asset.name or reference.uri == asset.uri
 
 
 def _iso(moment: str | dt.datetime) -> str:

@@ -5,7 +5,7 @@ import pytest
 from tests.support.up import Site
 
 PIPELINE = """
-    from asynsched import DAG, Asset, AssetAlias, BashOperator, Metadata, task
+    from asynsched import DAG, Asset, AssetAlias, BashOperator, Metadata, asset, task
 
     orders = Asset("orders", uri="s3://shop/orders/", extra={"owner": "shop"})
     refunds = Asset("refunds")
@@ -60,6 +60,16 @@ PIPELINE = """
             ]
 
         past()
+
+    @asset(schedule=files, uri="s3://shop/raw", extra={"by": "raw"})
+    async def raw(self, context, limit=2):
+        context["outlet_events"][self].extra = {"limit": limit}
+
+    @asset(schedule=raw)
+    def clean(raw, context):
+        [event] = context["triggering_asset_events"][raw]
+        past = context["inlet_events"][raw]
+        return [raw.uri, raw.extra, event.extra, len(past)]
 """
 
 
@@ -71,7 +81,10 @@ def site(new_site) -> Site:
     with site.up():
         site.wait_for_dag("produce")
         site.run("dags", "trigger", "produce", "--wait", code=1)
-        site.until(lambda: ended(site, "of_alias", 1) and ended(site, "consume", 1), "the assets' DAGs have run")
+        site.until(
+            lambda: all(ended(site, dag_id, 1) for dag_id in ("of_alias", "consume", "clean")),
+            "the DAGs that wait for assets have run",
+        )
         said = site.run("assets", "event", "by hand", "--extra", '{"rows": 9}').stdout
         assert said == "Asset 'by hand' was updated. It waits for consume.\n"
         site.until(lambda: ended(site, "consume", 2), "the command has triggered a run")
@@ -116,9 +129,15 @@ def test_a_task_reads_earlier_events_of_its_inlets(site):
     assert result(site, "of_alias", run["run_id"], "past") == [[{"rows": 3}], ["found/file.csv"], [], 2]
 
 
+def test_a_function_is_an_asset_and_is_given_those_that_it_names(site):
+    [run] = site.runs("clean")
+    expected = ["s3://shop/raw", {"by": "raw"}, {"limit": 2}, 1]
+    assert result(site, "clean", run["run_id"], "clean") == expected
+
+
 def test_commands_show_assets_aliases_and_events(site):
     assets = {asset["name"]: asset for asset in site.json("assets", "list")}
-    assert set(assets) == {"orders", "refunds", "never", "by hand", "found/file.csv"}
+    assert set(assets) == {"orders", "refunds", "never", "by hand", "found/file.csv", "raw", "clean"}
     assert (assets["orders"]["updated_by"], assets["orders"]["awaited_by"]) == (["produce"], ["consume"])
     assert assets["never"]["last_event_at"] is None
     assert site.json("assets", "list", "--alias") == [{"name": "files", "group": "asset", "assets": ["found/file.csv"]}]

@@ -1,10 +1,15 @@
 """Assets as DAG files make them: their names, their expressions, and what is refused."""
 
+import textwrap
+from types import ModuleType
+
 import msgspec
 import pytest
 
 from asynsched import DAG, Asset, AssetAlias, AssetAll, AssetAny, AssetOrTimeSchedule, CronTriggerTimetable, Metadata
 from asynsched import BashOperator as Bash
+from asynsched.authoring.active import forget_registered
+from asynsched.authoring.dag import collect_dags
 from asynsched.errors import DagError, SerializationError
 from asynsched.serialization.decode import decode_dag
 from asynsched.serialization.encode import serialize_dag
@@ -119,3 +124,57 @@ def test_an_expression_that_is_too_deep_is_refused():
         deep = AssetAll(AssetAny(deep))
     with pytest.raises(SerializationError, match="deep"):
         serialize_dag(DAG("d", schedule=deep))
+
+
+def load(text):
+    """Run a DAG file's text, and return what it defines and the DAGs that it made."""
+    forget_registered()
+    module = ModuleType("dag_file")
+    exec(
+        textwrap.dedent("from asynsched import *\nfrom asynsched import asset\n") + textwrap.dedent(text), vars(module)
+    )
+    return module, {dag.dag_id: serialize_dag(dag) for dag in collect_dags(module)}
+
+
+def test_a_decorated_function_is_an_asset_and_a_dag_that_updates_it():
+    module, dags = load("""
+        @asset(schedule="@daily", uri="s3://shop/raw", group="shop", extra={"k": 1}, tags=["t"], dag_id="make_raw")
+        def raw(self, context, other, limit=5): ...
+
+        @asset(schedule=raw)
+        def clean(raw): ...
+
+        @asset.multi(schedule=None, outlets=[Asset("left"), AssetAlias("right")])
+        def split(): ...
+
+        with DAG("follows", schedule=clean & split):
+            EmptyOperator(task_id="t")
+    """)
+    assert (module.raw.name, module.raw.uri, module.raw.group) == ("raw", "s3://shop/raw", "shop")
+    assert isinstance(module.raw, Asset)
+    [task] = dags["make_raw"].tasks
+    assert (task.task_id, dags["make_raw"].tags, dags["make_raw"].schedule_summary) == ("raw", ("t",), "0 0 * * *")
+    assert [outlet.asset.uri for outlet in task.outlets] == ["s3://shop/raw"]
+    assert [inlet.asset_ref.name for inlet in task.inlets] == ["other"]
+    assert dags["clean"].asset_condition.asset.name == "raw"
+    assert [outlet.label for outlet in dags["split"].tasks[0].outlets] == ["left", "right"]
+    assert [leaf.label for leaf in dags["follows"].asset_condition.leaves()] == ["clean", "left", "right"]
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "says"),
+    [
+        ("@asset(schedule=None)\ndef f(*names): ...", TypeError, r"takes \*names"),
+        ("@asset(schedule=None)\ndef f(**names): ...", TypeError, r"takes \*\*names"),
+        ("@asset(schedule=None)\ndef f(a, /): ...", TypeError, "by position"),
+        ("@asset()\ndef f(): ...", TypeError, "schedule"),
+        ("@asset(schedule=None, max_runs=1)\ndef f(): ...", TypeError, "unknown arguments: max_runs"),
+        ("def g():\n  @asset(schedule=None)\n  def f(): ...\ng()", DagError, "inside of another"),
+        ("@asset.multi(schedule=None, outlets=[])\ndef f(): ...", DagError, "outlets is empty"),
+        ("@asset.multi(schedule=None, outlets=[Asset('a')])\ndef f(self): ...", DagError, "no single asset"),
+        ("@asset(schedule=None, name='two words')\ndef f(): ...", DagError, "dag_id 'two words'"),
+    ],
+)
+def test_a_function_that_cannot_be_decorated_says_why(text, error, says):
+    with pytest.raises(error, match=says):
+        load(text)
