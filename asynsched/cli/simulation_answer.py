@@ -32,9 +32,11 @@ def show_span(span: SpanReport, output: Output) -> None:
         "paused_dags": span.paused_dags,
         "dags": dag_rows(span.runs),
         "pools": [_without(use, "steps") for use in span.pools],
+        "missed_deadlines": [_without(miss) for miss in span.missed_deadlines],
         "clock_changes": [_without(change) for change in span.clock_changes],
     }
-    show(Record(fields, sections={"dags": (), "pools": (), "clock_changes": ()}), output)
+    sections = ("dags", "pools", "missed_deadlines", "clock_changes")
+    show(Record(fields, sections=dict.fromkeys(sections, ())), output)
 
 
 def show_comparison(before: SpanReport, after: SpanReport, output: Output) -> None:
@@ -51,6 +53,10 @@ def show_comparison(before: SpanReport, after: SpanReport, output: Output) -> No
         "dags": _dag_changes(before, after, found),
         "tasks_added": [_without(task) for task in found.tasks_added],
         "tasks_removed": [_without(task) for task in found.tasks_removed],
+        "deadlines": [
+            *({"now": "missed", **_without(miss)} for miss in found.deadlines_missed),
+            *({"now": "no longer missed", **_without(miss)} for miss in found.deadlines_saved),
+        ],
         "pools": [
             {
                 "pool": pool.pool,
@@ -65,7 +71,8 @@ def show_comparison(before: SpanReport, after: SpanReport, output: Output) -> No
             for pool in found.pools
         ],
     }
-    show(Record(fields, sections={"dags": (), "tasks_added": (), "tasks_removed": (), "pools": ()}), output)
+    sections = ("dags", "tasks_added", "tasks_removed", "deadlines", "pools")
+    show(Record(fields, sections=dict.fromkeys(sections, ())), output)
 
 
 def write_files(span: SpanReport, changed: SpanReport | None, *, report: Path | None, picture: Path | None) -> None:

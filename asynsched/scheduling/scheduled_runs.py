@@ -1,7 +1,7 @@
 """Whether a DAG's next run is due, and its creation: one short transaction, so that no run is made twice or missed."""
 
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from sqlalchemy import Connection
 
@@ -26,6 +26,8 @@ from asynsched.timetables import CustomTimetable, DagRunInfo, DataInterval, Know
 
 FEW_LEFT = 10
 """With fewer planned runs than this left, an author's own timetable is asked for more."""
+NEXT_LOOK = timedelta(seconds=1)
+"""When a DAG is looked at again whose next run cannot be told apart from its last one yet."""
 MAX_EXISTING = 10_000
 """Runs made by hand ahead of the schedule that are looked past."""
 
@@ -146,6 +148,9 @@ class _Schedule:
             info = next_run(self._dag, last=last, now=self._now, timetable=self.timetable)
             if info is None or not self._exists(info):
                 return info
+            if info.data_interval == last:
+                # Runs follow one another without a pause, and no time has passed since the last one was made.
+                return info._replace(run_after=self._now + NEXT_LOOK)
             last = info.data_interval
         return None
 

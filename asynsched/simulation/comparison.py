@@ -9,6 +9,7 @@ from msgspec import Struct
 from asynsched.simulation.pool_use import PoolUse
 from asynsched.simulation.span import SpanReport
 from asynsched.simulation.trace import RunTrace
+from asynsched.store.deadlines import MissedDeadline
 
 TaskName = tuple[str, str]
 """dag_id, task_id"""
@@ -69,13 +70,20 @@ class PoolChange(Struct, frozen=True):
 
 
 class Comparison(Struct, frozen=True):
-    """Everything that is different after a change."""
+    """Everything that is different after a change.
+
+    Attributes:
+        deadlines_missed: Deadlines that are missed after it, and were not before.
+        deadlines_saved: Deadlines that were missed before it.
+    """
 
     runs_added: tuple[RunName, ...]
     runs_removed: tuple[RunName, ...]
     tasks_added: tuple[TaskCount, ...]
     tasks_removed: tuple[TaskCount, ...]
     runs_changed: tuple[RunChange, ...]
+    deadlines_missed: tuple[MissedDeadline, ...]
+    deadlines_saved: tuple[MissedDeadline, ...]
     pools: tuple[PoolChange, ...]
 
 
@@ -91,6 +99,8 @@ def compare(before: SpanReport, after: SpanReport) -> Comparison:
         tasks_added=tuple(TaskCount(*name, n) for name, n in sorted(new_tasks.items()) if name not in old_tasks),
         tasks_removed=tuple(TaskCount(*name, n) for name, n in sorted(old_tasks.items()) if name not in new_tasks),
         runs_changed=tuple(change for change in changes if change is not None),
+        deadlines_missed=_only_in(after.missed_deadlines, before.missed_deadlines),
+        deadlines_saved=_only_in(before.missed_deadlines, after.missed_deadlines),
         pools=_pool_changes(before.pools, after.pools),
     )
 
@@ -101,6 +111,11 @@ def _instances(runs: Iterable[RunTrace]) -> dict[TaskName, int]:
         for task in run.tasks:
             counts[run.dag_id, task.task_id] += 1
     return counts
+
+
+def _only_in(these: tuple[MissedDeadline, ...], others: tuple[MissedDeadline, ...]) -> tuple[MissedDeadline, ...]:
+    known = set(others)
+    return tuple(miss for miss in these if miss not in known)
 
 
 def _name(run: RunTrace) -> RunName:

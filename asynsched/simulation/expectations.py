@@ -23,6 +23,7 @@ from asynsched.errors import SettingsError
 LONGEST_SECONDS = 10 * 366 * 24 * 3600.0
 Seconds = Annotated[float, Meta(ge=0, le=LONGEST_SECONDS)]
 Rate = Annotated[float, Meta(ge=0, le=1)]
+LONGEST_RESULT = 100_000
 WILDCARDS = frozenset("*?[")
 
 
@@ -35,7 +36,8 @@ class Expectation(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
         follow: A branch's choice: the task_ids of direct downstream tasks; all others are skipped.
         condition: A short circuit's condition; false skips what is downstream.
         skip: Whether the task skips itself.
-        returns: What the task returns, any JSON: for a mapped task downstream, a list is as long as it says.
+        length: How many values the task returns, where other tasks are mapped over them.
+        returns: What the task returns, any JSON, in place of `length` values.
     """
 
     duration: Seconds | None = None
@@ -43,6 +45,7 @@ class Expectation(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
     follow: tuple[str, ...] | None = None
     condition: bool | None = None
     skip: bool | None = None
+    length: Annotated[int, Meta(ge=0, le=LONGEST_RESULT)] | None = None
     returns: Any = None
 
     def over(self, other: "Expectation") -> "Expectation":

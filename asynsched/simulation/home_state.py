@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from statistics import median
+from statistics import median, median_low
 
 from sqlalchemy import Connection
 
@@ -59,6 +59,7 @@ def _read(conn: Connection) -> HomeState:
 def history_of(tries: Iterable[PastTry]) -> dict[str, Expectation]:
     """Return what is to be expected of tasks after what was seen of them, by `DAG.TASK`."""
     lasted: dict[str, list[float]] = defaultdict(list)
+    lengths: dict[str, list[int]] = defaultdict(list)
     n_failed: dict[str, int] = defaultdict(int)
     for seen in tries:
         name = f"{seen.dag_id}.{seen.task_id}"
@@ -66,9 +67,11 @@ def history_of(tries: Iterable[PastTry]) -> dict[str, Expectation]:
             n_failed[name] += 1
         elif seen.started_at is not None and seen.ended_at is not None:
             lasted[name].append((seen.ended_at - seen.started_at).total_seconds())
+            lengths[name] += [seen.result_length] if seen.result_length is not None and seen.result_length >= 0 else []
     return {
         name: Expectation(
             duration=round(median(lasted[name]), 3) if lasted[name] else None,
+            length=median_low(lengths[name]) if lengths[name] else None,
             failure_rate=round(n_failed[name] / (n_failed[name] + len(lasted[name])), 4),
         )
         for name in lasted.keys() | n_failed.keys()

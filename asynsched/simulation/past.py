@@ -7,11 +7,12 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Connection
 
+from asynsched.errors import PlanNeeded
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.active_run import ActiveRun
 from asynsched.scheduling.active_task import ActiveTask
 from asynsched.scheduling.pending import PendingBatch
-from asynsched.scheduling.scheduled_runs import scheduled_run_id
+from asynsched.scheduling.scheduled_runs import scheduled_run_id, timetable_of
 from asynsched.scheduling.structure import compile_structure
 from asynsched.serialization.decode import decode_dag
 from asynsched.serialization.schedule_bounds import restriction
@@ -21,7 +22,7 @@ from asynsched.store.dag_runs import NewRun, insert_run
 from asynsched.store.dag_versions import get_version
 from asynsched.store.dags import list_dags
 from asynsched.store.transitions import apply
-from asynsched.timetables import DagRunInfo, decode
+from asynsched.timetables import DagRunInfo, DeltaDataIntervalTimetable, DeltaTriggerTimetable, KnownTimetable
 from sandbox.protocol import CodeVersion
 
 MOMENT = timedelta(microseconds=1)
@@ -36,19 +37,24 @@ def store_last_runs(conn: Connection, start: datetime, lease_epoch: int) -> froz
         if row.version_id is None:
             continue
         dag = decode_dag(get_version(conn, row.version_id).serialized)
-        info = last_run_before(dag, start)
+        info = last_run_before(dag, timetable_of(conn, dag), start)
         if info is not None:
             stored.append(_store(conn, dag, row.version_id, info, lease_epoch))
     return frozenset(stored)
 
 
-def last_run_before(dag: SerializedDag, start: datetime) -> DagRunInfo | None:
+def last_run_before(dag: SerializedDag, timetable: KnownTimetable, start: datetime) -> DagRunInfo | None:
     """Return the last run of a DAG's schedule that is due before an instant, None when there is none."""
-    timetable = decode(dag.timetable)
     now = start - MOMENT
-    # A schedule that is over has had its last run too, and one with catchup makes up for nothing.
-    limits = restriction(dag)._replace(catchup=False, latest=None)
-    last = timetable.next_run(None, limits, now)
+    # A schedule that is over has had its last run too.
+    limits = restriction(dag)._replace(latest=None)
+    if not (limits.catchup and _counts_from_its_start(timetable)):
+        # The newest run is given without those before it.
+        limits = limits._replace(catchup=False)
+    try:
+        last = timetable.next_run(None, limits, now)
+    except PlanNeeded:
+        return None
     # What runs at once when it is first looked at has not run yet.
     if last is None or last.run_after >= now:
         return None
@@ -58,6 +64,11 @@ def last_run_before(dag: SerializedDag, start: datetime) -> DagRunInfo | None:
             break
         last = following
     return last
+
+
+def _counts_from_its_start(timetable: KnownTimetable) -> bool:
+    """Whether a run can only be found by way of all those before it."""
+    return isinstance(timetable, DeltaTriggerTimetable | DeltaDataIntervalTimetable)
 
 
 def _store(conn: Connection, dag: SerializedDag, version_id: int, info: DagRunInfo, lease_epoch: int) -> int:
@@ -84,8 +95,7 @@ def _store(conn: Connection, dag: SerializedDag, version_id: int, info: DagRunIn
         queued_at=at,
         state=DagRunState.SUCCESS,
         reason="before the simulation",
-        started_at=at,
-        ended_at=at,
+        ended_at=at,  # not when it started: nobody knows how long it took, and averages are to leave it out
     )
     pending = PendingBatch("", lease_epoch)
     pending.touch_run(run)

@@ -5,14 +5,19 @@ and the same try fails in a simulation before a change of the DAGs and in the on
 """
 
 import hashlib
+from collections.abc import Collection, Iterable, Iterator
 from datetime import timedelta
+from typing import Any
 
+from asynsched.serialization.schema import MapConcat, MapLength, MapProduct, MapResult, MapZip, SerializedDag
 from asynsched.simulation.executor import Outcome
 from asynsched.simulation.expectations import Expectation, Expectations
 from sandbox.protocol import BranchDecision, Launch, ShortCircuitDecision
 
 USUAL_SECONDS = 60.0
 """How long a try lasts of which nothing is known."""
+USUAL_LENGTH = 1
+"""How many values a task returns that others are mapped over, and of which nothing is known."""
 
 
 class ExpectedEnds:
@@ -21,11 +26,15 @@ class ExpectedEnds:
     Args:
         expectations: What is expected of the tasks.
         seed: Other seeds make other tries fail.
+        mapped_over: The tasks, each with its DAG, whose results others are mapped over.
     """
 
-    def __init__(self, expectations: Expectations, seed: int) -> None:
+    def __init__(
+        self, expectations: Expectations, seed: int, mapped_over: Collection[tuple[str, str]] = frozenset()
+    ) -> None:
         self._expectations = expectations
         self._seed = seed
+        self._mapped_over = mapped_over
 
     def __call__(self, launch: Launch) -> Outcome:
         if launch.callback:
@@ -40,7 +49,14 @@ class ExpectedEnds:
             return Outcome("failed", lasting, f"by chance: {expected.failure_rate:.0%} of its tries fail")
         if expected.skip:
             return Outcome("skipped", lasting, "it is expected to skip itself")
-        return Outcome("success", lasting, return_value=expected.returns, decision=_decision(expected))
+        return Outcome("success", lasting, return_value=self._result(launch, expected), decision=_decision(expected))
+
+    def _result(self, launch: Launch, expected: Expectation) -> Any:
+        if expected.returns is not None:
+            return expected.returns
+        usual = USUAL_LENGTH if (launch.run.dag_id, launch.task_id) in self._mapped_over else None
+        length = usual if expected.length is None else expected.length
+        return None if length is None else list(range(length))
 
     def chance(self, launch: Launch) -> float:
         """Return a number from 0 up to 1, the same one for the same try and seed."""
@@ -53,3 +69,26 @@ def _decision(expected: Expectation) -> BranchDecision | ShortCircuitDecision | 
     if expected.follow is not None:
         return BranchDecision(expected.follow)
     return ShortCircuitDecision() if expected.condition is False else None
+
+
+def mapped_over(dags: Iterable[SerializedDag]) -> frozenset[tuple[str, str]]:
+    """Return the tasks, each with its DAG, whose results tasks or task groups are mapped over."""
+    return frozenset((dag.dag_id, task_id) for dag in dags for length in _lengths(dag) for task_id in _results(length))
+
+
+def _lengths(dag: SerializedDag) -> Iterator[MapLength]:
+    for task in dag.tasks:
+        if task.map_length is not None:
+            yield task.map_length
+    for group in dag.task_groups:
+        if group.map_length is not None:
+            yield group.map_length
+
+
+def _results(length: MapLength) -> Iterator[str]:
+    match length:
+        case MapResult(task_id):
+            yield task_id
+        case MapZip(parts) | MapConcat(parts) | MapProduct(parts):
+            for part in parts:
+                yield from _results(part)

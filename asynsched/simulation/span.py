@@ -9,17 +9,18 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from asynsched.serialization.schema import ParseReport, SerializedDag
+from asynsched.serialization.schema import ParseReport
 from asynsched.settings import Settings
 from asynsched.simulation.clock_changes import ClockChange, clock_changes
 from asynsched.simulation.expectations import Expectations
 from asynsched.simulation.home_state import HomeState
 from asynsched.simulation.past import store_last_runs
 from asynsched.simulation.pool_use import PoolUse, pool_uses
-from asynsched.simulation.script import ExpectedEnds
+from asynsched.simulation.script import ExpectedEnds, mapped_over
 from asynsched.simulation.simulation import Simulation
 from asynsched.simulation.trace import RunTrace, read_trace
 from asynsched.store.dags import list_dags, set_paused
+from asynsched.store.deadlines import MissedDeadline, missed_deadlines
 from asynsched.store.import_errors import list_errors
 from asynsched.store.pools import pool_capacities, set_pool
 
@@ -68,6 +69,7 @@ class SpanReport(Struct, frozen=True):
     seed: int
     runs: tuple[RunTrace, ...]
     pools: tuple[PoolUse, ...]
+    missed_deadlines: tuple[MissedDeadline, ...]
     clock_changes: tuple[ClockChange, ...]
     paused_dags: tuple[str, ...]
     problems: tuple[FileProblem, ...]
@@ -93,7 +95,9 @@ class _SpanSimulation(Simulation):
     """A scheduler that has done all that was due before the start of a span."""
 
     def __init__(self, settings: Settings, reports: tuple[ParseReport, ...], plan: Plan) -> None:
-        super().__init__(settings, reports, ExpectedEnds(plan.expectations, plan.seed), plan.start)
+        self._dags = [parsed.dag for report in reports for parsed in report.dags]
+        script = ExpectedEnds(plan.expectations, plan.seed, mapped_over(self._dags))
+        super().__init__(settings, reports, script, plan.start)
         self._plan = plan
         self._past: frozenset[int] = frozenset()
 
@@ -117,13 +121,15 @@ class _SpanSimulation(Simulation):
         plan, read = self._plan, self.inline.connection.read
         runs = read(lambda conn: read_trace(conn, without=self._past))
         capacities = read(pool_capacities)
+        names = {(run.dag_id, run.run_id) for run in runs}
         return SpanReport(
             start=plan.start,
             end=plan.end,
             seed=plan.seed,
             runs=runs,
             pools=pool_uses(runs, capacities, plan.start, plan.end),
-            clock_changes=tuple(clock_changes(self._dags(), plan.start, plan.end)),
+            missed_deadlines=tuple(miss for miss in read(missed_deadlines) if (miss.dag_id, miss.run_id) in names),
+            clock_changes=tuple(clock_changes(self._dags, plan.start, plan.end)),
             paused_dags=tuple(dag.dag_id for dag in read(list_dags) if dag.is_paused),
             problems=tuple(
                 FileProblem(error.file_path, error.message, error.dag_id)
@@ -131,6 +137,3 @@ class _SpanSimulation(Simulation):
                 if not error.is_warning
             ),
         )
-
-    def _dags(self) -> list[SerializedDag]:
-        return [parsed.dag for report in self.reports for parsed in report.dags]

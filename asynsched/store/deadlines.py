@@ -60,6 +60,12 @@ _DUE = (
     .limit(sa.bindparam("limit"))
     .with_for_update(of=deadline, skip_locked=True)
 )
+_MISSED = (
+    sa.select(dag_run.c.dag_id, dag_run.c.run_id, deadline.c.name, deadline.c.due_at)
+    .join(dag_run, dag_run.c.id == deadline.c.dag_run_id)
+    .where(deadline.c.state == "missed")
+    .order_by(deadline.c.due_at, dag_run.c.dag_id, dag_run.c.run_id, deadline.c.number)
+)
 _SETTLE = sa.update(deadline).where(deadline.c.id == sa.bindparam("key")).values(state=sa.bindparam("new_state"))
 
 
@@ -102,6 +108,11 @@ def lengths_of_last_runs(conn: Connection, dag_id: str, limit: int) -> list[time
 def list_deadlines(conn: Connection, dag_run_id: int) -> list[DeadlineRow]:
     """Return the deadlines of a run, in the order in which its DAG has them."""
     return [as_struct(DeadlineRow, row) for row in conn.execute(_OF_RUN, {"run": dag_run_id})]
+
+
+def missed_deadlines(conn: Connection) -> list[MissedDeadline]:
+    """Return every deadline that was missed, the earliest first."""
+    return [MissedDeadline(*row) for row in conn.execute(_MISSED)]
 
 
 def next_deadline_at(conn: Connection) -> datetime | None:

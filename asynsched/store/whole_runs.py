@@ -23,13 +23,14 @@ class WholeRun(NamedTuple):
 
 
 class PastTry(NamedTuple):
-    """How one try of a task went."""
+    """How one try of a task went, and how many values it returned."""
 
     dag_id: str
     task_id: str
     state: str
     started_at: datetime | None
     ended_at: datetime | None
+    result_length: int | None = None
 
 
 _RUNS = sa.select(dag_run).order_by(dag_run.c.run_after, dag_run.c.dag_id, dag_run.c.run_id)
@@ -65,8 +66,8 @@ def past_tries(conn: Connection, dag_id: str, *, n_runs: int) -> list[PastTry]:
     """Return the tries of a DAG's newest runs that have ended: each that user code was run for."""
     keys = list(conn.scalars(_NEWEST, {"dag_id": dag_id, "limit": n_runs}))
     found = []
-    for table in (task_instance, task_instance_history):
-        statement = sa.select(table.c.task_id, table.c.state, table.c.started_at, table.c.ended_at).where(
+    for table, length in ((task_instance, task_instance.c.result_length), (task_instance_history, sa.null())):
+        statement = sa.select(table.c.task_id, table.c.state, table.c.started_at, table.c.ended_at, length).where(
             table.c.dag_run_id.in_(keys), table.c.state.in_(_TRIED), table.c.token.is_not(None)
         )
         found += [PastTry(dag_id, *row) for row in conn.execute(statement)]

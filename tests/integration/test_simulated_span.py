@@ -1,0 +1,141 @@
+"""A simulated span tells what the scheduler does with each kind of DAG: nothing of it is decided anywhere else."""
+
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from msgspec.structs import replace
+
+from asynsched import (
+    DAG,
+    Asset,
+    AsyncCallback,
+    BashOperator,
+    CronDataIntervalTimetable,
+    DeadlineAlert,
+    DeadlineReference,
+)
+from asynsched.scheduling.planning import upcoming_runs
+from asynsched.serialization.encode import serialize_dag
+from asynsched.serialization.schema import MapResult
+from asynsched.settings import Settings
+from asynsched.simulation.expectations import Entry, Expectation, Expectations
+from asynsched.simulation.span import Plan, SpanReport, simulate_span
+from tests.support.simulated import report_of
+
+START, END = datetime(2026, 3, 28, 6, tzinfo=UTC), datetime(2026, 3, 31, 6, tzinfo=UTC)
+LONG_AGO = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def plan_of(expected: dict[str, Expectation] | None) -> Plan:
+    entries = [Entry(name, expectation) for name, expectation in (expected or {}).items()]
+    return Plan(START, END, expectations=Expectations(entries))
+
+
+def simulate(*dags: DAG, expected: dict[str, Expectation] | None = None) -> SpanReport:
+    return simulate_span(Settings(), [report_of(dag) for dag in dags], plan_of(expected))
+
+
+def one_task(dag_id: str, **options) -> DAG:
+    with DAG(dag_id, **options) as dag:
+        BashOperator(task_id="only", bash_command="")
+    return dag
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"schedule": "0 6 * * *", "start_date": LONG_AGO},
+        {"schedule": "0 6 * * *", "start_date": LONG_AGO, "catchup": True},
+        {"schedule": "30 5 * * *", "start_date": LONG_AGO, "catchup": True, "end_date": START + timedelta(hours=30)},
+        {"schedule": "@hourly", "start_date": datetime(2026, 3, 30, tzinfo=UTC)},
+        {"schedule": timedelta(hours=5), "start_date": LONG_AGO, "catchup": True},
+        {"schedule": CronDataIntervalTimetable("@daily", timezone="Europe/Berlin"), "start_date": LONG_AGO},
+        {"schedule": "@once", "start_date": LONG_AGO},
+        {"schedule": "0 0 31 * *", "start_date": LONG_AGO},
+        {"schedule": "@daily", "start_date": LONG_AGO, "end_date": datetime(2026, 2, 1, tzinfo=UTC), "catchup": True},
+    ],
+)  # fmt: skip
+def test_the_runs_are_those_of_the_schedule_that_are_due_in_the_span(options):
+    dag = one_task("dag", **options)
+    everything = upcoming_runs(
+        serialize_dag(one_task("dag", **{**options, "catchup": True})), last=None, now=START, n=3_000
+    )
+    due = [info for info in everything if START <= info.run_after < END]
+    span = simulate(dag)
+    assert [(run.logical_date, run.data_interval_end, run.run_after) for run in span.runs] == [
+        (info.logical_date, info.data_interval.end, info.run_after) for info in due
+    ]
+    assert all(run.started_at == run.run_after for run in span.runs)
+
+
+def test_what_runs_as_soon_as_it_may_does_so_at_the_start():
+    span = simulate(
+        one_task("once", schedule="@once"),
+        one_task("always", schedule="@continuous"),
+        expected={"*.*": Expectation(duration=3600)},
+    )
+    assert [run.started_at for run in span.runs if run.dag_id == "once"] == [START]
+    always = [run for run in span.runs if run.dag_id == "always"]
+    assert always[0].started_at == START
+    assert len(always) == 24 * 3, "one after the other, an hour each"
+
+
+def test_what_depends_on_the_past_finds_it_done():
+    with DAG("chained", schedule="@daily", start_date=LONG_AGO, catchup=True) as dag:
+        BashOperator(task_id="only", bash_command="", depends_on_past=True, wait_for_downstream=True)
+    assert Counter(run.state for run in simulate(dag).runs) == {"success": 3}
+
+
+def test_updates_of_assets_trigger_what_waits_for_them():
+    lake = Asset("lake")
+    with DAG("producer", schedule="@daily", start_date=LONG_AGO) as producer:
+        BashOperator(task_id="write", bash_command="", outlets=[lake])
+    consumer = one_task("consumer", schedule=[lake])
+    span = simulate(producer, consumer, expected={"producer.write": Expectation(duration=600)})
+    consumed = [run for run in span.runs if run.dag_id == "consumer"]
+    produced = [run for run in span.runs if run.dag_id == "producer"]
+    assert len(produced) == 3
+    assert [run.started_at for run in consumed] == [run.started_at + timedelta(minutes=10) for run in produced]
+    assert {run.run_type for run in consumed} == {"asset_triggered"}
+
+
+@pytest.mark.parametrize(
+    ("expected", "n"),
+    [({}, 1), ({"mapped.list": Expectation(length=3)}, 3), ({"mapped.list": Expectation(returns=[])}, 0)],
+)
+def test_a_mapped_task_has_as_many_instances_as_are_expected(expected, n):
+    with DAG("mapped", schedule="@daily", start_date=LONG_AGO) as dag:
+        BashOperator(task_id="list", bash_command="") >> BashOperator(task_id="use", bash_command="")
+    report = report_of(dag)
+    parsed = report.dags[0]
+    first, use = parsed.dag.tasks
+    tasks = (first, replace(use, map_length=MapResult("list")))
+    report = replace(report, dags=(replace(parsed, dag=replace(parsed.dag, tasks=tasks)),))
+    run = simulate_span(Settings(), [report], plan_of(expected)).runs[0]
+    assert [task.state for task in run.tasks if task.task_id == "use"] == (["success"] * n or ["skipped"])
+    assert run.state == "success"
+
+
+def test_missed_deadlines_are_told_and_met_ones_are_not():
+    alert = DeadlineAlert(
+        reference=DeadlineReference.DAGRUN_QUEUED_AT,
+        interval=timedelta(minutes=5),
+        callback=AsyncCallback("module.function"),
+        name="soon",
+    )
+    dags = [one_task(name, schedule="@daily", start_date=LONG_AGO, deadline=alert) for name in ("quick", "slow")]
+    span = simulate(*dags, expected={"slow.only": Expectation(duration=301)})
+    assert {(miss.dag_id, miss.name) for miss in span.missed_deadlines} == {("slow", "soon")}
+    slow = [run for run in span.runs if run.dag_id == "slow"]
+    assert [miss.due_at for miss in span.missed_deadlines] == [run.queued_at + timedelta(minutes=5) for run in slow]
+
+
+def test_what_has_not_ended_at_the_end_of_the_span_is_told_as_it_is_then():
+    with DAG("long", schedule="0 5 31 3 *", start_date=LONG_AGO) as dag:
+        BashOperator(task_id="first", bash_command="") >> BashOperator(task_id="second", bash_command="")
+    [run] = simulate(dag, expected={"long.second": Expectation(duration=7200)}).runs
+    assert run.state == "running"
+    assert {task.task_id: (task.state, task.ended_at is None) for task in run.tasks} == {
+        "first": ("success", False), "second": ("running", True),
+    }  # fmt: skip
