@@ -11,10 +11,10 @@ Instants are aware UTC, lengths are seconds.
 """
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from sandbox.outlet_events import OutletEvent
 from sandbox.triggering.messages import Deferral, Resume, TriggerHost
@@ -24,6 +24,10 @@ PROTOCOL_VERSION = 1
 Role = Literal["scheduler", "lease"]
 EndState = Literal["success", "failed", "skipped", "up_for_reschedule", "deferred"]
 FailureCause = Literal["task", "machine", "interrupted"]
+
+
+Instant = Annotated[datetime, Meta(tz=True)]
+"""An instant that a try has stamped: user code may write anything, so one without an offset makes no frame."""
 
 
 class SourceRef(Struct, frozen=True, omit_defaults=True):
@@ -165,7 +169,7 @@ class Started(Struct, frozen=True, tag="started"):
     """User code of a try is about to run. Stamped in the try."""
 
     token: str
-    started_at: datetime
+    started_at: Instant
     pid: int
 
 
@@ -186,8 +190,8 @@ class Ended(Struct, frozen=True, tag="ended", omit_defaults=True):
 
     token: str
     state: EndState
-    ended_at: datetime
-    started_at: datetime | None = None
+    ended_at: Instant
+    started_at: Instant | None = None
     reason: str = ""
     """One line for the user: the exception, the exit code, the signal."""
     retry: bool = True
@@ -196,7 +200,7 @@ class Ended(Struct, frozen=True, tag="ended", omit_defaults=True):
     return_value: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     """JSON of the value returned, for XCom `return_value`; absent: None was returned, or nothing is pushed."""
     decision: BranchDecision | ShortCircuitDecision | None = None
-    reschedule_at: datetime | None = None
+    reschedule_at: Instant | None = None
     deferral: Deferral | None = None
     """Of a task that is deferred."""
     rendered_map_index: str | None = None

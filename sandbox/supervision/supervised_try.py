@@ -3,6 +3,7 @@
 import os
 import signal
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 import msgspec
@@ -18,6 +19,12 @@ from sandbox.supervision.wire import Wire
 READ_BYTES = 256 * 1024
 MAX_REASON_LENGTH = 1000
 MAX_PIPE_BYTES = 1024 * 1024
+LONGEST_WAIT = timedelta(days=36_525)
+
+
+def plausible(stamp: datetime, now: datetime) -> datetime:
+    """Return an instant that a try has stamped, brought into the past, and into the years that databases have."""
+    return min(max(stamp, now - LONGEST_WAIT), now)
 
 
 class Ending(NamedTuple):
@@ -119,8 +126,16 @@ class SupervisedTry:
     def settled(self, said: Ended) -> Ended:
         """Return how the try ended, from what it said: the keeper's own reason comes first, secrets are masked.
 
-        A try that took too long may still have asked its retry policy.
+        A try that took too long may still have asked its retry policy. Its stamps are its own word: none of them may
+        lie in the future, nor its next look beyond the years that dates have.
         """
+        now = datetime.now(UTC)
+        said = msgspec.structs.replace(
+            said,
+            ended_at=plausible(said.ended_at, now),
+            started_at=None if said.started_at is None else plausible(said.started_at, now),
+            reschedule_at=None if said.reschedule_at is None else min(said.reschedule_at, now + LONGEST_WAIT),
+        )
         if self.ending is not None:
             return Ended(
                 self.token,

@@ -20,7 +20,7 @@ from sandbox.supervision.attempts import AttemptRecords
 from sandbox.supervision.children import is_child, kill_strangers
 from sandbox.supervision.masking import Secrets, environment_secrets
 from sandbox.supervision.reactor import Reactor, Urgency
-from sandbox.supervision.supervised_try import Ending, SupervisedTry
+from sandbox.supervision.supervised_try import Ending, SupervisedTry, plausible
 from sandbox.supervision.task_log import TaskLog
 from sandbox.supervision.template_handle import ReadyProcess
 from sandbox.supervision.template_pool import Loss, TemplatePool
@@ -223,7 +223,8 @@ class Tries:
         elif isinstance(message, Request):
             self._asked(supervised, msgspec.structs.replace(message, token=supervised.token))
         elif supervised.started is None:
-            self._started(supervised, msgspec.structs.replace(message, token=supervised.token))
+            started_at = plausible(message.started_at, datetime.now(UTC))
+            self._started(supervised, msgspec.structs.replace(message, token=supervised.token, started_at=started_at))
 
     def _started(self, supervised: SupervisedTry, started: Started) -> None:
         supervised.started = started

@@ -1,6 +1,6 @@
 """What a try comes to, and what its log and its environment are."""
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import msgspec
@@ -348,3 +348,36 @@ with DAG("d"):
     async with bench.running() as executor:
         ended = await bench.run(executor, bench.launch(code, "sleeps", execution_timeout=0.1))
     assert (ended.state, ended.retry, ended.retry_delay) == ("failed", True, 3600.0)
+
+
+FORGER = """
+import os
+from datetime import UTC, datetime
+from asynsched import DAG, task
+from asynsched.authoring.supervisor import current_supervisor
+from sandbox.protocol import Ended
+with DAG("d"):
+    @task
+    def forges(at):
+        current_supervisor().send(Ended("", "up_for_reschedule", at, at, "forged", reschedule_at=at))
+        os._exit(0)
+    forges.override(task_id="late")(datetime.max.replace(tzinfo=UTC))
+    forges.override(task_id="early")(datetime.min.replace(tzinfo=UTC))
+    forges.override(task_id="nowhere")(datetime(2026, 1, 1))
+"""
+
+
+@pytest.mark.parametrize("task_id", ["late", "early", "nowhere"])
+async def test_instants_that_a_task_has_forged_are_brought_within_bounds_or_refused(bench: Bench, task_id):
+    code = bench.code(FORGER)
+    before = datetime.now(UTC)
+    async with bench.running() as executor:
+        ended = await bench.run(executor, bench.launch(code, task_id))
+    now = datetime.now(UTC)
+    if task_id == "nowhere":
+        assert ended.state == "failed"
+        return
+    assert ended.state == "up_for_reschedule"
+    assert ended.started_at <= ended.ended_at <= now
+    assert ended.reschedule_at - now < timedelta(days=40_000)
+    assert (ended.ended_at >= before) == (task_id == "late")
