@@ -70,6 +70,13 @@ class RunCancelled:
 
 
 @dataclass(frozen=True, slots=True)
+class RunEdited:
+    """Somebody cleared, marked or cancelled this DagRun, or wants its scheduler to."""
+
+    run: DagRunKey
+
+
+@dataclass(frozen=True, slots=True)
 class RunEnded:
     """A DagRun has ended, and that is stored."""
 
@@ -177,7 +184,7 @@ class Channels:
     """watcher, command line -> parse dispatcher"""
     dag_changes: Channel[DagChanged | AssetsUpdated | RunEnded] = field(default_factory=lambda: Channel(10_000))
     """parse dispatcher, command line, evaluator -> dagrun creator"""
-    active_runs: Channel[RunCreated | RunCancelled | DagChanged | PoolsChanged] = field(
+    active_runs: Channel[RunCreated | RunCancelled | RunEdited | DagChanged | PoolsChanged] = field(
         default_factory=lambda: Channel(10_000)
     )
     """dagrun creator, trigger, command line -> evaluator"""

@@ -55,8 +55,9 @@ _R = DagRunState
 
 FINISHED_TASK_STATES = frozenset({_T.SUCCESS, _T.FAILED, _T.SKIPPED, _T.UPSTREAM_FAILED, _T.REMOVED})
 FAILED_TASK_STATES = frozenset({_T.FAILED, _T.UPSTREAM_FAILED})
-SLOT_TASK_STATES = frozenset({_T.QUEUED, _T.RUNNING})
-"""States in which a TaskInstance takes slots of its pool and counts against every limit."""
+SLOT_TASK_STATES = frozenset({_T.QUEUED, _T.RUNNING, _T.RESTARTING})
+"""States in which a TaskInstance has a try in the executor: it takes slots of its pool and counts against every limit.
+A restarting one does until its process is gone."""
 FINISHED_RUN_STATES = frozenset({_R.SUCCESS, _R.FAILED})
 
 _ENDS = frozenset({_T.SUCCESS, _T.FAILED, _T.SKIPPED})
@@ -66,20 +67,21 @@ _SETTLED_BY_RULE = frozenset({_T.UPSTREAM_FAILED, _T.SKIPPED, _T.REMOVED, _T.FAI
 TASK_TRANSITIONS: dict[TaskInstanceState | None, frozenset[TaskInstanceState | None]] = {
     # An empty task succeeds without a process; a ready task with room goes straight to queued.
     None: _SETTLED_BY_RULE | {_T.SCHEDULED, _T.QUEUED, _T.SUCCESS},
-    _T.SCHEDULED: _SETTLED_BY_RULE | {_T.QUEUED, None},
+    _T.SCHEDULED: _SETTLED_BY_RULE | {_T.QUEUED, _T.SUCCESS, None},
     # The start and the end of a short try may arrive together, hence queued -> its ends.
-    _T.QUEUED: _ENDS | _PAUSES | {_T.RUNNING, _T.SCHEDULED, _T.REMOVED, None},
+    _T.QUEUED: _ENDS | _PAUSES | {_T.RUNNING, _T.RESTARTING, _T.SCHEDULED, _T.REMOVED, None},
     _T.RUNNING: _ENDS | _PAUSES | {_T.RESTARTING, _T.SCHEDULED, _T.REMOVED, None},
-    _T.RESTARTING: _ENDS | _PAUSES | {None},
-    _T.UP_FOR_RETRY: _SETTLED_BY_RULE | {_T.SCHEDULED, _T.QUEUED, None},
-    _T.UP_FOR_RESCHEDULE: _SETTLED_BY_RULE | {_T.SCHEDULED, _T.QUEUED, None},
+    # Cleared while it ran: once its process is gone it waits as a new one does.
+    _T.RESTARTING: _ENDS | {_T.REMOVED, None},
+    _T.UP_FOR_RETRY: _SETTLED_BY_RULE | {_T.SCHEDULED, _T.QUEUED, _T.SUCCESS, None},
+    _T.UP_FOR_RESCHEDULE: _SETTLED_BY_RULE | {_T.SCHEDULED, _T.QUEUED, _T.SUCCESS, None},
     # A trigger may end its task without another process.
     _T.DEFERRED: _SETTLED_BY_RULE | {_T.SCHEDULED, _T.QUEUED, _T.SUCCESS, None},
-    # Finished states are left only by a clear, or by somebody who marks a task.
-    _T.SUCCESS: frozenset({None, _T.FAILED, _T.SKIPPED}),
-    _T.FAILED: frozenset({None, _T.SUCCESS, _T.SKIPPED}),
-    _T.SKIPPED: frozenset({None, _T.SUCCESS, _T.FAILED}),
-    _T.UPSTREAM_FAILED: frozenset({None, _T.SUCCESS, _T.FAILED, _T.SKIPPED}),
+    # Finished states are left only by a clear, by somebody who marks a task, or when the task is no more.
+    _T.SUCCESS: frozenset({None, _T.FAILED, _T.SKIPPED, _T.REMOVED}),
+    _T.FAILED: frozenset({None, _T.SUCCESS, _T.SKIPPED, _T.REMOVED}),
+    _T.SKIPPED: frozenset({None, _T.SUCCESS, _T.FAILED, _T.REMOVED}),
+    _T.UPSTREAM_FAILED: frozenset({None, _T.SUCCESS, _T.FAILED, _T.SKIPPED, _T.REMOVED}),
     _T.REMOVED: frozenset({None}),
 }
 

@@ -11,8 +11,8 @@ from asynsched._version import __version__
 
 GROUP_HELP = {
     "dags": "See and steer DAGs.",
-    "runs": "See DAG runs.",
-    "tasks": "See task instances, their logs and their XComs.",
+    "runs": "See and steer DAG runs.",
+    "tasks": "See and steer task instances, see their logs and XComs.",
     "assets": "See assets and their events, and say that one was updated.",
     "pools": "See and change pools.",
     "variables": "See and change variables.",
@@ -35,8 +35,21 @@ COMMANDS: Mapping[str, str | Mapping[str, str]] = {
         "next": "dag_next:show_next_runs",
         "test": "dag_test:run_in_foreground",
     },
-    "runs": {"list": "runs:show_runs", "show": "runs:show_run", "logs": "callback_logs:show_run_logs"},
-    "tasks": {"list": "tasks:show_tasks", "logs": "task_logs:show_logs", "xcom": "task_xcom:show_xcoms"},
+    "runs": {
+        "list": "runs:show_runs",
+        "show": "runs:show_run",
+        "logs": "callback_logs:show_run_logs",
+        "clear": "run_control:clear_run",
+        "mark": "run_control:mark_run",
+        "cancel": "run_control:cancel_run",
+    },
+    "tasks": {
+        "list": "tasks:show_tasks",
+        "logs": "task_logs:show_logs",
+        "xcom": "task_xcom:show_xcoms",
+        "clear": "task_control:clear_tasks",
+        "mark": "task_control:mark_tasks",
+    },
     "assets": {
         "list": "assets:show_assets",
         "show": "assets:show_asset",

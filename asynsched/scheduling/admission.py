@@ -83,10 +83,12 @@ class Admission:
         reason = f"max_active_runs is {dag.max_active_runs}, and so many are active: {', '.join(active)}"
         return Verdict(met=False, reason=reason, release="one of them ends")
 
-    def withdraw(self, run: DagRunKey) -> None:
-        """Take a run out of the queue because it was cancelled."""
-        if self._known.pop(run, None) is not None:
+    def withdraw(self, run: DagRunKey) -> bool:
+        """Take a run out of the queue because it was cancelled; return whether it was there."""
+        was_known = self._known.pop(run, None) is not None
+        if was_known:
             self._take_place(run.dag_id)
+        return was_known
 
     @property
     def dag_ids(self) -> set[str]:

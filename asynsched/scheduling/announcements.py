@@ -1,5 +1,8 @@
 """What the other services are told once a batch of changes is stored."""
 
+from collections.abc import Iterable
+from datetime import datetime
+
 import structlog
 
 from asynsched.channels import (
@@ -7,16 +10,19 @@ from asynsched.channels import (
     CallbackRequested,
     Channels,
     RunEnded,
+    TaskFinished,
     TaskReady,
     TriesStored,
     TryUnwanted,
 )
+from asynsched.executors.base import Held
 from asynsched.scheduling.active_task import ActiveTask
 from asynsched.scheduling.launches import task_launch
 from asynsched.scheduling.pending import PendingBatch
 from asynsched.scheduling.ready_queues import ReadyQueues
 from asynsched.scheduling.run_intake import RunIntake
-from asynsched.states import TaskInstanceState
+from asynsched.scheduling.run_loading import lost_tries
+from asynsched.states import SLOT_TASK_STATES, TaskInstanceState
 from asynsched.store.changes import Stale
 
 log = structlog.get_logger(__name__)
@@ -57,6 +63,19 @@ class Announcer:
             channels.callbacks.put_nowait(CallbackRequested())
         if pending.asset_events:
             channels.dag_changes.offer(AssetsUpdated())
+
+    def settle(self, tasks: Iterable[ActiveTask], held: Held, now: datetime) -> None:
+        """Tell of the tries of a run that was taken over: those that are lost, to be ended, or to be started."""
+        tasks = list(tasks)
+        lost = {event.token: event for event in lost_tries(tasks, held, now)}
+        for task in tasks:
+            if task.token in lost:
+                self._channels.finished.put_nowait(TaskFinished(lost[task.token]))
+            elif task.state is TaskInstanceState.RESTARTING and task.token is not None:
+                self._channels.ready.put_nowait(TryUnwanted(task.token, task.reason))
+            elif task.state in SLOT_TASK_STATES:
+                # Perhaps it was never launched. A token starts one try at most, so to launch it again does no harm.
+                self.launch(task)
 
     def launch(self, task: ActiveTask) -> None:
         """Have a try of a task instance started, under the token that it was given."""

@@ -17,9 +17,10 @@ from asynsched.scheduling.expansion import first_instances
 from asynsched.scheduling.past import PastLinks
 from asynsched.scheduling.pending import PendingBatch
 from asynsched.scheduling.ready_queues import ReadyQueues
+from asynsched.scheduling.restarts import restart
 from asynsched.scheduling.rules.branching import skips_of
 from asynsched.scheduling.rules.retry import instance_name
-from asynsched.scheduling.rules.run_stop import RunStop, cancelled, failing_fast, on_stop, stopped_try, timed_out
+from asynsched.scheduling.rules.run_stop import RunStop, failing_fast, on_stop, stopped_try, timed_out
 from asynsched.scheduling.rules.try_end import TryOutcome, after_try
 from asynsched.scheduling.run_limits import RunLimits
 from asynsched.scheduling.state_changes import StateChanges
@@ -133,6 +134,10 @@ class Evaluation:
         self.pending.stored_tokens.append(event.token)
         if task is None or task.state not in SLOT_TASK_STATES:
             self.pending.count_stale()
+        elif task.state is State.RESTARTING and task.run.stop is None:
+            restart(self._changes, task, event, now)
+            self._examination.examine(task.run, [task], now)
+            self._follow_past(now)
         else:
             self._take_end(task, event, now)
 
@@ -146,11 +151,11 @@ class Evaluation:
         else:
             self._take_end(task, ended, now)
 
-    def cancel_run(self, key: DagRunKey, reason: str, now: datetime) -> None:
+    def stop_run(self, key: DagRunKey, stop: RunStop, now: datetime) -> None:
         """End a run: what runs is killed, what waits is skipped."""
         run = self.runs.get(key)
         if run is not None:
-            self._end_early(run, cancelled(reason), now)
+            self._end_early(run, stop, now)
 
     def past_read(self, run: ActiveRun, now: datetime) -> None:
         """What is stored of the run before was read anew into `run.past`."""
@@ -160,7 +165,7 @@ class Evaluation:
         """Act on every timer that is due: retries, pokes, deferrals that take too long, run timeouts."""
         for subject in self._timers.due(now):
             if isinstance(subject, ActiveRun):
-                if subject.state is DagRunState.RUNNING and subject.key in self.runs:
+                if subject.state is DagRunState.RUNNING and self.runs.get(subject.key) is subject:
                     timeout = timedelta(seconds=subject.structure.dag.dagrun_timeout or 0)
                     self._end_early(subject, timed_out(timeout), now)
             elif subject.state is State.DEFERRED:

@@ -11,6 +11,7 @@ from asynsched.channels import (
     PoolsChanged,
     RunCancelled,
     RunCreated,
+    RunEdited,
     TaskFinished,
     TriggerFired,
 )
@@ -23,13 +24,13 @@ from asynsched.scheduling.evaluation import Evaluation
 from asynsched.scheduling.failing_dags import announce_paused, apply_and_pause, failed_runs
 from asynsched.scheduling.pending import PendingBatch
 from asynsched.scheduling.ready_queues import ReadyQueues
+from asynsched.scheduling.request_taking import RequestTaker
+from asynsched.scheduling.rules.run_stop import cancelled
 from asynsched.scheduling.run_intake import RunIntake
 from asynsched.scheduling.run_limits import RunLimits
-from asynsched.scheduling.run_loading import lost_tries
 from asynsched.scheduling.versions import VersionCache
 from asynsched.service import Service
 from asynsched.settings import Settings
-from asynsched.states import SLOT_TASK_STATES
 from asynsched.store.database import Database
 from asynsched.store.pools import pool_capacities, pools_including_deferred
 from asynsched.store.run_queue import QueuedRun, owned_runs, take_over_runs
@@ -82,10 +83,15 @@ class DependencyEvaluator(Service):
             evaluation=self._evaluation,
             channels=channels,
             max_started_at_once=settings.max_dagruns_per_loop_to_schedule,
+            owner=(scheduler_id, lease_epoch),
         )
         self._announcer = Announcer(channels, self._intake, self._evaluation.queues, settings.max_map_length)
+        self._requests = RequestTaker(
+            database=database, evaluation=self._evaluation, channels=channels, lease_epoch=lease_epoch
+        )
+        self._are_requests_due = True
         self._disturbed: dict[int, DagRunKey] = {}
-        self._news: deque[RunCreated | RunCancelled | DagChanged | PoolsChanged] = deque()
+        self._news: deque[RunCreated | RunCancelled | RunEdited | DagChanged | PoolsChanged] = deque()
         self._company = company
         self._held_since: datetime | None = None
         self._is_stopping = False
@@ -100,6 +106,7 @@ class DependencyEvaluator(Service):
             self._evaluation.runs
             or self._intake.may_start_any
             or self._disturbed
+            or self._are_requests_due
             or self._news
             or self._channels.active_runs.qsize()
         )
@@ -131,6 +138,7 @@ class DependencyEvaluator(Service):
             await self._store()
         await self._reload_disturbed(now)
         await self._take_news(now)
+        await self._take_requests(now)
         for message in self._channels.finished.take(MAX_EVENTS):
             self._take_event(message, now)
         self._evaluation.time_passed(now)
@@ -145,6 +153,7 @@ class DependencyEvaluator(Service):
             or self._news
             or self._channels.active_runs.qsize()
             or self._disturbed
+            or self._are_requests_due
             or (self._intake.may_start_any and not self._is_stopping)
         ):
             self.wake()
@@ -158,6 +167,10 @@ class DependencyEvaluator(Service):
         created = [message.run for message in self._news if isinstance(message, RunCreated)]
         if created:
             await self._intake.take_created(created)
+        edited = {message.run for message in self._news if isinstance(message, RunEdited)}
+        if edited:
+            self._are_requests_due = True
+            await self._intake.follow_edits(edited, now)
         changed = {message.dag_id for message in self._news if isinstance(message, DagChanged)}
         if changed:
             await self._intake.read_dags(changed)
@@ -167,9 +180,19 @@ class DependencyEvaluator(Service):
                 case PoolsChanged():
                     await self._read_pools()
                 case RunCancelled(run, reason):
-                    self._evaluation.cancel_run(run, reason, now)
+                    self._evaluation.stop_run(run, cancelled(reason), now)
                     await self._intake.cancel_queued(run, reason, now)
             self._news.popleft()
+
+    async def _take_requests(self, now: datetime) -> None:
+        """Do what people want done with runs that are active here."""
+        if not self._are_requests_due:
+            return
+        # What is in memory is stored first: a request changes what is stored, and that is then taken up anew.
+        await self._store()
+        self._disturbed.update(await self._requests.take(now))
+        self._are_requests_due = False
+        await self._reload_disturbed(now)
 
     def _take_event(self, message: TaskFinished | TriggerFired, now: datetime) -> None:
         if isinstance(message, TriggerFired):
@@ -185,6 +208,7 @@ class DependencyEvaluator(Service):
             return
         await self._read_pools()
         await self._intake.sweep(now)
+        self._are_requests_due = True
         for row in await self._database.read(owned_runs, self._lease_epoch):
             if row.key not in self._evaluation.runs and row.id not in self._pending.runs:
                 self._disturbed[row.id] = row.key
@@ -212,15 +236,8 @@ class DependencyEvaluator(Service):
         self._evaluation.drop_run(run.key)
         self._intake.resumed(row)
         self._evaluation.resume_run(run, tasks, now)
-        if held is None:
-            return
-        lost = {event.token: event for event in lost_tries(tasks, held, now)}
-        for task in tasks:
-            if task.token in lost:
-                self._channels.finished.put_nowait(TaskFinished(lost[task.token]))
-            elif task.state in SLOT_TASK_STATES:
-                # Perhaps it was never launched. A token starts one try at most, so to launch it again does no harm.
-                self._announcer.launch(task)
+        if held is not None:
+            self._announcer.settle(tasks, held, now)
 
     async def _reload_disturbed(self, now: datetime) -> None:
         """Take runs up anew whose rows somebody else has changed; forget those that are no longer ours."""
@@ -259,6 +276,9 @@ class DependencyEvaluator(Service):
                 self._disturbed[run.id] = run.key
         self._announcer.announce(pending, stale)
         announce_paused(self._channels, paused)
+        if any(self._requests.is_ended(run.key) for run in pending.ended_runs):
+            self._are_requests_due = True
+            self.wake()
         pending.clear()
         self._held_since = None
         if self._disturbed:

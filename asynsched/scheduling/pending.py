@@ -14,7 +14,17 @@ from asynsched.scheduling.rules.outlet_events import updates_of
 from asynsched.scheduling.rules.run_state import RunEndCause
 from asynsched.serialization.schema import CallbackEvent
 from asynsched.states import TaskInstanceState
-from asynsched.store.changes import AssetEventRow, Batch, CallbackRow, ExpandedRow, HistoryRow, RunRow, TaskRow, XComRow
+from asynsched.store.changes import (
+    AssetEventRow,
+    Batch,
+    CallbackRow,
+    ExpandedRow,
+    ForgottenRow,
+    HistoryRow,
+    RunRow,
+    TaskRow,
+    XComRow,
+)
 from sandbox.outlet_events import OutletEvent
 from sandbox.protocol import CausingTry, RaisedException
 
@@ -32,6 +42,7 @@ class PendingBatch:
     runs: dict[int, ActiveRun] = field(default_factory=dict)
     expanded: list[ExpandedRow] = field(default_factory=list)
     history: list[HistoryRow] = field(default_factory=list)
+    forgotten: list[ForgottenRow] = field(default_factory=list)
     xcoms: list[XComRow] = field(default_factory=list)
     callbacks: list[CallbackRow] = field(default_factory=list)
     asset_events: list[AssetEventRow] = field(default_factory=list)
@@ -85,6 +96,13 @@ class PendingBatch:
             )
         )  # fmt: skip
 
+    def forget_xcoms(self, task: ActiveTask) -> None:
+        """Delete what a task instance has pushed, and push nothing of it that is gathered."""
+        self.xcoms = [
+            row for row in self.xcoms if (row.dag_run_id, row.task_id, row.map_index) != (task.run.id, *task.key[2:])
+        ]
+        self.forgotten.append(ForgottenRow(task.run.id, task.task_id, task.map_index))
+
     def xcom(self, task: ActiveTask, key: str, value: str, now: datetime) -> None:
         """Store a value, given as JSON."""
         self.xcoms.append(XComRow(task.run.id, task.task_id, task.map_index, key, value, now))
@@ -126,6 +144,7 @@ class PendingBatch:
             new_tasks=[_task_row(task) for task in tasks if not task.is_stored],
             tasks=[_task_row(task) for task in tasks if task.is_stored],
             history=self.history,
+            forgotten=self.forgotten,
             xcoms=self.xcoms,
             callbacks=self.callbacks,
             asset_events=self.asset_events,
@@ -142,15 +161,15 @@ class PendingBatch:
     def clear(self) -> None:
         """Begin to gather the next moment's changes."""
         for gathered in (
-            self.tasks, self.runs, self.expanded, self.history, self.xcoms, self.callbacks, self.asset_events,
-            self.granted, self.ended_runs, self.stored_tokens, self.unwanted, self.triggers,
+            self.tasks, self.runs, self.expanded, self.history, self.forgotten, self.xcoms, self.callbacks,
+            self.asset_events, self.granted, self.ended_runs, self.stored_tokens, self.unwanted, self.triggers,
         ):  # fmt: skip
             gathered.clear()
 
     def _run_row(self, run: ActiveRun) -> RunRow:
         return RunRow(
             run.id, run.stored_state, run.stored_epoch, run.state, run.reason, run.started_at, run.ended_at,
-            run.version_id, self.scheduler_id, self.lease_epoch,
+            run.version_id, self.scheduler_id, self.lease_epoch, run.queued_at,
         )  # fmt: skip
 
 

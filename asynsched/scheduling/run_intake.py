@@ -18,10 +18,10 @@ from asynsched.scheduling.rules.verdict import Verdict
 from asynsched.scheduling.run_loading import active_run, active_tasks, past_of
 from asynsched.scheduling.versions import VersionCache
 from asynsched.states import DagRunState
-from asynsched.store.dag_runs import end_queued_run
+from asynsched.store.dag_runs import end_queued_run, get_run
 from asynsched.store.database import Database
 from asynsched.store.past_runs import read_past
-from asynsched.store.run_queue import QueuedRun, dag_admissions, queued_runs
+from asynsched.store.run_queue import QueuedRun, begin_again, dag_admissions, queued_runs
 from asynsched.store.task_instances import load_task_instances
 from asynsched.store.xcoms import XComValue, get_xcoms
 
@@ -32,6 +32,9 @@ class RunIntake:
     """Lets queued runs into the evaluation.
 
     Every method that needs the database changes memory only once that has answered: it may be called again.
+
+    Args:
+        owner: Id and lease epoch of the scheduler that runs what is let in; None: it is only looked what would start.
     """
 
     def __init__(
@@ -42,6 +45,7 @@ class RunIntake:
         evaluation: Evaluation,
         channels: Channels,
         max_started_at_once: int,
+        owner: tuple[str, int] | None = None,
     ) -> None:
         self._database = database
         self._versions = versions
@@ -49,6 +53,7 @@ class RunIntake:
         self._channels = channels
         self._admission = Admission(max_started_at_once)
         self._admitted: deque[QueuedRun] = deque()
+        self._owner = owner
 
     @property
     def may_start_any(self) -> bool:
@@ -71,8 +76,7 @@ class RunIntake:
         for row in await self._database.read(queued_runs):
             self._enqueue(row)
         for run in [run for run in self._evaluation.runs.values() if run.structure.depend_on_past]:
-            if run.key_before not in self._evaluation.runs and await self._read_past(run):
-                self._evaluation.past_read(run, now)
+            await self._follow_past(run, now)
         await self.read_dags({key.dag_id for key in self._evaluation.runs} | self._admission.dag_ids)
 
     async def read_dags(self, dag_ids: set[str]) -> None:
@@ -90,14 +94,26 @@ class RunIntake:
         while self._admitted:
             row = self._admitted[0]
             try:
-                run = await self.load(row)
+                await self._start(row, now)
             except (NotFound, DagError) as exc:
                 log.warning("run.refused", dag_id=row.dag_id, run_id=row.run_id, reason=str(exc))
                 await self._end_queued(row, str(exc), now)
                 self._admission.ended(row.key)
-            else:
-                self._evaluation.start_run(run, now)
             self._admitted.popleft()
+
+    async def _start(self, row: QueuedRun, now: datetime) -> None:
+        if not row.has_begun:
+            self._evaluation.start_run(await self.load(row), now)
+            return
+        # It was cleared. What it is made of may have been edited since it was admitted: it is read once it is ours.
+        begun = row if self._owner is None else await self._database.write(begin_again, row.id, *self._owner, now)
+        if begun is None:
+            self._admission.ended(row.key)
+            return
+        run = await self.load(begun)
+        tasks = await self.load_tasks(run)
+        run.state = DagRunState.RUNNING
+        self._evaluation.resume_run(run, tasks, now)
 
     async def load(self, row: QueuedRun) -> ActiveRun:
         """Return a stored run without its task instances. Raises NotFound or DagError when its version is no good."""
@@ -128,6 +144,24 @@ class RunIntake:
         run.key_before, run.past = (stored.key, past_of(run, stored)) if stored is not None else (None, {})
         return run.past != before
 
+    async def follow_edits(self, keys: set[DagRunKey], now: datetime) -> None:
+        """Take over what somebody has done to queued runs, and to runs that came before active ones."""
+        queued = await self._database.read(queued_runs, sorted(keys))
+        for row in queued:
+            self._enqueue(row)
+        for key in keys - {row.key for row in queued}:
+            if self._admission.withdraw(key):
+                ended = await self._database.read(get_run, *key)
+                self._say_ended(key, DagRunState.FAILED if ended is None else ended.state)
+        for run in list(self._evaluation.runs.values()):
+            if run.key_before in keys:
+                await self._follow_past(run, now)
+
+    async def _follow_past(self, run: ActiveRun, now: datetime) -> None:
+        """Look at what came before a run; where that is active here, its changes are passed on as they happen."""
+        if run.key_before not in self._evaluation.runs and await self._read_past(run):
+            self._evaluation.past_read(run, now)
+
     async def cancel_queued(self, key: DagRunKey, reason: str, now: datetime) -> None:
         """End a run that has not started."""
         for row in await self._database.read(queued_runs, [key]):
@@ -151,6 +185,9 @@ class RunIntake:
 
     async def _end_queued(self, row: QueuedRun, reason: str, now: datetime) -> None:
         await self._database.write(end_queued_run, row.id, DagRunState.FAILED, reason, now)
-        ended = RunEnded(row.key, DagRunState.FAILED)
+        self._say_ended(row.key, DagRunState.FAILED)
+
+    def _say_ended(self, key: DagRunKey, state: str) -> None:
+        ended = RunEnded(key, state)
         self._channels.run_ends.put_nowait(ended)
         self._channels.dag_changes.offer(ended)

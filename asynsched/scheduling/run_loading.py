@@ -9,6 +9,7 @@ from asynsched.executors.base import Held
 from asynsched.scheduling.active_run import ActiveRun
 from asynsched.scheduling.active_task import ActiveTask
 from asynsched.scheduling.deferral import decoded
+from asynsched.scheduling.rules.clearing import fits
 from asynsched.scheduling.rules.past_depends import GOOD_STATES, PastTask
 from asynsched.scheduling.structure import DagStructure
 from asynsched.scheduling.versions import LoadedVersion
@@ -45,19 +46,24 @@ def active_run(row: QueuedRun, version: LoadedVersion) -> ActiveRun:
 def active_tasks(
     run: ActiveRun, rows: Iterable[TaskInstanceRow], decisions: Iterable[XComValue] = ()
 ) -> list[ActiveTask]:
-    """Return a run's stored task instances.
+    """Return a run's stored task instances, without those that its version has no place for.
 
     Args:
         run: The run that they belong to.
         rows: Their rows.
         decisions: What branches and short circuits have skipped.
     """
-    tasks = [_active_task(run, row) for row in rows if row.task_id in run.structure.tasks]
+    tasks = [_active_task(run, row) for row in rows if _has_place(run.structure, row)]
     by_key = {(task.task_id, task.map_index): task for task in tasks}
     for found in decisions:
         if (task := by_key.get((found.task_id, found.map_index))) is not None:
             task.skips = frozenset(msgspec.json.decode(found.value)["skipped"])
     return tasks
+
+
+def _has_place(structure: DagStructure, row: TaskInstanceRow) -> bool:
+    task = structure.tasks.get(row.task_id)
+    return fits(task, row.map_index, is_mapped=task is not None and structure.is_mapped(row.task_id))
 
 
 def _active_task(run: ActiveRun, row: TaskInstanceRow) -> ActiveTask:
@@ -86,10 +92,13 @@ def _active_task(run: ActiveRun, row: TaskInstanceRow) -> ActiveTask:
     )
 
 
+_HAVE_PROCESSES = frozenset({TaskInstanceState.RUNNING, TaskInstanceState.RESTARTING})
+
+
 def lost_tries(tasks: Iterable[ActiveTask], held: Held, now: datetime) -> Iterator[Ended]:
     """Yield the end of each try that ran when its scheduler went, and that the executor knows nothing of."""
     for task in tasks:
-        if task.state is TaskInstanceState.RUNNING and task.token is not None and task.token not in held.known:
+        if task.state in _HAVE_PROCESSES and task.token is not None and task.token not in held.known:
             reason = "the try was lost: its keeper is gone, and left no record of its end"
             yield Ended(task.token, "failed", now, task.started_at, reason, cause="machine")
 

@@ -39,7 +39,7 @@ class StateChanges:
         self.by_token: dict[str, ActiveTask] = {}
         """The tries that are queued or running."""
 
-    def set_state(self, task: ActiveTask, state: State, reason: str, now: datetime) -> None:
+    def set_state(self, task: ActiveTask, state: State | None, reason: str, now: datetime) -> None:
         """Put a task instance into a state. Raises InvalidTransition when it cannot go there from where it is."""
         check_task_transition(task.state, state)
         self.pending.touch(task)

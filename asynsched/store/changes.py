@@ -73,9 +73,18 @@ class RunRow(Struct, frozen=True):
     reason: str
     started_at: datetime | None
     ended_at: datetime | None
-    version_id: int
-    scheduler_id: str
+    version_id: int | None
+    scheduler_id: str | None
     lease_epoch: int
+    queued_at: datetime
+
+
+class ForgottenRow(Struct, frozen=True):
+    """A TaskInstance of which no XCom is kept."""
+
+    dag_run_id: int
+    task_id: str
+    map_index: int
 
 
 class XComRow(Struct, frozen=True):
@@ -140,6 +149,7 @@ class Batch(Struct, frozen=True):
     new_tasks: list[TaskRow] = []
     tasks: list[TaskRow] = []
     history: list[HistoryRow] = []
+    forgotten: list[ForgottenRow] = []
     xcoms: list[XComRow] = []
     callbacks: list[CallbackRow] = []
     asset_events: list[AssetEventRow] = []

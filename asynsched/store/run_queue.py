@@ -9,13 +9,16 @@ from msgspec import Struct
 from sqlalchemy import Connection
 
 from asynsched.keys import DagRunKey
-from asynsched.states import FINISHED_TASK_STATES, DagRunState
+from asynsched.states import DagRunState
 from asynsched.store.dag_runs import IS_ACTIVE
 from asynsched.store.tables import dag, dag_run, scheduler, task_instance
 
 
 class QueuedRun(Struct, frozen=True):
-    """A DagRun that is queued or running, with what its DAG says of admission."""
+    """A DagRun that is queued or running, with what its DAG says of admission.
+
+    `has_begun`: it was started before, so that a queued one was cleared, and has task instances.
+    """
 
     id: int
     dag_id: str
@@ -34,6 +37,7 @@ class QueuedRun(Struct, frozen=True):
     is_paused: bool
     max_active_runs: int
     has_deadlines: bool = False
+    has_begun: bool = False
 
     @property
     def key(self) -> DagRunKey:
@@ -67,6 +71,7 @@ _COLUMNS = (
     dag.c.is_paused,
     dag.c.max_active_runs,
     (dag.c.deadlines != b"[]").label("has_deadlines"),
+    dag_run.c.version_id.is_not(None).label("has_begun"),
 )
 _ADMISSIONS = sa.select(dag.c.dag_id, dag.c.is_paused, dag.c.max_active_runs).where(
     dag.c.dag_id.in_(sa.bindparam("dag_ids", expanding=True))
@@ -76,6 +81,14 @@ _QUEUED = _RUNS.where(IS_ACTIVE, dag_run.c.state == DagRunState.QUEUED)
 _ONE_QUEUED = _QUEUED.where(dag_run.c.dag_id == sa.bindparam("dag_id"), dag_run.c.run_id == sa.bindparam("run_id"))
 _RUNNING = _RUNS.where(IS_ACTIVE, dag_run.c.state == DagRunState.RUNNING)
 _OWNED = _RUNNING.where(dag_run.c.lease_epoch == sa.bindparam("epoch"))
+_BEGIN_AGAIN = (
+    sa.update(dag_run)
+    .where(dag_run.c.id == sa.bindparam("key"), dag_run.c.state == DagRunState.QUEUED)
+    .values(
+        state=DagRunState.RUNNING, reason="", started_at=sa.bindparam("now"), scheduler_id=sa.bindparam("owner"),
+        lease_epoch=sa.bindparam("epoch"),
+    )
+)  # fmt: skip
 
 
 def queued_runs(conn: Connection, keys: list[DagRunKey] | None = None) -> list[QueuedRun]:
@@ -121,13 +134,21 @@ def take_over_runs(conn: Connection, scheduler_id: str, epoch: int, now: datetim
     if not ids:
         return []
     conn.execute(sa.update(dag_run).where(dag_run.c.id.in_(ids)).values(scheduler_id=scheduler_id, lease_epoch=epoch))
-    unfinished = sa.or_(
-        task_instance.c.state.is_(None), task_instance.c.state.not_in([str(state) for state in FINISHED_TASK_STATES])
-    )
-    conn.execute(
-        sa.update(task_instance).where(task_instance.c.dag_run_id.in_(ids), unfinished).values(lease_epoch=epoch)
-    )
+    # Also of tasks that have ended: they may be removed, when what they are mapped over has changed.
+    conn.execute(sa.update(task_instance).where(task_instance.c.dag_run_id.in_(ids)).values(lease_epoch=epoch))
     return [_queued_run(row) for row in conn.execute(_OWNED, {"epoch": epoch})]
+
+
+def begin_again(conn: Connection, run_row_id: int, scheduler_id: str, epoch: int, now: datetime) -> QueuedRun | None:
+    """Start a queued run that was begun before and cleared, as this scheduler's own; None when it is queued no more.
+
+    From here on its rows change at the hand of this scheduler only. Calling it again does no harm.
+    """
+    begun = conn.execute(_BEGIN_AGAIN, {"key": run_row_id, "now": now, "owner": scheduler_id, "epoch": epoch})
+    if begun.rowcount:
+        conn.execute(sa.update(task_instance).where(task_instance.c.dag_run_id == run_row_id).values(lease_epoch=epoch))
+    row = conn.execute(_OWNED.where(dag_run.c.id == run_row_id), {"epoch": epoch}).first()
+    return None if row is None else _queued_run(row)
 
 
 def _queued_run(row: Any) -> QueuedRun:

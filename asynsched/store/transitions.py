@@ -19,6 +19,7 @@ from asynsched.store.changes import (
     Batch,
     CallbackRow,
     ExpandedRow,
+    ForgottenRow,
     HistoryRow,
     RunRow,
     Stale,
@@ -42,12 +43,13 @@ def apply(conn: Connection, batch: Batch) -> Stale:
     runs = {row.id for row in batch.runs if row.id in disturbed}
     runs |= _update_runs(conn, [row for row in batch.runs if row.id not in disturbed])
 
-    def is_valid(row: HistoryRow | TaskRow | XComRow | CallbackRow | AssetEventRow) -> bool:
+    def is_valid(row: HistoryRow | ForgottenRow | TaskRow | XComRow | CallbackRow | AssetEventRow) -> bool:
         return row.dag_run_id not in runs and _key(row) not in tasks
 
     for statement, rows in (
         ("insert_tasks", batch.new_tasks),
         ("insert_history", batch.history),
+        ("delete_xcoms", batch.forgotten),
         ("upsert_xcoms", batch.xcoms),
         ("insert_callbacks", batch.callbacks),
     ):
@@ -60,7 +62,7 @@ def apply(conn: Connection, batch: Batch) -> Stale:
     return Stale(frozenset(runs), frozenset(tasks))
 
 
-def _key(row: TaskRow | HistoryRow | XComRow | CallbackRow | AssetEventRow) -> TaskRowKey:
+def _key(row: TaskRow | HistoryRow | ForgottenRow | XComRow | CallbackRow | AssetEventRow) -> TaskRowKey:
     return (row.dag_run_id, row.task_id, row.map_index)
 
 
@@ -188,6 +190,8 @@ def _statements(dialect: str) -> dict[str, TextClause]:
         "insert_history": _insert(
             "task_instance_history", HistoryRow, dialect, skip=none, extra="", conflict="DO NOTHING"
         ),
+        "delete_xcoms": "DELETE FROM xcom WHERE (dag_run_id, task_id, map_index) IN"  # noqa: S608 - as above
+        f" (SELECT v.dag_run_id, v.task_id, v.map_index FROM {_rows_of(ForgottenRow, dialect)} AS v)",
         "upsert_xcoms": _insert(
             "xcom", XComRow, dialect, skip=none, extra="",
             conflict="(dag_run_id, task_id, map_index, key) DO UPDATE SET value = excluded.value,"

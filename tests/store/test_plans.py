@@ -30,7 +30,7 @@ GROWING = (
     "dag_run", "task_instance", "task_instance_history", "xcom", "callback_request", "deadline", "asset_event",
     "asset_alias_event", "asset_dag_run_queue", "dag_run_asset_event",
 )  # fmt: skip
-RUN = RunRow(1, "queued", 0, "running", "", NOW, None, 1, "me", 1)
+RUN = RunRow(1, "queued", 0, "running", "", NOW, None, 1, "me", 1, NOW)
 BATCH = Batch(
     1, runs=[RUN], tasks=[task(1, "a", "success", before_state="running")], xcoms=[XComRow(1, "a", -1, "k", "1", NOW)],
     history=[HistoryRow(1, "a", -1, 1, "failed", "", "t", NOW, NOW, NOW, NOW)],

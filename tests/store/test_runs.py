@@ -106,7 +106,7 @@ async def test_a_batch_changes_what_is_as_its_author_knew_it_and_returns_the_res
     version = await database.write(
         add_version, "d", version_hash="1", file_path="a.py", serialized=b"{}", sources=(), now=NOW
     )
-    start = RunRow(run, "queued", 0, "running", "", NOW, None, version, "me", 5)
+    start = RunRow(run, "queued", 0, "running", "", NOW, None, version, "me", 5, NOW)
     tasks = [task(run, "a", "queued", try_number=1, token="x"), task(run, "b", None), task(run, "c", None, map_index=0)]
     first = Batch(5, runs=[start], new_tasks=tasks)
     assert not await database.write(apply, first)

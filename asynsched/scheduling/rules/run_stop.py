@@ -32,8 +32,13 @@ class RunStop:
 
 
 def cancelled(reason: str) -> RunStop:
-    """Return the stop of a run that somebody does not want any more."""
+    """Return the stop of a run that somebody does not want any more: its teardowns have no turn either."""
     return RunStop(reason)
+
+
+def marked_failed(reason: str) -> RunStop:
+    """Return the stop of a run that somebody marks as failed: its teardowns still have their turn."""
+    return RunStop(reason, spares_teardowns=True)
 
 
 def timed_out(timeout: object) -> RunStop:

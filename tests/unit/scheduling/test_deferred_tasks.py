@@ -7,6 +7,7 @@ import pytest
 
 from asynsched.channels import TriggerUnwanted, TriggerWanted
 from asynsched.scheduling.launches import task_launch
+from asynsched.scheduling.rules.run_stop import cancelled
 from sandbox.protocol import Ended, Started
 from sandbox.triggering.messages import Deferral, Resume, TriggerOutcome
 from tests.support.runs import NOON, evaluation, run_of, task
@@ -127,7 +128,7 @@ def test_a_pool_counts_deferred_tasks_where_it_is_told_to():
 def test_a_cancelled_run_wants_no_triggers_and_a_dropped_one_neither():
     engine, run, ready, token = deferred_run()
     engine.pending.clear()
-    engine.cancel_run(run.key, "cancelled", NOON)
+    engine.stop_run(run.key, cancelled("cancelled"), NOON)
     assert ready.state == "skipped"
     assert engine.pending.triggers == [TriggerUnwanted(token)]
     engine, run, ready, token = deferred_run()

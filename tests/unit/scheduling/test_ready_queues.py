@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from asynsched.scheduling.rules.run_stop import cancelled
 from sandbox.protocol import Ended
 from tests.support.runs import NOON, evaluation, run_of, task
 
@@ -106,7 +107,7 @@ def test_a_cancelled_run_leaves_nothing_in_the_queues():
     run = run_of([task(f"t{n}") for n in range(10)])
     engine.start_run(run, NOON)
     granted(engine)
-    engine.cancel_run(run.key, "no longer wanted", NOON)
+    engine.stop_run(run.key, cancelled("no longer wanted"), NOON)
     engine.try_ended(Ended(run.instance("t0").token, "failed", NOON, NOON, "killed"), NOON)
     assert run.state == "failed"
     assert not engine.queues._lanes

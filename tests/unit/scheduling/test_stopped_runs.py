@@ -4,6 +4,7 @@ from datetime import timedelta
 
 import pytest
 
+from asynsched.scheduling.rules.run_stop import cancelled
 from sandbox.protocol import Ended, Started
 from tests.support.runs import NOON, evaluation, run_of, task
 
@@ -97,7 +98,7 @@ def test_what_ends_by_itself_before_it_is_killed_ends_as_it_does_but_is_not_retr
 def test_a_run_that_is_cancelled_or_takes_too_long_ends_as_failed_with_its_teardowns_skipped(ends_as):
     stopped = Stopped(dagrun_timeout=60.0)
     if ends_as == "failed":
-        stopped.engine.cancel_run(stopped.run.key, "no longer wanted", NOON)
+        stopped.engine.stop_run(stopped.run.key, cancelled("no longer wanted"), NOON)
     else:
         stopped.engine.time_passed(NOON + timedelta(seconds=60))
     assert stopped.run.state == "running"

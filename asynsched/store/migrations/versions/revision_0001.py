@@ -6,6 +6,7 @@ from alembic import op
 from asynsched.store.migrations.column_types import BIG_ID, INSTANT
 from asynsched.store.migrations.revision_0001_assets import create_assets
 from asynsched.store.migrations.revision_0001_callbacks import create_callbacks
+from asynsched.store.migrations.revision_0001_reruns import create_reruns
 
 revision = "0001"
 down_revision = None
@@ -20,6 +21,7 @@ def upgrade() -> None:
     _create_operation()
     create_callbacks()
     create_assets()
+    create_reruns()
 
 
 def _create_dags() -> None:

@@ -1,0 +1,42 @@
+"""What becomes of a task instance that somebody clears, marks, or whose run is moved to another version.
+
+Source: Apache Airflow's `clear_task_instances` and `set_state`.
+"""
+
+from asynsched.serialization.schema import SerializedTask
+from asynsched.states import FAILED_TASK_STATES, SLOT_TASK_STATES, TaskInstanceState
+
+State = TaskInstanceState
+_ENDED_TRIES = frozenset({State.SUCCESS, State.FAILED, State.SKIPPED, State.UP_FOR_RESCHEDULE, State.DEFERRED})
+
+
+def is_cleared(state: State | None, *, only_failed: bool = False, only_running: bool = False) -> bool:
+    """Return whether a task instance in this state is one that is to be cleared; with both flags, either suffices."""
+    if state is None or state is State.REMOVED:
+        return False
+    if not (only_failed or only_running):
+        return True
+    return (only_failed and state in FAILED_TASK_STATES) or (only_running and state in SLOT_TASK_STATES)
+
+
+def after_clear(state: State | None) -> State | None:
+    """Return the state of a cleared task instance: one that has a process restarts once that is gone."""
+    return State.RESTARTING if state in SLOT_TASK_STATES else None
+
+
+def tries_after_clear(state: State | None, try_number: int) -> int:
+    """Return how many tries a cleared task instance has had; one that only paused ends with the clear."""
+    return try_number + (state in (State.UP_FOR_RESCHEDULE, State.DEFERRED))
+
+
+def keeps_try(state: State | None) -> bool:
+    """Return whether the last try of a task instance in this state goes to the history when it is cleared.
+
+    A try that is killed goes there when it has ended, one that is followed by a retry is there already.
+    """
+    return state in _ENDED_TRIES
+
+
+def fits(task: SerializedTask | None, map_index: int, *, is_mapped: bool) -> bool:
+    """Return whether a version of a DAG has such a task instance; how many a mapped task has is not looked at."""
+    return task is not None and (is_mapped or map_index < 0)

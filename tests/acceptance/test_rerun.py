@@ -1,0 +1,132 @@
+"""People clear, mark and cancel from another terminal: what runs is killed, what they want again runs again."""
+
+from typing import Any
+
+import pytest
+
+DAGS = """
+    import time
+    from pathlib import Path
+    from asynsched import DAG, task
+
+    FLAGS = Path({flags!r})
+
+    def flag(run_id, name):
+        return FLAGS / f"{{run_id}}.{{name}}"
+
+    with DAG("etl"):
+
+        @task
+        def extract(ti=None):
+            print("extract, try", ti.try_number)
+            return 1
+
+        @task
+        def load(ti=None, run_id=None):
+            if not flag(run_id, "repaired").exists():
+                raise ValueError("not repaired yet")
+            print("load, try", ti.try_number)
+
+        @task
+        def report():
+            return "reported"
+
+        extract() >> load() >> report()
+
+    with DAG("slow"):
+
+        @task
+        def waits(run_id=None):
+            with flag(run_id, "begun").open("a") as begun:
+                begun.write("x")
+            while not flag(run_id, "go").exists():
+                time.sleep(0.02)
+
+        @task
+        def after():
+            pass
+
+        waits() >> after()
+"""
+
+
+@pytest.fixture(scope="module")
+def site(new_site, tmp_path_factory) -> Any:
+    """Yield a site with a scheduler."""
+    site = new_site()
+    site.flags = tmp_path_factory.mktemp("flags")
+    site.write("reruns.py", DAGS.format(flags=str(site.flags)))
+    with site.up():
+        site.wait_for_dag("slow")
+        yield site
+
+
+class Run:
+    """A run, as people at a terminal see it."""
+
+    def __init__(self, site, dag_id, run_id):
+        self.site, self.key = site, (dag_id, run_id)
+        site.run("dags", "trigger", dag_id, "--run-id", run_id)
+
+    def command(self, group, name, *arguments, code=0):
+        return self.site.run(group, name, *self.key, *arguments, code=code)
+
+    def shown(self):
+        return self.site.json("runs", "show", *self.key)
+
+    def wait(self, state):
+        self.site.until(lambda: self.shown()["state"] == state, f"the run is {state}")
+
+    def wait_until_begun(self, times):
+        flag = self.site.flags / f"{self.key[1]}.begun"
+        self.site.until(lambda: flag.exists() and flag.read_text() == "x" * times, f"it has begun {times} times")
+
+    @property
+    def states(self):
+        return self.site.task_states(*self.key)
+
+
+def test_a_failed_run_is_repaired_by_clearing_what_failed_and_every_try_stays_visible(site):
+    run = Run(site, "etl", "repaired")
+    run.wait("failed")
+    assert run.states == {"extract": "success", "load": "failed", "report": "upstream_failed"}
+    would = site.json("tasks", "clear", *run.key, "load", "--downstream", "--dry-run")
+    assert {row["task_id"] for row in would} == {"load", "report"}
+    (site.flags / "repaired.repaired").touch()
+    run.command("runs", "clear", "--only-failed")
+    run.wait("success")
+    assert "load, try 2" in run.command("tasks", "logs", "load").stdout
+    assert "not repaired yet" in run.command("tasks", "logs", "load", "--try", "1").stdout
+    run.command("tasks", "clear", "extract", "--downstream")
+    run.wait("success")
+    tries = {row["task_id"]: row["try_number"] for row in site.json("tasks", "list", *run.key)}
+    assert tries == {"extract": 2, "load": 3, "report": 2}
+    assert site.json("tasks", "xcom", *run.key, "report")[0]["value"] == "reported"
+
+
+def test_a_running_task_that_is_cleared_is_killed_and_starts_again_and_a_cancelled_run_leaves_no_process(site):
+    run = Run(site, "slow", "killed")
+    run.wait_until_begun(1)
+    run.command("tasks", "clear", "waits", "--only-running")
+    run.wait_until_begun(2)
+    waits = next(row for row in site.json("tasks", "list", *run.key) if row["task_id"] == "waits")
+    assert (waits["state"], waits["try_number"]) == ("running", 2)
+    assert site.json("runs", "cancel", *run.key)["done"]
+    assert (run.shown()["state"], "cancelled" in run.shown()["reason"]) == ("failed", True)
+    assert run.states == {"waits": "failed", "after": "skipped"}
+    assert "has ended already" in run.command("runs", "cancel", code=1).stderr
+
+
+def test_a_task_that_is_marked_lets_the_rest_go_on(site):
+    failed, running = Run(site, "etl", "marked"), Run(site, "slow", "marked")
+    failed.wait("failed")
+    failed.command("tasks", "mark", "load", "success")
+    failed.wait("success")
+    assert failed.states == dict.fromkeys(("extract", "load", "report"), "success")
+    running.wait_until_begun(1)
+    running.command("tasks", "mark", "waits", "skipped")
+    running.wait("success")
+    assert running.states == {"waits": "skipped", "after": "skipped"}
+    assert "waits" in running.command("tasks", "mark", "wait", "success", code=1).stderr
+    running.command("runs", "mark", "failed")
+    assert running.shown()["state"] == "failed"
