@@ -44,7 +44,15 @@ if TYPE_CHECKING:
     from asynsched.authoring.operators.bash import BashOperator
     from asynsched.authoring.operators.branch import BaseBranchOperator
     from asynsched.authoring.operators.empty import EmptyOperator
+    from asynsched.authoring.operators.foreign_python import BranchExternalPythonOperator, ExternalPythonOperator
     from asynsched.authoring.operators.python import BranchPythonOperator, PythonOperator, ShortCircuitOperator
+    from asynsched.authoring.operators.time_branches import (
+        BranchDateTimeOperator,
+        BranchDayOfWeekOperator,
+        LatestOnlyOperator,
+    )
+    from asynsched.authoring.operators.trigger_dagrun import TriggerDagRunOperator
+    from asynsched.authoring.operators.virtualenv import BranchPythonVirtualenvOperator, PythonVirtualenvOperator
     from asynsched.authoring.params import Param
     from asynsched.authoring.retry_policy import (
         ExceptionRetryPolicy,
@@ -54,10 +62,13 @@ if TYPE_CHECKING:
         RetryRule,
     )
     from asynsched.authoring.sensors.base import BaseSensorOperator, PokeReturnValue
+    from asynsched.authoring.sensors.bash import BashSensor
     from asynsched.authoring.sensors.date_time import DateTimeSensor, DateTimeSensorAsync, TimeSensor, TimeSensorAsync
+    from asynsched.authoring.sensors.external_task import ExternalTaskMarker, ExternalTaskSensor
     from asynsched.authoring.sensors.filesystem import FileSensor
     from asynsched.authoring.sensors.python import PythonSensor
     from asynsched.authoring.sensors.time_delta import TimeDeltaSensor, TimeDeltaSensorAsync, WaitSensor
+    from asynsched.authoring.sensors.weekday import DayOfWeekSensor
     from asynsched.authoring.task_group import TaskGroup
     from asynsched.authoring.trigger_rule import TriggerRule, WeightRule
     from asynsched.authoring.triggers.base import (
@@ -68,9 +79,11 @@ if TYPE_CHECKING:
         TaskSuccessEvent,
         TriggerEvent,
     )
+    from asynsched.authoring.triggers.external_task import DagStateTrigger, WorkflowTrigger
     from asynsched.authoring.triggers.file import FileTrigger
     from asynsched.authoring.triggers.temporal import DateTimeTrigger, TimeDeltaTrigger
     from asynsched.authoring.variable import Variable
+    from asynsched.authoring.weekday import WeekDay
     from asynsched.authoring.xcom_arg import XComArg, literal
     from asynsched.errors import AsynschedError, DagError
     from asynsched.scheduler import Scheduler as Scheduler
@@ -114,22 +127,31 @@ _MODULES = {
     "authoring.operators.bash": "BashOperator",
     "authoring.operators.branch": "BaseBranchOperator",
     "authoring.operators.empty": "EmptyOperator",
+    "authoring.operators.foreign_python": "BranchExternalPythonOperator ExternalPythonOperator",
     "authoring.operators.python": "BranchPythonOperator PythonOperator ShortCircuitOperator",
+    "authoring.operators.time_branches": "BranchDateTimeOperator BranchDayOfWeekOperator LatestOnlyOperator",
+    "authoring.operators.trigger_dagrun": "TriggerDagRunOperator",
+    "authoring.operators.virtualenv": "BranchPythonVirtualenvOperator PythonVirtualenvOperator",
     "authoring.params": "Param",
     "authoring.retry_policy": "ExceptionRetryPolicy RetryAction RetryDecision RetryPolicy RetryRule",
     "authoring.sensors.base": "BaseSensorOperator PokeReturnValue",
+    "authoring.sensors.bash": "BashSensor",
     "authoring.sensors.date_time": "DateTimeSensor DateTimeSensorAsync TimeSensor TimeSensorAsync",
+    "authoring.sensors.external_task": "ExternalTaskMarker ExternalTaskSensor",
     "authoring.sensors.filesystem": "FileSensor",
     "authoring.sensors.python": "PythonSensor",
     "authoring.sensors.time_delta": "TimeDeltaSensor TimeDeltaSensorAsync WaitSensor",
+    "authoring.sensors.weekday": "DayOfWeekSensor",
     "authoring.task_group": "TaskGroup",
     "authoring.trigger_rule": "TriggerRule WeightRule",
     "authoring.triggers.base": (
         "BaseTrigger StartTriggerArgs TaskFailedEvent TaskSkippedEvent TaskSuccessEvent TriggerEvent"
     ),
+    "authoring.triggers.external_task": "DagStateTrigger WorkflowTrigger",
     "authoring.triggers.file": "FileTrigger",
     "authoring.triggers.temporal": "DateTimeTrigger TimeDeltaTrigger",
     "authoring.variable": "Variable",
+    "authoring.weekday": "WeekDay",
     "authoring.xcom_arg": "XComArg literal",
     "errors": "AsynschedError DagError",
     "scheduler": "Scheduler",
@@ -144,107 +166,27 @@ _MODULES = {
 _HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
 
 __all__ = [
-    "DAG",
-    "Asset",
-    "AssetAlias",
-    "AssetAll",
-    "AssetAny",
-    "AssetOrTimeSchedule",
-    "AsyncCallback",
-    "AsynschedError",
-    "AsynschedException",
-    "AsynschedFailException",
-    "AsynschedNotFoundException",
-    "AsynschedRescheduleException",
-    "AsynschedSensorTimeout",
-    "AsynschedSkipException",
-    "AsynschedTaskTimeout",
-    "BaseBranchOperator",
-    "BaseHook",
-    "BaseNotifier",
-    "BaseOperator",
-    "BaseSensorOperator",
-    "BaseTrigger",
-    "BashOperator",
-    "BranchPythonOperator",
-    "Connection",
-    "Context",
-    "ContinuousTimetable",
-    "CronDataIntervalTimetable",
-    "CronTriggerTimetable",
-    "DagError",
-    "DagRunInfo",
-    "DagRunState",
-    "DataInterval",
-    "DateTimeSensor",
-    "DateTimeSensorAsync",
-    "DateTimeTrigger",
-    "DeadlineAlert",
-    "DeadlineReference",
-    "DeltaDataIntervalTimetable",
-    "DeltaTriggerTimetable",
-    "DuplicateTaskIdFound",
-    "EdgeModifier",
-    "EmptyOperator",
-    "EventsTimetable",
-    "ExceptionRetryPolicy",
-    "FileSensor",
-    "FileTrigger",
-    "Label",
-    "Metadata",
-    "MultipleCronTriggerTimetable",
-    "NullTimetable",
-    "OnceTimetable",
-    "Param",
-    "ParamValidationError",
-    "PokeReturnValue",
-    "PythonOperator",
-    "PythonSensor",
-    "RetryAction",
-    "RetryDecision",
-    "RetryPolicy",
-    "RetryRule",
-    "ShortCircuitOperator",
-    "StartTriggerArgs",
-    "SyncCallback",
-    "TaskDeferralError",
-    "TaskDeferralTimeout",
-    "TaskDeferred",
-    "TaskFailedEvent",
-    "TaskGroup",
-    "TaskInstanceState",
-    "TaskNotFound",
-    "TaskSkippedEvent",
-    "TaskSuccessEvent",
-    "TimeDeltaSensor",
-    "TimeDeltaSensorAsync",
-    "TimeDeltaTrigger",
-    "TimeRestriction",
-    "TimeSensor",
-    "TimeSensorAsync",
-    "Timetable",
-    "TriggerEvent",
-    "TriggerRule",
-    "Variable",
-    "WaitSensor",
-    "WeightRule",
-    "XComArg",
-    "XComNotFound",
-    "__version__",
-    "asset",
-    "chain",
-    "chain_linear",
-    "cross_downstream",
-    "dag",
-    "get_current_context",
-    "literal",
-    "macros",
-    "setup",
-    "task",
-    "task_group",
-    "teardown",
-    "timezone",
-]
+    "DAG", "Asset", "AssetAlias", "AssetAll", "AssetAny", "AssetOrTimeSchedule", "AsyncCallback", "AsynschedError",
+    "AsynschedException", "AsynschedFailException", "AsynschedNotFoundException", "AsynschedRescheduleException",
+    "AsynschedSensorTimeout", "AsynschedSkipException", "AsynschedTaskTimeout", "BaseBranchOperator", "BaseHook",
+    "BaseNotifier", "BaseOperator", "BaseSensorOperator", "BaseTrigger", "BashOperator", "BashSensor",
+    "BranchDateTimeOperator", "BranchDayOfWeekOperator", "BranchExternalPythonOperator", "BranchPythonOperator",
+    "BranchPythonVirtualenvOperator", "Connection", "Context", "ContinuousTimetable", "CronDataIntervalTimetable",
+    "CronTriggerTimetable", "DagError", "DagRunInfo", "DagRunState", "DagStateTrigger", "DataInterval",
+    "DateTimeSensor", "DateTimeSensorAsync", "DateTimeTrigger", "DayOfWeekSensor", "DeadlineAlert", "DeadlineReference",
+    "DeltaDataIntervalTimetable", "DeltaTriggerTimetable", "DuplicateTaskIdFound", "EdgeModifier", "EmptyOperator",
+    "EventsTimetable", "ExceptionRetryPolicy", "ExternalPythonOperator", "ExternalTaskMarker", "ExternalTaskSensor",
+    "FileSensor", "FileTrigger", "Label", "LatestOnlyOperator", "Metadata", "MultipleCronTriggerTimetable",
+    "NullTimetable", "OnceTimetable", "Param", "ParamValidationError", "PokeReturnValue", "PythonOperator",
+    "PythonSensor", "PythonVirtualenvOperator", "RetryAction", "RetryDecision", "RetryPolicy", "RetryRule",
+    "ShortCircuitOperator", "StartTriggerArgs", "SyncCallback", "TaskDeferralError", "TaskDeferralTimeout",
+    "TaskDeferred", "TaskFailedEvent", "TaskGroup", "TaskInstanceState", "TaskNotFound", "TaskSkippedEvent",
+    "TaskSuccessEvent", "TimeDeltaSensor", "TimeDeltaSensorAsync", "TimeDeltaTrigger", "TimeRestriction", "TimeSensor",
+    "TimeSensorAsync", "Timetable", "TriggerDagRunOperator", "TriggerEvent", "TriggerRule", "Variable", "WaitSensor",
+    "WeekDay", "WeightRule", "WorkflowTrigger", "XComArg", "XComNotFound", "__version__", "asset", "chain",
+    "chain_linear", "cross_downstream", "dag", "get_current_context", "literal", "macros", "setup", "task",
+    "task_group", "teardown", "timezone",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -24,6 +24,7 @@ from asynsched.scheduling.dagrun_creator import DagRunCreator
 from asynsched.scheduling.deadline_watcher import DeadlineWatcher
 from asynsched.scheduling.evaluator import COMPANY, DependencyEvaluator
 from asynsched.scheduling.run_waiters import RunWaiters
+from asynsched.scheduling.runs_by_tasks import OPERATION, RunsByTasks
 from asynsched.scheduling.triggerer import Triggerer
 from asynsched.scheduling.triggering import ManualRuns
 from asynsched.scheduling.versions import VersionCache
@@ -89,7 +90,11 @@ def assemble(
         company: How long the news that a try has begun waits for something else to be stored with.
     """
     home = settings.home_path
-    heartbeat = ExecutorHeartbeat(channels=channels, clock=clock, answerer=RequestAnswerer(database, clock))
+    parser = SandboxParser(settings)
+    manual_runs = ManualRuns(database, clock, TimetableAsker(parser, database).manual_interval)
+    runs_by_tasks = RunsByTasks(database, channels, clock, manual_runs)
+    answerer = RequestAnswerer(database, clock, {OPERATION: runs_by_tasks.answer})
+    heartbeat = ExecutorHeartbeat(channels=channels, clock=clock, answerer=answerer)
     executor = make_executor(
         ExecutorContext(
             home=home,
@@ -118,7 +123,6 @@ def assemble(
     triggerer = Triggerer(channels=channels, clock=clock, block_timeout=settings.trigger_block_timeout)
     heartbeat.serve_hosts(triggerer.answer)
     creator = DagRunCreator(settings=settings, channels=channels, database=database, clock=clock)
-    parser = SandboxParser(settings)
     dispatcher = ParseDispatcher(settings, channels, database, clock, InformedParser(parser, database, clock))
     lease = None
     if database_url is not None:
@@ -160,7 +164,7 @@ def assemble(
         deadlines=deadlines,
         triggerer=triggerer,
         heartbeat=heartbeat,
-        manual_runs=ManualRuns(database, clock, TimetableAsker(parser, database).manual_interval),
+        manual_runs=manual_runs,
         lease=lease,
         producers=(
             Watcher(settings, channels, clock),

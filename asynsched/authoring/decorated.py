@@ -6,12 +6,14 @@ from asynsched.authoring import active
 from asynsched.authoring.context import CONTEXT_KEYS
 from asynsched.authoring.operators.base import BaseOperator
 from asynsched.authoring.operators.bash import BashOperator
+from asynsched.authoring.operators.foreign_python import BranchExternalPythonOperator, ExternalPythonOperator
 from asynsched.authoring.operators.python import (
     BranchPythonOperator,
     PythonOperator,
     ShortCircuitOperator,
     call_with_context,
 )
+from asynsched.authoring.operators.virtualenv import BranchPythonVirtualenvOperator, PythonVirtualenvOperator
 from asynsched.authoring.sensors.python import PythonSensor
 from asynsched.authoring.task_group import unique_id
 from asynsched.errors import DagError
@@ -91,6 +93,34 @@ class SensorDecoratedOperator(_PythonCall, PythonSensor):
     custom_operator_name = "@task.sensor"
 
 
+class VirtualenvDecoratedOperator(_PythonCall, PythonVirtualenvOperator):
+    """`@task.virtualenv`."""
+
+    template_fields: Collection[str] = PythonVirtualenvOperator.template_fields
+    custom_operator_name = "@task.virtualenv"
+
+
+class BranchVirtualenvDecoratedOperator(_PythonCall, BranchPythonVirtualenvOperator):
+    """`@task.branch_virtualenv`."""
+
+    template_fields: Collection[str] = PythonVirtualenvOperator.template_fields
+    custom_operator_name = "@task.branch_virtualenv"
+
+
+class ExternalPythonDecoratedOperator(_PythonCall, ExternalPythonOperator):
+    """`@task.external_python`."""
+
+    template_fields: Collection[str] = ExternalPythonOperator.template_fields
+    custom_operator_name = "@task.external_python"
+
+
+class BranchExternalPythonDecoratedOperator(_PythonCall, BranchExternalPythonOperator):
+    """`@task.branch_external_python`."""
+
+    template_fields: Collection[str] = ExternalPythonOperator.template_fields
+    custom_operator_name = "@task.branch_external_python"
+
+
 class BashDecoratedOperator(DecoratedOperator, BashOperator):
     """`@task.bash`: the function returns the command."""
 
@@ -106,6 +136,10 @@ class BashDecoratedOperator(DecoratedOperator, BashOperator):
             raise TypeError(f"task {self.task_id!r}: the function must return the command, a text, not {command!r}")
         self.bash_command = self.render_template(command, context)
         return BashOperator.execute(self, context)
+
+
+RETURNING_DICTS = (PythonDecoratedOperator, VirtualenvDecoratedOperator, ExternalPythonDecoratedOperator)
+"""Operators whose function may say by its annotation that the items of what it returns are XComs of their own."""
 
 
 def _check_call(task_id: str, function: Callable[..., Any], args: Collection[Any], kwargs: Mapping[str, Any]) -> None:

@@ -115,7 +115,7 @@ class TaskFunction:
 
     def _operator_arguments(self) -> dict[str, Any]:
         arguments = dict(self.kwargs)
-        if "multiple_outputs" not in arguments and issubclass(self.operator_class, decorated.PythonDecoratedOperator):
+        if "multiple_outputs" not in arguments and issubclass(self.operator_class, decorated.RETURNING_DICTS):
             arguments["multiple_outputs"] = _returns_mapping(self.function)
         return arguments
 
@@ -180,6 +180,10 @@ class TaskDecorators(TaskDecorator):
         self.branch = TaskDecorator(decorated.BranchDecoratedOperator, dag)
         self.short_circuit = TaskDecorator(decorated.ShortCircuitDecoratedOperator, dag)
         self.sensor = TaskDecorator(decorated.SensorDecoratedOperator, dag)
+        self.virtualenv = TaskDecorator(decorated.VirtualenvDecoratedOperator, dag)
+        self.external_python = TaskDecorator(decorated.ExternalPythonDecoratedOperator, dag)
+        self.branch_virtualenv = TaskDecorator(decorated.BranchVirtualenvDecoratedOperator, dag)
+        self.branch_external_python = TaskDecorator(decorated.BranchExternalPythonDecoratedOperator, dag)
         self.run_if = run_if
         self.skip_if = skip_if
 

@@ -1,7 +1,8 @@
 """What a try may ask of the scheduler, for its own run: XCom, variables, connections, states of its tasks."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -12,10 +13,12 @@ from sqlalchemy import Connection
 from asynsched.channels import TaskReady
 from asynsched.clock import Clock
 from asynsched.errors import NotFound, StoreError, StoreUnavailable
+from asynsched.serialization.schema import SerializedDag
 from asynsched.store.asset_events import consumed_events, list_events
 from asynsched.store.asset_names import find_asset
 from asynsched.store.connections import get_connection
 from asynsched.store.dag_runs import get_run, previous_run
+from asynsched.store.dag_versions import latest_version
 from asynsched.store.database import Database
 from asynsched.store.states_elsewhere import (
     RunFilter,
@@ -43,6 +46,9 @@ RETRY_DELAY = timedelta(seconds=1)
 MAX_MAP_INDEX = 2**31 - 1
 
 
+Answer = Callable[[Request, TaskReady], Awaitable[Reply]]
+
+
 class _EventsWanted(Struct):
     name: str = ""
     uri: str = ""
@@ -54,14 +60,21 @@ class _EventsWanted(Struct):
 
 
 class RequestAnswerer:
-    """Answers requests of tries from the database. While that is away, a try waits."""
+    """Answers requests of tries from the database. While that is away, a try waits.
 
-    def __init__(self, database: Database, clock: Clock) -> None:
+    Args:
+        others: Who answers what needs more than the database, by operation.
+    """
+
+    def __init__(self, database: Database, clock: Clock, others: Mapping[str, Answer] = MappingProxyType({})) -> None:
         self._database = database
         self._clock = clock
+        self._others = others
 
     async def answer(self, request: Request, ready: TaskReady) -> Reply:
         """Return the answer: a value, that there is none, or an error in one line."""
+        if request.operation in self._others:
+            return await self._others[request.operation](request, ready)
         operation = _OPERATIONS.get(request.operation)
         if operation is None:
             return Reply(request.token, request.request_id, error=f"there is no operation {request.operation!r}")
@@ -171,6 +184,18 @@ def _run_state(conn: Connection, _: TaskReady, arguments: dict[str, Any], __: Cl
     return run.state
 
 
+def _dag_names(conn: Connection, _: TaskReady, arguments: dict[str, Any], __: Clock) -> dict[str, list[str]]:
+    """Return the task_ids and group_ids of a DAG's newest version."""
+    version = latest_version(conn, arguments["dag_id"])
+    if version is None:
+        raise NotFound("DAG", arguments["dag_id"])
+    dag = msgspec.json.decode(version.serialized, type=SerializedDag)
+    return {
+        "task_ids": [task.task_id for task in dag.tasks],
+        "group_ids": [group.group_id for group in dag.task_groups],
+    }
+
+
 def _previous_task_instance(conn: Connection, ready: TaskReady, arguments: dict[str, Any], _: Clock) -> Any:
     found = previous_task_instance(
         conn,
@@ -222,6 +247,7 @@ _OPERATIONS: dict[str, Callable[[Connection, TaskReady, dict[str, Any], Clock], 
     "task_count": _task_count,
     "run_count": _run_count,
     "run_state": _run_state,
+    "dag_names": _dag_names,
     "previous_task_instance": _previous_task_instance,
     "previous_run": _previous_run,
     "triggering_asset_events": _triggering_asset_events,

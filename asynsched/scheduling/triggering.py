@@ -34,6 +34,7 @@ def create_manual_run(
     logical_date: datetime | None = None,
     has_logical_date: bool = True,
     data_interval: DataInterval | None = None,
+    reason: str = "somebody triggered it",
 ) -> DagRunKey:
     """Store a queued run of a DAG, to be started at once.
 
@@ -44,6 +45,7 @@ def create_manual_run(
         has_logical_date: Whether the run has a logical date and a data interval at all.
         data_interval: By default what the timetable infers. An author's own one is code, and must be asked before: see
             `ManualRuns`.
+        reason: Who wants it, in words.
 
     Raises:
         NotFound: There is no such DAG, or its file is gone.
@@ -78,7 +80,7 @@ def create_manual_run(
             run_after=now,
             queued_at=now,
             conf=dict(conf or {}),
-            reason="somebody triggered it",
+            reason=reason,
         ),
     )
     return key

@@ -32,6 +32,17 @@ _NEWEST_OF_DAG = (
     .order_by(audit.c.at.desc(), audit.c.id.desc())
     .limit(sa.bindparam("limit"))
 )
+_OF_DAG_SINCE = sa.select(*_COLUMNS).where(
+    audit.c.dag_id == sa.bindparam("dag_id"), audit.c.at >= sa.bindparam("since")
+)
+
+
+def acts_since(conn: Connection, dag_id: str, since: datetime) -> list[AuditRow]:
+    """Return what was done to a DAG since an instant."""
+    return [
+        as_struct(AuditRow, row, detail=from_json(row.detail))
+        for row in conn.execute(_OF_DAG_SINCE, {"dag_id": dag_id, "since": since})
+    ]
 
 
 def record_audit(

@@ -5,17 +5,16 @@ from __future__ import annotations
 from asynsched.authoring.context import context_variables
 from asynsched.authoring.exceptions import AsynschedException, AsynschedSkipException
 from asynsched.authoring.operators.base import BaseOperator
+from asynsched.authoring.subprocesses import LoggedProcess, bash_command_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Callable, Collection, Mapping
     from typing import Any, ClassVar
 
     from asynsched.authoring.context import Context
 
 SKIP_EXIT_CODE = 99
-TERMINATE_GRACE_SECONDS = 5.0
 
 
 class BashOperator(BaseOperator):
@@ -57,7 +56,7 @@ class BashOperator(BaseOperator):
         self.skip_on_exit_code = (codes,) if isinstance(codes, int) else codes
         self.cwd = cwd
         self.output_processor = output_processor
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: LoggedProcess | None = None
 
     def execute(self, context: Context) -> Any:
         import tempfile
@@ -85,44 +84,12 @@ class BashOperator(BaseOperator):
         return self.cwd
 
     def _run(self, folder: str, env: dict[str, str]) -> tuple[int, str]:
-        import shutil
-        import subprocess
-
         self.log.info("Running command: %s", self.bash_command)
-        # The child stays in the task's process group: what ends the task ends it, too.
-        self._process = subprocess.Popen(  # noqa: S603 - running a command is what it is for
-            [shutil.which("bash") or "bash", "-c", self.bash_command],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            cwd=folder,
-            env=env,
-        )
-        line = ""
-        try:
-            assert self._process.stdout is not None
-            for raw in self._process.stdout:
-                line = raw.decode(self.output_encoding, errors="backslashreplace").rstrip()
-                self.log.info("%s", line)
-            exit_code = self._process.wait()
-            self.log.info("Command exited with return code %s", exit_code)
-        finally:
-            self.on_kill()
-        return exit_code, line
+        self._process = LoggedProcess(self.log, self.output_encoding)
+        exit_code = self._process.run(bash_command_line(self.bash_command), folder=folder, env=env)
+        return exit_code, self._process.last_line
 
     def on_kill(self) -> None:
         """End the command, if it is still running."""
-        import subprocess
-
-        process, self._process = self._process, None
-        if process is None:
-            return
-        if process.poll() is None:
-            process.terminate()
-            try:
-                process.wait(TERMINATE_GRACE_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
+        if self._process is not None:
+            self._process.end()

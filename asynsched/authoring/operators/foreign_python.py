@@ -1,0 +1,247 @@
+"""Operators that call a function in another Python: ExternalPythonOperator, and what all of them have."""
+
+from __future__ import annotations
+
+from asynsched.authoring.exceptions import AsynschedException, AsynschedSkipException
+from asynsched.authoring.operators.branch import BaseBranchOperator
+from asynsched.authoring.operators.python import PythonOperator, keyword_arguments
+from asynsched.authoring.subprocesses import LoggedProcess
+from asynsched.errors import DagError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import datetime as dt
+    from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+    from pathlib import Path
+    from typing import Any
+
+    from asynsched.authoring.context import Context
+
+SERIALIZERS = ("pickle", "cloudpickle", "dill")
+PLAIN_KEYS = (
+    "ds", "ds_nodash", "expanded_ti_count", "inlets", "outlets", "run_id", "task_instance_key_str",
+    "task_reschedule_count", "test_mode", "ts", "ts_nodash", "ts_nodash_with_tz",
+)  # fmt: skip
+DATE_KEYS = (
+    "data_interval_end", "data_interval_start", "logical_date", "prev_data_interval_end_success",
+    "prev_data_interval_start_success", "prev_end_date_success", "prev_start_date_success",
+)  # fmt: skip
+"""Dates are pendulum's where the other Python has it, and plain ones where it has not."""
+
+
+class BaseForeignPythonOperator(PythonOperator):
+    """Calls a function in another Python. The function stands alone: it imports what it needs inside of itself.
+
+    Arguments and result travel by `serializer`. Of the task's context it can be given what has no ties to asynsched:
+    dates, texts and params.
+    """
+
+    def __init__(
+        self,
+        *,
+        python_callable: Callable[..., Any],
+        serializer: str | None = None,
+        op_args: Collection[Any] | None = None,
+        op_kwargs: Mapping[str, Any] | None = None,
+        string_args: Iterable[str] | None = None,
+        templates_dict: dict[str, Any] | None = None,
+        templates_exts: Sequence[str] | None = None,
+        expect_airflow: bool = True,
+        skip_on_exit_code: int | Container[int] | None = None,
+        env_vars: dict[str, str] | None = None,
+        inherit_env: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            python_callable=python_callable,
+            op_args=op_args,
+            op_kwargs=op_kwargs,
+            templates_dict=templates_dict,
+            templates_exts=templates_exts,
+            **kwargs,
+        )
+        _check_function(self.task_id, python_callable)
+        self.serializer = serializer or SERIALIZERS[0]
+        if self.serializer not in SERIALIZERS:
+            raise DagError(f"task {self.task_id!r}: serializer must be one of {', '.join(SERIALIZERS)}")
+        self.string_args = [str(item) for item in string_args or ()]
+        self.expect_airflow = expect_airflow
+        codes = () if skip_on_exit_code is None else skip_on_exit_code
+        self.skip_on_exit_code: Container[int] = (codes,) if isinstance(codes, int) else codes
+        self.env_vars = env_vars
+        self.inherit_env = inherit_env
+        self._process: LoggedProcess | None = None
+
+    def execute(self, context: Context) -> Any:
+        value = self.call_in(context)
+        if self.show_return_value_in_logs and value is not None:
+            self.log.info("Done. Returned value was: %s", value)
+        return value
+
+    def call_in(self, context: Context) -> Any:
+        """Find the other Python, and return what the function returns there. Subclasses write this."""
+        raise NotImplementedError
+
+    def run_python(self, python: str | Path, context: Context) -> Any:
+        """Call the function in this Python, and return what it returns.
+
+        Raises:
+            AsynschedSkipException: It ended with an exit code of `skip_on_exit_code`.
+            AsynschedException: It failed; the message is that of its own exception.
+        """
+        import importlib
+        import tempfile
+        from pathlib import Path
+
+        from asynsched.authoring.operators import foreign_call
+
+        serializer = importlib.import_module(self.serializer)
+        with tempfile.TemporaryDirectory(prefix="asynsched-call-") as scratch:
+            folder = Path(scratch)
+            given = {"args": tuple(self.op_args), "kwargs": self._keyword_arguments(python, context)}
+            (folder / "input").write_bytes(_dumped(serializer, given, self.task_id))
+            (folder / "function.py").write_text(function_source(self.python_callable), encoding="utf-8")
+            (folder / "call.json").write_text(self._description(), encoding="utf-8")
+            self._process = LoggedProcess(self.log)
+            command = [str(python), str(Path(foreign_call.__file__)), scratch]
+            exit_code = self._process.run(command, folder=scratch, env=self._environment())
+            if exit_code in self.skip_on_exit_code:
+                raise AsynschedSkipException(f"Process exited with code {exit_code}. Skipping.")
+            if exit_code:
+                error = folder / "error"
+                detail = error.read_text(encoding="utf-8") if error.exists() else f"exit code {exit_code}"
+                raise AsynschedException(f"The function failed in {python}: {detail}")
+            return serializer.loads((folder / "output").read_bytes())
+
+    def on_kill(self) -> None:
+        """End the other Python, if it is still running."""
+        if self._process is not None:
+            self._process.end()
+
+    def _description(self) -> str:
+        import json
+
+        return json.dumps({
+            "module": self.python_callable.__module__,
+            "function": self.python_callable.__name__,
+            "serializer": self.serializer,
+            "string_args": self.string_args,
+        })  # fmt: skip
+
+    def _environment(self) -> dict[str, str]:
+        import os
+
+        return {**(os.environ if self.inherit_env else {}), **(self.env_vars or {})}
+
+    def _keyword_arguments(self, python: str | Path, context: Context) -> dict[str, Any]:
+        available: dict[str, Any] = {name: context[name] for name in (*PLAIN_KEYS, *DATE_KEYS) if name in context}
+        available["params"] = dict(context["params"])
+        if self.templates_dict is not None:
+            available["templates_dict"] = self.templates_dict
+        found = keyword_arguments(self.python_callable, self.op_args, self.op_kwargs, available)
+        dates = [name for name in DATE_KEYS if name in found and name not in self.op_kwargs]
+        if dates and not _has_pendulum(python):
+            found.update({name: _plain(found[name]) for name in dates})
+        return found
+
+
+class ExternalPythonOperator(BaseForeignPythonOperator):
+    """Calls a function in a Python that is there already, such as that of a virtual environment.
+
+    Args:
+        python: Absolute path of the Python. (templated)
+        python_callable: The function, made by `def`. It stands alone: it imports what it needs inside of itself.
+        serializer: `pickle`, `cloudpickle` or `dill`, which both sides must have.
+        op_args: Positional arguments. (templated)
+        op_kwargs: Keyword arguments. (templated)
+        string_args: Texts that the function finds in the global `virtualenv_string_args`.
+        templates_dict: Values given to it as `templates_dict`. (templated)
+        templates_exts: Endings of texts that name files to be rendered.
+        expect_airflow: Taken as Airflow's argument of that name; nothing follows from it.
+        expect_pendulum: Likewise: whether dates are pendulum's is found out.
+        skip_on_exit_code: Exit code, or codes, for which the task is skipped.
+        env_vars: Additional environment variables.
+        inherit_env: Whether it is given the environment of the task.
+    """
+
+    template_fields: Collection[str] = ("python", *PythonOperator.template_fields)
+
+    def __init__(self, *, python: str, expect_pendulum: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if not python:
+            raise DagError(f"task {self.task_id!r}: python must be the path of a Python")
+        self.python = python
+        self.expect_pendulum = expect_pendulum
+
+    def call_in(self, context: Context) -> Any:
+        from pathlib import Path
+
+        path = Path(self.python)
+        if not path.is_absolute() or not path.is_file():
+            raise AsynschedException(f"task {self.task_id!r}: python must be the absolute path of a Python: {path}")
+        return self.run_python(path, context)
+
+
+class BranchExternalPythonOperator(BaseBranchOperator, ExternalPythonOperator):
+    """Calls, in another Python, a function that returns the task_ids, or group_ids, to follow."""
+
+    def choose_branch(self, context: Context) -> str | Iterable[str] | None:
+        chosen: str | Iterable[str] | None = ExternalPythonOperator.execute(self, context)
+        return chosen
+
+
+def function_source(function: Callable[..., Any]) -> str:
+    """Return the source of a function without its decorators. Raises AsynschedException when it cannot be found."""
+    import ast
+    import inspect
+    import textwrap
+
+    try:
+        source = textwrap.dedent(inspect.getsource(function))
+    except (OSError, TypeError) as exc:
+        raise AsynschedException(f"the source of {function.__name__}() cannot be found: {exc}") from exc
+    [definition] = ast.parse(source).body
+    return "\n".join(source.splitlines()[definition.lineno - 1 :]) + "\n"
+
+
+def _check_function(task_id: str, function: Any) -> None:
+    import inspect
+
+    if not inspect.isfunction(function) or function.__name__ == "<lambda>":
+        raise DagError(f"task {task_id!r}: python_callable must be a function made by def, not {function!r}")
+    if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
+        raise DagError(f"task {task_id!r}: {function.__name__}() must be an ordinary function, without yield or async")
+
+
+def _dumped(serializer: Any, given: dict[str, Any], task_id: str) -> bytes:
+    try:
+        data: bytes = serializer.dumps(given)
+    except Exception as exc:
+        wrong = ", ".join(name for name, value in given["kwargs"].items() if not _can_dump(serializer, value))
+        raise AsynschedException(
+            f"task {task_id!r}: its arguments cannot be passed to another Python{': ' + wrong if wrong else ''} ({exc})"
+        ) from exc
+    return data
+
+
+def _can_dump(serializer: Any, value: Any) -> bool:
+    try:
+        serializer.dumps(value)
+    except Exception:  # noqa: BLE001 - a value's own code may raise anything
+        return False
+    return True
+
+
+def _has_pendulum(python: str | Path) -> bool:
+    import subprocess
+
+    question = "import importlib.util, sys; sys.exit(importlib.util.find_spec('pendulum') is None)"
+    return subprocess.run([str(python), "-c", question], check=False).returncode == 0  # noqa: S603 - the task's Python
+
+
+def _plain(moment: Any) -> dt.datetime | None:
+    import datetime as dt
+
+    if moment is None:
+        return None
+    return dt.datetime.fromisoformat(moment.isoformat())

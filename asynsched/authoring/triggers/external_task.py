@@ -1,0 +1,166 @@
+"""WorkflowTrigger and DagStateTrigger: they fire when runs or tasks elsewhere have come to certain states."""
+
+from __future__ import annotations
+
+from asynsched.authoring.elsewhere import AsksElsewhere
+from asynsched.authoring.triggers.base import BaseTrigger, TriggerEvent
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import datetime as dt
+    from collections.abc import AsyncIterator, Collection
+    from typing import Any
+
+
+def count_in_states(
+    dag_id: str,
+    states: Collection[str],
+    *,
+    logical_dates: Collection[dt.datetime] | None = None,
+    run_ids: Collection[str] | None = None,
+    task_ids: Collection[str] | None = None,
+    task_group_id: str | None = None,
+) -> float:
+    """Return in how many runs the tasks, the task group, or without either the run itself, are in these states.
+
+    A run in which some of several tasks are counts as a part of one.
+    """
+    if task_ids:
+        found = AsksElsewhere.get_ti_count(
+            dag_id, task_ids=task_ids, logical_dates=logical_dates, run_ids=run_ids, states=states
+        )
+        return found / len(task_ids)
+    if task_group_id:
+        by_run = AsksElsewhere.get_task_states(
+            dag_id, task_group_id=task_group_id, logical_dates=logical_dates, run_ids=run_ids
+        )
+        return sum(bool(tasks) and all(state in states for state in tasks.values()) for tasks in by_run.values())
+    return AsksElsewhere.get_dr_count(dag_id, logical_dates=logical_dates, run_ids=run_ids, states=states)
+
+
+class WorkflowTrigger(BaseTrigger):
+    """Fires when runs of a DAG, or tasks or a task group in them, have come to certain states.
+
+    Its payload is `{"status": "success"}`, or `failed` or `skipped`.
+
+    Args:
+        external_dag_id: The DAG.
+        run_ids: Its runs; or:
+        logical_dates: The logical dates of its runs.
+        external_task_ids: Tasks; or:
+        external_task_group_id: A task group; with neither, the runs themselves are looked at.
+        failed_states: States of which one is enough to fire as failed.
+        skipped_states: States of which one is enough to fire as skipped.
+        allowed_states: States that all must have to fire as success.
+        poke_interval: Seconds between two looks.
+        soft_fail: Taken as Airflow's argument of that name; the sensor decides.
+    """
+
+    def __init__(
+        self,
+        external_dag_id: str,
+        run_ids: list[str] | None = None,
+        execution_dates: list[dt.datetime] | None = None,
+        logical_dates: list[dt.datetime] | None = None,
+        external_task_ids: Collection[str] | None = None,
+        external_task_group_id: str | None = None,
+        failed_states: Collection[str] | None = None,
+        skipped_states: Collection[str] | None = None,
+        allowed_states: Collection[str] | None = None,
+        poke_interval: float = 2.0,
+        soft_fail: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.external_dag_id = external_dag_id
+        self.run_ids = run_ids
+        self.logical_dates = logical_dates or execution_dates
+        self.external_task_ids = external_task_ids
+        self.external_task_group_id = external_task_group_id
+        self.failed_states = failed_states
+        self.skipped_states = skipped_states
+        self.allowed_states = allowed_states
+        self.poke_interval = poke_interval
+        self.soft_fail = soft_fail
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        names = (
+            "external_dag_id", "run_ids", "logical_dates", "external_task_ids", "external_task_group_id",
+            "failed_states", "skipped_states", "allowed_states", "poke_interval", "soft_fail",
+        )  # fmt: skip
+        return f"{__name__}.WorkflowTrigger", {name: getattr(self, name) for name in names}
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        import asyncio
+
+        while (status := await asyncio.to_thread(self._status)) is None:  # noqa: ASYNC110 - states tell nobody
+            await asyncio.sleep(self.poke_interval)
+        yield TriggerEvent({"status": status})
+
+    def _status(self) -> str | None:
+        if self.failed_states and self._count(self.failed_states):
+            return "failed"
+        if self.skipped_states and self._count(self.skipped_states):
+            return "skipped"
+        expected = len(self.run_ids or self.logical_dates or ())
+        return "success" if self._count(self.allowed_states or ["success"]) == expected else None
+
+    def _count(self, states: Collection[str]) -> float:
+        return count_in_states(
+            self.external_dag_id,
+            states,
+            logical_dates=self.logical_dates,
+            run_ids=self.run_ids,
+            task_ids=self.external_task_ids,
+            task_group_id=self.external_task_group_id,
+        )
+
+
+class DagStateTrigger(BaseTrigger):
+    """Fires when all of certain runs of a DAG are in certain states.
+
+    Its payload is the path of this class, and its arguments with the state of each run by run_id.
+
+    Args:
+        dag_id: The DAG.
+        states: The states.
+        run_ids: The runs.
+        execution_dates: Logical dates of the runs.
+        poll_interval: Seconds between two looks.
+    """
+
+    def __init__(
+        self,
+        dag_id: str,
+        states: list[str],
+        run_ids: list[str] | None = None,
+        execution_dates: list[dt.datetime] | None = None,
+        poll_interval: float = 5.0,
+    ) -> None:
+        super().__init__()
+        self.dag_id = dag_id
+        self.states = [str(state) for state in states]
+        self.run_ids = run_ids
+        self.execution_dates = execution_dates
+        self.poll_interval = poll_interval
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        names = ("dag_id", "states", "run_ids", "execution_dates", "poll_interval")
+        return f"{__name__}.DagStateTrigger", {name: getattr(self, name) for name in names}
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        import asyncio
+
+        while (found := await asyncio.to_thread(self._states)) is None:  # noqa: ASYNC110 - states tell nobody
+            await asyncio.sleep(self.poll_interval)
+        path, arguments = self.serialize()
+        yield TriggerEvent((path, {**arguments, **found}))
+
+    def _states(self) -> dict[str, str] | None:
+        """Return the states of the runs by run_id; None while some are missing."""
+        found = AsksElsewhere.get_dr_count(
+            self.dag_id, logical_dates=self.execution_dates, run_ids=self.run_ids, states=self.states
+        )
+        if found != len(self.run_ids or self.execution_dates or ()):
+            return None
+        return {run_id: AsksElsewhere.get_dagrun_state(self.dag_id, run_id) for run_id in self.run_ids or ()}

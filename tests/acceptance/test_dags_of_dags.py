@@ -1,0 +1,99 @@
+"""DAGs that trigger runs of others, and that wait for what others do."""
+
+CHILD = """
+    from asynsched import DAG, TaskGroup, task
+
+    with DAG("child", params={"fail": False}):
+        with TaskGroup("group"):
+
+            @task
+            def works(params):
+                if params["fail"]:
+                    raise ValueError("told to fail")
+
+            works()
+"""
+PARENT = """
+    from datetime import datetime, timezone
+    from asynsched import DAG, AsynschedException, ExternalTaskSensor, TriggerDagRunOperator, task
+
+    DAY = datetime(2026, 1, 5, tzinfo=timezone.utc)
+    FAILS = dict(conf={"fail": True}, wait_for_completion=True, poke_interval=0.1)
+    WAITS = dict(external_dag_id="child", execution_date_fn=lambda date: DAY, poke_interval=0.1, poll_interval=0.1)
+
+    with DAG("parent"):
+        first = TriggerDagRunOperator(
+            task_id="first", trigger_dag_id="child", trigger_run_id="{{ run_id }}", logical_date=DAY,
+            wait_for_completion=True, deferrable=True, poke_interval=0.1,
+        )
+        again = TriggerDagRunOperator(
+            task_id="again", trigger_dag_id="child", trigger_run_id="{{ run_id }}", skip_when_already_exists=True
+        )
+        taken = TriggerDagRunOperator(task_id="taken", trigger_dag_id="child", logical_date=DAY)
+        first >> [again, taken]
+        TriggerDagRunOperator(task_id="fails", trigger_dag_id="child", **FAILS)
+        TriggerDagRunOperator(task_id="fails_deferred", trigger_dag_id="child", deferrable=True, **FAILS)
+        TriggerDagRunOperator(
+            task_id="expected", trigger_dag_id="child", allowed_states=["failed"], failed_states=[], **FAILS
+        )
+        TriggerDagRunOperator(task_id="nowhere", trigger_dag_id="nobody")
+        TriggerDagRunOperator(task_id="paused", trigger_dag_id="sleeper", fail_when_dag_is_paused=True)
+
+        ExternalTaskSensor(task_id="run", **WAITS)
+        ExternalTaskSensor(task_id="run_deferred", deferrable=True, **WAITS)
+        ExternalTaskSensor(
+            task_id="of_task", external_task_id="group.works", check_existence=True, mode="reschedule", **WAITS
+        )
+        ExternalTaskSensor(task_id="of_group", external_task_group_id="group", deferrable=True, **WAITS)
+        ExternalTaskSensor(
+            task_id="failed", allowed_states=["failed"], failed_states=["success"], deferrable=True, **WAITS
+        )
+        ExternalTaskSensor(
+            task_id="skipped", allowed_states=["failed"], failed_states=["success"], soft_fail=True, **WAITS
+        )
+        ExternalTaskSensor(task_id="missing", external_task_id="nothing", check_existence=True, **WAITS)
+
+    with DAG("sleeper", is_paused_upon_creation=True):
+
+        @task
+        def sleeps():
+            pass
+
+        sleeps()
+"""
+
+
+def test_a_dag_triggers_runs_of_another_and_waits_for_what_it_does(new_site):
+    site = new_site()
+    site.write("child.py", CHILD)
+    site.write("parent.py", PARENT)
+    with site.up():
+        site.wait_for_dag("parent")
+        site.wait_for_dag("child")
+        site.run("dags", "trigger", "parent", "--run-id", "r1")
+        site.until(lambda: site.json("runs", "show", "parent", "r1")["state"] == "failed", "the run has ended")
+    tasks = {task["task_id"]: task for task in site.json("tasks", "list", "parent", "r1")}
+    failed = {"taken", "fails", "fails_deferred", "nowhere", "paused", "failed", "missing"}
+    skipped = {"again", "skipped"}
+    expected = {name: "failed" if name in failed else "skipped" if name in skipped else "success" for name in tasks}
+    assert {name: task["state"] for name, task in tasks.items()} == expected
+    reasons = {
+        "taken": "DagRunAlreadyExists: The DAG 'child' has a run of the logical date 2026-01-05T00:00:00+00:00 already",
+        "fails": "is failed",
+        "fails_deferred": "is failed",
+        "nowhere": "AsynschedException: there is no DAG 'nobody'",
+        "paused": "DagIsPaused: the DAG 'sleeper' is paused",
+        "failed": "the DAG child: failed",
+        "missing": "the DAG 'child' has no task 'nothing'",
+        "again": "The DAG 'child' has a run 'r1' already",
+    }
+    assert {name: text in tasks[name]["reason"] for name, text in reasons.items()} == dict.fromkeys(reasons, True), {
+        name: tasks[name]["reason"] for name in reasons
+    }
+    runs = site.runs("child")
+    assert sorted(run["state"] for run in runs) == ["failed", "failed", "failed", "success"]
+    [triggered] = [run for run in runs if run["run_id"] == "r1"]
+    assert triggered["logical_date"].startswith("2026-01-05")
+    assert triggered["run_type"] == "manual"
+    [named] = [item for item in site.json("tasks", "xcom", "parent", "r1", "first") if item["key"] == "trigger_run_id"]
+    assert named["value"] == "r1"
