@@ -153,7 +153,7 @@ def _simulated(settings: Settings, plan: "Plan") -> "SpanReport":
     from asynsched.simulation.span import simulate_span
 
     try:
-        reports = asyncio.run(parse_folder(settings))
+        reports = asyncio.run(parse_folder(settings, plan.start, plan.end))
     except BaseExceptionGroup as group:
         raise only_cause(group) from group
     for report in reports:

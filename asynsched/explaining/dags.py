@@ -60,6 +60,9 @@ def _of_schedule(dag: DagRow, examined: Examined) -> list[Reason]:
         text = f"a run is due, and max_active_runs ({dag.max_active_runs}) are active"
         return [Reason("max_active_runs", text, "one of them ends")]
     reasons = []
+    if examined.asks:
+        text = "its timetable, which is code of its file, has not said yet which run is next"
+        reasons.append(Reason("timetable", text, "its file has been parsed again"))
     if examined.waits_for:
         reasons.append(Reason("assets", examined.waits_for, "these are updated"))
     if examined.due_at is not None:

@@ -51,6 +51,8 @@ class InformedParser:
         except SandboxError as exc:
             log.warning("file.not_compared", file=path, reason=str(exc))
             return report
+        if again.sources != report.sources:
+            return report  # edited meanwhile: it is about to be parsed again
         return settled(report, again, await self._read(_known_versions, changed))
 
     async def _read(self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -223,7 +223,11 @@ class TimetableQuestion(Struct, frozen=True, omit_defaults=True):
     last: PlannedInterval | None = None
     """Data interval of the newest scheduled run; None: there is none."""
     n_runs: Annotated[int, Meta(ge=1, le=MAX_PLANNED)] = RUNS_AHEAD
-    """How many runs after that."""
+    """How many runs after that, at most."""
+    since: datetime | None = None
+    """Runs that are due before this are left out: the newest of them counts as the last run."""
+    until: datetime | None = None
+    """Runs beyond the first that is due after this are left out."""
     run_by_hand_at: datetime | None = None
     """Also for the data interval of a run that is triggered at this instant."""
 

@@ -1,5 +1,7 @@
 """A DAG folder as it is now: every file parsed once, confined as always; nothing is stored."""
 
+from datetime import datetime
+
 import anyio
 import anyio.to_thread
 
@@ -8,14 +10,17 @@ from asynsched.home import prepare_home
 from asynsched.parsing.discovery import scan
 from asynsched.parsing.examination import examine
 from asynsched.parsing.parse_process import SandboxParser
-from asynsched.parsing.parser import Parser, report_of_error, report_of_failure
+from asynsched.parsing.parser import report_of_error, report_of_failure
 from asynsched.parsing.watcher import check_folder
-from asynsched.serialization.schema import ParseReport
+from asynsched.serialization.schema import ParseQuestions, ParseReport, TimetableQuestion
 from asynsched.settings import Settings
+from asynsched.timetables.custom import MAX_PLANNED
 
 
-async def parse_folder(settings: Settings) -> tuple[ParseReport, ...]:
+async def parse_folder(settings: Settings, start: datetime, end: datetime) -> tuple[ParseReport, ...]:
     """Return what each DAG file of the folder holds, or why it cannot be used, by path.
+
+    Timetables that are the author's own are asked for all runs of the span, as if it were its start.
 
     Raises:
         SettingsError: There is no such folder, or it cannot be read.
@@ -25,12 +30,13 @@ async def parse_folder(settings: Settings) -> tuple[ParseReport, ...]:
     prepare_home(home)
     found = await anyio.to_thread.run_sync(scan, root, home)
     parser = SandboxParser(settings)
+    questions = ParseQuestions(now=start, of_others=TimetableQuestion(n_runs=MAX_PLANNED, since=start, until=end))
     slots = anyio.Semaphore(settings.parse.processes)
     reports: dict[str, ParseReport] = {}
 
     async def read(path: str) -> None:
         async with slots:
-            report = await _report(settings, parser, path)
+            report = await _report(settings, parser, path, questions)
         if report is not None:
             reports[path] = report
 
@@ -41,7 +47,9 @@ async def parse_folder(settings: Settings) -> tuple[ParseReport, ...]:
     return tuple(reports[path] for path in sorted(reports))
 
 
-async def _report(settings: Settings, parser: Parser, path: str) -> ParseReport | None:
+async def _report(
+    settings: Settings, parser: SandboxParser, path: str, questions: ParseQuestions
+) -> ParseReport | None:
     """Return what one file holds; None where it is no DAG file."""
     examined = await anyio.to_thread.run_sync(examine, settings.dags_path, path)
     if examined is None or examined.is_gone:
@@ -51,6 +59,6 @@ async def _report(settings: Settings, parser: Parser, path: str) -> ParseReport 
     if settings.watch.safe_mode and not examined.mentions_dag:
         return None
     try:
-        return await parser.parse(path)
+        return await parser.parse(path, questions)
     except SandboxError as exc:
         return report_of_failure(path, exc)

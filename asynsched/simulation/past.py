@@ -7,7 +7,6 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Connection
 
-from asynsched.errors import PlanNeeded
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.active_run import ActiveRun
 from asynsched.scheduling.active_task import ActiveTask
@@ -21,8 +20,15 @@ from asynsched.states import DagRunState, DagRunType, TaskInstanceState
 from asynsched.store.dag_runs import NewRun, insert_run
 from asynsched.store.dag_versions import get_version
 from asynsched.store.dags import list_dags
+from asynsched.store.timetable_plans import get_plan
 from asynsched.store.transitions import apply
-from asynsched.timetables import DagRunInfo, DeltaDataIntervalTimetable, DeltaTriggerTimetable, KnownTimetable
+from asynsched.timetables import (
+    CustomTimetable,
+    DagRunInfo,
+    DeltaDataIntervalTimetable,
+    DeltaTriggerTimetable,
+    KnownTimetable,
+)
 from sandbox.protocol import CodeVersion
 
 MOMENT = timedelta(microseconds=1)
@@ -37,10 +43,18 @@ def store_last_runs(conn: Connection, start: datetime, lease_epoch: int) -> froz
         if row.version_id is None:
             continue
         dag = decode_dag(get_version(conn, row.version_id).serialized)
-        info = last_run_before(dag, timetable_of(conn, dag), start)
+        timetable = timetable_of(conn, dag)
+        is_planned = isinstance(timetable, CustomTimetable)
+        info = _last_planned(conn, dag) if is_planned else last_run_before(dag, timetable, start)
         if info is not None:
             stored.append(_store(conn, dag, row.version_id, info, lease_epoch))
     return frozenset(stored)
+
+
+def _last_planned(conn: Connection, dag: SerializedDag) -> DagRunInfo | None:
+    """Return the run after which the plan of an author's own timetable begins: it has the runs of the span."""
+    plan = get_plan(conn, dag.dag_id)
+    return None if plan is None or plan.after is None else DagRunInfo.interval(plan.after.start, plan.after.end)
 
 
 def last_run_before(dag: SerializedDag, timetable: KnownTimetable, start: datetime) -> DagRunInfo | None:
@@ -51,10 +65,7 @@ def last_run_before(dag: SerializedDag, timetable: KnownTimetable, start: dateti
     if not (limits.catchup and _counts_from_its_start(timetable)):
         # The newest run is given without those before it.
         limits = limits._replace(catchup=False)
-    try:
-        last = timetable.next_run(None, limits, now)
-    except PlanNeeded:
-        return None
+    last = timetable.next_run(None, limits, now)
     # What runs at once when it is first looked at has not run yet.
     if last is None or last.run_after >= now:
         return None

@@ -46,19 +46,22 @@ class AskedTimetable:
     def plan(self, question: TimetableQuestion) -> TimetablePlan:
         """Return the runs that follow one another after the last one."""
         last = None if question.last is None else question.last.value()
-        runs: list[DagRunInfo] = []
+        after, before, is_complete = question.last, None, False
+        runs: list[PlannedRun] = []
         while len(runs) < question.n_runs:
-            info = self._following(last, runs[-1] if runs else None)
+            info = self._following(last, before)
             if info is None:
+                is_complete = True
                 break
-            runs.append(info)
-            last = info.data_interval
-        return TimetablePlan(
-            asked_at=self._now,
-            after=question.last,
-            runs=tuple(PlannedRun(info.run_after, PlannedInterval(*info.data_interval)) for info in runs),
-            is_complete=len(runs) < question.n_runs,
-        )
+            last, before = info.data_interval, info
+            interval = PlannedInterval(*info.data_interval)
+            if question.since is not None and info.run_after < question.since:
+                after = interval
+                continue
+            runs.append(PlannedRun(info.run_after, interval))
+            if question.until is not None and info.run_after > question.until:
+                break
+        return TimetablePlan(asked_at=self._now, after=after, runs=tuple(runs), is_complete=is_complete)
 
     def manual_interval(self, at: datetime) -> PlannedInterval:
         """Return the data interval of a run that is triggered at an instant."""

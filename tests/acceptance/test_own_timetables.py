@@ -42,6 +42,9 @@ def test_more_runs_than_were_asked_for_at_once_are_all_made(site):
     assert (made[0], made[1], made[-1]) == ("2025-01-01T00:00:00Z", "2025-01-03T00:00:00Z", "2025-06-30T00:00:00Z")
     assert site.json("dags", "next", "own") == []
 
+    simulated = site.json("simulate", str(site.dags), "--from", "2025-02-01", "--to", "2025-02-08")
+    assert [run["logical_date"][:10] for run in simulated] == ["2025-01-31", "2025-02-02", "2025-02-04"]
+
     asked = site.json("dags", "next", "own", "-n", "60", "--now", "2025-02-01", "--last-run", "2025-01-01/2025-01-03")
     assert len(asked) == 60
     assert asked[0] == {

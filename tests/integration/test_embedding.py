@@ -11,12 +11,12 @@ import pytest
 from asynsched import Asset, Scheduler
 from asynsched.errors import AlreadyExists, DagError, HomeInUse, NotFound, NotServing, SettingsError
 from asynsched.settings import Settings
-from asynsched.store.dag_runs import list_runs
+from asynsched.store.dag_runs import get_run, list_runs
 from asynsched.store.xcoms import get_xcoms
 from tests.support.waiting import eventually
 
 DAGS = """
-    from asynsched import DAG, Asset, Param, dag, task
+    from asynsched import DAG, Asset, DataInterval, Param, Timetable, dag, task
     import os, time
     from pathlib import Path
 
@@ -49,6 +49,20 @@ DAGS = """
                 time.sleep(0.01)
 
         hang()
+
+    class TwoDays(Timetable):
+        def infer_manual_data_interval(self, *, run_after):
+            return DataInterval(run_after.subtract(days=2), run_after)
+
+        def next_dagrun_info(self, *, last_automated_data_interval, restriction):
+            return None
+
+    with DAG("own_timetable", schedule=TwoDays()) as own_timetable:
+        @task
+        def interval(data_interval_start=None, data_interval_end=None):
+            return (data_interval_end - data_interval_start).days if data_interval_start else "none"
+
+        interval()
 
     with DAG("follows", schedule=Asset("orders", uri="s3://shop/orders")) as follows:
         @task
@@ -83,6 +97,16 @@ async def test_a_program_runs_a_dag_and_gets_its_results(scheduler):
         ("count", "success", [0, 1, 2, 3]),
         ("total", "success", 6),
     ]
+
+
+async def test_a_timetable_in_a_dag_file_says_what_a_triggered_run_is_about(scheduler):
+    async with running(scheduler):
+        [task] = (await scheduler.run("own_timetable")).tasks
+        assert task.result == 2
+        await scheduler.trigger("own_timetable", run_id="undated", has_logical_date=False)
+        await scheduler.wait_runs(2)
+        undated = await scheduler._state.database.read(get_run, "own_timetable", "undated")
+    assert (undated.logical_date, undated.data_interval_start, undated.state) == (None, None, "success")
 
 
 async def test_a_failed_run_is_returned_with_its_reasons(scheduler):
