@@ -1,6 +1,7 @@
 """Queries of `deadline`: until when runs are to have succeeded, and which have not."""
 
 from datetime import datetime, timedelta
+from typing import Any
 
 import msgspec
 import sqlalchemy as sa
@@ -18,7 +19,10 @@ MISS_EVENT = "on_deadline_miss"
 
 
 class DeadlineRow(Struct, frozen=True):
-    """A deadline of a run. `number` is its place among those of the DAG; `state` is pending, met or missed."""
+    """A deadline of a run. `number` is its place among those of the DAG; `state` is pending, met or missed.
+
+    One that is not due yet is met already when its run has succeeded; should the run be cleared, it is pending again.
+    """
 
     number: int
     name: str
@@ -45,15 +49,18 @@ _SPANS = (
     .order_by(dag_run.c.run_after.desc(), dag_run.c.id.desc())
     .limit(sa.bindparam("limit"))
 )
-_OF_RUN = (
-    sa.select(*(deadline.c[name] for name in DeadlineRow.__struct_fields__))
+_HAS_SUCCEEDED_BY_THEN = sa.and_(dag_run.c.state == DagRunState.SUCCESS, dag_run.c.ended_at <= deadline.c.due_at)
+_STATE = sa.case((sa.and_(deadline.c.state == "pending", _HAS_SUCCEEDED_BY_THEN), "met"), else_=deadline.c.state)
+_OF_RUN: sa.Select[Any] = (
+    sa.select(deadline.c.number, deadline.c.name, deadline.c.due_at, _STATE.label("state"))
+    .join(dag_run, dag_run.c.id == deadline.c.dag_run_id)
     .where(deadline.c.dag_run_id == sa.bindparam("run"))
     .order_by(deadline.c.number)
 )
 _IS_PENDING = sa.text("deadline.state = 'pending'")
 _NEXT = sa.select(deadline.c.due_at).where(_IS_PENDING).order_by(deadline.c.due_at).limit(1)
 _DUE = (
-    sa.select(deadline, dag_run.c.dag_id, dag_run.c.run_id, dag_run.c.state.label("run_state"), dag_run.c.ended_at)
+    sa.select(deadline, dag_run.c.dag_id, dag_run.c.run_id, _HAS_SUCCEEDED_BY_THEN.label("is_met"))
     .join(dag_run, dag_run.c.id == deadline.c.dag_run_id)
     .where(_IS_PENDING, deadline.c.due_at <= sa.bindparam("now"))
     .order_by(deadline.c.due_at, deadline.c.id)
@@ -135,9 +142,8 @@ def settle_due_deadlines(conn: Connection, now: datetime, limit: int) -> list[Mi
     """
     missed = []
     for row in conn.execute(_DUE, {"now": now, "limit": limit}).all():
-        is_met = row.run_state == DagRunState.SUCCESS and row.ended_at is not None and row.ended_at <= row.due_at
-        conn.execute(_SETTLE, {"key": row.id, "new_state": "met" if is_met else "missed"})
-        if not is_met:
+        conn.execute(_SETTLE, {"key": row.id, "new_state": "met" if row.is_met else "missed"})
+        if not row.is_met:
             missed.append(MissedDeadline(row.dag_id, row.run_id, row.name, row.due_at))
             _request_callback(conn, row.dag_run_id, row.number, missed[-1], now)
     return missed

@@ -250,7 +250,7 @@ def test_deadlines_of_a_run_are_shown_with_it(site):
     assert [(deadline["name"], deadline["state"]) for deadline in deadlines] == [
         ("first", "missed"),
         ("second", "missed"),
-        ("", "pending"),
+        ("", "met"),
     ]
     assert "missed" in site.run("runs", "show", "late", run["run_id"]).stdout
     logs = site.run("runs", "logs", "late", run["run_id"]).stdout
