@@ -17,7 +17,10 @@ from asynsched.store.xcoms import get_xcoms
 
 @dataclass(frozen=True, slots=True)
 class FinishedTask:
-    """A task instance of a finished run. `result` is what the task returned, None if nothing."""
+    """A task instance of a finished run: one for each of a mapped task, `map_index` -1 otherwise.
+
+    `result` is what the task returned, None if nothing; `rendered_map_index` is what its `map_index_template` gave.
+    """
 
     task_id: str
     map_index: int
@@ -27,6 +30,7 @@ class FinishedTask:
     started_at: datetime | None
     ended_at: datetime | None
     result: Any = None
+    rendered_map_index: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +63,7 @@ def read_finished_run(conn: Connection, key: DagRunKey) -> FinishedRun:
     tasks = tuple(
         FinishedTask(
             row.task_id, row.map_index, row.state, row.reason, row.try_number, row.started_at, row.ended_at,
-            results.get((row.task_id, row.map_index)),
+            results.get((row.task_id, row.map_index)), row.rendered_map_index,
         )
         for row in rows
     )  # fmt: skip

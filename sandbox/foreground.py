@@ -35,11 +35,19 @@ class ForegroundRequest(Struct, frozen=True, omit_defaults=True):
     default_timezone: str = "UTC"
 
 
+class ForegroundInstance(Struct, frozen=True):
+    """How a task instance ended."""
+
+    task_id: str
+    map_index: int
+    state: str | None
+
+
 class ForegroundResult(Struct, frozen=True, tag="foreground", omit_defaults=True):
     """How it ended: the state of the run and of each task, or why the DAG could not be run, in one line."""
 
     state: str = ""
-    tasks: dict[str, str | None] = {}
+    tasks: tuple[ForegroundInstance, ...] = ()
     error: str = ""
 
 
@@ -80,7 +88,8 @@ def _run(found: "dict[str, DAG]", request: ForegroundRequest, link: SchedulerLin
         run = found[request.dag_id].test(run_conf=request.conf, logical_date=logical_date)
     except DagError as exc:
         return ForegroundResult(error=f"{request.path}: {exc}")
-    return ForegroundResult(state=str(run.state), tasks={task.task_id: task.state for task in run.tasks})
+    tasks = tuple(ForegroundInstance(task.task_id, task.map_index, task.state) for task in run.tasks)
+    return ForegroundResult(state=str(run.state), tasks=tasks)
 
 
 if __name__ == "__main__":

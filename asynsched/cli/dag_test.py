@@ -52,7 +52,7 @@ def run_in_foreground(session: Session, output: str, dag_id: str, conf: str | No
     result = _run(session, request)
     if result.error:
         fail(result.error)
-    tasks = [{"task_id": task_id, "state": state} for task_id, state in result.tasks.items()]
+    tasks = [msgspec.structs.asdict(task) for task in result.tasks]
     fields: dict[str, Any] = {"dag_id": dag_id, "state": result.state, "tasks": tasks}
     show(Record(fields, sections={"tasks": ()}), Output(output))
     if result.state != "success":

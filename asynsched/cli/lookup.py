@@ -29,7 +29,7 @@ def find_task(conn: Connection, dag_id: str, run_id: str, task_id: str, map_inde
 
     Raises:
         NotFound: There is no such DAG, run or task; carries the nearest names.
-        AsynschedError: The run has no tasks yet.
+        AsynschedError: The run has no tasks yet, or the task no instance of that map index.
     """
     run = find_run(conn, dag_id, run_id)
     instances = list_task_instances(conn, run.id)
@@ -38,5 +38,16 @@ def find_task(conn: Connection, dag_id: str, run_id: str, task_id: str, map_inde
     for instance in instances:
         if instance.task_id == task_id and instance.map_index == map_index:
             return instance
+    indexes = sorted(instance.map_index for instance in instances if instance.task_id == task_id)
+    if indexes:
+        raise AsynschedError(_other_index(task_id, map_index, indexes))
     known = sorted({instance.task_id for instance in instances})
     raise NotFound("task", task_id, tuple(get_close_matches(task_id, known)))
+
+
+def _other_index(task_id: str, map_index: int, indexes: list[int]) -> str:
+    if indexes == [-1]:
+        return f"The task {task_id!r} has no instance {map_index}, it has one only: leave --map-index out."
+    range_of_all = f"{indexes[0]} to {indexes[-1]}" if len(indexes) > 1 else str(indexes[0])
+    missing = "is mapped" if map_index < 0 else f"is mapped, but has no instance {map_index}"
+    return f"The task {task_id!r} {missing}: say which with --map-index, {range_of_all}."

@@ -11,6 +11,7 @@ from asynsched.store.task_instances import TaskInstanceRow, list_task_instances
 COLUMNS = (
     "task_id",
     "map_index",
+    "rendered_map_index",
     "state",
     "reason",
     "try_number",
@@ -22,6 +23,8 @@ COLUMNS = (
     "pool",
     "priority_weight",
 )
+UNMAPPED: dict[str, object] = {"rendered_map_index": None, "map_index": -1}
+"""Columns for mapped tasks, and what they have for the others."""
 SPARE_COLUMNS = ("priority_weight", "pool", "scheduled_at", "queued_at", "ended_at", "started_at", "try_number")
 
 
@@ -32,7 +35,8 @@ def show_tasks(session: Session, dag_id: str, run_id: str) -> Listing:
     """List the task instances of a run. `priority_weight` is the total, as the weight rule gives it."""
     run = session.read(find_run, dag_id, run_id)
     rows = [_fields(row) for row in session.read(list_task_instances, run.id)]
-    spare = SPARE_COLUMNS if any(row["map_index"] >= 0 for row in rows) else ("map_index", *SPARE_COLUMNS)
+    unused = (name for name, none in UNMAPPED.items() if all(row[name] == none for row in rows))
+    spare = (*unused, *SPARE_COLUMNS)
     return Listing(COLUMNS, rows, nothing="The run has no task instances yet.", spare=spare)
 
 

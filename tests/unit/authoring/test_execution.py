@@ -410,7 +410,7 @@ def test_failures_retry_fail_or_end_at_once_with_their_callbacks(dag):
         (1, "failed"),
     ]
     assert called == [
-        "give_up failure", "flaky retry", "flaky retry", "flaky success", "leave failure", "wait failure",
+        "flaky retry", "give_up failure", "leave failure", "wait failure", "flaky retry", "flaky success",
         "task_failure",
     ]  # fmt: skip
     assert ended.task("leave").reason == "SystemExit: 3"
