@@ -10,10 +10,18 @@ from sqlalchemy import Connection
 
 from asynsched.store.asset_names import digest_of, find_asset, link_alias, put_aliases, put_assets
 from asynsched.store.asset_queue import queue_event
-from asynsched.store.asset_tables import asset, asset_alias, asset_alias_event, asset_event, dag_run_asset_event
+from asynsched.store.asset_tables import (
+    asset,
+    asset_alias,
+    asset_alias_event,
+    asset_dag_run_queue,
+    asset_event,
+    dag_run_asset_event,
+)
 from asynsched.store.changes import AssetEventRow
 from asynsched.store.conflicts import insert_ignoring
 from asynsched.store.rows import from_json, to_json
+from asynsched.store.tables import dag_run
 from asynsched.timetables.asset_condition import AliasForm, AssetForm
 
 
@@ -52,6 +60,21 @@ _ALIASES = (
 _LAST = sa.select(asset_event.c.asset_id, sa.func.max(asset_event.c.created_at).label("last")).group_by(
     asset_event.c.asset_id
 )
+_IS_KEPT = (
+    sa.exists()
+    .where(
+        dag_run_asset_event.c.event_id == asset_event.c.id,
+        dag_run.c.id == dag_run_asset_event.c.dag_run_id,
+        sa.or_(dag_run.c.ended_at.is_(None), dag_run.c.ended_at >= sa.bindparam("before")),
+    )
+    .correlate(asset_event)
+)
+_OLD = sa.select(asset_event.c.id).where(
+    asset_event.c.created_at < sa.bindparam("before"),
+    ~sa.exists().where(asset_dag_run_queue.c.event_id == asset_event.c.id),
+    ~_IS_KEPT,
+)
+_DELETE = sa.delete(asset_event).where(asset_event.c.id.in_(sa.bindparam("keys", expanding=True)))
 
 
 def record_events(conn: Connection, events: Iterable[AssetEventRow]) -> list[str]:
@@ -131,6 +154,21 @@ def list_events(
 def last_event_times(conn: Connection) -> dict[int, datetime]:
     """Return when each asset that has events was last updated, by the asset's row id."""
     return {row.asset_id: row.last for row in conn.execute(_LAST)}
+
+
+def count_old_events(conn: Connection, *, before: datetime) -> int:
+    """Return how many events of before an instant wait for no DAG, and triggered no run that is active or newer."""
+    n: int = conn.execute(sa.select(sa.func.count()).select_from(_OLD.subquery()), {"before": before}).scalar_one()
+    return n
+
+
+def delete_old_events(conn: Connection, *, before: datetime, limit: int) -> int:
+    """Delete up to `limit` of those events, the oldest first. Returns how many."""
+    oldest = _OLD.order_by(asset_event.c.id).limit(sa.bindparam("limit"))
+    keys = list(conn.scalars(oldest, {"before": before, "limit": limit}))
+    if keys:
+        conn.execute(_DELETE, {"keys": keys})
+    return len(keys)
 
 
 def _events(conn: Connection, rows: Sequence[Any]) -> list[AssetEvent]:

@@ -7,7 +7,13 @@ import pytest
 from asynsched import DAG, Asset, AssetAlias, BashOperator
 from asynsched.errors import NotFound
 from asynsched.scheduling.scheduled_runs import examine_dag
-from asynsched.store.asset_events import consumed_events, list_events, record_events
+from asynsched.store.asset_events import (
+    consumed_events,
+    count_old_events,
+    delete_old_events,
+    list_events,
+    record_events,
+)
 from asynsched.store.asset_names import get_asset, list_aliases, list_assets, waiting_digests
 from asynsched.store.asset_queue import pending_events, unexamined_dag_ids
 from asynsched.store.asset_references import references_to
@@ -152,3 +158,22 @@ async def test_a_run_that_is_deleted_takes_what_it_consumed_along_but_not_the_ev
 
     consumed, events = await database.write(check)
     assert (consumed, len(events)) == ([], 1)
+
+
+async def test_old_events_are_deleted_unless_a_dag_waits_for_them_or_a_run_that_stays_consumed_them(database):
+    def check(conn):
+        store_dag(conn, dag_of("of_both", [Asset("a"), Asset("b")]))
+        store_dag(conn, dag_of("of_c", Asset("c")))
+        record_events(conn, [event(Asset(name)) for name in ("a", "c", "nobody's", "nobody's")])
+        record_events(conn, [event(Asset("nobody's"), 9)])
+        run = get_run(conn, "of_c", examine_dag(conn, "of_c", NOW).triggered)
+        before = NOW + 5 * MINUTE
+        assert count_old_events(conn, before=before) == 2
+        assert [delete_old_events(conn, before=before, limit=1) for _ in range(3)] == [1, 1, 0]
+        assert [found.name for found in list_events(conn)] == ["a", "c", "nobody's"]
+        end_queued_run(conn, run.id, "failed", "", NOW + MINUTE)
+        assert delete_old_events(conn, before=before, limit=10) == 1
+        assert len(pending_events(conn, "of_both")) == 1
+        return list_events(conn)
+
+    assert [found.name for found in await database.write(check)] == ["a", "nobody's"]
