@@ -85,9 +85,13 @@ def record_events(conn: Connection, events: Iterable[AssetEventRow]) -> list[str
     Returns:
         The DAGs that now have something to be examined.
     """
+    events = list(events)
+    if not events:
+        return []
+    names = _Names(conn, events)
     dag_ids: dict[str, None] = {}
-    for event in sorted(events, key=lambda event: (event.name, event.uri, event.token or "", event.ordinal)):
-        found = _asset_of(conn, event)
+    for event in events:
+        found = names.asset_of(event)
         if found is None:
             continue
         asset_id, name, uri = found
@@ -99,21 +103,28 @@ def record_events(conn: Connection, events: Iterable[AssetEventRow]) -> list[str
         event_id = conn.scalar(insert_ignoring(conn, asset_event).returning(asset_event.c.id), values)
         if event_id is None:
             continue  # a batch that is applied again
-        alias_ids = put_aliases(conn, [AliasForm(alias) for alias in event.aliases])
-        for alias_id in sorted(alias_ids.values()):
+        for alias_id in sorted(names.alias_ids[alias] for alias in event.aliases):
             link_alias(conn, alias_id, asset_id)
             conn.execute(insert_ignoring(conn, asset_alias_event), {"alias_id": alias_id, "event_id": event_id})
         dag_ids.update(dict.fromkeys(queue_event(conn, event_id, name, uri, event.aliases)))
-    return list(dag_ids)
+    return sorted(dag_ids)
 
 
-def _asset_of(conn: Connection, event: AssetEventRow) -> tuple[int, str, str] | None:
-    if event.name and event.uri:
-        form = AssetForm(event.name, event.uri, event.group, event.asset_extra)
-        ids = put_assets(conn, [form], event.created_at, describe=False)
-        return ids[digest_of("asset", event.name, event.uri)], event.name, event.uri
-    found = find_asset(conn, name=event.name, uri=event.uri)
-    return None if found is None else (found.id, found.name, found.uri)
+class _Names:
+    """The assets and aliases of some events. New ones are stored first, in key order: no ring of waiting."""
+
+    def __init__(self, conn: Connection, events: list[AssetEventRow]) -> None:
+        self._conn = conn
+        forms = [AssetForm(it.name, it.uri, it.group, it.asset_extra) for it in events if it.name and it.uri]
+        self._asset_ids = put_assets(conn, forms, events[0].created_at, describe=False)
+        self.alias_ids = put_aliases(conn, [AliasForm(alias) for event in events for alias in event.aliases])
+
+    def asset_of(self, event: AssetEventRow) -> tuple[int, str, str] | None:
+        """Return the row id, the name and the URI of an event's asset; None when nobody has defined it."""
+        if event.name and event.uri:
+            return self._asset_ids[digest_of("asset", event.name, event.uri)], event.name, event.uri
+        found = find_asset(self._conn, name=event.name, uri=event.uri)
+        return None if found is None else (found.id, found.name, found.uri)
 
 
 def consumed_events(conn: Connection, dag_run_id: int) -> list[AssetEvent]:

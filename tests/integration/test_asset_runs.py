@@ -200,3 +200,17 @@ async def test_a_lost_hint_costs_no_more_than_the_time_to_the_next_sweep(simulat
     simulation = await simulate(consumer("of_a", a), act=act, hours=1)
     [created] = await at(simulation, "of_a")
     assert 10.5 <= created <= 10.5 + simulation.settings.sweep_interval / 60
+
+
+async def test_each_instance_of_a_mapped_task_updates_its_outlets(simulate):
+    with DAG("maps", schedule="@once") as maps:
+        BashOperator.partial(task_id="update", outlets=[a]).expand(bash_command=["true", "true", "false"])
+
+    def script(launch):
+        told = (OutletEvent("a", "a", {"index": launch.map_index}),)
+        return Outcome("failed" if launch.map_index == 2 else "success", outlet_events=told)
+
+    simulation = await simulate(maps, consumer("of_a", a), script=script)
+    events = await simulation.database.read(list_events)
+    assert sorted((event.source_map_index, event.extra["index"]) for event in events) == [(0, 0), (1, 1)]
+    assert sum(len(names) for names in await consumed(simulation, "of_a")) == 2

@@ -1,5 +1,6 @@
 """Assets and their events: stored once, waiting for each DAG that wants them, and consumed by one of its runs."""
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -177,3 +178,15 @@ async def test_old_events_are_deleted_unless_a_dag_waits_for_them_or_a_run_that_
         return list_events(conn)
 
     assert [found.name for found in await database.write(check)] == ["a", "nobody's"]
+
+
+async def test_schedulers_that_look_at_the_same_moment_make_one_run_of_the_events(database):
+    await database.write(store_dag, dag_of("both", [Asset("a"), Asset("b")]))
+    updates = [
+        [event(Asset(name), token=f"{name}{number}", aliases=("x", "y"))] for number in range(4) for name in "ab"
+    ]
+    await asyncio.gather(*(database.write(record_events, events) for events in updates))
+    found = await asyncio.gather(*(database.write(examine_dag, "both", NOW) for _ in range(4)))
+    [name] = [examined.triggered for examined in found if examined.triggered]
+    run = await database.read(get_run, "both", name)
+    assert len(await database.read(consumed_events, run.id)) == 8
