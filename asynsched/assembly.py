@@ -114,6 +114,7 @@ def assemble(
         clock=clock,
         versions=versions,
         parallelism=executor.parallelism,
+        executors=executor.capacities,
         scheduler_id=scheduler_id,
         lease_epoch=lease_epoch,
         company=company,

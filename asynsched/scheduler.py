@@ -28,7 +28,7 @@ from asynsched.serving_state import ServingState
 from asynsched.settings import Settings
 from asynsched.store.async_database import open_database
 from asynsched.store.database import Database
-from asynsched.store.schedulers import register_scheduler, remove_scheduler, set_parallelism
+from asynsched.store.schedulers import register_scheduler, remove_scheduler, set_room
 
 log = structlog.get_logger(__name__)
 
@@ -168,7 +168,7 @@ class Scheduler(Embedding):
         if services.lease is not None:
             stack.push_async_callback(services.lease.stop)
         stack.push_async_callback(self._end_tries, services.executor)
-        await database.write(set_parallelism, self.scheduler_id, services.executor.parallelism)
+        await database.write(set_room, self.scheduler_id, services.executor.parallelism, services.executor.capacities)
         held = await services.executor.start(epoch)
         await services.evaluator.recover(held, now)
         await services.callbacks.recover(held)

@@ -187,9 +187,13 @@ class Settings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
         str | None,
         _doc("Database URL: sqlite:///PATH or postgresql://USER@HOST/NAME; by default asynsched.db in the home."),
     ] = None
-    executor: Annotated[str, _doc("`local`, `sequential`, or `package.module:Class` of an executor of your own.")] = (
-        "local"
-    )
+    executor: Annotated[
+        str,
+        _doc(
+            "`local`, `sequential`, or `package.module:Class` of an executor of your own; several with commas between"
+            " them, the default first, `name=package.module:Class` with the name that tasks give as `executor`."
+        ),
+    ] = "local"
     parallelism: Annotated[Count, _doc("Tasks that may run at once (Airflow: parallelism).")] = 32
     default_timezone: Annotated[str, _doc("Zone of naive dates in DAG files (Airflow: default_timezone).")] = "UTC"
     dags_are_paused_at_creation: Annotated[

@@ -127,6 +127,8 @@ class Launch(Struct, frozen=True, tag="launch", omit_defaults=True):
     resume: Resume | None = None
     """Of a task that was deferred: how it goes on."""
     trigger_host: TriggerHost | None = None
+    executor: str | None = None
+    """The executor that the task names, where there are several."""
     caused_by: CausingTry | None = None
     """Of a task's callback: the try that it is about."""
 

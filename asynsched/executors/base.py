@@ -4,7 +4,7 @@ To write one, subclass Executor in a package of yours, and name it as `--executo
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -67,6 +67,14 @@ class Executor(ABC):
     @abstractmethod
     def parallelism(self) -> int:
         """How many tries may be in it at once."""
+
+    @property
+    def capacities(self) -> Mapping[str, int]:
+        """The names that a task may give as its `executor`, each with how many tries may be in it at once.
+
+        Empty: there is one executor, and it takes every task.
+        """
+        return {}
 
     @abstractmethod
     async def start(self, lease_epoch: int) -> Held:

@@ -97,7 +97,7 @@ async def take_snapshot(database: Database, settings: Settings, now: datetime, *
     serving = await database.read(list_schedulers, now)
     evaluation = Evaluation(
         queues=ReadyQueues(sum(found.parallelism for found in serving) or settings.parallelism, settings.keep_slots),
-        limits=RunLimits(settings.max_active_tasks_per_dag),
+        limits=RunLimits(settings.max_active_tasks_per_dag, serving[0].executors if serving else {}),
         pending=PendingBatch("", 0),
         new_token=lambda: f"explained-{next(tokens)}",
         max_machine_kills=settings.max_machine_kills,

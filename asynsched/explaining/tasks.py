@@ -85,20 +85,20 @@ def _causes(snapshot: Snapshot, task: ActiveTask, dependency: str, depth: int) -
 
 
 def _limits(snapshot: Snapshot, task: ActiveTask) -> tuple[Reason, ...]:
-    obstacle = snapshot.evaluation.queues.obstacle(task)
+    obstacle = snapshot.evaluation.obstacle(task)
     if obstacle:
-        return (Reason("pool", obstacle, "the pool is made larger"),)
+        return (Reason("obstacle", obstacle, "the pool is made larger, or the executor is configured"),)
     reasons = []
     if (other := snapshot.evaluation.queues.kept_for(task, snapshot.now)) is not None:
         text = f"free slots of the pool {task.task.pool} are kept for {_subject(other)}, which waits for longer"
         reasons.append(Reason("keep_slots_after", text, "that one has started"))
     for limit in snapshot.lacking(task):
         if limit.capacity == 0:
-            reasons.append(Reason("paused", limit.name, "it is unpaused"))
+            reasons.append(Reason("closed", limit.name, limit.release))
         else:
             text = f"{limit.name}: {limit.used} of {limit.capacity} taken, {limit.slots_of(task)} needed"
             holders = _shortened(Reason("holder", _standing(found)) for found in snapshot.holders(limit))
-            reasons.append(Reason("limit", text, "one of these ends", causes=holders))
+            reasons.append(Reason("limit", text, limit.release, causes=holders))
     return tuple(reasons)
 
 

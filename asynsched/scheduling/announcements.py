@@ -1,6 +1,6 @@
 """What the other services are told once a batch of changes is stored."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 
 import structlog
@@ -19,7 +19,6 @@ from asynsched.executors.base import Held
 from asynsched.scheduling.active_task import ActiveTask
 from asynsched.scheduling.launches import task_launch
 from asynsched.scheduling.pending import PendingBatch
-from asynsched.scheduling.ready_queues import ReadyQueues
 from asynsched.scheduling.run_intake import RunIntake
 from asynsched.scheduling.run_loading import lost_tries
 from asynsched.states import SLOT_TASK_STATES, TaskInstanceState
@@ -34,14 +33,16 @@ class Announcer:
     Args:
         channels: Where the others hear of it.
         intake: Hears of runs that have ended.
-        queues: Know what keeps ready tasks waiting.
+        obstacle: Tells why a task can never start as things are.
         max_map_length: How many values tasks may return where others are mapped over them.
     """
 
-    def __init__(self, channels: Channels, intake: RunIntake, queues: ReadyQueues, max_map_length: int) -> None:
+    def __init__(
+        self, channels: Channels, intake: RunIntake, obstacle: Callable[[ActiveTask], str], max_map_length: int
+    ) -> None:
         self._max_map_length = max_map_length
         self._channels = channels
-        self._queues = queues
+        self._obstacle = obstacle
         self._intake = intake
 
     def announce(self, pending: PendingBatch, stale: Stale) -> None:
@@ -49,7 +50,7 @@ class Announcer:
         channels = self._channels
         if stale:
             log.warning("state.stale", n_tasks=len(stale.tasks), n_runs=len(stale.runs))
-        _warn_of_obstacles(pending, self._queues)
+        self._warn_of_obstacles(pending)
         for task in pending.granted:
             if (task.run.id, task.task_id, task.map_index) not in stale.tasks and task.run.id not in stale.runs:
                 self.launch(task)
@@ -97,13 +98,10 @@ class Announcer:
             self._channels.dag_changes.offer(ended)
             log.info("run.ended", dag_id=run.key.dag_id, run_id=run.key.run_id, state=run.state, reason=run.reason)
 
-
-def _warn_of_obstacles(pending: PendingBatch, queues: ReadyQueues) -> None:
-    for task in pending.tasks.values():
-        if task.state is TaskInstanceState.SCHEDULED and task.reason:
-            # Another reason is why its last try was handed back.
-            obstacle = queues.obstacle(task)
-            if obstacle:
+    def _warn_of_obstacles(self, pending: PendingBatch) -> None:
+        for task in pending.tasks.values():
+            # A ready task may have another reason: why its last try was handed back.
+            if task.state is TaskInstanceState.SCHEDULED and task.reason and (obstacle := self._obstacle(task)):
                 key = task.run.key
                 log.warning(
                     "task.cannot_start", dag_id=key.dag_id, run_id=key.run_id, task_id=task.task_id, reason=obstacle

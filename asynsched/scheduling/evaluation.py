@@ -63,6 +63,7 @@ class Evaluation:
         self._past = PastLinks(self.runs)
         self._changes = StateChanges(queues=queues, limits=limits, pending=pending, past=self._past)
         self._examination = Examination(self._changes, self.runs)
+        self.obstacle = self._changes.obstacle
 
     # What may happen
 

@@ -1,6 +1,7 @@
 """The dependency evaluator: turns what has happened into stored state changes, and those into launches."""
 
 from collections import deque
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 import structlog
@@ -58,6 +59,7 @@ class DependencyEvaluator(Service):
         clock: Clock,
         versions: VersionCache,
         parallelism: int,
+        executors: Mapping[str, int],
         scheduler_id: str,
         lease_epoch: int,
         company: timedelta = COMPANY,
@@ -72,7 +74,7 @@ class DependencyEvaluator(Service):
         self._pending = PendingBatch(scheduler_id, lease_epoch)
         self._evaluation = Evaluation(
             queues=ReadyQueues(parallelism, settings.keep_slots),
-            limits=RunLimits(settings.max_active_tasks_per_dag),
+            limits=RunLimits(settings.max_active_tasks_per_dag, executors),
             pending=self._pending,
             new_token=new_token,
             max_machine_kills=settings.max_machine_kills,
@@ -85,7 +87,7 @@ class DependencyEvaluator(Service):
             max_started_at_once=settings.max_dagruns_per_loop_to_schedule,
             owner=(scheduler_id, lease_epoch),
         )
-        self._announcer = Announcer(channels, self._intake, self._evaluation.queues, settings.max_map_length)
+        self._announcer = Announcer(channels, self._intake, self._evaluation.obstacle, settings.max_map_length)
         self._requests = RequestTaker(
             database=database, evaluation=self._evaluation, channels=channels, lease_epoch=lease_epoch
         )

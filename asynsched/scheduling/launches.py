@@ -42,6 +42,7 @@ def task_launch(task: ActiveTask, max_map_length: int) -> Launch:
         map_index=task.map_index,
         try_number=task.try_number,
         max_tries=task.max_tries,
+        executor=task.task.executor,
         run=run_context(task.run),
         code=task.run.code,
         log_path=log_path(task.key, task.try_number),

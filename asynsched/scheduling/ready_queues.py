@@ -20,10 +20,14 @@ Entry = tuple[Order, int, "Lane"]
 
 
 class Limit:
-    """At most `capacity` of the tasks that share it may be queued or running; None is no limit."""
+    """At most `capacity` of the tasks that share it may be queued or running; None is no limit.
 
-    def __init__(self, name: str, capacity: int | None) -> None:
+    `release` is what lets tasks start that it holds up, for a person.
+    """
+
+    def __init__(self, name: str, capacity: int | None, *, release: str = "one of these ends") -> None:
         self.name = name
+        self.release = release
         self.capacity = capacity
         self.used = 0
         self.lanes: set[Lane] = set()

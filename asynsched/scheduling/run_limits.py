@@ -1,5 +1,8 @@
 """What limits the tasks of a run, beside pools and parallelism: Airflow's `max_active_*`, and the DAG's pause."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.active_run import ActiveRun
 from asynsched.scheduling.active_task import ActiveTask
@@ -11,10 +14,13 @@ class RunLimits:
 
     Args:
         max_active_tasks: Tasks of one run at once, where its DAG says nothing.
+        executors: How many tasks each executor takes, by name, the default first; empty: there is one, which takes all.
     """
 
-    def __init__(self, max_active_tasks: int) -> None:
+    def __init__(self, max_active_tasks: int, executors: Mapping[str, int] = MappingProxyType({})) -> None:
         self._max_active_tasks = max_active_tasks
+        self._executors = {name: Limit(f"executor {name}", capacity) for name, capacity in executors.items()}
+        self._default_executor = next(iter(executors), None)
         self._runs: dict[DagRunKey, Limit] = {}
         self._dags: dict[str, Limit] = {}
         self._tasks: dict[tuple[str, ...], tuple[Limit, int]] = {}
@@ -27,7 +33,16 @@ class RunLimits:
             limits.append(self._task((run.key.dag_id, task.task_id), task.task.max_active_tis_per_dag, run.version_id))
         if task.task.max_active_tis_per_dagrun is not None:
             limits.append(self._task((*run.key, task.task_id), task.task.max_active_tis_per_dagrun, run.version_id))
+        if self._default_executor is not None:
+            limits.append(self._executor(task.task.executor or self._default_executor))
         return tuple(limits)
+
+    def obstacle(self, task: ActiveTask) -> str:
+        """Return why a task's executor can never take it as things are; empty if it can."""
+        if self._default_executor is None:
+            return ""
+        limit = self._executor(task.task.executor or self._default_executor)
+        return limit.name if limit.capacity == 0 else ""
 
     def pause(self, dag_id: str, *, paused: bool) -> None:
         """Hold a DAG's ready tasks back, or let them go again."""
@@ -43,9 +58,15 @@ class RunLimits:
             del self._tasks[key]
         return limit
 
+    def _executor(self, name: str) -> Limit:
+        if name not in self._executors:
+            what = f"there is no executor {name!r}; known: {', '.join(self._executors)}"
+            self._executors[name] = Limit(what, 0, release=f"the setting `executor` names {name}")
+        return self._executors[name]
+
     def _dag(self, dag_id: str) -> Limit:
         if dag_id not in self._dags:
-            self._dags[dag_id] = Limit(f"the DAG {dag_id} is paused", None)
+            self._dags[dag_id] = Limit(f"the DAG {dag_id} is paused", None, release="it is unpaused")
         return self._dags[dag_id]
 
     def _run(self, run: ActiveRun) -> Limit:

@@ -62,8 +62,12 @@ class StateChanges:
         """Let a task instance wait for room."""
         if task.state is State.UP_FOR_RETRY:
             task.started_at = None
-        self.set_state(task, State.SCHEDULED, self.queues.obstacle(task), now)
+        self.set_state(task, State.SCHEDULED, self.obstacle(task), now)
         self.queues.add(task, self.limits.of(task))
+
+    def obstacle(self, task: ActiveTask) -> str:
+        """Return why a task can never start as pools and executors are; empty if it can."""
+        return self.queues.obstacle(task) or self.limits.obstacle(task)
 
     def queue(self, task: ActiveTask, token: str, now: datetime) -> None:
         """Begin a try of a task instance that was granted its slots."""

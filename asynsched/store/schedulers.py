@@ -4,13 +4,14 @@ Epochs only grow and none is given twice: the row of a scheduler that has left s
 home registers under a higher epoch.
 """
 
+from collections.abc import Mapping
 from datetime import datetime
 
 import sqlalchemy as sa
 from msgspec import Struct
 from sqlalchemy import Connection
 
-from asynsched.store.rows import as_struct
+from asynsched.store.rows import as_struct, from_json, to_json
 from asynsched.store.tables import scheduler
 
 
@@ -27,6 +28,7 @@ class SchedulerRow(Struct, frozen=True):
     heartbeat_at: datetime
     version: str
     parallelism: int
+    executors: dict[str, int]
 
 
 _REGISTRATION_LOCK = 0x6173796E73726567  # "asynsreg"
@@ -40,8 +42,10 @@ _RENEW = (
     .where(scheduler.c.id == sa.bindparam("key"), scheduler.c.lease_epoch == sa.bindparam("epoch"))
     .values(lease_until=sa.bindparam("until"), heartbeat_at=sa.bindparam("now"))
 )
-_SET_PARALLELISM = (
-    sa.update(scheduler).where(scheduler.c.id == sa.bindparam("key")).values(parallelism=sa.bindparam("n"))
+_SET_ROOM = (
+    sa.update(scheduler)
+    .where(scheduler.c.id == sa.bindparam("key"))
+    .values(parallelism=sa.bindparam("n"), executors=sa.bindparam("by_name"))
 )
 _LEAVE = sa.update(scheduler).where(scheduler.c.id == sa.bindparam("key")).values(lease_until=scheduler.c.started_at)
 _SERVING = sa.select(scheduler).where(scheduler.c.lease_until > sa.bindparam("now")).order_by(scheduler.c.lease_epoch)
@@ -90,14 +94,16 @@ def renew_scheduler(
     return conn.execute(_RENEW, renewed).rowcount > 0
 
 
-def set_parallelism(conn: Connection, scheduler_id: str, parallelism: int) -> None:
-    """Note how many tasks a scheduler's executor runs at once."""
-    conn.execute(_SET_PARALLELISM, {"key": scheduler_id, "n": parallelism})
+def set_room(conn: Connection, scheduler_id: str, parallelism: int, executors: Mapping[str, int]) -> None:
+    """Note how many tasks a scheduler runs at once, in all, and in each of several executors."""
+    conn.execute(_SET_ROOM, {"key": scheduler_id, "n": parallelism, "by_name": to_json(dict(executors))})
 
 
 def list_schedulers(conn: Connection, now: datetime) -> list[SchedulerRow]:
     """Return the schedulers whose lease has not lapsed, the one that registered first at first."""
-    return [as_struct(SchedulerRow, row) for row in conn.execute(_SERVING, {"now": now})]
+    return [
+        as_struct(SchedulerRow, row, executors=from_json(row.executors)) for row in conn.execute(_SERVING, {"now": now})
+    ]
 
 
 def remove_scheduler(conn: Connection, scheduler_id: str) -> None:

@@ -208,6 +208,7 @@ scheduler = sa.Table(
     Column("heartbeat_at", Instant, nullable=False),
     Column("version", String(64), nullable=False),
     Column("parallelism", Integer, nullable=False, default=0),
+    Column("executors", Json, nullable=False, default=b"{}"),
 )
 
 variable = sa.Table(

@@ -262,6 +262,7 @@ def _create_operation() -> None:
         sa.Column("heartbeat_at", INSTANT, nullable=False),
         sa.Column("version", sa.String(length=64), nullable=False),
         sa.Column("parallelism", sa.Integer(), nullable=False),
+        sa.Column("executors", sa.LargeBinary(), nullable=False),
         sa.PrimaryKeyConstraint("id", name="pk_scheduler"),
     )
     op.create_table(

@@ -1,0 +1,78 @@
+"""Several executors at once: a task names the one that runs it, and each has room of its own."""
+
+import os
+
+import anyio
+import pytest
+
+from asynsched import Scheduler
+from asynsched.errors import SettingsError
+from asynsched.executors.registry import executor_factory
+from asynsched.store.dag_runs import get_run
+from asynsched.store.direct_database import open_direct
+from asynsched.store.task_instances import load_task_instances
+from tests.support.narrow_executor import NarrowExecutor
+from tests.support.waiting import eventually
+
+NARROW = "narrow=tests.support.narrow_executor:NarrowExecutor"
+DAG_FILE = """
+    import os
+    from asynsched import DAG, task
+
+    with DAG("mixed"):
+
+        @task
+        def here():
+            return os.getpid()
+
+        @task(executor="narrow")
+        def there(n):
+            return n
+
+        here() >> [there.override(task_id=f"there_{n}")(n) for n in range(3)]
+
+    with DAG("lost"):
+
+        @task(executor="nowhere")
+        def lost():
+            pass
+
+        lost()
+"""
+
+
+async def test_each_task_runs_in_the_executor_that_it_names_and_within_its_room(program):
+    program.write(DAG_FILE)
+    NarrowExecutor.seen.clear()
+    options = program.options()
+    scheduler = Scheduler(executor=f"local,{NARROW}", **options)
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(scheduler.serve)
+        run = await scheduler.run("mixed")
+        lost = await scheduler.trigger("lost")
+        with open_direct(options["settings"].database_url) as database:
+            reason = await eventually(lambda: database.read(reason_of, lost), "the task waits, and says why")
+        scheduler.request_stop()
+    assert run.state == "success"
+    assert run.tasks[0].result != os.getpid()
+    assert NarrowExecutor.seen == [("there_0", 0), ("there_1", 0), ("there_2", 0)]
+    assert reason == "there is no executor 'nowhere'; known: local, narrow"
+
+
+def reason_of(conn, key):
+    run = get_run(conn, *key)
+    return next((row.reason for row in load_task_instances(conn, run.id) if row.state == "scheduled"), "")
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ("local,sequential", "cannot be together"),
+        ("local,local", "named twice"),
+        ("local,nowhere", "package.module:Class"),
+        (f"{NARROW},{NARROW}", "'narrow' is named twice"),
+    ],
+)
+def test_executors_that_cannot_be_together_are_refused(names, message):
+    with pytest.raises(SettingsError, match=message):
+        executor_factory(names)

@@ -1,0 +1,26 @@
+"""An executor of somebody else's: room for one task, which it does not really run."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+from asynsched.executors.base import ExecutorContext
+from asynsched.simulation.executor import Outcome, ScriptedExecutor
+from sandbox.protocol import Launch
+
+
+class NarrowExecutor(ScriptedExecutor):
+    """Notes what it was given in `seen`: the task, and how many others were in it then."""
+
+    seen: list[tuple[str, int]] = []  # noqa: RUF012 - one for all, since the scheduler makes the executor
+
+    def __init__(self, context: ExecutorContext) -> None:
+        super().__init__(context, lambda launch: Outcome(duration=timedelta(milliseconds=20)))
+
+    @property
+    def parallelism(self) -> int:
+        return 1
+
+    async def launch(self, launches: Sequence[Launch]) -> None:
+        for launch in launches:
+            self.seen.append((launch.task_id, len(self.running)))
+            await super().launch([launch])
