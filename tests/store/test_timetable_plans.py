@@ -1,0 +1,58 @@
+"""Plans of authors' timetables, and what pauses a DAG, on every database."""
+
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+
+from asynsched.serialization.schema import ParsedDag, SerializedDag, TimetableQuestion
+from asynsched.states import DagRunState, DagRunType
+from asynsched.store.dag_runs import NewRun, insert_run, last_run_states
+from asynsched.store.dags import get_dag, pause_active
+from asynsched.store.timetable_plans import file_to_ask, get_plan, questions_for_file
+from asynsched.timetables import PlannedInterval, PlannedRun, TimetablePlan
+from tests.store.test_parse_results import LATER, NOW, report, store
+
+DAY = PlannedInterval(NOW, NOW + timedelta(days=1))
+PLAN = TimetablePlan(asked_at=NOW, runs=(PlannedRun(DAY.end, DAY),))
+OWN = ParsedDag(SerializedDag("own", {"kind": "custom"}), "1", PLAN)
+KNOWN = ParsedDag(SerializedDag("known", {"kind": "null"}), "1")
+
+
+def run(number, state, run_type=DagRunType.SCHEDULED):
+    start = NOW + number * timedelta(days=1)
+    end = start + timedelta(days=1)
+    return NewRun("own", f"r{number}", run_type, state, start, start, end, end, end)
+
+
+async def test_a_plan_is_kept_until_the_next_parse_which_counts_as_a_change(database):
+    await store(database, report("d.py", OWN, KNOWN))
+    assert await database.read(get_plan, "own") == PLAN
+    assert await database.read(get_plan, "known") is None
+    again = msgspec.structs.replace(OWN, plan=msgspec.structs.replace(PLAN, asked_at=LATER))
+    assert (await store(database, report("d.py", again, KNOWN), LATER)).changed == ("own",)
+    assert (await database.read(get_plan, "own")).asked_at == LATER
+
+
+async def test_a_file_is_asked_about_the_dags_that_have_plans_after_their_last_runs(database):
+    await store(database, report("d.py", OWN, KNOWN))
+    assert await database.read(file_to_ask, "own") == "d.py"
+    assert await database.read(file_to_ask, "known") is None
+    assert (await database.read(questions_for_file, "d.py", NOW)).of_dags == {"own": TimetableQuestion()}
+    await database.write(insert_run, run(0, DagRunState.SUCCESS))
+    await database.write(insert_run, run(5, DagRunState.SUCCESS, DagRunType.MANUAL))
+    questions = await database.read(questions_for_file, "d.py", NOW)
+    assert questions.of_dags == {"own": TimetableQuestion(last=DAY)}
+    await store(database, report("d.py", msgspec.structs.replace(OWN, plan=None)), LATER)
+    assert await database.read(file_to_ask, "own") is None
+    assert (await database.read(questions_for_file, "d.py", NOW)).of_dags == {}
+
+
+async def test_the_states_of_the_newest_runs_are_told_and_a_dag_is_paused_once(database):
+    await store(database, report("d.py", OWN))
+    for number, state in enumerate((DagRunState.SUCCESS, DagRunState.FAILED, DagRunState.QUEUED)):
+        await database.write(insert_run, run(number, state))
+    assert await database.read(last_run_states, "own", 2) == ["queued", "failed"]
+    assert await database.write(pause_active, "own", datetime(2026, 4, 1, tzinfo=UTC))
+    assert not await database.write(pause_active, "own", datetime(2026, 4, 2, tzinfo=UTC))
+    dag = await database.read(get_dag, "own")
+    assert (dag.is_paused, dag.updated_at) == (True, datetime(2026, 4, 1, tzinfo=UTC))
