@@ -20,9 +20,10 @@ from asynsched.scheduling.ready_queues import ReadyQueues
 from asynsched.scheduling.restarts import restart
 from asynsched.scheduling.rules.branching import skips_of
 from asynsched.scheduling.rules.retry import instance_name
-from asynsched.scheduling.rules.run_stop import RunStop, failing_fast, on_stop, stopped_try, timed_out
+from asynsched.scheduling.rules.run_stop import RunStop, stopped_try, timed_out
 from asynsched.scheduling.rules.try_end import TryOutcome, after_try
 from asynsched.scheduling.run_limits import RunLimits
+from asynsched.scheduling.run_stopping import fail_fast, stop_tasks
 from asynsched.scheduling.state_changes import StateChanges
 from asynsched.scheduling.timers import Timers
 from asynsched.states import SLOT_TASK_STATES, DagRunState, TaskInstanceState
@@ -202,7 +203,7 @@ class Evaluation:
         )
         self._take_outcome(task, event, outcome, now)
         # All at once: a run that is looked at with half of it done may seem deadlocked.
-        settled = [*self._apply_decision(task, event, now), *self._fail_fast(task, now)]
+        settled = [*self._apply_decision(task, event, now), *fail_fast(task, self._changes, now)]
         self._examination.examine_dependents([task, *settled], now)
         self._follow_past(now)
 
@@ -252,30 +253,11 @@ class Evaluation:
                 self._changes.set_state(target, State.SKIPPED, skips.reason, now)
         return targets
 
-    def _fail_fast(self, task: ActiveTask, now: datetime) -> list[ActiveTask]:
-        """Give up the rest of a run that is to fail fast and has a failed task, and return what was skipped."""
-        run = task.run
-        if task.state is not State.FAILED or not run.structure.dag.fail_fast or run.stop is not None:
-            return []
-        return self._stop(run, failing_fast(task.task_id), now)
-
     def _end_early(self, run: ActiveRun, stop: RunStop, now: datetime) -> None:
         if run.stop is None or not run.stop.fails_run:
-            self._stop(run, stop, now)
+            stop_tasks(run, stop, self._changes, now)
             self._examination.end_if_over(run, now)
             self._follow_past(now)
-
-    def _stop(self, run: ActiveRun, stop: RunStop, now: datetime) -> list[ActiveTask]:
-        run.stop = stop
-        skipped = []
-        for task in run.all_instances():
-            match on_stop(stop, task.task, task.state):
-                case "kill":
-                    self.pending.unwanted.append((task.token or "", stop.reason))
-                case "skip":
-                    self._changes.set_state(task, State.SKIPPED, stop.reason, now)
-                    skipped.append(task)
-        return skipped
 
     def _follow_past(self, now: datetime) -> None:
         """Look at the tasks of later runs whose past has changed, and at those of runs after these."""
