@@ -149,7 +149,7 @@ def _read_pool(text: str) -> tuple[str, int]:
 
 def _simulated(settings: Settings, plan: "Plan") -> "SpanReport":
     """Read a folder and simulate it; say on standard error what is wrong with its files."""
-    from asynsched.simulation.folder import parse_folder
+    from asynsched.simulation.folder import asker, parse_folder
     from asynsched.simulation.span import simulate_span
 
     try:
@@ -163,4 +163,4 @@ def _simulated(settings: Settings, plan: "Plan") -> "SpanReport":
              for task in parsed.dag.tasks}  # fmt: skip
     for pattern in plan.expectations.unused(names):
         note(f"Warning: --durations: no task is named {pattern!r}.")
-    return simulate_span(settings, reports, plan)
+    return simulate_span(settings, reports, plan, ask=asker(settings))

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct
 
-from asynsched.errors import TimetableError
+from asynsched.errors import PlanNeeded, TimetableError
 from asynsched.serialization.schema import SerializedDag
 from asynsched.timetables import DataInterval, KnownTimetable, TimeRestriction, decode
 from asynsched.timetables.zones import wall_clock, zone_name, zone_named
@@ -107,8 +107,8 @@ def _of_dag(dag: SerializedDag, name: str, day: date, shift: timedelta) -> Itera
     try:
         runs = _runs_around(decode(dag.timetable), day, zone)
         usual = _runs_around(decode(unchanged), day, steady)
-    except TimetableError:
-        return  # the schedule is over
+    except (TimetableError, PlanNeeded):
+        return  # the schedule is over, or its author's own code would have to be asked
     for each in sorted(runs.keys() | usual.keys()):
         if effect := _effect(usual[each], runs[each]):
             yield ClockChange(dag.dag_id, name, each, shift.total_seconds(), len(runs[each]), len(usual[each]), effect)

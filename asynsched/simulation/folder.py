@@ -1,5 +1,7 @@
 """A DAG folder as it is now: every file parsed once, confined as always; nothing is stored."""
 
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 
 import anyio
@@ -14,7 +16,19 @@ from asynsched.parsing.parser import report_of_error, report_of_failure
 from asynsched.parsing.watcher import check_folder
 from asynsched.serialization.schema import ParseQuestions, ParseReport, TimetableQuestion
 from asynsched.settings import Settings
+from asynsched.simulation.planner import Ask
 from asynsched.timetables.custom import MAX_PLANNED
+
+
+def asker(settings: Settings) -> Ask:
+    """Return what parses a file of the folder, and blocks until that is done, also within an event loop."""
+    parser = SandboxParser(settings)
+
+    def ask(path: str, questions: ParseQuestions) -> ParseReport:
+        with ThreadPoolExecutor(1) as elsewhere:
+            return elsewhere.submit(asyncio.run, _parsed(parser, path, questions)).result()
+
+    return ask
 
 
 async def parse_folder(settings: Settings, start: datetime, end: datetime) -> tuple[ParseReport, ...]:
@@ -58,6 +72,10 @@ async def _report(
         return report_of_error(path, examined.error)
     if settings.watch.safe_mode and not examined.mentions_dag:
         return None
+    return await _parsed(parser, path, questions)
+
+
+async def _parsed(parser: SandboxParser, path: str, questions: ParseQuestions) -> ParseReport:
     try:
         return await parser.parse(path, questions)
     except SandboxError as exc:

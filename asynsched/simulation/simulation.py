@@ -3,7 +3,7 @@
 No process, no thread, no socket: what happens depends on the DAGs, the script and the start alone.
 """
 
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -20,9 +20,10 @@ from asynsched.serialization.schema import ParseReport
 from asynsched.settings import LeaseSettings, Settings
 from asynsched.simulation.executor import Script, ScriptedExecutor
 from asynsched.simulation.loop import run_virtual
+from asynsched.simulation.planner import NO_STAMP, Ask, Planner
 from asynsched.store.database import Database
 from asynsched.store.direct_database import open_inline
-from asynsched.store.parse_results import DagDefaults, FileStamp, store_report
+from asynsched.store.parse_results import DagDefaults, store_report
 from asynsched.store.schedulers import register_scheduler
 
 LEASE = timedelta(days=1000)
@@ -46,6 +47,7 @@ class Simulation:
         start: The virtual instant of the scheduler's start.
 
     Attributes:
+        ask: Asks authors' own timetables for more runs; None: nobody does.
         inline: The database, in memory.
         database: What the services are given of it; a test may put something in between.
         when_started: Called when the services run.
@@ -60,6 +62,7 @@ class Simulation:
         self.clock = VirtualClock(start)
         self.inline = open_inline(default_pool_slots=settings.default_pool_slots)
         self.database: Database = self.inline
+        self.ask: Ask | None = None
         self.executor: ScriptedExecutor | None = None
         self.when_started: Callable[[], None] = lambda: None
         self.act: Callable[[Channels], Coroutine[Any, Any, None]] | None = None
@@ -70,10 +73,9 @@ class Simulation:
 
     async def prepare(self) -> None:
         """Store what the scheduler is to find when it starts: the DAGs."""
-        defaults = DagDefaults(self.settings.max_active_runs_per_dag, self.settings.dags_are_paused_at_creation)
-        stamp = FileStamp(content_hash="", modified_ns=0, size=0, runtime="")
+        now, defaults = self.clock.now(), self._defaults
         for report in self.reports:
-            await self.database.write(store_report, report, stamp, now=self.clock.now(), defaults=defaults)
+            await self.database.write(store_report, report, NO_STAMP, now=now, defaults=defaults)
 
     async def _serve(self, span: timedelta) -> None:
         prepare_home(self.settings.home_path)
@@ -96,7 +98,7 @@ class Simulation:
         await services.evaluator.recover(await services.executor.start(1), self.clock.now())
         async with anyio.create_task_group() as group:
             # Neither files nor other processes are watched: nothing outside changes.
-            for service in (*services.consumers, services.creator):
+            for service in (*services.consumers, services.creator, *self._planners(channels)):
                 await group.start(service.run)
             self.when_started()
             if self.act is not None:
@@ -105,6 +107,16 @@ class Simulation:
             services.evaluator.stop_granting()
             await self.clock.sleep(MOMENT)
             group.cancel_scope.cancel()
+
+    def _planners(self, channels: Channels) -> Iterator[Planner]:
+        if self.ask is not None:
+            yield Planner(
+                channels=channels, database=self.database, clock=self.clock, ask=self.ask, defaults=self._defaults
+            )
+
+    @property
+    def _defaults(self) -> DagDefaults:
+        return DagDefaults(self.settings.max_active_runs_per_dag, self.settings.dags_are_paused_at_creation)
 
     def _make_executor(self, context: ExecutorContext) -> Executor:
         self.executor = ScriptedExecutor(context, self.script)

@@ -15,6 +15,7 @@ from asynsched.simulation.clock_changes import ClockChange, clock_changes
 from asynsched.simulation.expectations import Expectations
 from asynsched.simulation.home_state import HomeState
 from asynsched.simulation.past import store_last_runs
+from asynsched.simulation.planner import Ask
 from asynsched.simulation.pool_use import PoolUse, pool_uses
 from asynsched.simulation.script import ExpectedEnds, mapped_over
 from asynsched.simulation.simulation import Simulation
@@ -75,13 +76,22 @@ class SpanReport(Struct, frozen=True):
     problems: tuple[FileProblem, ...]
 
 
-def simulate_span(settings: Settings, reports: Iterable[ParseReport], plan: Plan) -> SpanReport:
+def simulate_span(
+    settings: Settings, reports: Iterable[ParseReport], plan: Plan, *, ask: Ask | None = None
+) -> SpanReport:
     """Return what a scheduler with these settings does with the DAGs of these files in a span of time.
 
     Everything is a function of the arguments: no clock is read, and nothing of the home is touched.
+
+    Args:
+        settings: Those of the scheduler.
+        reports: What the files hold.
+        plan: The span, and what is expected of it.
+        ask: Asks authors' own timetables for more runs.
     """
     with tempfile.TemporaryDirectory(prefix="asynsched-simulation-") as folder:
         simulation = _SpanSimulation(_private(settings, Path(folder)), tuple(reports), plan)
+        simulation.ask = ask
         simulation.run_for(plan.end - plan.start - LAST_MOMENT)
         return simulation.report()
 

@@ -1,6 +1,8 @@
 """A simulated span tells what the scheduler does with each kind of DAG: nothing of it is decided anywhere else."""
 
+import asyncio
 from collections import Counter
+from dataclasses import replace as replace_plan
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -19,6 +21,7 @@ from asynsched.scheduling.planning import upcoming_runs
 from asynsched.serialization.encode import serialize_dag
 from asynsched.serialization.schema import MapResult
 from asynsched.settings import Settings
+from asynsched.simulation import folder
 from asynsched.simulation.expectations import Entry, Expectation, Expectations
 from asynsched.simulation.span import Plan, SpanReport, simulate_span
 from tests.support.simulated import report_of
@@ -115,6 +118,41 @@ def test_a_mapped_task_has_as_many_instances_as_are_expected(expected, n):
     run = simulate_span(Settings(), [report], plan_of(expected)).runs[0]
     assert [task.state for task in run.tasks if task.task_id == "use"] == (["success"] * n or ["skipped"])
     assert run.state == "success"
+
+
+OWN_TIMETABLE = """
+from datetime import datetime, timedelta
+from asynsched import DAG, BashOperator, DagRunInfo, DataInterval, Timetable
+
+
+class EveryThirdHour(Timetable):
+    summary = "every third hour"
+
+    def infer_manual_data_interval(self, *, run_after):
+        return DataInterval(run_after, run_after)
+
+    def next_dagrun_info(self, *, last_automated_data_interval, restriction):
+        start = last_automated_data_interval.end if last_automated_data_interval else restriction.earliest
+        interval = DataInterval(start, start + timedelta(hours=3))
+        return DagRunInfo(run_after=interval.end, data_interval=interval)
+
+
+with DAG("own", schedule=EveryThirdHour(), start_date=datetime(2026, 3, 27), max_active_runs=1):
+    BashOperator(task_id="only", bash_command="")
+"""
+
+
+@pytest.mark.parametrize("hours", [1, 4])
+def test_an_authors_own_timetable_is_followed_and_asked_again_when_runs_are_late(tmp_path, hours):
+    settings = Settings(home=str(tmp_path / "home"), dags_folder=str(tmp_path / "dags"))
+    settings.dags_path.mkdir()
+    (settings.dags_path / "own.py").write_text(OWN_TIMETABLE)
+    reports = asyncio.run(folder.parse_folder(settings, START, START + timedelta(hours=25)))
+    plan = replace_plan(plan_of({"own.only": Expectation(duration=hours * 3600)}), end=START + timedelta(hours=25))
+    span = simulate_span(settings, reports, plan, ask=folder.asker(settings))
+    step = max(3, hours)
+    assert [run.started_at for run in span.runs] == [START + timedelta(hours=n) for n in range(0, 25, step)]
+    assert [run.run_after for run in span.runs] == [START + timedelta(hours=3 * n) for n in range(len(span.runs))]
 
 
 def test_missed_deadlines_are_told_and_met_ones_are_not():
