@@ -20,8 +20,8 @@ Operations, their arguments and their answers (they are those of `sandbox.protoc
 - `task_count` (the same, and states), `run_count` (dag_id, logical_dates, run_ids, states): a number.
 - `run_state` (dag_id, run_id): the state of a run. Not found: SupervisorNotFound.
 - `dag_names` (dag_id): a dict of the `task_ids` and `group_ids` of a DAG. Not found: SupervisorNotFound.
-- `run_trigger` (dag_id, run_id, conf, logical_date, has_logical_date, fail_when_paused): a dict with `status`, which is
-  `created` (then with `run_id`), `exists` (then with `reason`) or `paused`. No such DAG: SupervisorNotFound.
+- `run_trigger` (dag_id, run_id, conf, logical_date, has_logical_date, reset, fail_when_paused): a dict with `status`,
+  which is `created` (then with `run_id`), `exists` (then with `reason`) or `paused`. No such DAG: SupervisorNotFound.
 - `previous_task_instance` (task_id, before, map_index, state): a dict of its fields. Not found: SupervisorNotFound.
 - `previous_run` (state): a dict of the fields of the DagRun before this one. Not found: SupervisorNotFound.
 - `triggering_asset_events` (): a list of dicts of the fields of the events that triggered the run, oldest first.

@@ -25,9 +25,9 @@ from asynsched.scheduling.run_intake import RunIntake
 from asynsched.scheduling.run_limits import RunLimits
 from asynsched.scheduling.versions import VersionCache
 from asynsched.settings import Settings
-from asynsched.states import FINISHED_RUN_STATES, SLOT_TASK_STATES
+from asynsched.states import FINISHED_RUN_STATES
 from asynsched.store.database import Database
-from asynsched.store.pools import pool_capacities
+from asynsched.store.pools import pool_capacities, pools_including_deferred
 from asynsched.store.run_queue import running_runs, runs_by_id
 from asynsched.store.schedulers import list_schedulers
 
@@ -65,7 +65,7 @@ class Snapshot:
     def holders(self, limit: Limit) -> list[ActiveTask]:
         """Return the task instances that take up a limit, in order of their keys."""
         tasks = (task for run in self.evaluation.runs.values() for task in run.all_instances())
-        found = (task for task in tasks if task.state in SLOT_TASK_STATES and limit in self._limits_of(task))
+        found = (task for task in tasks if limit.holds(task) and limit in self._limits_of(task))
         return sorted(found, key=lambda task: task.key)
 
     def _limits_of(self, task: ActiveTask) -> tuple[Limit, ...]:
@@ -102,7 +102,7 @@ async def take_snapshot(database: Database, settings: Settings, now: datetime, *
         new_token=lambda: f"explained-{next(tokens)}",
         max_machine_kills=settings.max_machine_kills,
     )
-    evaluation.queues.resize_pools(await database.read(pool_capacities))
+    evaluation.queues.resize_pools(await database.read(pool_capacities), await database.read(pools_including_deferred))
     seen = _Unwritten(database)
     intake = RunIntake(
         database=seen,

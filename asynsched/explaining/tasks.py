@@ -46,7 +46,7 @@ def reasons_of(snapshot: Snapshot, task: ActiveTask, depth: int = 0) -> tuple[Re
         case State.UP_FOR_RESCHEDULE:
             return (Reason("reschedule", "it looked, and will look again", "it is due", task.next_try_at),)
         case State.DEFERRED:
-            return (Reason("deferred", f"it waits for its trigger{_colon(task.reason)}", "the trigger fires"),)
+            return (_deferred(task),)
     return _end(task, depth)
 
 
@@ -96,10 +96,17 @@ def _limits(snapshot: Snapshot, task: ActiveTask) -> tuple[Reason, ...]:
         if limit.capacity == 0:
             reasons.append(Reason("closed", limit.name, limit.release))
         else:
-            text = f"{limit.name}: {limit.used} of {limit.capacity} taken, {limit.slots_of(task)} needed"
+            text = f"{limit.name}: {limit.taken} of {limit.capacity} taken, {limit.slots_of(task)} needed"
             holders = _shortened(Reason("holder", _standing(found)) for found in snapshot.holders(limit))
             reasons.append(Reason("limit", text, limit.release, causes=holders))
     return tuple(reasons)
+
+
+def _deferred(task: ActiveTask) -> Reason:
+    release = "the trigger fires"
+    if task.next_try_at is not None:
+        release += f", or its timeout is over{_at(task.next_try_at)}"
+    return Reason("deferred", f"it is deferred{_colon(task.reason)}", release)
 
 
 def _under_way(task: ActiveTask) -> Reason:

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from itertools import count
 
 from asynsched.scheduling.active_task import ActiveTask
-from asynsched.states import TaskInstanceState
+from asynsched.states import SLOT_TASK_STATES, TaskInstanceState
 
 Order = tuple[object, ...]
 Entry = tuple[Order, int, "Lane"]
@@ -34,7 +34,16 @@ class Limit:
 
     def has_room(self, slots: int = 1) -> bool:
         """Whether that many slots are free."""
-        return self.capacity is None or self.used + slots <= self.capacity
+        return self.capacity is None or self.taken + slots <= self.capacity
+
+    @property
+    def taken(self) -> int:
+        """How much of it is not free."""
+        return self.used
+
+    def holds(self, task: ActiveTask) -> bool:
+        """Return whether a task that shares the limit takes something of it now."""
+        return task.state in SLOT_TASK_STATES
 
     def slots_of(self, task: ActiveTask) -> int:
         """Return how much of the limit a task takes."""
@@ -74,8 +83,12 @@ class Pool(Limit):
         """Slots of deferred tasks; they count where `include_deferred` says so."""
         self.include_deferred = False
 
-    def has_room(self, slots: int = 1) -> bool:
-        return super().has_room(slots + self.deferred if self.include_deferred else slots)
+    @property
+    def taken(self) -> int:
+        return self.used + self.deferred if self.include_deferred else self.used
+
+    def holds(self, task: ActiveTask) -> bool:
+        return super().holds(task) or (self.include_deferred and task.state is TaskInstanceState.DEFERRED)
 
     def slots_of(self, task: ActiveTask) -> int:
         return task.task.pool_slots

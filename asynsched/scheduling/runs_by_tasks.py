@@ -6,13 +6,18 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection
 
-from asynsched.channels import Channels, RunCreated, TaskReady
+from asynsched.channels import Channels, RunCreated, RunEdited, TaskReady
 from asynsched.clock import Clock
 from asynsched.errors import AlreadyExists, DagError, NotFound, StoreError, StoreUnavailable
+from asynsched.keys import DagRunKey
+from asynsched.scheduling.run_requests import submit_request
 from asynsched.scheduling.triggering import ManualRuns
-from asynsched.store.audit import acts_since
+from asynsched.store.audit import acts_since, record_audit
+from asynsched.store.dag_runs import get_run, run_of_date
 from asynsched.store.dags import get_dag
 from asynsched.store.database import Database
+from asynsched.store.run_requests import ClearTasks
+from asynsched.store.task_instances import load_task_instances
 from sandbox.protocol import Launch, Reply, Request
 
 OPERATION = "run_trigger"
@@ -27,6 +32,7 @@ class WantedRun(msgspec.Struct, frozen=True):
     conf: dict[str, Any] = {}
     logical_date: datetime | None = None
     has_logical_date: bool = True
+    reset: bool = False
     fail_when_paused: bool = False
 
 
@@ -71,7 +77,11 @@ class RunsByTasks:
                 reason=f"the task {launch.task_id} of the DAG {own.dag_id} triggered it, in its run {own.run_id}",
             )
         except AlreadyExists as exc:
-            return {"status": "exists", "reason": str(exc)}
+            if not wanted.reset:
+                return {"status": "exists", "reason": str(exc)}
+            key = await self._database.write(_clear, wanted, actor, self._clock.now())
+            await self._channels.active_runs.put(RunEdited(key))
+            return {"status": "created", "run_id": key.run_id}
         await self._channels.active_runs.put(RunCreated(key))
         return {"status": "created", "run_id": key.run_id}
 
@@ -82,6 +92,21 @@ def _known(conn: Connection, wanted: WantedRun, actor: str, since: datetime) -> 
     if wanted.fail_when_paused and dag is not None and dag.is_paused:
         return {"status": "paused"}
     for earlier in acts_since(conn, wanted.dag_id, since):
-        if (earlier.actor, earlier.action) == (actor, "trigger"):
+        if earlier.actor == actor and earlier.action in ("trigger", "clear"):
             return {"status": "created", "run_id": earlier.run_id}
     return None
+
+
+def _clear(conn: Connection, wanted: WantedRun, actor: str, now: datetime) -> DagRunKey:
+    """Let the run that is there already run again, and return which it is."""
+    run = get_run(conn, wanted.dag_id, wanted.run_id) if wanted.run_id else None
+    if run is None and wanted.logical_date is not None:
+        run = run_of_date(conn, wanted.dag_id, wanted.logical_date)
+    if run is None:
+        raise NotFound("DAG run", wanted.run_id or wanted.dag_id)
+    key = DagRunKey(run.dag_id, run.run_id)
+    # One that has not begun runs for the first time anyway.
+    if load_task_instances(conn, run.id):
+        submit_request(conn, key, ClearTasks(), actor=actor, now=now)
+    record_audit(conn, at=now, actor=actor, action="clear", dag_id=run.dag_id, run_id=run.run_id)
+    return key

@@ -92,6 +92,7 @@ _LAST_STATES = (
     .order_by(dag_run.c.run_after.desc(), dag_run.c.id.desc())
     .limit(sa.bindparam("limit"))
 )
+_OF_DATE = sa.select(dag_run).where(_IS_OF_DAG, dag_run.c.logical_date == sa.bindparam("date"))
 _IS_TAKEN = sa.select(sa.literal(1)).where(_IS_OF_DAG, dag_run.c.logical_date == sa.bindparam("date"))
 _PREVIOUS = (
     sa.select(dag_run)
@@ -140,6 +141,12 @@ def list_runs(
         statement = statement.where(_IS_OF_STATE)
     rows = conn.execute(statement, {"dag_id": dag_id, "state": state, "limit": limit})
     return [_run(row) for row in rows]
+
+
+def run_of_date(conn: Connection, dag_id: str, logical_date: datetime) -> DagRunRow | None:
+    """Return a DAG's run of that logical date; None when there is none."""
+    row = conn.execute(_OF_DATE, {"dag_id": dag_id, "date": logical_date}).first()
+    return None if row is None else _run(row)
 
 
 def logical_date_is_taken(conn: Connection, dag_id: str, logical_date: datetime) -> bool:

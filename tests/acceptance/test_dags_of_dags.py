@@ -30,7 +30,11 @@ PARENT = """
             task_id="again", trigger_dag_id="child", trigger_run_id="{{ run_id }}", skip_when_already_exists=True
         )
         taken = TriggerDagRunOperator(task_id="taken", trigger_dag_id="child", logical_date=DAY)
-        first >> [again, taken]
+        reset = TriggerDagRunOperator(
+            task_id="reset", trigger_dag_id="child", trigger_run_id="{{ run_id }}", reset_dag_run=True,
+            wait_for_completion=True, poke_interval=0.1, trigger_rule="all_done",
+        )
+        first >> [again, taken] >> reset
         TriggerDagRunOperator(task_id="fails", trigger_dag_id="child", **FAILS)
         TriggerDagRunOperator(task_id="fails_deferred", trigger_dag_id="child", deferrable=True, **FAILS)
         TriggerDagRunOperator(
@@ -95,5 +99,7 @@ def test_a_dag_triggers_runs_of_another_and_waits_for_what_it_does(new_site):
     [triggered] = [run for run in runs if run["run_id"] == "r1"]
     assert triggered["logical_date"].startswith("2026-01-05")
     assert triggered["run_type"] == "manual"
+    [again] = site.json("tasks", "list", "child", "r1")
+    assert (again["state"], again["try_number"]) == ("success", 2)
     [named] = [item for item in site.json("tasks", "xcom", "parent", "r1", "first") if item["key"] == "trigger_run_id"]
     assert named["value"] == "r1"

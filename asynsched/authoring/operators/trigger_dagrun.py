@@ -42,7 +42,7 @@ class TriggerDagRunOperator(BaseOperator):
         conf: Its conf, JSON. (templated)
         logical_date: Its logical date: a datetime or a text; the present moment unless given. None for a run without
             one. (templated)
-        reset_dag_run: Airflow's clearing of a run that exists already; it must be False.
+        reset_dag_run: Clear the run, so that it runs again, when it exists already; its conf stays as it is.
         wait_for_completion: Whether to wait until the run has ended. (templated)
         poke_interval: Seconds between two looks.
         allowed_states: States of the run with which this task succeeds; `success` by default.
@@ -77,8 +77,6 @@ class TriggerDagRunOperator(BaseOperator):
         super().__init__(**kwargs)
         if logical_date is not NOTSET and not isinstance(logical_date, (str, dt.datetime, type(None))):
             raise DagError(f"task {self.task_id!r}: logical_date must be a datetime or a text, not {logical_date!r}")
-        if reset_dag_run:
-            raise DagError(f"task {self.task_id!r}: reset_dag_run is not available: a run cannot be triggered again")
         self.trigger_dag_id = trigger_dag_id
         self.trigger_run_id = trigger_run_id
         self.conf = conf
@@ -123,6 +121,7 @@ class TriggerDagRunOperator(BaseOperator):
                 conf=self.conf or {},
                 logical_date=None if date is None else date.isoformat(),
                 has_logical_date=self.has_logical_date,
+                reset=self.reset_dag_run,
                 fail_when_paused=self.fail_when_dag_is_paused,
             )
         except SupervisorNotFound:

@@ -302,7 +302,6 @@ def test_the_decorators_of_other_pythons():
             "exclude one another",
         ),
         (ExternalTaskMarker, {"external_dag_id": "x", "external_task_id": "y", "recursion_depth": 0}, "at least 1"),
-        (TriggerDagRunOperator, {"trigger_dag_id": "x", "reset_dag_run": True}, "not available"),
         (TriggerDagRunOperator, {"trigger_dag_id": "x", "allowed_states": ["skipped"]}, "'skipped' is not a valid"),
         (TriggerDagRunOperator, {"trigger_dag_id": "x", "logical_date": 3}, "logical_date must be a datetime"),
         (PythonVirtualenvOperator, {"python_callable": fails, "python_version": 3.12}, "must be a text"),
