@@ -118,7 +118,7 @@ class BaseSensorOperator(BaseOperator):
             waited = (utcnow() - started_at).total_seconds()
             if waited > self.timeout:
                 self._time_out(waited)
-            interval = self._next_interval(n_pokes, waited)
+            interval = self._next_interval(n_pokes, waited, started_at)
             if self.reschedule:
                 raise AsynschedRescheduleException(utcnow() + dt.timedelta(seconds=interval))
             time.sleep(interval)
@@ -164,18 +164,30 @@ class BaseSensorOperator(BaseOperator):
             raise AsynschedSkipException(message)
         raise AsynschedSensorTimeout(message)
 
-    def _next_interval(self, n_pokes: int, waited: float) -> float:
+    def _next_interval(self, n_pokes: int, waited: float, started_at: dt.datetime) -> float:
+        """Return the seconds until the next look.
+
+        With `exponential_backoff` they double, and are lengthened by up to as much again, so that sensors that began
+        together do not look together. By how much depends on the sensor and the look, not on chance.
+
+        Source:
+            Apache Airflow's `BaseSensorOperator._get_next_poke_interval`.
+        """
         if not self.exponential_backoff:
             return self.poke_interval
         if self.reschedule:
-            n_pokes = self._pokes_within(waited)
-        interval = min(max(self.poke_interval * 2.0 ** min(n_pokes - 1, 64), 1.0), max(self.timeout - waited, 0.0))
+            # A process of its own made each look, so none of them has counted.
+            n_pokes, passed = 0, 0.0
+            while passed <= waited:
+                n_pokes += 1
+                passed += self._grown_interval(n_pokes, started_at)
+        interval = min(self._grown_interval(n_pokes, started_at), max(self.timeout - int(waited), 0.0))
         return interval if self.max_wait is None else min(interval, self.max_wait.total_seconds())
 
-    def _pokes_within(self, waited: float) -> int:
-        """Return how many looks there were: a process of its own made each, so none of them has counted."""
-        n_pokes, passed = 1, max(self.poke_interval, 1.0)
-        while passed <= waited:
-            passed += max(self.poke_interval * 2.0 ** min(n_pokes, 64), 1.0)
-            n_pokes += 1
-        return n_pokes
+    def _grown_interval(self, n_pokes: int, started_at: dt.datetime) -> float:
+        from hashlib import sha1
+
+        least = max(int(self.poke_interval * 2.0 ** min(n_pokes - 2, 64)), 1)
+        name = f"{self.dag_id}#{self.task_id}#{started_at}#{n_pokes}"
+        spread = int(sha1(name.encode(), usedforsecurity=False).hexdigest(), 16) % least
+        return float(least + spread)

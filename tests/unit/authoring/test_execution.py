@@ -362,15 +362,26 @@ def test_sensors_wait_time_out_skip_and_look_again(dag, supervisor, tmp_path, mo
     for deferrable in (False, True):
         run(TimeDeltaSensor(task_id=f"delta_{deferrable}", delta=60, deferrable=deferrable, **looks))
         run(FileSensor(task_id=f"file_{deferrable}", filepath=wanted, deferrable=deferrable, **looks))
-    backoff = PythonSensor(
-        task_id="backoff",
-        python_callable=lambda: False,
-        exponential_backoff=True,
-        poke_interval=10,
-        max_wait=60,
-        dag=dag,
-    )
-    assert [backoff._next_interval(n, 0.0) for n in (1, 2, 3, 4)] == [10, 20, 40, 60]
+
+
+def test_the_looks_of_a_sensor_grow_apart_as_airflows_do(dag):
+    def sensor(**options):
+        growing = {"exponential_backoff": True, "poke_interval": 10, "task_id": f"s{len(dag.tasks)}", **options}
+        return PythonSensor(python_callable=lambda: False, dag=dag, **growing)
+
+    poking, bounded = sensor(), sensor(max_wait=60)
+    for n, least in enumerate([5, 10, 20, 40, 80], start=1):
+        assert least <= poking._next_interval(n, 0.0, DATE) < 2 * least
+        assert bounded._next_interval(n, 0.0, DATE) <= 60
+    assert poking._next_interval(4, 0.0, DATE) == poking._next_interval(4, 0.0, DATE)
+    assert sensor(timeout=100)._next_interval(4, 97.5, DATE) == 3
+    rescheduled = sensor(mode="reschedule")
+    passed = 0.0
+    for n in range(1, 6):
+        # A new process makes each look, and knows only when the first one was.
+        assert rescheduled._next_interval(1, passed, DATE) == rescheduled._grown_interval(n, DATE)
+        passed += rescheduled._grown_interval(n, DATE)
+    assert sensor(exponential_backoff=False)._next_interval(9, 0.0, DATE) == 10
 
 
 def test_failures_retry_fail_or_end_at_once_with_their_callbacks(dag):
