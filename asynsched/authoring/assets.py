@@ -223,6 +223,8 @@ def check_text(what: str, value: object) -> str:
     """Return a text that is neither empty nor blank nor too long. Raises DagError."""
     if not isinstance(value, str) or not value.strip():
         raise DagError(f"the {what} must be a text that is not blank, not {value!r}")
+    if "\0" in value:
+        raise DagError(f"the {what} {value!r} has a NUL character, which cannot be stored")
     if len(value) > MAX_NAME_LENGTH:
         raise DagError(f"the {what} {value[:40]!r}… has {len(value)} characters; at most {MAX_NAME_LENGTH} are allowed")
     return value

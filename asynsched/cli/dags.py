@@ -54,6 +54,7 @@ def show_dag(session: Session, output: str, dag_id: str) -> Record | None:
         sys.stdout.write(as_dot(dag))
         return None
     fields = _dag_fields(row) | {name: getattr(dag, name) for name in DAG_FIELDS}
+    fields["assets"] = None if dag.asset_condition is None else dag.asset_condition.text
     fields["params"] = {name: param.value for name, param in dag.params.items()}
     fields["tasks"] = [_task_fields(task) for task in dag.tasks]
     fields["edges"] = _edges(dag)

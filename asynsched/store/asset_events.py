@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
+import msgspec
 import sqlalchemy as sa
 from msgspec import Struct
 from sqlalchemy import Connection
@@ -20,7 +21,7 @@ from asynsched.store.asset_tables import (
 )
 from asynsched.store.changes import AssetEventRow
 from asynsched.store.conflicts import insert_ignoring
-from asynsched.store.rows import from_json, to_json
+from asynsched.store.rows import from_json, storable, to_json
 from asynsched.store.tables import dag_run
 from asynsched.timetables.asset_condition import AliasForm, AssetForm
 
@@ -85,7 +86,7 @@ def record_events(conn: Connection, events: Iterable[AssetEventRow]) -> list[str
     Returns:
         The DAGs that now have something to be examined.
     """
-    events = list(events)
+    events = [_storable(event) for event in events]
     if not events:
         return []
     names = _Names(conn, events)
@@ -108,6 +109,12 @@ def record_events(conn: Connection, events: Iterable[AssetEventRow]) -> list[str
             conn.execute(insert_ignoring(conn, asset_alias_event), {"alias_id": alias_id, "event_id": event_id})
         dag_ids.update(dict.fromkeys(queue_event(conn, event_id, name, uri, event.aliases)))
     return sorted(dag_ids)
+
+
+def _storable(event: AssetEventRow) -> AssetEventRow:
+    """Return an event whose names every database can keep: a task may have made them up."""
+    names = {field: storable(getattr(event, field)) for field in ("name", "uri", "group")}
+    return msgspec.structs.replace(event, **names)
 
 
 class _Names:

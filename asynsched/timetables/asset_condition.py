@@ -77,6 +77,14 @@ class AssetCondition(Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
             return self.alias.name
         return "" if self.asset_ref is None else self.asset_ref.name or self.asset_ref.uri
 
+    @property
+    def text(self) -> str:
+        """The condition as people write it: `a and (b or c)`."""
+        if self.is_leaf:
+            return self.label
+        word = " or " if self.any is not None else " and "
+        return word.join(part.text if part.is_leaf or len(part.parts) == 1 else f"({part.text})" for part in self.parts)
+
     def leaves(self) -> Iterator[AssetCondition]:
         """Yield the leaves, in order."""
         if self.is_leaf:

@@ -162,6 +162,7 @@ def test_an_asset_is_materialized_by_the_one_dag_that_updates_it(site):
 
 
 def test_a_dag_says_which_assets_it_waits_for(site):
+    assert site.json("dags", "show", "consume")["assets"] == "(orders and refunds) or by hand"
     why = site.json("why", "consume")
     [reason] = [reason for reason in why["reasons"] if reason["rule"] == "assets"]
     assert reason["text"] == "it waits for events of (orders and refunds) or by hand"

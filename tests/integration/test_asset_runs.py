@@ -214,3 +214,11 @@ async def test_each_instance_of_a_mapped_task_updates_its_outlets(simulate):
     events = await simulation.database.read(list_events)
     assert sorted((event.source_map_index, event.extra["index"]) for event in events) == [(0, 0), (1, 1)]
     assert sum(len(names) for names in await consumed(simulation, "of_a")) == 2
+
+
+async def test_events_that_were_stored_before_a_crash_trigger_their_run_at_the_next_start(tmp_path):
+    simulation = Simulated(tmp_path, [consumer("of_a", a)], lambda _: Outcome(), START)
+    await simulation.prepare()
+    await update(simulation, a)
+    await asyncio.to_thread(simulation.run_for, HOUR)
+    assert await at(simulation, "of_a") == [0]

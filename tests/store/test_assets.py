@@ -3,6 +3,7 @@
 import asyncio
 from datetime import UTC, datetime, timedelta
 
+import msgspec
 import pytest
 
 from asynsched import DAG, Asset, AssetAlias, BashOperator
@@ -190,3 +191,11 @@ async def test_schedulers_that_look_at_the_same_moment_make_one_run_of_the_event
     [name] = [examined.triggered for examined in found if examined.triggered]
     run = await database.read(get_run, "both", name)
     assert len(await database.read(consumed_events, run.id)) == 8
+
+
+async def test_names_that_a_task_has_made_up_are_stored_whatever_they_hold(database):
+    made_up = event(Asset("a"), token="t", aliases=("x",), extra={"text": "nul \0 here"})
+    odd = msgspec.structs.replace(made_up, name="nul \0 here", uri="s3://\0" + LONG, group="\0")
+    await database.write(record_events, [odd])
+    [found] = await database.read(list_events, alias="x")
+    assert (found.name, found.extra) == ("nul \ufffd here", {"text": "nul \0 here"})

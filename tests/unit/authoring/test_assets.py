@@ -46,6 +46,7 @@ def test_an_asset_is_known_by_its_name_and_uri():
     [
         (lambda: Asset(""), "name of an asset"),
         (lambda: Asset("  "), "not blank"),
+        (lambda: Asset("a\0b"), "NUL"),
         (lambda: Asset("self"), "'self'"),
         (lambda: Asset("x" * 1501), "1501 characters"),
         (lambda: Asset("n", "airflow://x"), "reserved"),

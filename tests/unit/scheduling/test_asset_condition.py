@@ -53,6 +53,14 @@ def combined(drawn):
     return combine(*parts) if isinstance(combine, type) else reduce(combine, parts)
 
 
+@pytest.mark.parametrize(
+    ("expression", "text"),
+    [(a, "a"), (a & (b | c), "a and (b or c)"), (AssetAll(AssetAny(a, b)), "(a or b)"), (AssetAny(AssetAll(a)), "a")],
+)
+def test_a_condition_reads_as_its_author_wrote_it(expression, text):
+    assert read_condition(expression.as_expression()).text == text
+
+
 names = st.sampled_from("abcde")
 expressions = st.recursive(
     names.map(Asset),
