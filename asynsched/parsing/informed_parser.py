@@ -5,6 +5,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Concatenate, ParamSpec, TypeVar
 
+import msgspec
 import structlog
 from sqlalchemy import Connection
 
@@ -46,6 +47,8 @@ class InformedParser:
         changed = would_be_new(report, hashes)
         if not changed:
             return report
+        known = await self._read(_known_versions, changed)
+        questions = msgspec.structs.replace(questions, known={dag_id: version.dag for dag_id, version in known.items()})
         try:
             again = await self._parser.parse(path, questions, hash_seed=OTHER_SEED)
         except SandboxError as exc:
@@ -53,7 +56,7 @@ class InformedParser:
             return report
         if again.sources != report.sources:
             return report  # edited meanwhile: it is about to be parsed again
-        return settled(report, again, await self._read(_known_versions, changed))
+        return settled(report, again, known)
 
     async def _read(self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         while True:
@@ -71,5 +74,5 @@ def _known_versions(conn: Connection, dag_ids: list[str]) -> dict[str, KnownVers
             # One that an older asynsched has written may be unreadable: then there is nothing to compare with.
             with suppress(DagError):
                 dag = decode_dag(version.serialized)
-                found[dag_id] = KnownVersion(version.version_hash, dag, tuple(version.sources))
+                found[dag_id] = KnownVersion(version.version_hash, dag)
     return found

@@ -9,8 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from asynsched.serialization.schema import UNSTABLE, FileError, ParseReport, SerializedDag
-from sandbox.protocol import SourceRef
+from asynsched.serialization.schema import UNSTABLE, FileError, ParsedDag, ParseReport, SerializedDag
 
 MAX_NAMED = 10
 """Most fields that a warning names."""
@@ -21,7 +20,6 @@ class KnownVersion(Struct, frozen=True):
 
     version_hash: str
     dag: SerializedDag
-    sources: tuple[SourceRef, ...]
 
 
 def would_be_new(report: ParseReport, known: Mapping[str, str]) -> list[str]:
@@ -43,26 +41,26 @@ def settled(first: ParseReport, second: ParseReport, known: Mapping[str, KnownVe
 
     Args:
         first: What is to be stored.
-        second: Another parse of the same file, under another hash seed.
+        second: Another parse of the same file, under another hash seed, that was asked about the known versions.
         known: The newest versions of the DAGs that would get new ones.
     """
-    again = {parsed.dag.dag_id: parsed.dag for parsed in second.dags}
+    again = {parsed.dag.dag_id: parsed for parsed in second.dags}
     dags, warnings = [], list(first.warnings)
     for parsed in first.dags:
         dag_id = parsed.dag.dag_id
-        fields = differing_fields(parsed.dag, again[dag_id]) if dag_id in known and dag_id in again else []
+        fields = differing_fields(parsed.dag, again[dag_id].dag) if dag_id in known and dag_id in again else []
         if fields:
             warnings.append(_warning(first.path, dag_id, fields))
-            if _is_known(parsed.dag, again[dag_id], known[dag_id], first):
+            if _is_known(parsed.dag, again[dag_id], known[dag_id]):
                 parsed = msgspec.structs.replace(parsed, dag=known[dag_id].dag, version_hash=known[dag_id].version_hash)
         dags.append(parsed)
     return msgspec.structs.replace(first, dags=tuple(dags), warnings=tuple(warnings))
 
 
-def _is_known(dag: SerializedDag, again: SerializedDag, known: KnownVersion, report: ParseReport) -> bool:
+def _is_known(dag: SerializedDag, again: ParsedDag, known: KnownVersion) -> bool:
     """Whether nothing but what is unstable is different from the known version."""
-    sources = {SourceRef(source.path, source.module, source.content_hash) for source in report.sources}
-    return sources == set(known.sources) and _with_known_fields(dag, again, known.dag) == known.dag
+    has_known_code = again.known_hash == known.version_hash
+    return has_known_code and _with_known_fields(dag, again.dag, known.dag) == known.dag
 
 
 def differing_fields(one: SerializedDag, other: SerializedDag) -> list[str]:

@@ -233,11 +233,16 @@ class TimetableQuestion(Struct, frozen=True, omit_defaults=True):
 
 
 class ParseQuestions(Struct, frozen=True, omit_defaults=True):
-    """What a parse is to ask the authors' timetables in a file: a general question, and others for some dag_ids."""
+    """What a parse is to answer beside what it finds.
+
+    The authors' timetables in the file are asked a general question, and others for some dag_ids.
+    """
 
     now: datetime
     of_dags: dict[str, TimetableQuestion] = {}
     of_others: TimetableQuestion = TimetableQuestion()
+    known: dict[str, SerializedDag] = {}
+    """DAGs as they are stored: what would their versions be, with the code of now?"""
 
     def of(self, dag_id: str) -> TimetableQuestion:
         """Return what a DAG's timetable is to be asked."""
@@ -254,6 +259,8 @@ class ParsedDag(Struct, frozen=True, omit_defaults=True):
     """The next runs, of a timetable that is the author's own. They are no part of the version."""
     manual_interval: PlannedInterval | None = None
     """Of a run that is triggered when the question said, if it did."""
+    known_hash: str | None = None
+    """What the version would be were the DAG as the question said, if it did."""
 
 
 class ParseReport(Struct, frozen=True, omit_defaults=True):

@@ -169,7 +169,12 @@ class _Finding:
         return tuple(dags), tuple(errors)
 
     def _parsed(self, dag: DAG, serialized: SerializedDag) -> ParsedDag:
-        parsed = ParsedDag(serialized, version_hash(serialized, tuple(self._sources)))
+        sources, known = tuple(self._sources), self._request.questions.known.get(dag.dag_id)
+        parsed = ParsedDag(
+            serialized,
+            version_hash(serialized, sources),
+            known_hash=None if known is None else version_hash(known, sources),
+        )
         if serialized.timetable["kind"] != CustomTimetable.kind:
             return parsed
         # Loaded for a file with such a timetable only.
