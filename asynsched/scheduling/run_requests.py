@@ -19,6 +19,7 @@ from asynsched.serialization.decode import decode_dag
 from asynsched.states import FINISHED_RUN_STATES, DagRunState
 from asynsched.store.dag_runs import DagRunRow, get_run
 from asynsched.store.dag_versions import get_version, latest_version
+from asynsched.store.deadlines import renew_deadlines
 from asynsched.store.run_requests import (
     CancelRun,
     ClearTasks,
@@ -105,6 +106,8 @@ def _write(conn: Connection, edit: RunEdit) -> None:
     stale = apply(conn, edit.batch())
     if stale:
         raise StoreError(f"The run {run.run_id!r} was changed at the same moment; try again.")
+    if edit.new_state is DagRunState.QUEUED:
+        renew_deadlines(conn, run.id, run.dag_id, edit.now)
 
 
 def _checked(conn: Connection, run: DagRunRow, request: RunRequest, actor: str, now: datetime) -> RunEdit:

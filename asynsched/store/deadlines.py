@@ -73,6 +73,16 @@ _MISSED = (
     .where(deadline.c.state == "missed")
     .order_by(deadline.c.due_at, dag_run.c.dag_id, dag_run.c.run_id, deadline.c.number)
 )
+_RENEW = (
+    sa.update(deadline)
+    .where(
+        deadline.c.dag_run_id == sa.bindparam("run"),
+        deadline.c.number == sa.bindparam("of"),
+        deadline.c.name == sa.bindparam("named"),
+        deadline.c.state != "missed",
+    )
+    .values(due_at=sa.bindparam("new_due_at"), state="pending")
+)
 _SETTLE = sa.update(deadline).where(deadline.c.id == sa.bindparam("key")).values(state=sa.bindparam("new_state"))
 
 
@@ -91,6 +101,18 @@ def add_deadlines(
         if start is not None and (due_at := _later(start, alert.interval)) is not None:
             values = {"dag_run_id": dag_run_id, "number": number, "name": alert.name, "due_at": due_at}
             conn.execute(deadline.insert(), values)
+
+
+def renew_deadlines(conn: Connection, dag_run_id: int, dag_id: str, queued_at: datetime) -> None:
+    """Count the deadlines of a run that is queued once more from then on; what was missed stays so.
+
+    Source:
+        Apache Airflow, which does so when a run is cleared.
+    """
+    alerts = conn.scalar(_ALERTS, {"dag_id": dag_id})
+    for number, alert in enumerate(_alerts_decoder.decode(alerts or b"[]")):
+        if alert.reference == "dagrun_queued_at" and (due_at := _later(queued_at, alert.interval)) is not None:
+            conn.execute(_RENEW, {"run": dag_run_id, "of": number, "named": alert.name, "new_due_at": due_at})
 
 
 def _later(start: datetime, seconds: float) -> datetime | None:

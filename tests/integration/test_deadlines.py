@@ -8,11 +8,14 @@ import sqlalchemy as sa
 
 from asynsched import DAG, BashOperator, DeadlineAlert, DeadlineReference, SyncCallback
 from asynsched.channels import RunCreated
+from asynsched.keys import DagRunKey
+from asynsched.scheduling.run_requests import submit_request
 from asynsched.scheduling.triggering import create_manual_run
 from asynsched.simulation.executor import Outcome
 from asynsched.store.callback_tables import callback_request
 from asynsched.store.dag_runs import get_run
 from asynsched.store.deadlines import list_deadlines
+from asynsched.store.run_requests import ClearTasks
 from tests.support.simulated import Simulated
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -128,3 +131,17 @@ async def test_a_deadline_that_passed_while_nobody_served_is_missed_at_the_next_
     assert await told(simulated) == [("0", 30 * MINUTE, "missed"), ("1", 3 * HOUR, "met")]
     [called] = await called_at(simulated)
     assert 75 * MINUTE <= called < 76 * MINUTE
+
+
+async def test_a_run_that_is_cleared_has_its_time_from_when_it_is_queued_again(tmp_path):
+    alerts = [(QUEUED, 30 * MINUTE), (QUEUED, 150 * MINUTE), (LOGICAL, 2 * HOUR)]
+    simulated = simulation(tmp_path, *enumerate(alerts), ends_as="failed")
+    await serve(simulated, 1.5, timedelta())
+    clear = (submit_request, DagRunKey("dag", "r0"), ClearTasks())
+    await simulated.database.write(*clear, actor="somebody", now=START + 90 * MINUTE)
+    await serve(simulated, 4)
+    assert await told(simulated) == [
+        ("0", 30 * MINUTE, "missed"),
+        ("1", 4 * HOUR, "missed"),
+        ("2", 115 * MINUTE, "missed"),
+    ]

@@ -57,6 +57,7 @@ HOT = [
     (deadlines.next_deadline_at,),
     (deadlines.settle_due_deadlines, NOW, 9),
     (deadlines.list_deadlines, 1),
+    (deadlines.renew_deadlines, 1, "d", NOW),
     (deadlines.lengths_of_last_runs, "d", 9),
     (asset_queue.queue_event, 1, "a", "a", ("x",)),
     (asset_queue.pending_events, "d"),
