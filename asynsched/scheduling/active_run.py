@@ -5,6 +5,7 @@ tasks its DAG has. All instances of a task share one counter, but for what depen
 Nothing here decides or stores.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -19,7 +20,8 @@ from asynsched.scheduling.rules.run_state import TaskEnd
 from asynsched.scheduling.rules.run_stop import RunStop
 from asynsched.scheduling.rules.trigger_rule import UpstreamCounts
 from asynsched.scheduling.structure import DagStructure, Link
-from asynsched.states import FINISHED_TASK_STATES, DagRunState, TaskInstanceState
+from asynsched.states import FINISHED_TASK_STATES, DagRunState
+from asynsched.states import TaskInstanceState as State
 from sandbox.protocol import CodeVersion
 
 
@@ -36,6 +38,8 @@ class ActiveRun:
         past: How the tasks that depend on the past went in the run before, by task_id; those not named have no past.
         to_be_remapped: Mapped tasks, expanded earlier, whose number may be another one now.
         n_waiting: Instances that start only when another one of this run ends.
+        waiting_of: How many of these each task has.
+        unfinished_of: How many instances of each task have not ended.
         stop: Why and how the run is being stopped, if it is.
     """
 
@@ -66,6 +70,8 @@ class ActiveRun:
     to_be_remapped: set[str] = field(default_factory=set)
     n_unfinished: int = 0
     n_waiting: int = 0
+    waiting_of: Counter[str] = field(default_factory=Counter)
+    unfinished_of: Counter[str] = field(default_factory=Counter)
     stop: RunStop | None = None
 
     def instance(self, task_id: str, map_index: int = -1) -> ActiveTask:
@@ -91,8 +97,7 @@ class ActiveRun:
         """Take instances of a task out, put others in, and count anew what depends on them."""
         for task in gone:
             del self.instances[task_id][task.map_index]
-            self.n_unfinished -= not task.is_finished
-            self.n_waiting -= task.state in WAITING
+            self._tally(task_id, unfinished=-(not task.is_finished), waiting=-(task.state in WAITING))
         for task in new:
             self._add(task)
         self._count_expanded(task_id)
@@ -107,12 +112,12 @@ class ActiveRun:
             return shared
         return UpstreamEnds(shared.direct.together(own.direct), shared.setups.together(own.setups))
 
-    def count_change(self, task: ActiveTask, before: TaskInstanceState | None) -> None:
+    def count_change(self, task: ActiveTask, before: State | None) -> None:
         """Keep the counters up after `task` went from `before` to its state."""
         after = task.state
-        self.n_waiting += (after in WAITING) - (before in WAITING)
         was_finished = before in FINISHED_TASK_STATES
-        self.n_unfinished += was_finished - (after in FINISHED_TASK_STATES)
+        unfinished = was_finished - (after in FINISHED_TASK_STATES)
+        self._tally(task.task_id, unfinished=unfinished, waiting=(after in WAITING) - (before in WAITING))
         is_setup = task.task.is_setup
         for link in self.structure.links_from[task.task_id]:
             for counts in self._counters(link, task):
@@ -128,12 +133,20 @@ class ActiveRun:
         """
         for link in self.structure.links_from[task.task_id]:
             targets = self.instances[link.task_id]
+            if not self.waiting_of[link.task_id]:
+                continue
             if link.common_groups and task.map_index >= 0:
                 found = (targets[index] for index in self._relevant(link, task) if index in targets)
                 yield from (target for target in found if target.state in WAITING)
             else:
                 waiting = (target for target in targets.values() if target.state in WAITING)
                 yield from islice(waiting, None if link.task_id in self.structure.split else 1)
+
+    def waiting_after(self, task_id: str) -> Iterator[ActiveTask]:
+        """Yield the waiting instances of whatever depends on a task, one of those that depend on just the same."""
+        for link in self.structure.links_from[task_id]:
+            waiting = (target for target in self.instances[link.task_id].values() if target.state in WAITING)
+            yield from islice(waiting, None if link.task_id in self.structure.split else 1)
 
     def instances_beside(self, task: ActiveTask, other_id: str) -> list[ActiveTask]:
         """Return the instances of another task that belong to the same instance of the mapped groups around both."""
@@ -167,8 +180,13 @@ class ActiveRun:
 
     def _add(self, task: ActiveTask) -> None:
         self.instances[task.task_id][task.map_index] = task
-        self.n_unfinished += not task.is_finished
-        self.n_waiting += task.state in WAITING
+        self._tally(task.task_id, unfinished=int(not task.is_finished), waiting=int(task.state in WAITING))
+
+    def _tally(self, task_id: str, *, unfinished: int, waiting: int) -> None:
+        self.n_unfinished += unfinished
+        self.n_waiting += waiting
+        self.unfinished_of[task_id] += unfinished
+        self.waiting_of[task_id] += waiting
 
     def _recount(self, task_id: str) -> None:
         shared = self.shared_counts[task_id] = UpstreamEnds()
@@ -215,7 +233,7 @@ class ActiveRun:
         return relevant_indexes(task.map_index, n_own=n_own, n_other=n_other, n_common=n_common)
 
     def _count_expanded(self, task_id: str) -> None:
-        removed = TaskInstanceState.REMOVED
+        removed = State.REMOVED
         self.n_expanded[task_id] = sum(
             index >= 0 and task.state is not removed for index, task in self.instances[task_id].items()
         )
@@ -224,17 +242,20 @@ class ActiveRun:
     def _group_count(self, groups: tuple[str, ...]) -> int:
         if groups not in self.group_counts:
             factors = tuple(self.structure.group_factors[group] for group in groups)
-            self.group_counts[groups] = product_of(factors, self._result_length) or 0
+            # Not known while what it is mapped over is run again: an instance then waits for all of the other task.
+            self.group_counts[groups] = product_of(factors, self._result_length) or 1
         return self.group_counts[groups]
 
     def _result_length(self, task_id: str) -> int | None:
+        """Return how many values a task gives to be mapped over: of one in a mapped group none, as in Airflow."""
         found = self.instances.get(task_id, {})
         if not self.structure.is_mapped(task_id):
             length = found[-1].result_length if -1 in found else None
             return None if length is None or length < 0 else length
-        if -1 in found or not found:
+        is_expanded = found and -1 not in found and not self.unfinished_of[task_id]
+        if not is_expanded or self.structure.tasks[task_id].map_length is None:
             return None
-        return sum(task.result_length is not None for task in found.values())
+        return sum(task.result_length is not None for task in found.values() if task.state is not State.REMOVED)
 
 
 def _count(counts: UpstreamCounts, upstreams: Iterable[ActiveTask]) -> None:

@@ -76,19 +76,19 @@ class Examination:
 
     def _decide(self, task: ActiveTask, now: datetime) -> list[ActiveTask]:
         """Make a task instance ready, finish or expand it, or leave it; return what is to be looked at next."""
-        verdict = verdict_of(task)
-        if verdict.settle_as is not None:
-            self._changes.set_state(task, verdict.settle_as, verdict.reason, now)
-        elif not verdict.met:
-            return []
-        elif task.is_unexpanded:
-            return [*self._expansion.expand(task, now), *task.run.dependents(task)]
-        else:
-            new = self._expansion.remap(task, now)
-            if task.state in WAITING:
+        # First: which upstream instances it depends on goes by how many there are of both.
+        new = self._expansion.remap(task, now)
+        if task.state in WAITING:
+            verdict = verdict_of(task)
+            if verdict.settle_as is not None:
+                self._changes.set_state(task, verdict.settle_as, verdict.reason, now)
+            elif not verdict.met:
+                return new
+            elif task.is_unexpanded:
+                return [*self._expansion.expand(task, now), *task.run.dependents(task)]
+            else:
                 self._start(task, now)
-            return [*new, *_next_alike(task), *(task.run.dependents(task) if task.is_finished else ())]
-        return [*_next_alike(task), *task.run.dependents(task)]
+        return [*new, *_next_alike(task), *(task.run.dependents(task) if task.is_finished else ())]
 
     def _start(self, task: ActiveTask, now: datetime) -> None:
         if task.task.is_empty:

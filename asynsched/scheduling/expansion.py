@@ -37,7 +37,7 @@ class Expansion:
         n_instances = run.map_count(task.task_id)
         if n_instances is None:
             sources = ", ".join(run.structure.map_sources[task.task_id])
-            reason = f"there is nothing to map over: {sources} returned no list or dict"
+            reason = f"there is nothing to map over: of {sources}, not all have returned values that can be mapped over"
             self._changes.set_state(task, State.UPSTREAM_FAILED, reason, now)
         elif n_instances == 0:
             self._changes.set_state(task, State.SKIPPED, "it is mapped over nothing", now)
@@ -49,23 +49,25 @@ class Expansion:
         return []
 
     def remap(self, task: ActiveTask, now: datetime) -> list[ActiveTask]:
-        """Fit the number of instances to what it would be now, and return those that are new.
+        """Fit the number of instances to what it would be now, and return what is to be looked at because of that.
 
-        Looked at once after a run was taken up: what a task is mapped over may have been cleared and run again.
+        Looked at once after a run was taken up, when all that it is mapped over has ended: that may have been cleared
+        and run again.
         """
         run, task_id = task.run, task.task_id
-        if task_id not in run.to_be_remapped:
+        if task_id not in run.to_be_remapped or any(map(run.unfinished_of.get, run.structure.map_sources[task_id])):
             return []
         run.to_be_remapped.discard(task_id)
         n_instances = run.map_count(task_id)
         instances = run.instances[task_id]
-        if n_instances is None or n_instances == run.n_expanded[task_id]:
+        if n_instances is None:
             return []
         self._remove([found for index, found in instances.items() if index >= n_instances], n_instances, now)
         new = [_instance(run, task.task, index) for index in range(n_instances) if index not in instances]
         run.replace(task_id, gone=(), new=new)
         self._changes.pending.expand(None, new)
-        return new
+        # Instances of a mapped group depend on others now.
+        return [*new, *run.waiting_after(task_id)]
 
     def _remove(self, tasks: Iterable[ActiveTask], n_instances: int, now: datetime) -> None:
         reason = f"it is mapped over {n_instances} values now"

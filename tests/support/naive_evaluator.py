@@ -1,43 +1,246 @@
-"""The evaluation as simple as it can be: after each event, every state is recomputed from scratch."""
+"""The evaluation as simple as it can be: after each event, every state is recomputed from scratch.
+
+Instances of mapped tasks are compared by where they stand in each mapped group, not by arithmetic on map indexes.
+"""
 
 from collections import Counter
 from collections.abc import Mapping
+from math import prod
 
-from asynsched.scheduling.rules.trigger_rule import UpstreamCounts, evaluate
-from asynsched.scheduling.rules.verdict import Verdict
-from asynsched.serialization.schema import SerializedTask
+from asynsched.scheduling.rules.mapped_upstream import mapped_upstream
+from asynsched.scheduling.rules.trigger_rule import UpstreamCounts, evaluate, evaluate_setups
+from asynsched.scheduling.rules.verdict import MET, Verdict
+from asynsched.serialization.schema import (
+    MapConcat,
+    MapLength,
+    MapLiteral,
+    MapProduct,
+    MapResult,
+    MapZip,
+    SerializedDag,
+    SerializedTask,
+)  # fmt: skip
 from asynsched.states import FINISHED_TASK_STATES, TaskInstanceState
+
+State = TaskInstanceState
+Key = tuple[str, int]
 
 
 class NaiveEvaluator:
-    """Knows the tasks, in topological order, and what each has ended as."""
+    """Knows a DAG, and what each task instance has ended as.
 
-    def __init__(self, tasks: list[SerializedTask]) -> None:
-        self._tasks = tasks
-        self._upstream: dict[str, list[str]] = {task.task_id: [] for task in tasks}
-        for task in tasks:
-            for target in task.downstream_task_ids:
-                self._upstream[target].append(task.task_id)
-        self._states: dict[str, TaskInstanceState | None] = dict.fromkeys(self._upstream)
+    Args:
+        dag: The DAG, its tasks in topological order.
+        kept: Task instances of an earlier attempt at the run, with their states: None for one that was cleared.
+        lengths: How many values the results of those that ran before have.
+    """
 
-    def take_up(self, ran: Mapping[str, TaskInstanceState | None]) -> None:
-        """Take over how the tasks that really ran have ended, and settle the rest anew."""
-        for task_id, state in ran.items():
+    def __init__(
+        self,
+        dag: SerializedDag,
+        kept: Mapping[Key, State | None] | None = None,
+        lengths: Mapping[Key, int | None] | None = None,
+    ) -> None:
+        self._tasks = {task.task_id: task for task in dag.tasks}
+        self._groups = {group.group_id: group for group in dag.task_groups}
+        self._upstream = {name: [t.task_id for t in dag.tasks if name in t.downstream_task_ids] for name in self._tasks}
+        self._lengths = dict(lengths or {})
+        self.states: dict[Key, State | None] = dict(kept or {})
+        self._unfitted = {name for name, index in self.states if index >= 0}
+        for task in dag.tasks:
+            if not any(name == task.task_id for name, _ in self.states):
+                n_instances = self._count(task) if self._factors(task) else None
+                self.states |= {(task.task_id, index): None for index in (range(n_instances) if n_instances else [-1])}
+
+    def take_up(self, ran: Mapping[Key, tuple[State | None, int | None]]) -> None:
+        """Take over how the task instances that really ran have ended, and settle the rest anew."""
+        for key, (state, length) in ran.items():
             if state in FINISHED_TASK_STATES:
-                self._states[task_id] = state
-        for task in self._tasks:
-            if self._states[task.task_id] is None:
-                self._states[task.task_id] = self._verdict(task).settle_as
+                self.states[key], self._lengths[key] = state, length
+        for task in self._tasks.values():
+            self._fit(task)
+            for index in self._indexes(task.task_id):
+                self._settle(task, index)
+                if self._waits(task, index) and self._are_alike(task):
+                    # What depends on just the same follows the first, so that none is settled while that waits.
+                    break
 
-    def finished(self) -> dict[str, TaskInstanceState]:
-        """Return the state of each task that has ended."""
-        return {task_id: state for task_id, state in self._states.items() if state is not None}
+    def finished(self) -> dict[Key, State]:
+        """Return the state of each task instance that has ended."""
+        return {key: state for key, state in self.states.items() if state is not None}
 
-    def may_run(self) -> set[str]:
-        """Return the unfinished tasks that their trigger rules let run."""
-        return {task.task_id for task in self._tasks if self._states[task.task_id] is None and self._verdict(task).met}
+    def may_run(self) -> set[Key]:
+        """Return the unfinished task instances that may run."""
+        return {
+            (name, index)
+            for (name, index), state in self.states.items()
+            if state is None and not self._is_unexpanded(name, index) and self._verdict(self._tasks[name], index).met
+        }
 
-    def _verdict(self, task: SerializedTask) -> Verdict:
-        upstream = self._upstream[task.task_id]
-        ended = Counter(str(self._states[other]) for other in upstream if self._states[other] is not None)
-        return evaluate(task.trigger_rule, UpstreamCounts(total=len(upstream), **ended))
+    def _settle(self, task: SerializedTask, index: int) -> None:
+        key = task.task_id, index
+        if self.states[key] is not None:
+            return
+        verdict = self._verdict(task, index)
+        if verdict.settle_as is not None:
+            self.states[key] = verdict.settle_as
+        elif verdict.met and self._is_unexpanded(*key):
+            n_instances = self._count(task)
+            if n_instances:
+                del self.states[key]
+                for new in range(n_instances):
+                    self.states[task.task_id, new] = None
+                    self._settle(task, new)
+            else:
+                self.states[key] = State.UPSTREAM_FAILED if n_instances is None else State.SKIPPED
+        elif verdict.met and task.is_empty:
+            self.states[key] = State.SUCCESS
+
+    def _fit(self, task: SerializedTask) -> None:
+        """Fit the number of instances of an earlier attempt to what it is now, once the results for it are there."""
+        sources = {source for length in self._factors(task) for source in _results(length)}
+        kept = [index for index in self._indexes(task.task_id) if self.states[task.task_id, index] is not State.REMOVED]
+        waits = any(self.states[task.task_id, index] is None for index in kept)
+        if task.task_id not in self._unfitted or not waits or not self._have_succeeded(sources):
+            return
+        self._unfitted.discard(task.task_id)
+        n_instances = self._count(task)
+        if n_instances is None:
+            return
+        for index in kept:
+            if index >= n_instances:
+                self.states[task.task_id, index] = State.REMOVED
+        for index in range(n_instances):
+            self.states.setdefault((task.task_id, index), None)
+
+    def _waits(self, task: SerializedTask, index: int) -> bool:
+        key = task.task_id, index
+        return key in self.states and self.states[key] is None and not self._verdict(task, index).met
+
+    def _are_alike(self, task: SerializedTask) -> bool:
+        others = [self._tasks[name] for name in (*self._upstream[task.task_id], *self._setups(task))]
+        return not any(set(self._mapped_groups(task)) & set(self._mapped_groups(other)) for other in others)
+
+    def _have_succeeded(self, names: set[str]) -> bool:
+        return all(self.states[name, index] in FINISHED_TASK_STATES for name in names for index in self._indexes(name))
+
+    def _verdict(self, task: SerializedTask, index: int) -> Verdict:
+        sources = {source for length in self._factors(task) for source in _results(length)}
+        verdicts = [mapped_upstream([self.states[source, -1] for source in sources if (source, -1) in self.states])]
+        if setups := self._counts(task, index, self._setups(task)):
+            verdicts.append(evaluate_setups(setups, map_index=index))
+        counts = self._counts(task, index, self._upstream[task.task_id])
+        verdicts.append(evaluate(task.trigger_rule, counts or UpstreamCounts(), map_index=index))
+        settled = [verdict for verdict in verdicts if verdict.settle_as is not None]
+        return next(iter(settled), None) or next((verdict for verdict in verdicts if not verdict.met), MET)
+
+    def _counts(self, task: SerializedTask, index: int, upstream: list[str]) -> UpstreamCounts | None:
+        keys = [key for name in upstream for key in self._beside(task, index, self._tasks[name])]
+        if not keys:
+            return None
+        ended = Counter(str(self.states[key]) for key in keys if self.states[key] is not None)
+        setups = [self.states[key] for key in keys if self._tasks[key[0]].is_setup]
+        return UpstreamCounts(
+            total=len(keys),
+            **ended,
+            n_setups=len(setups),
+            success_setup=setups.count(State.SUCCESS),
+            skipped_setup=setups.count(State.SKIPPED),
+        )
+
+    def _beside(self, task: SerializedTask, index: int, other: SerializedTask) -> list[Key]:
+        """Return the instances of another task that stand in the same place of the mapped groups around both."""
+        common = [group for group in self._mapped_groups(task) if group in self._mapped_groups(other)]
+        indexes = self._indexes(other.task_id)
+        if not common or indexes == [-1]:
+            return [(other.task_id, found) for found in indexes]
+        if index < 0:
+            return []
+        place = self._place(task, index)[: len(common)]
+        return [(other.task_id, found) for found in indexes if self._place(other, found)[: len(common)] == place]
+
+    def _place(self, task: SerializedTask, index: int) -> list[int | str]:
+        """Return where an instance stands in each mapped group around it; one that is no more stands nowhere."""
+        lengths = [self._length(length) or 0 for length in self._factors(task)]
+        if index >= prod(lengths):
+            return ["nowhere"]
+        place: list[int | str] = []
+        for length in reversed(lengths):
+            index, within = divmod(index, length)
+            place.insert(0, within)
+        return place
+
+    def _setups(self, task: SerializedTask) -> list[str]:
+        """Return the setups that a task needs, those directly upstream left out."""
+        if task.is_teardown or task.trigger_rule == "always":
+            return []
+        below = self._reachable(task.task_id, {name: list(t.downstream_task_ids) for name, t in self._tasks.items()})
+        found = []
+        for name in self._reachable(task.task_id, self._upstream) - set(self._upstream[task.task_id]):
+            own = {after for after in self._tasks[name].downstream_task_ids if self._tasks[after].is_teardown}
+            if self._tasks[name].is_setup and (not own or own & below):
+                found.append(name)
+        return found
+
+    def _reachable(self, start: str, edges: Mapping[str, list[str]]) -> set[str]:
+        found: set[str] = set()
+        todo = list(edges[start])
+        while todo:
+            name = todo.pop()
+            if name not in found:
+                found.add(name)
+                todo += edges[name]
+        return found
+
+    def _mapped_groups(self, task: SerializedTask) -> list[str]:
+        found, group = [], self._groups.get(task.group_id or "")
+        while group is not None:
+            found.insert(0, group.group_id)
+            group = self._groups.get(group.parent_id or "")
+        return [name for name in found if self._groups[name].map_length is not None]
+
+    def _factors(self, task: SerializedTask) -> list[MapLength]:
+        lengths = [self._groups[name].map_length for name in self._mapped_groups(task)]
+        return [length for length in (*lengths, task.map_length) if length is not None]
+
+    def _is_unexpanded(self, name: str, index: int) -> bool:
+        return index < 0 and bool(self._factors(self._tasks[name]))
+
+    def _indexes(self, name: str) -> list[int]:
+        return sorted(index for other, index in self.states if other == name)
+
+    def _count(self, task: SerializedTask) -> int | None:
+        lengths = [self._length(length) for length in self._factors(task)]
+        return None if None in lengths else prod(length for length in lengths if length is not None)
+
+    def _length(self, length: MapLength) -> int | None:
+        if isinstance(length, MapLiteral):
+            return length.length
+        if isinstance(length, MapResult):
+            return self._result_length(self._tasks[length.task_id])
+        parts = [self._length(part) for part in length.parts]
+        known = [part for part in parts if part is not None]
+        if len(known) < len(parts):
+            return None
+        match length:
+            case MapZip(_, is_filled):
+                return max(known) if is_filled else min(known)
+            case MapConcat():
+                return sum(known)
+            case MapProduct():
+                return prod(known)
+
+    def _result_length(self, task: SerializedTask) -> int | None:
+        keys = [(name, index) for name, index in self.states if name == task.task_id]
+        if task.map_length is not None:
+            if (task.task_id, -1) in self.states or any(self.states[key] is None for key in keys):
+                return None
+            return sum(self._lengths.get(key) is not None for key in keys if self.states[key] is State.SUCCESS)
+        length = None if self._mapped_groups(task) else self._lengths.get((task.task_id, -1))
+        return None if length is None or length < 0 else length
+
+
+def _results(length: MapLength) -> set[str]:
+    if isinstance(length, MapResult):
+        return {length.task_id}
+    return set() if isinstance(length, MapLiteral) else {name for part in length.parts for name in _results(part)}

@@ -4,23 +4,14 @@ from datetime import timedelta
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from sandbox.protocol import BranchDecision, Ended, ShortCircuitDecision, Started
-from tests.support.naive_evaluator import NaiveEvaluator
 from tests.support.runs import NOON, evaluation, run_of, task
 
-RULES = [
-    "all_success", "all_failed", "all_done", "all_done_min_one_success", "all_skipped", "one_success", "one_failed",
-    "one_done", "none_failed", "none_failed_min_one_success", "none_skipped", "always",
-]  # fmt: skip
 
-
-def drive(engine, run, outcomes=None, choose=None, after_each=lambda: None):
+def drive(engine, run, outcomes=None, choose=None):
     """Start a run, and end every try that is granted, in the order granted, until nothing happens any more."""
     engine.start_run(run, NOON)
-    after_each()
     now = NOON
     started = []
     while True:
@@ -43,7 +34,6 @@ def drive(engine, run, outcomes=None, choose=None, after_each=lambda: None):
                 state = state[min(ready.try_number, len(state)) - 1]
             decision = (choose or {}).get(ready.task_id)
             engine.try_ended(Ended(ready.token, state, now, now, reason=f"it was {state}", decision=decision), now)
-            after_each()
 
 
 def states(run):
@@ -260,34 +250,3 @@ def test_callbacks_are_requested_only_where_the_author_wrote_them():
         engine.try_ended(Ended(ready.token, state, NOON, NOON), NOON)
     assert states(run)["c"] == "upstream_failed"
     assert [(row.task_id, row.event) for row in engine.pending.callbacks] == [("a", "on_success"), ("", "on_failure")]
-
-
-@st.composite
-def dags(draw):
-    n = draw(st.integers(1, 7))
-    tasks = []
-    for number in range(n):
-        later = draw(st.lists(st.integers(number + 1, n - 1), unique=True)) if number < n - 1 else []
-        rule = draw(st.sampled_from(RULES))
-        retries = draw(st.integers(0, 1))
-        downstream = [f"t{target}" for target in sorted(later)]
-        tasks.append(task(f"t{number}", *downstream, trigger_rule=rule, retries=retries))
-    outcomes = {found.task_id: draw(st.sampled_from(["success", "failed", "skipped"])) for found in tasks}
-    return tasks, outcomes
-
-
-@given(dags())
-def test_counting_by_events_always_agrees_with_recomputing_everything(case):
-    tasks, outcomes = case
-    run = run_of(tasks)
-    naive = NaiveEvaluator(tasks)
-
-    def compare():
-        naive.take_up({task_id: found.state for task_id, found in unmapped(run) if found.started_at})
-        ended = {task_id: found.state for task_id, found in unmapped(run) if found.is_finished}
-        assert ended == naive.finished()
-        unfinished = {task_id for task_id, found in unmapped(run) if found.state and not found.is_finished}
-        assert unfinished == naive.may_run()
-
-    drive(evaluation(), run, outcomes, after_each=compare)
-    assert set(naive.finished()) == set(run.instances)

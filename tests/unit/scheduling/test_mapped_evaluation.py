@@ -1,0 +1,140 @@
+"""Mapped tasks in the evaluation: what they cost, and what becomes of them when what they are mapped over changes."""
+
+import sys
+from datetime import timedelta
+
+import msgspec
+import pytest
+
+from asynsched.scheduling.active_task import ActiveTask
+from asynsched.serialization.schema import MapLiteral, MapResult, SerializedTaskGroup
+from asynsched.states import DagRunState
+from sandbox.protocol import Ended
+from tests.support.runs import NOON, evaluation, run_of, task
+
+VALUE = msgspec.Raw(b"0")
+
+
+def drive(engine, lengths=None, *, start):
+    """Let every try succeed, and return the values whose number is given; return how many calls that took."""
+    n_calls = 0
+
+    def count(_frame, event, _argument):
+        nonlocal n_calls
+        n_calls += event == "call"
+
+    sys.setprofile(count)
+    try:
+        start()
+        now = NOON
+        while True:
+            now += timedelta(seconds=1)
+            engine.grant(now)
+            granted = list(engine.pending.granted)
+            engine.pending.mark_stored()
+            engine.pending.clear()
+            if not granted:
+                return n_calls
+            for ready in granted:
+                length = (lengths or {}).get(ready.task_id, 1)
+                engine.try_ended(Ended(ready.token, "success", now, now, return_value=VALUE, result_length=length), now)
+    finally:
+        sys.setprofile(None)
+
+
+def chain_of(n):
+    return run_of(
+        [
+            task("source", "first", "x"),
+            task("first", "second", "waits_for_one", map_length=MapResult("source")),
+            task("second", "reduce", map_length=MapResult("first")),
+            task("waits_for_one", map_length=MapLiteral(n), trigger_rule="one_success"),
+            task("reduce"),
+            task("x", "y", group_id="group"),
+            task("y", "after", group_id="group"),
+            task("after", is_empty=True),
+        ],
+        task_groups=(SerializedTaskGroup("group", map_length=MapResult("source")),),
+    )
+
+
+@pytest.mark.parametrize("parallelism", [1000000, 3])
+def test_the_work_for_mapped_tasks_grows_with_their_number_and_not_with_its_square(parallelism):
+    calls = {}
+    for n in (100, 400):
+        engine, run = evaluation(parallelism=parallelism, max_active_tasks=parallelism), chain_of(n)
+        calls[n] = drive(engine, {"source": n}, start=lambda engine=engine, run=run: engine.start_run(run, NOON))
+        assert run.state == "success"
+        assert sum(1 for _ in run.all_instances()) == 5 * n + 3
+    assert calls[400] < 5 * calls[100]
+
+
+def resumed(earlier, cleared):
+    """Return the run as it is taken up after tasks were cleared, with its instances."""
+    run = run_of(earlier.structure.dag.tasks, task_groups=earlier.structure.dag.task_groups)
+    run.state = run.stored_state = DagRunState.RUNNING
+    tasks = []
+    for found in earlier.all_instances():
+        is_cleared = found.task_id in cleared
+        state, length = (None, None) if is_cleared else (found.state, found.result_length)
+        tasks.append(ActiveTask(run, found.task, found.map_index, state=state, result_length=length))
+    return run, tasks
+
+
+def states(run, task_id):
+    return [(found.map_index, found.state) for found in run.instances[task_id].values()]
+
+
+@pytest.mark.parametrize(
+    ("length", "expected"),
+    [
+        (1, [(0, "success"), (1, "removed")]),
+        (2, [(0, "success"), (1, "success")]),
+        (3, [(0, "success"), (1, "success"), (2, "success")]),
+        (0, [(0, "removed"), (1, "removed")]),
+    ],
+)
+def test_instances_are_added_or_removed_when_what_they_are_mapped_over_was_cleared_and_is_another_now(length, expected):
+    engine = evaluation()
+    first = run_of(
+        [
+            task("source", "mapped", "x"),
+            task("mapped", "reduce", map_length=MapResult("source")),
+            task("reduce", trigger_rule="all_done"),
+            task("x", "y", group_id="group"),
+            task("y", group_id="group"),
+        ],
+        task_groups=(SerializedTaskGroup("group", map_length=MapResult("source")),),
+    )
+    drive(engine, {"source": 2}, start=lambda: engine.start_run(first, NOON))
+    assert states(first, "mapped") == [(0, "success"), (1, "success")]
+    engine = evaluation()
+    run, tasks = resumed(first, {"source", "mapped", "reduce", "x", "y"})
+    drive(engine, {"source": length}, start=lambda: engine.resume_run(run, tasks, NOON))
+    for task_id in ("mapped", "x", "y"):
+        assert sorted(states(run, task_id)) == expected
+    assert states(run, "reduce") == [(-1, "success")]
+    assert run.state == "success"
+
+
+def test_what_was_skipped_for_an_empty_list_is_expanded_when_the_list_has_values_after_a_clear():
+    engine = evaluation()
+    first = run_of([task("source", "mapped"), task("mapped", map_length=MapResult("source"))])
+    drive(engine, {"source": 0}, start=lambda: engine.start_run(first, NOON))
+    assert states(first, "mapped") == [(-1, "skipped")]
+    assert first.instance("mapped").reason == "it is mapped over nothing"
+    engine = evaluation()
+    run, tasks = resumed(first, {"source", "mapped"})
+    drive(engine, {"source": 2}, start=lambda: engine.resume_run(run, tasks, NOON))
+    assert states(run, "mapped") == [(0, "success"), (1, "success")]
+
+
+def test_a_task_in_a_mapped_group_returns_nothing_that_another_can_be_mapped_over():
+    run = run_of(
+        [task("inside", "mapped", group_id="group"), task("mapped", map_length=MapResult("inside"))],
+        task_groups=(SerializedTaskGroup("group", map_length=MapLiteral(2)),),
+    )
+    engine = evaluation()
+    drive(engine, {"inside": 3}, start=lambda: engine.start_run(run, NOON))
+    assert states(run, "mapped") == [(-1, "upstream_failed")]
+    assert "inside" in run.instance("mapped").reason
