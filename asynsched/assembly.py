@@ -16,7 +16,7 @@ from asynsched.housekeeping.loop_beat import LoopBeat
 from asynsched.housekeeping.loop_lease import LoopLease
 from asynsched.parsing.dispatcher import ParseDispatcher
 from asynsched.parsing.informed_parser import InformedParser
-from asynsched.parsing.parse_process import SandboxParser
+from asynsched.parsing.sandbox_parser import SandboxParser
 from asynsched.parsing.timetable_asker import TimetableAsker
 from asynsched.parsing.watcher import Watcher
 from asynsched.scheduling.callback_runner import CallbackRunner
@@ -44,6 +44,7 @@ class Services:
     evaluator: DependencyEvaluator
     creator: DagRunCreator
     dispatcher: ParseDispatcher
+    parser: SandboxParser
     callbacks: CallbackRunner
     deadlines: DeadlineWatcher
     triggerer: Triggerer
@@ -161,6 +162,7 @@ def assemble(
         evaluator=evaluator,
         creator=creator,
         dispatcher=dispatcher,
+        parser=parser,
         callbacks=callbacks,
         deadlines=deadlines,
         triggerer=triggerer,

@@ -165,6 +165,7 @@ class Scheduler(Embedding):
             waiters=self._waiters,
             on_lease_lost=lose_lease,
         )
+        await stack.enter_async_context(services.parser)
         if services.lease is not None:
             stack.push_async_callback(services.lease.stop)
         stack.push_async_callback(self._end_tries, services.executor)

@@ -20,8 +20,6 @@ from sandbox.confinement.limits import ParseLimits, apply_limits, tasks_of_user
 if TYPE_CHECKING:
     import landlockpy
 
-FIRST_ABI_WITH_SCOPES = 6
-
 
 class ConfinementError(Exception):
     """The kernel cannot enforce what the settings require."""
@@ -105,6 +103,18 @@ def _landlock_abi() -> int:
     return landlockpy.abi_version()
 
 
+def prepare() -> None:
+    """Find out what is the same for all parses, so that forks of this process need not."""
+    strength = available()
+    readable.of_the_machine()
+    if strength.landlock_abi:
+        _rights_of_a_file()
+    if strength.seccomp:
+        from sandbox.confinement import seccomp
+
+        seccomp.program(strength.landlock_abi, os.getpid(), may_fork=strength.may_fork)
+
+
 def confine(policy: Policy) -> tuple[str, ...]:
     """Confine this process, and return the short names of what is enforced.
 
@@ -146,8 +156,7 @@ def _forbid(strength: Strength, rules: "landlockpy.Ruleset | None", scratch: str
         rules.restrict()
         rules.close()
     if strength.seccomp:
-        refused = seccomp.refusals(landlock_abi=strength.landlock_abi, pid=os.getpid(), may_fork=strength.may_fork)
-        kernel.install_filter(seccomp.assemble(refused))
+        kernel.install_filter(seccomp.program(strength.landlock_abi, os.getpid(), may_fork=strength.may_fork))
 
 
 def _ruleset(policy: Policy) -> "landlockpy.Ruleset":
@@ -171,24 +180,29 @@ def _ruleset(policy: Policy) -> "landlockpy.Ruleset":
 
 def _readable(policy: Policy) -> set[str]:
     hidden = [os.path.realpath(path) for path in policy.limits.hidden]
-    folder = os.path.realpath(policy.dags_folder)
-    asked = [*readable.SYSTEM, *readable.python_paths(), folder]
+    asked = [*readable.of_the_machine(), os.path.realpath(policy.dags_folder)]
     asked += [f"/proc/{os.getpid()}/{name}" for name in readable.OF_THE_PROCESS]
     asked += [
         path
         for path in map(os.path.realpath, (*policy.limits.readable, *policy.linked))
         if not any(readable.is_within(path, home) for home in hidden)
     ]
-    return {granted for path in asked for granted in readable.without_hidden(os.path.realpath(path), hidden)}
+    return {granted for path in asked for granted in readable.without_hidden(path, hidden)}
+
+
+@cache
+def _rights_of_a_file() -> "landlockpy.AccessFS":
+    from landlockpy import AccessFS
+
+    return AccessFS.READ_FILE | AccessFS.WRITE_FILE | AccessFS.TRUNCATE | AccessFS.EXECUTE
 
 
 def _allow(rules: "landlockpy.Ruleset", path: str, access: "landlockpy.AccessFS") -> None:
     """Grant access to a path, if there is one. A file takes fewer rights than a folder."""
-    from landlockpy import AccessFS, LandlockError
+    from landlockpy import LandlockError
 
-    of_a_file = AccessFS.READ_FILE | AccessFS.WRITE_FILE | AccessFS.TRUNCATE | AccessFS.EXECUTE
     try:
-        rules.allow_path(path, access if Path(path).is_dir() else access & of_a_file)
+        rules.allow_path(path, access if os.path.isdir(path) else access & _rights_of_a_file())  # noqa: PTH112 - often
     except LandlockError as exc:
         raise ConfinementError(f"{path} cannot be granted: {exc}") from exc
     except OSError:

@@ -7,11 +7,9 @@ The process that this starts in is trusted and small; it never imports the file,
 
 import argparse
 import os
-import signal
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NoReturn
 
 import msgspec
 
@@ -19,8 +17,9 @@ from asynsched.serialization.schema import ParseQuestions, ParseReport
 from sandbox.confinement.environment import forget_environment
 from sandbox.confinement.limits import ParseLimits, decode_limits
 from sandbox.parsing.importing import ParseRequest
+from sandbox.parsing.lifelines import HelperLifeline
 from sandbox.parsing.scratch import scratch_folder
-from sandbox.parsing.supervise import become_guardian, encode, parse_file
+from sandbox.parsing.supervise import become_guardian, encode, exit_by_signals, parse_file
 from sandbox.sources.local_imports import ARCHIVE_SUFFIX
 
 
@@ -36,10 +35,9 @@ def main(arguments: list[str] | None = None) -> int:
     dags_folder, path = locate(options.file, options.dags_folder)
     become_guardian()
     forget_environment(limits.environment)
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-        signal.signal(number, _exit_by_signal)
+    exit_by_signals()
     with scratch_folder(Path(options.scratch) if options.scratch else _temporary_folder()) as scratch:
-        report = parse_file(ParseRequest(path, dags_folder, scratch, limits, questions))
+        report = parse_file(ParseRequest(path, dags_folder, scratch, limits, questions), HelperLifeline())
     return _print(report)
 
 
@@ -84,12 +82,6 @@ def _temporary_folder() -> Path:
     import tempfile
 
     return Path(tempfile.gettempdir())
-
-
-def _exit_by_signal(number: int, _frame: object) -> NoReturn:
-    """Leave through every `finally`, so that no process and no file of the parse is left."""
-    signal.signal(number, signal.SIG_IGN)
-    sys.exit(128 + number)
 
 
 def _print(report: ParseReport) -> int:

@@ -12,7 +12,7 @@ from asynsched.clock import SystemClock
 from asynsched.home import hold_home, remember_dags_folder
 from asynsched.parsing.dispatcher import ParseDispatcher
 from asynsched.parsing.informed_parser import InformedParser
-from asynsched.parsing.parse_process import SandboxParser
+from asynsched.parsing.sandbox_parser import SandboxParser
 from asynsched.parsing.watcher import Watcher
 from asynsched.settings import Settings
 from asynsched.store.async_database import open_database
@@ -44,16 +44,17 @@ async def _read(settings: Settings, again: str | None) -> None:
     channels = Channels()
     database = await open_database(settings.database_url, synchronous=settings.sqlite_synchronous)
     try:
-        parser = InformedParser(SandboxParser(settings), database, clock)
-        dispatcher = ParseDispatcher(settings, channels, database, clock, parser)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_forget_changes, channels)
-            await tasks.start(dispatcher.run)
-            if again is not None:
-                dispatcher.reparse(again)
-            await tasks.start(Watcher(settings, channels, clock).run)
-            await dispatcher.wait_idle()
-            tasks.cancel_scope.cancel()
+        async with SandboxParser(settings) as parser:
+            informed = InformedParser(parser, database, clock)
+            dispatcher = ParseDispatcher(settings, channels, database, clock, informed)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(_forget_changes, channels)
+                await tasks.start(dispatcher.run)
+                if again is not None:
+                    dispatcher.reparse(again)
+                await tasks.start(Watcher(settings, channels, clock).run)
+                await dispatcher.wait_idle()
+                tasks.cancel_scope.cancel()
     finally:
         await database.close()
 

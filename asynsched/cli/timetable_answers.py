@@ -5,7 +5,7 @@ from datetime import datetime
 
 from asynsched.cli.session import Session
 from asynsched.home import prepare_home
-from asynsched.parsing.parse_process import SandboxParser
+from asynsched.parsing.sandbox_parser import SandboxParser
 from asynsched.parsing.timetable_asker import ask
 from asynsched.serialization.schema import TimetableQuestion
 from asynsched.timetables import DataInterval, PlannedInterval, TimetablePlan

@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from asynsched.clock import Clock
 from asynsched.errors import DagError, SandboxError, StoreUnavailable
-from asynsched.parsing.parse_process import SandboxParser
+from asynsched.parsing.sandbox_parser import SandboxParser
 from asynsched.parsing.stability import KnownVersion, settled, would_be_new
 from asynsched.serialization.decode import decode_dag
 from asynsched.serialization.schema import ParseReport

@@ -11,8 +11,8 @@ from asynsched.errors import SandboxError
 from asynsched.home import prepare_home
 from asynsched.parsing.discovery import scan
 from asynsched.parsing.examination import examine
-from asynsched.parsing.parse_process import SandboxParser
 from asynsched.parsing.parser import report_of_error, report_of_failure
+from asynsched.parsing.sandbox_parser import SandboxParser
 from asynsched.parsing.watcher import check_folder
 from asynsched.serialization.schema import ParseQuestions, ParseReport, TimetableQuestion
 from asynsched.settings import Settings
@@ -43,21 +43,20 @@ async def parse_folder(settings: Settings, start: datetime, end: datetime) -> tu
     await anyio.to_thread.run_sync(check_folder, root, home)
     prepare_home(home)
     found = await anyio.to_thread.run_sync(scan, root, home)
-    parser = SandboxParser(settings)
     questions = ParseQuestions(now=start, of_others=TimetableQuestion(n_runs=MAX_PLANNED, since=start, until=end))
     slots = anyio.Semaphore(settings.parse.processes)
     reports: dict[str, ParseReport] = {}
 
-    async def read(path: str) -> None:
+    async def read(parser: SandboxParser, path: str) -> None:
         async with slots:
             report = await _report(settings, parser, path, questions)
         if report is not None:
             reports[path] = report
 
-    async with anyio.create_task_group() as reads:
+    async with SandboxParser(settings) as parser, anyio.create_task_group() as reads:
         for path, file in found.files.items():
             if not file.is_ignored:
-                reads.start_soon(read, path)
+                reads.start_soon(read, parser, path)
     return tuple(reports[path] for path in sorted(reports))
 
 

@@ -44,9 +44,7 @@ def become_user(uid: int, *, keep_reading: bool) -> None:
     Raises:
         OSError: The kernel refused; `can_become_user` was False.
     """
-    for capability in range(_LAST_CAPABILITY + 1):
-        if capability != kernel.CAP_DAC_READ_SEARCH:
-            _drop_bounding(capability)
+    _drop_bounding()
     kernel.prctl(kernel.PR_SET_KEEPCAPS, 1)
     os.setgroups([])
     os.setresgid(uid, uid, uid)
@@ -63,9 +61,12 @@ def give_up_capabilities(*, keep_reading: bool) -> None:
         kernel.prctl(kernel.PR_CAP_AMBIENT, kernel.PR_CAP_AMBIENT_RAISE, kernel.CAP_DAC_READ_SEARCH)
 
 
-def _drop_bounding(capability: int) -> None:
-    try:
-        kernel.prctl(kernel.PR_CAPBSET_DROP, capability)
-    except OSError:
-        # The kernel knows fewer capabilities than 64.
-        return
+def _drop_bounding() -> None:
+    for capability in range(_LAST_CAPABILITY + 1):
+        if capability == kernel.CAP_DAC_READ_SEARCH:
+            continue
+        try:
+            kernel.prctl(kernel.PR_CAPBSET_DROP, capability)
+        except OSError:
+            # The kernel knows fewer capabilities than 64: this was one past its last.
+            return

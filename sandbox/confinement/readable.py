@@ -7,6 +7,7 @@ folder's other entries are granted one by one instead.
 import os
 import sys
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 SYSTEM = (
@@ -33,6 +34,15 @@ DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 
 
 _MODULE_SUFFIXES = (".py", ".so", ".egg-info")
+
+
+@cache
+def of_the_machine() -> tuple[str, ...]:
+    """Return the paths, without symbolic links, that every parse may read; looked up once, for all forks of a server.
+
+    A server is replaced when what is installed changes.
+    """
+    return tuple(sorted({os.path.realpath(path) for path in (*SYSTEM, *python_paths())}))
 
 
 def python_paths() -> Iterator[str]:

@@ -11,6 +11,7 @@ import errno
 import os
 import struct
 from collections.abc import Iterable
+from functools import cache
 from typing import NamedTuple
 
 from sandbox.confinement import syscalls
@@ -56,6 +57,8 @@ _MACHINE = (
 """The machine as a whole."""
 # fmt: on
 
+FIRST_ABI_WITH_SCOPES = 6
+"""Version of Landlock that knows which processes are a parse's own."""
 AF_UNIX = 1
 SOCK_STREAM, SOCK_SEQPACKET, SOCK_TYPE_MASK = 1, 5, 0xF
 PR_SET_PDEATHSIG = 1
@@ -136,7 +139,7 @@ def _rules_for_old_landlock(abi: int, pid: int) -> list[Refusal]:
         for call, flags in (("open", 1), ("openat", 2)):
             truncating = Condition(flags, OPEN_READ_AND_TRUNCATE, mask=OPEN_ACCESS_OR_TRUNCATE)
             rules.append(Refusal(call, when=((truncating,),)))
-    if abi < 6:
+    if abi < FIRST_ABI_WITH_SCOPES:
         other = ((Condition(0, pid, equal=False),),)
         rules += [Refusal(call, when=other) for call in ("kill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo")]
         rules += [Refusal("tkill"), Refusal("pidfd_send_signal")]
@@ -160,6 +163,16 @@ def refusals(*, landlock_abi: int, pid: int, may_fork: bool) -> list[Refusal]:
         *_rules_for_old_landlock(landlock_abi, pid),
         Refusal("ioctl", when=tuple((Condition(1, command),) for command in FORBIDDEN_IOCTLS)),
     ]
+
+
+def program(landlock_abi: int, pid: int, *, may_fork: bool) -> bytes:
+    """Return the filter of a parse, see `refusals`. Made once for all forks, where it is the same for all."""
+    return _program(landlock_abi, pid if landlock_abi < FIRST_ABI_WITH_SCOPES else 0, may_fork)
+
+
+@cache
+def _program(landlock_abi: int, pid: int, may_fork: bool) -> bytes:
+    return assemble(refusals(landlock_abi=landlock_abi, pid=pid, may_fork=may_fork))
 
 
 _LOAD, _JUMP_EQUAL, _JUMP_GREATER, _AND, _RETURN = 0x20, 0x15, 0x25, 0x54, 0x06

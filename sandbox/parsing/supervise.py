@@ -1,7 +1,7 @@
 """Watches one parse from outside: its time, its memory, its output, its end, and that nothing of it is left.
 
 The watching process has loaded all that a parse needs, and forks: the process that runs the DAG file starts warm. It
-may watch one parse, as `python -m sandbox.parse` does, or one after the other.
+watches one parse, as `python -m sandbox.parse` does, or one after the other, as a guardian of the parse server does.
 """
 
 import contextlib
@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from typing import NoReturn
 
 import msgspec
 
@@ -19,6 +20,7 @@ from sandbox.confine import available
 from sandbox.confinement import kernel
 from sandbox.parsing import tree
 from sandbox.parsing.importing import STACK_SIGNAL, ParseRequest, run_dag_file
+from sandbox.parsing.lifelines import Lifeline
 from sandbox.parsing.messages import Transcript
 from sandbox.parsing.outcome import End, Stopped, failures
 
@@ -30,22 +32,50 @@ _PIPE_CHUNKS = 32
 """More than a pipe holds, in chunks."""
 
 
+def become_subreaper() -> None:
+    """Have descendants come to this process that lose their own parent, and let no other process look into it."""
+    if sys.platform == "linux":
+        kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
+        kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
+
+
 def become_guardian() -> None:
     """Make this process fit to watch parses: descendants come to it, none can look into it, it goes with its parent."""
-    if sys.platform != "linux":
-        return
-    kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
-    kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGTERM)
-    kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
+    become_subreaper()
+    if sys.platform == "linux":
+        kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-def parse_file(request: ParseRequest) -> ParseReport:
+def exit_by_signals() -> None:
+    """Have this process leave through every `finally` when it is told to end: nothing of a parse is left then."""
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, _exit_by_signal)
+
+
+def _exit_by_signal(number: int, _frame: object) -> NoReturn:
+    signal.signal(number, signal.SIG_IGN)
+    sys.exit(128 + number)
+
+
+class NotWantedError(Exception):
+    """Whoever asked for a parse has hung up."""
+
+
+def parse_file(request: ParseRequest, lifeline: Lifeline, asker: int | None = None) -> ParseReport:
     """Parse a file in a process of its own, and report; every way in which that fails is an error in the report.
 
     When this returns, or is interrupted by an exception, no process of the parse is left.
+
+    Args:
+        request: The file.
+        lifeline: Ends the parse should this process be killed.
+        asker: Descriptor on which nothing comes during the parse but the end of whoever asked for it.
+
+    Raises:
+        NotWantedError: Something came from `asker`.
     """
     started_at = time.monotonic()
-    watched = _Watched(request)
+    watched = _Watched(request, lifeline, asker)
     try:
         stopped = watched.watch()
     finally:
@@ -74,9 +104,11 @@ def _report(request: ParseRequest, end: End, output: str, duration: float) -> Pa
 class _Watched:
     """A forked process that runs a DAG file, and the ends of its pipes."""
 
-    def __init__(self, request: ParseRequest) -> None:
+    def __init__(self, request: ParseRequest, lifeline: Lifeline, asker: int | None) -> None:
         self.transcript = Transcript()
         self._limits = request.limits
+        self._lifeline = lifeline
+        self._asker = asker
         self._output = bytearray()
         self._status: int | None = None
         self._started_at = time.monotonic()
@@ -89,7 +121,7 @@ class _Watched:
         self._pid = os.fork()
         if self._pid == 0:
             run_dag_file(request, channel_end, output_end)
-        self._lifeline = tree.end_group_with_me(self._pid)
+        lifeline.hold(self._pid)
         os.close(channel_end)
         os.close(output_end)
         os.set_blocking(self._channel, False)
@@ -105,6 +137,8 @@ class _Watched:
         poll = select.poll()
         poll.register(self._channel, select.POLLIN)
         poll.register(self._output_pipe, select.POLLIN)
+        if self._asker is not None:
+            poll.register(self._asker, select.POLLIN)
         with self._exit_event(poll):
             while not self._has_ended():
                 stopped = self._overstepped()
@@ -112,6 +146,8 @@ class _Watched:
                     self._ask_for_stack(stopped)
                     return stopped
                 for descriptor, _ in poll.poll(1000 * min(_LOOK_SECONDS, self._seconds_left())):
+                    if descriptor == self._asker:
+                        raise NotWantedError
                     if not self._read(descriptor):
                         poll.unregister(descriptor)
         self._drain()
@@ -210,7 +246,8 @@ class _Watched:
     def end(self) -> tuple[int | None, bool]:
         """Kill what is left of the parse; return its status, and whether all of it has ended."""
         status, all_ended = tree.end_all(self._pid)
-        for descriptor in (self._channel, self._output_pipe, self._lifeline):
+        self._lifeline.release()
+        for descriptor in (self._channel, self._output_pipe):
             os.close(descriptor)
         return (self._status if status is None else status), all_ended
 

@@ -8,6 +8,7 @@ import contextlib
 import os
 import signal
 import time
+from collections.abc import Collection
 from pathlib import Path
 
 KILL_SECONDS = 5.0
@@ -43,30 +44,6 @@ def memory_of(pids: list[int]) -> int:
                 if line.startswith("Pss:"):
                     total += int(line.split()[1]) * 1024
     return total
-
-
-def end_group_with_me(group: int) -> int:
-    """Have a process group killed when this process is gone, even if it is killed itself.
-
-    Another process sees to it, which waits for the end of a pipe that nobody else has. It is a child like any other:
-    `end_all` ends it.
-
-    Returns:
-        The descriptor of the pipe: as long as it is open, the group lives.
-    """
-    theirs, ours = os.pipe()
-    if os.fork():
-        os.close(theirs)
-        return ours
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-        signal.signal(number, signal.SIG_DFL)
-    os.setsid()
-    os.dup2(theirs, 0)
-    os.closerange(1, os.sysconf("SC_OPEN_MAX"))
-    os.read(0, 1)
-    with contextlib.suppress(OSError):
-        os.killpg(group, signal.SIGKILL)
-    os._exit(0)
 
 
 def end_all(leader: int) -> tuple[int | None, bool]:
@@ -105,3 +82,17 @@ def _reap() -> tuple[dict[int, int], bool]:
     except ChildProcessError:
         return reaped, False
     return reaped, True
+
+
+def end_strangers(known: Collection[int]) -> None:
+    """Kill and reap every child that is not known, and what they leave behind in turn.
+
+    They came to this process, a subreaper, because the process that had started them was killed.
+    """
+    deadline = time.monotonic() + KILL_SECONDS
+    while (strangers := set(children_of(os.getpid())).difference(known)) and time.monotonic() < deadline:
+        for pid in strangers:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, 0)

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from asynsched.errors import ParseCrashed, ParseTimeout, SandboxError
 from asynsched.home import prepare_home
-from asynsched.parsing import parse_process
-from asynsched.parsing.parse_process import SandboxParser
+from asynsched.parsing import sandbox_setup
+from asynsched.parsing.sandbox_parser import SandboxParser
 from asynsched.settings import ParseSettings, Settings
 from tests.support.waiting import until
 
@@ -134,8 +134,8 @@ async def test_a_parse_that_is_not_wanted_any_more_leaves_nothing(site):
 
 
 async def test_a_parse_whose_guard_sleeps_is_killed_with_all_that_it_started(site, monkeypatch):
-    monkeypatch.setattr(parse_process, "GUARD_SECONDS", 2 - site.settings.parse.timeout)
-    monkeypatch.setattr(parse_process, "TERM_SECONDS", 0.1)
+    monkeypatch.setattr(sandbox_setup, "GUARD_SECONDS", 2 - site.settings.parse.timeout)
+    monkeypatch.setattr(sandbox_setup, "TERM_SECONDS", 0.1)
     # Without confinement, what a file starts can leave its process group.
     site.parser = SandboxParser(replace(site.settings, parse=ParseSettings(timeout=40, confinement="off")))
     site.write("hanging.py", HANGING.format(apart=True))

@@ -14,7 +14,7 @@ from asynsched.channels import Channels
 from asynsched.clock import SystemClock
 from asynsched.home import prepare_home
 from asynsched.parsing.dispatcher import ParseDispatcher
-from asynsched.parsing.parse_process import SandboxParser
+from asynsched.parsing.sandbox_parser import SandboxParser
 from asynsched.parsing.watcher import Watcher
 from asynsched.serialization.decode import decode_dag
 from asynsched.settings import ParseSettings, Settings

@@ -1,0 +1,97 @@
+"""Parses files in confined processes: by a warmed server while there is one, else each in a new interpreter."""
+
+import contextlib
+from types import TracebackType
+from typing import Self
+
+import anyio.to_thread
+import msgspec
+
+from asynsched.clock import Clock, SystemClock
+from asynsched.errors import ParseCrashed, SerializationError
+from asynsched.parsing.parse_process import parse_in_new_process
+from asynsched.parsing.parse_server import GuardianLost, ParseServer
+from asynsched.parsing.sandbox_setup import HASH_SEED, setup_of
+from asynsched.serialization.decode import decode_report
+from asynsched.serialization.schema import ParseQuestions, ParseReport
+from asynsched.settings import Settings
+from sandbox.parsing.scratch import remove_tree
+
+MOST_BYTES_ON_LOOP = 64 * 1024
+"""A longer report is decoded by a thread."""
+
+
+class SandboxParser:
+    """Parses files in confined processes.
+
+    As an async context manager it has a parse server meanwhile, which starts with the first parse. Without, and for
+    another hash seed than the server's, each parse is a new interpreter.
+
+    Args:
+        settings: The DAG folder, the home, and the limits of a parse.
+        clock: Where time comes from.
+    """
+
+    def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._setup = setup_of(settings)
+        self._server: ParseServer | None = None
+        self._has_swept = False
+
+    async def __aenter__(self) -> Self:
+        self._server = ParseServer(self._setup)
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        server, self._server = self._server, None
+        if server is not None:
+            await server.close()
+
+    async def parse(
+        self, path: str, questions: ParseQuestions | None = None, *, hash_seed: int = HASH_SEED
+    ) -> ParseReport:
+        """Parse a file. See `Parser.parse`.
+
+        Args:
+            questions: What to ask the authors' timetables in it; by default for their first runs.
+            hash_seed: Of the hashes of texts: with the same, a set has the same order in each parse.
+        """
+        if not self._has_swept:
+            self._has_swept = True
+            await anyio.to_thread.run_sync(self._sweep)
+        questions = questions or ParseQuestions(now=self._clock.now())
+        if self._server is not None and hash_seed == HASH_SEED:
+            data = await self._ask(self._server, path, questions)
+        else:
+            data = await parse_in_new_process(self._setup, path, questions, hash_seed=hash_seed)
+        return await _decode(path, data)
+
+    async def _ask(self, server: ParseServer, path: str, questions: ParseQuestions) -> bytes:
+        """Return the report of a guardian; one that is lost may have been killed for another's sake: ask once more."""
+        with contextlib.suppress(GuardianLost):
+            return await server.parse(path, questions)
+        try:
+            return await server.parse(path, questions)
+        except GuardianLost as exc:
+            raise ParseCrashed(path, f"was lost without a report: {exc}") from exc
+
+    def _sweep(self) -> None:
+        """Remove scratch folders that a kill has left; younger ones may be in use by a parse run by hand."""
+        for folder in self._setup.scratch.glob("parse-*"):
+            with contextlib.suppress(OSError):
+                age = self._clock.now().timestamp() - folder.stat().st_mtime
+                if age > self._setup.longest_seconds:
+                    remove_tree(folder)
+
+
+async def _decode(path: str, data: bytes) -> ParseReport:
+    try:
+        if len(data) <= MOST_BYTES_ON_LOOP:
+            report = decode_report(data)
+        else:
+            report = await anyio.to_thread.run_sync(decode_report, data)
+    except SerializationError as exc:
+        raise ParseCrashed(path, f"gave a report that cannot be read: {exc}") from exc
+    return report if report.path == path else msgspec.structs.replace(report, path=path)

@@ -1,0 +1,119 @@
+"""`python -P -m sandbox.parse_server`: has everything loaded that a parse needs, and forks guardians of parses.
+
+    scheduler ──a socket for each guardian──▶ parse server ──fork──▶ guardian ──fork──▶ one parse, confined
+                                                                        └─fork──▶ the next one
+
+It has one thread, never runs user code, and does nothing but fork and, when a guardian was killed, end what that has
+left behind. It ends with its guardians when its control socket is closed, however whoever held it has ended.
+"""
+
+import argparse
+import contextlib
+import os
+import select
+import signal
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from sandbox.confinement.environment import forget_environment
+from sandbox.confinement.limits import decode_limits
+from sandbox.parsing import tree
+from sandbox.parsing.guardian import ParseSite, serve_as_guardian
+from sandbox.parsing.lifelines import GROUP, end_group
+from sandbox.parsing.supervise import become_subreaper
+from sandbox.parsing.warming import installed, warm
+
+_ENTRIES_AT_ONCE = 64
+
+
+class ParseServer:
+    """Forks a guardian for every socket that comes over `control`.
+
+    `_guardians` has the process of each by the reading end of its pipe, `_groups` the process group of its parse.
+    """
+
+    def __init__(self, site: ParseSite, control: socket.socket) -> None:
+        self._site = site
+        self._control = control
+        self._poll = select.poll()
+        self._poll.register(control, select.POLLIN)
+        self._guardians: dict[int, int] = {}
+        self._groups: dict[int, int] = {}
+
+    def serve(self) -> None:
+        """Serve until the control socket is closed. Guardians end when this process does."""
+        while True:
+            for descriptor, _ in self._poll.poll():
+                if descriptor != self._control.fileno():
+                    self._read_lifeline(descriptor)
+                elif not self._take_connection():
+                    return
+
+    def _take_connection(self) -> bool:
+        """Fork a guardian for the socket that arrives; return False when none will come any more."""
+        message, descriptors, _, _ = socket.recv_fds(self._control, 1, 1)
+        if not message:
+            return False
+        for descriptor in descriptors:
+            with socket.socket(fileno=descriptor) as connection:
+                self._fork(connection)
+        return True
+
+    def _fork(self, connection: socket.socket) -> None:
+        lifeline, theirs = os.pipe()
+        server = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            for inherited in (lifeline, *self._guardians):
+                os.close(inherited)
+            self._control.close()
+            serve_as_guardian(self._site, connection, theirs, server)
+        os.close(theirs)
+        self._guardians[lifeline] = pid
+        self._poll.register(lifeline, select.POLLIN)
+
+    def _read_lifeline(self, lifeline: int) -> None:
+        """Note which group ends with a guardian; when that is gone, end what it has left behind."""
+        data = os.read(lifeline, GROUP.size * _ENTRIES_AT_ONCE)
+        if data:
+            # Written whole, so read whole.
+            [self._groups[lifeline]] = GROUP.unpack(data[-GROUP.size :])
+            return
+        self._poll.unregister(lifeline)
+        os.close(lifeline)
+        if group := self._groups.pop(lifeline, 0):
+            end_group(group)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self._guardians.pop(lifeline), 0)
+        tree.end_strangers(self._guardians.values())
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Load what parses need, and serve."""
+    options = _options(arguments)
+    limits = decode_limits(options.limits)
+    # Ctrl-C in the terminal is the scheduler's to hear.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    before = installed()
+    forget_environment(limits.environment)
+    become_subreaper()
+    warm()
+    site = ParseSite(Path(options.dags_folder), Path(options.scratch), limits, before)
+    with socket.socket(fileno=options.control) as control:
+        ParseServer(site, control).serve()
+    os._exit(0)
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser("python -P -m sandbox.parse_server", description=__doc__)
+    parser.add_argument("--control", type=int, required=True, help="socket over which one comes for each guardian")
+    parser.add_argument("--dags-folder", required=True, help="the DAG folder, absolute")
+    parser.add_argument("--scratch", required=True, help="an existing folder, for the parses' temporary files")
+    parser.add_argument("--limits", required=True, help="JSON object of limits; what it leaves out has its default")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    main()
