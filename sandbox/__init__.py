@@ -1,6 +1,7 @@
 """Everything that runs user code, in processes of its own: parses of DAG files, templates and tries.
 
 parse.py          `python -P -m sandbox.parse FILE`: one parse; its parts in parsing/
+parse_server.py   the same for many files, each by a fork of a process that is warm
 confine.py        what the kernel can forbid a parse; its parts in confinement/
 keeper.py         supervisor of every local try; its parts in supervision/
   template.py     a DAG file's version, loaded, to be forked

@@ -2,97 +2,18 @@
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from textwrap import dedent
 
 import anyio
-import anyio.to_thread
-import psutil
 import pytest
 from msgspec.structs import replace
 
-from asynsched.errors import ParseCrashed, ParseTimeout, SandboxError
-from asynsched.home import prepare_home
+from asynsched.errors import ParseCrashed, ParseTimeout
 from asynsched.parsing import sandbox_setup
 from asynsched.parsing.sandbox_parser import SandboxParser
-from asynsched.settings import ParseSettings, Settings
-from tests.support.waiting import until
-
-HANGING = """
-    import subprocess, time
-    subprocess.Popen(["sleep", "1000"], start_new_session={apart})
-    time.sleep(1000)
-"""
-
-
-class Site:
-    """A DAG folder with a parser."""
-
-    def __init__(self, tmp_path: Path) -> None:
-        self.settings = Settings(
-            dags_folder=str(tmp_path / "dags"), home=str(tmp_path / "home"), parse=ParseSettings(timeout=40)
-        )
-        self.settings.dags_path.mkdir()
-        prepare_home(self.settings.home_path)
-        self.parser = SandboxParser(self.settings)
-
-    def write(self, path: str, text: str) -> None:
-        (self.settings.dags_path / path).write_text(dedent(text))
-
-    def processes(self) -> list[psutil.Process]:
-        """The processes of parses, the outer one first."""
-        return [process for child in psutil.Process().children() if self._parses(child) for process in _tree(child)]
-
-    def _parses(self, process: psutil.Process) -> bool:
-        try:
-            return str(self.settings.dags_path) in process.cmdline()
-        except psutil.Error:
-            return False
-
-    def scratch(self) -> list[Path]:
-        return list((self.settings.home_path / "tmp").iterdir())
-
-    async def waits(self, n: int = 3) -> list[psutil.Process]:
-        """Return the processes of a parse, once that many of them run."""
-
-        def hanging() -> list[psutil.Process]:
-            found = self.processes()
-            return found if len(found) >= n else []
-
-        return await anyio.to_thread.run_sync(lambda: until(hanging, "it hangs"))
-
-    async def failure_of(self, path: str, n: int, strike: Callable[[psutil.Process], None]) -> SandboxError | None:
-        """Parse a file that hangs in `n` processes, strike the guarding one, and return what `parse` raises."""
-        caught = None
-
-        async def parse() -> None:
-            nonlocal caught
-            try:
-                await self.parser.parse(path)
-            except SandboxError as exc:
-                caught = exc
-
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(parse)
-            processes = await self.waits(n)
-            strike(processes[0])
-        await anyio.to_thread.run_sync(lambda: until(all_gone(processes), "what it started has ended"))
-        return caught
-
-
-def _tree(process: psutil.Process) -> list[psutil.Process]:
-    try:
-        return [process, *process.children(recursive=True)]
-    except psutil.Error:
-        return []
-
-
-def all_gone(processes: list[psutil.Process]) -> Callable[[], bool]:
-    def check() -> bool:
-        return not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in processes)
-
-    return check
+from asynsched.settings import ParseSettings
+from tests.integration.parsing.parse_site import HANGING, Site, all_gone
 
 
 @pytest.fixture

@@ -1,10 +1,12 @@
-"""`parse` runs `python -P -m sandbox.parse` on a text; its tests run as each kind of user that is possible."""
+"""`parse` parses a text, by `python -P -m sandbox.parse` or by a parse server, as each user that is possible."""
 
 import os
+import socket
 import subprocess
 import sys
 import textwrap
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,8 @@ import msgspec
 import pytest
 
 from asynsched.serialization.decode import decode_report
-from asynsched.serialization.schema import FileError, ParseReport
+from asynsched.serialization.schema import FileError, ParseQuestions, ParseReport
+from sandbox.parsing.guardian import Job
 from tests.support.users import become_ordinary
 
 USERS = ["root", "ordinary user"] if os.geteuid() == 0 else ["ordinary user"]
@@ -46,6 +49,7 @@ class Parser:
     dags: Path
     scratch: Path
     as_root: bool
+    by_server: bool = False
     env: dict[str, str] = field(default_factory=dict)
 
     def write(self, text: str, name: str = "dag.py") -> Path:
@@ -55,17 +59,45 @@ class Parser:
         return path
 
     def popen(self, name: str, **limits: Any) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-P", "-m", "sandbox.parse", str(self.dags / name)]
+        return self._popen("sandbox.parse", str(self.dags / name), limits=limits)
+
+    def _popen(self, module: str, *arguments: str, limits: dict[str, Any], descriptors: tuple[int, ...] = ()) -> Any:
+        command = [sys.executable, "-P", "-m", module, *arguments]
         command += ["--dags-folder", str(self.dags), "--scratch", str(self.scratch)]
         command += ["--limits", msgspec.json.encode(limits).decode()]
         return subprocess.Popen(
             command,
             stdout=subprocess.PIPE,
             env={"PATH": os.environ["PATH"], **self.env},
+            pass_fds=descriptors,
             preexec_fn=None if self.as_root or os.geteuid() else become_ordinary,
         )
 
+    def _ask_server(self, name: str, limits: dict[str, Any]) -> Parsed:
+        """Have a server of this one file's own parse it, after another parse that must leave no trace."""
+        control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        asker, guardian = socket.socketpair()
+        with control, theirs, asker, guardian:
+            server = self._popen(
+                "sandbox.parse_server", "--control", str(theirs.fileno()), limits=limits, descriptors=(theirs.fileno(),)
+            )
+            socket.send_fds(control, [b"g"], [guardian.fileno()])
+            theirs.close()
+            guardian.close()
+            asker.settimeout(60)
+            with asker.makefile("rb") as answers:
+                answers.readline()
+                for path in ("not there.py", name):
+                    job = Job(path, ParseQuestions(now=datetime.now(UTC)))
+                    asker.sendall(msgspec.json.encode(job) + b"\n")
+                    report = decode_report(answers.readline())
+            control.close()
+            server.communicate(timeout=60)
+        return Parsed(report, 1 if report.errors else 0)
+
     def file(self, name: str, **limits: Any) -> Parsed:
+        if self.by_server:
+            return self._ask_server(name, limits)
         process = self.popen(name, **limits)
         out, _ = process.communicate(timeout=60)
         return Parsed(decode_report(out), process.returncode)
@@ -96,17 +128,23 @@ def attempt(name, function):
 """
 
 
-def _parser(folder: Path, user: str) -> Parser:
+def _parser(folder: Path, user: str, *, by_server: bool = False) -> Parser:
     dags, scratch = folder / "dags", folder / "scratch"
     dags.mkdir()
     scratch.mkdir()
     scratch.chmod(0o777)
-    return Parser(dags, scratch, as_root=user == "root")
+    return Parser(dags, scratch, as_root=user == "root", by_server=by_server)
+
+
+@pytest.fixture
+def way() -> str:
+    """How files are parsed. Tests of what both ways must hold to have this fixture with both."""
+    return "process"
 
 
 @pytest.fixture(params=USERS)
-def parse(request: pytest.FixtureRequest, tmp_path: Path) -> Parser:
-    return _parser(tmp_path, request.param)
+def parse(request: pytest.FixtureRequest, way: str, tmp_path: Path) -> Parser:
+    return _parser(tmp_path, request.param, by_server=way == "server")
 
 
 @pytest.fixture

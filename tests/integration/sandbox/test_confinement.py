@@ -43,6 +43,11 @@ attempt("unheard of", lambda: call({syscalls.LAST_KNOWN} + 1))
 """
 
 
+@pytest.fixture(params=["process", "server"])
+def way(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 def test_system_calls_that_reach_beyond_the_parse_are_refused(parse: Parser) -> None:
     outcomes = parse.outcomes(CALLS)
     assert {name for name, outcome in outcomes.items() if outcome == "ENOSYS"} == {"clone3", "unheard of"}

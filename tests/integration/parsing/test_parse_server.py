@@ -1,0 +1,179 @@
+"""Parses by a warmed server: each as fresh as in a new interpreter, and what is left when one of its processes dies."""
+
+import os
+import signal
+import subprocess
+import sys
+import sysconfig
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+import psutil
+import pytest
+from msgspec.structs import replace
+
+from asynsched.errors import ParseCrashed, ParseTimeout
+from asynsched.parsing import sandbox_setup
+from asynsched.parsing.sandbox_parser import SandboxParser
+from asynsched.serialization.schema import ParseReport
+from asynsched.settings import ParseSettings
+from tests.integration.parsing.parse_site import HANGING, Site, all_gone
+from tests.support.waiting import until
+
+TRACES = """
+import builtins, os, random, sys, warnings
+import asynsched, helper
+print(os.getpid(), os.getppid(), random.random(), os.getcwd())
+print(hash("text"), len(helper.SEEN), hasattr(builtins, "trace"), hasattr(asynsched, "trace"), "TRACE" in os.environ)
+helper.SEEN.append(1)
+builtins.trace = asynsched.trace = True
+os.environ["TRACE"] = "yes"
+with asynsched.DAG("traced", tags=set("abcdefgh")):
+    asynsched.EmptyOperator(task_id="only")
+"""
+HANGS_IN = 4
+"""The server, the guardian, the parse, and the process that this has started."""
+
+
+@pytest.fixture
+async def site(tmp_path: Path) -> AsyncIterator[Site]:
+    site = Site(tmp_path)
+    async with site.parser:
+        yield site
+    assert site.scratch() == []
+    assert site.processes() == []
+
+
+async def test_each_parse_is_a_fork_of_its_own_that_knows_nothing_of_the_others(site):
+    site.write("helper.py", "SEEN = []\n")
+    site.write("traces.py", TRACES)
+    reports: list[ParseReport] = []
+
+    async def parse() -> None:
+        reports.extend([await site.parser.parse("traces.py") for _ in range(5)])
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(parse)
+        tasks.start_soon(parse)
+    [server] = psutil.Process().children()
+    first, second = zip(*(report.output.splitlines() for report in reports), strict=True)
+    pids, guardians, numbers, folders = zip(*(line.split() for line in first), strict=True)
+    assert len(set(pids)) == len(set(numbers)) == len(set(folders)) == 10
+    assert set(guardians) == {str(child.pid) for child in server.children()}
+    assert len(set(guardians)) == 2
+    [line] = set(second)
+    assert line.endswith(" 0 False False False")
+    # What a new interpreter finds is the same, to the hash of the version.
+    by_itself = await SandboxParser(site.settings).parse("traces.py")
+    assert all(report.dags == by_itself.dags for report in reports)
+    assert by_itself.output.splitlines()[1] == line
+    assert by_itself.confinement == reports[0].confinement
+
+
+async def test_a_parse_that_is_not_wanted_any_more_leaves_nothing_but_the_server(site):
+    site.write("hanging.py", HANGING.format(apart=False))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(site.parser.parse, "hanging.py")
+        processes = await site.waits(HANGS_IN)
+        tasks.cancel_scope.cancel()
+    assert all_gone(processes[2:])()  # its guardian has hung up, and is about to end
+    assert site.scratch() == []
+    site.write("good.py", "print('fine')\n")
+    assert (await site.parser.parse("good.py")).output == "fine\n"
+    assert site.processes()[0] == processes[0]
+
+
+async def test_a_guardian_that_sleeps_is_killed_with_all_that_it_started(site, monkeypatch):
+    monkeypatch.setattr(sandbox_setup, "GUARD_SECONDS", 2 - site.settings.parse.timeout)
+    monkeypatch.setattr(sandbox_setup, "TERM_SECONDS", 0.1)
+    site.write("hanging.py", HANGING.format(apart=True))
+    # Without confinement, what a file starts can leave its process group.
+    async with SandboxParser(replace(site.settings, parse=ParseSettings(timeout=40, confinement="off"))) as parser:
+        site.parser = parser
+        caught = await site.failure_of(
+            "hanging.py", HANGS_IN, lambda server: server.children()[0].send_signal(signal.SIGSTOP), spared=1
+        )
+    assert isinstance(caught, ParseTimeout)
+    assert "hanging.py" in str(caught)
+    for folder in site.scratch():
+        folder.rmdir()
+
+
+def _kill_guardian(server: psutil.Process) -> None:
+    server.children()[0].kill()
+
+
+@pytest.mark.parametrize("strike", [_kill_guardian, psutil.Process.kill], ids=["guardian", "server"])
+async def test_a_parse_whose_watchers_are_killed_is_done_again_once(site, strike: Callable[[psutil.Process], None]):
+    site.write("hanging.py", HANGING.format(apart=False))
+    reports: list[ParseReport] = []
+
+    async def parse() -> None:
+        reports.append(await site.parser.parse("hanging.py"))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(parse)
+        processes = await site.waits(HANGS_IN)
+        site.write("hanging.py", "print('mended')\n")
+        strike(processes[0])
+    assert reports[0].output == "mended\n"
+    await anyio.to_thread.run_sync(lambda: until(all_gone(processes[1:]), "what the lost parse started has ended"))
+    for folder in site.scratch():
+        folder.rmdir()
+
+
+async def test_a_file_whose_watchers_are_killed_again_and_again_is_a_crash(site):
+    site.write("hanging.py", "import time\ntime.sleep(1000)\n")
+
+    def kill_two(server: psutil.Process) -> None:
+        for _ in range(2):
+            [guardian] = until(lambda: [child for child in server.children() if child.children()], "a guardian parses")
+            guardian.kill()
+
+    caught = await site.failure_of("hanging.py", 3, kill_two, spared=1)
+    assert isinstance(caught, ParseCrashed)
+    assert "hanging.py: the parse process was lost without a report" in str(caught)
+    for folder in site.scratch():
+        folder.rmdir()
+
+
+async def test_a_server_is_replaced_when_the_environment_or_the_installed_packages_change(site, monkeypatch):
+    site.write("curious.py", "import os\nprint(os.environ.get('AIRFLOW_VAR_COLOUR'))\n")
+    assert (await site.parser.parse("curious.py")).output == "None\n"
+    [first] = psutil.Process().children()
+    monkeypatch.setenv("AIRFLOW_VAR_COLOUR", "green")
+    assert (await site.parser.parse("curious.py")).output == "green\n"
+    [second] = psutil.Process().children()
+    os.utime(sysconfig.get_path("purelib"))
+    assert (await site.parser.parse("curious.py")).output == "green\n"
+    [third] = psutil.Process().children()
+    assert len({first, second, third}) == 3
+
+
+PROGRAM = """
+import asyncio, sys
+from asynsched.parsing.sandbox_parser import SandboxParser
+from asynsched.settings import Settings
+
+async def main():
+    async with SandboxParser(Settings(dags_folder=sys.argv[1], home=sys.argv[2])) as parser:
+        await parser.parse("hanging.py")
+
+asyncio.run(main())
+"""
+
+
+def test_nothing_outlives_whoever_started_the_server(tmp_path):
+    site = Site(tmp_path)
+    site.write("hanging.py", HANGING.format(apart=False))
+    command = [sys.executable, "-c", PROGRAM, str(site.settings.dags_path), str(site.settings.home_path)]
+    with subprocess.Popen(command) as owner:
+        processes = until(
+            lambda: found if len(found := psutil.Process(owner.pid).children(recursive=True)) >= HANGS_IN else [],
+            "it hangs",
+        )
+        owner.kill()
+    until(all_gone(processes), "all of it has ended")
+    assert site.scratch() == []
