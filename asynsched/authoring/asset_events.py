@@ -9,13 +9,15 @@ import datetime as dt
 from collections.abc import Mapping, Sequence
 
 from asynsched.authoring.assets import Asset, AssetAlias, AssetRef, checked_extra
-from asynsched.authoring.supervisor import ask
+from asynsched.authoring.supervisor import SupervisorNotFound, ask
 from asynsched.authoring.timezone import coerce_datetime, is_naive, make_aware, parse
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import Any, Self
+
+    from asynsched.authoring.dag_run import DagRun
 
     AssetKey = Asset | AssetAlias | AssetRef
 
@@ -54,6 +56,18 @@ class AssetEvent:
         """The task instance that updated the asset; None for an event from outside."""
         return None if self.source_task_id is None else SourceTaskInstance(self)
 
+    @property
+    def source_dag_run(self) -> DagRun | None:
+        """The run that updated the asset; None for an event from outside, or of a run that was deleted."""
+        from asynsched.authoring.dag_run import DagRun
+
+        if self.source_run_id is None:
+            return None
+        try:
+            return DagRun.of_fields(ask("dag_run", dag_id=self.source_dag_id, run_id=self.source_run_id))
+        except SupervisorNotFound:
+            return None
+
     def __repr__(self) -> str:
         return f"AssetEvent({self.asset.name!r}, {self.extra!r}, {self.timestamp})"
 
@@ -69,8 +83,6 @@ class SourceTaskInstance:
 
     def xcom_pull(self, *, key: str = "return_value", default: Any = None) -> Any:
         """Return what it pushed under a key; by default, what it returned."""
-        from asynsched.authoring.supervisor import SupervisorNotFound
-
         try:
             found = ask(
                 "xcom_pull",

@@ -18,6 +18,7 @@ Operations, their arguments and their answers (they are those of `sandbox.protoc
 - `connection_get` (conn_id): a dict of the fields of `Connection`. Not found: SupervisorNotFound.
 - `task_states` (dag_id, map_index, task_ids, task_group_id, logical_dates, run_ids): states by run_id and task_id.
 - `task_count` (the same, and states), `run_count` (dag_id, logical_dates, run_ids, states): a number.
+- `dag_run` (dag_id, run_id): a dict of the fields of a DagRun. Not found: SupervisorNotFound.
 - `run_state` (dag_id, run_id): the state of a run. Not found: SupervisorNotFound.
 - `dag_names` (dag_id): a dict of the `task_ids` and `group_ids` of a DAG. Not found: SupervisorNotFound.
 - `run_trigger` (dag_id, run_id, conf, logical_date, has_logical_date, reset, fail_when_paused): a dict with `status`,

@@ -218,6 +218,13 @@ def _previous_run(conn: Connection, ready: TaskReady, arguments: dict[str, Any],
     return msgspec.to_builtins(found)
 
 
+def _dag_run(conn: Connection, _: TaskReady, arguments: dict[str, Any], __: Clock) -> Any:
+    found = get_run(conn, arguments["dag_id"], arguments["run_id"])
+    if found is None:
+        raise NotFound("DAG run", arguments["run_id"])
+    return msgspec.to_builtins(found)
+
+
 def _triggering_asset_events(conn: Connection, ready: TaskReady, _: dict[str, Any], __: Clock) -> Any:
     return msgspec.to_builtins(consumed_events(conn, ready.dag_run_id))
 
@@ -250,6 +257,7 @@ _OPERATIONS: dict[str, Callable[[Connection, TaskReady, dict[str, Any], Clock], 
     "dag_names": _dag_names,
     "previous_task_instance": _previous_task_instance,
     "previous_run": _previous_run,
+    "dag_run": _dag_run,
     "triggering_asset_events": _triggering_asset_events,
     "asset_events": _asset_events,
     "asset_get": _asset_get,

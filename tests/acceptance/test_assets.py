@@ -36,8 +36,9 @@ PIPELINE = """
             seen = {}
             for asset, events in triggering_asset_events.items():
                 for event in events:
-                    source = event.source_task_instance
+                    source, run = event.source_task_instance, event.source_dag_run
                     seen[asset.name] = [event.extra, event.source_dag_id, source and source.xcom_pull()]
+                    seen[asset.name].append(run and run.run_type)
             return {"seen": seen, "dates": [dag_run.logical_date, logical_date], "type": dag_run.run_type}
 
         rendered = BashOperator(
@@ -104,14 +105,14 @@ def test_a_task_reads_what_triggered_its_run(site):
     by_hand, by_tasks = site.runs("consume")
     assert result(site, "consume", by_tasks["run_id"], "read") == {
         "seen": {
-            "orders": [{"rows": 3}, "produce", "what produce returned"],
-            "refunds": [{"rows": 1}, "produce", "what produce returned"],
+            "orders": [{"rows": 3}, "produce", "what produce returned", "manual"],
+            "refunds": [{"rows": 1}, "produce", "what produce returned", "manual"],
         },
         "dates": [None, None],
         "type": "asset_triggered",
     }
     assert result(site, "consume", by_tasks["run_id"], "rendered") == "s3://shop/orders 3;refunds 1;"
-    assert result(site, "consume", by_hand["run_id"], "read")["seen"] == {"by hand": [{"rows": 9}, None, None]}
+    assert result(site, "consume", by_hand["run_id"], "read")["seen"] == {"by hand": [{"rows": 9}, None, None, None]}
 
 
 def test_a_run_shows_its_events_and_has_no_dates_of_a_schedule(site):
