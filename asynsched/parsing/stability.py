@@ -48,10 +48,10 @@ def settled(first: ParseReport, second: ParseReport, known: Mapping[str, KnownVe
     dags, warnings = [], list(first.warnings)
     for parsed in first.dags:
         dag_id = parsed.dag.dag_id
-        fields = differing_fields(parsed.dag, again[dag_id].dag) if dag_id in known and dag_id in again else []
+        fields = differing_fields(parsed.dag, again[dag_id].dag) if dag_id in again else []
         if fields:
             warnings.append(_warning(first.path, dag_id, fields))
-            if _is_known(parsed.dag, again[dag_id], known[dag_id]):
+            if dag_id in known and _is_known(parsed.dag, again[dag_id], known[dag_id]):
                 parsed = msgspec.structs.replace(parsed, dag=known[dag_id].dag, version_hash=known[dag_id].version_hash)
         dags.append(parsed)
     return msgspec.structs.replace(first, dags=tuple(dags), warnings=tuple(warnings))

@@ -77,6 +77,11 @@ def test_a_dag_on_which_both_parses_agree_is_not_mentioned():
     assert differing_fields(dag(), dag()) == []
 
 
+def test_a_new_dag_that_is_parsed_twice_by_chance_is_named_too():
+    result = settled(report(dag(doc_md="1")), report(dag(doc_md="2")), {})
+    assert ([parsed.version_hash for parsed in result.dags], len(result.warnings)) == (["2" * 64], 1)
+
+
 def test_only_a_dag_that_has_another_version_is_parsed_again():
     assert would_be_new(report(dag()), {}) == []
     assert would_be_new(report(dag()), {"d": "2" * 64}) == []
