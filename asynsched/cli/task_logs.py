@@ -30,6 +30,7 @@ from asynsched.store.task_instances import TaskInstanceRow, list_tries
 
 FOLLOW_SECONDS = 0.1
 """Time between two looks at a log that is followed."""
+_PAUSED = frozenset({TaskInstanceState.UP_FOR_RESCHEDULE, TaskInstanceState.DEFERRED, TaskInstanceState.SCHEDULED})
 _OVER = FINISHED_TASK_STATES | {TaskInstanceState.UP_FOR_RETRY}
 
 
@@ -50,7 +51,7 @@ def show_logs(session: Session, output: str, try_number: int | None, follow: boo
     if follow:
         _follow(session, key, try_number)
         return None
-    number = try_number or task.try_number
+    number = try_number or _newest_try(task)
     path = _path(session, key, number)
     callbacks = callback_logs(session, task.dag_run_id, key, number)
     if not (path.exists() or callbacks):
@@ -68,10 +69,10 @@ def _follow(session: Session, key: TaskInstanceKey, wanted: int | None) -> None:
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     position = 0
     task = session.read(find_task, *key)
-    if task.try_number == 0 and not _is_over(task, 1):
+    if _newest_try(task) == 0 and not _is_over(task, 1):
         note(_why_no_log(session, key, task, wanted))
     while True:
-        number = wanted or max(task.try_number, 1)
+        number = wanted or max(_newest_try(task), 1)
         # Before its log is read: what it wrote until it ended is then all there.
         over = _is_over(task, number)
         path = _path(session, key, number)
@@ -96,6 +97,11 @@ def _why_no_log(session: Session, key: TaskInstanceKey, task: TaskInstanceRow, w
     tries = session.read(list_tries, run.id)
     earlier = {one.try_number for one in tries if (one.task_id, one.map_index) == (key.task_id, key.map_index)}
     return why_no_log(task, run, wanted, earlier)
+
+
+def _newest_try(task: TaskInstanceRow) -> int:
+    """Return the number of the newest try that has begun: one that is only paused has not used its number up."""
+    return task.try_number + (task.state in _PAUSED and task.started_at is not None)
 
 
 def _is_over(task: TaskInstanceRow, number: int) -> bool:

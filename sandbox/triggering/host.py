@@ -126,7 +126,8 @@ class TriggerRunner:
         task = asyncio.current_task()
         assert task is not None
         try:
-            with labelled(f"{spec.dag_id} {spec.run_id} {spec.task_id}"):
+            index = "" if spec.map_index < 0 else f"[{spec.map_index}]"
+            with labelled(f"{spec.dag_id} {spec.run_id} {spec.task_id}{index}"):
                 outcome = await _outcome_of(spec)
             if not task.cancelling():
                 self._outcomes[spec.id] = outcome

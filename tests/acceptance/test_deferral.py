@@ -89,6 +89,7 @@ def test_what_waits_outlives_its_scheduler_and_goes_on_with_the_code_that_it_beg
     with site.up() as up:
         start_waiting(site)
         [host] = marks(site, "trigger")
+        assert "Deferred: waits for <Opened>" in site.run("tasks", "logs", "waiting", "r1", "deferred").stdout
         assert "deferred: waits for the trigger Opened" in site.run("why", "waiting", "r1", "deferred").stdout
         up.kill()
         site.write("waiting.py", waiting(site, version=2))
