@@ -24,11 +24,11 @@ PING_SECONDS = 2.0
 class Hint(Struct, frozen=True, omit_defaults=True):
     """What has changed.
 
-    A DAG, a run that was created, a run that was edited or is to be, a file to parse again, the pools, events of
-    assets; `ping` asks for an answer.
+    A DAG, a run that was created, a run that was edited or is to be, the backfills of a DAG, a file to parse again, the
+    pools, events of assets; `ping` asks for an answer.
     """
 
-    kind: Literal["dag", "run", "edit", "file", "pool", "asset", "ping"]
+    kind: Literal["dag", "run", "edit", "backfill", "file", "pool", "asset", "ping"]
     dag_id: str = ""
     run_id: str = ""
     path: str = ""

@@ -77,6 +77,13 @@ class RunEdited:
 
 
 @dataclass(frozen=True, slots=True)
+class BackfillChanged:
+    """Somebody made, paused or ended a backfill of this DAG."""
+
+    dag_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class RunEnded:
     """A DagRun has ended, and that is stored."""
 
@@ -184,7 +191,7 @@ class Channels:
     """watcher, command line -> parse dispatcher"""
     dag_changes: Channel[DagChanged | AssetsUpdated | RunEnded] = field(default_factory=lambda: Channel(10_000))
     """parse dispatcher, command line, evaluator -> dagrun creator"""
-    active_runs: Channel[RunCreated | RunCancelled | RunEdited | DagChanged | PoolsChanged] = field(
+    active_runs: Channel[RunCreated | RunCancelled | RunEdited | BackfillChanged | DagChanged | PoolsChanged] = field(
         default_factory=lambda: Channel(10_000)
     )
     """dagrun creator, trigger, command line -> evaluator"""

@@ -14,6 +14,7 @@ GROUP_HELP = {
     "runs": "See and steer DAG runs.",
     "tasks": "See and steer task instances, see their logs and XComs.",
     "assets": "See assets and their events, and say that one was updated.",
+    "backfill": "Run a DAG for a span of the past.",
     "pools": "See and change pools.",
     "variables": "See and change variables.",
     "connections": "See and change connections.",
@@ -56,6 +57,14 @@ COMMANDS: Mapping[str, str | Mapping[str, str]] = {
         "events": "assets:show_events",
         "event": "assets:add_event",
         "materialize": "assets:materialize",
+    },
+    "backfill": {
+        "create": "backfill:create",
+        "list": "backfill:show_backfills",
+        "show": "backfill:show_backfill",
+        "pause": "backfill:pause",
+        "unpause": "backfill:unpause",
+        "cancel": "backfill:cancel",
     },
     "pools": {"list": "pools:show_pools", "set": "pools:set_pool", "delete": "pools:delete_pool"},
     "variables": {

@@ -2,11 +2,13 @@
 
 from typing import Any
 
+import click
+
 from asynsched.cli.command import command, dag_argument, run_argument
 from asynsched.cli.lookup import find_run
 from asynsched.cli.rendering import Listing
 from asynsched.cli.session import Session
-from asynsched.store.task_instances import TaskInstanceRow, list_task_instances
+from asynsched.store.task_instances import TaskInstanceRow, list_task_instances, list_tries
 
 COLUMNS = (
     "task_id",
@@ -28,16 +30,36 @@ UNMAPPED: dict[str, object] = {"rendered_map_index": None, "map_index": -1}
 SPARE_COLUMNS = ("priority_weight", "pool", "scheduled_at", "queued_at", "ended_at", "started_at", "try_number")
 
 
+TRY_COLUMNS = ("task_id", "map_index", "try_number", "state", "reason", "queued_at", "started_at", "ended_at")
+
+
 @command("list")
 @dag_argument
 @run_argument
-def show_tasks(session: Session, dag_id: str, run_id: str) -> Listing:
+@click.option("--all-tries", is_flag=True, help="Each try, also those that a retry or a clear has followed.")
+def show_tasks(session: Session, dag_id: str, run_id: str, all_tries: bool) -> Listing:
     """List the task instances of a run. `priority_weight` is the total, as the weight rule gives it."""
     run = session.read(find_run, dag_id, run_id)
+    if all_tries:
+        return _tries(session, run.id)
     rows = [_fields(row) for row in session.read(list_task_instances, run.id)]
     unused = (name for name, none in UNMAPPED.items() if all(row[name] == none for row in rows))
     spare = (*unused, *SPARE_COLUMNS)
     return Listing(COLUMNS, rows, nothing="The run has no task instances yet.", spare=spare)
+
+
+def _tries(session: Session, dag_run_id: int) -> Listing:
+    """Return every try of a run's tasks; a task instance that has none yet is left out."""
+    earlier = session.read(list_tries, dag_run_id)
+    known = {(one.task_id, one.map_index, one.try_number) for one in earlier}
+    newest = [
+        row
+        for row in session.read(list_task_instances, dag_run_id)
+        if row.try_number and (row.task_id, row.map_index, row.try_number) not in known
+    ]
+    rows = [{name: getattr(row, name) for name in TRY_COLUMNS} for row in (*earlier, *newest)]
+    rows.sort(key=lambda row: (row["task_id"], row["map_index"], row["try_number"]))
+    return Listing(TRY_COLUMNS, rows, nothing="The run has no tries yet.", spare=("map_index", "queued_at"))
 
 
 def _fields(row: TaskInstanceRow) -> dict[str, Any]:

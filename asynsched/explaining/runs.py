@@ -23,7 +23,7 @@ def explain_run(snapshot: Snapshot, row: DagRunRow, run: ActiveRun | None) -> Ex
         why = f": {row.reason}" if row.reason else ""
         return Explanation(subject, row.state, f"It ended as {row.state}{why}.", _ends(snapshot, run))
     if run is None:
-        verdict = snapshot.admission(row.dag_id)
+        verdict = snapshot.admission(row.dag_id, row.backfill_id)
         reasons = [Reason("admission", verdict.reason, verdict.release)]
     elif row.state == DagRunState.QUEUED:
         reasons = []

@@ -54,9 +54,9 @@ class Snapshot:
         self.starting: frozenset[ActiveTask] = frozenset()
         self._intake = intake
 
-    def admission(self, dag_id: str) -> Verdict:
-        """Return whether a queued run of a DAG may start."""
-        return self._intake.verdict(dag_id)
+    def admission(self, dag_id: str, backfill_id: int | None) -> Verdict:
+        """Return whether a queued run of a DAG, or of one of its backfills, may start."""
+        return self._intake.verdict(dag_id, backfill_id)
 
     def lacking(self, task: ActiveTask) -> list[Limit]:
         """Return the limits that have no room for a ready task."""

@@ -11,7 +11,16 @@ import structlog
 from anyio.abc import TaskStatus
 
 from asynsched.bell import MAX_RING_BYTES, SOCKET_NAME, Hint, decode_hints, open_bell
-from asynsched.channels import AssetsUpdated, Channels, DagChanged, FileChanged, PoolsChanged, RunCreated, RunEdited
+from asynsched.channels import (
+    AssetsUpdated,
+    BackfillChanged,
+    Channels,
+    DagChanged,
+    FileChanged,
+    PoolsChanged,
+    RunCreated,
+    RunEdited,
+)
 from asynsched.clock import Clock
 from asynsched.keys import DagRunKey
 from asynsched.service import Service
@@ -77,6 +86,8 @@ async def hand_out(hints: Iterable[Hint], channels: Channels) -> None:
                 await channels.active_runs.put(RunCreated(DagRunKey(hint.dag_id, hint.run_id)))
             case "edit":
                 await channels.active_runs.put(RunEdited(DagRunKey(hint.dag_id, hint.run_id)))
+            case "backfill":
+                await channels.active_runs.put(BackfillChanged(hint.dag_id))
             case "file":
                 await channels.file_changes.put(FileChanged(hint.path, forced=True))
             case "pool":

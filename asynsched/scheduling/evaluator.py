@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 import structlog
 
 from asynsched.channels import (
+    BackfillChanged,
     Channels,
     DagChanged,
     PoolsChanged,
@@ -93,7 +94,7 @@ class DependencyEvaluator(Service):
         )
         self._are_requests_due = True
         self._disturbed: dict[int, DagRunKey] = {}
-        self._news: deque[RunCreated | RunCancelled | RunEdited | DagChanged | PoolsChanged] = deque()
+        self._news: deque[RunCreated | RunCancelled | RunEdited | BackfillChanged | DagChanged | PoolsChanged] = deque()
         self._company = company
         self._held_since: datetime | None = None
         self._is_stopping = False
@@ -179,6 +180,8 @@ class DependencyEvaluator(Service):
         # Each is dropped only once it was acted on: the database may go away between two of them.
         while self._news:
             match self._news[0]:
+                case BackfillChanged(dag_id):
+                    await self._intake.follow_backfills(dag_id)
                 case PoolsChanged():
                     await self._read_pools()
                 case RunCancelled(run, reason):

@@ -21,7 +21,7 @@ from asynsched.states import DagRunState
 from asynsched.store.dag_runs import end_queued_run, get_run
 from asynsched.store.database import Database
 from asynsched.store.past_runs import read_past
-from asynsched.store.run_queue import QueuedRun, begin_again, dag_admissions, queued_runs
+from asynsched.store.run_queue import QueuedRun, begin_again, dag_admissions, queued_runs, queued_runs_of
 from asynsched.store.task_instances import load_task_instances
 from asynsched.store.xcoms import XComValue, get_xcoms
 
@@ -60,9 +60,9 @@ class RunIntake:
         """Whether a run could start now."""
         return bool(self._admitted) or self._admission.may_start_any
 
-    def verdict(self, dag_id: str) -> Verdict:
-        """Return whether a DAG's next queued run may start, and if not, why."""
-        return self._admission.verdict(dag_id)
+    def verdict(self, dag_id: str, backfill_id: int | None = None) -> Verdict:
+        """Return whether the next queued run of a DAG, or of a backfill, may start, and if not, why."""
+        return self._admission.verdict(dag_id, backfill_id)
 
     async def take_created(self, keys: list[DagRunKey]) -> None:
         """Let runs wait that a message told of."""
@@ -144,6 +144,15 @@ class RunIntake:
         run.key_before, run.past = (stored.key, past_of(run, stored)) if stored is not None else (None, {})
         return run.past != before
 
+    async def follow_backfills(self, dag_id: str) -> None:
+        """Take over what somebody has done to the backfills of a DAG: their runs, and whether they are paused."""
+        queued = await self._database.read(queued_runs_of, dag_id)
+        for row in queued:
+            self._enqueue(row)
+        for key in set(self._admission.waiting_of(dag_id)) - {row.key for row in queued}:
+            if self._admission.withdraw(key):
+                self._say_ended(key, DagRunState.FAILED)
+
     async def follow_edits(self, keys: set[DagRunKey], now: datetime) -> None:
         """Take over what somebody has done to queued runs, and to runs that came before active ones."""
         queued = await self._database.read(queued_runs, sorted(keys))
@@ -171,7 +180,7 @@ class RunIntake:
     def resumed(self, row: QueuedRun) -> None:
         """Count a run as active that an earlier scheduler began."""
         self._admission.update_dag(row.dag_id, is_paused=row.is_paused, max_active_runs=row.max_active_runs)
-        self._admission.began(row.key)
+        self._admission.began(row)
         self._evaluation.limits.pause(row.dag_id, paused=row.is_paused)
 
     def ended(self, key: DagRunKey) -> None:

@@ -99,6 +99,15 @@ def do_request(conn: Connection, wanted: OpenRequest, now: datetime) -> Applied:
     return Applied(tuple(edit.unwanted))
 
 
+def run_again(conn: Connection, key: DagRunKey, now: datetime) -> None:
+    """Clear a run that has ended, with all its tasks, so that it starts again."""
+    run = _run(conn, key)
+    edit = _edit(conn, run, ClearTasks(), now)
+    fill_in(edit, ClearTasks(), "")
+    edit.reopen()
+    _write(conn, edit)
+
+
 def _write(conn: Connection, edit: RunEdit) -> None:
     run = edit.run
     # Tasks that have ended may bear the epoch of an earlier owner of the run.

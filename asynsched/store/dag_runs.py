@@ -33,6 +33,7 @@ class NewRun(Struct, frozen=True):
     queued_at: datetime
     reason: str = ""
     conf: dict[str, Any] = {}
+    backfill_id: int | None = None
 
 
 class DagRunRow(Struct, frozen=True):
@@ -55,6 +56,7 @@ class DagRunRow(Struct, frozen=True):
     version_id: int | None
     scheduler_id: str | None
     lease_epoch: int
+    backfill_id: int | None = None
 
 
 # Literal, as the partial indexes have them: with a parameter in its place, neither database would use the index.
@@ -92,8 +94,8 @@ _LAST_STATES = (
     .order_by(dag_run.c.run_after.desc(), dag_run.c.id.desc())
     .limit(sa.bindparam("limit"))
 )
-_OF_DATE = sa.select(dag_run).where(_IS_OF_DAG, dag_run.c.logical_date == sa.bindparam("date"))
 _IS_TAKEN = sa.select(sa.literal(1)).where(_IS_OF_DAG, dag_run.c.logical_date == sa.bindparam("date"))
+_OF_DATE = sa.select(dag_run).where(_IS_OF_DAG, dag_run.c.logical_date == sa.bindparam("date"))
 _PREVIOUS = (
     sa.select(dag_run)
     .where(_IS_OF_DAG, dag_run.c.logical_date < sa.bindparam("before"))

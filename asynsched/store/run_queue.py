@@ -11,6 +11,7 @@ from sqlalchemy import Connection
 from asynsched.keys import DagRunKey
 from asynsched.states import DagRunState
 from asynsched.store.dag_runs import IS_ACTIVE
+from asynsched.store.rerun_tables import backfill
 from asynsched.store.tables import dag, dag_run, scheduler, task_instance
 
 
@@ -38,6 +39,10 @@ class QueuedRun(Struct, frozen=True):
     max_active_runs: int
     has_deadlines: bool = False
     has_begun: bool = False
+    backfill_id: int | None = None
+    backfill_is_paused: bool = False
+    backfill_max_active_runs: int = 0
+    backfill_is_reverse: bool = False
 
     @property
     def key(self) -> DagRunKey:
@@ -72,13 +77,24 @@ _COLUMNS = (
     dag.c.max_active_runs,
     (dag.c.deadlines != b"[]").label("has_deadlines"),
     dag_run.c.version_id.is_not(None).label("has_begun"),
+    dag_run.c.backfill_id,
+    sa.func.coalesce(backfill.c.is_paused, sa.false()).label("backfill_is_paused"),
+    sa.func.coalesce(backfill.c.max_active_runs, 0).label("backfill_max_active_runs"),
+    sa.func.coalesce(backfill.c.is_reverse, sa.false()).label("backfill_is_reverse"),
 )
 _ADMISSIONS = sa.select(dag.c.dag_id, dag.c.is_paused, dag.c.max_active_runs).where(
     dag.c.dag_id.in_(sa.bindparam("dag_ids", expanding=True))
 )
-_RUNS = sa.select(*_COLUMNS).join(dag, dag.c.dag_id == dag_run.c.dag_id).order_by(dag_run.c.id)
+_RUNS = (
+    sa.select(*_COLUMNS)
+    .select_from(
+        dag_run.join(dag, dag.c.dag_id == dag_run.c.dag_id).outerjoin(backfill, backfill.c.id == dag_run.c.backfill_id)
+    )
+    .order_by(dag_run.c.id)
+)
 _QUEUED = _RUNS.where(IS_ACTIVE, dag_run.c.state == DagRunState.QUEUED)
 _ONE_QUEUED = _QUEUED.where(dag_run.c.dag_id == sa.bindparam("dag_id"), dag_run.c.run_id == sa.bindparam("run_id"))
+_QUEUED_OF_DAG = _QUEUED.where(dag_run.c.dag_id == sa.bindparam("dag_id"))
 _RUNNING = _RUNS.where(IS_ACTIVE, dag_run.c.state == DagRunState.RUNNING)
 _OWNED = _RUNNING.where(dag_run.c.lease_epoch == sa.bindparam("epoch"))
 _BEGIN_AGAIN = (
@@ -97,6 +113,11 @@ def queued_runs(conn: Connection, keys: list[DagRunKey] | None = None) -> list[Q
         return [_queued_run(row) for row in conn.execute(_QUEUED)]
     found = (conn.execute(_ONE_QUEUED, {"dag_id": key.dag_id, "run_id": key.run_id}).first() for key in keys)
     return [_queued_run(row) for row in found if row is not None]
+
+
+def queued_runs_of(conn: Connection, dag_id: str) -> list[QueuedRun]:
+    """Return the queued runs of a DAG, oldest row first."""
+    return [_queued_run(row) for row in conn.execute(_QUEUED_OF_DAG, {"dag_id": dag_id})]
 
 
 def owned_runs(conn: Connection, epoch: int) -> list[QueuedRun]:

@@ -111,6 +111,7 @@ dag_run = sa.Table(
     Column("version_id", BigId, ForeignKey("dag_version.id"), nullable=True),
     Column("scheduler_id", String(64), nullable=True),
     Column("lease_epoch", sa.BigInteger, nullable=False, default=0),
+    Column("backfill_id", BigId, nullable=True),
     UniqueConstraint("dag_id", "run_id"),
     UniqueConstraint("dag_id", "logical_date"),
     Index("ix_dag_run_unfinished", "state", "run_after", sqlite_where=sa.text("state IN ('queued', 'running')")),

@@ -101,6 +101,11 @@ def test_a_failed_run_is_repaired_by_clearing_what_failed_and_every_try_stays_vi
     run.wait("success")
     tries = {row["task_id"]: row["try_number"] for row in site.json("tasks", "list", *run.key)}
     assert tries == {"extract": 2, "load": 3, "report": 2}
+    every = [(row["task_id"], row["state"]) for row in site.json("tasks", "list", *run.key, "--all-tries")]
+    assert every == [
+        ("extract", "success"), ("extract", "success"), ("load", "failed"), ("load", "success"), ("load", "success"),
+        ("report", "success"), ("report", "success"),
+    ]  # fmt: skip
     assert site.json("tasks", "xcom", *run.key, "report")[0]["value"] == "reported"
 
 

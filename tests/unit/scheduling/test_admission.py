@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
+import msgspec
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -13,12 +14,12 @@ from asynsched.store.run_queue import QueuedRun
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
-def queued(number, dag_id, *, minutes=0, is_paused=False, max_active_runs=1):
+def queued(number, dag_id, *, minutes=0, is_paused=False, max_active_runs=1, **backfill):
     return QueuedRun(
         id=number, dag_id=dag_id, run_id=f"run-{number}", run_type="scheduled", state="queued",
         run_after=NOON + timedelta(minutes=minutes), logical_date=None, data_interval_start=None,
         data_interval_end=None, queued_at=NOON, started_at=None, conf={}, lease_epoch=1, version_id=1,
-        is_paused=is_paused, max_active_runs=max_active_runs,
+        is_paused=is_paused, max_active_runs=max_active_runs, **backfill,
     )  # fmt: skip
 
 
@@ -91,3 +92,30 @@ class Admitting(RuleBasedStateMachine):
 
 TestAdmitting = Admitting.TestCase
 TestAdmitting.settings = settings(max_examples=60, deadline=None)
+
+
+def test_a_backfill_has_a_limit_of_its_own_beside_that_of_its_dag_and_waits_while_it_or_its_dag_is_paused():
+    admission = Admission(at_once=10)
+    for number in range(4):
+        admission.add(queued(number, "dag", minutes=number, max_active_runs=1))
+        admission.add(queued(10 + number, "dag", minutes=number, backfill_id=7, backfill_max_active_runs=2))
+    admitted = admission.admit()
+    assert sorted(run.id for run in admitted) == [0, 10, 11]
+    assert "max_active_runs of the backfill 7 is 2" in admission.verdict("dag", 7).reason
+    admission.ended(admitted[0].key)
+    assert [run.id for run in admission.admit()] == [1]
+    paused = queued(12, "dag", minutes=2, backfill_id=7, backfill_max_active_runs=2, backfill_is_paused=True)
+    admission.add(paused)
+    admission.ended(DagRunKey("dag", "run-10"))
+    assert admission.admit() == []
+    assert "unpause 7" in admission.verdict("dag", 7).release
+    admission.add(msgspec.structs.replace(paused, backfill_is_paused=False))
+    admission.update_dag("dag", is_paused=True, max_active_runs=9)
+    assert admission.admit() == []
+    admission.update_dag("dag", is_paused=False, max_active_runs=1)
+    assert [run.id for run in admission.admit()] == [12]
+    for number in range(20, 23):
+        day = NOON + timedelta(days=number)
+        run = queued(number, "other", backfill_id=8, backfill_max_active_runs=1, backfill_is_reverse=True)
+        admission.add(msgspec.structs.replace(run, logical_date=day))
+    assert [run.id for run in admission.admit()] == [22]

@@ -1,0 +1,143 @@
+"""`asynsched backfill …`: run a DAG for a span of the past."""
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+from sqlalchemy import Connection
+
+from asynsched.bell import Hint
+from asynsched.cli.command import command, dag_argument
+from asynsched.cli.dag_lookup import dag_of
+from asynsched.cli.dag_trigger import conf_option, read_conf
+from asynsched.cli.instants import INSTANT_FORMS, read_instant
+from asynsched.cli.rendering import Done, Listing, Record
+from asynsched.cli.session import Session, actor
+from asynsched.scheduling.backfills import BackfillPlan, cancel_backfill, create_backfill, plan_dates, set_paused
+from asynsched.store.backfills import BackfillRow, get_backfill, list_backfills, list_dates
+
+COLUMNS = (
+    "id",
+    "dag_id",
+    "state",
+    "from_date",
+    "to_date",
+    "reprocess",
+    "is_reverse",
+    "max_active_runs",
+    "n_queued",
+    "n_running",
+    "n_success",
+    "n_failed",
+    "actor",
+    "created_at",
+)
+SPARE_COLUMNS = ("actor", "created_at", "is_reverse", "max_active_runs", "reprocess")
+DATE_COLUMNS = ("logical_date", "run_id", "state", "exception_reason")
+
+backfill_argument = click.argument("backfill_id", metavar="ID", type=int)
+
+
+@command("create")
+@dag_argument
+@click.option("--from", "from_date", metavar="T", required=True, help=f"The first logical date. {INSTANT_FORMS}")
+@click.option("--to", "to_date", metavar="T", required=True, help="The last logical date.")
+@click.option(
+    "--reprocess",
+    type=click.Choice(["none", "failed", "completed"]),
+    default="none",
+    show_default=True,
+    help="Which dates that have a run already run again: none, those that have failed, or all that have ended.",
+)
+@click.option("--reverse", "is_reverse", is_flag=True, help="The newest date first.")
+@click.option(
+    "--max-active-runs", type=click.IntRange(min=1), default=10, show_default=True, help="Runs of it at once."
+)
+@conf_option
+@click.option("--dry-run", is_flag=True, help="Only show which dates would run.")
+def create(
+    session: Session, dag_id: str, from_date: str, to_date: str, conf: str | None, dry_run: bool, **options: Any
+) -> Done | Listing:
+    """Make the runs of a DAG's schedule for a span of the past. The schedule goes on as if they were not there.
+
+    Their number is limited by --max-active-runs, and not by the DAG's own limit.
+    """
+    zone = session.settings.default_timezone
+    start, end = read_instant(from_date, zone, "--from"), read_instant(to_date, zone, "--to")
+    plan = BackfillPlan(dag_id, start, end, conf=read_conf(conf), **options)
+    dag_of(session, dag_id)
+    now = session.now()
+    if dry_run:
+        rows = [
+            {
+                "logical_date": date.info.logical_date,
+                "run_id": None if date.existing is None else date.existing.run_id,
+                "state": None if date.existing is None else date.existing.state,
+                "exception_reason": date.exception_reason,
+            }
+            for date in session.read(plan_dates, plan, now)
+        ]
+        return Listing(DATE_COLUMNS, rows)
+    made = session.change(
+        "backfill.create",
+        lambda conn: create_backfill(conn, plan, actor=actor(), now=now),
+        hints=_hints,
+        detail={"from": start.isoformat(), "to": end.isoformat(), **options},
+    )
+    n_left_out = sum(date.exception_reason is not None for date in session.read(list_dates, made.id))
+    left_out = f" {n_left_out} dates are left out: `asynsched backfill show {made.id}`." if n_left_out else ""
+    return Done(f"Backfill {made.id} of the DAG {dag_id!r}: {made.n_queued} runs are queued.{left_out}", _fields(made))
+
+
+@command("list")
+@click.argument("dag_id", metavar="[DAG]", required=False)
+def show_backfills(session: Session, dag_id: str | None) -> Listing:
+    """List backfills, of one DAG or of all, newest first."""
+    if dag_id is not None:
+        dag_of(session, dag_id)
+    rows = [_fields(row) for row in session.read(list_backfills, dag_id=dag_id)]
+    return Listing(COLUMNS, rows, nothing="There are no backfills.", spare=SPARE_COLUMNS)
+
+
+@command("show")
+@backfill_argument
+def show_backfill(session: Session, backfill_id: int) -> Record:
+    """Show a backfill and its dates, in the order in which they run."""
+    row = session.read(get_backfill, backfill_id)
+    dates = [{name: getattr(date, name) for name in DATE_COLUMNS} for date in session.read(list_dates, backfill_id)]
+    return Record({**_fields(row), "conf": row.conf, "dates": dates}, sections={"dates": ()})
+
+
+@command("pause")
+@backfill_argument
+def pause(session: Session, backfill_id: int) -> Done:
+    """Start no further run of a backfill. What runs goes on."""
+    return _change(session, "backfill.pause", lambda conn: set_paused(conn, backfill_id, is_paused=True))
+
+
+@command("unpause")
+@backfill_argument
+def unpause(session: Session, backfill_id: int) -> Done:
+    """Let a paused backfill go on."""
+    return _change(session, "backfill.unpause", lambda conn: set_paused(conn, backfill_id, is_paused=False))
+
+
+@command("cancel")
+@backfill_argument
+def cancel(session: Session, backfill_id: int) -> Done:
+    """End a backfill: its queued runs count as failed, those that run go on."""
+    now = session.now()
+    return _change(session, "backfill.cancel", lambda conn: cancel_backfill(conn, backfill_id, actor=actor(), now=now))
+
+
+def _change(session: Session, action: str, query: Callable[[Connection], BackfillRow]) -> Done:
+    row = session.change(action, query, hints=_hints)
+    return Done(f"Backfill {row.id} of the DAG {row.dag_id!r} is {row.state}.", _fields(row))
+
+
+def _hints(row: BackfillRow) -> list[Hint]:
+    return [Hint("backfill", dag_id=row.dag_id)]
+
+
+def _fields(row: BackfillRow) -> dict[str, Any]:
+    return {name: getattr(row, name) for name in COLUMNS}
