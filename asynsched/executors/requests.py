@@ -30,6 +30,7 @@ from asynsched.store.states_elsewhere import (
 )
 from asynsched.store.variables import delete_variable, get_variable, set_variable
 from asynsched.store.xcoms import (
+    MappedXComs,
     XComValue,
     count_mapped_xcoms,
     get_xcoms,
@@ -128,25 +129,16 @@ def _xcom_push(conn: Connection, ready: TaskReady, arguments: dict[str, Any], cl
 
 
 def _xcom_count(conn: Connection, ready: TaskReady, arguments: dict[str, Any], _: Clock) -> int:
-    indexes = _map_indexes(arguments)
-    return count_mapped_xcoms(conn, ready.dag_run_id, arguments["task_id"], key=arguments["key"], indexes=indexes)
+    return count_mapped_xcoms(conn, _mapped(ready, arguments))
 
 
 def _xcom_values(conn: Connection, ready: TaskReady, arguments: dict[str, Any], _: Clock) -> list[Any]:
-    return mapped_xcoms(
-        conn,
-        ready.dag_run_id,
-        arguments["task_id"],
-        key=arguments["key"],
-        indexes=_map_indexes(arguments),
-        offset=arguments["offset"],
-        limit=arguments["limit"],
-    )
+    return mapped_xcoms(conn, _mapped(ready, arguments), arguments["offset"], arguments["limit"])
 
 
-def _map_indexes(arguments: dict[str, Any]) -> tuple[int, int]:
+def _mapped(ready: TaskReady, arguments: dict[str, Any]) -> MappedXComs:
     first, end = arguments["map_indexes"] or (0, MAX_MAP_INDEX)
-    return first, end
+    return MappedXComs(ready.dag_run_id, arguments["task_id"], arguments["key"], first, end)
 
 
 def _variable_get(conn: Connection, _: TaskReady, arguments: dict[str, Any], __: Clock) -> str:

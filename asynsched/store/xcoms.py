@@ -36,6 +36,16 @@ class XComEntry(NamedTuple):
     created_at: datetime
 
 
+class MappedXComs(NamedTuple):
+    """What instances of a mapped task have pushed under a key; `first` and `end` are map indexes, `end` left out."""
+
+    run: int
+    task: str
+    name: str
+    first: int
+    end: int
+
+
 _COLUMNS = tuple(xcom.c[name] for name in XComValue._fields)
 _OF_KEY = (
     sa.select(*_COLUMNS)
@@ -103,30 +113,21 @@ def get_xcoms(
     return [XComValue(*row) for row in conn.execute(query, {"run": dag_run_id, "name": key, **given})]
 
 
-def count_mapped_xcoms(conn: Connection, dag_run_id: int, task_id: str, *, key: str, indexes: tuple[int, int]) -> int:
-    """Return how many instances of a task, of those from one map index up to another, have a value of a key."""
-    bounds = {"run": dag_run_id, "task": task_id, "name": key, "first": indexes[0], "end": indexes[1]}
-    found: int = conn.scalar(_MAPPED_COUNT, bounds) or 0
+def count_mapped_xcoms(conn: Connection, wanted: MappedXComs) -> int:
+    """Return how many of these instances have such a value."""
+    found: int = conn.scalar(_MAPPED_COUNT, wanted._asdict()) or 0
     return found
 
 
-def mapped_xcoms(
-    conn: Connection,
-    dag_run_id: int,
-    task_id: str,
-    *,
-    key: str,
-    indexes: tuple[int, int],
-    offset: int,
-    limit: int | None,
-) -> list[Any]:
-    """Return such values, decoded, by map index: from the one at `offset` on, as many as one answer should hold.
+def mapped_xcoms(conn: Connection, wanted: MappedXComs, offset: int, limit: int | None) -> list[Any]:
+    """Return these values, decoded, by map index: from the one at `offset` on, as many as one answer should hold.
 
     Args:
+        wanted: Which.
+        offset: How many are left out before.
         limit: How many at most.
     """
-    bounds = {"run": dag_run_id, "task": task_id, "name": key, "first": indexes[0], "end": indexes[1]}
-    rows = conn.execute(_MAPPED_VALUES, {**bounds, "offset": offset, "limit": limit or MANY_VALUES})
+    rows = conn.execute(_MAPPED_VALUES, {**wanted._asdict(), "offset": offset, "limit": limit or MANY_VALUES})
     values: list[Any] = []
     n_characters = 0
     for row in rows:

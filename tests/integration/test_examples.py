@@ -25,6 +25,7 @@ PRINTS = {
     "bash_pipeline": ("say", 1, "the sum of 1 to 100 is 5050"),
     "fan_out": ("gather", 1, "north 30, south 60, west 90: 180 in all"),
     "deferred_job": ("run_job", 1, "the job has ended: 42 rows"),
+    "mapped_orders": ("gather", 1, "3 files, 60 orders"),
     "report_orders": ("report", 1, "3 orders are in orders.csv"),
 }
 """What the log of a task's try says, for each DAG that starts by itself."""

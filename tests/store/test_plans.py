@@ -52,6 +52,8 @@ HOT = [
     (states_elsewhere.states_by_run, states_elsewhere.TaskFilter("d", run_ids=["r"])),
     (pools.list_pools,),
     (xcoms.get_xcoms, 1),
+    (xcoms.count_mapped_xcoms, xcoms.MappedXComs(1, "a", "k", 0, 9)),
+    (xcoms.mapped_xcoms, xcoms.MappedXComs(1, "a", "k", 0, 9), 0, 9),
     (callback_requests.next_callbacks, 9, [1]),
     (callback_requests.running_callbacks,),
     (deadlines.next_deadline_at,),

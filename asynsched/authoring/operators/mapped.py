@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 BASE_ARGUMENTS = frozenset(arguments_of(BaseOperator))
 """Arguments of every task."""
 UNMAPPABLE = BASE_ARGUMENTS - {"params"}
-"""The scheduler goes by them: they are the same for all instances."""
+"""The scheduler goes by them: they are the same for all instances. Params are added to those that all share."""
 
 
 class OperatorPartial:
@@ -48,7 +48,7 @@ class OperatorPartial:
 
         refuse_unknown(self.operator_class, "expand", arguments)
         who = f"{self.operator_class.__name__} (task_id: {self.kwargs['task_id']})"
-        refuse_repeated(who, {*self.kwargs, *UNMAPPABLE}, arguments)
+        refuse_repeated(who, {*self.kwargs, *UNMAPPABLE} - {"params"}, arguments)
         return self._mapped(ExpandProduct(self._owner, arguments))
 
     def expand_kwargs(self, kwargs: Any, *, strict: bool = True) -> MappedOperator:
@@ -169,7 +169,7 @@ class MappedOperator(BaseOperator):
                 refuse_repeated(who, fixed, values)
             return {**arguments, "op_kwargs": {**fixed, **values}}
         if self._strict:
-            refuse_repeated(who, {*self.shared, *UNMAPPABLE}, values)
+            refuse_repeated(who, {*self.shared, *UNMAPPABLE} - {"params"}, values)
         if "params" in values:
             return {**arguments, **values, "params": {**(self.shared.get("params") or {}), **values["params"]}}
         return {**arguments, **values}

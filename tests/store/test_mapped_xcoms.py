@@ -1,0 +1,43 @@
+"""What the instances of a mapped task have pushed, counted and read in parts."""
+
+from datetime import UTC, datetime
+
+from asynsched.store import xcoms
+from asynsched.store.changes import Batch, XComRow
+from asynsched.store.dag_runs import insert_run
+from asynsched.store.transitions import apply
+from asynsched.store.xcoms import MappedXComs, count_mapped_xcoms, mapped_xcoms
+from tests.store.test_runs import new_run
+
+NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+
+
+async def stored(database, values, task_id="m", key="return_value"):
+    run = await database.write(insert_run, new_run())
+    rows = [XComRow(run, task_id, index, key, value, NOW) for index, value in values.items()]
+    others = [XComRow(run, "other", 0, key, "0", NOW), XComRow(run, task_id, 0, "other", "0", NOW)]
+    await database.write(apply, Batch(1, xcoms=[*rows, *others]))
+    return MappedXComs(run, task_id, key, 0, 100)
+
+
+async def test_values_are_counted_and_read_by_their_place_among_those_that_there_are(database):
+    wanted = await stored(database, {11: '"last"', 0: "[0]", 2: "null", 9: "9"})
+    assert await database.read(count_mapped_xcoms, wanted) == 4
+    assert await database.read(mapped_xcoms, wanted, 0, None) == [[0], None, 9, "last"]
+    assert await database.read(mapped_xcoms, wanted, 1, 2) == [None, 9]
+    assert await database.read(mapped_xcoms, wanted, 4, 1) == []
+
+
+async def test_values_of_some_map_indexes_only_are_read_for_one_instance_of_a_group(database):
+    wanted = await stored(database, {index: str(index) for index in range(12)})
+    part = wanted._replace(first=3, end=6)
+    assert await database.read(count_mapped_xcoms, part) == 3
+    assert await database.read(mapped_xcoms, part, 1, None) == [4, 5]
+
+
+async def test_an_answer_holds_no_more_than_fits_and_always_one_value(database, monkeypatch):
+    wanted = await stored(database, {index: f'"{index:010}"' for index in range(6)})
+    monkeypatch.setattr(xcoms, "MANY_CHARACTERS", 30)
+    assert await database.read(mapped_xcoms, wanted, 0, None) == ["0000000000", "0000000001", "0000000002"]
+    monkeypatch.setattr(xcoms, "MANY_CHARACTERS", 1)
+    assert await database.read(mapped_xcoms, wanted, 5, None) == ["0000000005"]

@@ -1,0 +1,346 @@
+"""Mapped tasks and task groups, as DAG files make them: what each instance is given, and what is refused."""
+
+import datetime as dt
+
+import pytest
+
+from asynsched import (
+    DAG,
+    BaseOperator,
+    BashOperator,
+    DagError,
+    EmptyOperator,
+    PythonOperator,
+    get_current_context,
+    setup,
+    task,
+    task_group,
+    teardown,
+)
+from asynsched.authoring.supervisor import current_supervisor, set_supervisor
+from asynsched.scheduling.foreground import run_in_foreground
+from asynsched.serialization.encode import serialize_dag
+from asynsched.serialization.schema import MapConcat, MapLiteral, MapProduct, MapResult, MapZip
+
+DATE = dt.datetime(2024, 5, 1, tzinfo=dt.UTC)
+
+
+@pytest.fixture
+def dag():
+    with DAG("d", start_date=DATE) as dag:
+        yield dag
+
+
+@task
+def give(value):
+    return value
+
+
+@task
+def echo(x, y=None):
+    return [x, y]
+
+
+@task
+def listed(xs):
+    return list(xs)
+
+
+def results(dag, task_id):
+    run = dag.test(logical_date=DATE)
+    assert run.state == "success", [(found.task_id, found.reason) for found in run.tasks]
+    return [found.result for found in run.tasks if found.task_id == task_id]
+
+
+class Shout(BaseOperator):
+    template_fields = ("text",)
+
+    def __init__(self, *, text, times=1, **kwargs):
+        super().__init__(**kwargs)
+        self.text, self.times = text, times
+
+    def execute(self, context):
+        return self.text * self.times
+
+
+REFUSED = {
+    "no argument to map over": (lambda: echo.expand(), "'echo': expand() has no arguments"),
+    "an argument that the function has not": (lambda: echo.expand(z=[1]), "echo.expand(): the function has no"),
+    "a partial that the function has not": (lambda: echo.partial(z=1), "echo.partial(): the function has no"),
+    "one of the context": (lambda: task(lambda x, ti: x).expand(x=[1], ti=[2]), "'ti' is given by the task's context"),
+    "the same twice": (lambda: echo.partial(x=1).expand(x=[1]), "'echo': given already, or not to be mapped over: x"),
+    "the same partial twice": (lambda: echo.partial(x=1).partial(x=2), "given already"),
+    "a number": (lambda: echo.expand(x=5), "'x' over a list, a dict or the result of a task, not over int: 5"),
+    "a text": (lambda: echo.expand(x="abc"), "not over str"),
+    "a set": (lambda: echo.expand(x={1, 2}), "not over set"),
+    "another key than the result's": (lambda: echo.expand(x=give(1)["part"]), "'part' of task 'give'"),
+    "a mapped one of another key": (lambda: give(1)["part"].map(str), "map() of the XCom 'part' of task 'give'"),
+    "a task as a function of map": (lambda: give([1]).map(echo), "map() takes a plain function"),
+    "no result in zip": (lambda: give([1]).zip([2]), "zip() takes results of tasks, not list"),
+    "no result in concat": (lambda: give([1]).concat([2]), "concat() takes results of tasks, not list"),
+    "expand_kwargs of a dict": (lambda: echo.expand_kwargs({"x": 1}), "expand_kwargs() takes a list of dicts"),
+    "expand_kwargs of numbers": (lambda: echo.expand_kwargs([{"x": 1}, 2]), "not int: 2"),
+    "a call after partial": (lambda: echo.partial(x=1)(y=2), "partial() is followed by expand()"),
+    "always, and a result": (
+        lambda: echo.override(trigger_rule="always").expand(x=give([1])),
+        "expand() over results of tasks is not allowed with the trigger_rule always",
+    ),
+    "always, and results in dicts": (
+        lambda: echo.override(trigger_rule="always").expand_kwargs([{"x": give(1)}]),
+        "expand_kwargs() over results of tasks is not allowed with the trigger_rule always",
+    ),
+    "an unknown argument of an operator": (
+        lambda: BashOperator.partial(task_id="b", bash="x"), "BashOperator.partial() has no argument 'bash'",
+    ),
+    "an unknown one to map": (lambda: Shout.partial(task_id="s").expand(txt=[1]), "has no argument 'txt'"),
+    "what is the same for all": (
+        lambda: Shout.partial(task_id="s", text="a").expand(retries=[1, 2]), "not to be mapped over: retries",
+    ),
+    "expand of a mapped task in a mapped group": (
+        lambda: in_group(), "expand() inside the mapped task group 'g' is not supported",
+    ),
+    "a mapped group over an argument of one": (lambda: nested_over_argument(), "an argument of a mapped task group"),
+    "a mapped group with * and expand_kwargs": (
+        lambda: task_group(lambda *args: None).expand_kwargs([{}]), "needs a function without * and **",
+    ),
+    "a wrong value of an argument that all share": (
+        lambda: echo.override(retries=-1).expand(x=[1]), "retries must be at least 0",
+    ),
+    "a teardown with a trigger rule": (
+        lambda: teardown(task(task_id="t", trigger_rule="all_done")(lambda x: x)).expand(x=[1]),
+        "cannot have a trigger_rule",
+    ),
+}  # fmt: skip
+
+
+def in_group():
+    @task_group
+    def g(v):
+        echo.expand(x=[v])
+
+    g.expand(v=[1])
+
+
+def nested_over_argument():
+    @task_group
+    def inner(w):
+        echo(w)
+
+    @task_group
+    def outer(v):
+        inner.expand(w=v)
+
+    outer.expand(v=[[1], [2]])
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_mapped_is_refused_with_what_is_wrong(dag, name):
+    make, message = REFUSED[name]
+    with pytest.raises((TypeError, DagError)) as caught:
+        make()
+    assert message in str(caught.value)
+
+
+def test_a_mapped_group_has_no_task_that_would_not_wait_for_what_it_is_mapped_over(dag):
+    @task_group
+    def g(v):
+        echo.override(trigger_rule="always")(v)
+
+    g.expand(v=[1])
+    with pytest.raises(
+        DagError, match=r"task 'g\.echo' is in the mapped task group 'g', where the trigger_rule always"
+    ):
+        serialize_dag(dag)
+
+
+def test_the_scheduler_is_told_lengths_and_tasks_and_nothing_else(dag):
+    first, second = give.override(task_id="first")([1]), give.override(task_id="second")([2])
+    over = {
+        "literal": echo.expand(x=[1, 2, 3]),
+        "mapping": echo.expand(x={"a": 1}),
+        "product": echo.expand(x=first, y=[1, 2]),
+        "zip": echo.expand(x=first.zip(second)),
+        "filled": echo.expand(x=first.zip(second, fillvalue=None)),
+        "concat": echo.expand(x=first.concat(second).map(str)),
+        "kwargs": echo.expand_kwargs(first),
+        "dicts": echo.expand_kwargs([{"x": 1}, {"x": 2}]),
+    }
+    serialized = {found.task_id: found for found in serialize_dag(dag).tasks}
+    one, two = MapResult("first"), MapResult("second")
+    assert {name: serialized[arg.operator.task_id].map_length for name, arg in over.items()} == {
+        "literal": MapLiteral(3),
+        "mapping": MapLiteral(1),
+        "product": MapProduct((one, MapLiteral(2))),
+        "zip": MapZip((one, two)),
+        "filled": MapZip((one, two), is_filled=True),
+        "concat": MapConcat((one, two)),
+        "kwargs": one,
+        "dicts": MapLiteral(2),
+    }
+    assert serialized["first"].downstream_task_ids == tuple(
+        sorted(over[name].operator.task_id for name in ("product", "zip", "filled", "concat", "kwargs"))
+    )
+
+
+def test_a_mapped_operator_has_its_own_class_and_shared_settings(dag):
+    shout = Shout.partial(task_id="shout", retries=2, pool="loud", trigger_rule="all_done").expand(text=["a", "b"])
+    nothing = EmptyOperator.partial(task_id="nothing").expand_kwargs([{}])
+    shout >> nothing
+    found = serialize_dag(dag).tasks
+    assert [(each.task_type, each.retries, each.pool, each.is_empty) for each in found] == [
+        ("Shout", 2, "loud", False),
+        ("EmptyOperator", 0, "default_pool", True),
+    ]
+    assert (found[0].trigger_rule, found[0].template_fields) == ("all_done", ("text",))
+
+
+def test_templates_are_rendered_in_what_the_file_says_and_never_in_what_comes_from_tasks(dag):
+    Shout.partial(task_id="said").expand(text=["{{ ti.map_index }}", "{{ ds }}"])
+
+    @task
+    def tell():
+        return ["{{ ds }}"]
+
+    told = tell()
+    Shout.partial(task_id="told").expand(text=told)
+    echo.partial(y="{{ ds }}").expand(x=told)
+    assert results(dag, "said") == ["0", "2024-05-01"]
+    assert results(dag, "told") == ["{{ ds }}"]
+    assert results(dag, "echo") == [["{{ ds }}", "2024-05-01"]]
+
+
+def test_a_task_knows_which_instance_it_is_and_of_how_many(dag):
+    @task(map_index_template="{{ name }} of {{ expanded_ti_count }}")
+    def knows(x, y, ti):
+        get_current_context()["name"] = f"{x}{y}"
+        return ti.map_index
+
+    knows.expand(x=["a", "b"], y=give([1, 2, 3]))
+    run = dag.test()
+    found = [(each.result, each.rendered_map_index) for each in run.tasks if each.task_id == "knows"]
+    assert found == [(n, f"{name} of 6") for n, name in enumerate(["a1", "a2", "a3", "b1", "b2", "b3"])]
+
+
+def test_an_instance_that_fails_has_its_name_too(dag):
+    @task(map_index_template="file {{ task.op_kwargs['x'] }}")
+    def fails(x):
+        raise ValueError(x)
+
+    fails.expand(x=["a"])
+    [failed] = dag.test().tasks
+    assert (failed.state, failed.rendered_map_index, failed.reason) == ("failed", "file a", "ValueError: a")
+
+
+def test_instances_of_nested_mapped_groups_get_each_combination_and_the_results_of_their_own_group(dag):
+    @task_group
+    def inner(w, v):
+        listed.override(task_id="below")(echo(v, w))
+
+    @task_group
+    def outer(v):
+        above = give(v)
+        inner.partial(v=above).expand(w=[1, 2, 3])
+        return above
+
+    listed.override(task_id="end")(outer.expand(v=["a", "b"]))
+    expected = [[v, w] for v in "ab" for w in (1, 2, 3)]
+    assert results(dag, "outer.inner.echo") == expected
+    assert results(dag, "outer.inner.below") == expected
+    assert results(dag, "end") == [["a", "b"]]
+
+
+def test_a_task_after_a_nested_group_gets_the_results_of_the_instances_in_its_own_group(dag):
+    @task_group
+    def inner(w):
+        return give(w)
+
+    @task_group
+    def outer(v):
+        listed.override(task_id="own")(inner.expand(w=[1, 2]))
+        echo(v)
+
+    outer.expand(v=["a", "b", "c"])
+    assert results(dag, "outer.own") == [[1, 2]] * 3
+
+
+def test_a_thousand_results_are_fetched_in_few_questions_and_a_value_in_one(dag):
+    asked = []
+
+    class Counting:
+        """Passes questions on, and counts them."""
+
+        def __init__(self, inner):
+            self.inner = inner
+
+        def request(self, operation, **arguments):
+            asked.append(operation)
+            return self.inner.request(operation, **arguments)
+
+    @task
+    def ask_for_all(xs):
+        set_supervisor(Counting(current_supervisor()))
+        total = sum(xs)
+        return [total, len(xs), xs[3], xs[-1], xs[2:4], 999 in xs, xs == list(range(1000))]
+
+    ask_for_all(give.expand(value=list(range(1000))))
+    assert results(dag, "ask_for_all") == [[499500, 1000, 3, 999, [2, 3], True, True]]
+    assert len(asked) < 20
+
+
+def test_params_of_an_operator_can_be_mapped_over_and_are_added_to_those_that_all_share(dag):
+    dag.params["from_dag"] = 1
+    PythonOperator.partial(
+        task_id="p", params={"shared": 2}, python_callable=lambda params: dict(params)
+    ).expand(params=[{"own": 3}, {"shared": 4}])  # fmt: skip
+    assert results(dag, "p") == [{"from_dag": 1, "shared": 2, "own": 3}, {"from_dag": 1, "shared": 4}]
+
+
+def test_setups_and_teardowns_can_be_mapped(dag):
+    made, work, gone = setup(give), give.override(task_id="work"), teardown(echo)
+    up = made.expand(value=[1, 2])
+    up >> work(0) >> gone.expand(x=up).as_teardown(setups=up)
+    found = {each.task_id: each for each in serialize_dag(dag).tasks}
+    assert (found["give"].is_setup, found["echo"].is_teardown) == (True, True)
+    assert found["echo"].trigger_rule == "all_done_setup_success"
+    assert results(dag, "echo") == [[1, None], [2, None]]
+
+
+@pytest.mark.parametrize(
+    ("returned", "reason"),
+    [
+        (None, "what task 'give' returned is mapped over by another task, so it must be a list or a dict, not None"),
+        ("text", "not str"),
+        (list(range(1025)), "has 1025 values: more than the setting max_map_length = 1024 allows"),
+    ],
+)
+def test_a_result_that_cannot_be_mapped_over_fails_the_task_that_returned_it(dag, returned, reason):
+    echo.expand(x=give(returned))
+    run = run_in_foreground(dag)
+    assert [found.state for found in run.tasks] == ["failed", "upstream_failed"]
+    assert reason in run.task("give").reason
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "strict", "reason"),
+    [
+        ([{"x": 1, "y": 2}], True, "given already, or not to be mapped over: y"),
+        ([{"x": 1, "z": 2}], True, "echo() cannot be called like this"),
+        ([{"y": 1}], False, "echo() lacks 'x'"),
+        ([{1: 1}], True, "dicts with texts as keys, not 1"),
+        ([5], True, "a list of dicts, not of int"),
+    ],
+)
+def test_dicts_that_do_not_fit_fail_their_instance_with_what_is_wrong(dag, kwargs, strict, reason):
+    echo.partial(y=0).expand_kwargs(listed_by_task(kwargs), strict=strict)
+    run = dag.test()
+    assert run.task("echo", 0).state == "failed"
+    assert reason in run.task("echo", 0).reason
+
+
+def listed_by_task(value):
+    return give([0] * len(value)).map(lambda _: value[0])
+
+
+def test_without_strict_the_values_of_a_dict_win_over_those_that_all_share(dag):
+    echo.partial(y=0).expand_kwargs([{"x": 1, "y": 2}, {"x": 3}], strict=False)
+    assert results(dag, "echo") == [[1, 2], [3, 0]]
