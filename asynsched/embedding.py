@@ -1,7 +1,7 @@
 """What an embedding program asks of a scheduler that serves: runs, updates of assets, and waiting for them."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -9,13 +9,23 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from asynsched.assembly import Services
-from asynsched.channels import AssetsUpdated, Channels, RunCancelled, RunCreated
+from asynsched.channels import AssetsUpdated, Channels, RunCancelled, RunCreated, RunEdited
 from asynsched.clock import Clock
-from asynsched.keys import DagRunKey
+from asynsched.keys import DagRunKey, TaskInstanceKey
 from asynsched.results import FinishedRun, read_finished_run
 from asynsched.scheduling.asset_updates import update_by_program
+from asynsched.scheduling.run_requests import submit_by_program
 from asynsched.scheduling.run_waiters import RunWaiters
 from asynsched.serving_state import ServingState
+from asynsched.store.run_requests import (
+    CancelRun,
+    ClearTasks,
+    MarkedRunState,
+    MarkedTaskState,
+    MarkRun,
+    MarkTasks,
+    RunRequest,
+)
 
 if TYPE_CHECKING:
     from asynsched.authoring.assets import Asset
@@ -106,6 +116,68 @@ class Embedding:
             await self._state.unless_stopped(self._services.dispatcher.progress.until_read)
         await database.write(update_by_program, asset, extra, now=self.clock.now())
         await self.channels.dag_changes.put(AssetsUpdated())
+
+    async def cancel_run(self, run: DagRunKey) -> None:
+        """End a run that is queued or running: its tries are killed, tasks that wait are skipped, the run fails.
+
+        This returns when that is certain to happen, which may be before it has.
+
+        Raises:
+            NotFound: There is no such run.
+            AsynschedError: It has ended already.
+            NotServing: The scheduler does not serve yet, or no more.
+        """
+        await self._submit(run, CancelRun(), "run.cancel")
+
+    async def clear_tasks(
+        self,
+        run: DagRunKey,
+        task_ids: Iterable[str] = (),
+        *,
+        upstream: bool = False,
+        downstream: bool = False,
+        only_failed: bool = False,
+        latest: bool = False,
+    ) -> list[TaskInstanceKey]:
+        """Let tasks of a run run again, or all of them; what runs is killed first. Returns what that concerns.
+
+        Args:
+            run: A run in any state; one that has ended starts again.
+            task_ids: Which tasks; none are all.
+            upstream: Also those upstream of them.
+            downstream: Also those downstream of them.
+            only_failed: Of all these, only those that have failed, or whose upstream has.
+            latest: Move the run to the newest version of its DAG first.
+
+        Raises:
+            NotFound: There is no such run or task.
+            AsynschedError: The run has no tasks yet.
+            NotServing: The scheduler does not serve yet, or no more.
+        """
+        request = ClearTasks(tuple(task_ids), upstream, downstream, only_failed, latest=latest)
+        return await self._submit(run, request, "task.clear")
+
+    async def mark_tasks(
+        self, run: DagRunKey, task_ids: Iterable[str], state: MarkedTaskState, *, downstream: bool = False
+    ) -> list[TaskInstanceKey]:
+        """Say that tasks of a run have ended as `success`, `failed` or `skipped`; what runs is killed.
+
+        Returns what that concerns, and raises what `clear_tasks` raises.
+        """
+        return await self._submit(run, MarkTasks(tuple(task_ids), state, downstream=downstream), "task.mark")
+
+    async def mark_run(self, run: DagRunKey, state: MarkedRunState) -> None:
+        """Say that a run has ended as `success` or `failed`, as `asynsched runs mark` does.
+
+        Raises what `clear_tasks` raises.
+        """
+        await self._submit(run, MarkRun(state), "run.mark")
+
+    async def _submit(self, run: DagRunKey, request: RunRequest, action: str) -> list[TaskInstanceKey]:
+        now = self.clock.now()
+        taken = await self._state.database.write(submit_by_program, run, request, action=action, now=now)
+        await self.channels.active_runs.put(RunEdited(run))
+        return [TaskInstanceKey(*run, row.task_id, row.map_index) for row in taken.instances]
 
     async def _wait_for_dag(self, dag_id: str) -> None:
         database = self._state.database

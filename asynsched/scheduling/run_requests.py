@@ -8,6 +8,7 @@ one transaction, by the one function that writes states.
 from dataclasses import dataclass
 from datetime import datetime
 
+import msgspec
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
@@ -17,6 +18,7 @@ from asynsched.scheduling.run_edits import RunEdit, fill_in
 from asynsched.scheduling.structure import DagStructure, compile_structure
 from asynsched.serialization.decode import decode_dag
 from asynsched.states import FINISHED_RUN_STATES, DagRunState
+from asynsched.store.audit import record_audit
 from asynsched.store.dag_runs import DagRunRow, get_run
 from asynsched.store.dag_versions import get_version, latest_version
 from asynsched.store.deadlines import renew_deadlines
@@ -85,6 +87,16 @@ def submit_request(conn: Connection, key: DagRunKey, request: RunRequest, *, act
     else:
         _write(conn, edit)
     return Submitted(tuple(edit.named), request_id)
+
+
+def submit_by_program(
+    conn: Connection, key: DagRunKey, request: RunRequest, *, action: str, now: datetime
+) -> Submitted:
+    """Do what `submit_request` does, for an embedding program, and note in the audit that it did."""
+    taken = submit_request(conn, key, request, actor="program", now=now)
+    detail = msgspec.to_builtins(request)
+    record_audit(conn, at=now, actor="program", action=action, dag_id=key.dag_id, run_id=key.run_id, detail=detail)
+    return taken
 
 
 def do_request(conn: Connection, wanted: OpenRequest, now: datetime) -> Applied:

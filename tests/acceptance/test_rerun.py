@@ -135,3 +135,49 @@ def test_a_task_that_is_marked_lets_the_rest_go_on(site):
     assert "waits" in running.command("tasks", "mark", "wait", "success", code=1).stderr
     running.command("runs", "mark", "failed")
     assert running.shown()["state"] == "failed"
+
+
+def test_a_run_keeps_its_version_until_it_is_moved_to_the_newest_which_removes_and_adds_tasks(new_site):
+    site = new_site()
+    version = """
+        from asynsched import DAG, task
+
+        with DAG("changing"):
+
+            @task
+            def stays():
+                return {number}
+
+            @task
+            def {other}():
+                return {number}
+
+            stays() >> {other}()
+    """
+    site.write("changing.py", version.format(number=1, other="old"))
+    with site.up():
+        site.wait_for_dag("changing")
+        run = Run(site, "changing", "r")
+        run.wait("success")
+
+        def value(task_id):
+            return site.json("tasks", "xcom", *run.key, task_id)[0]["value"]
+
+        def save(number, other):
+            site.write("changing.py", version.format(number=number, other=other))
+            site.run("dags", "reparse", "changing")
+            site.until(lambda: other in site.run("dags", "show", "changing").stdout, f"version {number} is known")
+
+        save(2, "new")
+        run.command("runs", "clear")
+        run.wait("success")
+        assert (run.states, value("stays")) == ({"stays": "success", "old": "success"}, 1)
+        run.command("runs", "clear", "--latest")
+        run.wait("success")
+        assert run.states == {"stays": "success", "old": "removed", "new": "success"}
+        assert (value("stays"), value("new")) == (2, 2)
+        save(3, "old")
+        run.command("runs", "clear", "--latest", "--only-failed")
+        run.wait("success")
+        assert run.states == {"stays": "success", "old": "success", "new": "removed"}
+        assert (value("stays"), value("old")) == (2, 3)

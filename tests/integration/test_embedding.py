@@ -9,9 +9,10 @@ import psutil
 import pytest
 
 from asynsched import Asset, Scheduler
-from asynsched.errors import AlreadyExists, DagError, HomeInUse, NotFound, NotServing, SettingsError
+from asynsched.errors import AlreadyExists, AsynschedError, DagError, HomeInUse, NotFound, NotServing, SettingsError
 from asynsched.settings import Settings
 from asynsched.store.dag_runs import get_run, list_runs
+from asynsched.store.task_instances import load_task_instances
 from asynsched.store.xcoms import get_xcoms
 from tests.support.waiting import eventually
 
@@ -114,6 +115,29 @@ async def test_a_failed_run_is_returned_with_its_reasons(scheduler):
         run = await scheduler.run("fails")
     assert run.state == "failed"
     assert "ValueError: no way" in run.tasks[0].reason
+
+
+async def test_a_program_clears_marks_and_cancels_runs(scheduler, program, monkeypatch):
+    monkeypatch.setenv("HANGS", str(program.hangs))
+    async with running(scheduler):
+        hanging = await scheduler.trigger("waits")
+        await eventually(program.hanging_pid, "the task runs")
+        await scheduler.cancel_run(hanging)
+        failed = await scheduler.trigger("fails")
+        await scheduler.wait_runs(2)
+        assert not psutil.pid_exists(program.hanging_pid())
+        assert [task.task_id for task in await scheduler.mark_tasks(failed, ["broken"], "success")] == ["broken"]
+        await scheduler.clear_tasks(failed)
+        await scheduler.wait_runs(3)
+        database = scheduler._state.database
+        [again] = await database.read(load_task_instances, (await database.read(get_run, *failed)).id)
+        assert (again.state, again.try_number) == ("failed", 2)
+        await scheduler.mark_run(failed, "success")
+        assert (await database.read(get_run, *failed)).state == "success"
+        with pytest.raises(NotFound, match="broken"):
+            await scheduler.clear_tasks(failed, ["brokn"])
+        with pytest.raises(AsynschedError, match="has ended already"):
+            await scheduler.cancel_run(hanging)
 
 
 async def test_what_cannot_be_triggered_says_why(scheduler):
