@@ -30,6 +30,7 @@ from asynsched.parsing.freshness import (
 )
 from asynsched.parsing.known_files import KnownFiles
 from asynsched.parsing.look_requests import LookRequests
+from asynsched.parsing.outcome_batch import OutcomeBatch
 from asynsched.parsing.parse_log import ParseLog
 from asynsched.parsing.parse_queue import ParseJob, ParseQueue
 from asynsched.parsing.parser import Parser, report_of_error, report_of_failure
@@ -44,8 +45,6 @@ from asynsched.store.parse_results import DagDefaults, FileStamp
 
 MOST_LOOKS = 500
 """Files that one tick looks at."""
-MOST_STORED = 100
-"""Outcomes that share a transaction."""
 
 
 class ParseDispatcher(Service):
@@ -72,7 +71,7 @@ class ParseDispatcher(Service):
         self._requests = LookRequests()
         self._queue = ParseQueue()
         self._texts_at_start: dict[str, int] = {}
-        self._outcomes: list[Outcome] = []
+        self._outcomes = OutcomeBatch()
         self._n_later = 0
         self._log = ParseLog(timedelta(seconds=settings.watch.print_stats_interval), clock.now())
         self._repeats = Repeats(timedelta(seconds=settings.watch.min_file_process_interval))
@@ -129,8 +128,9 @@ class ParseDispatcher(Service):
             self._requests.add(LookRequest(path, is_forced=True))
         self._start_parses(known)
         self._log.statistics(known, now)
-        self.due_at = min(filter(None, (self._repeats.next_at, self._log.next_statistics_at)), default=None)
-        if self._requests.are_waiting or self._outcomes:
+        times = (self._repeats.next_at, self._log.next_statistics_at, self._outcomes.due_at)
+        self.due_at = min(filter(None, times), default=None)
+        if self._requests.are_waiting or self._outcomes.is_ready(now, more_to_come=bool(self._queue)):
             self.wake()
 
     async def _load(self) -> KnownFiles:
@@ -187,6 +187,8 @@ class ParseDispatcher(Service):
         for request, examined in zip(requests, looks, strict=True):
             if examined is None:
                 self._look_later(request)
+            elif self._requests.is_busy(shown(request.path)):
+                self._requests.add(request)  # its parse has begun meanwhile: look once more when that is over
             else:
                 self._decide(known, request, examined, now)
 
@@ -215,11 +217,12 @@ class ParseDispatcher(Service):
                 self._queue.add(job, is_urgent=request.is_urgent)
             case Step.REMOVE:
                 self._requests.begin(path)
-                self._outcomes.append(Outcome(path))
+                self._outcomes.add(Outcome(path), now)
             case Step.REPORT:
                 assert examined.error is not None
                 self._requests.begin(path)
-                self._outcomes.append(self._outcome(ParseJob(path, "", 0, 0), report_of_error(path, examined.error)))
+                report = report_of_error(path, examined.error)
+                self._outcomes.add(self._outcome(ParseJob(path, "", 0, 0), report), now)
             case Step.LOOK_LATER:
                 self._look_later(request)
             case Step.NOTHING:
@@ -245,21 +248,23 @@ class ParseDispatcher(Service):
             job = self._queue.pop()
             self._requests.begin(job.path)
             self._texts_at_start[job.path] = known.n_text_changes
-            self._parses.start_soon(self._parse, job)
+            self._parses.start_soon(self._parse, known, job)
 
-    async def _parse(self, job: ParseJob) -> None:
+    async def _parse(self, known: KnownFiles, job: ParseJob) -> None:
         try:
             report = await self._parser.parse(job.path)
         except SandboxError as exc:
             report = report_of_failure(job.path, exc)
         finally:
             self._slots.release()
+        # Not only in the next tick: this one may be storing what was parsed before.
+        self._start_parses(known)
         outcome = self._outcome(job, report)
         if report.errors:
             after = await anyio.to_thread.run_sync(examine, self._root, job.path)
             if after is not None and after.is_gone:
                 outcome = Outcome(job.path)
-        self._outcomes.append(outcome)
+        self._outcomes.add(outcome, self.clock.now())
         self.wake()
 
     def _outcome(self, job: ParseJob, report: ParseReport) -> Outcome:
@@ -269,11 +274,11 @@ class ParseDispatcher(Service):
 
     async def _store(self, known: KnownFiles, now: datetime) -> None:
         """Store what is ready, all of it in one transaction, and tell of the DAGs that changed."""
-        outcomes = self._outcomes[:MOST_STORED]
-        if not outcomes:
+        if not self._outcomes.is_ready(now, more_to_come=bool(self._queue)):
             return
+        outcomes = self._outcomes.first()
         stored = await self._database.write(store_outcomes, outcomes, now=now, defaults=self._defaults)
-        del self._outcomes[: len(outcomes)]
+        self._outcomes.stored(len(outcomes))
         self._take_up(known, stored)
         for file in stored:
             for dag_id in file.changed_dags:

@@ -43,6 +43,8 @@ class InformedParser:
         """Parse a file; a second time if a DAG would get a new version in place of another. See `Parser.parse`."""
         questions = await self._read(questions_for_file, path, self._clock.now())
         report = await self._parser.parse(path, questions)
+        if not report.dags:
+            return report
         hashes = await self._read(latest_hashes, [parsed.dag.dag_id for parsed in report.dags])
         changed = would_be_new(report, hashes)
         if not changed:

@@ -55,5 +55,6 @@ def _store(conn: Connection, outcome: Outcome, now: datetime, defaults: DagDefau
     if outcome.report is None or outcome.stamp is None:
         return Stored(outcome.path, remove_file(conn, outcome.path, now=now), None, ())
     changes = store_report(conn, outcome.report, outcome.stamp, now=now, defaults=defaults)
-    errors = tuple(list_errors(conn, outcome.path)) if outcome.report.errors or outcome.report.dags else ()
-    return Stored(outcome.path, changes, get_file(conn, outcome.path), errors)
+    row = get_file(conn, outcome.path)
+    is_faulty = outcome.report.warnings or (row is not None and row.n_errors)
+    return Stored(outcome.path, changes, row, tuple(list_errors(conn, outcome.path)) if is_faulty else ())

@@ -75,9 +75,14 @@ def add_version(
     serialized: bytes,
     sources: Sequence[SourceRef],
     now: datetime,
+    is_first: bool = False,
 ) -> int:
-    """Return the id of the version with this hash: the latest one if it is that, else a new one."""
-    latest = latest_version(conn, dag_id)
+    """Return the id of the version with this hash: the latest one if it is that, else a new one.
+
+    Args:
+        is_first: The DAG was not known before: it has no version.
+    """
+    latest = None if is_first else latest_version(conn, dag_id)
     if latest is not None and (latest.version_hash, latest.file_path) == (version_hash, file_path):
         return latest.id
     version_id: int = conn.execute(

@@ -162,7 +162,7 @@ def _values(
     is_same = before is not None and (before.version_hash, before.file_path) == (parsed.version_hash, path)
     version_id = before.version_id if is_same else add_version(
         conn, found.dag_id, version_hash=parsed.version_hash, file_path=path, serialized=serialized, sources=sources,
-        now=now,
+        now=now, is_first=before is None,
     )  # fmt: skip
     limit = defaults.max_active_runs if found.max_active_runs is None else found.max_active_runs
     return {

@@ -3,10 +3,12 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
+import sqlalchemy as sa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asynsched.errors import NotFound
+from asynsched.parsing.report_store import Outcome, store_outcomes
 from asynsched.serialization.schema import (
     SCHEMA_VERSION,
     FileError,
@@ -53,6 +55,22 @@ def report(path: str, *dags: ParsedDag, **fields: object) -> ParseReport:
 
 async def store(database, found: ParseReport, now: datetime = NOW, defaults: DagDefaults = DEFAULTS) -> StoredReport:
     return await database.write(store_report, found, STAMP, now=now, defaults=defaults)
+
+
+@pytest.mark.parametrize(("version", "most"), [("1", 6), ("2", 10)], ids=["same", "edited"])
+async def test_a_file_costs_few_statements_however_many_are_known(database, version: str, most: int):
+    def statements(conn: sa.Connection, *names: str, version: str = "1") -> int:
+        found: list[str] = []
+        note = lambda *args: found.append(args[2])  # noqa: E731 - it must be the same object to be removed
+        sa.event.listen(conn, "before_cursor_execute", note)
+        outcomes = [Outcome(f"{name}.py", report(f"{name}.py", parsed(name, version)), STAMP) for name in names]
+        store_outcomes(conn, outcomes, now=NOW, defaults=DEFAULTS)
+        sa.event.remove(conn, "before_cursor_execute", note)
+        return len(found)
+
+    assert await database.write(statements, "first") <= 9
+    assert await database.write(statements, *(f"dag_{number}" for number in range(50))) <= 9 * 50
+    assert await database.write(statements, "first", version=version) <= most
 
 
 async def test_a_new_file_brings_its_dags_their_versions_and_its_sources(database):

@@ -4,12 +4,14 @@ import os
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 from structlog.testing import capture_logs
 
 from asynsched.errors import ParseCrashed, ParseTimeout, StoreUnavailable
+from asynsched.parsing.outcome_batch import COMPANY
 from asynsched.settings import WatchSettings
 from asynsched.store.database import Database
 from tests.unit.parsing.dispatching import LONG_AGO, START, Folder
@@ -20,6 +22,62 @@ def folder(tmp_path: Path) -> Iterator[Folder]:
     folder = Folder(tmp_path)
     yield folder
     folder.close()
+
+
+class CountingDatabase:
+    """A database that counts its transactions."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self.n_writes = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._database, name)
+
+    async def write(self, *args: Any, **kwargs: Any) -> Any:
+        self.n_writes += 1
+        return await self._database.write(*args, **kwargs)
+
+
+def test_what_a_start_parses_is_stored_in_few_transactions_and_a_single_file_at_once(folder):
+    database = CountingDatabase(folder.database)
+    dispatching = folder.new(database=database)
+    for number in range(60):
+        dispatching.write(f"file_{number}.py", f"dag dag_{number}")
+
+    async def start():
+        async with dispatching.running():
+            await dispatching.scan()
+            assert len(await dispatching.idle()) == 60
+            assert len(await dispatching.dags()) == 60
+            assert database.n_writes <= 5
+            dispatching.write("saved.py", "dag saved")
+            before = folder.clock.now()
+            await dispatching.tell("saved.py")
+            assert await dispatching.idle() == ["saved.py"]
+            assert folder.clock.now() - before < COMPANY
+            assert "saved" in await dispatching.dags()
+
+    folder.run(start)
+
+
+def test_an_outcome_does_not_wait_long_for_a_parse_that_hangs(folder):
+    dispatching = folder.dispatching
+    for name in ("a", "b", "c", "d"):
+        dispatching.write(f"{name}.py", f"dag {name}")
+    dispatching.parser.gates = {"b.py": anyio.Event(), "c.py": anyio.Event()}
+
+    async def start():
+        async with dispatching.running():
+            await dispatching.scan()
+            await folder.clock.sleep(2 * COMPANY)
+            assert await dispatching.dags() == {"a": "a.py"}
+            for gate in dispatching.parser.gates.values():
+                gate.set()
+            await dispatching.idle()
+            assert len(await dispatching.dags()) == 4
+
+    folder.run(start)
 
 
 def test_a_start_parses_only_what_is_new_changed_or_uses_a_changed_module(folder):
