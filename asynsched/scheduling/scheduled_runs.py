@@ -14,10 +14,9 @@ from asynsched.states import DagRunState, DagRunType
 from asynsched.store.dag_runs import (
     NewRun,
     count_active_runs,
-    get_run,
     insert_run,
     last_scheduled_interval,
-    logical_date_is_taken,
+    run_is_made,
 )
 from asynsched.store.dag_versions import get_version
 from asynsched.store.dags import DagRow, find_dag, get_dag, set_next_dagrun
@@ -160,11 +159,7 @@ class _Schedule:
         return isinstance(timetable, CustomTimetable) and timetable.n_left(info.data_interval) < FEW_LEFT
 
     def _exists(self, info: DagRunInfo) -> bool:
-        dag_id = self._dag.dag_id
-        return (
-            logical_date_is_taken(self._conn, dag_id, info.logical_date)
-            or get_run(self._conn, dag_id, scheduled_run_id(info.logical_date)) is not None
-        )
+        return run_is_made(self._conn, self._dag.dag_id, scheduled_run_id(info.logical_date), info.logical_date)
 
 
 def _create(conn: Connection, dag_id: str, info: DagRunInfo, now: datetime) -> str:

@@ -96,6 +96,9 @@ _LAST_STATES = (
 )
 _IS_TAKEN = sa.select(sa.literal(1)).where(_IS_OF_DAG, dag_run.c.logical_date == sa.bindparam("date"))
 _OF_DATE = sa.select(dag_run).where(_IS_OF_DAG, dag_run.c.logical_date == sa.bindparam("date"))
+_IS_MADE = sa.select(sa.literal(1)).where(
+    _IS_OF_DAG, sa.or_(dag_run.c.logical_date == sa.bindparam("date"), dag_run.c.run_id == sa.bindparam("run_id"))
+)
 _PREVIOUS = (
     sa.select(dag_run)
     .where(_IS_OF_DAG, dag_run.c.logical_date < sa.bindparam("before"))
@@ -154,6 +157,11 @@ def run_of_date(conn: Connection, dag_id: str, logical_date: datetime) -> DagRun
 def logical_date_is_taken(conn: Connection, dag_id: str, logical_date: datetime) -> bool:
     """Return whether a DAG has a run of that logical date."""
     return conn.execute(_IS_TAKEN, {"dag_id": dag_id, "date": logical_date}).first() is not None
+
+
+def run_is_made(conn: Connection, dag_id: str, run_id: str, logical_date: datetime) -> bool:
+    """Return whether a DAG has a run of that run_id, or of that logical date."""
+    return conn.execute(_IS_MADE, {"dag_id": dag_id, "run_id": run_id, "date": logical_date}).first() is not None
 
 
 def count_active_runs(conn: Connection, dag_ids: Collection[str]) -> dict[str, int]:

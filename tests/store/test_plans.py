@@ -41,6 +41,7 @@ HOT = [
     (dag_runs.count_active_runs, ["d", "e"]),
     (dag_runs.last_scheduled_interval, "d"),
     (dag_runs.logical_date_is_taken, "d", NOW),
+    (dag_runs.run_is_made, "d", "r", NOW),
     (run_queue.queued_runs,),
     (run_queue.queued_runs, [DagRunKey("d", "r")]),
     (run_queue.owned_runs, 1),
