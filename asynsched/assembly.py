@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
 
 from asynsched.channels import Channels
 from asynsched.clock import Clock
@@ -22,7 +21,7 @@ from asynsched.parsing.watcher import Watcher
 from asynsched.scheduling.callback_runner import CallbackRunner
 from asynsched.scheduling.dagrun_creator import DagRunCreator
 from asynsched.scheduling.deadline_watcher import DeadlineWatcher
-from asynsched.scheduling.evaluator import COMPANY, DependencyEvaluator
+from asynsched.scheduling.evaluator import DependencyEvaluator
 from asynsched.scheduling.run_waiters import RunWaiters
 from asynsched.scheduling.runs_by_tasks import OPERATION, RunsByTasks
 from asynsched.scheduling.triggerer import Triggerer
@@ -80,7 +79,6 @@ def assemble(
     waiters: RunWaiters,
     on_lease_lost: Callable[[], None],
     in_threads: bool = True,
-    company: timedelta = COMPANY,
 ) -> Services:
     """Return the services, connected and not yet running.
 
@@ -88,7 +86,6 @@ def assemble(
         database_url: For the lease's own connection; None renews the lease on the loop, through `database`.
         on_lease_lost: Called on the loop, once, when another scheduler may take the runs.
         in_threads: Whether long computations leave the loop; in a simulation no thread may decide an order.
-        company: How long the news that a try has begun waits for something else to be stored with.
     """
     home = settings.home_path
     parser = SandboxParser(settings)
@@ -118,7 +115,6 @@ def assemble(
         executors=executor.capacities,
         scheduler_id=scheduler_id,
         lease_epoch=lease_epoch,
-        company=company,
     )
     callbacks = CallbackRunner(settings=settings, channels=channels, database=database, clock=clock, versions=versions)
     deadlines = DeadlineWatcher(settings=settings, channels=channels, database=database, clock=clock)

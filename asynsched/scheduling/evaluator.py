@@ -63,7 +63,6 @@ class DependencyEvaluator(Service):
         executors: Mapping[str, int],
         scheduler_id: str,
         lease_epoch: int,
-        company: timedelta = COMPANY,
     ) -> None:
         super().__init__(clock)
         self.interval = timedelta(seconds=settings.sweep_interval)
@@ -95,7 +94,6 @@ class DependencyEvaluator(Service):
         self._are_requests_due = True
         self._disturbed: dict[int, DagRunKey] = {}
         self._news: deque[RunCreated | RunCancelled | RunEdited | BackfillChanged | DagChanged | PoolsChanged] = deque()
-        self._company = company
         self._held_since: datetime | None = None
         self._is_stopping = False
         self._sweep_at: datetime | None = None
@@ -160,7 +158,7 @@ class DependencyEvaluator(Service):
             or (self._intake.may_start_any and not self._is_stopping)
         ):
             self.wake()
-        due = [at for at in (self._evaluation.next_timer, self._held_since and self._held_since + self._company) if at]
+        due = [at for at in (self._evaluation.next_timer, self._held_since and self._held_since + COMPANY) if at]
         self.due_at = min(due, default=None)
 
     # What has happened
@@ -263,7 +261,7 @@ class DependencyEvaluator(Service):
         if self._pending.is_empty or self._pending.is_urgent or self._is_stopping:
             return False
         self._held_since = self._held_since or now
-        return now < self._held_since + self._company
+        return now < self._held_since + COMPANY
 
     async def _store(self) -> None:
         """Store what was decided, then say it. When the database is away, the next tick tries again."""

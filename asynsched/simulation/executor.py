@@ -43,15 +43,25 @@ class _Try:
 class ScriptedExecutor(Executor):
     """Ends tries as `script` says.
 
+    Args:
+        context: As any executor's.
+        script: How long each try lasts, and how it ends.
+        gathers_starts: Whether the starts of tries are told with the next end of one, or by `tell_starts`: the
+            scheduler has half as much to do then, and decides the same.
+
     Attributes:
         launched: Every launch, in order. A token that comes again is not launched again.
         running: The tries that are in it, by their tokens.
         acknowledged: Tokens whose end is stored.
     """
 
-    def __init__(self, context: ExecutorContext, script: Script = lambda _: Outcome()) -> None:
+    def __init__(
+        self, context: ExecutorContext, script: Script = lambda _: Outcome(), *, gathers_starts: bool = False
+    ) -> None:
         super().__init__(context)
         self.script = script
+        self._gathers_starts = gathers_starts
+        self._untold: list[Started] = []
         self.launched: list[Launch] = []
         self.running: dict[str, _Try] = {}
         self.acknowledged: list[str] = []
@@ -75,7 +85,9 @@ class ScriptedExecutor(Executor):
                 outcome.duration.total_seconds(), self._end, launch.token, outcome
             )
             self.running[launch.token] = _Try(launch, now, end)
-            self.context.report(Started(launch.token, now, 1))
+            self._untold.append(Started(launch.token, now, 1))
+        if not self._gathers_starts:
+            self.tell_starts()
 
     async def kill(self, token: str, reason: str) -> None:
         self._end(token, Outcome("failed", reason=reason))
@@ -91,11 +103,18 @@ class ScriptedExecutor(Executor):
         for running in self.running.values():
             running.timer.cancel()
 
+    def tell_starts(self) -> None:
+        """Report the starts that were not reported yet."""
+        untold, self._untold = self._untold, []
+        for started in untold:
+            self.context.report(started)
+
     def _end(self, token: str, outcome: Outcome) -> None:
         ended = self.running.pop(token, None)
         if ended is None:
             return
         ended.timer.cancel()
+        self.tell_starts()
         self.context.report(
             Ended(
                 token,

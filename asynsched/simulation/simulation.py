@@ -29,8 +29,6 @@ from asynsched.store.schedulers import register_scheduler
 LEASE = timedelta(days=1000)
 """Nobody contends for it."""
 NAME = "simulated"
-COMPANY = timedelta(minutes=5)
-"""How long the start of a try may wait to be stored with something else. Nobody looks meanwhile, and it saves much."""
 MOMENT = timedelta(milliseconds=1)
 """Time that the last changes have to be stored in."""
 
@@ -48,6 +46,7 @@ class Simulation:
 
     Attributes:
         ask: Asks authors' own timetables for more runs; None: nobody does.
+        gathers_starts: See ScriptedExecutor.
         inline: The database, in memory.
         database: What the services are given of it; a test may put something in between.
         when_started: Called when the services run.
@@ -63,6 +62,7 @@ class Simulation:
         self.inline = open_inline(default_pool_slots=settings.default_pool_slots)
         self.database: Database = self.inline
         self.ask: Ask | None = None
+        self.gathers_starts = False
         self.executor: ScriptedExecutor | None = None
         self.when_started: Callable[[], None] = lambda: None
         self.act: Callable[[Channels], Coroutine[Any, Any, None]] | None = None
@@ -93,7 +93,6 @@ class Simulation:
             waiters=RunWaiters(channels=channels, clock=self.clock),
             on_lease_lost=lambda: None,
             in_threads=False,
-            company=COMPANY,
         )
         await services.evaluator.recover(await services.executor.start(1), self.clock.now())
         async with anyio.create_task_group() as group:
@@ -104,6 +103,8 @@ class Simulation:
             if self.act is not None:
                 group.start_soon(self.act, channels)
             await self.clock.sleep(span)
+            if self.executor is not None:
+                self.executor.tell_starts()
             services.evaluator.stop_granting()
             await self.clock.sleep(MOMENT)
             group.cancel_scope.cancel()
@@ -119,7 +120,7 @@ class Simulation:
         return DagDefaults(self.settings.max_active_runs_per_dag, self.settings.dags_are_paused_at_creation)
 
     def _make_executor(self, context: ExecutorContext) -> Executor:
-        self.executor = ScriptedExecutor(context, self.script)
+        self.executor = ScriptedExecutor(context, self.script, gathers_starts=self.gathers_starts)
         return self.executor
 
     async def _register(self) -> int:

@@ -108,6 +108,7 @@ class _SpanSimulation(Simulation):
         self._dags = [parsed.dag for report in reports for parsed in report.dags]
         script = ExpectedEnds(plan.expectations, plan.seed, mapped_over(self._dags))
         super().__init__(settings, reports, script, plan.start)
+        self.gathers_starts = True
         self._plan = plan
         self._past: frozenset[int] = frozenset()
 
