@@ -1,5 +1,7 @@
 """The workloads. Each is given a new site, and returns its figures."""
 
+import json
+import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -40,6 +42,14 @@ from asynsched import DAG, EmptyOperator, chain
 
 with DAG("{dag_id}", schedule="0 0 1 1 *"):
     chain(*[EmptyOperator(task_id=f"{{name}}{suffix}") for name in ("extract", "transform", "load")])
+"""
+MANY_DAGS = """
+from datetime import datetime
+from asynsched import DAG, BashOperator, chain
+
+for n in range(500):
+    with DAG(f"daily_{n:03}", schedule="@daily", start_date=datetime(2026, 1, 1)):
+        chain(*[BashOperator(task_id=f"step_{k}", bash_command="true") for k in range(5)])
 """
 N_RUNS = 6
 N_FILES = 300
@@ -142,6 +152,30 @@ def idle_with_300_dags(site: Site, backend: str, p: float) -> list[Figure]:
     ]
 
 
+def a_month_simulated(site: Site, backend: str, p: float) -> list[Figure]:
+    """Time that `asynsched simulate` takes for 30 days of 500 daily DAGs of 5 tasks: 75,000 ends of tasks.
+
+    Once with a minute for each task, so that many end together, and once with another length for each.
+    """
+    (site.dags / "many.py").write_text(MANY_DAGS)
+    lengths = {
+        f"daily_{n:03}.step_{k}": 20 + (n * 7919 + k * 104729) % 9973 / 100 for n in range(500) for k in range(5)
+    }
+    (site.root / "lengths.json").write_text(json.dumps(lengths))
+    span = ("simulate", str(site.dags), "--from", "2026-03-01", "--to", "2026-03-31")
+    figures = []
+    for name, flags in (("one length", ()), ("2,500 lengths", ("--durations", "lengths.json"))):
+        before, started_at = os.times(), time.perf_counter()
+        site.run(*span, *flags, timeout=600)
+        seconds, after = time.perf_counter() - started_at, os.times()
+        cpu = after.children_user + after.children_system - before.children_user - before.children_system
+        figures += [
+            Figure("a month simulated", backend, f"{name}, time", seconds, "s", seconds / p),
+            Figure("a month simulated", backend, f"{name}, CPU time", cpu, "s", cpu / p),
+        ]
+    return figures
+
+
 def figures_of_times(workload: str, backend: str, name: str, times: list[float], p: float) -> list[Figure]:
     """Return median and p95 of times in seconds."""
     found = {"median": statistics.median(times), "p95": percentile(times, 0.95)}
@@ -167,4 +201,5 @@ WORKLOADS: dict[str, Callable[[Site, str, float], list[Figure]]] = {
     "files": files_of_three_tasks,
     "save": save_to_visible,
     "idle": idle_with_300_dags,
+    "simulate": a_month_simulated,
 }
