@@ -35,7 +35,9 @@ class HostWork:
 
     def unwant(self, trigger_id: str) -> None:
         """Have a trigger run no more."""
-        if self.wanted.pop(trigger_id, None) is not None and self._to_start.pop(trigger_id, None) is None:
+        if self.wanted.pop(trigger_id, None) is not None:
+            # Also one that is yet to be started: an earlier one of that name may run, which it was to replace.
+            self._to_start.pop(trigger_id, None)
             self._to_stop[trigger_id] = None
 
     def forget_host(self) -> None:

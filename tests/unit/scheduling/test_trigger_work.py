@@ -73,3 +73,16 @@ def test_many_triggers_are_told_in_parts():
     while host.ask(work):
         sizes.append(len(host.running))
     assert sizes == [0, MAX_STARTS, 2 * MAX_STARTS, 2 * MAX_STARTS + 1]
+
+
+def test_a_trigger_that_was_wanted_again_and_is_wanted_no_more_is_stopped():
+    work, host = HostWork("s"), Host()
+    work.want(spec("t"))
+    while host.ask(work):
+        pass
+    work.unwant("t")
+    work.want(spec("t"))
+    work.unwant("t")
+    while host.ask(work):
+        pass
+    assert host.running == set()
