@@ -165,7 +165,12 @@ def _clear(edit: RunEdit, request: ClearTasks) -> None:
     edit.named += [
         row
         for row in _instances_of(edit, wanted, request)
-        if is_cleared(_state(row), only_failed=request.only_failed, only_running=request.only_running)
+        if is_cleared(
+            _state(row),
+            is_expanded=row.map_index >= 0 and edit.structure.is_mapped(row.task_id),
+            only_failed=request.only_failed,
+            only_running=request.only_running,
+        )
     ]
     for row in edit.named:
         edit.clear(row)

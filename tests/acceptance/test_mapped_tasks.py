@@ -50,3 +50,50 @@ def test_cases_of_every_kind_come_out_of_real_runs_as_airflow_had_them(new_site)
         for one, given in zip(wanted, args, strict=True):
             if (one["task"], one["map_index"]) == SAMPLE[case["id"]]:
                 assert received(site, run, one) == given, case["id"]
+
+
+def test_a_cleared_task_that_returns_another_number_of_values_has_instances_added_and_removed(new_site):
+    site = new_site()
+    site.write(
+        "lengths.py",
+        f"""
+        from pathlib import Path
+
+        from asynsched import DAG, task, task_group
+
+        with DAG("lengths", schedule="@once"):
+            @task
+            def count():
+                return list(range(int(Path({str(site.root / "n")!r}).read_text())))
+
+            @task
+            def double(x):
+                return 2 * x
+
+            @task(trigger_rule="all_done")
+            def total(xs):
+                return sum(xs)
+
+            @task_group
+            def group(v):
+                return double(double(v))
+
+            counted = count()
+            total(double.expand(x=counted))
+            group.expand(v=counted)
+        """,
+    )
+    for n, expected in ((2, 2), (0, 0), (1, 0), (3, 6)):
+        (site.root / "n").write_text(str(n))
+        if n == 2:
+            site.up_until_idle()
+            [run] = site.runs("lengths")
+        else:
+            site.run("tasks", "clear", "lengths", run["run_id"], "count", "--downstream")
+            site.up_until_idle()
+        found = site.json("tasks", "list", "lengths", run["run_id"])
+        for task_id in ("double", "group.double", "group.double__1"):
+            states = {one["map_index"]: one["state"] for one in found if one["task_id"] == task_id}
+            assert states == {index: "success" if index < n else "removed" for index in range(max(n, len(states)))}
+        entries = site.json("tasks", "xcom", "lengths", run["run_id"], "total")
+        assert [entry["value"] for entry in entries] == [expected]

@@ -10,9 +10,18 @@ State = TaskInstanceState
 _ENDED_TRIES = frozenset({State.SUCCESS, State.FAILED, State.SKIPPED, State.UP_FOR_RESCHEDULE, State.DEFERRED})
 
 
-def is_cleared(state: State | None, *, only_failed: bool = False, only_running: bool = False) -> bool:
-    """Return whether a task instance in this state is one that is to be cleared; with both flags, either suffices."""
-    if state is None or state is State.REMOVED:
+def is_cleared(
+    state: State | None, *, is_expanded: bool = False, only_failed: bool = False, only_running: bool = False
+) -> bool:
+    """Return whether a task instance in this state is one that is to be cleared; with both flags, either suffices.
+
+    Args:
+        state: Its state.
+        is_expanded: It is one of a mapped task: was it removed, its task may be mapped over more values now.
+        only_failed: Those that have failed.
+        only_running: Those that have a process.
+    """
+    if state is None or (state is State.REMOVED and not is_expanded):
         return False
     if not (only_failed or only_running):
         return True
