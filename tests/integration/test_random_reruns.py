@@ -91,14 +91,14 @@ class Scene(Simulated):
         await self.clock.sleep(timedelta(seconds=1))
         for minutes, request in self.actions:
             await self.clock.sleep(timedelta(minutes=minutes))
-            await self.ask(request, channels)
+            await self.request(request, channels)
             if isinstance(request, MarkTasks):
                 # What followed from the old state is to follow from the new one.
                 below = tuple(sorted(self.below(request.task_ids[0])))
                 if below:
-                    await self.ask(ClearTasks(below), channels)
+                    await self.request(ClearTasks(below), channels)
 
-    async def ask(self, request, channels) -> None:
+    async def request(self, request, channels) -> None:
         try:
             await self.database.write(submit_request, self.key, request, actor="somebody", now=self.clock.now())
         except AsynschedError as exc:
@@ -127,10 +127,14 @@ def test_whatever_people_clear_and_mark_the_run_ends_in_the_states_that_its_rule
         rows = asyncio.run(scene.database.read(load_task_instances, run.id))
         tries = asyncio.run(scene.database.read(list_tries, run.id))
     assert run.state in ("success", "failed")
-    naive = NaiveEvaluator([*serialize_dag(dag).tasks])
-    ran = {row.task_id: row.state for row in rows if row.token is not None or "marked" in row.reason}
+    naive = NaiveEvaluator(serialize_dag(dag))
+    ran = {
+        (row.task_id, row.map_index): (row.state, None)
+        for row in rows
+        if row.token is not None or "marked" in row.reason
+    }
     naive.take_up(ran)
-    assert {row.task_id: row.state for row in rows} == naive.finished()
+    assert {(row.task_id, row.map_index): row.state for row in rows} == naive.finished()
     assert all(row.state in FINISHED_TASK_STATES for row in rows)
     # Each try that was launched is to be seen, the last in its row, every other in the history.
     launched = [(launch.task_id, launch.try_number) for launch in scene.executor.launched]
