@@ -52,10 +52,9 @@ class Announcer:
             log.warning("state.stale", n_tasks=len(stale.tasks), n_runs=len(stale.runs))
         self._warn_of_obstacles(pending)
         for task in pending.granted:
-            if (task.run.id, task.task_id, task.map_index) not in stale.tasks and task.run.id not in stale.runs:
+            if not _is_stale(task, stale):
                 self.launch(task)
-        if pending.stored_tokens:
-            channels.ready.put_nowait(TriesStored(tuple(pending.stored_tokens)))
+        self._acknowledge(pending, stale)
         self.announce_triggers(pending)
         for token, reason in pending.unwanted:
             channels.ready.put_nowait(TryUnwanted(token, reason))
@@ -78,6 +77,13 @@ class Announcer:
                 # Perhaps it was never launched. A token starts one try at most, so to launch it again does no harm.
                 self.launch(task)
 
+    def end_tries(self, tokens: Iterable[str], tasks: Iterable[ActiveTask] = ()) -> None:
+        """Have tries ended that were known of a run, less those that its task instances still wait for."""
+        kept = {task.token for task in tasks if task.state in SLOT_TASK_STATES - {TaskInstanceState.RESTARTING}}
+        for token in tokens:
+            if token not in kept:
+                self._channels.ready.put_nowait(TryUnwanted(token, "somebody has changed its task instance"))
+
     def launch(self, task: ActiveTask) -> None:
         """Have a try of a task instance started, under the token that it was given."""
         self._channels.ready.put_nowait(TaskReady(task.run.id, task_launch(task, self._max_map_length)))
@@ -87,6 +93,17 @@ class Announcer:
         for trigger in pending.triggers:
             self._channels.triggers.put_nowait(trigger)
         pending.triggers.clear()
+
+    def _acknowledge(self, pending: PendingBatch, stale: Stale) -> None:
+        """Have stored ends forgotten; what was decided from another one was stale, and is decided again."""
+        stored = []
+        for event, task in pending.ends:
+            if task is not None and _is_stale(task, stale):
+                self._channels.finished.put_nowait(TaskFinished(event))
+            else:
+                stored.append(event.token)
+        if stored:
+            self._channels.ready.put_nowait(TriesStored(tuple(stored)))
 
     def _announce_ends(self, pending: PendingBatch, stale: Stale) -> None:
         for run in pending.ended_runs:
@@ -106,3 +123,7 @@ class Announcer:
                 log.warning(
                     "task.cannot_start", dag_id=key.dag_id, run_id=key.run_id, task_id=task.task_id, reason=obstacle
                 )
+
+
+def _is_stale(task: ActiveTask, stale: Stale) -> bool:
+    return task.run.id in stale.runs or (task.run.id, task.task_id, task.map_index) in stale.tasks

@@ -107,11 +107,12 @@ class Evaluation:
         self._examination.examine(run, run.all_instances(), now)
         self._follow_past(now)
 
-    def drop_run(self, key: DagRunKey) -> None:
-        """Forget a run without a change: its rows were changed by somebody else."""
+    def drop_run(self, key: DagRunKey) -> list[str]:
+        """Forget a run without a change: its rows were changed by somebody else. Returns the tokens of its tries."""
         run = self.runs.pop(key, None)
         if run is None:
-            return
+            return []
+        tokens = [task.token for task in run.all_instances() if task.token and task.state in SLOT_TASK_STATES]
         for task in run.all_instances():
             if task.state in SLOT_TASK_STATES:
                 self.queues.release(task, self.limits.of(task))
@@ -120,6 +121,7 @@ class Evaluation:
             task.state = None
         self._past.remove(run)
         self.queues.forget(self.limits.forget(run))
+        return tokens
 
     def try_started(self, event: Started, now: datetime) -> None:
         """User code of a try has begun."""
@@ -133,7 +135,7 @@ class Evaluation:
     def try_ended(self, event: Ended, now: datetime) -> None:
         """A try has ended, or was lost."""
         task = self._changes.by_token.get(event.token)
-        self.pending.stored_tokens.append(event.token)
+        self.pending.ends.append((event, task))
         if task is None or task.state not in SLOT_TASK_STATES:
             self.pending.count_stale()
         elif task.state is State.RESTARTING and task.run.stop is None:

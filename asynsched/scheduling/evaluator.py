@@ -88,9 +88,7 @@ class DependencyEvaluator(Service):
             owner=(scheduler_id, lease_epoch),
         )
         self._announcer = Announcer(channels, self._intake, self._evaluation.obstacle, settings.max_map_length)
-        self._requests = RequestTaker(
-            database=database, evaluation=self._evaluation, channels=channels, lease_epoch=lease_epoch
-        )
+        self._requests = RequestTaker(database=database, evaluation=self._evaluation, lease_epoch=lease_epoch)
         self._are_requests_due = True
         self._disturbed: dict[int, DagRunKey] = {}
         self._news: deque[RunCreated | RunCancelled | RunEdited | BackfillChanged | DagChanged | PoolsChanged] = deque()
@@ -193,8 +191,7 @@ class DependencyEvaluator(Service):
             return
         # What is in memory is stored first: a request changes what is stored, and that is then taken up anew.
         await self._store()
-        self._disturbed.update(await self._requests.take(now))
-        self._are_requests_due = False
+        self._are_requests_due = await self._requests.take(self._disturbed, now)
         await self._reload_disturbed(now)
 
     def _take_event(self, message: TaskFinished | TriggerFired, now: datetime) -> None:
@@ -236,23 +233,29 @@ class DependencyEvaluator(Service):
             log.warning("run.unusable", dag_id=row.dag_id, run_id=row.run_id, reason=str(exc))
             return
         tasks = await self._intake.load_tasks(run)
-        self._evaluation.drop_run(run.key)
+        let_go = self._evaluation.drop_run(run.key)
         self._intake.resumed(row)
         self._evaluation.resume_run(run, tasks, now)
+        self._are_requests_due |= self._requests.concern(run.key)
         if held is not None:
             self._announcer.settle(tasks, held, now)
+        else:
+            self._announcer.end_tries(let_go, tasks)
 
     async def _reload_disturbed(self, now: datetime) -> None:
         """Take runs up anew whose rows somebody else has changed; forget those that are no longer ours."""
         if not self._disturbed:
             return
+        # What was decided of them is stored first: what is forgotten is forgotten unchanged.
+        await self._store()
         owned = {row.id: row for row in await self._database.read(owned_runs, self._lease_epoch)}
         for run_id, key in list(self._disturbed.items()):
             if run_id in owned:
                 await self._take_up(owned[run_id], None, now)
             else:
-                self._evaluation.drop_run(key)
+                self._announcer.end_tries(self._evaluation.drop_run(key))
                 self._intake.ended(key)
+                await self._intake.follow_edits({key}, now)
             del self._disturbed[run_id]
 
     # What follows
@@ -279,7 +282,7 @@ class DependencyEvaluator(Service):
                 self._disturbed[run.id] = run.key
         self._announcer.announce(pending, stale)
         announce_paused(self._channels, paused)
-        if any(self._requests.is_ended(run.key) for run in pending.ended_runs):
+        if any(self._requests.concern(run.key) for run in pending.ended_runs):
             self._are_requests_due = True
             self.wake()
         pending.clear()

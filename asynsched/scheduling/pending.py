@@ -26,7 +26,7 @@ from asynsched.store.changes import (
     XComRow,
 )
 from sandbox.outlet_events import OutletEvent
-from sandbox.protocol import CausingTry, RaisedException
+from sandbox.protocol import CausingTry, Ended, RaisedException
 
 SKIPMIXIN_KEY = "skipmixin_key"
 """XCom key under which a branch's or short circuit's decision is kept (Airflow's name)."""
@@ -34,7 +34,11 @@ SKIPMIXIN_KEY = "skipmixin_key"
 
 @dataclass(slots=True)
 class PendingBatch:
-    """Gathers changes. A task that changes several times before it is stored is written once."""
+    """Gathers changes. A task that changes several times before it is stored is written once.
+
+    Attributes:
+        ends: The ends of tries that these changes follow from, each with its task; None: nobody waited for it.
+    """
 
     scheduler_id: str
     lease_epoch: int
@@ -48,7 +52,7 @@ class PendingBatch:
     asset_events: list[AssetEventRow] = field(default_factory=list)
     granted: list[ActiveTask] = field(default_factory=list)
     ended_runs: list[ActiveRun] = field(default_factory=list)
-    stored_tokens: list[str] = field(default_factory=list)
+    ends: list[tuple[Ended, ActiveTask | None]] = field(default_factory=list)
     unwanted: list[tuple[str, str]] = field(default_factory=list)
     triggers: list[TriggerWanted | TriggerUnwanted] = field(default_factory=list)
     n_stale: int = 0
@@ -78,14 +82,14 @@ class PendingBatch:
     @property
     def is_urgent(self) -> bool:
         """Whether somebody waits for this to be stored; that a try has begun can wait for company."""
-        if self.runs or self.granted or self.callbacks or self.unwanted or self.stored_tokens or self.triggers:
+        if self.runs or self.granted or self.callbacks or self.unwanted or self.ends or self.triggers:
             return True
         return any(task.state is not TaskInstanceState.RUNNING for task in self.tasks.values())
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to store or say."""
-        return not (self.tasks or self.runs or self.stored_tokens or self.unwanted or self.callbacks or self.triggers)
+        return not (self.tasks or self.runs or self.ends or self.unwanted or self.callbacks or self.triggers)
 
     def keep_try(self, task: ActiveTask, reason: str) -> None:
         """Put a failed try that will be followed by another one into the history."""
@@ -162,7 +166,7 @@ class PendingBatch:
         """Begin to gather the next moment's changes."""
         for gathered in (
             self.tasks, self.runs, self.expanded, self.history, self.forgotten, self.xcoms, self.callbacks,
-            self.asset_events, self.granted, self.ended_runs, self.stored_tokens, self.unwanted, self.triggers,
+            self.asset_events, self.granted, self.ended_runs, self.ends, self.unwanted, self.triggers,
         ):  # fmt: skip
             gathered.clear()
 

@@ -44,7 +44,6 @@ class RunEdit:
         named: The task instances that change because they were asked for, or with those that were.
         tasks: What is written of the task instances.
         new_state: The state that the run is put into; None: it stays.
-        unwanted: Tokens of the tries that are to be killed.
     """
 
     run: DagRunRow
@@ -56,7 +55,6 @@ class RunEdit:
     tasks: list[TaskRow] = field(default_factory=list)
     history: list[HistoryRow] = field(default_factory=list)
     forgotten: list[ForgottenRow] = field(default_factory=list)
-    unwanted: list[str] = field(default_factory=list)
     new_state: DagRunState | None = None
     reason: str = ""
 
@@ -99,8 +97,6 @@ class RunEdit:
         before = None if row.state is None else State(row.state)
         if state is not before:
             check_task_transition(before, state)
-        if before in SLOT_TASK_STATES and row.token is not None:
-            self.unwanted.append(row.token)
         values = {name: getattr(row, name) for name in TaskRow.__struct_fields__ if hasattr(row, name)}
         told = {"before_state": row.state, "before_try": row.try_number, "state": state, "reason": reason}
         self.tasks.append(TaskRow(**(values | told | changes)))
@@ -200,13 +196,14 @@ def _mark(edit: RunEdit, request: MarkTasks, actor: str) -> None:
 def _mark_run(edit: RunEdit, request: MarkRun, actor: str) -> None:
     reason = f"{actor} marked the run as {request.state}"
     teardowns = edit.structure.teardowns
-    to_run = [row for row in edit.instances if row.task_id in teardowns and row.state not in FINISHED_TASK_STATES]
-    if request.state == "success":
-        changed = [row for row in edit.instances if row not in to_run and row.state not in ("success", "removed")]
-        after = State.SUCCESS
-    else:
-        changed = [row for row in edit.instances if row not in to_run and row.state not in FINISHED_TASK_STATES]
-        after = State.SKIPPED
+    is_success = request.state == "success"
+    kept, after = (("success", "removed"), State.SUCCESS) if is_success else (FINISHED_TASK_STATES, State.SKIPPED)
+    changed, to_run = [], False
+    for row in edit.instances:
+        if row.task_id in teardowns and row.state not in FINISHED_TASK_STATES:
+            to_run = True
+        elif row.state not in kept:
+            changed.append(row)
     edit.named += changed
     for row in changed:
         edit.end(row, after, reason)

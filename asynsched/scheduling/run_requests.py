@@ -56,13 +56,6 @@ class Submitted:
     request_id: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Applied:
-    """A request that is done: the tokens of the tries to be killed."""
-
-    unwanted: tuple[str, ...]
-
-
 def preview_request(conn: Connection, key: DagRunKey, request: RunRequest, *, now: datetime) -> list[TaskInstanceRow]:
     """Return the task instances that a request would concern; raises what `submit_request` raises."""
     return _checked(conn, _run(conn, key), request, "", now).named
@@ -99,16 +92,20 @@ def submit_by_program(
     return taken
 
 
-def do_request(conn: Connection, wanted: OpenRequest, now: datetime) -> Applied:
-    """Do what is wanted of a run whose scheduler calls this, or of one that has ended meanwhile."""
+def do_request(conn: Connection, wanted: OpenRequest, now: datetime) -> None:
+    """Do what is wanted of a run whose scheduler calls this, or of one that has ended meanwhile.
+
+    Raises:
+        NotFound: The run has no such task any more, or its DAG no version.
+        AsynschedError: The run has become another one, for which this makes no sense.
+    """
     conn.execute(_LOCK, {"key": wanted.dag_run_id})
     run = _run(conn, wanted.run)
     if not close_request(conn, wanted.id):
-        return Applied(())
+        return
     edit = _edit(conn, run, wanted.request, now)
     fill_in(edit, wanted.request, wanted.actor)
     _write(conn, edit)
-    return Applied(tuple(edit.unwanted))
 
 
 def run_again(conn: Connection, key: DagRunKey, now: datetime) -> None:

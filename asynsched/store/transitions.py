@@ -34,8 +34,8 @@ from asynsched.store.rows import storable
 def apply(conn: Connection, batch: Batch) -> Stale:
     """Write a batch. Returns what was stale; everything else of it is written.
 
-    What is guarded goes first. Nothing is added for a task instance or a run that was stale; and a run is stale when
-    one of its task instances is, because its state follows from theirs.
+    What is guarded goes first. Nothing is added for a task instance or a run that was stale, but what belongs to task
+    instances that were written. A run is stale when one of its task instances is: its state follows from theirs.
     """
     epoch = batch.lease_epoch
     tasks = _update_tasks(conn, batch.tasks, epoch) | _delete_expanded(conn, batch.expanded, epoch)
@@ -43,8 +43,10 @@ def apply(conn: Connection, batch: Batch) -> Stale:
     runs = {row.id for row in batch.runs if row.id in disturbed}
     runs |= _update_runs(conn, [row for row in batch.runs if row.id not in disturbed])
 
+    written = {_key(row) for row in batch.tasks} - tasks
+
     def is_valid(row: HistoryRow | ForgottenRow | TaskRow | XComRow | CallbackRow | AssetEventRow) -> bool:
-        return row.dag_run_id not in runs and _key(row) not in tasks
+        return _key(row) in written or (row.dag_run_id not in runs and _key(row) not in tasks)
 
     for statement, rows in (
         ("insert_tasks", batch.new_tasks),
@@ -56,9 +58,7 @@ def apply(conn: Connection, batch: Batch) -> Stale:
         if valid := [row for row in rows if is_valid(row)]:
             _execute(conn, statement, valid, epoch)
     if batch.asset_events:
-        record_events(
-            conn, (row for row in batch.asset_events if row.dag_run_id not in runs and _key(row) not in tasks)
-        )
+        record_events(conn, filter(is_valid, batch.asset_events))
     return Stale(frozenset(runs), frozenset(tasks))
 
 
