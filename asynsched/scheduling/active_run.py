@@ -15,7 +15,7 @@ from typing import Any
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.active_task import WAITING, ActiveTask, UpstreamEnds
 from asynsched.scheduling.rules.mapping import product_of, relevant_indexes
-from asynsched.scheduling.rules.past_depends import PastTask, past_depends
+from asynsched.scheduling.rules.past_depends import GOOD_STATES, PastTask, past_depends
 from asynsched.scheduling.rules.run_state import TaskEnd
 from asynsched.scheduling.rules.run_stop import RunStop
 from asynsched.scheduling.rules.trigger_rule import UpstreamCounts
@@ -40,6 +40,7 @@ class ActiveRun:
         n_waiting: Instances that start only when another one of this run ends.
         waiting_of: How many of these each task has.
         unfinished_of: How many instances of each task have not ended.
+        bad_of: How many instances of each task have not succeeded, nor been skipped.
         stop: Why and how the run is being stopped, if it is.
     """
 
@@ -72,6 +73,7 @@ class ActiveRun:
     n_waiting: int = 0
     waiting_of: Counter[str] = field(default_factory=Counter)
     unfinished_of: Counter[str] = field(default_factory=Counter)
+    bad_of: Counter[str] = field(default_factory=Counter)
     stop: RunStop | None = None
 
     def instance(self, task_id: str, map_index: int = -1) -> ActiveTask:
@@ -97,7 +99,7 @@ class ActiveRun:
         """Take instances of a task out, put others in, and count anew what depends on them."""
         for task in gone:
             del self.instances[task_id][task.map_index]
-            self._tally(task_id, unfinished=-(not task.is_finished), waiting=-(task.state in WAITING))
+            self._tally(task_id, task.state, -1)
         for task in new:
             self._add(task)
         self._count_expanded(task_id)
@@ -115,9 +117,8 @@ class ActiveRun:
     def count_change(self, task: ActiveTask, before: State | None) -> None:
         """Keep the counters up after `task` went from `before` to its state."""
         after = task.state
-        was_finished = before in FINISHED_TASK_STATES
-        unfinished = was_finished - (after in FINISHED_TASK_STATES)
-        self._tally(task.task_id, unfinished=unfinished, waiting=(after in WAITING) - (before in WAITING))
+        self._tally(task.task_id, before, -1)
+        self._tally(task.task_id, after, 1)
         is_setup = task.task.is_setup
         for link in self.structure.links_from[task.task_id]:
             for counts in self._counters(link, task):
@@ -180,13 +181,18 @@ class ActiveRun:
 
     def _add(self, task: ActiveTask) -> None:
         self.instances[task.task_id][task.map_index] = task
-        self._tally(task.task_id, unfinished=int(not task.is_finished), waiting=int(task.state in WAITING))
+        self._tally(task.task_id, task.state, 1)
 
-    def _tally(self, task_id: str, *, unfinished: int, waiting: int) -> None:
-        self.n_unfinished += unfinished
-        self.n_waiting += waiting
-        self.unfinished_of[task_id] += unfinished
-        self.waiting_of[task_id] += waiting
+    def _tally(self, task_id: str, state: State | None, times: int) -> None:
+        """Count an instance in a state, or no longer."""
+        if state not in FINISHED_TASK_STATES:
+            self.n_unfinished += times
+            self.unfinished_of[task_id] += times
+        if state in WAITING:
+            self.n_waiting += times
+            self.waiting_of[task_id] += times
+        if state not in GOOD_STATES:
+            self.bad_of[task_id] += times
 
     def _recount(self, task_id: str) -> None:
         shared = self.shared_counts[task_id] = UpstreamEnds()

@@ -84,11 +84,11 @@ class DagRunCreator(Service):
         """Now and then, look for DAGs that no message told of; and at the start, for all that have a schedule."""
         if self._sweep_at is not None and now < self._sweep_at:
             return
-        self._sweep_at = now + (self.interval or timedelta())
         for dag_id, due_at in await self._database.read(scheduled_dag_ids):
             self._schedule(dag_id, due_at)
         self._assets_were_updated = True
         self._changed.update(dict.fromkeys(sorted(self._held_back)))
+        self._sweep_at = now + (self.interval or timedelta())
 
     async def _note_updated_assets(self) -> None:
         """Have the DAGs examined that events of assets wait for."""

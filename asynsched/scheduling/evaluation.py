@@ -7,7 +7,7 @@ downstream tasks, and the limits it gives back; nothing is ever looked through.
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
-from asynsched.keys import DagRunKey
+from asynsched.keys import DagRunKey, TaskInstanceKey
 from asynsched.scheduling.active_run import ActiveRun
 from asynsched.scheduling.active_task import ActiveTask
 from asynsched.scheduling.deferral import after_end, timeout_of
@@ -60,7 +60,7 @@ class Evaluation:
         self.pending = pending
         self._new_token = new_token
         self._max_machine_kills = max_machine_kills
-        self._timers: Timers[ActiveTask | ActiveRun] = Timers()
+        self._timers: Timers[TaskInstanceKey | DagRunKey] = Timers()
         self._past = PastLinks(self.runs)
         self._changes = StateChanges(queues=queues, limits=limits, pending=pending, past=self._past)
         self._examination = Examination(self._changes, self.runs)
@@ -101,7 +101,7 @@ class Evaluation:
             elif task.state is State.SCHEDULED:
                 self.queues.add(task, self.limits.of(task))
             elif task.state in TIMED_STATES:
-                self._timers.arm(task.next_try_at or now, task)
+                self._timers.arm(task.next_try_at or now, task.key)
             elif task.state is State.DEFERRED:
                 self._wait_for_trigger(task)
         self._examination.examine(run, run.all_instances(), now)
@@ -168,15 +168,26 @@ class Evaluation:
     def time_passed(self, now: datetime) -> None:
         """Act on every timer that is due: retries, pokes, deferrals that take too long, run timeouts."""
         for subject in self._timers.due(now):
-            if isinstance(subject, ActiveRun):
-                if subject.state is DagRunState.RUNNING and self.runs.get(subject.key) is subject:
-                    timeout = timedelta(seconds=subject.structure.dag.dagrun_timeout or 0)
-                    self._end_early(subject, timed_out(timeout), now)
-            elif subject.state is State.DEFERRED:
-                if (fired := timeout_of(subject, now)) is not None:
-                    self.trigger_fired(fired, now)
-            elif subject.state in TIMED_STATES and (subject.next_try_at or now) <= now and subject.run.key in self.runs:
-                self._changes.make_ready(subject, now)
+            # A subject is a key, so that what has ended meanwhile is kept by no timer.
+            if isinstance(subject, DagRunKey):
+                self._run_is_due(self.runs.get(subject), now)
+            elif (run := self.runs.get(subject.run)) is not None:
+                self._task_is_due(run.instances.get(subject.task_id, {}).get(subject.map_index), now)
+
+    def _run_is_due(self, run: ActiveRun | None, now: datetime) -> None:
+        if run is not None and run.state is DagRunState.RUNNING and run.started_at is not None:
+            timeout = timedelta(seconds=run.structure.dag.dagrun_timeout or 0)
+            if timeout and run.started_at + timeout <= now:
+                self._end_early(run, timed_out(timeout), now)
+
+    def _task_is_due(self, task: ActiveTask | None, now: datetime) -> None:
+        if task is None:
+            return
+        if task.state is State.DEFERRED:
+            if (fired := timeout_of(task, now)) is not None:
+                self.trigger_fired(fired, now)
+        elif task.state in TIMED_STATES and (task.next_try_at or now) <= now:
+            self._changes.make_ready(task, now)
 
     @property
     def next_timer(self) -> datetime | None:
@@ -232,14 +243,14 @@ class Evaluation:
         if outcome.state is State.SCHEDULED:
             self.queues.add(task, self.limits.of(task))
         elif outcome.state in TIMED_STATES:
-            self._timers.arm(task.next_try_at or now, task)
+            self._timers.arm(task.next_try_at or now, task.key)
         elif outcome.state is State.DEFERRED:
             self._wait_for_trigger(task)
 
     def _wait_for_trigger(self, task: ActiveTask) -> None:
         self._changes.deferred.add(task)
         if task.next_try_at is not None:
-            self._timers.arm(task.next_try_at, task)
+            self._timers.arm(task.next_try_at, task.key)
 
     def _apply_decision(self, task: ActiveTask, event: Ended, now: datetime) -> list[ActiveTask]:
         """Skip what a branch or a short circuit leaves out, and return that."""
@@ -269,7 +280,7 @@ class Evaluation:
 
     def _arm_timeout(self, run: ActiveRun) -> None:
         if run.structure.dag.dagrun_timeout is not None and run.started_at is not None:
-            self._timers.arm(run.started_at + timedelta(seconds=run.structure.dag.dagrun_timeout), run)
+            self._timers.arm(run.started_at + timedelta(seconds=run.structure.dag.dagrun_timeout), run.key)
 
 
 def _instances_with_past(run: ActiveRun) -> list[ActiveTask]:

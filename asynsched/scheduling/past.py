@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.active_run import ActiveRun
 from asynsched.scheduling.active_task import ActiveTask
-from asynsched.scheduling.rules.past_depends import GOOD_STATES, PastTask
+from asynsched.scheduling.rules.past_depends import PastTask
 
 
 class PastLinks:
@@ -46,8 +46,10 @@ class PastLinks:
         if task.run.key not in self._after:
             return
         for later in self._later(task.run):
-            concerned = {task.task_id, *task.run.structure.upstream[task.task_id]} & later.structure.depend_on_past
-            self._pass_on(task.run, later, concerned)
+            names = later.structure.depend_on_past
+            above = names.intersection(task.run.structure.upstream[task.task_id])
+            waits = {other for other in above if later.structure.tasks[other].wait_for_downstream}
+            self._pass_on(task.run, later, waits | (names & {task.task_id}))
 
     def take_changed(self) -> list[tuple[ActiveRun, list[ActiveTask]]]:
         """Return the task instances whose past has changed, by run, and forget them."""
@@ -63,10 +65,12 @@ class PastLinks:
 
     def _pass_on(self, before: ActiveRun, later: ActiveRun, task_ids: Iterable[str]) -> None:
         for task_id in sorted(task_ids):
-            found = past_task(before, task_id)
-            if found.n_instances and later.past.get(task_id) != found:
+            found, known = past_task(before, task_id), later.past.get(task_id)
+            if found.n_instances:
                 later.past[task_id] = found
-                self._changed.setdefault(later.key, set()).add(task_id)
+                # Of ten thousand instances in the run before, only the last bad one makes a difference.
+                if known is None or _gate(known) != _gate(found):
+                    self._changed.setdefault(later.key, set()).add(task_id)
 
 
 def past_task(run: ActiveRun, task_id: str) -> PastTask:
@@ -75,12 +79,11 @@ def past_task(run: ActiveRun, task_id: str) -> PastTask:
     return PastTask(
         run_id=run.key.run_id,
         n_instances=len(run.instances.get(task_id, ())),
-        n_bad=_n_bad(run, [task_id]),
-        n_bad_downstream=_n_bad(run, downstream),
+        n_bad=run.bad_of[task_id],
+        n_bad_downstream=sum(run.bad_of[other] for other in downstream),
     )
 
 
-def _n_bad(run: ActiveRun, task_ids: Iterable[str]) -> int:
-    return sum(
-        task.state not in GOOD_STATES for task_id in task_ids for task in run.instances.get(task_id, {}).values()
-    )
+def _gate(past: PastTask) -> tuple[bool, bool, bool]:
+    """Return what of a task's past decides whether it may run."""
+    return past.n_instances > 0, past.n_bad > 0, past.n_bad_downstream > 0

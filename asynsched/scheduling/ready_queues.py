@@ -225,11 +225,12 @@ class ReadyQueues:
             limit.used += 1
 
     def release(self, task: ActiveTask, limits: tuple[Limit, ...]) -> None:
-        """Give back what a task occupied, and let those compete that waited for it."""
+        """Give back what a task occupied, and let those compete that waited for it: where room was, nobody did."""
+        full = [limit for limit in limits if not limit.has_room()]
         self.pool(task.task.pool).used -= task.task.pool_slots
         for limit in (self.parallelism, *limits):
             limit.used -= 1
-        self.reopen(limits)
+        self.reopen(full)
 
     def withdrawn(self, task: ActiveTask, limits: tuple[Limit, ...]) -> None:
         """Take note that a task which waited does so no more: the next of its lane competes."""

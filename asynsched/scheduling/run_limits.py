@@ -23,16 +23,18 @@ class RunLimits:
         self._default_executor = next(iter(executors), None)
         self._runs: dict[DagRunKey, Limit] = {}
         self._dags: dict[str, Limit] = {}
-        self._tasks: dict[tuple[str, ...], tuple[Limit, int]] = {}
+        self._tasks: dict[str | DagRunKey, dict[str, tuple[Limit, int]]] = {}
+        """Those of single tasks, of a DAG or of a run of it."""
 
     def of(self, task: ActiveTask) -> tuple[Limit, ...]:
         """Return the limits of a task instance, always the same objects in the same order."""
         run = task.run
         limits = [self._dag(run.key.dag_id), self._run(run)]
         if task.task.max_active_tis_per_dag is not None:
-            limits.append(self._task((run.key.dag_id, task.task_id), task.task.max_active_tis_per_dag, run.version_id))
+            limits.append(self._task(run.key.dag_id, task, "max_active_tis_per_dag", task.task.max_active_tis_per_dag))
         if task.task.max_active_tis_per_dagrun is not None:
-            limits.append(self._task((*run.key, task.task_id), task.task.max_active_tis_per_dagrun, run.version_id))
+            capacity = task.task.max_active_tis_per_dagrun
+            limits.append(self._task(run.key, task, "max_active_tis_per_dagrun", capacity))
         if self._default_executor is not None:
             limits.append(self._executor(task.task.executor or self._default_executor))
         return tuple(limits)
@@ -54,8 +56,7 @@ class RunLimits:
         """Drop the limits of a run that is no longer active, and return the one that all its tasks shared."""
         limit = self._run(run)
         del self._runs[run.key]
-        for key in [key for key in self._tasks if key[:2] == run.key and len(key) > 2]:
-            del self._tasks[key]
+        self._tasks.pop(run.key, None)
         return limit
 
     def _executor(self, name: str) -> Limit:
@@ -75,14 +76,11 @@ class RunLimits:
             self._runs[run.key] = Limit("max_active_tasks", capacity)
         return self._runs[run.key]
 
-    def _task(self, key: tuple[str, ...], capacity: int, version_id: int) -> Limit:
-        limit, of_version = self._tasks.get(key) or (Limit(f"{_setting_of(key)} of {key[-1]}", capacity), version_id)
+    def _task(self, owner: str | DagRunKey, task: ActiveTask, setting: str, capacity: int) -> Limit:
+        limits, version_id = self._tasks.setdefault(owner, {}), task.run.version_id
+        limit, of_version = limits.get(task.task_id) or (Limit(f"{setting} of {task.task_id}", capacity), version_id)
         if version_id > of_version:
             # The newest version that is active decides for all: the limit spans its runs.
             limit.capacity, of_version = capacity, version_id
-        self._tasks[key] = (limit, of_version)
+        limits[task.task_id] = (limit, of_version)
         return limit
-
-
-def _setting_of(key: tuple[str, ...]) -> str:
-    return "max_active_tis_per_dag" if len(key) == 2 else "max_active_tis_per_dagrun"

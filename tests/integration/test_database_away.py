@@ -8,6 +8,9 @@ import msgspec
 import pytest
 
 from asynsched import DAG, BashOperator
+from asynsched.channels import Channels
+from asynsched.errors import StoreUnavailable
+from asynsched.scheduling.dagrun_creator import DagRunCreator
 from sandbox.protocol import Launch
 from tests.support.executor import Outcome
 from tests.support.flaky_database import FlakyDatabase
@@ -58,6 +61,18 @@ async def test_whichever_call_fails_every_run_ends_as_it_does_undisturbed(tmp_pa
     for n in range(n_calls):
         disturbed, _ = await in_thread(simulate, tmp_path, fails_at=n, after=after)
         assert await story(disturbed) == expected, f"call {n}"
+
+
+async def test_schedules_are_known_as_soon_as_the_database_that_was_away_at_the_start_is_back(tmp_path):
+    simulated = Simulated(tmp_path, [a_dag()], script, START)
+    await simulated.prepare()
+    database = FlakyDatabase(simulated.inline, fails_at=0)
+    database.arm()
+    creator = DagRunCreator(settings=simulated.settings, channels=Channels(), database=database, clock=simulated.clock)
+    with pytest.raises(StoreUnavailable):
+        await creator.tick(START)
+    await creator.tick(START)
+    assert creator.due_at is not None
 
 
 async def in_thread(function, *args, **options):

@@ -4,7 +4,10 @@ from datetime import timedelta
 
 import pytest
 
+from asynsched.scheduling import examination
+from asynsched.scheduling.dependencies import verdict_of
 from asynsched.scheduling.rules.past_depends import PastTask, past_depends
+from asynsched.serialization.schema import MapLiteral
 from sandbox.protocol import BranchDecision, Ended
 from tests.support.runs import NOON, evaluation, run_of, task
 
@@ -112,3 +115,17 @@ def test_a_task_is_not_part_of_a_run_outside_of_its_own_dates(dates, run_type, e
     run.run_type = run_type
     evaluation().start_run(run, NOON)
     assert (states(run), run.state) == ([expected], "success")
+
+
+def test_of_many_instances_in_the_run_before_only_the_last_one_makes_a_later_run_look(monkeypatch):
+    looked_at = []
+    monkeypatch.setattr(examination, "verdict_of", lambda found: looked_at.append(found) or verdict_of(found))
+    first, second = consecutive(2, task("a", depends_on_past=True, map_length=MapLiteral(100)))
+    engine = evaluation()
+    engine.start_run(first, NOON)
+    engine.start_run(second, NOON)
+    engine.grant(NOON)
+    for instance in list(first.all_instances()):
+        engine.try_ended(Ended(instance.token, "success", NOON, NOON), NOON)
+    assert {instance.state for instance in second.all_instances()} == {"scheduled"}
+    assert len(looked_at) < 1000

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from asynsched.scheduling.ready_queues import Pool
 from asynsched.scheduling.rules.run_stop import cancelled
 from sandbox.protocol import Ended
 from tests.support.runs import NOON, evaluation, run_of, task
@@ -171,3 +172,18 @@ def fits(busy, pools, parallelism, per_run):
         and all(used <= per_run for used in runs.values())
         and len(set(singles)) == len(singles)
     )
+
+
+def test_an_end_is_news_only_for_those_who_waited_for_what_it_gives_back(monkeypatch):
+    offers = []
+    offer = Pool.offer
+    monkeypatch.setattr(Pool, "offer", lambda pool, lane: offers.append(lane) or offer(pool, lane))
+    engine = evaluation(pools={"default_pool": 1})
+    runs = [run_of([task("a")]) for _ in range(100)]
+    for run in runs:
+        engine.start_run(run, NOON)
+    for run in runs:
+        engine.grant(NOON)
+        engine.try_ended(Ended(run.instance("a").token, "success", NOON, NOON), NOON)
+    assert {run.state for run in runs} == {"success"}
+    assert len(offers) < 1000

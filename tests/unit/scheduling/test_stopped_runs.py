@@ -1,9 +1,11 @@
 """Runs that are stopped: cancelled, out of time, or failing fast."""
 
+import gc
 from datetime import timedelta
 
 import pytest
 
+from asynsched.scheduling.active_run import ActiveRun
 from asynsched.scheduling.rules.run_stop import cancelled
 from sandbox.protocol import Ended, Started
 from tests.support.runs import NOON, evaluation, run_of, task
@@ -109,3 +111,33 @@ def test_a_run_that_is_cancelled_or_takes_too_long_ends_as_failed_with_its_teard
     assert ("no longer wanted" if ends_as == "failed" else "dagrun_timeout of 0:01:00") in stopped.run.reason
     expected = [("fails", "on_failure"), ("runs", "on_failure")] if ends_as == "failed" else []
     assert sorted(stopped.called_back) == [("", "on_failure"), *expected]
+
+
+def timed(started_at):
+    """Return an evaluation with a run of one task that may take an hour."""
+    engine, run = evaluation(), run_of([task("a")], dagrun_timeout=3600.0)
+    engine.start_run(run, started_at)
+    engine.grant(started_at)
+    return engine, run
+
+
+def test_a_run_that_was_begun_anew_has_all_its_time_again():
+    engine, first = timed(NOON)
+    engine.try_ended(Ended(first.instance("a").token, "success", NOON, NOON), NOON)
+    again = run_of([task("a")], dagrun_timeout=3600.0)
+    again.key = first.key
+    engine.start_run(again, NOON + HOUR / 2)
+    engine.time_passed(NOON + HOUR)
+    assert again.stop is None
+    engine.time_passed(NOON + HOUR * 1.5)
+    assert again.state == "failed"
+
+
+def test_no_timer_keeps_a_run_in_memory_that_has_ended():
+    engine, run = timed(NOON)
+    engine.try_ended(Ended(run.instance("a").token, "success", NOON, NOON), NOON)
+    engine.pending.clear()
+    row_id = run.id
+    del run
+    gc.collect()
+    assert not [found for found in gc.get_objects() if isinstance(found, ActiveRun) and found.id == row_id]
