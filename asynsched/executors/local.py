@@ -16,6 +16,7 @@ from asynsched.executors.base import Executor, ExecutorContext, Held
 from asynsched.executors.keeper_client import KeeperConnection
 from asynsched.executors.keeper_process import connect, start_keeper
 from asynsched.executors.lease_line import LeaseLine
+from sandbox.frames import ProtocolError
 from sandbox.protocol import Acknowledge, Ended, Inventory, Kill, Launch, Lease, Reply, Request, Shutdown, Started
 
 log = structlog.get_logger(__name__)
@@ -71,7 +72,7 @@ class LocalExecutor(Executor):
             if launch.token not in self._launched and launch.token not in self._reported:
                 self._launched[launch.token] = launch
                 if self._connection is not None and self._connection.is_open:
-                    self._connection.send(launch)
+                    self._send_launch(launch)
                 else:
                     self._never_sent.add(launch.token)
 
@@ -155,11 +156,19 @@ class LocalExecutor(Executor):
         held = {*inventory.starting, *(started.token for started in inventory.running)}
         self._never_sent.clear()
         unsent, self._unsent = self._unsent, []
-        for launch in self._launched.values():
+        for launch in list(self._launched.values()):
             if launch is not None and launch.token not in held:
-                self._send(launch)
+                self._send_launch(launch)
         for message in unsent:
             self._send(message)
+
+    def _send_launch(self, launch: Launch) -> None:
+        """Have a try started; one whose conf or event is too large to be told to it fails, and harms no other."""
+        try:
+            self._send(launch)
+        except ProtocolError as exc:
+            now = self.context.clock.now()
+            self._take(Ended(launch.token, "failed", now, reason=f"it cannot be told what to do: {exc}", retry=False))
 
     def _send(self, message: Struct) -> None:
         if self._connection is not None and self._connection.is_open:
@@ -200,8 +209,12 @@ class LocalExecutor(Executor):
             log.exception("executor.request_failed", operation=request.operation)
             reply = Reply(request.token, request.request_id, error=f"{request.operation} failed: {exc}")
         # One that cannot be sent is not kept: the keeper repeats the request.
-        if self._connection is not None:
+        if self._connection is None:
+            return
+        try:
             self._connection.send(reply)
+        except ProtocolError as exc:
+            self._connection.send(Reply(request.token, request.request_id, error=f"{request.operation}: {exc}"))
 
     def _lost(self) -> None:
         if not self._is_closing:

@@ -2,10 +2,14 @@
 
 from collections.abc import Collection
 
+import msgspec
+
 from sandbox.triggering.messages import TriggerSpec, TriggerWork
 
 MAX_STARTS = 200
-"""Triggers that one answer may start: it must fit into a frame."""
+"""Triggers that one answer may start."""
+MAX_BYTES = 1_000_000
+"""JSON of their arguments, after which the others wait for the next answer: each must fit into a frame."""
 
 
 class HostWork:
@@ -68,7 +72,13 @@ class HostWork:
 
     def _next_step(self) -> TriggerWork:
         self._number += 1
-        starts = list(self._to_start.values())[:MAX_STARTS]
+        starts: list[TriggerSpec] = []
+        size = 0
+        for spec in self._to_start.values():
+            if len(starts) == MAX_STARTS or size > MAX_BYTES:
+                break
+            starts.append(spec)
+            size += len(msgspec.json.encode(spec))
         step = TriggerWork(self._session, self._number, tuple(starts), tuple(self._to_stop))
         for spec in starts:
             del self._to_start[spec.id]

@@ -32,6 +32,11 @@ PAUSE_SECONDS = 1.0
 """How long to wait before a request is repeated that the scheduler could not answer."""
 MAX_OUTCOMES = 200
 """Outcomes in one request."""
+MAX_BYTES = 1_000_000
+"""JSON of outcomes, after which the others wait for the next request."""
+MAX_EVENT_BYTES = 8_000_000
+"""JSON of one event: with what is reported beside it, it must fit into a frame."""
+MAX_TRACEBACK = 100_000
 
 
 def run_host(launch: Launch, link: SchedulerLink) -> Ended:
@@ -97,7 +102,7 @@ class TriggerRunner:
     async def _report_outcomes(self) -> None:
         while True:
             await self._has_outcomes.wait()
-            reported = list(self._outcomes.values())[:MAX_OUTCOMES]
+            reported = self._next_outcomes()
             try:
                 await self._link.ask("trigger_outcomes", {"outcomes": reported})
             except SupervisorError as exc:
@@ -106,6 +111,16 @@ class TriggerRunner:
                 continue
             for outcome in reported:
                 self._forget(outcome.id)
+
+    def _next_outcomes(self) -> list[TriggerOutcome]:
+        reported: list[TriggerOutcome] = []
+        size = 0
+        for outcome in self._outcomes.values():
+            if len(reported) == MAX_OUTCOMES or size > MAX_BYTES:
+                break
+            reported.append(outcome)
+            size += len(msgspec.json.encode(outcome))
+        return reported
 
     def _start(self, spec: TriggerSpec) -> None:
         if spec.id not in self._running and spec.id not in self._outcomes:
@@ -151,14 +166,14 @@ async def _outcome_of(spec: TriggerSpec) -> TriggerOutcome:
         log.info("Trigger %r starts", trigger)
         event = await first_event(trigger)
         log.info("Trigger %r has fired", trigger)
-        return _outcome(spec.id, event)
+        return _checked(_outcome(spec.id, event))
     except BaseException as exc:
         task = asyncio.current_task()
         if isinstance(exc, asyncio.CancelledError) and task is not None and task.cancelling():
             raise
-        lines = traceback.format_exception(type(exc), exc, user_frames(exc))
-        log.error("Trigger %s has failed\n%s", class_name(spec.classpath), "".join(lines))  # noqa: TRY400 - user frames only
-        return TriggerOutcome(spec.id, "error", detail=one_line(exc), traceback=tuple("".join(lines).splitlines()))
+        text = "".join(traceback.format_exception(type(exc), exc, user_frames(exc)))[-MAX_TRACEBACK:]
+        log.error("Trigger %s has failed\n%s", class_name(spec.classpath), text)  # noqa: TRY400 - user frames only
+        return TriggerOutcome(spec.id, "error", detail=one_line(exc), traceback=tuple(text.splitlines()))
 
 
 def _outcome(trigger_id: str, event: TriggerEvent) -> TriggerOutcome:
@@ -167,3 +182,10 @@ def _outcome(trigger_id: str, event: TriggerEvent) -> TriggerOutcome:
     xcoms = {key: json_of(value) for key, value in (event.xcoms or {}).items()}
     kind: Literal["success", "failed", "skipped"] = event.task_instance_state  # type: ignore[assignment]
     return TriggerOutcome(trigger_id, kind, xcoms=xcoms)
+
+
+def _checked(outcome: TriggerOutcome) -> TriggerOutcome:
+    size = len(msgspec.json.encode(outcome))
+    if size > MAX_EVENT_BYTES:
+        raise ValueError(f"its event is {size} bytes of JSON; the limit is {MAX_EVENT_BYTES}")
+    return outcome

@@ -11,7 +11,7 @@ from asynsched.executors.trigger_host_tokens import code_of_trigger, host_key, n
 from sandbox.protocol import CodeVersion, Launch, Reply, Request, RunContext
 from sandbox.sources.local_imports import DAG_MODULE_PREFIX
 from sandbox.triggering.messages import Deferral, Resume, TriggerHost, TriggerOutcome, TriggerSpec, TriggerWork
-from tests.integration.tries.bench import Bench, value
+from tests.integration.tries.bench import Bench, replies, value
 
 DAG_FILE = """
 import asyncio, os, sys, time
@@ -35,6 +35,10 @@ class Does(BaseTrigger):
             sys.exit(3)
         if self.what == "ends":
             yield TaskSuccessEvent(xcoms={"rows": [1]})
+        if self.what.startswith("tells much "):
+            yield TriggerEvent("x" * 4_500_000)
+        if self.what == "tells too much":
+            yield TriggerEvent("x" * 9_000_000)
         if self.what == "asks":
             yield TriggerEvent(Connection.get("db").password)
         if self.what == "dies":
@@ -128,6 +132,33 @@ async def test_triggers_of_a_dag_file_run_side_by_side_and_each_comes_to_its_own
     assert "[d r t-fires] logs t-fires" in host.log
     assert {f"cleaned {what}" in host.log for what in ("waits", "blocks", "raises", "ends", "fires")} == {True}
     assert "hidden" not in host.log
+
+
+async def test_what_is_too_much_for_one_message_comes_in_several_and_what_is_too_much_for_any_fails(bench: Bench):
+    host = Host(bench, bench.code(DAG_FILE))
+    much = [f"tells much {number}" for number in range(5)]
+    bench.answers["connection_get"] = replies({"conn_id": "db", "conn_type": "x", "password": "x" * 17_000_000})
+    async with bench.running() as executor:
+        await executor.launch([host.launch])
+        host.tell((*much, "tells too much", "asks"))
+        for name in much:
+            assert len((await host.outcome(name)).payload) == 4_500_000
+        assert "the limit is 8000000" in (await host.outcome("tells too much")).detail
+        assert "connection_get: a frame of 17" in (await host.outcome("asks")).detail
+        host.tell(end=True)
+        await bench.end_of(host.launch)
+
+
+async def test_a_task_that_cannot_be_told_how_to_go_on_fails_and_harms_no_other(bench: Bench):
+    code = bench.code(DAG_FILE)
+    async with bench.running() as executor:
+        too_much = bench.launch(code, "waits", resume=Resume("go_on", {"event": "x" * 17_000_000, "pair": 1}))
+        deferred = bench.launch(code, "waits")
+        await executor.launch([too_much, deferred])
+        assert (await bench.end_of(deferred)).state == "deferred"
+        refused = await bench.end_of(too_much)
+        assert (refused.state, refused.retry) == ("failed", False)
+        assert "it cannot be told what to do: a frame of" in refused.reason
 
 
 async def test_a_host_that_dies_is_known_at_once(bench: Bench):
