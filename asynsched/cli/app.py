@@ -50,6 +50,7 @@ COMMANDS: Mapping[str, str | Mapping[str, str]] = {
         "xcom": "task_xcom:show_xcoms",
         "clear": "task_control:clear_tasks",
         "mark": "task_control:mark_tasks",
+        "run": "task_control:force_task",
     },
     "assets": {
         "list": "assets:show_assets",

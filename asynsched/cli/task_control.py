@@ -1,10 +1,10 @@
-"""`asynsched tasks clear|mark`: let tasks run again, or say how they have ended."""
+"""`asynsched tasks clear|mark|run`: let tasks run again, say how they have ended, or force one to start."""
 
 from typing import Any
 
 import click
 
-from asynsched.cli.command import command, dag_argument, run_argument, task_argument
+from asynsched.cli.command import command, dag_argument, map_index_option, run_argument, task_argument
 from asynsched.cli.lookup import find_run
 from asynsched.cli.rendering import Done, Listing
 from asynsched.cli.run_requests import (
@@ -19,7 +19,8 @@ from asynsched.cli.run_requests import (
 )
 from asynsched.cli.session import Session
 from asynsched.keys import DagRunKey
-from asynsched.store.run_requests import ClearTasks, MarkTasks
+from asynsched.scheduling.dependencies import IGNORABLE
+from asynsched.store.run_requests import ClearTasks, ForceTask, MarkTasks
 
 
 @command("clear")
@@ -77,3 +78,45 @@ def mark_tasks(
     detail = {name: value for name, value in options.items() if value} | {"task_id": task_id}
     done = f"Marked {{n}} of {run_id} as {request.state}."
     return submit(session, key, request, action="task.mark", done=done, detail=detail)
+
+
+@command("run")
+@dag_argument
+@run_argument
+@task_argument
+@map_index_option
+@click.option("--ignore-all-deps", is_flag=True, help="All that the other flags ignore.")
+@click.option("--ignore-depends-on-past", is_flag=True, help="How the task went in the run before.")
+@click.option("--ignore-task-deps", is_flag=True, help="Its dates, its trigger rule, skips, setups, and its past.")
+@click.option("--ignore-ti-state", is_flag=True, help="That it has ended, or runs: then it is killed first.")
+@click.option("--ignore-in-retry-period", is_flag=True, help="That its retry, or its next poke, is not due yet.")
+def force_task(
+    session: Session,
+    dag_id: str,
+    run_id: str,
+    task_id: str,
+    map_index: int,
+    ignore_all_deps: bool,
+    ignore_depends_on_past: bool,
+    ignore_task_deps: bool,
+    ignore_ti_state: bool,
+    ignore_in_retry_period: bool,
+) -> Done:
+    """Let one task of a run start, and ignore some of what holds it. What is not ignored, it still waits for.
+
+    Pools and other limits always hold. A run that has ended goes on for it.
+    """
+    run = session.read(find_run, dag_id, run_id)
+    key = DagRunKey(run.dag_id, run.run_id)
+    ignored: set[str] = set()
+    if ignore_depends_on_past:
+        ignored.add("depends_on_past")
+    if ignore_task_deps or ignore_all_deps:
+        ignored |= IGNORABLE
+    request = ForceTask(
+        task_id, map_index, tuple(sorted(ignored)), ignore_ti_state or ignore_all_deps,
+        ignore_in_retry_period or ignore_all_deps,
+    )  # fmt: skip
+    detail = {"task_id": task_id, "map_index": map_index, "ignored": sorted(ignored)}
+    done = f"Task {task_id} of {run_id} starts as soon as `asynsched why {dag_id} {run_id} {task_id}` names nothing."
+    return submit(session, key, request, action="task.run", done=done, detail=detail)

@@ -56,6 +56,8 @@ NO_SCHEDULER = Reason("scheduler", "no scheduler is serving", "one is started: `
 def _dependencies(snapshot: Snapshot, task: ActiveTask, depth: int) -> tuple[Reason, ...]:
     reasons = []
     for name, dependency in DEPENDENCIES.items():
+        if name in task.ignored:
+            continue
         verdict = dependency(task)
         if not verdict.met:
             causes = _causes(snapshot, task, name, depth)

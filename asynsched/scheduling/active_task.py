@@ -39,6 +39,7 @@ class ActiveTask:
         deferral: What it waits for as deferred, and then what came of that, until the try ends.
         result_length: How many values `expand` over its result gives, -1 where it is no list or dict; None: no result.
         skips: The tasks that it decided to skip, as a branch or short circuit.
+        ignored: The dependencies that do not count, because somebody has forced it.
         own_counts: How those upstream instances ended that matter to this instance of a mapped group alone.
         stored_state: What the database has, as `stored_try`.
     """
@@ -61,6 +62,7 @@ class ActiveTask:
     deferral: "StoredDeferral | None" = None
     result_length: int | None = None
     skips: frozenset[str] = frozenset()
+    ignored: frozenset[str] = frozenset()
     own_counts: "UpstreamEnds | None" = None
     stored_state: TaskInstanceState | None = None
     stored_try: int = 0

@@ -1,6 +1,6 @@
 """All that must hold before a task instance of an active run may start, limits aside: one verdict of each rule."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 
 from asynsched.scheduling.active_task import ActiveTask
 from asynsched.scheduling.rules.mapped_upstream import mapped_upstream
@@ -12,16 +12,11 @@ from asynsched.scheduling.rules.verdict import MET, Verdict
 from asynsched.states import TaskInstanceState
 
 
-def verdict_of(task: ActiveTask, ignored: Collection[str] = ()) -> Verdict:
-    """Return whether a task instance may start: the first verdict that settles it, else the first that holds it.
-
-    Args:
-        task: A waiting task instance.
-        ignored: Names of dependencies that do not count.
-    """
+def verdict_of(task: ActiveTask) -> Verdict:
+    """Return whether a task instance may start: the first verdict that settles it, else the first that holds it."""
     held: Verdict | None = None
     for name, dependency in DEPENDENCIES.items():
-        if name in ignored:
+        if name in task.ignored:
             continue
         verdict = dependency(task)
         if verdict.settle_as is TaskInstanceState.SKIPPED and not may_be_skipped(task):
@@ -82,3 +77,5 @@ DEPENDENCIES: dict[str, Callable[[ActiveTask], Verdict]] = {
     "depends_on_past": _past,
 }
 """Every dependency by name, in the order in which they decide."""
+IGNORABLE = frozenset(DEPENDENCIES) - {"mapped_upstream"}
+"""Those that somebody who forces a task may have ignored: without its upstream, a mapped one has no instances."""

@@ -183,5 +183,5 @@ def _task_row(task: ActiveTask) -> TaskRow:
         task.try_number, task.max_tries, task.machine_kills, task.token, task.scheduled_at, task.queued_at,
         task.started_at, task.ended_at, task.next_try_at, task.rendered_map_index, task.result_length,
         task.priority_weight, task.task.pool, task.task.pool_slots, task.task.queue, task.task.executor,
-        encoded(task.deferral),
+        encoded(task.deferral), " ".join(sorted(task.ignored)) or None,
     )  # fmt: skip

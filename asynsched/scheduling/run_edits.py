@@ -8,8 +8,15 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from asynsched.errors import NotFound
-from asynsched.scheduling.rules.clearing import after_clear, fits, is_cleared, keeps_try, tries_after_clear
+from asynsched.errors import AsynschedError, NotFound
+from asynsched.scheduling.rules.clearing import (
+    after_clear,
+    fits,
+    is_cleared,
+    keeps_try,
+    may_be_forced,
+    tries_after_clear,
+)
 from asynsched.scheduling.rules.task_selection import TaskSelection
 from asynsched.scheduling.structure import DagStructure
 from asynsched.states import (
@@ -25,7 +32,7 @@ from asynsched.states import (
 from asynsched.store.changes import Batch, ForgottenRow, HistoryRow, RunRow, TaskRow
 from asynsched.store.dag_runs import DagRunRow
 from asynsched.store.rows import near_names
-from asynsched.store.run_requests import CancelRun, ClearTasks, MarkRun, MarkTasks, RunRequest
+from asynsched.store.run_requests import CancelRun, ClearTasks, ForceTask, MarkRun, MarkTasks, RunRequest
 from asynsched.store.task_instances import TaskInstanceRow
 
 State = TaskInstanceState
@@ -70,8 +77,8 @@ class RunEdit:
 
     # What is done to single task instances
 
-    def clear(self, row: TaskInstanceRow) -> None:
-        """Let a task instance run again, with all its retries."""
+    def clear(self, row: TaskInstanceRow, ignored: str | None = None) -> None:
+        """Let a task instance run again, with all its retries; these dependencies of it do not count."""
         state = None if row.state is None else State(row.state)
         task = self.structure.tasks.get(row.task_id)
         n_tries = tries_after_clear(state, row.try_number)
@@ -80,12 +87,13 @@ class RunEdit:
         if keeps_try(state) and row.token is not None:
             self.history.append(_history(row, n_tries))
         if state in SLOT_TASK_STATES:
-            self._change(row, after_clear(state), _RESTARTED_REASON, max_tries=max_tries, machine_kills=0)
+            restarted = {"max_tries": max_tries, "machine_kills": 0, "ignored_dependencies": ignored}
+            self._change(row, after_clear(state), _RESTARTED_REASON, **restarted)
             return
         self._change(
             row, after_clear(state), "", try_number=n_tries, max_tries=max_tries, machine_kills=0, token=None,
             scheduled_at=None, queued_at=None, started_at=None, ended_at=None, next_try_at=None,
-            rendered_map_index=None, result_length=None, deferral=None,
+            rendered_map_index=None, result_length=None, deferral=None, ignored_dependencies=ignored,
         )  # fmt: skip
 
     def end(self, row: TaskInstanceRow, state: State, reason: str) -> None:
@@ -144,6 +152,8 @@ def fill_in(edit: RunEdit, request: RunRequest, actor: str) -> None:
             _clear(edit, request)
         case MarkTasks():
             _mark(edit, request, actor)
+        case ForceTask():
+            _force(edit, request)
         case MarkRun():
             _mark_run(edit, request, actor)
         case CancelRun():
@@ -191,6 +201,22 @@ def _mark(edit: RunEdit, request: MarkTasks, actor: str) -> None:
         for row in failed:
             edit.clear(row)
         edit.reopen()
+
+
+def _force(edit: RunEdit, request: ForceTask) -> None:
+    _check_names(edit, (request.task_id,))
+    found = [row for row in edit.instances if (row.task_id, row.map_index) == (request.task_id, request.map_index)]
+    if not found:
+        raise NotFound("instance of that map index of the task", request.task_id)
+    [row] = found
+    verdict = may_be_forced(
+        _state(row), ignore_state=request.ignore_state, ignore_retry_period=request.ignore_retry_period
+    )
+    if not verdict.met:
+        raise AsynschedError(f"The task {request.task_id!r} {verdict.reason}.")
+    edit.named.append(row)
+    edit.clear(row, " ".join(request.ignored) or None)
+    edit.reopen()
 
 
 def _mark_run(edit: RunEdit, request: MarkRun, actor: str) -> None:

@@ -86,6 +86,7 @@ def _active_task(run: ActiveRun, row: TaskInstanceRow) -> ActiveTask:
         rendered_map_index=row.rendered_map_index,
         result_length=row.result_length,
         deferral=decoded(row.deferral),
+        ignored=frozenset((row.ignored_dependencies or "").split()),
         stored_state=state,
         stored_try=row.try_number,
         is_stored=True,

@@ -25,6 +25,7 @@ from asynsched.store.deadlines import renew_deadlines
 from asynsched.store.run_requests import (
     CancelRun,
     ClearTasks,
+    ForceTask,
     MarkTasks,
     OpenRequest,
     RunRequest,
@@ -132,7 +133,7 @@ def _checked(conn: Connection, run: DagRunRow, request: RunRequest, actor: str, 
     if isinstance(request, CancelRun) and run.state in FINISHED_RUN_STATES:
         raise AsynschedError(f"The run {run.run_id!r} has ended already: {run.state}.")
     edit = _edit(conn, run, request, now)
-    if isinstance(request, ClearTasks | MarkTasks) and not edit.instances:
+    if isinstance(request, ClearTasks | MarkTasks | ForceTask) and not edit.instances:
         raise AsynschedError(f"The run {run.run_id!r} is {run.state}, and has no tasks yet.")
     fill_in(edit, request, actor)
     return edit

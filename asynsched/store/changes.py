@@ -36,6 +36,7 @@ class TaskRow(Struct, frozen=True):
     queue: str
     executor: str | None
     deferral: str | None
+    ignored_dependencies: str | None = None
 
 
 class ExpandedRow(Struct, frozen=True):

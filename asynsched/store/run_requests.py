@@ -50,6 +50,22 @@ class MarkTasks(Struct, frozen=True, tag="mark", omit_defaults=True):
     map_index: int | None = None
 
 
+class ForceTask(Struct, frozen=True, tag="run", omit_defaults=True):
+    """Let one task instance start, and do not look at some of what holds it.
+
+    Attributes:
+        ignored: Dependencies that do not count, by their names.
+        ignore_state: Run it again though it has ended; restart it though it runs.
+        ignore_retry_period: Do not wait until its retry, or its next poke, is due.
+    """
+
+    task_id: str
+    map_index: int = -1
+    ignored: tuple[str, ...] = ()
+    ignore_state: bool = False
+    ignore_retry_period: bool = False
+
+
 class MarkRun(Struct, frozen=True, tag="mark_run"):
     """Put a run into a state in which it has ended, and its tasks with it."""
 
@@ -60,7 +76,7 @@ class CancelRun(Struct, frozen=True, tag="cancel"):
     """End a run: kill what runs, skip what waits."""
 
 
-RunRequest = ClearTasks | MarkTasks | MarkRun | CancelRun
+RunRequest = ClearTasks | MarkTasks | ForceTask | MarkRun | CancelRun
 
 
 class OpenRequest(Struct, frozen=True):

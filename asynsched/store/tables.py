@@ -147,6 +147,7 @@ task_instance = sa.Table(
     Column("rendered_map_index", Text, nullable=True),
     Column("result_length", Integer, nullable=True),
     Column("deferral", Text, nullable=True),
+    Column("ignored_dependencies", Text, nullable=True),
     UniqueConstraint("dag_run_id", "task_id", "map_index"),
     Index("ix_task_instance_slots", "pool", "state",
           sqlite_where=sa.text("state IN ('queued', 'running', 'deferred')")),
@@ -154,7 +155,8 @@ task_instance = sa.Table(
 """`try_number` counts from 1, and is 0 before the first try. `token` names the try that is queued or running.
 `next_try_at` is when a retry or a rescheduled sensor is due, or a deferral times out. `deferral` is what a deferred
 task instance waits for, and then what came of it, as JSON; it stays until the try ends. `result_length`: how many
-values `expand` over its result gives, -1 where that is no list or dict; NULL when there is no result."""
+values `expand` over its result gives, -1 where that is no list or dict; NULL when there is no result.
+`ignored_dependencies`: what somebody who forced it wants to be ignored, names with spaces between them."""
 
 task_instance_history = sa.Table(
     "task_instance_history",

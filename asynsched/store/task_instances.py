@@ -37,6 +37,7 @@ class TaskInstanceRow(Struct, frozen=True):
     rendered_map_index: str | None
     result_length: int | None
     deferral: str | None
+    ignored_dependencies: str | None = None
 
 
 class TryRow(Struct, frozen=True):

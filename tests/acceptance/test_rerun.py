@@ -122,6 +122,22 @@ def test_a_running_task_that_is_cleared_is_killed_and_starts_again_and_a_cancell
     assert "has ended already" in run.command("runs", "cancel", code=1).stderr
 
 
+def test_a_task_is_forced_to_start_by_ignoring_what_holds_it(site):
+    run = Run(site, "slow", "forced")
+    run.wait_until_begun(1)
+    run.command("tasks", "run", "after", "--ignore-task-deps")
+    site.until(lambda: run.states["after"] == "success", "it runs, though its upstream has not ended")
+    assert "--ignore-ti-state" in run.command("tasks", "run", "after", code=1).stderr
+    (site.flags / "forced.go").touch()
+    run.wait("success")
+    run.command("tasks", "run", "after", "--ignore-all-deps")
+    site.until(lambda: run.shown()["state"] == "success" and len(tries_of(run, "after")) == 2, "it has run again")
+
+
+def tries_of(run, task_id):
+    return [row for row in run.site.json("tasks", "list", *run.key, "--all-tries") if row["task_id"] == task_id]
+
+
 def test_a_task_that_is_marked_lets_the_rest_go_on(site):
     failed, running = Run(site, "etl", "marked"), Run(site, "slow", "marked")
     failed.wait("failed")

@@ -3,6 +3,7 @@
 Source: Apache Airflow's `clear_task_instances` and `set_state`.
 """
 
+from asynsched.scheduling.rules.verdict import MET, Verdict
 from asynsched.serialization.schema import SerializedTask
 from asynsched.states import FAILED_TASK_STATES, SLOT_TASK_STATES, TaskInstanceState
 
@@ -49,3 +50,22 @@ def keeps_try(state: State | None) -> bool:
 def fits(task: SerializedTask | None, map_index: int, *, is_mapped: bool) -> bool:
     """Return whether a version of a DAG has such a task instance; how many a mapped task has is not looked at."""
     return task is not None and (is_mapped or map_index < 0)
+
+
+def may_be_forced(state: State | None, *, ignore_state: bool, ignore_retry_period: bool) -> Verdict:
+    """Decide whether somebody may have a task instance in this state start, dependencies and limits aside.
+
+    Source:
+        Apache Airflow's `RUNNING_DEPS`, `RUNNABLE_STATES` and the flags of its DepContext.
+    """
+    if state is None:
+        return MET
+    if state in (State.UP_FOR_RETRY, State.UP_FOR_RESCHEDULE):
+        if ignore_retry_period:
+            return MET
+        return Verdict(met=False, reason="waits until its retry, or its next poke, is due: --ignore-in-retry-period")
+    if state is State.SCHEDULED:
+        return Verdict(met=False, reason="is ready, and waits for room only: `asynsched why` tells for what")
+    if ignore_state:
+        return MET
+    return Verdict(met=False, reason=f"is {state}: with --ignore-ti-state it runs again")

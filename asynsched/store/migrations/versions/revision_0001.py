@@ -180,6 +180,7 @@ def _create_task_instances() -> None:
         sa.Column("rendered_map_index", sa.Text()),
         sa.Column("result_length", sa.Integer()),
         sa.Column("deferral", sa.Text()),
+        sa.Column("ignored_dependencies", sa.Text()),
         sa.ForeignKeyConstraint(["dag_run_id"], ["dag_run.id"], name="fk_task_instance_dag_run_id", ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("id", name="pk_task_instance"),
         sa.UniqueConstraint("dag_run_id", "task_id", "map_index", name="uq_task_instance_dag_run_id_task_id_map_index"),
