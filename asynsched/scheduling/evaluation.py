@@ -268,8 +268,9 @@ class Evaluation:
 
     def _end_early(self, run: ActiveRun, stop: RunStop, now: datetime) -> None:
         if run.stop is None or not run.stop.fails_run:
-            stop_tasks(run, stop, self._changes, now)
-            self._examination.end_if_over(run, now)
+            skipped = stop_tasks(run, stop, self._changes, now)
+            # Teardowns that are spared may have their turn now.
+            self._examination.examine(run, [found for task in skipped for found in run.dependents(task)], now)
             self._follow_past(now)
 
     def _follow_past(self, now: datetime) -> None:

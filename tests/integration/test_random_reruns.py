@@ -129,7 +129,7 @@ def test_whatever_people_clear_and_mark_the_run_ends_in_the_states_that_its_rule
     assert run.state in ("success", "failed")
     naive = NaiveEvaluator(serialize_dag(dag))
     ran = {
-        (row.task_id, row.map_index): (row.state, None)
+        (row.task_id, row.map_index): (row.state, row.result_length)
         for row in rows
         if row.token is not None or "marked" in row.reason
     }

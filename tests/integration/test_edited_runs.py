@@ -1,0 +1,146 @@
+"""What people do to runs, in virtual time: it is heeded at once, also by runs that wait, and by those that follow."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+import pytest
+
+from asynsched import DAG, BashOperator
+from asynsched.channels import RunCreated, RunEdited
+from asynsched.keys import DagRunKey
+from asynsched.scheduling.run_requests import submit_request
+from asynsched.scheduling.triggering import create_manual_run
+from asynsched.store.dag_runs import get_run
+from asynsched.store.run_requests import CancelRun, ClearTasks, MarkRun, MarkTasks
+from asynsched.store.task_instances import load_task_instances
+from sandbox.protocol import BranchDecision
+from tests.support.executor import Outcome
+from tests.support.simulated import Simulated
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+
+
+class Scene(Simulated):
+    """Runs of one DAG, and somebody who does things to them; no sweep finds what no message told of."""
+
+    def __init__(self, home, dag, script=lambda launch: Outcome(duration=HOUR)):
+        super().__init__(home, [dag], script, START)
+        self.settings = msgspec.structs.replace(self.settings, sweep_interval=86_400.0)
+
+    async def play(self, act):
+        async def acting(channels):
+            self.channels = channels
+            await act()
+
+        self.act = acting
+        await asyncio.to_thread(self.run_for, timedelta(hours=20))
+
+    async def trigger(self, run_id, **options) -> DagRunKey:
+        key = await self.database.write(create_manual_run, "dag", now=self.clock.now(), run_id=run_id, **options)
+        await self.channels.active_runs.put(RunCreated(key))
+        await self.clock.sleep(timedelta(seconds=1))
+        return key
+
+    async def submit(self, key, request):
+        await self.database.write(submit_request, key, request, actor="somebody", now=self.clock.now())
+        await self.channels.active_runs.put(RunEdited(key))
+        await self.clock.sleep(timedelta(seconds=1))
+
+    async def run(self, key):
+        return await self.database.read(get_run, *key)
+
+    async def states(self, key):
+        rows = await self.database.read(load_task_instances, (await self.run(key)).id)
+        return {row.task_id: row.state for row in rows}
+
+    def launched(self, task_id):
+        return [launch for launch in self.executor.launched if launch.task_id == task_id]
+
+
+def operator(task_id, **options):
+    return BashOperator(task_id=task_id, bash_command="true", **options)
+
+
+async def test_a_queued_run_that_is_cancelled_never_starts_and_gives_its_place_to_the_next(tmp_path):
+    with DAG("dag", max_active_runs=1) as dag:
+        operator("a")
+    scene = Scene(tmp_path, dag)
+    keys = []
+
+    async def act():
+        keys.extend([await scene.trigger(name) for name in ("first", "second", "third")])
+        await scene.submit(keys[1], CancelRun())
+
+    await scene.play(act)
+    runs = [await scene.run(key) for key in keys]
+    assert [run.state for run in runs] == ["success", "failed", "success"]
+    assert runs[1].reason == "somebody cancelled the run"
+    assert [launch.run.run_id for launch in scene.executor.launched] == ["first", "third"]
+    assert runs[2].started_at - runs[0].ended_at < timedelta(minutes=1)
+
+
+async def test_a_task_that_is_marked_in_an_ended_run_lets_the_next_run_go_on_at_once(tmp_path):
+    with DAG("dag") as dag:
+        operator("a", depends_on_past=True)
+    scene = Scene(tmp_path, dag, lambda launch: Outcome("failed" if launch.run.run_id == "first" else "success"))
+    keys = []
+
+    async def act():
+        keys.append(await scene.trigger("first"))
+        await scene.clock.sleep(HOUR)
+        keys.append(await scene.trigger("second"))
+        await scene.clock.sleep(HOUR)
+        assert (await scene.states(keys[1])) == {"a": None}
+        await scene.submit(keys[0], MarkTasks(("a",), "success"))
+
+    await scene.play(act)
+    second = await scene.run(keys[1])
+    assert second.state == "success"
+    assert second.ended_at - START < 3 * HOUR
+
+
+@pytest.mark.parametrize(("cleared", "after"), [("left", "skipped"), ("branch", "success")])
+async def test_what_a_branch_has_skipped_stays_skipped_unless_the_branch_itself_is_cleared(tmp_path, cleared, after):
+    from asynsched import BranchPythonOperator
+
+    with DAG("dag") as dag:
+        branch = BranchPythonOperator(task_id="branch", python_callable=str)
+        branch >> [operator("left"), operator("right")]
+
+    def script(launch):
+        follow = "right" if launch.try_number == 1 else "left"
+        return Outcome(decision=BranchDecision((follow,)) if launch.task_id == "branch" else None)
+
+    scene = Scene(tmp_path, dag, script)
+    keys = []
+
+    async def act():
+        keys.append(await scene.trigger("r"))
+        await scene.clock.sleep(HOUR)
+        assert await scene.states(keys[0]) == {"branch": "success", "left": "skipped", "right": "success"}
+        await scene.submit(keys[0], ClearTasks((cleared,), downstream=True))
+
+    await scene.play(act)
+    assert (await scene.states(keys[0]))["left"] == after
+    assert (await scene.run(keys[0])).state == "success"
+
+
+async def test_a_run_that_is_marked_as_failed_is_killed_but_torn_down(tmp_path):
+    with DAG("dag") as dag:
+        setup, teardown = operator("su").as_setup(), operator("td")
+        setup >> operator("work", retries=3) >> operator("more") >> teardown.as_teardown(setups=setup)
+    scene = Scene(tmp_path, dag)
+    keys = []
+
+    async def act():
+        keys.append(await scene.trigger("r"))
+        await scene.clock.sleep(1.5 * HOUR)
+        await scene.submit(keys[0], MarkRun("failed"))
+
+    await scene.play(act)
+    assert await scene.states(keys[0]) == {"su": "success", "work": "failed", "more": "skipped", "td": "success"}
+    run = await scene.run(keys[0])
+    assert (run.state, run.reason) == ("failed", "somebody marked the run as failed")
+    assert run.ended_at - START < 3 * HOUR
