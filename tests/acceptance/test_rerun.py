@@ -197,3 +197,26 @@ def test_a_run_keeps_its_version_until_it_is_moved_to_the_newest_which_removes_a
         run.wait("success")
         assert run.states == {"stays": "success", "old": "success", "new": "removed"}
         assert (value("stays"), value("old")) == (2, 3)
+
+
+def test_what_is_asked_for_while_no_scheduler_serves_is_done_by_the_next(new_site, tmp_path):
+    site = new_site()
+    site.flags = tmp_path
+    site.write("reruns.py", DAGS.format(flags=str(site.flags)))
+    with site.up() as served:
+        site.wait_for_dag("slow")
+        cancelled, cleared = Run(site, "slow", "cancelled"), Run(site, "slow", "cleared")
+        cancelled.wait_until_begun(1)
+        cleared.wait_until_begun(1)
+        served.kill()
+        for answer in (
+            site.json("runs", "cancel", *cancelled.key),
+            site.json("tasks", "clear", *cleared.key, "waits", "--only-running"),
+        ):
+            assert not answer["done"]
+        with site.up():
+            cancelled.wait("failed")
+            assert cancelled.states == {"waits": "failed", "after": "skipped"}
+            cleared.wait_until_begun(2)
+            (site.flags / "cleared.go").touch()
+            cleared.wait("success")
