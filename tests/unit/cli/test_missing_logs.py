@@ -18,7 +18,9 @@ RUN = msgspec.convert(
 )
 TASK = msgspec.convert(
     dict.fromkeys(TaskInstanceRow.__struct_fields__, 0)
-    | dict.fromkeys(("token", "executor", "rendered_map_index", "next_try_at", "state", "deferral"))
+    | dict.fromkeys(
+        ("token", "executor", "rendered_map_index", "next_try_at", "state", "deferral", "ignored_dependencies")
+    )
     | dict.fromkeys(("scheduled_at", "queued_at", "started_at", "ended_at"))
     | {"task_id": "t", "reason": "", "pool": "p", "queue": "q"},
     TaskInstanceRow,
