@@ -53,6 +53,7 @@ for n in range(500):
 """
 N_RUNS = 6
 N_FILES = 300
+N_MANY_FILES = 10_000
 N_SAVES = 40
 IDLE_SECONDS = 30.0
 LOOK_SECONDS = 0.005
@@ -112,6 +113,23 @@ def files_of_three_tasks(site: Site, backend: str, p: float) -> list[Figure]:
         seconds = time.perf_counter() - started_at
     rate = N_FILES / seconds
     return [Figure("300 files", backend, "files registered", rate, "/s", rate * p)]
+
+
+def ten_thousand_files(site: Site, backend: str, p: float) -> list[Figure]:
+    """Time of `asynsched up --until-idle` on 10,000 new files, start and stop included; then once more on the same."""
+    write_files(site, N_MANY_FILES)
+    site.run("db", "upgrade")
+    seconds = []
+    for _ in range(2):
+        started_at = time.perf_counter()
+        site.up_until_idle(timeout=3600)
+        seconds.append(time.perf_counter() - started_at)
+    assert len(Client(site).versions()) == N_MANY_FILES
+    rate = N_MANY_FILES / seconds[0]
+    return [
+        Figure("10,000 files", backend, "cold, start and stop included", rate, "/s", rate * p),
+        Figure("10,000 files", backend, "nothing changed, start to stop", seconds[1], "s", seconds[1] / p),
+    ]
 
 
 def save_to_visible(site: Site, backend: str, p: float) -> list[Figure]:
@@ -185,8 +203,8 @@ def figures_of_times(workload: str, backend: str, name: str, times: list[float],
     ]
 
 
-def write_files(site: Site) -> None:
-    for number in range(N_FILES):
+def write_files(site: Site, n: int = N_FILES) -> None:
+    for number in range(n):
         (site.dags / f"file_{number:03}.py").write_text(THREE_TASKS.format(dag_id=f"dag_{number:03}", suffix=""))
 
 
@@ -199,6 +217,7 @@ WORKLOADS: dict[str, Callable[[Site, str, float], list[Figure]]] = {
     "chain": chain_of_30,
     "fan-out": fan_out_of_100,
     "files": files_of_three_tasks,
+    "many-files": ten_thousand_files,
     "save": save_to_visible,
     "idle": idle_with_300_dags,
     "simulate": a_month_simulated,
