@@ -7,11 +7,13 @@ from asynsched.explaining.reason import Explanation, Reason
 from asynsched.explaining.snapshot import Snapshot
 from asynsched.scheduling.active_task import ActiveTask
 from asynsched.scheduling.dependencies import DEPENDENCIES
+from asynsched.scheduling.rules.past_depends import GOOD_STATES
 from asynsched.states import FAILED_TASK_STATES, FINISHED_TASK_STATES, TaskInstanceState
 
 State = TaskInstanceState
 MOST_CAUSES = 5
 """Causes of one reason that are told; of the rest, their number."""
+PAST = "depends_on_past"
 DEEPEST = 12
 """How far a chain of causes is followed."""
 
@@ -60,29 +62,46 @@ def _dependencies(snapshot: Snapshot, task: ActiveTask, depth: int) -> tuple[Rea
             continue
         verdict = dependency(task)
         if not verdict.met:
-            causes = _causes(snapshot, task, name, depth)
-            release = "the run before goes on" if name == "depends_on_past" else "they end" if causes else ""
-            reasons.append(Reason(name, verdict.reason, release, causes=causes))
+            waited_for = _waited_for(snapshot, task, name)
+            release = _release(task, name, waited_for)
+            reasons.append(Reason(name, verdict.reason, release, causes=_causes(snapshot, waited_for, depth)))
     return tuple(reasons)
 
 
-def _causes(snapshot: Snapshot, task: ActiveTask, dependency: str, depth: int) -> tuple[Reason, ...]:
-    """Return what the unfinished tasks that a dependency waits for wait for themselves."""
+def _waited_for(snapshot: Snapshot, task: ActiveTask, dependency: str) -> list[ActiveTask]:
+    """Return the task instances in memory that a dependency waits for."""
+    if dependency == PAST:
+        before = snapshot.evaluation.runs.get(task.run.key_before) if task.run.key_before else None
+        if before is None:
+            return []
+        after = before.structure.downstream.get(task.task_id, ()) if task.task.wait_for_downstream else ()
+        found = (found for name in (task.task_id, *after) for found in before.instances.get(name, {}).values())
+        return [found for found in found if found.state not in GOOD_STATES]
+    return [
+        found
+        for link in task.run.structure.links_to[task.task_id]
+        if link.is_setup_constraint == (dependency == "setups")
+        for found in task.run.instances_beside(task, link.upstream_id)
+        if not found.is_finished
+    ]
+
+
+def _release(task: ActiveTask, dependency: str, waited_for: list[ActiveTask]) -> str:
+    """Return what will make a dependency let a task go on."""
+    if dependency != PAST:
+        return "they end" if waited_for else ""
+    past = task.run.past.get(task.task_id)
+    if any(not found.is_finished for found in waited_for) or past is None or not past.n_instances:
+        return "the run before goes on"
+    return "what failed there is cleared and succeeds, or is marked: `asynsched tasks clear` or `mark`"
+
+
+def _causes(snapshot: Snapshot, waited_for: list[ActiveTask], depth: int) -> tuple[Reason, ...]:
+    """Return what the tasks that a dependency waits for wait for themselves, or why they have ended as they did."""
     if depth >= DEEPEST:
         return ()
-    if dependency == "depends_on_past":
-        before = snapshot.evaluation.runs.get(task.run.key_before) if task.run.key_before else None
-        waited_for = [] if before is None else [*before.instances.get(task.task_id, {}).values()]
-    else:
-        waited_for = [
-            found
-            for link in task.run.structure.links_to[task.task_id]
-            if link.is_setup_constraint == (dependency == "setups")
-            for found in task.run.instances_beside(task, link.upstream_id)
-        ]
-    unfinished = (found for found in waited_for if not found.is_finished)
     return _shortened(
-        Reason("task", _standing(found), causes=reasons_of(snapshot, found, depth + 1)) for found in unfinished
+        Reason("task", _standing(found), causes=reasons_of(snapshot, found, depth + 1)) for found in waited_for
     )
 
 

@@ -28,6 +28,11 @@ DAGS = """
     with DAG("two", schedule=None):
         BashOperator(task_id="one", bash_command="sleep 600")
         BashOperator(task_id="other", bash_command="sleep 600")
+
+    with DAG("on_past", schedule=None):
+        BashOperator(task_id="again", bash_command="exit 9", depends_on_past=True)
+        head = BashOperator(task_id="head", bash_command="true", wait_for_downstream=True)
+        head >> BashOperator(task_id="tail", bash_command="sleep 600")
 """
 
 
@@ -38,7 +43,7 @@ def site(new_site) -> Any:
     site.write("explained.py", DAGS)
     site.run("pools", "set", "narrow", "1")
     with site.up():
-        site.until(lambda: len(site.json("dags", "list")) == 5, "every DAG is known")
+        site.until(lambda: len(site.json("dags", "list")) == 6, "every DAG is known")
         for run_id in ("first", "second"):
             site.run("dags", "trigger", "chain", "--run-id", run_id)
         wanted = {"slow": "running", "retried": "up_for_retry", "last_failed": "upstream_failed"}
@@ -118,6 +123,22 @@ def test_the_parallelism_that_the_scheduler_was_started_with_is_a_limit(new_site
         [limit] = site.json("why", "two", "r", "other")["reasons"]
         assert limit["text"] == "parallelism: 1 of 1 taken, 1 needed"
         assert limit["causes"][0]["text"] == "one of r of two: running"
+
+
+def test_a_task_that_depends_on_the_past_tells_what_became_of_it_there(site):
+    for run_id in ("first", "second"):
+        site.run("dags", "trigger", "on_past", "--run-id", run_id)
+    wanted = {"again": "failed", "head": "success", "tail": "running"}
+    site.until(lambda: site.task_states("on_past", "first") == wanted, "the first run has a task that sleeps")
+    [failed] = site.json("why", "on_past", "second", "again")["reasons"]
+    assert "asynsched tasks clear" in failed["release"]
+    [(_, standing, _), (_, cause, _)] = flat(failed["causes"])
+    assert standing == "again of first of on_past: failed"
+    assert "exit code 9" in cause
+    [running] = site.json("why", "on_past", "second", "head")["reasons"]
+    assert "1 task downstream of it has not succeeded in the run before, first" in running["text"]
+    assert running["release"] == "the run before goes on"
+    assert "tail of first of on_past: running" in [text for _, text, _ in flat(running["causes"])]
 
 
 def test_people_get_a_sentence_and_a_tree(site):

@@ -44,6 +44,8 @@ def past_depends(task: SerializedTask, past: PastTask | None) -> Verdict:
         what = "it has" if past.n_instances == 1 else f"{past.n_bad} of its {past.n_instances} instances have"
         return Verdict(met=False, reason=f"depends_on_past: {what} not succeeded in the run before, {past.run_id}")
     if task.wait_for_downstream and past.n_bad_downstream:
-        reason = f"wait_for_downstream: {past.n_bad_downstream} tasks downstream of it have not succeeded in the run"
+        n_bad = past.n_bad_downstream
+        what = "1 task downstream of it has" if n_bad == 1 else f"{n_bad} tasks downstream of it have"
+        reason = f"wait_for_downstream: {what} not succeeded in the run"
         return Verdict(met=False, reason=f"{reason} before, {past.run_id}")
     return MET

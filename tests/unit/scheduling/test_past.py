@@ -90,7 +90,7 @@ PASTS = [
     ({}, PastTask("r", 0, 0, 0), False, "the run before, r, has no such task"),
     ({"ignore_first_depends_on_past": True}, PastTask("r", 0, 0, 0, has_earlier=False), True, ""),
     ({"ignore_first_depends_on_past": True}, PastTask("r", 0, 0, 0, has_earlier=True), False, "no such task"),
-    ({"wait_for_downstream": True}, PastTask("r", 1, 0, 1), False, "1 tasks downstream"),
+    ({"wait_for_downstream": True}, PastTask("r", 1, 0, 1), False, "1 task downstream"),
 ]
 
 
