@@ -143,6 +143,8 @@ class DependencyEvaluator(Service):
         self._evaluation.time_passed(now)
         await self._sweep(now)
         if not self._is_stopping:
+            # What was read meanwhile may be younger than this pass: nothing is to start before it was queued.
+            now = max(now, self.clock.now())
             await self._intake.start(now)
             self._evaluation.grant(now)
         if not self._waits_for_company(now):

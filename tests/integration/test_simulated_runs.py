@@ -12,6 +12,7 @@ from asynsched.channels import RunCancelled, RunCreated
 from asynsched.errors import StoreUnavailable
 from asynsched.scheduling.triggering import create_manual_run
 from asynsched.store.dag_runs import end_queued_run
+from asynsched.store.run_queue import queued_runs
 from tests.support.executor import Outcome
 from tests.support.simulated import Simulated
 
@@ -102,3 +103,21 @@ async def test_a_lost_hint_costs_no_more_than_the_time_to_the_next_sweep(simulat
     assert await serve(simulation, act) == {"r": "success"}
     [run] = await simulation.runs("dag")
     assert run.started_at - START <= timedelta(minutes=1, seconds=simulation.settings.sweep_interval)
+
+
+async def test_no_run_starts_before_it_was_queued_however_long_the_database_takes(tmp_path, monkeypatch):
+    with DAG("dag", schedule="* * * * *") as dag:
+        BashOperator(task_id="load", bash_command="true")
+    simulation = Simulated(tmp_path, [dag], lambda _: Outcome("success", timedelta(seconds=1)), START)
+    read = simulation.database.read
+
+    async def read_slowly(query, *args, **kwargs):
+        if query is queued_runs:
+            await simulation.clock.sleep(timedelta(seconds=90))
+        return await read(query, *args, **kwargs)
+
+    monkeypatch.setattr(simulation.database, "read", read_slowly)
+    await asyncio.to_thread(simulation.run_for, timedelta(minutes=30))
+    runs = [run for run in await simulation.runs("dag") if run.started_at is not None]
+    assert len(runs) > 10
+    assert all(run.started_at >= run.queued_at for run in runs)
