@@ -2,9 +2,52 @@
 
 from __future__ import annotations
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
-class TriggerRule:
-    """When a task runs, given how its upstream tasks ended: plain texts under Airflow's names."""
+
+class _Named(type):
+    """Makes the texts of a class its members, as an Enum does: that module would be loaded by every DAG file."""
+
+    _members: tuple[str, ...]
+
+    def __init__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, object]) -> None:
+        super().__init__(name, bases, namespace)
+        make: Callable[[type, object], str] = str.__new__
+        members = {key: make(cls, value) for key, value in namespace.items() if key.isupper()}
+        for key, member in members.items():
+            setattr(cls, key, member)
+        cls._members = tuple(members.values())
+
+    def __iter__(cls) -> Iterator[str]:
+        return iter(cls._members)
+
+
+class _Rule(str, metaclass=_Named):
+    """A rule's name: a text. Raises ValueError when there is none of that name."""
+
+    __slots__ = ()
+
+    def __new__(cls, value: str) -> _Rule:
+        for member in cls:
+            if member == value:
+                return member  # type: ignore[return-value]
+        raise ValueError(f"{value!r} is no {cls.__name__}; there are {', '.join(cls)}")
+
+    @property
+    def value(self) -> str:
+        """The name as a plain text."""
+        return str(self)
+
+    @property
+    def name(self) -> str:
+        """The name of the attribute."""
+        return self.upper()
+
+
+class TriggerRule(_Rule):
+    """When a task runs, given how its upstream tasks ended."""
 
     ALL_SUCCESS = "all_success"
     ALL_FAILED = "all_failed"
@@ -21,7 +64,7 @@ class TriggerRule:
     ALWAYS = "always"
 
 
-class WeightRule:
+class WeightRule(_Rule):
     """How a task's total priority weight is summed up."""
 
     DOWNSTREAM = "downstream"
@@ -29,5 +72,5 @@ class WeightRule:
     ABSOLUTE = "absolute"
 
 
-TRIGGER_RULES = tuple(value for name, value in vars(TriggerRule).items() if name.isupper())
-WEIGHT_RULES = tuple(value for name, value in vars(WeightRule).items() if name.isupper())
+TRIGGER_RULES = tuple(TriggerRule)
+WEIGHT_RULES = tuple(WeightRule)

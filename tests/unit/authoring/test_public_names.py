@@ -5,8 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import asynsched
-from asynsched import timetables
+from asynsched import TriggerRule, WeightRule, timetables
 
 EMBEDDING = {"Scheduler", "Settings"}
 RUNTIME = {"DagRunState", "TaskInstanceState"}
@@ -34,3 +36,13 @@ def test_every_public_name_is_there_and_known_to_type_checkers():
     assert imported - {"Any"} | {"__version__"} == set(dir(asynsched)) == {*asynsched.__all__, *EMBEDDING}
     for name in dir(asynsched):
         assert getattr(asynsched, name) is not None
+
+
+def test_rules_are_texts_that_can_be_listed_and_looked_up_as_airflows_are():
+    assert (TriggerRule.ALL_DONE, TriggerRule.ALL_DONE.value, TriggerRule("all_done").name) == (
+        "all_done", "all_done", "ALL_DONE",
+    )  # fmt: skip
+    assert list(WeightRule) == ["downstream", "upstream", "absolute"]
+    assert len(list(TriggerRule)) == 13
+    with pytest.raises(ValueError, match="'al_done' is no TriggerRule; there are all_success"):
+        TriggerRule("al_done")
