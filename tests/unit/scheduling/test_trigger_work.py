@@ -1,6 +1,6 @@
 """What a trigger host is told: whatever is lost or repeated on the way, it comes to run what is wanted."""
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from asynsched.scheduling.trigger_work import MAX_STARTS, HostWork
@@ -24,6 +24,8 @@ class Host:
         """Ask once, and return whether there was anything to do."""
         answer = work.answer(self.session, self.number, [*self.running] if self.tells_all else None)
         if answer is None:
+            # The triggerer says so in the end, with nothing to do.
+            self.tells_all = self.tells_all and answer_is_lost
             return False
         if not answer_is_lost:
             self.session, self.number, self.tells_all = answer.session, answer.number, answer.tell_all
@@ -43,6 +45,8 @@ STEPS = st.lists(
 
 
 @given(STEPS)
+@example([("ask", ""), ("ask", ""), ("want", "t1"), ("lose the answer", "")])
+@example([("ask", ""), ("want", "t1"), ("ask", ""), ("unwant", "t1"), ("lose the answer", ""), ("want", "t1")])
 def test_a_host_comes_to_run_what_is_wanted(steps):
     work, host, sessions = HostWork("s0"), Host(), 0
     for what, name in steps:
