@@ -7,6 +7,7 @@ import itertools
 import logging
 import os
 import re
+import time
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any, cast
@@ -91,7 +92,13 @@ class ForegroundDriver:
             due = self._evaluation.next_timer
             if granted or due is None or self.run.state is not DagRunState.RUNNING:
                 return granted
+            self._wait(due)
             self._evaluation.time_passed(max(due, utcnow()))
+
+    def _wait(self, due: datetime) -> None:
+        """Wait for a sensor that is to look again; a retry is not waited for."""
+        if not any(task.state is TaskInstanceState.UP_FOR_RETRY for task in self.run.all_instances()):
+            time.sleep(max(0.0, (due - utcnow()).total_seconds()))
 
     def _say_what_ended(self) -> None:
         for task in self._pending.tasks.values():
@@ -101,13 +108,13 @@ class ForegroundDriver:
                 log.warning("task %s: try %d failed: %s", _name(task), task.try_number, task.reason)
 
     def _try(self, task: ActiveTask) -> None:
-        token, started_at = task.token or "", utcnow()
+        token, started_at, looked_since = task.token or "", utcnow(), task.started_at
         self._evaluation.try_started(Started(token, started_at, os.getpid()), started_at)
         if self._mark_success is not None and self._mark_success.fullmatch(task.task_id):
             ended = Ended(token, "success", utcnow(), started_at, "marked, not run")
         else:
             self._supervisor.running_task, self._supervisor.running_index = task.task_id, task.map_index
-            end = attempt(self._dag.get_task(task.task_id), self._context_maker(task))
+            end = attempt(self._dag.get_task(task.task_id), self._context_maker(task, looked_since))
             self.ends[task.task_id, task.map_index] = end
             ended = _ended(token, Span(started_at, utcnow()), end)
             self._keep_result(task, end)
@@ -118,14 +125,16 @@ class ForegroundDriver:
             kept = self._supervisor.keep_result(task.task_id, end.result.value, task.map_index)
             self.results[task.task_id, task.map_index] = kept
 
-    def _context_maker(self, task: ActiveTask) -> Callable[[datetime | None], Context]:
-        def make(rescheduled_since: datetime | None) -> Context:
+    def _context_maker(self, task: ActiveTask, looked_since: datetime | None = None) -> Callable[[], Context]:
+        """Return what makes a task instance's context; `looked_since` is when a rescheduling sensor looked first."""
+
+        def make() -> Context:
             facts = TaskInstanceFacts(
                 map_index=task.map_index,
                 try_number=max(task.try_number, 1),
                 max_tries=task.max_tries,
                 started_at=utcnow(),
-                reschedule_started_at=rescheduled_since,
+                reschedule_started_at=looked_since,
                 test_mode=True,
             )
             return build_context(self._dag.get_task(task.task_id), self._facts, facts)
@@ -138,7 +147,7 @@ class ForegroundDriver:
             return
         task = self.run.instance(row.task_id, row.map_index)
         end = self.ends.get((row.task_id, row.map_index))
-        context = end.context if end is not None and end.context is not None else self._context_maker(task)(None)
+        context = end.context if end is not None and end.context is not None else self._context_maker(task)()
         context["ti"].state = str(task.state)
         context["ti"].end_date = coerce_datetime(utcnow())
         context["reason"] = task.reason
@@ -150,7 +159,7 @@ class ForegroundDriver:
 
     def _call_back_dag(self, row: CallbackRow) -> None:
         last = self._dag.topological_sort()[-1]
-        context = self._context_maker(ActiveTask(self.run, self.run.structure.tasks[last.task_id]))(None)
+        context = self._context_maker(ActiveTask(self.run, self.run.structure.tasks[last.task_id]))()
         context["reason"] = row.reason
         context["dag_run"].state = str(self.run.state)
         with CurrentContext(context):
@@ -192,7 +201,10 @@ def _ended(token: str, span: Span, end: TryEnd) -> Ended:
     if end.result is not None:
         return msgspec.structs.replace(of_result(token, span, end.result, name), reason=end.reason)
     state = cast("EndState", str(end.state))
-    return Ended(token, state, span.ended_at, span.started_at, end.reason, retry=end.retry, rendered_map_index=name)
+    return Ended(
+        token, state, span.ended_at, span.started_at, end.reason, retry=end.retry, rendered_map_index=name,
+        reschedule_at=end.again_at,
+    )  # fmt: skip
 
 
 def _name(task: ActiveTask) -> str:

@@ -1,10 +1,9 @@
-"""One task, run in this process until it ends: sensors look again when it is time, a timeout interrupts."""
+"""One task, run in this process until it ends: it waits for its triggers here, a timeout interrupts."""
 
 import datetime as dt
 import logging
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,7 +21,6 @@ from asynsched.authoring.execution import TaskResult, execute
 from asynsched.authoring.operators.base import BaseOperator
 from asynsched.authoring.retry_policy import RetryAction, ask
 from asynsched.authoring.supervisor import ask as ask_supervisor
-from asynsched.authoring.timezone import utcnow
 from asynsched.authoring.tracebacks import one_line, user_frames
 from asynsched.authoring.triggers.base import BaseTaskEndEvent
 from asynsched.scheduling.foreground_trigger import wait_for_trigger
@@ -33,7 +31,10 @@ log = logging.getLogger("asynsched.test")
 
 @dataclass(frozen=True, slots=True)
 class TryEnd:
-    """How a try ended; `retry` is False when the task asked to fail without one."""
+    """How a try ended.
+
+    `retry` is False when the task asked to fail without one, `again_at` is when a sensor wants to look again.
+    """
 
     state: TaskInstanceState
     reason: str = ""
@@ -41,22 +42,21 @@ class TryEnd:
     result: TaskResult | None = None
     exception: BaseException | None = None
     context: Context | None = None
+    again_at: dt.datetime | None = None
 
 
-def attempt(task: BaseOperator, make_context: Callable[[dt.datetime | None], Context]) -> TryEnd:
+def attempt(task: BaseOperator, make_context: Callable[[], Context]) -> TryEnd:
     """Run a task once, in this process.
 
     Args:
         task: The task.
-        make_context: Returns its context, given when a rescheduling sensor looked first, None at first.
+        make_context: Returns its context.
     """
     context: Context | None = None
-    first_poke = utcnow()
-    rescheduled_since = None
     resumption: Resumption | None = None
     while True:
         try:
-            context = make_context(rescheduled_since)
+            context = make_context()
             with _interrupted_after(task.execution_timeout):
                 return TryEnd(TaskInstanceState.SUCCESS, result=execute(task, context, resumption), context=context)
         except TaskDeferred as exc:
@@ -66,9 +66,9 @@ def attempt(task: BaseOperator, make_context: Callable[[dt.datetime | None], Con
                 return _ended_by(fired, context)
             resumption = fired
         except AsynschedRescheduleException as exc:
-            rescheduled_since, resumption = first_poke, None
             log.info("task %s: %s", task.task_id, exc)
-            time.sleep(max(0.0, (exc.reschedule_date - utcnow()).total_seconds()))
+            state = TaskInstanceState.UP_FOR_RESCHEDULE
+            return TryEnd(state, str(exc), context=context, again_at=exc.reschedule_date)
         except AsynschedSkipException as exc:
             return TryEnd(TaskInstanceState.SKIPPED, str(exc), exception=exc, context=context)
         except KeyboardInterrupt:

@@ -534,3 +534,25 @@ def test_xcom_pull_gives_values_lists_and_defaults(dag, supervisor):
     assert ti.get_previous_dagrun() is None
     with pytest.raises(TypeError, match="XCom 'bad'"):
         ti.xcom_push("bad", object())
+
+
+def test_in_the_foreground_others_run_while_a_rescheduled_sensor_does_not_look(tmp_path):
+    flag = tmp_path / "flag"
+    with DAG("waits") as dag:
+
+        @task.sensor(poke_interval=0.05, timeout=60, mode="reschedule")
+        def wait():
+            return flag.exists()
+
+        @task
+        def after():
+            return "seen"
+
+        @task
+        def make():
+            flag.touch()
+
+        wait() >> after()
+        make()
+    run = dag.test()
+    assert (str(run.state), flag.exists()) == ("success", True)
