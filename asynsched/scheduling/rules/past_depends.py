@@ -39,10 +39,10 @@ def past_depends(task: SerializedTask, past: PastTask | None) -> Verdict:
     if not past.n_instances:
         if task.ignore_first_depends_on_past and not past.has_earlier:
             return MET
-        return Verdict(met=False, reason=f"depends_on_past: the run before, {past.run_id}, has no such task")
+        return Verdict(met=False, reason=f"the run before, {past.run_id}, has no such task")
     if past.n_bad:
         what = "it has" if past.n_instances == 1 else f"{past.n_bad} of its {past.n_instances} instances have"
-        return Verdict(met=False, reason=f"depends_on_past: {what} not succeeded in the run before, {past.run_id}")
+        return Verdict(met=False, reason=f"{what} not succeeded in the run before, {past.run_id}")
     if task.wait_for_downstream and past.n_bad_downstream:
         n_bad = past.n_bad_downstream
         what = "1 task downstream of it has" if n_bad == 1 else f"{n_bad} tasks downstream of it have"
