@@ -1,11 +1,15 @@
 """Fixtures for all tests."""
 
+import signal
 from collections.abc import Iterator
 
 import pytest
 import structlog
 
 from tests.support.postgres import new_postgres_database, postgres_server, postgres_url
+
+# What a shell starts in the background ignores Ctrl-C, and so would every process that the tests start and interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 __all__ = ["new_postgres_database", "postgres_server", "postgres_url"]
 

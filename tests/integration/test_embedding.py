@@ -125,7 +125,7 @@ async def test_a_program_clears_marks_and_cancels_runs(scheduler, program, monke
         await scheduler.cancel_run(hanging)
         failed = await scheduler.trigger("fails")
         await scheduler.wait_runs(2)
-        assert not psutil.pid_exists(program.hanging_pid())
+        await eventually(lambda: not psutil.pid_exists(program.hanging_pid()), "the cancelled task is gone")
         assert [task.task_id for task in await scheduler.mark_tasks(failed, ["broken"], "success")] == ["broken"]
         await scheduler.clear_tasks(failed)
         await scheduler.wait_runs(3)
