@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from asynsched.authoring.decorators import TaskDecorators
     from asynsched.authoring.operators.base import BaseOperator
-    from asynsched.scheduling.foreground import ForegroundRun
+    from asynsched.foreground.run import ForegroundRun
     from asynsched.timetables.base import Timetable
 
 __all__ = ["DAG", "collect_dags", "forget_registered"]
@@ -267,7 +267,7 @@ class DAG(DagArguments):
             The run: its `state`, and its `tasks` in topological order, each with `state` and `result`.
         """
         # The one import that points upwards: it takes the scheduler's own rules to run a DAG.
-        from asynsched.scheduling.foreground import run_in_foreground
+        from asynsched.foreground.run import run_in_foreground
 
         return run_in_foreground(
             self,

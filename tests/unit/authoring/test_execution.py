@@ -35,8 +35,8 @@ from asynsched.authoring.execution import execute
 from asynsched.authoring.supervisor import SupervisorError, set_supervisor
 from asynsched.authoring.task_instance import TaskInstanceFacts
 from asynsched.errors import AsynschedError
-from asynsched.scheduling.foreground import run_in_foreground
-from asynsched.scheduling.memory_supervisor import MemorySupervisor
+from asynsched.foreground.run import run_in_foreground
+from asynsched.foreground.supervisor import MemorySupervisor
 from asynsched.store.dag_runs import DagRunRow
 
 DATE = dt.datetime(2024, 5, 1, 12, 30, tzinfo=dt.UTC)

@@ -18,7 +18,7 @@ from asynsched import (
     teardown,
 )
 from asynsched.authoring.supervisor import current_supervisor, set_supervisor
-from asynsched.scheduling.foreground import run_in_foreground
+from asynsched.foreground.run import run_in_foreground
 from asynsched.serialization.encode import serialize_dag
 from asynsched.serialization.schema import MapConcat, MapLiteral, MapProduct, MapResult, MapZip
 

@@ -20,12 +20,12 @@ from asynsched.authoring.dag_run import RunFacts
 from asynsched.authoring.execution import run_callbacks
 from asynsched.authoring.task_instance import TaskInstanceFacts
 from asynsched.authoring.timezone import coerce_datetime, utcnow
+from asynsched.foreground.attempt import TryEnd, attempt
+from asynsched.foreground.supervisor import MemorySupervisor
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.active_run import ActiveRun
 from asynsched.scheduling.active_task import ActiveTask
 from asynsched.scheduling.evaluation import Evaluation
-from asynsched.scheduling.foreground_try import TryEnd, attempt
-from asynsched.scheduling.memory_supervisor import MemorySupervisor
 from asynsched.scheduling.pending import PendingBatch
 from asynsched.scheduling.ready_queues import ReadyQueues
 from asynsched.scheduling.run_limits import RunLimits

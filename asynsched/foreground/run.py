@@ -17,9 +17,9 @@ from asynsched.authoring.dag_run import RunFacts
 from asynsched.authoring.params import ParamsDict, resolve_params
 from asynsched.authoring.supervisor import Supervisor, current_supervisor, set_supervisor
 from asynsched.authoring.timezone import convert_to_utc, utcnow
-from asynsched.scheduling.foreground_logs import LogsOnTerminal
-from asynsched.scheduling.foreground_run import ForegroundDriver
-from asynsched.scheduling.memory_supervisor import MemorySupervisor
+from asynsched.foreground.driver import ForegroundDriver
+from asynsched.foreground.logs import LogsOnTerminal
+from asynsched.foreground.supervisor import MemorySupervisor
 from asynsched.states import DagRunState, DagRunType
 
 log = logging.getLogger("asynsched.test")
@@ -94,7 +94,7 @@ def run_in_foreground(
 def _names_of_home(stack: ExitStack) -> Supervisor | None:
     if not os.environ.get("ASYNSCHED_HOME"):
         return None
-    from asynsched.scheduling.stored_names import names_of_home  # it loads the database
+    from asynsched.foreground.stored_names import names_of_home  # it loads the database
 
     names = names_of_home(os.environ)
     if names is not None:

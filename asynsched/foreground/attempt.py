@@ -23,7 +23,7 @@ from asynsched.authoring.retry_policy import RetryAction, ask
 from asynsched.authoring.supervisor import ask as ask_supervisor
 from asynsched.authoring.tracebacks import one_line, user_frames
 from asynsched.authoring.triggers.base import BaseTaskEndEvent
-from asynsched.scheduling.foreground_trigger import wait_for_trigger
+from asynsched.foreground.trigger import wait_for_trigger
 from asynsched.states import TaskInstanceState
 
 log = logging.getLogger("asynsched.test")

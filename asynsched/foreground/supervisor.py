@@ -5,7 +5,7 @@ from typing import Any
 
 from asynsched.authoring.supervisor import Supervisor, SupervisorError, SupervisorNotFound
 from asynsched.authoring.xcom_arg import XCOM_RETURN_KEY
-from asynsched.scheduling.memory_xcoms import UNMAPPED, MemoryXComs
+from asynsched.foreground.xcoms import UNMAPPED, MemoryXComs
 
 
 class MemorySupervisor:

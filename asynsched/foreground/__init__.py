@@ -1,0 +1,1 @@
+"""One run of a DAG in the foreground, in this process, by the scheduler's own rules: `DAG.test()` and `dags test`."""
