@@ -14,8 +14,6 @@ from typing import Any, NamedTuple
 import msgspec
 
 Row = Mapping[str, Any]
-PIPE_WIDTH = 10_000
-"""Columns of a table that no terminal shows: lines are never broken for a program that reads them."""
 
 
 class Output(StrEnum):

@@ -12,7 +12,7 @@ from asynsched.cli.rendering import Listing, Record, Row, cell, note, printable
 from asynsched.cli.table_layout import Cells, Layout, fits, fitted_table, whole_table
 
 PIPE_WIDTH = 10_000
-"""Columns of a table that no terminal shows."""
+"""Columns of a table that no terminal shows: lines are never broken for a program that reads them."""
 
 
 def show_tables(answer: Listing | Record) -> None:

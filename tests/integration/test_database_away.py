@@ -11,8 +11,8 @@ from asynsched import DAG, BashOperator
 from asynsched.channels import Channels
 from asynsched.errors import StoreUnavailable
 from asynsched.scheduling.dagrun_creator import DagRunCreator
+from asynsched.simulation.executor import Outcome
 from sandbox.protocol import Launch
-from tests.support.executor import Outcome
 from tests.support.flaky_database import FlakyDatabase
 from tests.support.simulated import Simulated
 
@@ -59,14 +59,14 @@ async def test_whichever_call_fails_every_run_ends_as_it_does_undisturbed(tmp_pa
     expected = await story(undisturbed)
     assert set(expected[0].values()) == {"success"}
     for n in range(n_calls):
-        disturbed, _ = await in_thread(simulate, tmp_path, fails_at=n, after=after)
+        disturbed, _ = await in_thread(simulate, tmp_path, fails_at=[n], after=after)
         assert await story(disturbed) == expected, f"call {n}"
 
 
 async def test_schedules_are_known_as_soon_as_the_database_that_was_away_at_the_start_is_back(tmp_path):
     simulated = Simulated(tmp_path, [a_dag()], script, START)
     await simulated.prepare()
-    database = FlakyDatabase(simulated.inline, fails_at=0)
+    database = FlakyDatabase(simulated.inline, fails_at=[0])
     database.arm()
     creator = DagRunCreator(settings=simulated.settings, channels=Channels(), database=database, clock=simulated.clock)
     with pytest.raises(StoreUnavailable):

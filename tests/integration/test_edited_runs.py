@@ -11,11 +11,11 @@ from asynsched.channels import RunCreated, RunEdited
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.run_requests import submit_request
 from asynsched.scheduling.triggering import create_manual_run
+from asynsched.simulation.executor import Outcome
 from asynsched.store.dag_runs import get_run
 from asynsched.store.run_requests import CancelRun, ClearTasks, MarkRun, MarkTasks
 from asynsched.store.task_instances import load_task_instances
 from sandbox.protocol import BranchDecision
-from tests.support.executor import Outcome
 from tests.support.simulated import Simulated
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

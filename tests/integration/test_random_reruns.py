@@ -15,10 +15,10 @@ from asynsched.errors import AsynschedError
 from asynsched.scheduling.run_requests import submit_request
 from asynsched.scheduling.triggering import create_manual_run
 from asynsched.serialization.encode import serialize_dag
+from asynsched.simulation.executor import Outcome
 from asynsched.states import FINISHED_TASK_STATES
 from asynsched.store.run_requests import ClearTasks, MarkRun, MarkTasks
 from asynsched.store.task_instances import list_tries, load_task_instances
-from tests.support.executor import Outcome
 from tests.support.naive_evaluator import NaiveEvaluator
 from tests.support.simulated import Simulated
 

@@ -86,4 +86,4 @@ async def test_whichever_call_to_the_database_fails_a_request_is_done_all_the_sa
     expected = await story(undisturbed)
     assert expected[3] == ([], {})
     for n in range(undisturbed.database.n_calls):
-        assert await story(served(fails_at=n, after=after)) == expected, f"call {n}"
+        assert await story(served(fails_at=[n], after=after)) == expected, f"call {n}"

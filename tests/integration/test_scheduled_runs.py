@@ -9,13 +9,13 @@ from asynsched import DAG, BashOperator
 from asynsched.scheduling.scheduled_runs import coming_runs, examine_dag
 from asynsched.scheduling.triggering import create_manual_run
 from asynsched.serialization.schema import TimetableQuestion
+from asynsched.simulation.executor import Outcome
 from asynsched.store.audit import list_audit
 from asynsched.store.dag_runs import list_runs
 from asynsched.store.dags import get_dag, set_paused
 from asynsched.store.direct_database import open_inline
 from asynsched.store.parse_results import DagDefaults, FileStamp, store_report
 from asynsched.timetables import ContinuousTimetable, CronDataIntervalTimetable, EventsTimetable
-from tests.support.executor import Outcome
 from tests.support.simulated import Simulated, report_of
 from tests.unit.timetables.test_own_timetables import Workdays, asked
 

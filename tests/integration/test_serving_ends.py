@@ -15,10 +15,10 @@ from asynsched.executors import local
 from asynsched.executors.base import Held
 from asynsched.scheduling.evaluator import DependencyEvaluator
 from asynsched.settings import LeaseSettings
+from asynsched.simulation.executor import ScriptedExecutor
 from asynsched.store.async_database import open_database
 from asynsched.store.schedulers import list_schedulers
 from asynsched.store.tables import scheduler as scheduler_table
-from tests.support.executor import ScriptedExecutor
 from tests.support.waiting import eventually
 
 DAGS = """

@@ -11,9 +11,9 @@ from asynsched import DAG, BashOperator
 from asynsched.channels import RunCancelled, RunCreated
 from asynsched.errors import StoreUnavailable
 from asynsched.scheduling.triggering import create_manual_run
+from asynsched.simulation.executor import Outcome
 from asynsched.store.dag_runs import end_queued_run
 from asynsched.store.run_queue import queued_runs
-from tests.support.executor import Outcome
 from tests.support.simulated import Simulated
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

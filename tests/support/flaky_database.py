@@ -1,5 +1,6 @@
-"""A database that is away at one chosen moment."""
+"""A database that is away at chosen moments."""
 
+from collections.abc import Collection
 from typing import Any
 
 from asynsched.errors import StoreUnavailable
@@ -7,13 +8,15 @@ from asynsched.store.database import Database
 
 
 class FlakyDatabase(Database):
-    """Passes calls on, but for the `fails_at`-th: that one raises, before or after it was done.
+    """Passes calls on, but for some: those raise, before or after they were done.
 
-    `n_calls` counts the calls from `arm` on.
+    `fails_at` has the numbers of such calls, which are counted from `arm` on, in `n_calls`; `away` has the names of
+    queries whose next call is one.
     """
 
-    def __init__(self, inner: Database, *, fails_at: int | None = None, after: bool = False) -> None:
-        self._inner = inner
+    def __init__(self, inner: Database, *, fails_at: Collection[int] = (), after: bool = False) -> None:
+        self.inner = inner
+        self.away: set[str] = set()
         self._fails_at = fails_at
         self._after = after
         self._armed = False
@@ -23,16 +26,17 @@ class FlakyDatabase(Database):
         self._armed = True
 
     async def read(self, query: Any, *args: Any, **kwargs: Any) -> Any:
-        return await self._call(self._inner.read, query, args, kwargs)
+        return await self._call(self.inner.read, query, args, kwargs)
 
     async def write(self, query: Any, *args: Any, **kwargs: Any) -> Any:
-        return await self._call(self._inner.write, query, args, kwargs)
+        return await self._call(self.inner.write, query, args, kwargs)
 
     async def close(self) -> None:
-        await self._inner.close()
+        await self.inner.close()
 
     async def _call(self, call: Any, query: Any, args: Any, kwargs: Any) -> Any:
-        fails = self._armed and self.n_calls == self._fails_at
+        fails = query.__name__ in self.away or (self._armed and self.n_calls in self._fails_at)
+        self.away.discard(query.__name__)
         self.n_calls += self._armed
         if fails and not self._after:
             raise StoreUnavailable(f"away before {query.__name__}")

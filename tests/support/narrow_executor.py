@@ -7,6 +7,8 @@ from asynsched.executors.base import ExecutorContext
 from asynsched.simulation.executor import Outcome, ScriptedExecutor
 from sandbox.protocol import Launch
 
+RETURNED = "what no task has returned"
+
 
 class NarrowExecutor(ScriptedExecutor):
     """Notes what it was given in `seen`: the task, and how many others were in it then."""
@@ -14,7 +16,7 @@ class NarrowExecutor(ScriptedExecutor):
     seen: list[tuple[str, int]] = []  # noqa: RUF012 - one for all, since the scheduler makes the executor
 
     def __init__(self, context: ExecutorContext) -> None:
-        super().__init__(context, lambda launch: Outcome(duration=timedelta(milliseconds=20)))
+        super().__init__(context, lambda launch: Outcome(duration=timedelta(milliseconds=20), return_value=RETURNED))
 
     @property
     def parallelism(self) -> int:

@@ -89,7 +89,11 @@ def _tree(process: psutil.Process) -> list[psutil.Process]:
 
 
 def all_gone(processes: list[psutil.Process]) -> Callable[[], bool]:
-    def check() -> bool:
-        return not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in processes)
+    return lambda: not any(_runs(process) for process in processes)
 
-    return check
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

@@ -164,13 +164,22 @@ async def test_a_parse_whose_watchers_are_killed_is_done_again_once(site, strike
         folder.rmdir()
 
 
+def parsing_guardian(server: psutil.Process, but: list[psutil.Process]) -> psutil.Process | None:
+    """A guardian whose parse has begun; None while there is none, or while they come and go."""
+    try:
+        return next((child for child in server.children() if child not in but and child.children()), None)
+    except psutil.NoSuchProcess:
+        return None
+
+
 async def test_a_file_whose_watchers_are_killed_again_and_again_is_a_crash(site):
     site.write("hanging.py", "import time\ntime.sleep(1000)\n")
 
     def kill_two(server: psutil.Process) -> None:
+        struck: list[psutil.Process] = []
         for _ in range(2):
-            [guardian] = until(lambda: [child for child in server.children() if child.children()], "a guardian parses")
-            guardian.kill()
+            struck.append(until(lambda: parsing_guardian(server, struck), "a guardian parses"))
+            struck[-1].kill()
 
     caught = await site.failure_of("hanging.py", 3, kill_two, spared=1)
     assert isinstance(caught, ParseCrashed)

@@ -10,10 +10,11 @@ import anyio
 import pytest
 from structlog.testing import capture_logs
 
-from asynsched.errors import ParseCrashed, ParseTimeout, StoreUnavailable
+from asynsched.errors import ParseCrashed, ParseTimeout
 from asynsched.parsing.outcome_batch import COMPANY
 from asynsched.settings import WatchSettings
 from asynsched.store.database import Database
+from tests.support.flaky_database import FlakyDatabase
 from tests.unit.parsing.dispatching import LONG_AGO, START, Folder
 
 
@@ -419,32 +420,10 @@ def test_unchanged_files_are_parsed_again_and_statistics_logged_when_their_inter
     folder.run(main)
 
 
-class Outage(Database):
-    """A database that cannot be reached for the first few calls."""
-
-    def __init__(self, database: Database, n_failures: int) -> None:
-        self._database = database
-        self._n_failures = n_failures
-
-    async def read(self, query, *args, **kwargs):
-        self._fail()
-        return await self._database.read(query, *args, **kwargs)
-
-    async def write(self, query, *args, **kwargs):
-        self._fail()
-        return await self._database.write(query, *args, **kwargs)
-
-    async def close(self):
-        pass
-
-    def _fail(self):
-        self._n_failures -= 1
-        if self._n_failures % 3:
-            raise StoreUnavailable("the database cannot be reached")
-
-
 def test_a_lost_database_is_waited_for_and_no_result_is_lost(folder):
-    site = folder.new(database=Outage(folder.database, 20))
+    database = FlakyDatabase(folder.database, fails_at=[n for n in range(30) if n % 3])
+    database.arm()
+    site = folder.new(database=database)
 
     async def main():
         for number in range(5):

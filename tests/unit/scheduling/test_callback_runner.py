@@ -27,40 +27,17 @@ from asynsched.store.direct_database import open_inline
 from asynsched.store.parse_results import DagDefaults, FileStamp, store_report
 from asynsched.store.tables import dag_run
 from sandbox.protocol import Ended, Request
+from tests.support.flaky_database import FlakyDatabase
 from tests.support.runs import NOON
 
 CALLBACKS = CallbacksSettings(processes=5, attempts=2, timeout=7)
-
-
-class UnsteadyDatabase(Database):
-    """A database that is away at the next call of each query in `away`."""
-
-    def __init__(self) -> None:
-        self.inner = open_inline()
-        self.away: set[str] = set()
-
-    async def read(self, query, *args, **kwargs):
-        self._check(query.__name__)
-        return await self.inner.read(query, *args, **kwargs)
-
-    async def write(self, query, *args, **kwargs):
-        self._check(query.__name__)
-        return await self.inner.write(query, *args, **kwargs)
-
-    async def close(self) -> None:
-        await self.inner.close()
-
-    def _check(self, query: str) -> None:
-        if query in self.away:
-            self.away.remove(query)
-            raise StoreUnavailable("away")
 
 
 @dataclass
 class Scheduler:
     """The callback runner and the heartbeat of one scheduler; the executor is the test."""
 
-    database: UnsteadyDatabase
+    database: FlakyDatabase
     home: Path
     channels: Channels = field(default_factory=Channels)
 
@@ -100,7 +77,7 @@ class Scheduler:
 
 @pytest.fixture
 async def database():
-    database = UnsteadyDatabase()
+    database = FlakyDatabase(open_inline())
     with DAG("d") as dag:
         BashOperator(task_id="t", bash_command="true")
     report = ParseReport(SCHEMA_VERSION, path="d.py", dags=(ParsedDag(serialize_dag(dag), version_hash="0" * 64),))
