@@ -14,14 +14,12 @@ if TYPE_CHECKING:
     from typing import Any
 
     from asynsched.authoring import macros, timezone
-    from asynsched.authoring.asset_decorator import asset
-    from asynsched.authoring.assets import Asset, AssetAlias, AssetAll, AssetAny, Metadata
+    from asynsched.authoring.assets.asset import Asset, AssetAlias, AssetAll, AssetAny, Metadata
+    from asynsched.authoring.assets.decorator import asset
     from asynsched.authoring.callback import AsyncCallback, SyncCallback
     from asynsched.authoring.connection import Connection
-    from asynsched.authoring.context import Context, get_current_context
     from asynsched.authoring.dag import DAG
     from asynsched.authoring.deadline import DeadlineAlert, DeadlineReference
-    from asynsched.authoring.decorators import dag, setup, task, task_group, teardown
     from asynsched.authoring.edges import EdgeModifier, Label, chain, chain_linear, cross_downstream
     from asynsched.authoring.exceptions import (
         AsynschedException,
@@ -61,6 +59,7 @@ if TYPE_CHECKING:
         RetryPolicy,
         RetryRule,
     )
+    from asynsched.authoring.running.context import Context, get_current_context
     from asynsched.authoring.sensors.base import BaseSensorOperator, PokeReturnValue
     from asynsched.authoring.sensors.bash import BashSensor
     from asynsched.authoring.sensors.date_time import DateTimeSensor, DateTimeSensorAsync, TimeSensor, TimeSensorAsync
@@ -70,6 +69,7 @@ if TYPE_CHECKING:
     from asynsched.authoring.sensors.time_delta import TimeDeltaSensor, TimeDeltaSensorAsync, WaitSensor
     from asynsched.authoring.sensors.weekday import DayOfWeekSensor
     from asynsched.authoring.task_group import TaskGroup
+    from asynsched.authoring.taskflow.decorators import dag, setup, task, task_group, teardown
     from asynsched.authoring.trigger_rule import TriggerRule, WeightRule
     from asynsched.authoring.triggers.base import (
         BaseTrigger,
@@ -108,14 +108,14 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "authoring": "macros timezone",
-    "authoring.asset_decorator": "asset",
-    "authoring.assets": "Asset AssetAlias AssetAll AssetAny Metadata",
+    "authoring.assets.decorator": "asset",
+    "authoring.assets.asset": "Asset AssetAlias AssetAll AssetAny Metadata",
     "authoring.callback": "AsyncCallback SyncCallback",
     "authoring.connection": "Connection",
-    "authoring.context": "Context get_current_context",
+    "authoring.running.context": "Context get_current_context",
     "authoring.dag": "DAG",
     "authoring.deadline": "DeadlineAlert DeadlineReference",
-    "authoring.decorators": "dag setup task task_group teardown",
+    "authoring.taskflow.decorators": "dag setup task task_group teardown",
     "authoring.edges": "EdgeModifier Label chain chain_linear cross_downstream",
     "authoring.exceptions": (
         "AsynschedException AsynschedFailException AsynschedNotFoundException AsynschedRescheduleException"

@@ -19,13 +19,13 @@ from asynsched.parsing.sandbox_parser import SandboxParser
 from asynsched.parsing.timetable_asker import TimetableAsker
 from asynsched.parsing.watcher import Watcher
 from asynsched.scheduling.callback_runner import CallbackRunner
-from asynsched.scheduling.dagrun_creator import DagRunCreator
+from asynsched.scheduling.creation.dagrun_creator import DagRunCreator
+from asynsched.scheduling.creation.runs_by_tasks import OPERATION, RunsByTasks
+from asynsched.scheduling.creation.triggering import ManualRuns
 from asynsched.scheduling.deadline_watcher import DeadlineWatcher
 from asynsched.scheduling.evaluator import DependencyEvaluator
 from asynsched.scheduling.run_waiters import RunWaiters
-from asynsched.scheduling.runs_by_tasks import OPERATION, RunsByTasks
-from asynsched.scheduling.triggerer import Triggerer
-from asynsched.scheduling.triggering import ManualRuns
+from asynsched.scheduling.triggerer.triggerer import Triggerer
 from asynsched.scheduling.versions import VersionCache
 from asynsched.service import Service
 from asynsched.settings import Settings

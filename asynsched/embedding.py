@@ -13,8 +13,8 @@ from asynsched.channels import AssetsUpdated, Channels, RunCancelled, RunCreated
 from asynsched.clock import Clock
 from asynsched.keys import DagRunKey, TaskInstanceKey
 from asynsched.results import FinishedRun, read_finished_run
-from asynsched.scheduling.asset_updates import update_by_program
-from asynsched.scheduling.run_requests import submit_by_program
+from asynsched.scheduling.creation.asset_updates import update_by_program
+from asynsched.scheduling.requests.run_requests import submit_by_program
 from asynsched.scheduling.run_waiters import RunWaiters
 from asynsched.serving_state import ServingState
 from asynsched.store.run_requests import (
@@ -28,7 +28,7 @@ from asynsched.store.run_requests import (
 )
 
 if TYPE_CHECKING:
-    from asynsched.authoring.assets import Asset
+    from asynsched.authoring.assets.asset import Asset
 
 
 class Embedding:

@@ -17,9 +17,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import msgspec
 
-from asynsched.authoring.context import Context, build_context
 from asynsched.authoring.dag import DAG
-from asynsched.authoring.dag_run import RunFacts
 from asynsched.authoring.deferral import Resumption
 from asynsched.authoring.exceptions import (
     AsynschedRescheduleException,
@@ -27,11 +25,13 @@ from asynsched.authoring.exceptions import (
     AsynschedTaskTimeout,
     TaskDeferred,
 )
-from asynsched.authoring.execution import TaskResult, execute
 from asynsched.authoring.operators.base import BaseOperator
+from asynsched.authoring.running.context import Context, build_context
+from asynsched.authoring.running.dag_run import RunFacts
+from asynsched.authoring.running.execution import TaskResult, execute
+from asynsched.authoring.running.task_instance import TaskInstanceFacts
+from asynsched.authoring.running.tracebacks import user_frames
 from asynsched.authoring.supervisor import set_supervisor
-from asynsched.authoring.task_instance import TaskInstanceFacts
-from asynsched.authoring.tracebacks import user_frames
 from asynsched.authoring.transport import from_transport
 from sandbox.frames import ProtocolError
 from sandbox.protocol import CausingTry, CodeVersion, Ended, Launch, Started

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from asynsched.authoring.context import Context
+    from asynsched.authoring.running.context import Context
 
 COROUTINE_FUNCTION = 0x80
 """CO_COROUTINE of `inspect`, which is not worth its import."""

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     import jinja2
 
-    from asynsched.authoring.decorators import TaskDecorators
     from asynsched.authoring.operators.base import BaseOperator
+    from asynsched.authoring.taskflow.decorators import TaskDecorators
     from asynsched.foreground.run import ForegroundRun
     from asynsched.timetables.base import Timetable
 
@@ -91,7 +91,7 @@ class DAG(DagArguments):
     @property
     def task(self) -> TaskDecorators:
         """The decorators of tasks, bound to this DAG: `@dag.task`, `@dag.task.bash` and so on."""
-        from asynsched.authoring.decorators import TaskDecorators
+        from asynsched.authoring.taskflow.decorators import TaskDecorators
 
         return TaskDecorators(self)
 
@@ -224,7 +224,7 @@ class DAG(DagArguments):
         """Return the Jinja environment of this DAG's templates; `native` renders to Python values."""
         native = self.render_template_as_native_obj if native is None else native
         if native not in self._template_envs:
-            from asynsched.authoring.templating import dag_environment
+            from asynsched.authoring.running.templating import dag_environment
 
             self._template_envs[native] = dag_environment(self, native=native)
         return self._template_envs[native]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import logging
     from typing import Any, NoReturn
 
-    from asynsched.authoring.context import Context
+    from asynsched.authoring.running.context import Context
 
 FAIL_METHOD = "__fail__"
 """Stands for a method when the trigger did not fire, as in Airflow: the task is resumed in order to fail."""

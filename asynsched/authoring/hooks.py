@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Mapping
     from typing import Any, Self
 
-    from asynsched.authoring.context import Context
+    from asynsched.authoring.running.context import Context
 
 
 class BaseHook:
@@ -74,7 +74,7 @@ class BaseNotifier(Templater):
 
     def __await__(self) -> Generator[Any, Any, None]:
         """Render the template fields, then notify, with the context that it was made with."""
-        from asynsched.authoring.context import Context
+        from asynsched.authoring.running.context import Context
 
         context = Context(self.context or {})
         return self.rendered(context).async_notify(context).__await__()

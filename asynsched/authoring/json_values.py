@@ -35,7 +35,7 @@ def as_json(value: Any, what: str) -> Any:
     Raises:
         TypeError: It has something that JSON does not have; the message names the type.
     """
-    from asynsched.authoring.mapped_sequences import MappableSequence
+    from asynsched.authoring.mapping.mapped_sequences import MappableSequence
 
     if isinstance(_not_json(value), MappableSequence):
         value = _listed(value, MappableSequence)

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from typing import Any
 
-    from asynsched.authoring.context import Context
     from asynsched.authoring.dag import DAG
+    from asynsched.authoring.running.context import Context
 
 
 class NotSet:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import logging
     from collections.abc import Iterable, Iterator
 
-    from asynsched.authoring.context import Context
+    from asynsched.authoring.running.context import Context
 
 
 class RetryAction:

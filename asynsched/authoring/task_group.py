@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing import Any, Self
 
     from asynsched.authoring.dag import DAG
-    from asynsched.authoring.expand_input import ExpandInput
+    from asynsched.authoring.mapping.expand_input import ExpandInput
     from asynsched.authoring.operators.base import BaseOperator
 
 

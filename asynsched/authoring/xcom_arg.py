@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asynsched.authoring.exceptions import XComNotFound
-from asynsched.authoring.map_position import map_share, mapped_groups
+from asynsched.authoring.mapping.map_position import map_share, mapped_groups
 from asynsched.authoring.node import DependencyMixin
 
 TYPE_CHECKING = False
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
-    from asynsched.authoring.context import Context
     from asynsched.authoring.operators.base import BaseOperator
+    from asynsched.authoring.running.context import Context
     from asynsched.authoring.setup_teardown import SetupTeardownContext
 
 XCOM_RETURN_KEY = "return_value"
@@ -50,7 +50,7 @@ class ResultArg(ResolveMixin, DependencyMixin):
             TypeError: It is a task, or no function.
             DagError: Only what a task returns can be mapped over.
         """
-        from asynsched.authoring.xcom_forms import TransformedArg
+        from asynsched.authoring.mapping.xcom_forms import TransformedArg
 
         return TransformedArg(self, [f])
 
@@ -65,7 +65,7 @@ class ResultArg(ResolveMixin, DependencyMixin):
             TypeError: One of them is no result of a task.
             DagError: Only what a task returns can be mapped over.
         """
-        from asynsched.authoring.xcom_forms import ZippedArg
+        from asynsched.authoring.mapping.xcom_forms import ZippedArg
 
         return ZippedArg([self, *others], **fill)
 
@@ -76,7 +76,7 @@ class ResultArg(ResolveMixin, DependencyMixin):
             TypeError: One of them is no result of a task.
             DagError: Only what a task returns can be mapped over.
         """
-        from asynsched.authoring.xcom_forms import ConcatenatedArg
+        from asynsched.authoring.mapping.xcom_forms import ConcatenatedArg
 
         return ConcatenatedArg([self, *others])
 
@@ -106,7 +106,7 @@ class XComArg(ResultArg):
         if self.operator.is_mapped or mapped_groups(self.operator):
             share = map_share(context, self.operator)
             if not isinstance(share, int):
-                from asynsched.authoring.mapped_sequences import LazyXComSequence
+                from asynsched.authoring.mapping.mapped_sequences import LazyXComSequence
 
                 return LazyXComSequence(task_id, self.key, share)
         value = context["ti"].xcom_pull(task_ids=task_id, key=self.key, default=_MISSING, map_indexes=share)

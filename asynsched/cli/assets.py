@@ -12,7 +12,7 @@ from asynsched.cli.rendering import Done, Listing, Record
 from asynsched.cli.runs import run_fields
 from asynsched.cli.session import Session
 from asynsched.errors import DagError
-from asynsched.scheduling.asset_updates import update_asset
+from asynsched.scheduling.creation.asset_updates import update_asset
 from asynsched.store.asset_events import AssetEvent, last_event_times, list_events
 from asynsched.store.asset_names import AssetRow, aliases_of, list_aliases, list_assets, waiting_digests
 from asynsched.store.asset_queue import waiting_dag_ids

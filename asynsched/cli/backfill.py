@@ -13,7 +13,13 @@ from asynsched.cli.dag_trigger import conf_option, read_conf
 from asynsched.cli.instants import INSTANT_FORMS, read_instant
 from asynsched.cli.rendering import Done, Listing, Record
 from asynsched.cli.session import Session, actor
-from asynsched.scheduling.backfills import BackfillPlan, cancel_backfill, create_backfill, plan_dates, set_paused
+from asynsched.scheduling.creation.backfills import (
+    BackfillPlan,
+    cancel_backfill,
+    create_backfill,
+    plan_dates,
+    set_paused,
+)
 from asynsched.store.backfills import BackfillRow, get_backfill, list_backfills, list_dates
 
 COLUMNS = (

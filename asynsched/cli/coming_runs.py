@@ -6,7 +6,7 @@ from sqlalchemy import Connection
 
 from asynsched.cli.rendering import Done
 from asynsched.errors import DagError, PlanNeeded
-from asynsched.scheduling.scheduled_runs import coming_runs
+from asynsched.scheduling.creation.scheduled_runs import coming_runs
 
 MOST_COUNTED = 1_000
 """Due runs that are counted one by one."""

@@ -9,7 +9,7 @@ from asynsched.cli.dag_lookup import dag_of, structure_of
 from asynsched.cli.instants import INSTANT_FORMS, read_instant
 from asynsched.cli.rendering import Listing
 from asynsched.cli.session import Session
-from asynsched.scheduling.planning import upcoming_runs
+from asynsched.scheduling.creation.planning import upcoming_runs
 from asynsched.store.dag_runs import last_scheduled_interval
 from asynsched.timetables import CustomTimetable, DagRunInfo, DataInterval, decode
 

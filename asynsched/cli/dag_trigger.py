@@ -16,7 +16,7 @@ from asynsched.cli.runs import run_fields
 from asynsched.cli.session import Session
 from asynsched.errors import NotFound
 from asynsched.keys import DagRunKey
-from asynsched.scheduling.triggering import create_manual_run
+from asynsched.scheduling.creation.triggering import create_manual_run
 from asynsched.states import FINISHED_RUN_STATES, FINISHED_TASK_STATES, DagRunState
 from asynsched.store.dag_runs import DagRunRow, get_run
 from asynsched.store.task_instances import list_task_instances

@@ -11,7 +11,7 @@ from asynsched.bell import Hint
 from asynsched.cli.rendering import Done, Listing, note
 from asynsched.cli.session import Session, actor
 from asynsched.keys import DagRunKey
-from asynsched.scheduling.run_requests import Submitted, preview_request, submit_request
+from asynsched.scheduling.requests.run_requests import Submitted, preview_request, submit_request
 from asynsched.store.run_requests import RunRequest, is_open
 from asynsched.store.task_instances import TaskInstanceRow
 

@@ -6,7 +6,7 @@ from sqlalchemy import Connection
 
 from asynsched.explaining.reason import Explanation, Reason
 from asynsched.explaining.tasks import NO_SCHEDULER, held_up_by
-from asynsched.scheduling.scheduled_runs import Examined, examine_dag
+from asynsched.scheduling.creation.scheduled_runs import Examined, examine_dag
 from asynsched.store.dags import DagRow
 from asynsched.store.database import Database
 from asynsched.store.import_errors import list_errors

@@ -5,7 +5,7 @@ import msgspec
 from asynsched.explaining.reason import Explanation, Reason
 from asynsched.explaining.snapshot import Snapshot
 from asynsched.explaining.tasks import MOST_CAUSES, NO_SCHEDULER, held_up_by, reasons_of, task_name
-from asynsched.scheduling.active_run import ActiveRun
+from asynsched.scheduling.evaluation.active_run import ActiveRun
 from asynsched.states import FAILED_TASK_STATES, FINISHED_RUN_STATES, DagRunState
 from asynsched.store.dag_runs import DagRunRow
 

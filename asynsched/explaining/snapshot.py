@@ -15,14 +15,14 @@ from asynsched.channels import Channels
 from asynsched.errors import DagError, NotFound
 from asynsched.home import SOURCES
 from asynsched.keys import DagRunKey
-from asynsched.scheduling.active_run import ActiveRun
-from asynsched.scheduling.active_task import ActiveTask
-from asynsched.scheduling.evaluation import Evaluation
-from asynsched.scheduling.pending import PendingBatch
-from asynsched.scheduling.ready_queues import Limit, ReadyQueues
+from asynsched.scheduling.evaluation.active_run import ActiveRun
+from asynsched.scheduling.evaluation.active_task import ActiveTask
+from asynsched.scheduling.evaluation.evaluation import Evaluation
+from asynsched.scheduling.evaluation.pending import PendingBatch
+from asynsched.scheduling.evaluation.ready_queues import Limit, ReadyQueues
+from asynsched.scheduling.evaluation.run_limits import RunLimits
 from asynsched.scheduling.rules.verdict import Verdict
 from asynsched.scheduling.run_intake import RunIntake
-from asynsched.scheduling.run_limits import RunLimits
 from asynsched.scheduling.versions import VersionCache
 from asynsched.settings import Settings
 from asynsched.states import FINISHED_RUN_STATES

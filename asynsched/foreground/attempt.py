@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from asynsched.authoring.context import Context
 from asynsched.authoring.deferral import Resumption
 from asynsched.authoring.exceptions import (
     AsynschedFailException,
@@ -17,11 +16,12 @@ from asynsched.authoring.exceptions import (
     AsynschedTaskTimeout,
     TaskDeferred,
 )
-from asynsched.authoring.execution import TaskResult, execute
 from asynsched.authoring.operators.base import BaseOperator
 from asynsched.authoring.retry_policy import RetryAction, ask
+from asynsched.authoring.running.context import Context
+from asynsched.authoring.running.execution import TaskResult, execute
+from asynsched.authoring.running.tracebacks import one_line, user_frames
 from asynsched.authoring.supervisor import ask as ask_supervisor
-from asynsched.authoring.tracebacks import one_line, user_frames
 from asynsched.authoring.triggers.base import BaseTaskEndEvent
 from asynsched.foreground.trigger import wait_for_trigger
 from asynsched.states import TaskInstanceState

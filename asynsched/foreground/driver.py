@@ -14,22 +14,22 @@ from typing import Any, cast
 
 import msgspec
 
-from asynsched.authoring.context import Context, CurrentContext, build_context
 from asynsched.authoring.dag import DAG
-from asynsched.authoring.dag_run import RunFacts
-from asynsched.authoring.execution import run_callbacks
-from asynsched.authoring.task_instance import TaskInstanceFacts
+from asynsched.authoring.running.context import Context, CurrentContext, build_context
+from asynsched.authoring.running.dag_run import RunFacts
+from asynsched.authoring.running.execution import run_callbacks
+from asynsched.authoring.running.task_instance import TaskInstanceFacts
 from asynsched.authoring.timezone import coerce_datetime, utcnow
 from asynsched.foreground.attempt import TryEnd, attempt
 from asynsched.foreground.supervisor import MemorySupervisor
 from asynsched.keys import DagRunKey
-from asynsched.scheduling.active_run import ActiveRun
-from asynsched.scheduling.active_task import ActiveTask
-from asynsched.scheduling.evaluation import Evaluation
-from asynsched.scheduling.pending import PendingBatch
-from asynsched.scheduling.ready_queues import ReadyQueues
-from asynsched.scheduling.run_limits import RunLimits
-from asynsched.scheduling.structure import compile_structure
+from asynsched.scheduling.evaluation.active_run import ActiveRun
+from asynsched.scheduling.evaluation.active_task import ActiveTask
+from asynsched.scheduling.evaluation.evaluation import Evaluation
+from asynsched.scheduling.evaluation.pending import PendingBatch
+from asynsched.scheduling.evaluation.ready_queues import ReadyQueues
+from asynsched.scheduling.evaluation.run_limits import RunLimits
+from asynsched.scheduling.evaluation.structure import compile_structure
 from asynsched.serialization.encode import serialize_dag
 from asynsched.serialization.schema import SerializedDag
 from asynsched.states import DagRunState, TaskInstanceState

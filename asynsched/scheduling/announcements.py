@@ -16,9 +16,9 @@ from asynsched.channels import (
     TryUnwanted,
 )
 from asynsched.executors.base import Held
-from asynsched.scheduling.active_task import ActiveTask
+from asynsched.scheduling.evaluation.active_task import ActiveTask
+from asynsched.scheduling.evaluation.pending import PendingBatch
 from asynsched.scheduling.launches import task_launch
-from asynsched.scheduling.pending import PendingBatch
 from asynsched.scheduling.run_intake import RunIntake
 from asynsched.scheduling.run_loading import lost_tries
 from asynsched.states import SLOT_TASK_STATES, TaskInstanceState

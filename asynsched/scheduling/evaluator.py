@@ -22,14 +22,14 @@ from asynsched.errors import DagError, NotFound
 from asynsched.executors.base import Held
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.announcements import Announcer
-from asynsched.scheduling.evaluation import Evaluation
-from asynsched.scheduling.failing_dags import announce_paused, apply_and_pause, failed_runs
-from asynsched.scheduling.pending import PendingBatch
-from asynsched.scheduling.ready_queues import ReadyQueues
-from asynsched.scheduling.request_taking import RequestTaker
+from asynsched.scheduling.creation.failing_dags import announce_paused, apply_and_pause, failed_runs
+from asynsched.scheduling.evaluation.evaluation import Evaluation
+from asynsched.scheduling.evaluation.pending import PendingBatch
+from asynsched.scheduling.evaluation.ready_queues import ReadyQueues
+from asynsched.scheduling.evaluation.run_limits import RunLimits
+from asynsched.scheduling.requests.request_taking import RequestTaker
 from asynsched.scheduling.rules.run_stop import cancelled
 from asynsched.scheduling.run_intake import RunIntake
-from asynsched.scheduling.run_limits import RunLimits
 from asynsched.scheduling.versions import VersionCache
 from asynsched.service import Service
 from asynsched.settings import Settings

@@ -6,9 +6,9 @@ import msgspec
 
 from asynsched.executors.log_paths import callback_log_path, log_path
 from asynsched.keys import TaskInstanceKey
-from asynsched.scheduling.active_run import ActiveRun
-from asynsched.scheduling.active_task import ActiveTask
-from asynsched.scheduling.deferral import resumption
+from asynsched.scheduling.evaluation.active_run import ActiveRun
+from asynsched.scheduling.evaluation.active_task import ActiveTask
+from asynsched.scheduling.evaluation.deferral import resumption
 from asynsched.store.callback_requests import CallbackRequest
 from asynsched.store.deadlines import DeadlineRow
 from sandbox.protocol import CausingTry, Launch, RunContext

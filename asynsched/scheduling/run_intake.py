@@ -9,11 +9,11 @@ import structlog
 from asynsched.channels import Channels, RunCreated, RunEnded
 from asynsched.errors import DagError, NotFound
 from asynsched.keys import DagRunKey
-from asynsched.scheduling.active_run import ActiveRun
-from asynsched.scheduling.active_task import ActiveTask
 from asynsched.scheduling.admission import Admission
-from asynsched.scheduling.evaluation import Evaluation
-from asynsched.scheduling.pending import SKIPMIXIN_KEY
+from asynsched.scheduling.evaluation.active_run import ActiveRun
+from asynsched.scheduling.evaluation.active_task import ActiveTask
+from asynsched.scheduling.evaluation.evaluation import Evaluation
+from asynsched.scheduling.evaluation.pending import SKIPMIXIN_KEY
 from asynsched.scheduling.rules.verdict import Verdict
 from asynsched.scheduling.run_loading import active_run, active_tasks, past_of
 from asynsched.scheduling.versions import VersionCache

@@ -6,12 +6,12 @@ from datetime import datetime
 import msgspec
 
 from asynsched.executors.base import Held
-from asynsched.scheduling.active_run import ActiveRun
-from asynsched.scheduling.active_task import ActiveTask
-from asynsched.scheduling.deferral import decoded
+from asynsched.scheduling.evaluation.active_run import ActiveRun
+from asynsched.scheduling.evaluation.active_task import ActiveTask
+from asynsched.scheduling.evaluation.deferral import decoded
+from asynsched.scheduling.evaluation.structure import DagStructure
 from asynsched.scheduling.rules.clearing import fits
 from asynsched.scheduling.rules.past_depends import GOOD_STATES, PastTask
-from asynsched.scheduling.structure import DagStructure
 from asynsched.scheduling.versions import LoadedVersion
 from asynsched.states import DagRunState, TaskInstanceState
 from asynsched.store.past_runs import StoredPast

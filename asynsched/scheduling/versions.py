@@ -8,7 +8,7 @@ from pathlib import Path
 import anyio.to_thread
 
 from asynsched.clock import new_token
-from asynsched.scheduling.structure import DagStructure, compile_structure
+from asynsched.scheduling.evaluation.structure import DagStructure, compile_structure
 from asynsched.serialization.decode import decode_dag
 from asynsched.store.dag_versions import get_version
 from asynsched.store.database import Database

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from asynsched.authoring.assets import BaseAsset
+from asynsched.authoring.assets.asset import BaseAsset
 from asynsched.errors import DagError, SerializationError
 from asynsched.serialization.schema import SerializedDag
 from asynsched.timetables.asset_condition import AssetCondition, check_condition, read_condition

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from asynsched.authoring.expand_input import ExpandInput, ExpandKwargs, ExpandProduct
+from asynsched.authoring.mapping.expand_input import ExpandInput, ExpandKwargs, ExpandProduct
+from asynsched.authoring.mapping.xcom_forms import ConcatenatedArg, TransformedArg, ZippedArg
 from asynsched.authoring.operators.base import BaseOperator
 from asynsched.authoring.operators.mapped import MappedOperator
 from asynsched.authoring.task_group import TaskGroup
 from asynsched.authoring.trigger_rule import TriggerRule
 from asynsched.authoring.xcom_arg import XComArg
-from asynsched.authoring.xcom_forms import ConcatenatedArg, TransformedArg, ZippedArg
 from asynsched.errors import DagError, SerializationError
 from asynsched.serialization.schema import MapConcat, MapLength, MapLiteral, MapProduct, MapResult, MapZip
 

@@ -8,11 +8,11 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection
 
 from asynsched.keys import DagRunKey
-from asynsched.scheduling.active_run import ActiveRun
-from asynsched.scheduling.active_task import ActiveTask
-from asynsched.scheduling.pending import PendingBatch
-from asynsched.scheduling.scheduled_runs import scheduled_run_id, timetable_of
-from asynsched.scheduling.structure import compile_structure
+from asynsched.scheduling.creation.scheduled_runs import scheduled_run_id, timetable_of
+from asynsched.scheduling.evaluation.active_run import ActiveRun
+from asynsched.scheduling.evaluation.active_task import ActiveTask
+from asynsched.scheduling.evaluation.pending import PendingBatch
+from asynsched.scheduling.evaluation.structure import compile_structure
 from asynsched.serialization.decode import decode_dag
 from asynsched.serialization.schedule_bounds import restriction
 from asynsched.serialization.schema import SerializedDag

@@ -2,11 +2,11 @@
 
 from datetime import datetime
 
-from asynsched.authoring.context import Context, CurrentContext
 from asynsched.authoring.dag import DAG
 from asynsched.authoring.exceptions import AsynschedException
-from asynsched.authoring.execution import run_callbacks
 from asynsched.authoring.operators.base import BaseOperator
+from asynsched.authoring.running.context import Context, CurrentContext
+from asynsched.authoring.running.execution import run_callbacks
 from asynsched.authoring.timezone import coerce_datetime
 from sandbox.protocol import Launch
 from sandbox.running.raised_exceptions import rebuilt

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from asynsched.authoring.active import forget_registered
 from asynsched.authoring.dag import DAG, collect_dags
-from asynsched.authoring.tracebacks import one_line, user_frames
+from asynsched.authoring.running.tracebacks import one_line, user_frames
 from sandbox.protocol import CodeVersion
 from sandbox.sources.versions import install_version
 

@@ -5,7 +5,7 @@ import sys
 import msgspec
 
 from asynsched.authoring.exceptions import AsynschedException
-from asynsched.authoring.tracebacks import text_of
+from asynsched.authoring.running.tracebacks import text_of
 from sandbox.protocol import RaisedException
 
 LONGEST_MESSAGE = 10_000

@@ -8,8 +8,8 @@ from types import FrameType
 
 import msgspec
 
-from asynsched.authoring.context import Context
 from asynsched.authoring.retry_policy import RetryAction, RetryPolicy, ask
+from asynsched.authoring.running.context import Context
 from sandbox.protocol import Ended
 from sandbox.running.try_outcome import TaskTerminated
 

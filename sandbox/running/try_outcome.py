@@ -14,9 +14,9 @@ from asynsched.authoring.exceptions import (
     AsynschedTaskTimeout,
     TaskDeferred,
 )
-from asynsched.authoring.execution import TaskResult
-from asynsched.authoring.mapped_sequences import is_mappable
-from asynsched.authoring.tracebacks import one_line
+from asynsched.authoring.mapping.mapped_sequences import is_mappable
+from asynsched.authoring.running.execution import TaskResult
+from asynsched.authoring.running.tracebacks import one_line
 from asynsched.authoring.transport import to_transport
 from sandbox.outlet_events import OutletEvent
 from sandbox.protocol import BranchDecision, Ended, FailureCause, ShortCircuitDecision

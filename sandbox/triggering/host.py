@@ -15,8 +15,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from asynsched.authoring.running.tracebacks import one_line, user_frames
 from asynsched.authoring.supervisor import SupervisorError, set_supervisor
-from asynsched.authoring.tracebacks import one_line, user_frames
 from asynsched.authoring.transport import from_transport, to_transport
 from asynsched.authoring.triggers.base import BaseTaskEndEvent, TriggerEvent, first_event, make_trigger
 from sandbox.protocol import Ended, Launch, Started

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from asynsched.bell import Hint, ring
 from asynsched.keys import DagRunKey
-from asynsched.scheduling.triggering import create_manual_run
+from asynsched.scheduling.creation.triggering import create_manual_run
 from asynsched.store.dag_runs import get_run
 from asynsched.store.dags import list_dags
 from asynsched.store.direct_database import DirectDatabase, open_direct

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from asynsched.scheduling.active_task import ActiveTask
+from asynsched.scheduling.evaluation.active_task import ActiveTask
 from asynsched.scheduling.run_loading import past_of
 from asynsched.states import DagRunState, TaskInstanceState
 from asynsched.store.past_runs import StoredPast

@@ -10,7 +10,7 @@ import pytest
 from asynsched import DAG, BashOperator
 from asynsched.channels import Channels
 from asynsched.errors import StoreUnavailable
-from asynsched.scheduling.dagrun_creator import DagRunCreator
+from asynsched.scheduling.creation.dagrun_creator import DagRunCreator
 from asynsched.simulation.executor import Outcome
 from sandbox.protocol import Launch
 from tests.support.flaky_database import FlakyDatabase

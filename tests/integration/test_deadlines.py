@@ -9,8 +9,8 @@ import sqlalchemy as sa
 from asynsched import DAG, BashOperator, DeadlineAlert, DeadlineReference, SyncCallback
 from asynsched.channels import RunCreated
 from asynsched.keys import DagRunKey
-from asynsched.scheduling.run_requests import submit_request
-from asynsched.scheduling.triggering import create_manual_run
+from asynsched.scheduling.creation.triggering import create_manual_run
+from asynsched.scheduling.requests.run_requests import submit_request
 from asynsched.simulation.executor import Outcome
 from asynsched.store.callback_tables import callback_request
 from asynsched.store.dag_runs import get_run

@@ -9,8 +9,8 @@ import pytest
 from asynsched import DAG, BashOperator
 from asynsched.channels import RunCreated, RunEdited
 from asynsched.keys import DagRunKey
-from asynsched.scheduling.run_requests import submit_request
-from asynsched.scheduling.triggering import create_manual_run
+from asynsched.scheduling.creation.triggering import create_manual_run
+from asynsched.scheduling.requests.run_requests import submit_request
 from asynsched.simulation.executor import Outcome
 from asynsched.store.dag_runs import get_run
 from asynsched.store.run_requests import CancelRun, ClearTasks, MarkRun, MarkTasks

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from asynsched import DAG, BashOperator
 from asynsched.channels import RunCreated, RunEdited
 from asynsched.errors import AsynschedError
-from asynsched.scheduling.run_requests import submit_request
-from asynsched.scheduling.triggering import create_manual_run
+from asynsched.scheduling.creation.triggering import create_manual_run
+from asynsched.scheduling.requests.run_requests import submit_request
 from asynsched.serialization.encode import serialize_dag
 from asynsched.simulation.executor import Outcome
 from asynsched.states import FINISHED_TASK_STATES

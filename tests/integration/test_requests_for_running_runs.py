@@ -9,7 +9,7 @@ import pytest
 from asynsched import DAG, BashOperator
 from asynsched.channels import RunCreated, RunEdited
 from asynsched.keys import DagRunKey
-from asynsched.scheduling.triggering import create_manual_run
+from asynsched.scheduling.creation.triggering import create_manual_run
 from asynsched.simulation.executor import Outcome
 from asynsched.store.dag_runs import get_run
 from asynsched.store.run_requests import CancelRun, ClearTasks, MarkTasks, add_request, open_requests

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from asynsched import DAG, BashOperator
-from asynsched.scheduling.scheduled_runs import coming_runs, examine_dag
-from asynsched.scheduling.triggering import create_manual_run
+from asynsched.scheduling.creation.scheduled_runs import coming_runs, examine_dag
+from asynsched.scheduling.creation.triggering import create_manual_run
 from asynsched.serialization.schema import TimetableQuestion
 from asynsched.simulation.executor import Outcome
 from asynsched.store.audit import list_audit

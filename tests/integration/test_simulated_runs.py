@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from asynsched import DAG, BashOperator
 from asynsched.channels import RunCancelled, RunCreated
 from asynsched.errors import StoreUnavailable
-from asynsched.scheduling.triggering import create_manual_run
+from asynsched.scheduling.creation.triggering import create_manual_run
 from asynsched.simulation.executor import Outcome
 from asynsched.store.dag_runs import end_queued_run
 from asynsched.store.run_queue import queued_runs

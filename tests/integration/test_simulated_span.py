@@ -17,7 +17,7 @@ from asynsched import (
     DeadlineAlert,
     DeadlineReference,
 )
-from asynsched.scheduling.planning import upcoming_runs
+from asynsched.scheduling.creation.planning import upcoming_runs
 from asynsched.serialization.encode import serialize_dag
 from asynsched.serialization.schema import MapResult
 from asynsched.settings import Settings

@@ -8,7 +8,7 @@ import pytest
 
 from asynsched import DAG, Asset, AssetAlias, BashOperator
 from asynsched.errors import NotFound
-from asynsched.scheduling.scheduled_runs import examine_dag
+from asynsched.scheduling.creation.scheduled_runs import examine_dag
 from asynsched.store.asset_events import (
     consumed_events,
     count_old_events,

@@ -5,12 +5,12 @@ from datetime import UTC, datetime, timedelta
 from itertools import count
 
 from asynsched.keys import DagRunKey
-from asynsched.scheduling.active_run import ActiveRun
-from asynsched.scheduling.evaluation import Evaluation
-from asynsched.scheduling.pending import PendingBatch
-from asynsched.scheduling.ready_queues import ReadyQueues
-from asynsched.scheduling.run_limits import RunLimits
-from asynsched.scheduling.structure import compile_structure
+from asynsched.scheduling.evaluation.active_run import ActiveRun
+from asynsched.scheduling.evaluation.evaluation import Evaluation
+from asynsched.scheduling.evaluation.pending import PendingBatch
+from asynsched.scheduling.evaluation.ready_queues import ReadyQueues
+from asynsched.scheduling.evaluation.run_limits import RunLimits
+from asynsched.scheduling.evaluation.structure import compile_structure
 from asynsched.serialization.schema import SerializedDag, SerializedTask
 from sandbox.protocol import CodeVersion
 

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
     import jinja2
 
-    from asynsched.authoring.context import Context
     from asynsched.authoring.dag import DAG
     from asynsched.authoring.retry_policy import RetryPolicy
+    from asynsched.authoring.running.context import Context
     from asynsched.authoring.task_group import TaskGroup
 
 DEFAULT_RETRY_DELAY = dt.timedelta(seconds=300)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from asynsched.authoring.context import context_variables
 from asynsched.authoring.exceptions import AsynschedException, AsynschedSkipException
 from asynsched.authoring.operators.base import BaseOperator
+from asynsched.authoring.running.context import context_variables
 from asynsched.authoring.subprocesses import LoggedProcess, bash_command_line
 
 TYPE_CHECKING = False
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
     from typing import Any, ClassVar
 
-    from asynsched.authoring.context import Context
+    from asynsched.authoring.running.context import Context
 
 SKIP_EXIT_CODE = 99
 

@@ -6,7 +6,7 @@ from asynsched.authoring.operators.base import BaseOperator
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from asynsched.authoring.context import Context
+    from asynsched.authoring.running.context import Context
 
 
 class EmptyOperator(BaseOperator):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from asynsched.authoring.context import Context
+    from asynsched.authoring.running.context import Context
 
 SERIALIZERS = ("pickle", "cloudpickle", "dill")
 PLAIN_KEYS = (

@@ -7,10 +7,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from asynsched.authoring.context import Context
     from asynsched.authoring.dag import DAG
     from asynsched.authoring.operators.base import BaseOperator
     from asynsched.authoring.operators.mapped import MappedOperator, OperatorPartial
+    from asynsched.authoring.running.context import Context
     from asynsched.authoring.task_group import TaskGroup
 
 

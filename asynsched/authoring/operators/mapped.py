@@ -5,8 +5,8 @@ Source: Apache Airflow's OperatorPartial and MappedOperator.
 
 from __future__ import annotations
 
-from asynsched.authoring.map_position import mapped_groups
-from asynsched.authoring.mapped_arguments import refuse_repeated
+from asynsched.authoring.mapping.map_position import mapped_groups
+from asynsched.authoring.mapping.mapped_arguments import refuse_repeated
 from asynsched.authoring.operators.base import BaseOperator
 from asynsched.authoring.operators.meta import arguments_of, task_owner
 from asynsched.authoring.params import resolve_params
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import Any
 
-    from asynsched.authoring.context import Context
-    from asynsched.authoring.expand_input import ExpandInput
+    from asynsched.authoring.mapping.expand_input import ExpandInput
+    from asynsched.authoring.running.context import Context
 
 BASE_ARGUMENTS = frozenset(arguments_of(BaseOperator))
 """Arguments of every task."""
@@ -44,7 +44,7 @@ class OperatorPartial:
         Raises:
             TypeError: There are no arguments, or the operator has no such one, or it cannot be mapped over.
         """
-        from asynsched.authoring.expand_input import ExpandProduct
+        from asynsched.authoring.mapping.expand_input import ExpandProduct
 
         refuse_unknown(self.operator_class, "expand", arguments)
         who = f"{self.operator_class.__name__} (task_id: {self.kwargs['task_id']})"
@@ -62,7 +62,7 @@ class OperatorPartial:
         Raises:
             TypeError: `kwargs` is something else.
         """
-        from asynsched.authoring.expand_input import ExpandKwargs
+        from asynsched.authoring.mapping.expand_input import ExpandKwargs
 
         return self._mapped(ExpandKwargs(self._owner, kwargs), strict=strict)
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
     from typing import Any, ClassVar
 
-    from asynsched.authoring.context import Context
+    from asynsched.authoring.running.context import Context
 
 
 class PythonOperator(BaseOperator):
@@ -104,7 +104,7 @@ def call_with_context(
 
 def describe_outlets(described: Generator[Any, None, Any], context: Mapping[str, Any]) -> Any:
     """Run a generator, take over the Metadata that it yields for the task's outlets, and return what it returns."""
-    from asynsched.authoring.assets import Metadata
+    from asynsched.authoring.assets.asset import Metadata
 
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Templates in the fields of a task: Airflow's methods, over `asynsched.authoring.templating`."""
+"""Templates in the fields of a task: Airflow's methods, over `asynsched.authoring.running.templating`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ if TYPE_CHECKING:
 
     import jinja2
 
-    from asynsched.authoring.context import Context
     from asynsched.authoring.dag import DAG
+    from asynsched.authoring.running.context import Context
 
 
 class Templater:
@@ -25,7 +25,7 @@ class Templater:
 
     def get_template_env(self, dag: DAG | None = None) -> jinja2.Environment:
         """Return the Jinja environment that templates are rendered with."""
-        from asynsched.authoring.templating import plain_environment
+        from asynsched.authoring.running.templating import plain_environment
 
         return plain_environment() if dag is None else dag.get_template_env()
 
@@ -40,12 +40,12 @@ class Templater:
         seen_oids: set[int] | None = None,
     ) -> Any:
         """Return `content` with every text in it rendered, and every task's result in it resolved."""
-        from asynsched.authoring.templating import Renderer
+        from asynsched.authoring.running.templating import Renderer
 
         return Renderer(self, context, jinja_env, seen_oids).render(content)
 
     def render_template_fields(self, context: Context, jinja_env: jinja2.Environment | None = None) -> None:
         """Render the fields named by `template_fields`, in place."""
-        from asynsched.authoring.templating import Renderer
+        from asynsched.authoring.running.templating import Renderer
 
         Renderer(self, context, jinja_env).render_fields(self)

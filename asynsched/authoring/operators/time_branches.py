@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-    from asynsched.authoring.context import Context
-    from asynsched.authoring.dag_run import DagRun
+    from asynsched.authoring.running.context import Context
+    from asynsched.authoring.running.dag_run import DagRun
 
 ALWAYS_LATEST = ("manual", "asset_triggered")
 """Types of runs that are not of the schedule."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 
-from asynsched.authoring.elsewhere import AsksElsewhere
 from asynsched.authoring.exceptions import AsynschedException, AsynschedSkipException
 from asynsched.authoring.json_values import check_json
 from asynsched.authoring.operators.base import BaseOperator
 from asynsched.authoring.params import NOTSET
+from asynsched.authoring.running.elsewhere import AsksElsewhere
 from asynsched.authoring.supervisor import SupervisorNotFound, ask
 from asynsched.authoring.timezone import parse
 from asynsched.authoring.triggers.external_task import DagStateTrigger
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from typing import Any
 
-    from asynsched.authoring.context import Context
+    from asynsched.authoring.running.context import Context
 
 XCOM_RUN_ID = "trigger_run_id"
 XCOM_DAG_ID = "trigger_dag_id"

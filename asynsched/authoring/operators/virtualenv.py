@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from asynsched.authoring.context import Context
+    from asynsched.authoring.running.context import Context
 
 CACHE_KEY_VARIABLE = "python_virtualenv_operator_cache_key"
 """Variable whose change makes cached environments be made anew (Airflow's name)."""

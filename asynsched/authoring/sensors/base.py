@@ -24,7 +24,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from asynsched.authoring.context import Context
+    from asynsched.authoring.running.context import Context
 
 DEFAULT_TIMEOUT = dt.timedelta(days=7)
 MODES = ("poke", "reschedule")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from typing import Any
 
-    from asynsched.authoring.context import Context
+    from asynsched.authoring.running.context import Context
 
 
 class DateTimeSensor(BaseSensorOperator):

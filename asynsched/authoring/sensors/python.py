@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
     from typing import Any
 
-    from asynsched.authoring.context import Context
+    from asynsched.authoring.running.context import Context
 
 
 class PythonSensor(BaseSensorOperator):

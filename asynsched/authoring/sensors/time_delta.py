@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from asynsched.authoring.context import Context
+    from asynsched.authoring.running.context import Context
 
 
 class TimeDeltaSensor(BaseSensorOperator):

@@ -29,11 +29,11 @@ from asynsched import (
     literal,
     task,
 )
-from asynsched.authoring.context import build_context
-from asynsched.authoring.dag_run import RunFacts
-from asynsched.authoring.execution import execute
+from asynsched.authoring.running.context import build_context
+from asynsched.authoring.running.dag_run import RunFacts
+from asynsched.authoring.running.execution import execute
+from asynsched.authoring.running.task_instance import TaskInstanceFacts
 from asynsched.authoring.supervisor import SupervisorError, set_supervisor
-from asynsched.authoring.task_instance import TaskInstanceFacts
 from asynsched.errors import AsynschedError
 from asynsched.foreground.run import run_in_foreground
 from asynsched.foreground.supervisor import MemorySupervisor

@@ -14,9 +14,9 @@ from asynsched import (
     RetryPolicy,
     RetryRule,
 )
-from asynsched.authoring.dag_run import DagRun, RunFacts
 from asynsched.authoring.retry_policy import ask
-from asynsched.authoring.task_instance import TaskInstance, TaskInstanceFacts
+from asynsched.authoring.running.dag_run import DagRun, RunFacts
+from asynsched.authoring.running.task_instance import TaskInstance, TaskInstanceFacts
 from tests.support.runs import NOON
 
 MINUTE = timedelta(minutes=1)

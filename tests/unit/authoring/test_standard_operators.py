@@ -27,10 +27,10 @@ from asynsched import (
     WeekDay,
     task,
 )
-from asynsched.authoring.context import build_context
-from asynsched.authoring.dag_run import RunFacts
-from asynsched.authoring.execution import execute
-from asynsched.authoring.task_instance import TaskInstanceFacts
+from asynsched.authoring.running.context import build_context
+from asynsched.authoring.running.dag_run import RunFacts
+from asynsched.authoring.running.execution import execute
+from asynsched.authoring.running.task_instance import TaskInstanceFacts
 
 NOON = dt.datetime(2026, 1, 5, 12, tzinfo=dt.UTC)  # a Monday
 HOUR, DAY = dt.timedelta(hours=1), dt.timedelta(days=1)

@@ -6,7 +6,7 @@ import msgspec
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from asynsched.scheduling.active_task import ActiveTask
+from asynsched.scheduling.evaluation.active_task import ActiveTask
 from asynsched.serialization.schema import (
     MapConcat,
     MapLiteral,

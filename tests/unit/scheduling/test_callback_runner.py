@@ -15,7 +15,7 @@ from asynsched.executors.base import Held
 from asynsched.executors.heartbeat import ExecutorHeartbeat
 from asynsched.executors.requests import RequestAnswerer
 from asynsched.scheduling.callback_runner import CallbackRunner
-from asynsched.scheduling.triggering import create_manual_run
+from asynsched.scheduling.creation.triggering import create_manual_run
 from asynsched.scheduling.versions import VersionCache
 from asynsched.serialization.encode import serialize_dag
 from asynsched.serialization.schema import SCHEMA_VERSION, ParsedDag, ParseReport

@@ -6,7 +6,7 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from asynsched.scheduling.active_task import ActiveTask
+from asynsched.scheduling.evaluation.active_task import ActiveTask
 from asynsched.serialization.schema import MapLiteral, MapResult, SerializedTaskGroup
 from asynsched.states import DagRunState
 from sandbox.protocol import Ended

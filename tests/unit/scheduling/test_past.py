@@ -4,8 +4,8 @@ from datetime import timedelta
 
 import pytest
 
-from asynsched.scheduling import examination
-from asynsched.scheduling.dependencies import verdict_of
+from asynsched.scheduling.evaluation import examination
+from asynsched.scheduling.evaluation.dependencies import verdict_of
 from asynsched.scheduling.rules.past_depends import PastTask, past_depends
 from asynsched.serialization.schema import MapLiteral
 from sandbox.protocol import BranchDecision, Ended

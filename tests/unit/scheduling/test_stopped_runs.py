@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from asynsched.scheduling.active_run import ActiveRun
+from asynsched.scheduling.evaluation.active_run import ActiveRun
 from asynsched.scheduling.rules.run_stop import cancelled
 from sandbox.protocol import Ended, Started
 from tests.support.runs import NOON, evaluation, run_of, task

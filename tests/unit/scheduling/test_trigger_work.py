@@ -3,7 +3,7 @@
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from asynsched.scheduling.trigger_work import MAX_STARTS, HostWork
+from asynsched.scheduling.triggerer.trigger_work import MAX_STARTS, HostWork
 from sandbox.triggering.messages import TriggerSpec
 
 IDS = st.sampled_from([f"t{number}" for number in range(6)])

@@ -10,8 +10,8 @@ import pytest
 from asynsched.channels import Channels, TaskFinished, TaskReady, TriggerFired, TriggerUnwanted, TriggerWanted
 from asynsched.clock import VirtualClock
 from asynsched.executors.base import Held
-from asynsched.scheduling.trigger_hosts import LINGER, LONGEST_SILENCE, MAX_FAILURES
-from asynsched.scheduling.triggerer import LONGEST_QUESTION, Triggerer
+from asynsched.scheduling.triggerer.trigger_hosts import LINGER, LONGEST_SILENCE, MAX_FAILURES
+from asynsched.scheduling.triggerer.triggerer import LONGEST_QUESTION, Triggerer
 from asynsched.simulation.loop import run_virtual
 from sandbox.protocol import CodeVersion, Ended, Request, SourceRef, Started
 from sandbox.triggering.messages import TriggerOutcome, TriggerSpec

@@ -6,7 +6,7 @@ import threading
 import msgspec
 
 from asynsched.scheduling import versions
-from asynsched.scheduling.structure import DagStructure, compile_structure
+from asynsched.scheduling.evaluation.structure import DagStructure, compile_structure
 from asynsched.scheduling.versions import VersionCache
 from asynsched.serialization.schema import SerializedDag
 from asynsched.store.dag_versions import add_version

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asynsched import DAG, EmptyOperator
-from asynsched.scheduling.planning import next_run
+from asynsched.scheduling.creation.planning import next_run
 from asynsched.serialization.encode import serialize_dag
 from asynsched.serialization.schedule_bounds import restriction
 from asynsched.timetables import (

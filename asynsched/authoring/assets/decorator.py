@@ -1,0 +1,203 @@
+"""`@asset`: an asset, and the DAG of one task that updates it, made of one function.
+
+Source: Apache Airflow's `airflow.sdk.definitions.asset.decorators`.
+"""
+
+from __future__ import annotations
+
+from asynsched.authoring.assets.asset import Asset, AssetRef, BaseAsset
+from asynsched.authoring.dag import DAG
+from asynsched.authoring.operators.python import PythonOperator, describe_outlets, finished
+from asynsched.errors import DagError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping
+    from typing import Any
+
+    from asynsched.authoring.running.context import Context
+
+DAG_ARGUMENTS = frozenset({
+    "access_control", "dag_display_name", "dag_id", "description", "is_paused_upon_creation", "on_failure_callback",
+    "on_success_callback", "owner_links", "params", "tags",
+})  # fmt: skip
+"""Arguments of DAG that the decorators take."""
+
+
+class AssetOperator(PythonOperator):
+    """Calls a function that updates assets.
+
+    Args:
+        definition: The asset, for the parameter `self`; None where there are several.
+    """
+
+    custom_operator_name = "@asset"
+
+    def __init__(self, *, definition: Asset | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.definition = definition
+
+    def execute(self, context: Context) -> Any:
+        arguments = {
+            name: self._argument(name, default, context) for name, default in _parameters(self.python_callable)
+        }
+        value = finished(self.python_callable(**arguments))
+        return describe_outlets(value, context) if hasattr(value, "gi_frame") else value
+
+    def _argument(self, name: str, default: Any, context: Context) -> Any:
+        if default is not _REQUIRED:
+            return default
+        if name == "context":
+            return context
+        return self.definition if name == "self" else _asset_of_name(name)
+
+
+class AssetDefinition(Asset):
+    """An asset with the function that updates it: what `@asset` makes. It is used like any asset."""
+
+    def __init__(self, function: Callable[..., Any], name: str, **arguments: Any) -> None:
+        super().__init__(name, **arguments)
+        self.function = function
+        self.__doc__ = function.__doc__
+
+
+class MultiAssetDefinition(BaseAsset):
+    """Several assets with the function that updates them: what `@asset.multi` makes. A schedule waits for all."""
+
+    def __init__(self, function: Callable[..., Any], outlets: Collection[BaseAsset]) -> None:
+        self.function = function
+        self.outlets = tuple(outlets)
+        self.__doc__ = function.__doc__
+
+    def as_expression(self) -> dict[str, Any]:
+        return {"all": [outlet.as_expression() for outlet in self.outlets]}
+
+    def iter_leaves(self) -> Iterator[Any]:
+        for outlet in self.outlets:
+            yield from outlet.iter_leaves()
+
+
+class _DagMaker:
+    """Makes the DAG of a decorated function."""
+
+    def __init__(self, schedule: Any, arguments: Mapping[str, Any]) -> None:
+        unknown = sorted(arguments.keys() - DAG_ARGUMENTS)
+        if unknown:
+            raise TypeError(f"{self._called}: unknown arguments: {', '.join(unknown)}")
+        self.schedule = schedule
+        self.arguments = dict(arguments)
+
+    _called = "@asset"
+
+    def _make_dag(self, function: Callable[..., Any], name: str, outlets: list[Any], definition: Asset | None) -> None:
+        if function.__name__ != function.__qualname__:
+            raise DagError(
+                f"{self._called}: {function.__qualname__}() is inside of another; decorate functions of a file"
+            )
+        required = [parameter for parameter, default in _parameters(function) if default is _REQUIRED]
+        if "self" in required and definition is None:
+            raise DagError(f"{self._called}: {function.__name__}() has a parameter self, but there is no single asset")
+        arguments = {"dag_id": name, **{key: value for key, value in self.arguments.items() if value is not None}}
+        with DAG(schedule=self.schedule, **arguments):
+            AssetOperator(
+                task_id=function.__name__,
+                python_callable=function,
+                definition=definition,
+                inlets=[AssetRef(name=parameter) for parameter in required if parameter not in ("self", "context")],
+                outlets=outlets,
+            )
+
+
+class asset(_DagMaker):  # noqa: N801 - Airflow's name, used as a decorator
+    """Decorate a function that updates an asset: `@asset(schedule="@daily")`.
+
+    It becomes a DAG of one task, and what is decorated is the asset itself. Its parameters are other assets, by name,
+    which become inlets; `self` is the asset, `context` the context.
+
+    Args:
+        schedule: When the DAG runs.
+        name: Of the asset, and the DAG unless `dag_id` is given; that of the function by default.
+        uri: Of the asset; its name by default.
+        group: Of the asset.
+        extra: Of the asset.
+        watchers: Must be empty.
+        arguments: Of the DAG: `dag_id`, `tags`, `params`, `description` and the like.
+
+    Raises:
+        TypeError: An argument is unknown, or the function has parameters that no asset can be given to.
+        DagError: The value of an argument is wrong.
+    """
+
+    def __init__(
+        self,
+        *,
+        schedule: Any,
+        name: str | None = None,
+        uri: Any = None,
+        group: str = "asset",
+        extra: Mapping[str, Any] | None = None,
+        watchers: Any = None,
+        **arguments: Any,
+    ) -> None:
+        super().__init__(schedule, arguments)
+        self.name = name
+        self.definition = {"uri": uri, "group": group, "extra": extra, "watchers": watchers}
+
+    def __call__(self, function: Callable[..., Any]) -> AssetDefinition:
+        """Make the asset and its DAG."""
+        made = AssetDefinition(function, self.name or function.__name__, **self.definition)
+        self._make_dag(function, made.name, [made], made)
+        return made
+
+    class multi(_DagMaker):  # noqa: N801 - as above
+        """Decorate a function that updates several assets: `@asset.multi(outlets=[a, b], schedule="@daily")`.
+
+        Args:
+            outlets: The assets.
+            schedule: When the DAG runs.
+            arguments: Of the DAG; its `dag_id` is the function's name by default.
+        """
+
+        _called = "@asset.multi"
+
+        def __init__(self, *, outlets: Collection[BaseAsset], schedule: Any, **arguments: Any) -> None:
+            super().__init__(schedule, arguments)
+            if not outlets:
+                raise DagError("@asset.multi: outlets is empty; name the assets that the function updates")
+            self.outlets = list(outlets)
+
+        def __call__(self, function: Callable[..., Any]) -> MultiAssetDefinition:
+            """Make the DAG."""
+            self._make_dag(function, function.__name__, self.outlets, None)
+            return MultiAssetDefinition(function, self.outlets)
+
+
+_REQUIRED = object()
+
+
+def _parameters(function: Callable[..., Any]) -> list[tuple[str, Any]]:
+    """Return the parameters of a decorated function with their defaults. Raises TypeError for those it cannot have."""
+    import inspect
+
+    found = []
+    for parameter in inspect.signature(function).parameters.values():
+        has_default = parameter.default is not inspect.Parameter.empty
+        if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
+            raise TypeError(f"@asset: {function.__name__}() takes {parameter}; name each asset that it reads")
+        if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
+            if not has_default:
+                raise TypeError(f"@asset: {function.__name__}() takes {parameter.name} by position only")
+            continue
+        found.append((parameter.name, parameter.default if has_default else _REQUIRED))
+    return found
+
+
+def _asset_of_name(name: str) -> Asset:
+    from asynsched.authoring.exceptions import AsynschedNotFoundException
+    from asynsched.authoring.supervisor import SupervisorNotFound, ask
+
+    try:
+        found = ask("asset_get", name=name)
+    except SupervisorNotFound:
+        raise AsynschedNotFoundException(f"there is no asset {name!r}") from None
+    return Asset(found["name"], found["uri"], group=found["group_name"], extra=found["extra"])

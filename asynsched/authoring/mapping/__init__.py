@@ -1,0 +1,1 @@
+"""Dynamic task mapping: what tasks and task groups are mapped over."""

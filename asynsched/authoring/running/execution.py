@@ -1,0 +1,159 @@
+"""Running a task's code: conditions, templates, hooks, `execute`, and what its result means."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from asynsched.authoring.json_values import as_json
+from asynsched.authoring.mapping.mapped_sequences import is_mappable
+from asynsched.authoring.operators.branch import followed_tasks
+from asynsched.authoring.operators.python import finished
+from asynsched.authoring.running.context import CurrentContext, outlet_events
+from asynsched.authoring.running.tracebacks import one_line, user_frames
+
+if TYPE_CHECKING:
+    from asynsched.authoring.deferral import Resumption
+    from asynsched.authoring.operators.base import BaseOperator
+    from asynsched.authoring.running.context import Context
+
+
+class TaskResult:
+    """What a task's run came to, besides success.
+
+    Attributes:
+        value: What is kept as XCom `return_value`; None for nothing. It is JSON.
+        follow: Of a branch: the task_ids that run, groups resolved to their first tasks. Else None.
+        short_circuit: Of a short circuit whose condition was false: whether the trigger rules downstream are ignored.
+            Else None.
+        outlet_events: What the task said of the assets that it updates: the fields of
+            `sandbox.outlet_events.OutletEvent` for each.
+    """
+
+    __slots__ = ("follow", "outlet_events", "short_circuit", "value")
+
+    def __init__(
+        self, value: Any = None, follow: tuple[str, ...] | None = None, short_circuit: bool | None = None
+    ) -> None:
+        self.value = value
+        self.follow = follow
+        self.short_circuit = short_circuit
+        self.outlet_events: list[dict[str, Any]] = []
+
+
+def execute(task: BaseOperator, context: Context, resumption: Resumption | None = None) -> TaskResult:
+    """Run a task once, in this process. The task itself is not changed: a copy of it is rendered and run.
+
+    Args:
+        task: The task.
+        context: Of this try.
+        resumption: How a deferred task goes on; None to run it from its beginning.
+
+    Raises:
+        AsynschedSkipException: The task is skipped, by itself or by a condition.
+        AsynschedFailException: It failed, and must not be retried.
+        AsynschedRescheduleException: The sensor is to be looked at again later.
+        TaskDeferred: The task waits for a trigger.
+        TypeError: It returned what is no JSON; the message names the type.
+        Exception: Whatever else the task's code raised.
+    """
+    with CurrentContext(context):
+        task = task.for_try(context)
+        context["task"] = context["ti"].task = task
+        task.prepare_template()
+        task.render_template_fields(context)
+        try:
+            value = _execute(task, context, resumption)
+        except BaseException:
+            # A name helps to find the instance that failed; what it needs may not be there.
+            with suppress(Exception):
+                _render_map_index(task, context)
+            raise
+        _render_map_index(task, context)
+        result = _result(task, context, value)
+        result.outlet_events = outlet_events(context)
+        return result
+
+
+def _call(task: BaseOperator, context: Context, resumption: Resumption | None) -> Any:
+    if resumption is not None:
+        return task.resume_execution(resumption.method_name, resumption.kwargs, context)
+    if task.start_from_trigger:
+        task.defer_at_start()
+    return task.execute(context)
+
+
+def _execute(task: BaseOperator, context: Context, resumption: Resumption | None) -> Any:
+    if task.pre_execute_hook is not None:
+        task.pre_execute_hook(context)
+    task.pre_execute(context)
+    run_callbacks(task.on_execute_callback, context, task)
+    value = finished(_call(task, context, resumption))
+    if task.post_execute_hook is not None:
+        task.post_execute_hook(context, value)
+    task.post_execute(context, value)
+    return value
+
+
+def run_callbacks(callbacks: list[Any], context: Context, task: BaseOperator) -> list[str]:
+    """Call callbacks one after the other; one that fails is logged, and keeps no other from running.
+
+    Returns:
+        What went wrong, a line for each that failed.
+    """
+    failures = []
+    for callback in callbacks:
+        try:
+            finished(callback(context))
+        except Exception as exc:
+            name = getattr(callback, "__name__", None) or type(callback).__name__
+            failures.append(f"callback {name} failed: {one_line(exc)}")
+            task.log.exception("Callback %s failed", name, exc_info=(type(exc), exc, user_frames(exc)))
+    return failures
+
+
+def _result(task: BaseOperator, context: Context, value: Any) -> TaskResult:
+    follow = followed_tasks(task.dag, task.task_id, value) if task.is_branch else None
+    short_circuit = None
+    if task.is_short_circuit and not value:
+        short_circuit = bool(getattr(task, "ignore_downstream_trigger_rules", True))
+    if isinstance(value, (set, frozenset)) and task.is_branch:
+        value = sorted(value)
+    if not task.do_xcom_push:
+        value = None
+    if task.is_mapped_over and task.mapped_from is None:
+        _check_mappable(task, context, value)
+    if value is None:
+        return TaskResult(None, follow, short_circuit)
+    value = as_json(value, f"what task {task.task_id!r} returned")
+    if task.multiple_outputs:
+        _push_items(task, context, value)
+    return TaskResult(value, follow, short_circuit)
+
+
+def _check_mappable(task: BaseOperator, context: Context, value: Any) -> None:
+    """Raise for a result that a task is mapped over, unless it can be. Instances of a mapped task return one each."""
+    who, longest = f"what task {task.task_id!r} returned", context["ti"].max_map_length
+    if not is_mappable(value):
+        kind = "None" if value is None else type(value).__name__
+        raise TypeError(f"{who} is mapped over by another task, so it must be a list or a dict, not {kind}")
+    if len(value) > longest:
+        raise ValueError(
+            f"{who} is mapped over by another task, and has {len(value)} values: more than the setting"
+            f" max_map_length = {longest} allows"
+        )
+
+
+def _push_items(task: BaseOperator, context: Context, value: Any) -> None:
+    if not isinstance(value, dict):
+        raise TypeError(
+            f"task {task.task_id!r} has multiple_outputs, so it must return a dict, not {type(value).__name__}"
+        )
+    for key, item in value.items():
+        context["ti"].xcom_push(key=key, value=item)
+
+
+def _render_map_index(task: BaseOperator, context: Context) -> None:
+    """Render the name of a task instance, which may depend on what the task has put into its context."""
+    if task.map_index_template is not None:
+        context["ti"].rendered_map_index = str(task.render_template(task.map_index_template, context))

@@ -1,0 +1,201 @@
+"""Rendering templates: Jinja environments, Airflow's filters, and everything that has templates in it.
+
+A text without any template in it is not given to Jinja: a task that has none does not load it.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import TYPE_CHECKING, Any
+
+from asynsched.authoring.exceptions import AsynschedException
+from asynsched.authoring.running.context import Context, Deferred
+from asynsched.authoring.xcom_arg import ResolveMixin
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import jinja2
+
+    from asynsched.authoring.dag import DAG
+    from asynsched.authoring.operators.templated import Templater
+
+Moment = dt.date | dt.time | None
+
+
+def plain_environment() -> jinja2.Environment:
+    """Return an environment for templates outside of a DAG."""
+    return _environment(native=False, cache_size=0)
+
+
+def dag_environment(dag: DAG, *, native: bool) -> jinja2.Environment:
+    """Return the environment of a DAG's templates; `native` renders to Python values instead of texts."""
+    import jinja2
+
+    options = {
+        "loader": jinja2.FileSystemLoader([dag.folder, *dag.template_searchpath]),
+        "undefined": dag.template_undefined or jinja2.StrictUndefined,
+        "extensions": ["jinja2.ext.do"],
+        "cache_size": 0,
+        **dag.jinja_environment_kwargs,
+    }
+    environment = _environment(native=native, **options)
+    environment.globals.update(dag.user_defined_macros)
+    environment.filters.update(dag.user_defined_filters)
+    return environment
+
+
+def _environment(*, native: bool, **options: Any) -> jinja2.Environment:
+    from jinja2.nativetypes import NativeEnvironment
+    from jinja2.sandbox import SandboxedEnvironment, is_internal_attribute
+
+    class TaskEnvironment(SandboxedEnvironment):
+        """Keeps templates from what is internal to Python; a single leading underscore is allowed, as in Airflow."""
+
+        def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+            return not is_internal_attribute(obj, attr)
+
+    environment: jinja2.Environment = NativeEnvironment(**options) if native else TaskEnvironment(**options)
+    environment.context_class = _variables_class()
+    environment.filters.update(FILTERS)
+    return environment
+
+
+def _variables_class() -> type[jinja2.runtime.Context]:
+    from jinja2.runtime import Context as Variables
+
+    class TaskVariables(Variables):
+        """Finds deferred values when a template names them."""
+
+        def resolve_or_missing(self, key: str) -> Any:
+            value = super().resolve_or_missing(key)
+            return value.find() if isinstance(value, Deferred) else value
+
+    return TaskVariables
+
+
+class Renderer:
+    """Renders the values of one object, in one context.
+
+    Args:
+        owner: Whose values they are.
+        context: What templates may use.
+        environment: Jinja environment, made when it is needed unless given.
+        seen: ids of objects that were rendered before, or are being rendered.
+    """
+
+    def __init__(
+        self,
+        owner: Templater,
+        context: Context,
+        environment: jinja2.Environment | None = None,
+        seen: set[int] | None = None,
+    ) -> None:
+        self._owner = owner
+        self._context = context
+        self._environment = environment
+        self._seen = set() if seen is None else seen
+        self._kept_as_is = {id(value) for value in getattr(owner, "kept_as_is", ())}
+
+    def render_fields(self, parent: Any) -> None:
+        """Render the `template_fields` of an object, in place."""
+        for field in parent.template_fields:
+            try:
+                value = getattr(parent, field)
+            except AttributeError:
+                raise AsynschedException(
+                    f"{parent!r}: {field!r} is in template_fields, but {type(parent).__name__} sets no such attribute"
+                ) from None
+            setattr(parent, field, self._render_field(parent, field, value))
+
+    def _render_field(self, parent: Any, field: str, value: Any) -> Any:
+        from asynsched.errors import AsynschedError
+
+        try:
+            return self.render(value)
+        except AsynschedError:
+            raise
+        except Exception as exc:
+            if not type(exc).__module__.startswith("jinja2"):
+                raise
+            raise AsynschedException(f"{parent!r}: the template in {field!r} cannot be rendered: {exc}") from exc
+
+    def render(self, value: Any) -> Any:
+        """Return a value with the texts in it rendered and the references in it resolved."""
+        if id(value) in self._kept_as_is:
+            return value
+        if isinstance(value, str):
+            return self._render_text(value)
+        if isinstance(value, ResolveMixin):
+            return value.resolve(self._context)
+        if isinstance(value, tuple):
+            items = [self.render(item) for item in value]
+            return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+        if isinstance(value, list):
+            return [self.render(item) for item in value]
+        if isinstance(value, dict):
+            return {key: self.render(item) for key, item in value.items()}
+        if isinstance(value, set):
+            return {self.render(item) for item in value}
+        if hasattr(type(value), "template_fields") and id(value) not in self._seen:
+            self._seen.add(id(value))
+            self.render_fields(value)
+        return value
+
+    def _render_text(self, text: str) -> Any:
+        is_path = bool(self._owner.template_ext) and text.endswith(tuple(self._owner.template_ext))
+        if not is_path and self._is_literal(text):
+            return text
+        environment = self._get_environment()
+        template = environment.get_template(text) if is_path else environment.from_string(text)
+        return _render_template(template, self._context)
+
+    def _get_environment(self) -> jinja2.Environment:
+        if self._environment is None:
+            self._environment = self._owner.get_template_env()
+        return self._environment
+
+    def _is_literal(self, text: str) -> bool:
+        """Return whether Jinja would return a text unchanged: it cuts a newline at the end, and changes CR LF."""
+        dag = self._context.get("dag")
+        has_own_syntax = self._environment is not None or (dag is not None and dag.jinja_environment_kwargs)
+        return not has_own_syntax and "{" not in text and "\r" not in text and not text.endswith("\n")
+
+
+def _render_template(template: jinja2.Template, context: Mapping[str, Any]) -> Any:
+    # `Template.render` copies the context through dict(), which is what is wanted: templates cannot change it.
+    return template.render(context.with_deferred() if isinstance(context, Context) else context)
+
+
+def ds_filter(value: Moment) -> str | None:
+    """Return `2024-01-31`."""
+    return None if value is None else value.strftime("%Y-%m-%d")
+
+
+def ds_nodash_filter(value: Moment) -> str | None:
+    """Return `20240131`."""
+    return None if value is None else value.strftime("%Y%m%d")
+
+
+def ts_filter(value: Moment) -> str | None:
+    """Return `2024-01-31T00:00:00+00:00`."""
+    return None if value is None else value.isoformat()
+
+
+def ts_nodash_filter(value: Moment) -> str | None:
+    """Return `20240131T000000`."""
+    return None if value is None else value.strftime("%Y%m%dT%H%M%S")
+
+
+def ts_nodash_with_tz_filter(value: Moment) -> str | None:
+    """Return `20240131T000000+0000`."""
+    return None if value is None else value.isoformat().replace("-", "").replace(":", "")
+
+
+FILTERS = {
+    "ds": ds_filter,
+    "ds_nodash": ds_nodash_filter,
+    "ts": ts_filter,
+    "ts_nodash": ts_nodash_filter,
+    "ts_nodash_with_tz": ts_nodash_with_tz_filter,
+}

@@ -1,0 +1,1 @@
+"""The TaskFlow style: decorators that make tasks and DAGs of functions."""

@@ -1,0 +1,239 @@
+"""Backfills: runs for the dates of a span of the past, made at once, that leave the schedule as it is.
+
+Source: Apache Airflow's `models/backfill.py`.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from asynsched.errors import AlreadyExists, DagError, PlanNeeded
+from asynsched.keys import DagRunKey
+from asynsched.scheduling.creation.triggering import validate_conf
+from asynsched.scheduling.requests.run_requests import run_again, submit_request
+from asynsched.serialization.decode import decode_dag
+from asynsched.serialization.schema import SerializedDag
+from asynsched.states import FINISHED_RUN_STATES, DagRunState, DagRunType
+from asynsched.store.backfills import (
+    BackfillRow,
+    Reprocess,
+    add_backfill,
+    add_dates,
+    end_backfill,
+    get_backfill,
+    list_backfills,
+    list_dates,
+    pause_backfill,
+)
+from asynsched.store.dag_runs import DagRunRow, NewRun, insert_run, run_of_date
+from asynsched.store.dag_versions import get_version
+from asynsched.store.dags import find_dag
+from asynsched.store.rows import to_json
+from asynsched.store.run_requests import CancelRun
+from asynsched.store.tables import dag_run
+from asynsched.timetables import ContinuousTimetable, DagRunInfo, NullTimetable, OnceTimetable, TimeRestriction, decode
+
+MAX_RUNS = 10_000
+"""Most runs of one backfill: they are made in one transaction."""
+IN_FLIGHT, EXISTS = "in flight", "already exists"
+"""Why a date gets no run, in Airflow's words."""
+_REASON = "a backfill wants it"
+_TAKE_OVER = (
+    sa.update(dag_run)
+    .where(dag_run.c.id == sa.bindparam("key"))
+    .values(run_type=DagRunType.BACKFILL, backfill_id=sa.bindparam("backfill"))
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillPlan:
+    """What somebody wants to have run.
+
+    Attributes:
+        from_date: The first logical date, or the start of the first interval.
+        to_date: The last one.
+        reprocess: Which dates that have a run already get another one: none, those whose run has failed, or all whose
+            run has ended.
+        is_reverse: Whether the newest comes first.
+        max_active_runs: How many of its runs are active at once; they do not count against the DAG's limit.
+        conf: That of every run; validated against the DAG's params.
+    """
+
+    dag_id: str
+    from_date: datetime
+    to_date: datetime
+    reprocess: Reprocess = "none"
+    is_reverse: bool = False
+    max_active_runs: int = 10
+    conf: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedDate:
+    """A date of a backfill.
+
+    Attributes:
+        info: Its run.
+        existing: The run that the date has already.
+        exception_reason: Why it gets none.
+    """
+
+    info: DagRunInfo
+    existing: DagRunRow | None
+    exception_reason: str | None
+
+
+def plan_dates(conn: Connection, plan: BackfillPlan, now: datetime) -> list[PlannedDate]:
+    """Return the dates of a backfill, in the order in which they would run.
+
+    Raises:
+        NotFound: There is no such DAG.
+        DagError: The DAG cannot be backfilled, or not like this; says why.
+    """
+    dag = find_dag(conn, plan.dag_id)
+    serialized = decode_dag(get_version(conn, dag.version_id or 0).serialized)
+    _check(serialized, plan, now)
+    try:
+        infos = list(_infos(serialized, plan, now))
+    except PlanNeeded as exc:
+        raise DagError(f"The DAG {plan.dag_id!r} has a timetable of its own, which cannot be backfilled.") from exc
+    if not infos:
+        raise DagError(
+            f"The schedule of the DAG {plan.dag_id!r} has no run from {plan.from_date.isoformat()} to"
+            f" {plan.to_date.isoformat()} whose data interval is over."
+        )
+    dates = []
+    for info in reversed(infos) if plan.is_reverse else infos:
+        existing = run_of_date(conn, plan.dag_id, info.logical_date)
+        dates.append(PlannedDate(info, existing, _exception(existing, plan.reprocess)))
+    return dates
+
+
+def create_backfill(conn: Connection, plan: BackfillPlan, *, actor: str, now: datetime) -> BackfillRow:
+    """Store a backfill and its runs, queued. Raises what `plan_dates` raises.
+
+    Raises:
+        AlreadyExists: The DAG has a backfill that has not ended.
+    """
+    open_ones = [found for found in list_backfills(conn, dag_id=plan.dag_id) if found.state in ("running", "paused")]
+    if open_ones:
+        raise AlreadyExists(
+            f"The DAG {plan.dag_id!r} has a backfill already, and may have one at a time: wait until it has ended, or"
+            f" `asynsched backfill cancel {open_ones[0].id}`."
+        )
+    planned = plan_dates(conn, plan, now)
+    backfill_id = add_backfill(
+        conn, dict(plan.conf), dag_id=plan.dag_id, from_date=plan.from_date, to_date=plan.to_date,
+        reprocess=plan.reprocess, is_reverse=plan.is_reverse, max_active_runs=plan.max_active_runs, actor=actor,
+        created_at=now,
+    )  # fmt: skip
+    dates: list[tuple[datetime, int | None, str | None]] = []
+    for date in planned:
+        run_row_id, reason = None, date.exception_reason
+        if reason is None:
+            run_row_id = _run_for(conn, plan, date, backfill_id, now)
+            reason = EXISTS if run_row_id is None else None
+        dates.append((date.info.logical_date, run_row_id, reason))
+    add_dates(conn, backfill_id, dates)
+    return get_backfill(conn, backfill_id)
+
+
+def set_paused(conn: Connection, backfill_id: int, *, is_paused: bool) -> BackfillRow:
+    """Start no further run of a backfill, or go on with it. Raises NotFound, or DagError when it has ended."""
+    _open(conn, backfill_id)
+    pause_backfill(conn, backfill_id, is_paused=is_paused)
+    return get_backfill(conn, backfill_id)
+
+
+def cancel_backfill(conn: Connection, backfill_id: int, *, actor: str, now: datetime) -> BackfillRow:
+    """End a backfill: its queued runs fail, those that run go on. Raises NotFound, or DagError when it has ended."""
+    found = _open(conn, backfill_id)
+    for date in list_dates(conn, backfill_id):
+        if date.state == DagRunState.QUEUED and date.run_id is not None:
+            submit_request(conn, DagRunKey(found.dag_id, date.run_id), CancelRun(), actor=actor, now=now)
+    end_backfill(conn, backfill_id, now)
+    return get_backfill(conn, backfill_id)
+
+
+def _open(conn: Connection, backfill_id: int) -> BackfillRow:
+    found = get_backfill(conn, backfill_id)
+    if found.state in ("completed", "cancelled"):
+        raise DagError(f"The backfill {backfill_id} has ended: it is {found.state}.")
+    return found
+
+
+def _check(dag: SerializedDag, plan: BackfillPlan, now: datetime) -> None:
+    if isinstance(decode(dag.timetable), NullTimetable | OnceTimetable | ContinuousTimetable):
+        schedule = dag.schedule_summary or "None"
+        raise DagError(
+            f"The DAG {dag.dag_id!r} has the schedule {schedule}, which is not periodic: there is nothing to backfill."
+        )
+    if plan.from_date > plan.to_date:
+        raise DagError(f"{plan.from_date.isoformat()} is after {plan.to_date.isoformat()}: exchange them.")
+    if plan.from_date >= now:
+        raise DagError(f"{plan.from_date.isoformat()} is in the future: a backfill is for the past.")
+    depending = sorted(task.task_id for task in dag.tasks if task.depends_on_past)
+    if depending and plan.is_reverse:
+        raise DagError(f"The tasks {', '.join(depending)} depend on the past: their runs cannot go in reverse.")
+    if depending and plan.reprocess == "none":
+        raise DagError(
+            f"The tasks {', '.join(depending)} depend on the past: reprocess failed or completed runs, too, so that"
+            " none is left out."
+        )
+    validate_conf(dag, plan.conf)
+
+
+def _infos(dag: SerializedDag, plan: BackfillPlan, now: datetime) -> Iterator[DagRunInfo]:
+    timetable, last = decode(dag.timetable), None
+    restriction = TimeRestriction(plan.from_date, plan.to_date, catchup=True)
+    for _ in range(MAX_RUNS):
+        info = timetable.next_run(last, restriction, now)
+        if info is None or info.data_interval.end >= now:
+            return
+        yield info
+        last = info.data_interval
+    raise DagError(f"That would be more than {MAX_RUNS} runs: choose a shorter span.")
+
+
+def _exception(existing: DagRunRow | None, reprocess: Reprocess) -> str | None:
+    if existing is None:
+        return None
+    if existing.state not in FINISHED_RUN_STATES:
+        return IN_FLIGHT
+    is_wanted = reprocess == "completed" or (reprocess == "failed" and existing.state == DagRunState.FAILED)
+    return None if is_wanted else EXISTS
+
+
+def _run_for(conn: Connection, plan: BackfillPlan, date: PlannedDate, backfill_id: int, now: datetime) -> int | None:
+    """Return the row id of the run that a date gets; None when its run_id is taken by a run of another date."""
+    if date.existing is not None:
+        run_again(conn, DagRunKey(plan.dag_id, date.existing.run_id), now)
+        conn.execute(_TAKE_OVER, {"key": date.existing.id, "backfill": backfill_id})
+        if plan.conf:
+            conn.execute(sa.update(dag_run).where(dag_run.c.id == date.existing.id).values(conf=to_json(plan.conf)))
+        return date.existing.id
+    info = date.info
+    try:
+        return insert_run(
+            conn,
+            NewRun(
+                dag_id=plan.dag_id,
+                run_id=f"{DagRunType.BACKFILL}__{info.logical_date.isoformat()}",
+                run_type=DagRunType.BACKFILL,
+                state=DagRunState.QUEUED,
+                logical_date=info.logical_date,
+                data_interval_start=info.data_interval.start,
+                data_interval_end=info.data_interval.end,
+                run_after=info.run_after,
+                queued_at=now,
+                reason=_REASON,
+                conf=dict(plan.conf),
+                backfill_id=backfill_id,
+            ),
+        )
+    except AlreadyExists:
+        return None

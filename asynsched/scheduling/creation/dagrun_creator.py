@@ -1,0 +1,147 @@
+"""The dagrun creator: makes the runs that are due, from a heap of due times; a DAG that is not due costs nothing."""
+
+import heapq
+from datetime import datetime, timedelta
+from itertools import islice
+
+import structlog
+from sqlalchemy import Connection
+
+from asynsched.channels import AssetsUpdated, Channels, DagChanged, FileChanged, RunCreated, RunEnded
+from asynsched.clock import Clock
+from asynsched.keys import DagRunKey
+from asynsched.scheduling.creation.scheduled_runs import Examined, examine_dag
+from asynsched.service import Service
+from asynsched.settings import Settings
+from asynsched.store.asset_queue import unexamined_dag_ids
+from asynsched.store.dags import scheduled_dag_ids
+from asynsched.store.database import Database
+
+log = structlog.get_logger(__name__)
+
+MAX_DUE_AT_ONCE = 1_000
+"""DAGs that one step finds to be due; what they need is done a few at a time."""
+
+
+ASK_AGAIN = timedelta(minutes=5)
+"""How long a timetable of an author's own has to say which runs come next."""
+
+
+class DagRunCreator(Service):
+    """Creates the runs that schedules and assets call for."""
+
+    name = "dagrun creator"
+
+    def __init__(self, *, settings: Settings, channels: Channels, database: Database, clock: Clock) -> None:
+        super().__init__(clock)
+        self.interval = timedelta(seconds=settings.sweep_interval)
+        self._max_created_at_once = settings.max_dagruns_to_create_per_loop
+        self._channels = channels
+        self._database = database
+        self._due: list[tuple[datetime, str]] = []
+        self._due_at: dict[str, datetime] = {}
+        self._changed: dict[str, None] = {}
+        self._held_back: set[str] = set()
+        self._assets_were_updated = False
+        self._asked_at: dict[str, datetime] = {}
+        self._sweep_at: datetime | None = None
+        channels.dag_changes.wakes(self.wake)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether every DAG was examined that has changed or is due."""
+        has_news = self._changed or self._assets_were_updated
+        return not (has_news or self._channels.dag_changes.qsize() or self._next_due_is_past(self.clock.now()))
+
+    async def tick(self, now: datetime) -> None:
+        """Examine a few of the DAGs that have changed or are due."""
+        self._take_news()
+        await self._sweep(now)
+        await self._note_updated_assets()
+        dag_ids = self._take_examinable(now)
+        if dag_ids:
+            examined = await self._database.write(_examine, dag_ids, now)
+            for dag_id in dag_ids:
+                self._changed.pop(dag_id, None)
+                self._channels.active_runs.offer(DagChanged(dag_id))
+            for dag_id, result in examined.items():
+                await self._take_up(dag_id, result)
+        if self._changed or self._next_due_is_past(self.clock.now()):
+            self.wake()
+        self.due_at = self._due[0][0] if self._due else None
+
+    def _take_news(self) -> None:
+        for message in self._channels.dag_changes.take():
+            match message:
+                case DagChanged(dag_id):
+                    self._changed.setdefault(dag_id)
+                case AssetsUpdated():
+                    self._assets_were_updated = True
+                case RunEnded(run, _) if run.dag_id in self._held_back:
+                    self._changed.setdefault(run.dag_id)
+
+    async def _sweep(self, now: datetime) -> None:
+        """Now and then, look for DAGs that no message told of; and at the start, for all that have a schedule."""
+        if self._sweep_at is not None and now < self._sweep_at:
+            return
+        for dag_id, due_at in await self._database.read(scheduled_dag_ids):
+            self._schedule(dag_id, due_at)
+        self._assets_were_updated = True
+        self._changed.update(dict.fromkeys(sorted(self._held_back)))
+        self._sweep_at = now + (self.interval or timedelta())
+
+    async def _note_updated_assets(self) -> None:
+        """Have the DAGs examined that events of assets wait for."""
+        if self._assets_were_updated:
+            self._changed.update(dict.fromkeys(await self._database.read(unexamined_dag_ids)))
+            self._assets_were_updated = False
+
+    def _take_examinable(self, now: datetime) -> list[str]:
+        """Return those of the DAGs to be examined that wait longest; they stay noted as such until that is done."""
+        for _ in range(MAX_DUE_AT_ONCE):
+            if not self._next_due_is_past(now):
+                break
+            due_at, dag_id = heapq.heappop(self._due)
+            if self._due_at.get(dag_id) == due_at:
+                del self._due_at[dag_id]
+                self._changed.setdefault(dag_id)
+        return list(islice(self._changed, self._max_created_at_once))
+
+    async def _take_up(self, dag_id: str, result: Examined) -> None:
+        self._held_back.discard(dag_id)
+        if result.error:
+            log.warning("dag.unschedulable", dag_id=dag_id, error=result.error)
+        if result.asks:
+            self._ask(dag_id, result.asks)
+        else:
+            self._asked_at.pop(dag_id, None)
+        for run_id in filter(None, (result.triggered, result.created)):
+            log.info("run.created", dag_id=dag_id, run_id=run_id)
+            await self._channels.active_runs.put(RunCreated(DagRunKey(dag_id, run_id)))
+        if result.is_held_back:
+            self._held_back.add(dag_id)
+        self._schedule(dag_id, result.due_at)
+
+    def _ask(self, dag_id: str, path: str) -> None:
+        """Have a DAG's file parsed, which asks its own timetable for more runs; not again while that may be going on.
+
+        The new plan makes the DAG a changed one. Where the file cannot be parsed, it is asked again after a while.
+        """
+        now = self.clock.now()
+        if dag_id not in self._asked_at or self._asked_at[dag_id] + ASK_AGAIN <= now:
+            self._asked_at[dag_id] = now
+            self._channels.file_changes.offer(FileChanged(path, forced=True))
+
+    def _schedule(self, dag_id: str, due_at: datetime | None) -> None:
+        if due_at is None:
+            self._due_at.pop(dag_id, None)
+        elif self._due_at.get(dag_id) != due_at:
+            self._due_at[dag_id] = due_at
+            heapq.heappush(self._due, (due_at, dag_id))
+
+    def _next_due_is_past(self, now: datetime) -> bool:
+        return bool(self._due) and self._due[0][0] <= now
+
+
+def _examine(conn: Connection, dag_ids: list[str], now: datetime) -> dict[str, Examined]:
+    return {dag_id: examine_dag(conn, dag_id, now) for dag_id in sorted(dag_ids)}

@@ -1,0 +1,182 @@
+"""Whether a DAG's next run is due, and its creation: one short transaction, so that no run is made twice or missed."""
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from sqlalchemy import Connection
+
+from asynsched.errors import AlreadyExists, DagError, NotFound, PlanNeeded
+from asynsched.scheduling.creation.asset_runs import trigger_by_assets
+from asynsched.scheduling.creation.planning import next_run
+from asynsched.serialization.decode import decode_dag
+from asynsched.serialization.schema import SerializedDag
+from asynsched.states import DagRunState, DagRunType
+from asynsched.store.dag_runs import (
+    NewRun,
+    count_active_runs,
+    insert_run,
+    last_scheduled_interval,
+    run_is_made,
+)
+from asynsched.store.dag_versions import get_version
+from asynsched.store.dags import DagRow, find_dag, get_dag, set_next_dagrun
+from asynsched.store.timetable_plans import get_plan
+from asynsched.timetables import CustomTimetable, DagRunInfo, DataInterval, KnownTimetable, decode
+
+FEW_LEFT = 10
+"""With fewer planned runs than this left, an author's own timetable is asked for more."""
+NEXT_LOOK = timedelta(seconds=1)
+"""When a DAG is looked at again whose next run cannot be told apart from its last one yet."""
+MAX_EXISTING = 10_000
+"""Runs made by hand ahead of the schedule that are looked past."""
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """What the examination of a DAG found.
+
+    Attributes:
+        created: run_id of the run that was made.
+        due_at: When the next one is due, if known.
+        is_held_back: A run is due, or assets would trigger one, but `max_active_runs` are active.
+        error: Why its schedule cannot be computed.
+        triggered: run_id of the run that events of assets have triggered.
+        waits_for: The assets whose events are missing for such a run, for a person.
+        asks: The DAG's file, if its own timetable is to be asked for more runs.
+    """
+
+    created: str | None = None
+    due_at: datetime | None = None
+    is_held_back: bool = False
+    error: str = ""
+    triggered: str | None = None
+    waits_for: str = ""
+    asks: str = ""
+
+
+def scheduled_run_id(logical_date: datetime) -> str:
+    """Return the run_id of a scheduled run, as Airflow makes it."""
+    return f"{DagRunType.SCHEDULED}__{logical_date.isoformat()}"
+
+
+def examine_dag(conn: Connection, dag_id: str, now: datetime) -> Examined:
+    """Create the runs of a DAG that are due: one that assets have triggered, and the next of its schedule."""
+    dag = get_dag(conn, dag_id)
+    if dag is None or not dag.is_active or dag.version_id is None:
+        return Examined()
+    try:
+        serialized = decode_dag(get_version(conn, dag.version_id).serialized)
+    except (DagError, NotFound) as exc:
+        set_next_dagrun(conn, dag_id, None)
+        return Examined(error=str(exc))
+    triggered = trigger_by_assets(conn, dag, serialized.asset_condition, now)
+    found = _examine_schedule(conn, dag, serialized, now)
+    is_held_back = found.is_held_back or triggered.is_held_back
+    return replace(found, triggered=triggered.created, is_held_back=is_held_back, waits_for=triggered.waits_for)
+
+
+def _examine_schedule(conn: Connection, dag: DagRow, serialized: SerializedDag, now: datetime) -> Examined:
+    """Create a DAG's next scheduled run if it is due, and store when the one after that is.
+
+    A run that has become due is computed anew from the last one and the time, so that a scheduler that was away does
+    not make up for what `catchup=False` says to leave out. A run that somebody has made by hand for the same date takes
+    the place of the scheduled one, as in Airflow.
+    """
+    dag_id, created = dag.dag_id, None
+    try:
+        schedule = _Schedule(conn, serialized, now)
+        info = schedule.after(last_scheduled_interval(conn, dag_id))
+        if info is None or info.run_after > now or dag.is_paused:
+            set_next_dagrun(conn, dag_id, info)
+            return Examined(due_at=info.run_after if info is not None and not dag.is_paused else None)
+        limit = min(dag.max_active_runs, schedule.timetable.active_runs_limit or dag.max_active_runs)
+        if count_active_runs(conn, [dag_id]).get(dag_id, 0) >= limit:
+            set_next_dagrun(conn, dag_id, info)
+            return Examined(is_held_back=True)
+        created = _create(conn, dag_id, info, now)
+        following = schedule.after(info.data_interval)
+    except PlanNeeded:
+        return Examined(created=created, asks=dag.file_path)
+    except (DagError, NotFound) as exc:
+        set_next_dagrun(conn, dag_id, None)
+        return Examined(created=created, error=str(exc))
+    except AlreadyExists:
+        return Examined(due_at=now)  # made by somebody else at this very moment: look again
+    set_next_dagrun(conn, dag_id, following)
+    due_at = following.run_after if following else None
+    return Examined(created=created, due_at=due_at, asks=dag.file_path if schedule.runs_low(info) else "")
+
+
+def timetable_of(conn: Connection, dag: SerializedDag) -> KnownTimetable:
+    """Return a DAG's timetable; an author's own one with the runs that it gave ahead of time."""
+    timetable = decode(dag.timetable)
+    return timetable.planned(get_plan(conn, dag.dag_id)) if isinstance(timetable, CustomTimetable) else timetable
+
+
+def coming_runs(conn: Connection, dag_id: str, now: datetime, *, at_most: int) -> list[DagRunInfo]:
+    """Return the runs that a DAG's schedule would create were it unpaused now: those that are due, and the next one.
+
+    Raises:
+        DagError: Its schedule cannot be computed; PlanNeeded: its own timetable must be asked first.
+        NotFound: There is no such DAG.
+    """
+    serialized = decode_dag(get_version(conn, find_dag(conn, dag_id).version_id or 0).serialized)
+    schedule = _Schedule(conn, serialized, now)
+    found: list[DagRunInfo] = []
+    last = last_scheduled_interval(conn, dag_id)
+    while len(found) < at_most and (info := schedule.after(last)) is not None:
+        found.append(info)
+        if info.run_after > now:
+            break
+        last = info.data_interval
+    return found
+
+
+class _Schedule:
+    """The runs of one DAG, those left out that exist already."""
+
+    def __init__(self, conn: Connection, dag: SerializedDag, now: datetime) -> None:
+        self._conn = conn
+        self._dag = dag
+        self._now = now
+        self.timetable = timetable_of(conn, dag)
+
+    def after(self, last: DataInterval | None) -> DagRunInfo | None:
+        """Return the next run that does not exist; None when there is none."""
+        for _ in range(MAX_EXISTING):
+            info = next_run(self._dag, last=last, now=self._now, timetable=self.timetable)
+            if info is None or not self._exists(info):
+                return info
+            if info.data_interval == last:
+                # Runs follow one another without a pause, and no time has passed since the last one was made.
+                return info._replace(run_after=self._now + NEXT_LOOK)
+            last = info.data_interval
+        return None
+
+    def runs_low(self, info: DagRunInfo) -> bool:
+        """Whether few runs after this one are planned, by a timetable that must be asked for them."""
+        timetable = self.timetable
+        return isinstance(timetable, CustomTimetable) and timetable.n_left(info.data_interval) < FEW_LEFT
+
+    def _exists(self, info: DagRunInfo) -> bool:
+        return run_is_made(self._conn, self._dag.dag_id, scheduled_run_id(info.logical_date), info.logical_date)
+
+
+def _create(conn: Connection, dag_id: str, info: DagRunInfo, now: datetime) -> str:
+    run_id = scheduled_run_id(info.logical_date)
+    insert_run(
+        conn,
+        NewRun(
+            dag_id=dag_id,
+            run_id=run_id,
+            run_type=DagRunType.SCHEDULED,
+            state=DagRunState.QUEUED,
+            logical_date=info.logical_date,
+            data_interval_start=info.data_interval.start,
+            data_interval_end=info.data_interval.end,
+            run_after=info.run_after,
+            queued_at=now,
+            reason="its schedule was due",
+        ),
+    )
+    return run_id

@@ -1,0 +1,272 @@
+"""A DagRun that is running, as its scheduler holds it in memory under its lease: the cache of its rows.
+
+Counters of upstream ends are kept up by every state change, so that examining a task costs the same however many
+tasks its DAG has. All instances of a task share one counter, but for what depends on an instance of a mapped group.
+Nothing here decides or stores.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import islice
+from typing import Any
+
+from asynsched.keys import DagRunKey
+from asynsched.scheduling.evaluation.active_task import WAITING, ActiveTask, UpstreamEnds
+from asynsched.scheduling.evaluation.structure import DagStructure, Link
+from asynsched.scheduling.rules.mapping import product_of, relevant_indexes
+from asynsched.scheduling.rules.past_depends import GOOD_STATES, PastTask, past_depends
+from asynsched.scheduling.rules.run_state import TaskEnd
+from asynsched.scheduling.rules.run_stop import RunStop
+from asynsched.scheduling.rules.trigger_rule import UpstreamCounts
+from asynsched.states import FINISHED_TASK_STATES, DagRunState
+from asynsched.states import TaskInstanceState as State
+from sandbox.protocol import CodeVersion
+
+
+@dataclass(slots=True, eq=False)
+class ActiveRun:
+    """One DagRun and its task instances.
+
+    Attributes:
+        instances: The task instances, by task_id and map index.
+        shared_counts: How the upstreams of a task ended that matter to all its instances alike, by task_id.
+        n_expanded: How many instances each mapped task was expanded to, those left out that it no longer has.
+        group_counts: How many instances the innermost of these mapped groups has.
+        key_before: The run before, where a task depends on it.
+        past: How the tasks that depend on the past went in the run before, by task_id; those not named have no past.
+        to_be_remapped: Mapped tasks, expanded earlier, whose number may be another one now.
+        n_waiting: Instances that start only when another one of this run ends.
+        waiting_of: How many of these each task has.
+        unfinished_of: How many instances of each task have not ended.
+        bad_of: How many instances of each task have not succeeded, nor been skipped.
+        stop: Why and how the run is being stopped, if it is.
+    """
+
+    id: int
+    key: DagRunKey
+    structure: DagStructure
+    code: CodeVersion
+    version_id: int
+    run_type: str
+    run_after: datetime
+    queued_at: datetime
+    logical_date: datetime | None = None
+    data_interval_start: datetime | None = None
+    data_interval_end: datetime | None = None
+    conf: dict[str, Any] = field(default_factory=dict)
+    state: DagRunState = DagRunState.QUEUED
+    reason: str = ""
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    key_before: DagRunKey | None = None
+    stored_state: DagRunState = DagRunState.QUEUED
+    stored_epoch: int = 0
+    instances: dict[str, dict[int, ActiveTask]] = field(default_factory=dict)
+    shared_counts: dict[str, UpstreamEnds] = field(default_factory=dict)
+    n_expanded: dict[str, int] = field(default_factory=dict)
+    group_counts: dict[tuple[str, ...], int] = field(default_factory=dict)
+    past: dict[str, PastTask] = field(default_factory=dict)
+    to_be_remapped: set[str] = field(default_factory=set)
+    n_unfinished: int = 0
+    n_waiting: int = 0
+    waiting_of: Counter[str] = field(default_factory=Counter)
+    unfinished_of: Counter[str] = field(default_factory=Counter)
+    bad_of: Counter[str] = field(default_factory=Counter)
+    stop: RunStop | None = None
+
+    def instance(self, task_id: str, map_index: int = -1) -> ActiveTask:
+        """Return a task instance. Raises KeyError when there is none."""
+        return self.instances[task_id][map_index]
+
+    def all_instances(self) -> Iterator[ActiveTask]:
+        """Yield every task instance, in topological order of their tasks."""
+        for found in self.instances.values():
+            yield from found.values()
+
+    def add_tasks(self, tasks: Iterable[ActiveTask]) -> None:
+        """Take up the task instances, stored or new, and count their upstream ends."""
+        self.instances = {task.task_id: {} for task in self.structure.dag.tasks}
+        for task in tasks:
+            self._add(task)
+        for task_id in self.instances:
+            self._count_expanded(task_id)
+        for task_id in self.instances:
+            self._recount(task_id)
+
+    def replace(self, task_id: str, *, gone: Iterable[ActiveTask], new: Iterable[ActiveTask]) -> None:
+        """Take instances of a task out, put others in, and count anew what depends on them."""
+        for task in gone:
+            del self.instances[task_id][task.map_index]
+            self._tally(task_id, task.state, -1)
+        for task in new:
+            self._add(task)
+        self._count_expanded(task_id)
+        for changed in dict.fromkeys((task_id, *(link.task_id for link in self.structure.links_from[task_id]))):
+            self._recount(changed)
+
+    def ends_of(self, task: ActiveTask) -> UpstreamEnds:
+        """Return how everything ended that a task instance depends on."""
+        shared = self.shared_counts[task.task_id]
+        own = task.own_counts
+        if own is None:
+            return shared
+        return UpstreamEnds(shared.direct.together(own.direct), shared.setups.together(own.setups))
+
+    def count_change(self, task: ActiveTask, before: State | None) -> None:
+        """Keep the counters up after `task` went from `before` to its state."""
+        after = task.state
+        self._tally(task.task_id, before, -1)
+        self._tally(task.task_id, after, 1)
+        is_setup = task.task.is_setup
+        for link in self.structure.links_from[task.task_id]:
+            for counts in self._counters(link, task):
+                if before in FINISHED_TASK_STATES:
+                    counts.add(before, is_setup=is_setup, times=-1)
+                if after in FINISHED_TASK_STATES:
+                    counts.add(after, is_setup=is_setup)
+
+    def dependents(self, task: ActiveTask) -> Iterator[ActiveTask]:
+        """Yield the waiting instances that depend on this one.
+
+        Of instances that depend on just the same, the first stands for all: the others follow it.
+        """
+        for link in self.structure.links_from[task.task_id]:
+            targets = self.instances[link.task_id]
+            if not self.waiting_of[link.task_id]:
+                continue
+            if link.common_groups and task.map_index >= 0:
+                found = (targets[index] for index in self._relevant(link, task) if index in targets)
+                yield from (target for target in found if target.state in WAITING)
+            else:
+                waiting = (target for target in targets.values() if target.state in WAITING)
+                yield from islice(waiting, None if link.task_id in self.structure.split else 1)
+
+    def waiting_after(self, task_id: str) -> Iterator[ActiveTask]:
+        """Yield the waiting instances of whatever depends on a task, one of those that depend on just the same."""
+        for link in self.structure.links_from[task_id]:
+            waiting = (target for target in self.instances[link.task_id].values() if target.state in WAITING)
+            yield from islice(waiting, None if link.task_id in self.structure.split else 1)
+
+    def instances_beside(self, task: ActiveTask, other_id: str) -> list[ActiveTask]:
+        """Return the instances of another task that belong to the same instance of the mapped groups around both."""
+        found = self.instances[other_id]
+        groups = self.structure.mapped_groups
+        common = tuple(group for group in groups[task.task_id] if group in groups[other_id])
+        if not common or task.map_index < 0 or -1 in found:
+            return list(found.values())
+        indexes = self._relevant(Link(task.task_id, other_id, common), task)
+        return [found[index] for index in indexes if index in found]
+
+    def map_count(self, task_id: str) -> int | None:
+        """Return how many instances a mapped task is to have; None when what it is mapped over is not there."""
+        return product_of(self.structure.map_factors[task_id], self._result_length)
+
+    @property
+    def may_have_ended(self) -> bool:
+        """Whether every unfinished task instance waits for another one, or none is left."""
+        return self.n_unfinished == self.n_waiting
+
+    def ends(self) -> list[TaskEnd]:
+        """Return what the run's state depends on."""
+        deciding = self.structure.deciding
+        return [
+            TaskEnd(task.task_id, task.state, task.task_id in deciding, self._waits_for_this_run(task))
+            for task in self.all_instances()
+        ]
+
+    def _waits_for_this_run(self, task: ActiveTask) -> bool:
+        return task.state in WAITING and past_depends(task.task, self.past.get(task.task_id)).met
+
+    def _add(self, task: ActiveTask) -> None:
+        self.instances[task.task_id][task.map_index] = task
+        self._tally(task.task_id, task.state, 1)
+
+    def _tally(self, task_id: str, state: State | None, times: int) -> None:
+        """Count an instance in a state, or no longer."""
+        if state not in FINISHED_TASK_STATES:
+            self.n_unfinished += times
+            self.unfinished_of[task_id] += times
+        if state in WAITING:
+            self.n_waiting += times
+            self.waiting_of[task_id] += times
+        if state not in GOOD_STATES:
+            self.bad_of[task_id] += times
+
+    def _recount(self, task_id: str) -> None:
+        shared = self.shared_counts[task_id] = UpstreamEnds()
+        links = self.structure.links_to[task_id]
+        for link in links:
+            if not link.common_groups:
+                _count(shared.of(link), self.instances[link.upstream_id].values())
+        for task in self.instances[task_id].values():
+            task.own_counts = None
+            for link in (link for link in links if link.common_groups):
+                task.own_counts = task.own_counts or UpstreamEnds()
+                _count(task.own_counts.of(link), self._own_upstreams(link, task))
+
+    def _own_upstreams(self, link: Link, task: ActiveTask) -> Iterator[ActiveTask]:
+        """Yield the upstream instances of the same instance of a mapped group; an unexpanded one is of all."""
+        found = self.instances[link.upstream_id]
+        if -1 in found:
+            yield found[-1]
+        if task.map_index >= 0:
+            n_common = self._group_count(link.common_groups)
+            n_own, n_other = self.n_expanded[link.task_id], self.n_expanded[link.upstream_id]
+            if n_common and n_other:
+                for index in relevant_indexes(task.map_index, n_own=n_own, n_other=n_other, n_common=n_common):
+                    if index in found:
+                        yield found[index]
+
+    def _counters(self, link: Link, task: ActiveTask) -> Iterator[UpstreamCounts]:
+        """Yield the counters that an upstream instance of a link is counted in."""
+        if not link.common_groups:
+            yield self.shared_counts[link.task_id].of(link)
+            return
+        targets = self.instances[link.task_id]
+        affected = targets if task.map_index < 0 else self._relevant(link, task)
+        for index in affected:
+            if index in targets and (counts := targets[index].own_counts) is not None:
+                yield counts.of(link)
+
+    def _relevant(self, link: Link, task: ActiveTask) -> Iterable[int]:
+        """Return the map indexes of a link's task that depend on an upstream instance."""
+        n_common = self._group_count(link.common_groups)
+        n_own, n_other = self.n_expanded[link.upstream_id], self.n_expanded[link.task_id]
+        if not n_common or not n_own or not n_other:
+            return ()
+        return relevant_indexes(task.map_index, n_own=n_own, n_other=n_other, n_common=n_common)
+
+    def _count_expanded(self, task_id: str) -> None:
+        removed = State.REMOVED
+        self.n_expanded[task_id] = sum(
+            index >= 0 and task.state is not removed for index, task in self.instances[task_id].items()
+        )
+        self.group_counts.clear()
+
+    def _group_count(self, groups: tuple[str, ...]) -> int:
+        if groups not in self.group_counts:
+            factors = tuple(self.structure.group_factors[group] for group in groups)
+            # Not known while what it is mapped over is run again: an instance then waits for all of the other task.
+            self.group_counts[groups] = product_of(factors, self._result_length) or 1
+        return self.group_counts[groups]
+
+    def _result_length(self, task_id: str) -> int | None:
+        """Return how many values a task gives to be mapped over: of one in a mapped group none, as in Airflow."""
+        found = self.instances.get(task_id, {})
+        if not self.structure.is_mapped(task_id):
+            length = found[-1].result_length if -1 in found else None
+            return None if length is None or length < 0 else length
+        is_expanded = found and -1 not in found and not self.unfinished_of[task_id]
+        if not is_expanded or self.structure.tasks[task_id].map_length is None:
+            return None
+        return sum(task.result_length is not None for task in found.values() if task.state is not State.REMOVED)
+
+
+def _count(counts: UpstreamCounts, upstreams: Iterable[ActiveTask]) -> None:
+    for upstream in upstreams:
+        is_setup = upstream.task.is_setup
+        counts.add_expected(1, is_setup=is_setup)
+        if upstream.state in FINISHED_TASK_STATES:
+            counts.add(upstream.state, is_setup=is_setup)

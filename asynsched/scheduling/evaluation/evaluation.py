@@ -1,0 +1,288 @@
+"""What happens next to the active runs, in memory: events in, one batch of changes out. No I/O, no clock.
+
+The evaluator feeds it and stores what it gives. Work follows change: an event touches its task, that one's direct
+downstream tasks, and the limits it gives back; nothing is ever looked through.
+"""
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+from asynsched.keys import DagRunKey, TaskInstanceKey
+from asynsched.scheduling.evaluation.active_run import ActiveRun
+from asynsched.scheduling.evaluation.active_task import ActiveTask
+from asynsched.scheduling.evaluation.deferral import after_end, timeout_of
+from asynsched.scheduling.evaluation.dependencies import may_be_skipped
+from asynsched.scheduling.evaluation.examination import Examination
+from asynsched.scheduling.evaluation.expansion import first_instances
+from asynsched.scheduling.evaluation.past import PastLinks
+from asynsched.scheduling.evaluation.pending import PendingBatch
+from asynsched.scheduling.evaluation.ready_queues import ReadyQueues
+from asynsched.scheduling.evaluation.restarts import restart
+from asynsched.scheduling.evaluation.run_limits import RunLimits
+from asynsched.scheduling.evaluation.run_stopping import fail_fast, stop_tasks
+from asynsched.scheduling.evaluation.state_changes import StateChanges
+from asynsched.scheduling.evaluation.timers import Timers
+from asynsched.scheduling.rules.branching import skips_of
+from asynsched.scheduling.rules.retry import instance_name
+from asynsched.scheduling.rules.run_stop import RunStop, stopped_try, timed_out
+from asynsched.scheduling.rules.try_end import TryOutcome, after_try
+from asynsched.states import SLOT_TASK_STATES, DagRunState, TaskInstanceState
+from sandbox.protocol import Ended, Started
+from sandbox.triggering.messages import TriggerOutcome
+
+State = TaskInstanceState
+TIMED_STATES = frozenset({State.UP_FOR_RETRY, State.UP_FOR_RESCHEDULE})
+
+
+class Evaluation:
+    """The active runs of one scheduler.
+
+    Args:
+        queues: Where ready tasks wait for room.
+        limits: What limits the tasks of a run beside pools and parallelism.
+        pending: Takes every change.
+        new_token: Gives an attempt token.
+        max_machine_kills: How often a try that the machine killed is made up for.
+    """
+
+    def __init__(
+        self,
+        *,
+        queues: ReadyQueues,
+        limits: RunLimits,
+        pending: PendingBatch,
+        new_token: Callable[[], str],
+        max_machine_kills: int,
+    ) -> None:
+        self.runs: dict[DagRunKey, ActiveRun] = {}
+        self.queues = queues
+        self.limits = limits
+        self.pending = pending
+        self._new_token = new_token
+        self._max_machine_kills = max_machine_kills
+        self._timers: Timers[TaskInstanceKey | DagRunKey] = Timers()
+        self._past = PastLinks(self.runs)
+        self._changes = StateChanges(queues=queues, limits=limits, pending=pending, past=self._past)
+        self._examination = Examination(self._changes, self.runs)
+        self.obstacle = self._changes.obstacle
+
+    # What may happen
+
+    def start_run(self, run: ActiveRun, now: datetime) -> None:
+        """Begin a queued run: all its task instances are new."""
+        self.runs[run.key] = run
+        run.started_at = now
+        self._changes.set_run_state(run, DagRunState.RUNNING, "")
+        run.add_tasks(made for task in run.structure.dag.tasks for made in first_instances(run, task))
+        for task in run.all_instances():
+            self.pending.touch(task)
+        self._past.add(run)
+        self._arm_timeout(run)
+        self._examination.examine(run, run.all_instances(), now)
+        self._follow_past(now)
+
+    def resume_run(self, run: ActiveRun, tasks: list[ActiveTask], now: datetime) -> None:
+        """Take up a run that was begun before, with its task instances as stored; tasks that it lacks are new."""
+        self.runs[run.key] = run
+        stored = {task.task_id for task in tasks}
+        missing = [task for task in run.structure.dag.tasks if task.task_id not in stored]
+        new = [made for task in missing for made in first_instances(run, task)]
+        run.add_tasks([*tasks, *new])
+        run.to_be_remapped = {task_id for task_id, n_expanded in run.n_expanded.items() if n_expanded}
+        for task in new:
+            self.pending.touch(task)
+        self._past.add(run)
+        self._arm_timeout(run)
+        for task in tasks:
+            if task.state in SLOT_TASK_STATES:
+                self.queues.occupy(task, self.limits.of(task))
+                if task.token is not None:
+                    self._changes.by_token[task.token] = task
+            elif task.state is State.SCHEDULED:
+                self.queues.add(task, self.limits.of(task))
+            elif task.state in TIMED_STATES:
+                self._timers.arm(task.next_try_at or now, task.key)
+            elif task.state is State.DEFERRED:
+                self._wait_for_trigger(task)
+        self._examination.examine(run, run.all_instances(), now)
+        self._follow_past(now)
+
+    def drop_run(self, key: DagRunKey) -> list[str]:
+        """Forget a run without a change: its rows were changed by somebody else. Returns the tokens of its tries."""
+        run = self.runs.pop(key, None)
+        if run is None:
+            return []
+        tokens = [task.token for task in run.all_instances() if task.token and task.state in SLOT_TASK_STATES]
+        for task in run.all_instances():
+            if task.state in SLOT_TASK_STATES:
+                self.queues.release(task, self.limits.of(task))
+            self._changes.by_token.pop(task.token or "", None)
+            self._changes.deferred.remove(task)
+            task.state = None
+        self._past.remove(run)
+        self.queues.forget(self.limits.forget(run))
+        return tokens
+
+    def try_started(self, event: Started, now: datetime) -> None:
+        """User code of a try has begun."""
+        task = self._changes.by_token.get(event.token)
+        if task is None or task.state is not State.QUEUED:
+            self.pending.count_stale()
+            return
+        task.started_at = task.started_at or event.started_at
+        self._changes.set_state(task, State.RUNNING, "", now)
+
+    def try_ended(self, event: Ended, now: datetime) -> None:
+        """A try has ended, or was lost."""
+        task = self._changes.by_token.get(event.token)
+        self.pending.ends.append((event, task))
+        if task is None or task.state not in SLOT_TASK_STATES:
+            self.pending.count_stale()
+        elif task.state is State.RESTARTING and task.run.stop is None:
+            restart(self._changes, task, event, now)
+            self._examination.examine(task.run, [task], now)
+            self._follow_past(now)
+        else:
+            self._take_end(task, event, now)
+
+    def trigger_fired(self, outcome: TriggerOutcome, now: datetime) -> None:
+        """A trigger came to something: its task goes on in a process, or ends without one."""
+        task = self._changes.deferred.get(outcome.id)
+        if task is None:
+            self.pending.count_stale()
+        elif (ended := self._changes.deferred.settle(task, outcome, now)) is None:
+            self._changes.make_ready(task, now)
+        else:
+            self._take_end(task, ended, now)
+
+    def stop_run(self, key: DagRunKey, stop: RunStop, now: datetime) -> None:
+        """End a run: what runs is killed, what waits is skipped."""
+        run = self.runs.get(key)
+        if run is not None:
+            self._end_early(run, stop, now)
+
+    def past_read(self, run: ActiveRun, now: datetime) -> None:
+        """What is stored of the run before was read anew into `run.past`."""
+        self._examination.examine(run, [*_instances_with_past(run)], now)
+
+    def time_passed(self, now: datetime) -> None:
+        """Act on every timer that is due: retries, pokes, deferrals that take too long, run timeouts."""
+        for subject in self._timers.due(now):
+            # A subject is a key, so that what has ended meanwhile is kept by no timer.
+            if isinstance(subject, DagRunKey):
+                self._run_is_due(self.runs.get(subject), now)
+            elif (run := self.runs.get(subject.run)) is not None:
+                self._task_is_due(run.instances.get(subject.task_id, {}).get(subject.map_index), now)
+
+    def _run_is_due(self, run: ActiveRun | None, now: datetime) -> None:
+        if run is not None and run.state is DagRunState.RUNNING and run.started_at is not None:
+            timeout = timedelta(seconds=run.structure.dag.dagrun_timeout or 0)
+            if timeout and run.started_at + timeout <= now:
+                self._end_early(run, timed_out(timeout), now)
+
+    def _task_is_due(self, task: ActiveTask | None, now: datetime) -> None:
+        if task is None:
+            return
+        if task.state is State.DEFERRED:
+            if (fired := timeout_of(task, now)) is not None:
+                self.trigger_fired(fired, now)
+        elif task.state in TIMED_STATES and (task.next_try_at or now) <= now:
+            self._changes.make_ready(task, now)
+
+    @property
+    def next_timer(self) -> datetime | None:
+        """When the earliest timer is due."""
+        return self._timers.next_at
+
+    def grant(self, now: datetime) -> None:
+        """Let every ready task go for which all its limits have room, best first."""
+        while (task := self.queues.grant(now)) is not None:
+            self._changes.queue(task, self._new_token(), now)
+
+    # What follows from it
+
+    def _take_end(self, task: ActiveTask, event: Ended, now: datetime) -> None:
+        if task.run.stop is not None:
+            has_begun = task.state is State.RUNNING or event.started_at is not None
+            event = stopped_try(task.run.stop, task.task, event, has_begun=has_begun)
+        outcome = after_try(
+            task.task,
+            event,
+            instance=instance_name(task.run.key.dag_id, task.task_id, task.run.logical_date),
+            try_number=task.try_number,
+            max_tries=task.max_tries,
+            machine_kills=task.machine_kills,
+            max_machine_kills=self._max_machine_kills,
+        )
+        self._take_outcome(task, event, outcome, now)
+        # All at once: a run that is looked at with half of it done may seem deadlocked.
+        settled = [*self._apply_decision(task, event, now), *fail_fast(task, self._changes, now)]
+        self._examination.examine_dependents([task, *settled], now)
+        self._follow_past(now)
+
+    def _take_outcome(self, task: ActiveTask, event: Ended, outcome: TryOutcome, now: datetime) -> None:
+        task.started_at = task.started_at or event.started_at
+        task.ended_at = event.ended_at
+        task.rendered_map_index = event.rendered_map_index or task.rendered_map_index
+        task.next_try_at = outcome.next_try_at
+        task.deferral = after_end(task.deferral, event)
+        task.machine_kills += outcome.by_machine
+        task.max_tries += outcome.by_machine
+        if outcome.is_retry:
+            self.pending.keep_try(task, outcome.reason)
+        if event.return_value and outcome.state is State.SUCCESS:
+            task.result_length = -1 if event.result_length is None else event.result_length
+            self.pending.xcom(task, "return_value", bytes(event.return_value).decode(), now)
+        if task.task.outlets and outcome.state is State.SUCCESS:
+            self.pending.update_assets(task, event.outlet_events, now)
+        self._changes.set_state(task, outcome.state, outcome.reason, now)
+        if outcome.callback in task.task.callbacks:
+            self.pending.callback(task, outcome.callback, now, event.exception)
+        if not outcome.counts:
+            task.try_number -= 1
+        if outcome.state is State.SCHEDULED:
+            self.queues.add(task, self.limits.of(task))
+        elif outcome.state in TIMED_STATES:
+            self._timers.arm(task.next_try_at or now, task.key)
+        elif outcome.state is State.DEFERRED:
+            self._wait_for_trigger(task)
+
+    def _wait_for_trigger(self, task: ActiveTask) -> None:
+        self._changes.deferred.add(task)
+        if task.next_try_at is not None:
+            self._timers.arm(task.next_try_at, task.key)
+
+    def _apply_decision(self, task: ActiveTask, event: Ended, now: datetime) -> list[ActiveTask]:
+        """Skip what a branch or a short circuit leaves out, and return that."""
+        if event.decision is None:
+            return []
+        structure = task.run.structure
+        skips = skips_of(event.decision, task.task_id, structure.downstream, structure.teardowns)
+        task.skips = skips.task_ids
+        self.pending.skips(task, sorted(skips.task_ids), now)
+        targets = [target for task_id in sorted(skips.task_ids) for target in task.run.instances_beside(task, task_id)]
+        for target in targets:
+            if not target.is_finished and target.state not in SLOT_TASK_STATES and may_be_skipped(target):
+                self._changes.set_state(target, State.SKIPPED, skips.reason, now)
+        return targets
+
+    def _end_early(self, run: ActiveRun, stop: RunStop, now: datetime) -> None:
+        if run.stop is None or not run.stop.fails_run:
+            skipped = stop_tasks(run, stop, self._changes, now)
+            # Teardowns that are spared may have their turn now.
+            self._examination.examine(run, [found for task in skipped for found in run.dependents(task)], now)
+            self._follow_past(now)
+
+    def _follow_past(self, now: datetime) -> None:
+        """Look at the tasks of later runs whose past has changed, and at those of runs after these."""
+        while changed := self._past.take_changed():
+            for run, tasks in changed:
+                self._examination.examine(run, tasks, now)
+
+    def _arm_timeout(self, run: ActiveRun) -> None:
+        if run.structure.dag.dagrun_timeout is not None and run.started_at is not None:
+            self._timers.arm(run.started_at + timedelta(seconds=run.structure.dag.dagrun_timeout), run.key)
+
+
+def _instances_with_past(run: ActiveRun) -> list[ActiveTask]:
+    return [task for task_id in run.structure.depend_on_past for task in run.instances[task_id].values()]

@@ -1,0 +1,82 @@
+"""Mapped tasks become instances, once it is known how many; and again when that has changed since.
+
+Source: Apache Airflow's `TaskMap.expand_mapped_task` and `DagRun._revise_map_indexes_if_mapped`.
+"""
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from asynsched.scheduling.evaluation.active_run import ActiveRun
+from asynsched.scheduling.evaluation.active_task import ActiveTask
+from asynsched.scheduling.evaluation.state_changes import StateChanges
+from asynsched.serialization.schema import SerializedTask
+from asynsched.states import SLOT_TASK_STATES, TaskInstanceState
+
+State = TaskInstanceState
+
+
+def first_instances(run: ActiveRun, task: SerializedTask) -> list[ActiveTask]:
+    """Return the instances that a task has when its run begins: one, or as many as it is known to be mapped to."""
+    n_instances = run.map_count(task.task_id) if run.structure.is_mapped(task.task_id) else None
+    return [_instance(run, task, map_index) for map_index in (range(n_instances) if n_instances else (-1,))]
+
+
+class Expansion:
+    """Expands mapped tasks of active runs.
+
+    Args:
+        changes: Takes every change.
+    """
+
+    def __init__(self, changes: StateChanges) -> None:
+        self._changes = changes
+
+    def expand(self, task: ActiveTask, now: datetime) -> list[ActiveTask]:
+        """Put instances in the place of an unexpanded one, and return them; settle it where there are none."""
+        run = task.run
+        n_instances = run.map_count(task.task_id)
+        if n_instances is None:
+            sources = ", ".join(run.structure.map_sources[task.task_id])
+            reason = f"there is nothing to map over: of {sources}, not all have returned values that can be mapped over"
+            self._changes.set_state(task, State.UPSTREAM_FAILED, reason, now)
+        elif n_instances == 0:
+            self._changes.set_state(task, State.SKIPPED, "it is mapped over nothing", now)
+        else:
+            new = [_instance(run, task.task, map_index) for map_index in range(n_instances)]
+            run.replace(task.task_id, gone=[task], new=new)
+            self._changes.pending.expand(task, new)
+            return new
+        return []
+
+    def remap(self, task: ActiveTask, now: datetime) -> list[ActiveTask]:
+        """Fit the number of instances to what it would be now, and return what is to be looked at because of that.
+
+        Looked at once after a run was taken up, when all that it is mapped over has ended: that may have been cleared
+        and run again.
+        """
+        run, task_id = task.run, task.task_id
+        if task_id not in run.to_be_remapped or any(map(run.unfinished_of.get, run.structure.map_sources[task_id])):
+            return []
+        run.to_be_remapped.discard(task_id)
+        n_instances = run.map_count(task_id)
+        instances = run.instances[task_id]
+        if n_instances is None:
+            return []
+        self._remove([found for index, found in instances.items() if index >= n_instances], n_instances, now)
+        new = [_instance(run, task.task, index) for index in range(n_instances) if index not in instances]
+        run.replace(task_id, gone=(), new=new)
+        self._changes.pending.expand(None, new)
+        # Instances of a mapped group depend on others now.
+        return [*new, *run.waiting_after(task_id)]
+
+    def _remove(self, tasks: Iterable[ActiveTask], n_instances: int, now: datetime) -> None:
+        reason = f"it is mapped over {n_instances} values now"
+        for task in tasks:
+            if task.state in SLOT_TASK_STATES:
+                self._changes.pending.unwanted.append((task.token or "", reason))
+            if task.state is not State.REMOVED:
+                self._changes.set_state(task, State.REMOVED, reason, now)
+
+
+def _instance(run: ActiveRun, task: SerializedTask, map_index: int) -> ActiveTask:
+    return ActiveTask(run, task, map_index=map_index, max_tries=task.retries)

@@ -1,0 +1,187 @@
+"""The changes of one moment, gathered until they are stored, and what is to be said once they are."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import msgspec
+
+from asynsched.channels import TriggerUnwanted, TriggerWanted
+from asynsched.scheduling.evaluation.active_run import ActiveRun
+from asynsched.scheduling.evaluation.active_task import ActiveTask
+from asynsched.scheduling.evaluation.deferral import encoded
+from asynsched.scheduling.rules.outlet_events import updates_of
+from asynsched.scheduling.rules.run_state import RunEndCause
+from asynsched.serialization.schema import CallbackEvent
+from asynsched.states import TaskInstanceState
+from asynsched.store.changes import (
+    AssetEventRow,
+    Batch,
+    CallbackRow,
+    ExpandedRow,
+    ForgottenRow,
+    HistoryRow,
+    RunRow,
+    TaskRow,
+    XComRow,
+)
+from sandbox.outlet_events import OutletEvent
+from sandbox.protocol import CausingTry, Ended, RaisedException
+
+SKIPMIXIN_KEY = "skipmixin_key"
+"""XCom key under which a branch's or short circuit's decision is kept (Airflow's name)."""
+
+
+@dataclass(slots=True)
+class PendingBatch:
+    """Gathers changes. A task that changes several times before it is stored is written once.
+
+    Attributes:
+        ends: The ends of tries that these changes follow from, each with its task; None: nobody waited for it.
+    """
+
+    scheduler_id: str
+    lease_epoch: int
+    tasks: dict[int, ActiveTask] = field(default_factory=dict)
+    runs: dict[int, ActiveRun] = field(default_factory=dict)
+    expanded: list[ExpandedRow] = field(default_factory=list)
+    history: list[HistoryRow] = field(default_factory=list)
+    forgotten: list[ForgottenRow] = field(default_factory=list)
+    xcoms: list[XComRow] = field(default_factory=list)
+    callbacks: list[CallbackRow] = field(default_factory=list)
+    asset_events: list[AssetEventRow] = field(default_factory=list)
+    granted: list[ActiveTask] = field(default_factory=list)
+    ended_runs: list[ActiveRun] = field(default_factory=list)
+    ends: list[tuple[Ended, ActiveTask | None]] = field(default_factory=list)
+    unwanted: list[tuple[str, str]] = field(default_factory=list)
+    triggers: list[TriggerWanted | TriggerUnwanted] = field(default_factory=list)
+    n_stale: int = 0
+
+    def touch(self, task: ActiveTask) -> None:
+        """Note that a task instance is new or about to change."""
+        self.tasks[id(task)] = task
+
+    def expand(self, unexpanded: ActiveTask | None, instances: Iterable[ActiveTask]) -> None:
+        """Note that instances are new, and that the unexpanded one, if there was one, is no more."""
+        if unexpanded is not None:
+            self.tasks.pop(id(unexpanded), None)
+            if unexpanded.is_stored:
+                run, state = unexpanded.run, unexpanded.stored_state
+                self.expanded.append(ExpandedRow(run.id, unexpanded.task_id, unexpanded.map_index, state))
+        for task in instances:
+            self.touch(task)
+
+    def touch_run(self, run: ActiveRun) -> None:
+        """Note that a run is about to change."""
+        self.runs[run.id] = run
+
+    def count_stale(self) -> None:
+        """Note that a message came too late to mean anything."""
+        self.n_stale += 1
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether somebody waits for this to be stored; that a try has begun can wait for company."""
+        if self.runs or self.granted or self.callbacks or self.unwanted or self.ends or self.triggers:
+            return True
+        return any(task.state is not TaskInstanceState.RUNNING for task in self.tasks.values())
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to store or say."""
+        return not (self.tasks or self.runs or self.ends or self.unwanted or self.callbacks or self.triggers)
+
+    def keep_try(self, task: ActiveTask, reason: str) -> None:
+        """Put a failed try that will be followed by another one into the history."""
+        self.history.append(
+            HistoryRow(
+                task.run.id, task.task_id, task.map_index, task.try_number, TaskInstanceState.FAILED, reason,
+                task.token, task.scheduled_at, task.queued_at, task.started_at, task.ended_at,
+            )
+        )  # fmt: skip
+
+    def forget_xcoms(self, task: ActiveTask) -> None:
+        """Delete what a task instance has pushed, and push nothing of it that is gathered."""
+        self.xcoms = [
+            row for row in self.xcoms if (row.dag_run_id, row.task_id, row.map_index) != (task.run.id, *task.key[2:])
+        ]
+        self.forgotten.append(ForgottenRow(task.run.id, task.task_id, task.map_index))
+
+    def xcom(self, task: ActiveTask, key: str, value: str, now: datetime) -> None:
+        """Store a value, given as JSON."""
+        self.xcoms.append(XComRow(task.run.id, task.task_id, task.map_index, key, value, now))
+
+    def skips(self, task: ActiveTask, skipped: list[str], now: datetime) -> None:
+        """Keep a branch's or short circuit's decision, so that it holds when a skipped task is cleared."""
+        self.xcom(task, SKIPMIXIN_KEY, msgspec.json.encode({"skipped": skipped}).decode(), now)
+
+    def callback(
+        self, task: ActiveTask, event: CallbackEvent, now: datetime, raised: RaisedException | None = None
+    ) -> None:
+        """Request a callback of a task instance, about the try that has just ended."""
+        caused_by = msgspec.json.encode(CausingTry(task.max_tries, task.started_at, task.ended_at, raised)).decode()
+        self.callbacks.append(
+            CallbackRow(task.run.id, task.task_id, task.map_index, task.try_number, event, task.reason, now, caused_by)
+        )
+
+    def run_callback(self, run: ActiveRun, event: CallbackEvent, cause: RunEndCause, now: datetime) -> None:
+        """Request a callback of a run."""
+        self.callbacks.append(CallbackRow(run.id, "", -1, 0, event, cause, now))
+
+    def update_assets(self, task: ActiveTask, told: Iterable[OutletEvent], now: datetime) -> None:
+        """Store the updates of assets that follow from the success of a task instance."""
+        for ordinal, update in enumerate(updates_of(task.task.outlets, told)):
+            self.asset_events.append(
+                AssetEventRow(
+                    update.name, update.uri, update.extra, now, update.aliases, update.group, update.asset_extra,
+                    task.run.id, *task.key, task.token, ordinal,
+                )
+            )  # fmt: skip
+
+    def batch(self) -> Batch:
+        """Return what is to be written, in key order."""
+        tasks = sorted(self.tasks.values(), key=lambda task: (task.run.id, task.task_id, task.map_index))
+        return Batch(
+            lease_epoch=self.lease_epoch,
+            runs=[self._run_row(self.runs[run_id]) for run_id in sorted(self.runs)],
+            expanded=self.expanded,
+            new_tasks=[_task_row(task) for task in tasks if not task.is_stored],
+            tasks=[_task_row(task) for task in tasks if task.is_stored],
+            history=self.history,
+            forgotten=self.forgotten,
+            xcoms=self.xcoms,
+            callbacks=self.callbacks,
+            asset_events=self.asset_events,
+        )
+
+    def mark_stored(self) -> None:
+        """Remember that the database has what was gathered."""
+        for task in self.tasks.values():
+            task.stored_state, task.stored_try, task.is_stored = task.state, task.try_number, True
+        for run in self.runs.values():
+            run.stored_state = run.state
+            run.stored_epoch = self.lease_epoch
+
+    def clear(self) -> None:
+        """Begin to gather the next moment's changes."""
+        for gathered in (
+            self.tasks, self.runs, self.expanded, self.history, self.forgotten, self.xcoms, self.callbacks,
+            self.asset_events, self.granted, self.ended_runs, self.ends, self.unwanted, self.triggers,
+        ):  # fmt: skip
+            gathered.clear()
+
+    def _run_row(self, run: ActiveRun) -> RunRow:
+        return RunRow(
+            run.id, run.stored_state, run.stored_epoch, run.state, run.reason, run.started_at, run.ended_at,
+            run.version_id, self.scheduler_id, self.lease_epoch, run.queued_at,
+        )  # fmt: skip
+
+
+def _task_row(task: ActiveTask) -> TaskRow:
+    return TaskRow(
+        task.run.id, task.task_id, task.map_index, task.stored_state, task.stored_try, task.state, task.reason,
+        task.try_number, task.max_tries, task.machine_kills, task.token, task.scheduled_at, task.queued_at,
+        task.started_at, task.ended_at, task.next_try_at, task.rendered_map_index, task.result_length,
+        task.priority_weight, task.task.pool, task.task.pool_slots, task.task.queue, task.task.executor,
+        encoded(task.deferral), " ".join(sorted(task.ignored)) or None,
+    )  # fmt: skip

@@ -1,0 +1,87 @@
+"""How a task instance of an active run changes in memory: its state, the run's counters, the queues, the batch."""
+
+from datetime import datetime
+
+from asynsched.scheduling.evaluation.active_run import ActiveRun
+from asynsched.scheduling.evaluation.active_task import ActiveTask
+from asynsched.scheduling.evaluation.deferred_tasks import DeferredTasks
+from asynsched.scheduling.evaluation.past import PastLinks
+from asynsched.scheduling.evaluation.pending import PendingBatch
+from asynsched.scheduling.evaluation.ready_queues import ReadyQueues
+from asynsched.scheduling.evaluation.run_limits import RunLimits
+from asynsched.states import (
+    SLOT_TASK_STATES,
+    DagRunState,
+    TaskInstanceState,
+    check_run_transition,
+    check_task_transition,
+)
+
+State = TaskInstanceState
+
+
+class StateChanges:
+    """The one place where an active run's states change.
+
+    Args:
+        queues: Where ready tasks wait for room.
+        limits: What limits the tasks of a run beside pools and parallelism.
+        pending: Takes every change.
+        past: Passes changes on to the runs that come after.
+    """
+
+    def __init__(self, *, queues: ReadyQueues, limits: RunLimits, pending: PendingBatch, past: PastLinks) -> None:
+        self.queues = queues
+        self.limits = limits
+        self.pending = pending
+        self.past = past
+        self.deferred = DeferredTasks(pending, queues)
+        self.by_token: dict[str, ActiveTask] = {}
+        """The tries that are queued or running."""
+
+    def set_state(self, task: ActiveTask, state: State | None, reason: str, now: datetime) -> None:
+        """Put a task instance into a state. Raises InvalidTransition when it cannot go there from where it is."""
+        check_task_transition(task.state, state)
+        self.pending.touch(task)
+        before, task.state, task.reason = task.state, state, reason
+        if state is State.SCHEDULED:
+            task.scheduled_at = now
+        if before in SLOT_TASK_STATES and state not in SLOT_TASK_STATES:
+            self.by_token.pop(task.token or "", None)
+            self.queues.release(task, self.limits.of(task))
+        elif before is State.SCHEDULED and state is not State.QUEUED:
+            self.queues.withdrawn(task, self.limits.of(task))
+        elif before is State.DEFERRED:
+            self.deferred.remove(task)
+        if task.is_finished:
+            task.ended_at = task.ended_at or now
+        task.run.count_change(task, before)
+        self.past.note(task)
+
+    def make_ready(self, task: ActiveTask, now: datetime) -> None:
+        """Let a task instance wait for room."""
+        if task.state is State.UP_FOR_RETRY:
+            task.started_at = None
+        self.set_state(task, State.SCHEDULED, self.obstacle(task), now)
+        self.queues.add(task, self.limits.of(task))
+
+    def obstacle(self, task: ActiveTask) -> str:
+        """Return why a task can never start as pools and executors are; empty if it can."""
+        return self.queues.obstacle(task) or self.limits.obstacle(task)
+
+    def queue(self, task: ActiveTask, token: str, now: datetime) -> None:
+        """Begin a try of a task instance that was granted its slots."""
+        task.try_number += 1
+        task.token = token
+        task.queued_at = now
+        task.ended_at = None
+        task.next_try_at = None
+        self.by_token[token] = task
+        self.set_state(task, State.QUEUED, "", now)
+        self.pending.granted.append(task)
+
+    def set_run_state(self, run: ActiveRun, state: DagRunState, reason: str) -> None:
+        """Put a run into a state. Raises InvalidTransition when it cannot go there from where it is."""
+        check_run_transition(run.state, state)
+        self.pending.touch_run(run)
+        run.state, run.reason = state, reason

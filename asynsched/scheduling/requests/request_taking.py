@@ -1,0 +1,87 @@
+"""Does what people have asked of the runs that this scheduler owns: clear, mark, cancel."""
+
+from datetime import datetime
+
+import structlog
+
+from asynsched.errors import AsynschedError, StoreUnavailable
+from asynsched.keys import DagRunKey
+from asynsched.scheduling.evaluation.evaluation import Evaluation
+from asynsched.scheduling.requests.run_requests import do_request
+from asynsched.scheduling.rules.run_stop import RunStop, cancelled, marked_failed
+from asynsched.store.database import Database
+from asynsched.store.run_requests import CancelRun, MarkRun, OpenRequest, close_request, open_requests
+
+log = structlog.get_logger(__name__)
+
+
+class RequestTaker:
+    """Takes requests from the database, oldest first.
+
+    A request is done in the database, and its run is taken up from there anew. A run that is to end is ended in memory
+    first: its request stays open until that is done, so that it outlives a crash, and those that came after it wait.
+
+    Args:
+        lease_epoch: That of the runs whose requests are taken.
+    """
+
+    def __init__(self, *, database: Database, evaluation: Evaluation, lease_epoch: int) -> None:
+        self._database = database
+        self._evaluation = evaluation
+        self._lease_epoch = lease_epoch
+        self._ending: set[DagRunKey] = set()
+
+    def concern(self, key: DagRunKey) -> bool:
+        """Whether a run is to end: its requests are due again when it has, or when it was taken up anew."""
+        return key in self._ending
+
+    async def take(self, changed: dict[int, DagRunKey], now: datetime) -> bool:
+        """Do every request that is open and can be done now.
+
+        Args:
+            changed: Takes the runs whose rows have changed, each before that: the database's answer may be lost.
+
+        Returns:
+            Whether others can be done once these runs are taken up anew.
+        """
+        waiting: set[DagRunKey] = set()
+        has_more = False
+        for wanted in await self._database.read(open_requests, self._lease_epoch):
+            stop = _stop_of(wanted)
+            if wanted.run in waiting:
+                continue
+            if stop is None or wanted.run not in self._evaluation.runs:
+                changed[wanted.dag_run_id] = wanted.run
+                await self._do(wanted, now)
+                continue
+            waiting.add(wanted.run)
+            if wanted.dag_run_id in changed:
+                # What is in memory is no longer what is stored.
+                has_more = True
+            else:
+                self._ending.add(wanted.run)
+                self._evaluation.stop_run(wanted.run, stop, now)
+        return has_more
+
+    async def _do(self, wanted: OpenRequest, now: datetime) -> None:
+        about = {"dag_id": wanted.run.dag_id, "run_id": wanted.run.run_id, "actor": wanted.actor}
+        try:
+            await self._database.write(do_request, wanted, now)
+        except StoreUnavailable:
+            raise
+        except AsynschedError as exc:
+            # The run is another one than it was when somebody wanted this: it may have moved to another version.
+            await self._database.write(close_request, wanted.id)
+            log.warning("request.refused", **about, reason=str(exc))
+        else:
+            log.info("run.edited", **about)
+        self._ending.discard(wanted.run)
+
+
+def _stop_of(wanted: OpenRequest) -> RunStop | None:
+    match wanted.request:
+        case CancelRun():
+            return cancelled(f"{wanted.actor} cancelled the run")
+        case MarkRun(state="failed"):
+            return marked_failed(f"{wanted.actor} marked the run as failed")
+    return None

@@ -1,0 +1,286 @@
+"""What a person's request changes of a run, as a batch of rows: decided from what is stored, nothing is written here.
+
+It is the same for a run that is being run, which its scheduler takes up anew afterwards, and for one that is not.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from asynsched.errors import AsynschedError, NotFound
+from asynsched.scheduling.evaluation.structure import DagStructure
+from asynsched.scheduling.rules.clearing import (
+    after_clear,
+    fits,
+    is_cleared,
+    keeps_try,
+    may_be_forced,
+    tries_after_clear,
+)
+from asynsched.scheduling.rules.task_selection import TaskSelection
+from asynsched.states import (
+    FAILED_TASK_STATES,
+    FINISHED_RUN_STATES,
+    FINISHED_TASK_STATES,
+    SLOT_TASK_STATES,
+    DagRunState,
+    TaskInstanceState,
+    check_run_transition,
+    check_task_transition,
+)
+from asynsched.store.changes import Batch, ForgottenRow, HistoryRow, RunRow, TaskRow
+from asynsched.store.dag_runs import DagRunRow
+from asynsched.store.rows import near_names
+from asynsched.store.run_requests import CancelRun, ClearTasks, ForceTask, MarkRun, MarkTasks, RunRequest
+from asynsched.store.task_instances import TaskInstanceRow
+
+State = TaskInstanceState
+_RESTARTED_REASON = "it was cleared while it ran"
+
+
+@dataclass(slots=True)
+class RunEdit:
+    """The changes that a request makes to one run.
+
+    Attributes:
+        run: The run as it is stored.
+        instances: Its task instances as they are stored.
+        structure: The version that the run is on, or is moved to.
+        version_id: That version.
+        named: The task instances that change because they were asked for, or with those that were.
+        tasks: What is written of the task instances.
+        new_state: The state that the run is put into; None: it stays.
+    """
+
+    run: DagRunRow
+    instances: list[TaskInstanceRow]
+    structure: DagStructure
+    version_id: int | None
+    now: datetime
+    named: list[TaskInstanceRow] = field(default_factory=list)
+    tasks: list[TaskRow] = field(default_factory=list)
+    history: list[HistoryRow] = field(default_factory=list)
+    forgotten: list[ForgottenRow] = field(default_factory=list)
+    new_state: DagRunState | None = None
+    reason: str = ""
+
+    def batch(self) -> Batch:
+        """Return what is to be written."""
+        return Batch(
+            lease_epoch=self.run.lease_epoch,
+            runs=[self._run_row()] if self._changes_run else [],
+            tasks=self.tasks,
+            history=self.history,
+            forgotten=self.forgotten,
+        )
+
+    # What is done to single task instances
+
+    def clear(self, row: TaskInstanceRow, ignored: str | None = None) -> None:
+        """Let a task instance run again, with all its retries; these dependencies of it do not count."""
+        state = None if row.state is None else State(row.state)
+        task = self.structure.tasks.get(row.task_id)
+        n_tries = tries_after_clear(state, row.try_number)
+        max_tries = max(row.max_tries, n_tries) if task is None else n_tries + task.retries
+        self.forgotten.append(ForgottenRow(row.dag_run_id, row.task_id, row.map_index))
+        if keeps_try(state) and row.token is not None:
+            self.history.append(_history(row, n_tries))
+        if state in SLOT_TASK_STATES:
+            restarted = {"max_tries": max_tries, "machine_kills": 0, "ignored_dependencies": ignored}
+            self._change(row, after_clear(state), _RESTARTED_REASON, **restarted)
+            return
+        self._change(
+            row, after_clear(state), "", try_number=n_tries, max_tries=max_tries, machine_kills=0, token=None,
+            scheduled_at=None, queued_at=None, started_at=None, ended_at=None, next_try_at=None,
+            rendered_map_index=None, result_length=None, deferral=None, ignored_dependencies=ignored,
+        )  # fmt: skip
+
+    def end(self, row: TaskInstanceRow, state: State, reason: str) -> None:
+        """Let a task instance count as ended."""
+        ended_at = row.ended_at if row.state in FINISHED_TASK_STATES else None
+        self._change(row, state, reason, ended_at=ended_at or self.now, next_try_at=None, deferral=None)
+
+    def _change(self, row: TaskInstanceRow, state: State | None, reason: str, **changes: Any) -> None:
+        before = None if row.state is None else State(row.state)
+        if state is not before:
+            check_task_transition(before, state)
+        values = {name: getattr(row, name) for name in TaskRow.__struct_fields__ if hasattr(row, name)}
+        told = {"before_state": row.state, "before_try": row.try_number, "state": state, "reason": reason}
+        self.tasks.append(TaskRow(**(values | told | changes)))
+
+    # What becomes of the run
+
+    def reopen(self) -> None:
+        """Have a run that has ended start again."""
+        if self.run.state in FINISHED_RUN_STATES:
+            self.new_state, self.reason = DagRunState.QUEUED, "it was cleared"
+
+    @property
+    def _changes_run(self) -> bool:
+        return self.new_state is not None or self.version_id != self.run.version_id
+
+    def _run_row(self) -> RunRow:
+        run, state = self.run, self.new_state or DagRunState(self.run.state)
+        if state != run.state:
+            check_run_transition(DagRunState(run.state), state)
+        begins_anew = self.new_state is DagRunState.QUEUED
+        return RunRow(
+            run.id, run.state, run.lease_epoch, state,
+            self.reason if self.new_state is not None else run.reason,
+            None if begins_anew else run.started_at,
+            None if begins_anew else (self.now if self.new_state is not None else run.ended_at),
+            self.version_id, None if begins_anew else run.scheduler_id, run.lease_epoch,
+            self.now if begins_anew else run.queued_at,
+        )  # fmt: skip
+
+
+def _history(row: TaskInstanceRow, try_number: int) -> HistoryRow:
+    return HistoryRow(
+        row.dag_run_id, row.task_id, row.map_index, try_number, row.state or "", row.reason, row.token,
+        row.scheduled_at, row.queued_at, row.started_at, row.ended_at,
+    )  # fmt: skip
+
+
+# What a request means
+
+
+def fill_in(edit: RunEdit, request: RunRequest, actor: str) -> None:
+    """Put what a request changes into an edit. Raises NotFound, with near names, when the run lacks a named task."""
+    match request:
+        case ClearTasks():
+            _clear(edit, request)
+        case MarkTasks():
+            _mark(edit, request, actor)
+        case ForceTask():
+            _force(edit, request)
+        case MarkRun():
+            _mark_run(edit, request, actor)
+        case CancelRun():
+            _cancel(edit, actor)
+
+
+def _clear(edit: RunEdit, request: ClearTasks) -> None:
+    if request.latest:
+        _follow_version(edit)
+    _check_names(edit, request.task_ids)
+    selection = TaskSelection(edit.structure.dag.tasks)
+    wanted = selection.to_clear(
+        request.task_ids or [*edit.structure.tasks], upstream=request.upstream, downstream=request.downstream
+    )
+    edit.named += [
+        row
+        for row in _instances_of(edit, wanted, request)
+        if is_cleared(
+            _state(row),
+            is_expanded=row.map_index >= 0 and edit.structure.is_mapped(row.task_id),
+            only_failed=request.only_failed,
+            only_running=request.only_running,
+        )
+    ]
+    for row in edit.named:
+        edit.clear(row)
+    if edit.named or edit.tasks or request.latest:
+        edit.reopen()
+
+
+def _mark(edit: RunEdit, request: MarkTasks, actor: str) -> None:
+    _check_names(edit, request.task_ids)
+    selection = TaskSelection(edit.structure.dag.tasks)
+    wanted = selection.to_mark(request.task_ids, upstream=request.upstream, downstream=request.downstream)
+    state = State(request.state)
+    edit.named += [
+        row for row in _instances_of(edit, wanted, request) if row.state != state and _state(row) is not State.REMOVED
+    ]
+    for row in edit.named:
+        edit.end(row, state, f"{actor} marked it as {state}")
+    # What had failed because of them may run now.
+    below = selection.to_clear(request.task_ids, downstream=True) - wanted
+    failed = [row for row in edit.instances if row.task_id in below and _state(row) in FAILED_TASK_STATES]
+    if edit.named and failed:
+        for row in failed:
+            edit.clear(row)
+        edit.reopen()
+
+
+def _force(edit: RunEdit, request: ForceTask) -> None:
+    _check_names(edit, (request.task_id,))
+    found = [row for row in edit.instances if (row.task_id, row.map_index) == (request.task_id, request.map_index)]
+    if not found:
+        raise NotFound("instance of that map index of the task", request.task_id)
+    [row] = found
+    verdict = may_be_forced(
+        _state(row), ignore_state=request.ignore_state, ignore_retry_period=request.ignore_retry_period
+    )
+    if not verdict.met:
+        raise AsynschedError(f"The task {request.task_id!r} {verdict.reason}.")
+    edit.named.append(row)
+    edit.clear(row, " ".join(request.ignored) or None)
+    edit.reopen()
+
+
+def _mark_run(edit: RunEdit, request: MarkRun, actor: str) -> None:
+    reason = f"{actor} marked the run as {request.state}"
+    teardowns = edit.structure.teardowns
+    is_success = request.state == "success"
+    kept, after = (("success", "removed"), State.SUCCESS) if is_success else (FINISHED_TASK_STATES, State.SKIPPED)
+    changed, to_run = [], False
+    for row in edit.instances:
+        if row.task_id in teardowns and row.state not in FINISHED_TASK_STATES:
+            to_run = True
+        elif row.state not in kept:
+            changed.append(row)
+    edit.named += changed
+    for row in changed:
+        edit.end(row, after, reason)
+    if edit.run.state != DagRunState.RUNNING and edit.run.state != request.state and not to_run:
+        edit.new_state, edit.reason = DagRunState(request.state), reason
+
+
+def _cancel(edit: RunEdit, actor: str) -> None:
+    if edit.run.state in FINISHED_RUN_STATES:
+        return
+    reason = f"{actor} cancelled the run"
+    edit.named += [row for row in edit.instances if row.state not in FINISHED_TASK_STATES]
+    for row in edit.named:
+        edit.end(row, State.SKIPPED, reason)
+    edit.new_state, edit.reason = DagRunState.FAILED, reason
+
+
+def _follow_version(edit: RunEdit) -> None:
+    """Give a run the task instances of another version: what that one lacks is removed, what it has again comes back.
+
+    Tasks that are new there get their instances when the run starts again.
+    """
+    kept = []
+    for row in edit.instances:
+        task = edit.structure.tasks.get(row.task_id)
+        is_mapped = task is not None and edit.structure.is_mapped(row.task_id)
+        has_place = fits(task, row.map_index, is_mapped=is_mapped)
+        if has_place and _state(row) is State.REMOVED:
+            edit.named.append(row)
+            edit.clear(row)
+        elif has_place:
+            kept.append(row)
+        elif _state(row) is not State.REMOVED:
+            edit.end(row, State.REMOVED, "the version that the run was moved to has no such task")
+    edit.instances = kept
+
+
+def _check_names(edit: RunEdit, task_ids: tuple[str, ...]) -> None:
+    for task_id in task_ids:
+        if task_id not in edit.structure.tasks:
+            raise NotFound("task", task_id, near_names(task_id, edit.structure.tasks))
+
+
+def _instances_of(edit: RunEdit, wanted: frozenset[str], request: ClearTasks | MarkTasks) -> Iterator[TaskInstanceRow]:
+    for row in edit.instances:
+        is_asked_for = row.task_id in request.task_ids
+        if row.task_id in wanted and (
+            request.map_index is None or not is_asked_for or row.map_index == request.map_index
+        ):
+            yield row
+
+
+def _state(row: TaskInstanceRow) -> State | None:
+    return None if row.state is None else State(row.state)

@@ -1,0 +1,162 @@
+"""What people want done with runs: clear, mark, cancel.
+
+A run that is running belongs to its scheduler, which holds it in memory: what is wanted of it is stored as a request,
+and done by that scheduler. Any other run is changed on the spot. Either way it is the same change of the same rows, in
+one transaction, by the one function that writes states.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+import msgspec
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from asynsched.errors import AsynschedError, NotFound, StoreError
+from asynsched.keys import DagRunKey
+from asynsched.scheduling.evaluation.structure import DagStructure, compile_structure
+from asynsched.scheduling.requests.run_edits import RunEdit, fill_in
+from asynsched.serialization.decode import decode_dag
+from asynsched.states import FINISHED_RUN_STATES, DagRunState
+from asynsched.store.audit import record_audit
+from asynsched.store.dag_runs import DagRunRow, get_run
+from asynsched.store.dag_versions import get_version, latest_version
+from asynsched.store.deadlines import renew_deadlines
+from asynsched.store.run_requests import (
+    CancelRun,
+    ClearTasks,
+    ForceTask,
+    MarkTasks,
+    OpenRequest,
+    RunRequest,
+    add_request,
+    close_request,
+)
+from asynsched.store.tables import dag_run, task_instance
+from asynsched.store.task_instances import TaskInstanceRow, load_task_instances
+from asynsched.store.transitions import apply
+
+_LOCK = sa.select(dag_run.c.id).where(dag_run.c.id == sa.bindparam("key")).with_for_update()
+_ADOPT = (
+    sa.update(task_instance)
+    .where(task_instance.c.dag_run_id == sa.bindparam("run"))
+    .values(lease_epoch=sa.bindparam("epoch"))
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """A request that was taken.
+
+    Attributes:
+        instances: The task instances that it concerns, as they were before.
+        request_id: Of the request that the run's scheduler has yet to do; None: it is done.
+    """
+
+    instances: tuple[TaskInstanceRow, ...]
+    request_id: int | None
+
+
+def preview_request(conn: Connection, key: DagRunKey, request: RunRequest, *, now: datetime) -> list[TaskInstanceRow]:
+    """Return the task instances that a request would concern; raises what `submit_request` raises."""
+    return _checked(conn, _run(conn, key), request, "", now).named
+
+
+def submit_request(conn: Connection, key: DagRunKey, request: RunRequest, *, actor: str, now: datetime) -> Submitted:
+    """Do what somebody wants done with a run, or store it for the scheduler that runs it.
+
+    Args:
+        actor: Who wants it, for reasons and the audit.
+
+    Raises:
+        NotFound: There is no such run or task; carries the nearest names.
+        AsynschedError: The run has no tasks yet, or has ended already.
+    """
+    conn.execute(_LOCK, {"key": _run(conn, key).id})
+    run = _run(conn, key)
+    edit = _checked(conn, run, request, actor, now)
+    request_id = None
+    if run.state == DagRunState.RUNNING:
+        request_id = add_request(conn, run.id, request, actor=actor, now=now)
+    else:
+        _write(conn, edit)
+    return Submitted(tuple(edit.named), request_id)
+
+
+def submit_by_program(
+    conn: Connection, key: DagRunKey, request: RunRequest, *, action: str, now: datetime
+) -> Submitted:
+    """Do what `submit_request` does, for an embedding program, and note in the audit that it did."""
+    taken = submit_request(conn, key, request, actor="program", now=now)
+    detail = msgspec.to_builtins(request)
+    record_audit(conn, at=now, actor="program", action=action, dag_id=key.dag_id, run_id=key.run_id, detail=detail)
+    return taken
+
+
+def do_request(conn: Connection, wanted: OpenRequest, now: datetime) -> None:
+    """Do what is wanted of a run whose scheduler calls this, or of one that has ended meanwhile.
+
+    Raises:
+        NotFound: The run has no such task any more, or its DAG no version.
+        AsynschedError: The run has become another one, for which this makes no sense.
+    """
+    conn.execute(_LOCK, {"key": wanted.dag_run_id})
+    run = _run(conn, wanted.run)
+    if not close_request(conn, wanted.id):
+        return
+    edit = _edit(conn, run, wanted.request, now)
+    fill_in(edit, wanted.request, wanted.actor)
+    _write(conn, edit)
+
+
+def run_again(conn: Connection, key: DagRunKey, now: datetime) -> None:
+    """Clear a run that has ended, with all its tasks, so that it starts again."""
+    run = _run(conn, key)
+    edit = _edit(conn, run, ClearTasks(), now)
+    fill_in(edit, ClearTasks(), "")
+    edit.reopen()
+    _write(conn, edit)
+
+
+def _write(conn: Connection, edit: RunEdit) -> None:
+    run = edit.run
+    # Tasks that have ended may bear the epoch of an earlier owner of the run.
+    conn.execute(_ADOPT, {"run": run.id, "epoch": run.lease_epoch})
+    stale = apply(conn, edit.batch())
+    if stale:
+        raise StoreError(f"The run {run.run_id!r} was changed at the same moment; try again.")
+    if edit.new_state is DagRunState.QUEUED:
+        renew_deadlines(conn, run.id, run.dag_id, edit.now)
+
+
+def _checked(conn: Connection, run: DagRunRow, request: RunRequest, actor: str, now: datetime) -> RunEdit:
+    if isinstance(request, CancelRun) and run.state in FINISHED_RUN_STATES:
+        raise AsynschedError(f"The run {run.run_id!r} has ended already: {run.state}.")
+    edit = _edit(conn, run, request, now)
+    if isinstance(request, ClearTasks | MarkTasks | ForceTask) and not edit.instances:
+        raise AsynschedError(f"The run {run.run_id!r} is {run.state}, and has no tasks yet.")
+    fill_in(edit, request, actor)
+    return edit
+
+
+def _edit(conn: Connection, run: DagRunRow, request: RunRequest, now: datetime) -> RunEdit:
+    version_id, structure = _version(conn, run, newest=isinstance(request, ClearTasks) and request.latest)
+    return RunEdit(run, load_task_instances(conn, run.id), structure, version_id, now)
+
+
+def _version(conn: Connection, run: DagRunRow, *, newest: bool) -> tuple[int | None, DagStructure]:
+    """Return the version that a run is on, or is to be moved to; a run that never began is on none, and gets none."""
+    if run.version_id is None or newest:
+        found = latest_version(conn, run.dag_id)
+        if found is None:
+            raise NotFound("DAG", run.dag_id)
+    else:
+        found = get_version(conn, run.version_id)
+    return None if run.version_id is None else found.id, compile_structure(decode_dag(found.serialized))
+
+
+def _run(conn: Connection, key: DagRunKey) -> DagRunRow:
+    run = get_run(conn, *key)
+    if run is None:
+        raise NotFound("run", key.run_id)
+    return run

@@ -1,0 +1,1 @@
+"""Deferred tasks: their triggers, and the processes that these run in."""
