@@ -1,6 +1,6 @@
 """What the other services are told once a batch of changes is stored."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from datetime import datetime
 
 import structlog
@@ -16,8 +16,11 @@ from asynsched.channels import (
     TryUnwanted,
 )
 from asynsched.executors.base import Held
+from asynsched.executors.callback_tokens import is_callback_token
+from asynsched.executors.trigger_host_tokens import key_of_token
 from asynsched.scheduling.evaluation.active_task import ActiveTask
 from asynsched.scheduling.evaluation.pending import PendingBatch
+from asynsched.scheduling.evaluation.run_stopping import unwanted_try
 from asynsched.scheduling.launches import task_launch
 from asynsched.scheduling.run_intake import RunIntake
 from asynsched.scheduling.run_loading import lost_tries
@@ -25,6 +28,9 @@ from asynsched.states import SLOT_TASK_STATES, TaskInstanceState
 from asynsched.store.changes import Stale
 
 log = structlog.get_logger(__name__)
+
+NOT_CLAIMED = "somebody has changed its task instance"
+"""Why a try is ended that no task instance waits for."""
 
 
 class Announcer:
@@ -76,13 +82,22 @@ class Announcer:
             elif task.state in SLOT_TASK_STATES:
                 # Perhaps it was never launched. A token starts one try at most, so to launch it again does no harm.
                 self.launch(task)
+                if unwanted := unwanted_try(task):
+                    # Whoever stopped the run may have gone before it said so.
+                    self._channels.ready.put_nowait(TryUnwanted(*unwanted))
+
+    def end_unclaimed(self, held: Held, claimed: Collection[str]) -> None:
+        """Have the tries of tasks ended that an executor still holds, and that no task instance waits for any more."""
+        for token in sorted(held.starting | held.running):
+            if token not in claimed and not is_callback_token(token) and key_of_token(token) is None:
+                self._channels.ready.put_nowait(TryUnwanted(token, NOT_CLAIMED))
 
     def end_tries(self, tokens: Iterable[str], tasks: Iterable[ActiveTask] = ()) -> None:
         """Have tries ended that were known of a run, less those that its task instances still wait for."""
         kept = {task.token for task in tasks if task.state in SLOT_TASK_STATES - {TaskInstanceState.RESTARTING}}
         for token in tokens:
             if token not in kept:
-                self._channels.ready.put_nowait(TryUnwanted(token, "somebody has changed its task instance"))
+                self._channels.ready.put_nowait(TryUnwanted(token, NOT_CLAIMED))
 
     def launch(self, task: ActiveTask) -> None:
         """Have a try of a task instance started, under the token that it was given."""

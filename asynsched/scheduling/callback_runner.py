@@ -6,11 +6,11 @@ from typing import Any
 
 import structlog
 
-from asynsched.channels import CallbackRequested, Channels, TaskFinished, TaskReady, TriesStored
+from asynsched.channels import CallbackRequested, Channels, TaskFinished, TaskReady, TriesStored, TryUnwanted
 from asynsched.clock import Clock
 from asynsched.errors import DagError, NotFound
 from asynsched.executors.base import Held
-from asynsched.executors.callback_tokens import new_callback_token
+from asynsched.executors.callback_tokens import is_callback_token, new_callback_token
 from asynsched.scheduling.launches import callback_launch, with_deadline
 from asynsched.scheduling.run_loading import active_run
 from asynsched.scheduling.versions import VersionCache
@@ -57,9 +57,12 @@ class CallbackRunner(Service):
 
     async def recover(self, held: Held) -> None:
         """Take back the callbacks that the executor still holds of an earlier scheduler; the others begin anew."""
-        for request in await self._database.read(running_callbacks):
-            token = request.token
-            if token is None or token not in held.known:
+        requests = {request.token: request for request in await self._database.read(running_callbacks)}
+        for token in sorted(held.known):
+            request = requests.get(token)
+            if request is None:
+                if is_callback_token(token) and token not in held.ended:
+                    self._channels.ready.put_nowait(TryUnwanted(token, "its callback is not wanted any more"))
                 continue
             self._running[token] = request
             launch = await self._prepare(request, token)

@@ -128,6 +128,7 @@ class DependencyEvaluator(Service):
             await self._take_up(row, held, now)
         if runs:
             log.info("runs.taken_over", n_runs=len(runs))
+        self._announcer.end_unclaimed(held, self._evaluation.tokens)
         # What is deferred is stored so already, and hosts that run its triggers may ask at once.
         self._announcer.announce_triggers(self._pending)
 

@@ -12,6 +12,7 @@ from asynsched.scheduling.evaluation.deferral import decoded
 from asynsched.scheduling.evaluation.structure import DagStructure
 from asynsched.scheduling.rules.clearing import fits
 from asynsched.scheduling.rules.past_depends import GOOD_STATES, PastTask
+from asynsched.scheduling.rules.run_stop import decoded as decoded_stop
 from asynsched.scheduling.versions import LoadedVersion
 from asynsched.states import DagRunState, TaskInstanceState
 from asynsched.store.past_runs import StoredPast
@@ -40,6 +41,7 @@ def active_run(row: QueuedRun, version: LoadedVersion) -> ActiveRun:
         started_at=row.started_at,
         stored_state=DagRunState(row.state),
         stored_epoch=row.lease_epoch,
+        stop=decoded_stop(row.stop),
     )
 
 

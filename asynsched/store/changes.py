@@ -65,7 +65,10 @@ class HistoryRow(Struct, frozen=True):
 
 
 class RunRow(Struct, frozen=True):
-    """What is written of a DagRun, and the state and lease epoch that its row must have for that."""
+    """What is written of a DagRun, and the state and lease epoch that its row must have for that.
+
+    `stop`: JSON of the RunStop of a run that is being stopped, or was.
+    """
 
     id: int
     before_state: str
@@ -78,6 +81,7 @@ class RunRow(Struct, frozen=True):
     scheduler_id: str | None
     lease_epoch: int
     queued_at: datetime
+    stop: str | None = None
 
 
 class ForgottenRow(Struct, frozen=True):

@@ -37,7 +37,7 @@ class NewRun(Struct, frozen=True):
 
 
 class DagRunRow(Struct, frozen=True):
-    """A run. `scheduler_id` and `lease_epoch`: who owns it, under which lease."""
+    """A run. `scheduler_id` and `lease_epoch`: who owns it, under which lease; `stop`: JSON of why it is stopped."""
 
     id: int
     dag_id: str
@@ -57,6 +57,7 @@ class DagRunRow(Struct, frozen=True):
     scheduler_id: str | None
     lease_epoch: int
     backfill_id: int | None = None
+    stop: str | None = None
 
 
 # Literal, as the partial indexes have them: with a parameter in its place, neither database would use the index.

@@ -43,6 +43,7 @@ class QueuedRun(Struct, frozen=True):
     backfill_is_paused: bool = False
     backfill_max_active_runs: int = 0
     backfill_is_reverse: bool = False
+    stop: str | None = None
 
     @property
     def key(self) -> DagRunKey:
@@ -78,6 +79,7 @@ _COLUMNS = (
     (dag.c.deadlines != b"[]").label("has_deadlines"),
     dag_run.c.version_id.is_not(None).label("has_begun"),
     dag_run.c.backfill_id,
+    dag_run.c.stop,
     sa.func.coalesce(backfill.c.is_paused, sa.false()).label("backfill_is_paused"),
     sa.func.coalesce(backfill.c.max_active_runs, 0).label("backfill_max_active_runs"),
     sa.func.coalesce(backfill.c.is_reverse, sa.false()).label("backfill_is_reverse"),

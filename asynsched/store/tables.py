@@ -112,13 +112,17 @@ dag_run = sa.Table(
     Column("scheduler_id", String(64), nullable=True),
     Column("lease_epoch", sa.BigInteger, nullable=False, default=0),
     Column("backfill_id", BigId, nullable=True),
+    Column("stop", Text, nullable=True),
     UniqueConstraint("dag_id", "run_id"),
     UniqueConstraint("dag_id", "logical_date"),
     Index("ix_dag_run_unfinished", "state", "run_after", sqlite_where=sa.text("state IN ('queued', 'running')")),
     Index("ix_dag_run_dag_id_run_after", "dag_id", "run_after"),
     Index("ix_dag_run_scheduled", "dag_id", "logical_date", sqlite_where=sa.text("run_type = 'scheduled'")),
 )  # fmt: skip
-"""`scheduler_id` and `lease_epoch`: who owns the run, and under which lease its rows may be written."""
+"""`scheduler_id` and `lease_epoch`: who owns the run, and under which lease its rows may be written.
+
+`stop`: JSON of why and how a run is being stopped, so that whoever takes it up goes on with that.
+"""
 
 task_instance = sa.Table(
     "task_instance",

@@ -144,3 +144,26 @@ async def test_a_run_that_is_marked_as_failed_is_killed_but_torn_down(tmp_path):
     run = await scene.run(keys[0])
     assert (run.state, run.reason) == ("failed", "somebody marked the run as failed")
     assert run.ended_at - START < 3 * HOUR
+
+
+async def test_a_run_that_failed_fast_forgets_that_when_it_is_cleared(tmp_path):
+    with DAG("dag", fail_fast=True) as dag:
+        operator("fails")
+        operator("tries", retries=1, retry_delay=timedelta())
+
+    def script(launch):
+        fails_now = {("fails", 1), ("tries", 2)}
+        return Outcome("failed" if (launch.task_id, launch.try_number) in fails_now else "success", HOUR / 2)
+
+    scene = Scene(tmp_path, dag, script)
+
+    async def act():
+        key = await scene.trigger("r")
+        await scene.clock.sleep(HOUR)
+        assert (await scene.run(key)).state == "failed"
+        await scene.submit(key, ClearTasks())
+        await scene.clock.sleep(HOUR * 2)
+        assert (await scene.run(key)).state == "success"
+        assert [launch.try_number for launch in scene.launched("tries")] == [1, 2, 3]
+
+    await scene.play(act)

@@ -4,7 +4,7 @@ The evaluator feeds it and stores what it gives. Work follows change: an event t
 downstream tasks, and the limits it gives back; nothing is ever looked through.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import datetime, timedelta
 
 from asynsched.keys import DagRunKey, TaskInstanceKey
@@ -65,6 +65,11 @@ class Evaluation:
         self._changes = StateChanges(queues=queues, limits=limits, pending=pending, past=self._past)
         self._examination = Examination(self._changes, self.runs)
         self.obstacle = self._changes.obstacle
+
+    @property
+    def tokens(self) -> Collection[str]:
+        """The tries that are queued or running."""
+        return self._changes.by_token.keys()
 
     # What may happen
 

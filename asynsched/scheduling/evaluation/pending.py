@@ -12,6 +12,7 @@ from asynsched.scheduling.evaluation.active_task import ActiveTask
 from asynsched.scheduling.evaluation.deferral import encoded
 from asynsched.scheduling.rules.outlet_events import updates_of
 from asynsched.scheduling.rules.run_state import RunEndCause
+from asynsched.scheduling.rules.run_stop import encoded as encoded_stop
 from asynsched.serialization.schema import CallbackEvent
 from asynsched.states import TaskInstanceState
 from asynsched.store.changes import (
@@ -173,7 +174,7 @@ class PendingBatch:
     def _run_row(self, run: ActiveRun) -> RunRow:
         return RunRow(
             run.id, run.stored_state, run.stored_epoch, run.state, run.reason, run.started_at, run.ended_at,
-            run.version_id, self.scheduler_id, self.lease_epoch, run.queued_at,
+            run.version_id, self.scheduler_id, self.lease_epoch, run.queued_at, encoded_stop(run.stop),
         )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from asynsched.states import TaskInstanceState
 
 def stop_tasks(run: ActiveRun, stop: RunStop, changes: StateChanges, now: datetime) -> list[ActiveTask]:
     """Stop the task instances of a run, and return those that were skipped; the killed ones end when they do."""
+    changes.pending.touch_run(run)
     run.stop = stop
     skipped = []
     for task in run.all_instances():
@@ -21,6 +22,14 @@ def stop_tasks(run: ActiveRun, stop: RunStop, changes: StateChanges, now: dateti
                 changes.set_state(task, TaskInstanceState.SKIPPED, stop.reason, now)
                 skipped.append(task)
     return skipped
+
+
+def unwanted_try(task: ActiveTask) -> tuple[str, str] | None:
+    """Return the try of a task instance that is to be ended because its run is being stopped, and why."""
+    stop = task.run.stop
+    if stop is None or task.token is None or on_stop(stop, task.task, task.state) != "kill":
+        return None
+    return task.token, stop.reason
 
 
 def fail_fast(task: ActiveTask, changes: StateChanges, now: datetime) -> list[ActiveTask]:

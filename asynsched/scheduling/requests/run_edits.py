@@ -51,6 +51,7 @@ class RunEdit:
         named: The task instances that change because they were asked for, or with those that were.
         tasks: What is written of the task instances.
         new_state: The state that the run is put into; None: it stays.
+        goes_on: Some of it is to run again: if it was being stopped, that is over.
     """
 
     run: DagRunRow
@@ -64,6 +65,7 @@ class RunEdit:
     forgotten: list[ForgottenRow] = field(default_factory=list)
     new_state: DagRunState | None = None
     reason: str = ""
+    goes_on: bool = False
 
     def batch(self) -> Batch:
         """Return what is to be written."""
@@ -83,6 +85,7 @@ class RunEdit:
         task = self.structure.tasks.get(row.task_id)
         n_tries = tries_after_clear(state, row.try_number)
         max_tries = max(row.max_tries, n_tries) if task is None else n_tries + task.retries
+        self.goes_on = True
         self.forgotten.append(ForgottenRow(row.dag_run_id, row.task_id, row.map_index))
         if keeps_try(state) and row.token is not None:
             self.history.append(_history(row, n_tries))
@@ -113,12 +116,14 @@ class RunEdit:
 
     def reopen(self) -> None:
         """Have a run that has ended start again."""
+        self.goes_on = True
         if self.run.state in FINISHED_RUN_STATES:
             self.new_state, self.reason = DagRunState.QUEUED, "it was cleared"
 
     @property
     def _changes_run(self) -> bool:
-        return self.new_state is not None or self.version_id != self.run.version_id
+        is_let_go = self.goes_on and self.run.stop is not None
+        return self.new_state is not None or self.version_id != self.run.version_id or is_let_go
 
     def _run_row(self) -> RunRow:
         run, state = self.run, self.new_state or DagRunState(self.run.state)
@@ -131,7 +136,7 @@ class RunEdit:
             None if begins_anew else run.started_at,
             None if begins_anew else (self.now if self.new_state is not None else run.ended_at),
             self.version_id, None if begins_anew else run.scheduler_id, run.lease_epoch,
-            self.now if begins_anew else run.queued_at,
+            self.now if begins_anew else run.queued_at, None if self.goes_on else run.stop,
         )  # fmt: skip
 
 

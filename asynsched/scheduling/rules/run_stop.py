@@ -9,6 +9,8 @@ marked as failed.
 from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
+
 from asynsched.serialization.schema import SerializedTask
 from asynsched.states import FINISHED_TASK_STATES, SLOT_TASK_STATES, TaskInstanceState
 from sandbox.protocol import Ended
@@ -29,6 +31,16 @@ class RunStop:
     killed_as: Literal["failed", "skipped"] = "failed"
     fails_run: bool = True
     spares_teardowns: bool = False
+
+
+def encoded(stop: RunStop | None) -> str | None:
+    """Return what is written into the row of a run."""
+    return None if stop is None else msgspec.json.encode(stop).decode()
+
+
+def decoded(text: str | None) -> RunStop | None:
+    """Return what was written into the row of a run."""
+    return None if text is None else msgspec.json.decode(text, type=RunStop)
 
 
 def cancelled(reason: str) -> RunStop:

@@ -120,6 +120,7 @@ def _create_runs() -> None:
         sa.Column("scheduler_id", sa.String(length=64)),
         sa.Column("lease_epoch", sa.BigInteger(), nullable=False),
         sa.Column("backfill_id", BIG_ID),
+        sa.Column("stop", sa.Text()),
         sa.ForeignKeyConstraint(["version_id"], ["dag_version.id"], name="fk_dag_run_version_id"),
         sa.PrimaryKeyConstraint("id", name="pk_dag_run"),
         sa.UniqueConstraint("dag_id", "logical_date", name="uq_dag_run_dag_id_logical_date"),

@@ -1,0 +1,87 @@
+"""The scheduler dies at any call to its database, before or after it was done, and the next one goes on from there."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+import pytest
+
+from asynsched import DAG, BashOperator
+from asynsched.channels import RunCreated, RunEdited
+from asynsched.keys import DagRunKey
+from asynsched.scheduling.creation.triggering import create_manual_run
+from asynsched.simulation.executor import Outcome
+from asynsched.store.dag_runs import get_run
+from asynsched.store.run_requests import CancelRun, ClearTasks, MarkTasks, add_request, open_requests
+from asynsched.store.task_instances import load_task_instances
+from sandbox.protocol import Launch
+from tests.support.crashing import CrashingSimulated
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+RUN = DagRunKey("dag", "r")
+
+
+def script(launch: Launch) -> Outcome:
+    """The task `fails` fails after 40 s; every other takes two minutes."""
+    if launch.task_id == "fails":
+        return Outcome("failed", MINUTE * 2 / 3, "no luck")
+    return Outcome(duration=2 * MINUTE)
+
+
+def simulation(tmp_path, *requests, options, fails=False, **crash) -> CrashingSimulated:
+    """Return a simulation of a run of which people want these things after half a minute."""
+    with DAG("dag", **options) as dag:
+        first = BashOperator(task_id="first", bash_command="true", retries=2, retry_delay=timedelta())
+        first >> BashOperator(task_id="last", bash_command="true")
+        if fails:
+            BashOperator(task_id="fails", bash_command="true")
+    simulated = CrashingSimulated(tmp_path, [dag], script, START, **crash)
+    simulated.settings = msgspec.structs.replace(simulated.settings, sweep_interval=86_400.0)
+    database = simulated.inline
+
+    async def act(channels):
+        await database.write(create_manual_run, *RUN[:1], now=START, run_id=RUN.run_id)
+        await channels.active_runs.put(RunCreated(RUN))
+        await simulated.clock.sleep(MINUTE / 2)
+        run = await database.read(get_run, *RUN)
+        for request in requests:
+            await database.write(add_request, run.id, request, actor="ann", now=simulated.clock.now())
+        simulated.crashing.arm()
+        await channels.active_runs.put(RunEdited(RUN))
+
+    simulated.act = act
+    return simulated
+
+
+async def story(simulated: CrashingSimulated):
+    """Serve, and return how the run and its tasks ended, how and when each try, and what is left to do or to run."""
+    await asyncio.to_thread(simulated.run_for, 15 * MINUTE)
+    run = await simulated.inline.read(get_run, *RUN)
+    tasks = {row.task_id: (row.state, row.reason) for row in await simulated.inline.read(load_task_instances, run.id)}
+    left = await simulated.inline.read(open_requests, run.lease_epoch), simulated.executor.running
+    return run.state, run.reason, tasks, simulated.executor.ends, left
+
+
+CASES = {
+    "nothing wanted": ([], {}),
+    "mark": ([MarkTasks(("first",), "success")], {}),
+    "clear": ([ClearTasks(("first",))], {}),
+    "cancel": ([CancelRun()], {}),
+    "fail fast": ([], {"options": {"fail_fast": True}, "fails": True}),
+    "timeout": ([], {"options": {"dagrun_timeout": MINUTE}}),
+}
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("case", CASES)
+async def test_wherever_the_scheduler_dies_the_next_one_does_what_it_would_have_done(tmp_path, case, after):
+    requests, options = CASES[case]
+    options = {"options": {}} | options
+    undisturbed = simulation(tmp_path, *requests, **options)
+    expected = await story(undisturbed)
+    assert expected[4] == ([], {})
+    for n in range(undisturbed.crashing.n_calls):
+        assert await story(simulation(tmp_path, *requests, **options, crashes_at=n, after=after)) == expected, (
+            f"call {n}"
+        )

@@ -1,0 +1,120 @@
+"""A scheduler in virtual time that dies at a chosen call to its database, and starts again at once."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from asynsched.authoring.dag import DAG
+from asynsched.executors.base import Executor, ExecutorContext, Held, TryEvent
+from asynsched.simulation.executor import Script, ScriptedExecutor
+from asynsched.store.database import Database
+from sandbox.protocol import Ended
+from tests.support.simulated import Simulated
+
+
+class Crash(Exception):
+    """The scheduler's process is gone."""
+
+
+class CrashingDatabase(Database):
+    """Passes calls on. The scheduler dies at the call of number `crashes_at`, before or after that was done.
+
+    Calls are counted from `arm` on.
+    """
+
+    def __init__(self, inner: Database, *, crashes_at: int | None = None, after: bool = False) -> None:
+        self.inner = inner
+        self._crashes_at = crashes_at
+        self._after = after
+        self._is_armed = False
+        self.n_calls = 0
+
+    def arm(self) -> None:
+        self._is_armed = True
+
+    async def read(self, query: Any, *args: Any, **kwargs: Any) -> Any:
+        return await self._call(self.inner.read, query, args, kwargs)
+
+    async def write(self, query: Any, *args: Any, **kwargs: Any) -> Any:
+        return await self._call(self.inner.write, query, args, kwargs)
+
+    async def close(self) -> None:
+        await self.inner.close()
+
+    async def _call(self, call: Any, query: Any, args: Any, kwargs: Any) -> Any:
+        crashes = self._is_armed and self.n_calls == self._crashes_at
+        self.n_calls += self._is_armed
+        if crashes and not self._after:
+            raise Crash(f"before {query.__name__}")
+        result = await call(query, *args, **kwargs)
+        if crashes:
+            raise Crash(f"after {query.__name__}")
+        return result
+
+
+class KeptExecutor(ScriptedExecutor):
+    """Its tries outlive the scheduler, as those of a keeper do, and so do ends that nobody has acknowledged."""
+
+    def __init__(self, context: ExecutorContext, script: Script) -> None:
+        super().__init__(context, script)
+        self._ended: dict[str, Ended] = {}
+        self.serve_next(context)
+
+    def serve_next(self, context: ExecutorContext) -> None:
+        """Report to this scheduler from now on."""
+
+        def report(event: TryEvent) -> None:
+            if isinstance(event, Ended):
+                self._ended[event.token] = event
+            context.report(event)
+
+        self.context = replace(context, report=report)
+
+    @property
+    def ends(self) -> list[tuple[str, int, str, datetime]]:
+        """Every try that has ended: its task, its number, how, when."""
+        found = [(launch, self._ended[launch.token]) for launch in self.launched if launch.token in self._ended]
+        return sorted((launch.task_id, launch.try_number, ended.state, ended.ended_at) for launch, ended in found)
+
+    async def start(self, lease_epoch: int) -> Held:
+        unacknowledged = self._ended.keys() - set(self.acknowledged)
+        for token in sorted(unacknowledged):
+            self.context.report(self._ended[token])
+        return Held(running=frozenset(self.running), ended=frozenset(unacknowledged))
+
+
+class CrashingSimulated(Simulated):
+    """A scheduler that dies once, and the next one on the same database and the same keeper."""
+
+    executor: KeptExecutor | None
+
+    def __init__(
+        self,
+        home: Path,
+        dags: Sequence[DAG],
+        script: Script,
+        start: datetime,
+        *,
+        crashes_at: int | None = None,
+        after: bool = False,
+    ) -> None:
+        super().__init__(home, dags, script, start)
+        self.crashing = CrashingDatabase(self.inline, crashes_at=crashes_at, after=after)
+        self.database = self.crashing
+
+    async def _serve(self, span: timedelta) -> None:
+        began = self.clock.now()
+        try:
+            await super()._serve(span)
+        except* Crash:
+            self.act = None
+            await super()._serve(began + span - self.clock.now())
+
+    def _make_executor(self, context: ExecutorContext) -> Executor:
+        if self.executor is None:
+            self.executor = KeptExecutor(context, self.script)
+        else:
+            self.executor.serve_next(context)
+        return self.executor
