@@ -152,7 +152,8 @@ class Triggerer(Service):
             if outcome.id in self._host_of:
                 self._outcomes[outcome.id] = outcome
                 self._channels.finished.put_nowait(TriggerFired(outcome))
-        while any(outcome.id in self._host_of for outcome in outcomes):
+        # Nobody reads the answer to a process that has ended.
+        while request.token in self._by_token and any(outcome.id in self._host_of for outcome in outcomes):
             await host.gone.wait()
 
     # What is wanted of them

@@ -222,3 +222,14 @@ def test_nothing_is_launched_again_for_a_host_that_nobody_needs(cause):
         assert await bench.tick() == []
 
     virtual(test)()
+
+
+@virtual
+async def test_a_question_of_a_process_that_has_ended_stays_open_no_longer(bench):
+    [token] = await bench.launched(TriggerWanted(spec("t1"), code()))
+    outcomes = {"outcomes": [{"id": "t1", "kind": "event"}]}
+    async with asyncio.timeout(60), asyncio.TaskGroup() as questions:
+        questions.create_task(bench.triggerer.answer(Request(token, 1, "trigger_outcomes", outcomes)))
+        await asyncio.sleep(1)
+        await bench.tick(failed(token))
+    assert [outcome.id for outcome in bench.fired()] == ["t1"]
