@@ -117,7 +117,14 @@ def assemble(
         lease_epoch=lease_epoch,
     )
     callbacks = CallbackRunner(settings=settings, channels=channels, database=database, clock=clock, versions=versions)
-    deadlines = DeadlineWatcher(settings=settings, channels=channels, database=database, clock=clock)
+    deadlines = DeadlineWatcher(
+        settings=settings,
+        channels=channels,
+        database=database,
+        clock=clock,
+        lease_epoch=lease_epoch,
+        stored_until=evaluator.stored_until,
+    )
     triggerer = Triggerer(channels=channels, clock=clock, block_timeout=settings.trigger_block_timeout)
     heartbeat.serve_hosts(triggerer.answer)
     creator = DagRunCreator(settings=settings, channels=channels, database=database, clock=clock)

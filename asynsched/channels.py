@@ -63,10 +63,9 @@ class RunCreated:
 
 @dataclass(frozen=True, slots=True)
 class RunCancelled:
-    """Somebody wants this DagRun ended, its tasks killed."""
+    """This program wants a DagRun ended, its tasks killed, and waits for nothing of it any more."""
 
     run: DagRunKey
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)

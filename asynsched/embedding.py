@@ -93,7 +93,7 @@ class Embedding:
                 with anyio.CancelScope(shield=True):
                     await asyncio.wait([created])
                 if not created.cancelled() and created.exception() is None:
-                    self.channels.active_runs.offer(RunCancelled(key, "whoever waited for the run was cancelled"))
+                    self.channels.active_runs.offer(RunCancelled(key))
                 raise
         return await self._state.database.read(read_finished_run, key)
 

@@ -28,9 +28,9 @@ from asynsched.scheduling.evaluation.pending import PendingBatch
 from asynsched.scheduling.evaluation.ready_queues import ReadyQueues
 from asynsched.scheduling.evaluation.run_limits import RunLimits
 from asynsched.scheduling.requests.request_taking import RequestTaker
-from asynsched.scheduling.rules.run_stop import cancelled
 from asynsched.scheduling.run_intake import RunIntake
 from asynsched.scheduling.versions import VersionCache
+from asynsched.scheduling.watermark import Watermark
 from asynsched.service import Service
 from asynsched.settings import Settings
 from asynsched.store.database import Database
@@ -42,12 +42,13 @@ log = structlog.get_logger(__name__)
 
 MAX_EVENTS = 2_000
 """Events taken up in one pass, so that no batch grows without bound."""
-COMPANY = timedelta(milliseconds=20)
-"""How long the news that a try has begun waits for something else to be stored with."""
 
 
 class DependencyEvaluator(Service):
-    """Owns the active runs of this scheduler."""
+    """Owns the active runs of this scheduler.
+
+    `stored_until`: until when everything that was reported to it is stored.
+    """
 
     name = "evaluator"
 
@@ -92,9 +93,9 @@ class DependencyEvaluator(Service):
         self._are_requests_due = True
         self._disturbed: dict[int, DagRunKey] = {}
         self._news: deque[RunCreated | RunCancelled | RunEdited | BackfillChanged | DagChanged | PoolsChanged] = deque()
-        self._held_since: datetime | None = None
         self._is_stopping = False
         self._sweep_at: datetime | None = None
+        self.stored_until = Watermark(self.wake)
         channels.active_runs.wakes(self.wake)
         channels.finished.wakes(self.wake)
 
@@ -134,6 +135,7 @@ class DependencyEvaluator(Service):
 
     async def tick(self, now: datetime) -> None:
         """Take up what has happened, decide what follows, store it, say it."""
+        began_at = now
         if not self._waits_for_company(now):
             await self._store()
         await self._reload_disturbed(now)
@@ -141,6 +143,7 @@ class DependencyEvaluator(Service):
         await self._take_requests(now)
         for message in self._channels.finished.take(MAX_EVENTS):
             self._take_event(message, now)
+        has_taken_all = not self._channels.finished.qsize()
         self._evaluation.time_passed(now)
         await self._sweep(now)
         if not self._is_stopping:
@@ -150,6 +153,8 @@ class DependencyEvaluator(Service):
             self._evaluation.grant(now)
         if not self._waits_for_company(now):
             await self._store()
+        if has_taken_all:
+            self.stored_until.rise(began_at)
         if (
             self._channels.finished.qsize()
             or self._news
@@ -159,8 +164,7 @@ class DependencyEvaluator(Service):
             or (self._intake.may_start_any and not self._is_stopping)
         ):
             self.wake()
-        due = [at for at in (self._evaluation.next_timer, self._held_since and self._held_since + COMPANY) if at]
-        self.due_at = min(due, default=None)
+        self.due_at = min((at for at in (self._evaluation.next_timer, self._pending.due_at) if at), default=None)
 
     # What has happened
 
@@ -183,9 +187,10 @@ class DependencyEvaluator(Service):
                     await self._intake.follow_backfills(dag_id)
                 case PoolsChanged():
                     await self._read_pools()
-                case RunCancelled(run, reason):
-                    self._evaluation.stop_run(run, cancelled(reason), now)
-                    await self._intake.cancel_queued(run, reason, now)
+                case RunCancelled(run):
+                    await self._requests.cancel(run, now)
+                    self._are_requests_due = True
+                    await self._intake.follow_edits({run}, now)
             self._news.popleft()
 
     async def _take_requests(self, now: datetime) -> None:
@@ -264,10 +269,7 @@ class DependencyEvaluator(Service):
     # What follows
 
     def _waits_for_company(self, now: datetime) -> bool:
-        if self._pending.is_empty or self._pending.is_urgent or self._is_stopping:
-            return False
-        self._held_since = self._held_since or now
-        return now < self._held_since + COMPANY
+        return not self._is_stopping and self._pending.waits_for_company(now)
 
     async def _store(self) -> None:
         """Store what was decided, then say it. When the database is away, the next tick tries again."""
@@ -289,6 +291,5 @@ class DependencyEvaluator(Service):
             self._are_requests_due = True
             self.wake()
         pending.clear()
-        self._held_since = None
         if self._disturbed:
             self.wake()

@@ -171,12 +171,6 @@ class RunIntake:
         if run.key_before not in self._evaluation.runs and await self._read_past(run):
             self._evaluation.past_read(run, now)
 
-    async def cancel_queued(self, key: DagRunKey, reason: str, now: datetime) -> None:
-        """End a run that has not started."""
-        for row in await self._database.read(queued_runs, [key]):
-            await self._end_queued(row, reason, now)
-            self._admission.withdraw(key)
-
     def resumed(self, row: QueuedRun) -> None:
         """Count a run as active that an earlier scheduler began."""
         self._admission.update_dag(row.dag_id, is_paused=row.is_paused, max_active_runs=row.max_active_runs)

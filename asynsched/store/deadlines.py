@@ -58,11 +58,18 @@ _OF_RUN: sa.Select[Any] = (
     .order_by(deadline.c.number)
 )
 _IS_PENDING = sa.text("deadline.state = 'pending'")
-_NEXT = sa.select(deadline.c.due_at).where(_IS_PENDING).order_by(deadline.c.due_at).limit(1)
+_IS_OURS = sa.or_(dag_run.c.state != DagRunState.RUNNING, dag_run.c.lease_epoch == sa.bindparam("epoch"))
+_NEXT = (
+    sa.select(deadline.c.due_at)
+    .join(dag_run, dag_run.c.id == deadline.c.dag_run_id)
+    .where(_IS_PENDING, _IS_OURS)
+    .order_by(deadline.c.due_at)
+    .limit(1)
+)
 _DUE = (
     sa.select(deadline, dag_run.c.dag_id, dag_run.c.run_id, _HAS_SUCCEEDED_BY_THEN.label("is_met"))
     .join(dag_run, dag_run.c.id == deadline.c.dag_run_id)
-    .where(_IS_PENDING, deadline.c.due_at <= sa.bindparam("now"))
+    .where(_IS_PENDING, _IS_OURS, deadline.c.due_at <= sa.bindparam("now"))
     .order_by(deadline.c.due_at, deadline.c.id)
     .limit(sa.bindparam("limit"))
     .with_for_update(of=deadline, skip_locked=True)
@@ -144,18 +151,25 @@ def missed_deadlines(conn: Connection) -> list[MissedDeadline]:
     return [MissedDeadline(*row) for row in conn.execute(_MISSED)]
 
 
-def next_deadline_at(conn: Connection) -> datetime | None:
-    """Return when the next deadline is due that is not settled, of whatever run; None when there is none."""
-    due_at: datetime | None = conn.scalar(_NEXT)
+def next_deadline_at(conn: Connection, epoch: int) -> datetime | None:
+    """Return when the next deadline is due that is not settled; None when there is none.
+
+    Args:
+        epoch: Those of runs that another scheduler runs, under another lease epoch, are left to that one.
+    """
+    due_at: datetime | None = conn.scalar(_NEXT, {"epoch": epoch})
     return due_at
 
 
-def settle_due_deadlines(conn: Connection, now: datetime, limit: int) -> list[MissedDeadline]:
-    """Settle the earliest deadlines that are due, and return those that were missed: each requests its callback.
+def settle_due_deadlines(conn: Connection, epoch: int, now: datetime, limit: int) -> tuple[int, list[MissedDeadline]]:
+    """Settle the earliest deadlines that are due, but for those that somebody else is settling.
+
+    Returns how many were settled, and those that were missed: each requests its callback.
 
     A deadline is met by a run that had succeeded by then; one that has failed, or has not ended, has missed it.
 
     Args:
+        epoch: As in `next_deadline_at`.
         now: What is due.
         limit: How many at most.
 
@@ -163,12 +177,13 @@ def settle_due_deadlines(conn: Connection, now: datetime, limit: int) -> list[Mi
         Apache Airflow: only the success of a run removes its deadlines.
     """
     missed = []
-    for row in conn.execute(_DUE, {"now": now, "limit": limit}).all():
+    due = conn.execute(_DUE, {"epoch": epoch, "now": now, "limit": limit}).all()
+    for row in due:
         conn.execute(_SETTLE, {"key": row.id, "new_state": "met" if row.is_met else "missed"})
         if not row.is_met:
             missed.append(MissedDeadline(row.dag_id, row.run_id, row.name, row.due_at))
             _request_callback(conn, row.dag_run_id, row.number, missed[-1], now)
-    return missed
+    return len(due), missed
 
 
 def _request_callback(conn: Connection, dag_run_id: int, number: int, miss: MissedDeadline, now: datetime) -> None:

@@ -14,8 +14,9 @@ from asynsched.scheduling.requests.run_requests import submit_request
 from asynsched.simulation.executor import Outcome
 from asynsched.store.callback_tables import callback_request
 from asynsched.store.dag_runs import get_run
-from asynsched.store.deadlines import list_deadlines
+from asynsched.store.deadlines import list_deadlines, next_deadline_at, settle_due_deadlines
 from asynsched.store.run_requests import ClearTasks
+from tests.support.flaky_database import FlakyDatabase
 from tests.support.simulated import Simulated
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -145,3 +146,50 @@ async def test_a_run_that_is_cleared_has_its_time_from_when_it_is_queued_again(t
         ("1", 4 * HOUR, "missed"),
         ("2", 115 * MINUTE, "missed"),
     ]
+
+
+@pytest.mark.parametrize("lasts", [29 * MINUTE, 31 * MINUTE], ids=["just before it is away", "while it is away"])
+async def test_a_success_that_came_in_time_counts_though_the_database_was_away(tmp_path, lasts):
+    simulated = simulation(tmp_path, (0, (QUEUED, 32 * MINUTE)), lasts=lasts)
+    database = simulated.database = FlakyDatabase(simulated.inline)
+
+    def is_away(query: str) -> bool:
+        """The evaluator finds the database again long after the deadline watcher."""
+        minutes = (simulated.clock.now() - START) / MINUTE
+        return 28.99 < minutes < (40 if query == "apply_and_pause" else 33)
+
+    database.is_away = is_away
+    await serve(simulated, 1, timedelta())
+    assert await told(simulated) == [("0", 32 * MINUTE, "met")]
+    run = await simulated.inline.read(get_run, "dag", "r0")
+    assert run.ended_at - START == lasts
+
+
+class Contended(FlakyDatabase):
+    """Another scheduler has the rows of every deadline that is due."""
+
+    n_looks = 0
+
+    async def write(self, query, *args, **kwargs):
+        if query is not settle_due_deadlines:
+            return await super().write(query, *args, **kwargs)
+        self.n_looks += 1
+        assert self.n_looks < 100, "it looks again and again"
+        return 0, []
+
+
+async def test_deadlines_that_another_scheduler_is_settling_are_left_alone_for_a_while(tmp_path):
+    simulated = simulation(tmp_path, (0, (QUEUED, 30 * MINUTE)))
+    database = simulated.database = Contended(simulated.inline)
+    await serve(simulated, 30.1 / 60, timedelta())
+    assert 5 <= database.n_looks <= 7
+
+
+async def test_deadlines_of_a_run_are_settled_by_the_scheduler_that_runs_it(tmp_path):
+    simulated = simulation(tmp_path, (0, (QUEUED, 30 * MINUTE)), (1, (QUEUED, 2 * HOUR)))
+    await serve(simulated, 0.25, timedelta())
+    run, late = await simulated.database.read(get_run, "dag", "r0"), START + 3 * HOUR
+    for epoch, expected in ((run.lease_epoch + 1, 0), (run.lease_epoch, 2)):
+        due_at = await simulated.database.read(next_deadline_at, epoch)
+        assert due_at == (START + 30 * MINUTE if expected else None)
+        assert (await simulated.database.write(settle_due_deadlines, epoch, late, 9))[0] == expected

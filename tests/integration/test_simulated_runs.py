@@ -11,8 +11,8 @@ from asynsched import DAG, BashOperator
 from asynsched.channels import RunCancelled, RunCreated
 from asynsched.errors import StoreUnavailable
 from asynsched.scheduling.creation.triggering import create_manual_run
+from asynsched.scheduling.requests.run_requests import submit_by_program
 from asynsched.simulation.executor import Outcome
-from asynsched.store.dag_runs import end_queued_run
 from asynsched.store.run_queue import queued_runs
 from tests.support.simulated import Simulated
 
@@ -76,7 +76,7 @@ async def test_a_queued_run_that_is_cancelled_while_the_database_is_away_never_s
     write, failures = simulation.database.write, iter([True])
 
     async def flaky(query, *args, **kwargs):
-        if query is end_queued_run and next(failures, False):
+        if query is submit_by_program and next(failures, False):
             raise StoreUnavailable("away")
         return await write(query, *args, **kwargs)
 
@@ -86,7 +86,7 @@ async def test_a_queued_run_that_is_cancelled_while_the_database_is_away_never_s
         await trigger(simulation, channels, "first")
         waiting = await trigger(simulation, channels, "second")
         await simulation.clock.sleep(timedelta(minutes=1))
-        await channels.active_runs.put(RunCancelled(waiting, "no longer wanted"))
+        await channels.active_runs.put(RunCancelled(waiting))
 
     assert await serve(simulation, act) == {"first": "success", "second": "failed"}
 

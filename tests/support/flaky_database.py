@@ -1,6 +1,6 @@
 """A database that is away at chosen moments."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 from asynsched.errors import StoreUnavailable
@@ -11,12 +11,13 @@ class FlakyDatabase(Database):
     """Passes calls on, but for some: those raise, before or after they were done.
 
     `fails_at` has the numbers of such calls, which are counted from `arm` on, in `n_calls`; `away` has the names of
-    queries whose next call is one.
+    queries whose next call is one; `is_away` tells of a query's name whether its calls are such at present.
     """
 
     def __init__(self, inner: Database, *, fails_at: Collection[int] = (), after: bool = False) -> None:
         self.inner = inner
         self.away: set[str] = set()
+        self.is_away: Callable[[str], bool] = lambda _: False
         self._fails_at = fails_at
         self._after = after
         self._armed = False
@@ -35,7 +36,11 @@ class FlakyDatabase(Database):
         await self.inner.close()
 
     async def _call(self, call: Any, query: Any, args: Any, kwargs: Any) -> Any:
-        fails = query.__name__ in self.away or (self._armed and self.n_calls in self._fails_at)
+        fails = (
+            self.is_away(query.__name__)
+            or query.__name__ in self.away
+            or (self._armed and self.n_calls in self._fails_at)
+        )
         self.away.discard(query.__name__)
         self.n_calls += self._armed
         if fails and not self._after:

@@ -63,7 +63,7 @@ class Examination:
             return
         if run.stop is not None and run.stop.fails_run:
             verdict = RunVerdict(DagRunState.FAILED, run.stop.reason, "timed_out")
-        run.ended_at = now
+        run.ended_at = _ended_at(run, now)
         changes = self._changes
         changes.set_run_state(run, verdict.state, verdict.reason)
         event = "on_success" if verdict.state is DagRunState.SUCCESS else "on_failure"
@@ -96,6 +96,14 @@ class Examination:
             self._changes.set_state(task, State.SUCCESS, "an empty task", now)
         else:
             self._changes.make_ready(task, now)
+
+
+def _ended_at(run: ActiveRun, now: datetime) -> datetime:
+    """Return when the last task instance of a run ended; news of that may come late, as when the database was away."""
+    if run.n_unfinished or run.started_at is None:
+        return now
+    last = max((task.ended_at or now for task in run.all_instances()), default=now)
+    return min(now, max(run.started_at, last))
 
 
 def _next_alike(task: ActiveTask) -> list[ActiveTask]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import msgspec
 
@@ -31,6 +31,8 @@ from sandbox.protocol import CausingTry, Ended, RaisedException
 
 SKIPMIXIN_KEY = "skipmixin_key"
 """XCom key under which a branch's or short circuit's decision is kept (Airflow's name)."""
+COMPANY = timedelta(milliseconds=20)
+"""How long the news that a try has begun waits for something else to be stored with."""
 
 
 @dataclass(slots=True)
@@ -57,6 +59,7 @@ class PendingBatch:
     unwanted: list[tuple[str, str]] = field(default_factory=list)
     triggers: list[TriggerWanted | TriggerUnwanted] = field(default_factory=list)
     n_stale: int = 0
+    held_since: datetime | None = None
 
     def touch(self, task: ActiveTask) -> None:
         """Note that a task instance is new or about to change."""
@@ -91,6 +94,18 @@ class PendingBatch:
     def is_empty(self) -> bool:
         """Whether there is nothing to store or say."""
         return not (self.tasks or self.runs or self.ends or self.unwanted or self.callbacks or self.triggers)
+
+    def waits_for_company(self, now: datetime) -> bool:
+        """Whether this is not to be stored yet: it is but the news that tries have begun, and young."""
+        if self.is_empty or self.is_urgent:
+            return False
+        self.held_since = self.held_since or now
+        return now < self.held_since + COMPANY
+
+    @property
+    def due_at(self) -> datetime | None:
+        """When that has waited long enough."""
+        return None if self.held_since is None else self.held_since + COMPANY
 
     def keep_try(self, task: ActiveTask, reason: str) -> None:
         """Put a failed try that will be followed by another one into the history."""
@@ -170,6 +185,7 @@ class PendingBatch:
             self.asset_events, self.granted, self.ended_runs, self.ends, self.unwanted, self.triggers,
         ):  # fmt: skip
             gathered.clear()
+        self.held_since = None
 
     def _run_row(self, run: ActiveRun) -> RunRow:
         return RunRow(

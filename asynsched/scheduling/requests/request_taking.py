@@ -7,7 +7,7 @@ import structlog
 from asynsched.errors import AsynschedError, StoreUnavailable
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.evaluation.evaluation import Evaluation
-from asynsched.scheduling.requests.run_requests import do_request
+from asynsched.scheduling.requests.run_requests import do_request, submit_by_program
 from asynsched.scheduling.rules.run_stop import RunStop, cancelled, marked_failed
 from asynsched.store.database import Database
 from asynsched.store.run_requests import CancelRun, MarkRun, OpenRequest, close_request, open_requests
@@ -62,6 +62,15 @@ class RequestTaker:
                 self._ending.add(wanted.run)
                 self._evaluation.stop_run(wanted.run, stop, now)
         return has_more
+
+    async def cancel(self, run: DagRunKey, now: datetime) -> None:
+        """Request the end of a run on behalf of this program; one that has ended, or is no more, is left alone."""
+        try:
+            await self._database.write(submit_by_program, run, CancelRun(), action="run.cancel", now=now)
+        except StoreUnavailable:
+            raise
+        except AsynschedError as exc:
+            log.info("request.refused", dag_id=run.dag_id, run_id=run.run_id, actor="program", reason=str(exc))
 
     async def _do(self, wanted: OpenRequest, now: datetime) -> None:
         about = {"dag_id": wanted.run.dag_id, "run_id": wanted.run.run_id, "actor": wanted.actor}
