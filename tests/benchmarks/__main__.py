@@ -1,54 +1,108 @@
-"""Run benchmarks: `python -m tests.benchmarks [--backend sqlite|postgresql] [--json FILE] [NAME …]`."""
+"""Measure: `python -m tests.benchmarks [--on sqlite|postgresql] [--peer airflow] [--growth] [NAME …]`.
+
+Prints Markdown tables, as docs/benchmarks.md and docs/scale.md have them, and writes the figures as JSON.
+"""
 
 import argparse
 import json
 import statistics
+import sys
 import tempfile
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
-from tests.benchmarks.measuring import Figure, machine, yardstick_seconds
-from tests.benchmarks.workloads import WORKLOADS
-from tests.support.postgres import running_postgres
+from tests.benchmarks import airflow
+from tests.benchmarks.flames import recorded
+from tests.benchmarks.measuring import Figure, Sheet, machine, table, yardstick_seconds
+from tests.benchmarks.systems import Ours, System
+from tests.benchmarks.workloads.engine import transitions
+from tests.benchmarks.workloads.folders import FOLDERS, ten_thousand_files
+from tests.benchmarks.workloads.growth import GROWTH
+from tests.benchmarks.workloads.history import one_task_in_a_full_database
+from tests.benchmarks.workloads.lateness import LATENESS
+from tests.benchmarks.workloads.running import RUNNING
+from tests.benchmarks.workloads.simulating import a_month_simulated
+from tests.benchmarks.workloads.starting import commands, start_to_healthy
+from tests.support.postgres import PostgresServer, running_postgres
 from tests.support.up import Site
+
+Workload = Callable[[Any, Sheet], None]
+SHARED: dict[str, Workload] = {**RUNNING, **FOLDERS, "start": start_to_healthy}
+"""What a peer can be asked to do, too."""
+OWN: dict[str, Workload] = {
+    "many-files": ten_thousand_files,
+    "engine": transitions,
+    "history": one_task_in_a_full_database,
+    **LATENESS,
+    "commands": commands,
+    "simulate": a_month_simulated,
+}
+WORKLOADS = {**SHARED, **OWN, **GROWTH}
+BACKENDS = ("sqlite", "postgresql")
+PEER_FOLDER = Path(tempfile.gettempdir()) / "asynsched-peer-airflow"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", choices=[[], *WORKLOADS], help=", ".join(WORKLOADS))
-    parser.add_argument("--backend", choices=["sqlite", "postgresql"], action="append")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
-    options = parser.parse_args()
+    options = _options()
     figures: list[Figure] = []
     yardsticks: list[float] = []
-    for backend in options.backend or ["sqlite", "postgresql"]:
-        for name in options.names or WORKLOADS:
-            yardsticks.append(yardstick_seconds())
-            figures += measure(name, backend, yardsticks[-1])
+    with ExitStack() as stack:
+        needs_server = options.peer or "postgresql" in options.on
+        server = stack.enter_context(running_postgres()) if needs_server else None
+        for name in options.names or [name for name in WORKLOADS if options.growth or name not in GROWTH]:
+            for make in _systems(name, options, server):
+                yardsticks.append(yardstick_seconds())
+                found = _measure(name, make, yardsticks[-1], options.flames)
+                print(table(found), file=sys.stderr, flush=True)
+                figures += found
     p = statistics.median(yardsticks)
-    print(f"\n{machine()}\nP = {p * 1000:.1f} ms\n\n{table(figures)}")
+    print(f"{machine()}; P = {p * 1000:.1f} ms, measured anew before each row\n\n{table(figures)}")
     if options.json:
         document = {"machine": machine(), "p_seconds": p, "figures": [asdict(figure) for figure in figures]}
         options.json.write_text(json.dumps(document, indent=2) + "\n")
 
 
-def measure(name: str, backend: str, p: float) -> list[Figure]:
-    """Run one workload on a site of its own."""
-    with ExitStack() as stack:
-        root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="asynsched-benchmark-")))
-        database = stack.enter_context(running_postgres()).new_database() if backend == "postgresql" else None
-        return WORKLOADS[name](Site(root / "site", database), backend, p)
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", choices=[[], *WORKLOADS], help=", ".join(WORKLOADS))
+    parser.add_argument("--on", choices=BACKENDS, action="append", help="a database of ours; by default both")
+    parser.add_argument("--peer", choices=["airflow"], help="measure it beside ours, where it can do the same")
+    parser.add_argument("--peer-folder", type=Path, default=PEER_FOLDER, help="where its environment is, or is made")
+    parser.add_argument("--growth", action="store_true", help="also the growth curves of docs/scale.md")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
+    parser.add_argument("--flames", type=Path, metavar="FOLDER", help="write flame graphs there")
+    options = parser.parse_args()
+    options.on = options.on or list(BACKENDS)
+    return options
 
 
-def table(figures: list[Figure]) -> str:
-    """Return the figures as a Markdown table."""
-    rows = [
-        f"| {figure.workload} | {figure.backend} | {figure.name} | {figure.value:.3g} {figure.unit} |"
-        f" {'' if figure.in_p is None else f'{figure.in_p:.2f}'} |"
-        for figure in figures
-    ]
-    return "\n".join(["| workload | database | figure | value | in P |", "|---|---|---|---|---|", *rows])
+def _systems(
+    name: str, options: argparse.Namespace, server: PostgresServer | None
+) -> Iterator[Callable[[Path], System]]:
+    """Yield what makes each system that the workload is to be measured on, in turn."""
+    for backend in options.on:
+        database = server.new_database() if backend == "postgresql" else None
+        yield lambda root, backend=backend, database=database: Ours(Site(root, database), backend)
+    if options.peer and name in SHARED:
+        python = airflow.install(options.peer_folder)
+        for is_tuned in (False, True):
+            url = server.new_database(migrated=False)
+            yield lambda root, url=url, is_tuned=is_tuned: airflow.Airflow(root, python, url, is_tuned=is_tuned)
+
+
+def _measure(name: str, make: Callable[[Path], System], p: float, flames: Path | None) -> list[Figure]:
+    """Run a workload on a system of its own."""
+    with tempfile.TemporaryDirectory(prefix="asynsched-benchmark-") as folder:
+        system = make(Path(folder) / "site")
+        sheet = Sheet(name, system.name, p, has_goals=isinstance(system, Ours))
+        with recorded(system, flames, f"{name}-{system.name}"):
+            WORKLOADS[name](system, sheet)
+        return sheet.figures
 
 
 if __name__ == "__main__":

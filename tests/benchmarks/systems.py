@@ -1,0 +1,158 @@
+"""What is measured: a scheduler in processes of its own, with a client that triggers and waits."""
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from asynsched.bell import Hint, ring
+from asynsched.keys import DagRunKey
+from asynsched.scheduling.creation.triggering import create_manual_run
+from asynsched.store.dag_runs import get_run
+from asynsched.store.dags import list_dags
+from asynsched.store.direct_database import DirectDatabase, open_direct
+from tests.support.up import Site, Up
+from tests.support.waiting import until
+
+
+class Client(ABC):
+    """Triggers runs and waits for them, without the start of an interpreter."""
+
+    @abstractmethod
+    def trigger(self, dag_id: str) -> tuple[Any, int]:
+        """Create a run; return its key and the time just before, in nanoseconds since 1970."""
+
+    @abstractmethod
+    def has_ended(self, key: Any) -> bool:
+        """Return whether the run has ended; one that failed is an error."""
+
+    @abstractmethod
+    def versions(self) -> dict[str, int | None]:
+        """Return a number for every known DAG, another one after each edit."""
+
+    @abstractmethod
+    def story(self) -> str:
+        """Return what the system has logged lately."""
+
+    def wait_for_success(self, *keys: Any, seconds: float = 600) -> None:
+        for key in keys:
+            self.wait_until(lambda key=key: self.has_ended(key), f"{key} has ended", seconds)
+
+    def wait_for_dags(self, *dag_ids: str, seconds: float = 600) -> None:
+        self.wait_until(lambda: set(dag_ids) <= self.versions().keys(), f"{dag_ids} are known", seconds)
+
+    def wait_until(self, check: Callable[[], bool], what: str, seconds: float = 600) -> None:
+        until(check, what, seconds=seconds, describe=self.story)
+
+
+class System(ABC):
+    """A scheduler with a folder of DAG files.
+
+    Attributes:
+        name: As the table shows it.
+        sdk: The module that DAG files import from.
+        dags: The folder.
+        marks: The file that task bodies write to.
+    """
+
+    name: str
+    sdk: str
+    dags: Path
+    marks: Path
+
+    @abstractmethod
+    def serving(self, parallelism: int | None = None) -> Any:
+        """Start it, and return a context of a client that ends it."""
+
+    @abstractmethod
+    def processes(self) -> list[psutil.Process]:
+        """Return all its processes."""
+
+    def write(self, name: str, text: str) -> None:
+        """Write a DAG file; `{sdk}` in its text is what it imports from."""
+        (self.dags / name).write_text(text.replace("{sdk}", self.sdk))
+
+    def read_marks(self) -> list[tuple[str, int, int]]:
+        """Return what task bodies have written: name, start and end in nanoseconds since 1970."""
+        if not self.marks.exists():
+            return []
+        rows = (line.split() for line in self.marks.read_text().splitlines())
+        return [(name, int(start), int(end)) for name, start, end in rows]
+
+
+class Ours(System):
+    """`asynsched up` on a site, with a database of ours."""
+
+    sdk = "asynsched"
+
+    def __init__(self, site: Site, backend: str) -> None:
+        self.site = site
+        self.name = self.backend = backend
+        self.dags = site.dags
+        self.marks = site.root / "marks"
+        site.env["MARKS"] = str(self.marks)
+        self.up: Up | None = None
+
+    @property
+    def database_url(self) -> str:
+        return self.site.database or f"sqlite:///{self.site.home / 'asynsched.db'}"
+
+    @contextmanager
+    def serving(self, parallelism: int | None = None) -> "Iterator[OurClient]":
+        flags = () if parallelism is None else ("--parallelism", str(parallelism))
+        with self.site.up(*flags) as self.up:
+            client = OurClient(self)
+            yield client
+            client.database.close()
+
+    def processes(self) -> list[psutil.Process]:
+        return self.site.processes()
+
+
+class OurClient(Client):
+    """Does as the command line does: a transaction, then a ring of the bell."""
+
+    def __init__(self, system: Ours) -> None:
+        self.site = system.site
+        self.database: DirectDatabase = open_direct(system.database_url)
+
+    def trigger(self, dag_id: str) -> tuple[DagRunKey, int]:
+        asked_at = time.time_ns()
+        key = self.database.write(create_manual_run, dag_id, now=datetime.now(UTC))
+        ring(self.site.home, [Hint("run", dag_id=key.dag_id, run_id=key.run_id)])
+        return key, asked_at
+
+    def has_ended(self, key: DagRunKey) -> bool:
+        run = self.database.read(get_run, *key)
+        assert run is None or run.state != "failed", self.story()
+        return run is not None and run.state == "success"
+
+    def versions(self) -> dict[str, int | None]:
+        return {dag.dag_id: dag.version_id for dag in self.database.read(list_dags)}
+
+    def story(self) -> str:
+        return self.site.story()
+
+
+def cpu_seconds(processes: list[psutil.Process]) -> float:
+    """Return the CPU time that these processes, and their children that have ended, have used."""
+    total = 0.0
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            total += times.user + times.system + times.children_user + times.children_system
+    return total
+
+
+def memory_mb(processes: list[psutil.Process]) -> float:
+    """Return the memory that these processes take, in MB: what they share is counted once (PSS)."""
+    total = 0
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            total += process.memory_full_info().pss
+    return total / 1e6
