@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -11,7 +11,7 @@ import anyio
 import structlog
 
 from asynsched import Scheduler
-from asynsched.executors.base import Executor, ExecutorContext, Held
+from asynsched.executors.base import Executor, ExecutorContext
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.creation.failing_dags import apply_and_pause
 from asynsched.scheduling.creation.triggering import create_manual_run
@@ -19,13 +19,11 @@ from asynsched.settings import Settings
 from asynsched.store.async_database import open_database
 from asynsched.store.database import Database
 from asynsched.store.direct_database import open_direct
-from sandbox.protocol import Ended, Launch
 from tests.benchmarks.measuring import Sheet, at_least
 from tests.benchmarks.systems import Ours
+from tests.support.instant_executor import InstantExecutor
 from tests.support.waiting import eventually
 
-GATE = "gate"
-"""The name of a task that never ends."""
 LAYERS = """
 from asynsched import DAG, chain, task
 
@@ -45,50 +43,6 @@ N_RUNS = 100
 
 def layers(depth: int, width: int) -> str:
     return LAYERS.replace("WIDTH", str(width)).replace("DEPTH", str(depth))
-
-
-class InstantExecutor(Executor):
-    """Ends every task at once; the gates stay.
-
-    Attributes:
-        n_ended: Tasks that it was given and has ended.
-        first_at: When the first of them came, seconds.
-    """
-
-    def __init__(self, context: ExecutorContext) -> None:
-        super().__init__(context)
-        self.n_ended = 0
-        self.n_gates = 0
-        self.first_at: float | None = None
-
-    @property
-    def parallelism(self) -> int:
-        return self.context.settings.parallelism
-
-    async def start(self, lease_epoch: int) -> Held:
-        return Held()
-
-    async def launch(self, launches: Sequence[Launch]) -> None:
-        now = datetime.now(UTC)
-        for launch in launches:
-            if launch.task_id == GATE:
-                self.n_gates += 1
-                continue
-            self.first_at = self.first_at or time.perf_counter()
-            self.n_ended += 1
-            self.context.report(Ended(launch.token, "success", now, started_at=now))
-
-    async def kill(self, token: str, reason: str) -> None:
-        self.context.report(Ended(token, "failed", datetime.now(UTC), reason=reason))
-
-    async def acknowledge(self, tokens: Sequence[str]) -> None:
-        pass
-
-    async def drain(self, deadline: datetime) -> None:
-        pass
-
-    async def close(self) -> None:
-        pass
 
 
 class NotingDatabase(Database):

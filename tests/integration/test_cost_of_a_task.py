@@ -1,0 +1,116 @@
+"""What a hop costs the database, counted instead of timed. What a try costs: `tries/test_cost_of_a_try.py`."""
+
+from collections import Counter
+from contextlib import asynccontextmanager
+
+import anyio
+import msgspec
+import pytest
+import sqlalchemy as sa
+
+from asynsched import Scheduler
+from asynsched.settings import Settings
+from asynsched.store.async_database import open_database
+from asynsched.store.database import Database
+from tests.support.instant_executor import InstantExecutor
+
+CHAINS = """
+    from asynsched import DAG, chain, task
+
+    @task
+    def work():
+        return 1
+
+    for n in (10, 30):
+        with DAG(f"chain_{n}"):
+            chain(*[work.override(task_id=f"step_{k:02}")() for k in range(n)])
+        with DAG(f"values_{n}"):
+            chain(*[work.override(task_id=f"value_{k:02}")() for k in range(n)])
+        with DAG(f"wide_{n}", max_active_tasks=100):
+            [work.override(task_id=f"task_{k:02}")() for k in range(n)]
+"""
+TIMED = {"renew_lease", "next_callbacks", "running_callbacks", "owned_runs", "pool_capacities", "queued_runs"}
+"""Queries that time causes, not tasks."""
+
+
+class ValuesExecutor(InstantExecutor):
+    """Has some tasks return a value."""
+
+    def end_of(self, launch, now):
+        ended = super().end_of(launch, now)
+        if not launch.task_id.startswith("value"):
+            return ended
+        return msgspec.structs.replace(ended, return_value=msgspec.Raw(b"1"), result_length=-1)
+
+
+class CountingDatabase(Database):
+    """Passes everything on. Counts the queries by name, and the statements of those that store changes of state."""
+
+    def __init__(self, inner: Database) -> None:
+        self._inner = inner
+        self.counts: Counter[str] = Counter()
+
+    async def read(self, query, *args, **kwargs):
+        self.counts[query.__name__] += 1
+        return await self._inner.read(query, *args, **kwargs)
+
+    async def write(self, query, *args, **kwargs):
+        self.counts[query.__name__] += 1
+        return await self._inner.write(self._counted, query, args, kwargs)
+
+    def _counted(self, conn, query, args, kwargs):
+        def note(_conn, _cursor, statement, *_):
+            verb, *rest = statement.split()
+            table = next(word for word in rest if word not in {"INTO", "FROM", "OR", "IGNORE"})
+            self.counts[f"{query.__name__}: {verb} {table}"] += 1
+
+        if query.__name__ != "apply_and_pause":
+            return query(conn, *args, **kwargs)
+        sa.event.listen(conn, "before_cursor_execute", note)
+        try:
+            return query(conn, *args, **kwargs)
+        finally:
+            sa.event.remove(conn, "before_cursor_execute", note)
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
+@asynccontextmanager
+async def serving(program, url):
+    program.write(CHAINS)
+    database = CountingDatabase(await open_database(url, synchronous="normal"))
+    settings = Settings(home=str(program.home), parallelism=100, sweep_interval=3600)
+    scheduler = Scheduler(dags=program.dags, database=database, executor=ValuesExecutor, settings=settings)
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(scheduler.serve)
+        await scheduler.wait_idle()
+        yield scheduler, database
+        scheduler.request_stop()
+    await database.close()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request, tmp_path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'asynsched.db'}"
+    return request.getfixturevalue("postgres_url")
+
+
+async def cost_of(scheduler, database, dag_id: str) -> Counter[str]:
+    """Return what one run of a DAG has the database do, but for what is counted by time."""
+    database.counts.clear()
+    run = await scheduler.run(dag_id)
+    assert run.state == "success"
+    return Counter({name: n for name, n in database.counts.items() if name not in TIMED})
+
+
+async def test_a_hop_is_one_transaction_of_one_statement_and_a_value_is_one_more(program, url):
+    async with serving(program, url) as (scheduler, database):
+        costs = {dag_id: await cost_of(scheduler, database, dag_id) for dag_id in (
+            "chain_10", "chain_30", "values_10", "values_30", "wide_10", "wide_30",
+        )}  # fmt: skip
+    twenty_hops = {"apply_and_pause": 20, "apply_and_pause: UPDATE task_instance": 20}
+    assert costs["chain_30"] - costs["chain_10"] == twenty_hops
+    assert costs["values_30"] - costs["values_10"] == twenty_hops | {"apply_and_pause: INSERT xcom": 20}
+    assert costs["wide_30"] == costs["wide_10"], "what happens together is stored together, however much it is"
