@@ -14,6 +14,7 @@ AsynschedError
 ├── StoreError
 │   ├── StoreUnavailable           transient: back off, try again
 │   ├── StoreVersionError          the database is of another version: refuse to start
+│   ├── SecretsUnreadable          the key of the database's secrets is missing: refuse to start
 │   ├── AlreadyExists              the key is taken: tell the user
 │   └── NotFound (LookupError)     tell the user, with the nearest names
 ├── ExecutorError                  the place where tries run is at fault: try again, or stop
@@ -93,6 +94,10 @@ class StoreUnavailable(StoreError):
 
 class StoreVersionError(StoreError):
     """The database has a schema that this version of asynsched does not know."""
+
+
+class SecretsUnreadable(StoreError):
+    """The key that the secrets in the database are encrypted with is missing, or is no key. Names where it belongs."""
 
 
 class AlreadyExists(StoreError):

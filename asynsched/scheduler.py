@@ -21,6 +21,7 @@ from asynsched.embedding import Embedding
 from asynsched.errors import LeaseLost
 from asynsched.executors.base import Executor, ExecutorContext
 from asynsched.executors.registry import executor_factory
+from asynsched.fernet_keys import keys_of, load_library
 from asynsched.home import hold_home, prepare_home, remember_dags_folder
 from asynsched.parsing.watcher import check_folder
 from asynsched.scheduling.run_waiters import RunWaiters
@@ -28,6 +29,7 @@ from asynsched.serving_state import ServingState
 from asynsched.settings import Settings
 from asynsched.store.async_database import open_database
 from asynsched.store.database import Database
+from asynsched.store.encryption import check_key
 from asynsched.store.schedulers import register_scheduler, remove_scheduler, set_room
 
 log = structlog.get_logger(__name__)
@@ -187,8 +189,11 @@ class Scheduler(Embedding):
             self.settings.database_url,
             synchronous=self.settings.sqlite_synchronous,
             default_pool_slots=self.settings.default_pool_slots,
+            keys=keys_of(self.settings),
         )
         stack.push_async_callback(database.close)
+        if await database.read(check_key) is not None:
+            await anyio.to_thread.run_sync(load_library)
         return database
 
     async def _drain(self, services: Services) -> None:

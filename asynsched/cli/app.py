@@ -84,7 +84,12 @@ COMMANDS: Mapping[str, str | Mapping[str, str]] = {
         "import": "connections:import_connections",
         "export": "connections:export_connections",
     },
-    "db": {"upgrade": "db:upgrade_database", "check": "db:check_database", "clean": "db_clean:clean_database"},
+    "db": {
+        "upgrade": "db:upgrade_database",
+        "check": "db:check_database",
+        "clean": "db_clean:clean_database",
+        "rotate-key": "db_rotate_key:rotate_key",
+    },
     "why": "why:explain",
     "config": {"show": "config:show_config"},
     "version": "version:show_version",

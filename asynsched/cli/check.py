@@ -68,7 +68,10 @@ def _findings(session: Session) -> Iterator[Finding]:
     if session.settings.database_url.startswith("sqlite"):
         ok = sqlite3.sqlite_version_info >= OLDEST_SQLITE
         yield Finding("sqlite", ok, f"{sqlite3.sqlite_version}; 3.35 or newer is needed")
-    yield _database(session.settings.database_url)
+    found = _database(session.settings.database_url)
+    yield found
+    if found.ok:
+        yield _secrets(session)
 
 
 def _confinement(session: Session) -> Iterator[Finding]:
@@ -90,6 +93,20 @@ def _file_events(dags_folder: Path, mode: str) -> Finding:
         return Finding("file events", True, f"{where} is on a file system that tells of changes.")
     ok = mode != "events"
     return Finding("file events", ok, f"{where} is on a file system without events: it is polled (watch.mode).")
+
+
+def _secrets(session: Session) -> Finding:
+    from asynsched.store.encryption import check_key
+    from asynsched.store.upgrade import schema_state
+
+    try:
+        is_made = schema_state(session.settings.database_url).current is not None
+        key_id = session.read(check_key) if is_made else None
+    except AsynschedError as exc:
+        return Finding("secrets", False, str(exc))
+    if key_id is None:
+        return Finding("secrets", True, f"There are none yet; the first is encrypted with {session.keys.source}.")
+    return Finding("secrets", True, f"They are encrypted with the key {key_id} of {session.keys.source}.")
 
 
 def _database(url: str) -> Finding:

@@ -12,15 +12,17 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from asynsched.checked_settings import InvalidSetting
 from asynsched.cli.options import PREFIX, Option, all_options
 from asynsched.errors import SettingsError
 from asynsched.home import served_dags_folder
-from asynsched.settings import InvalidSetting, Settings, settings_from
+from asynsched.settings import Settings, settings_from
 from asynsched.store.urls import without_secrets
 
 CONFIG_VARIABLE = f"{PREFIX}CONFIG"
 CONFIG_FILE = "asynsched.toml"
 DEFAULT = "default"
+HIDDEN = "***"
 
 
 class Given(NamedTuple):
@@ -169,6 +171,8 @@ def _value_of(settings: Any, name: str) -> Any:
 
 
 def _shown(name: str, value: Any) -> Any:
+    if name == "fernet_key" and value:
+        return HIDDEN
     return without_secrets(value) if name == "database" and isinstance(value, str) else value
 
 

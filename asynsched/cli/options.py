@@ -6,7 +6,8 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin
 import msgspec
 from msgspec import Meta, Struct
 
-from asynsched.settings import Settings, field_types
+from asynsched.checked_settings import field_types
+from asynsched.settings import Settings
 
 PREFIX = "ASYNSCHED_"
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 from asynsched.bell import Hint, encode_hints, is_serving, ring
 from asynsched.cli.configuration import Configuration
+from asynsched.fernet_keys import keys_of
 from asynsched.home import prepare_home
 from asynsched.settings import Settings
 
@@ -29,6 +30,7 @@ class Session:
         self.configuration = configuration
         self.settings: Settings = configuration.settings
         self.home: Path = self.settings.home_path
+        self.keys = keys_of(self.settings)
         self._database: DirectDatabase | None = None
 
     def __enter__(self) -> Self:
@@ -51,6 +53,7 @@ class Session:
                 self.settings.database_url,
                 synchronous=self.settings.sqlite_synchronous,
                 default_pool_slots=self.settings.default_pool_slots,
+                keys=self.keys,
             )
         return self._database
 

@@ -46,7 +46,7 @@ async def _explain(
     session: Session, dag: DagRow, row: DagRunRow | None, task_id: str | None, map_index: int, *, is_served: bool
 ) -> Explanation:
     settings, now = session.settings, session.now()
-    database = await open_database(settings.database_url, synchronous=settings.sqlite_synchronous)
+    database = await open_database(settings.database_url, synchronous=settings.sqlite_synchronous, keys=session.keys)
     try:
         if row is None:
             return await explain_dag(database, dag, now=now, is_served=is_served)

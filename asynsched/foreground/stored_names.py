@@ -9,6 +9,7 @@ import msgspec
 
 from asynsched.authoring.supervisor import SupervisorError, SupervisorNotFound
 from asynsched.errors import NotFound, StoreError
+from asynsched.fernet_keys import keys_of
 from asynsched.settings import Settings
 from asynsched.store.connections import get_connection
 from asynsched.store.direct_database import DirectDatabase, connect_direct
@@ -22,8 +23,8 @@ class StoredNames:
     In a thread of its own: a task that asks may be on an event loop.
     """
 
-    def __init__(self, url: str) -> None:
-        self._url = url
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
         self._database: DirectDatabase | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="asynsched-names")
 
@@ -49,7 +50,7 @@ class StoredNames:
 
     def _answer(self, operation: str, arguments: dict[str, Any]) -> Any:
         if self._database is None:
-            self._database = connect_direct(parse_url(self._url))
+            self._database = connect_direct(parse_url(self._settings.database_url), keys=keys_of(self._settings))
         if operation == "variable_get":
             return self._database.read(get_variable, arguments["key"]).value
         if operation == "connection_get":
@@ -66,8 +67,13 @@ def names_of_home(environ: Mapping[str, str]) -> StoredNames | None:
     if not home:
         return None
     database = environ.get("ASYNSCHED_DATABASE") or None
-    url = Settings(home=home, database=database).database_url
-    path = parse_url(url).path
+    settings = Settings(
+        home=home,
+        database=database,
+        fernet_key=environ.get("ASYNSCHED_FERNET_KEY") or None,
+        fernet_key_file=environ.get("ASYNSCHED_FERNET_KEY_FILE") or None,
+    )
+    path = parse_url(settings.database_url).path
     if path is not None and not Path(path).exists():
         return None
-    return StoredNames(url)
+    return StoredNames(settings)

@@ -4,6 +4,7 @@ import asyncio
 from functools import partial
 
 from asynsched.errors import SettingsError
+from asynsched.fernet_keys import FernetKeys
 from asynsched.store.database import Database
 from asynsched.store.direct_database import open_direct
 from asynsched.store.preparation import DEFAULT_POOL_SLOTS, HEAD, bring_to_head, current_revision
@@ -13,7 +14,11 @@ from asynsched.store.urls import DatabaseUrl, parse_url
 
 
 async def open_database(
-    url: str, *, synchronous: Synchronous = "full", default_pool_slots: int = DEFAULT_POOL_SLOTS
+    url: str,
+    *,
+    synchronous: Synchronous = "full",
+    default_pool_slots: int = DEFAULT_POOL_SLOTS,
+    keys: FernetKeys | None = None,
 ) -> Database:
     """Open a database; make it where there is none (SQLite), and migrate it where it is behind.
 
@@ -21,6 +26,7 @@ async def open_database(
         url: `sqlite:///PATH` or `postgresql://USER@HOST/NAME`.
         synchronous: SQLite only: `full` survives a power cut, `normal` may lose its last moment.
         default_pool_slots: Slots of the default_pool of a new database.
+        keys: Those of its secrets; None: no query of them is possible.
 
     Raises:
         SettingsError: The URL names no database, or the server refused the user, the password or the name.
@@ -29,18 +35,18 @@ async def open_database(
     """
     parsed = parse_url(url)
     if parsed.backend == "postgresql":
-        return await _open_postgres(parsed, default_pool_slots)
+        return await _open_postgres(parsed, default_pool_slots, keys)
     if parsed.path is None:
         raise SettingsError("database: a scheduler needs a database in a file: sqlite:///PATH")
     prepare = partial(open_direct, url, synchronous=synchronous, default_pool_slots=default_pool_slots)
     (await asyncio.to_thread(prepare)).close()
-    return SqliteDatabase(parsed.path, parsed.shown, synchronous=synchronous)
+    return SqliteDatabase(parsed.path, parsed.shown, synchronous=synchronous, keys=keys)
 
 
-async def _open_postgres(url: DatabaseUrl, default_pool_slots: int) -> Database:
+async def _open_postgres(url: DatabaseUrl, default_pool_slots: int, keys: FernetKeys | None) -> Database:
     from asynsched.store.postgres_database import PostgresDatabase  # the driver is loaded only where it is used
 
-    database = PostgresDatabase(url)
+    database = PostgresDatabase(url, keys=keys)
     try:
         if await database.read(current_revision) != HEAD:
             await database.write(bring_to_head, url.shown, default_pool_slots)

@@ -1,14 +1,20 @@
-"""Queries of `connection`: how to reach other systems. Rows hold passwords: never log or print one as it is."""
+"""Queries of `connection`: how to reach other systems. Rows hold passwords: never log or print one as it is.
+
+All of a connection but its name, type and description is encrypted: hosts and logins may hold secrets, too.
+"""
+
+from typing import Any
 
 import msgspec
 import sqlalchemy as sa
 from msgspec import Struct
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Row
 
 from asynsched.errors import AlreadyExists, NotFound
 from asynsched.store.conflicts import insert_ignoring, insert_or_update
+from asynsched.store.encryption import Cipher, reading_cipher, writing_cipher
 from asynsched.store.metadata import ID_LENGTH
-from asynsched.store.rows import as_struct, check_name, near_names
+from asynsched.store.rows import check_name, near_names
 from asynsched.store.tables import connection
 
 
@@ -37,7 +43,8 @@ _DELETE = sa.delete(connection).where(connection.c.conn_id == sa.bindparam("name
 
 def list_connections(conn: Connection) -> list[ConnectionRow]:
     """Return all connections, by conn_id."""
-    return [as_struct(ConnectionRow, row) for row in conn.execute(_ALL)]
+    cipher = reading_cipher(conn)
+    return [_row(cipher, found) for found in conn.execute(_ALL)]
 
 
 def get_connection(conn: Connection, conn_id: str) -> ConnectionRow:
@@ -49,7 +56,7 @@ def get_connection(conn: Connection, conn_id: str) -> ConnectionRow:
     row = conn.execute(_ONE, {"conn_id": conn_id}).first()
     if row is None:
         raise NotFound("connection", conn_id, near_names(conn_id, conn.scalars(_IDS)))
-    return as_struct(ConnectionRow, row)
+    return _row(reading_cipher(conn), row)
 
 
 def add_connection(conn: Connection, added: ConnectionRow) -> None:
@@ -59,13 +66,13 @@ def add_connection(conn: Connection, added: ConnectionRow) -> None:
         AlreadyExists: There is one of that name.
         StoreError: The name is empty or too long.
     """
-    if conn.execute(insert_ignoring(conn, connection), _values(added)).rowcount == 0:
+    if conn.execute(insert_ignoring(conn, connection), _values(conn, added)).rowcount == 0:
         raise AlreadyExists(f"There is a connection {added.conn_id!r} already; delete it first.")
 
 
 def set_connection(conn: Connection, changed: ConnectionRow) -> None:
     """Make a connection, or replace it. Raises StoreError when the name is empty or too long."""
-    conn.execute(insert_or_update(conn, connection), _values(changed))
+    conn.execute(insert_or_update(conn, connection), _values(conn, changed))
 
 
 def delete_connection(conn: Connection, conn_id: str) -> None:
@@ -78,6 +85,14 @@ def delete_connection(conn: Connection, conn_id: str) -> None:
         raise NotFound("connection", conn_id, near_names(conn_id, conn.scalars(_IDS)))
 
 
-def _values(row: ConnectionRow) -> dict[str, object]:
+def _row(cipher: Cipher, found: Row[Any]) -> ConnectionRow:
+    secret = msgspec.json.decode(cipher.decrypt(found.secret), type=dict[str, Any])
+    return ConnectionRow(found.conn_id, found.conn_type, found.description, **secret)
+
+
+def _values(conn: Connection, row: ConnectionRow) -> dict[str, object]:
     check_name("connection name", row.conn_id, ID_LENGTH)
-    return {**msgspec.structs.asdict(row), "description": row.description or ""}
+    fields = msgspec.structs.asdict(row)
+    shown = {name: fields.pop(name) for name in ("conn_id", "conn_type", "description")}
+    secret = writing_cipher(conn).encrypt(msgspec.json.encode(fields).decode())
+    return {**shown, "description": row.description or "", "secret": secret}

@@ -10,6 +10,7 @@ from typing import Concatenate, ParamSpec, Self, TypeVar
 
 from sqlalchemy import Connection
 
+from asynsched.fernet_keys import FernetKeys
 from asynsched.store.database import Database
 from asynsched.store.preparation import DEFAULT_POOL_SLOTS, HEAD, bring_to_head, current_revision, make_folder
 from asynsched.store.sqlite_connection import SqliteConnection, Synchronous
@@ -44,9 +45,19 @@ class DirectDatabase(ABC):
 
 
 def open_direct(
-    url: str, *, synchronous: Synchronous = "full", default_pool_slots: int = DEFAULT_POOL_SLOTS
+    url: str,
+    *,
+    synchronous: Synchronous = "full",
+    default_pool_slots: int = DEFAULT_POOL_SLOTS,
+    keys: FernetKeys | None = None,
 ) -> DirectDatabase:
     """Open a database; make it where there is none, and migrate it where it is behind.
+
+    Args:
+        url: `sqlite:///PATH` or `postgresql://USER@HOST/NAME`.
+        synchronous: SQLite only: `full` survives a power cut, `normal` may lose its last moment.
+        default_pool_slots: Slots of the default_pool of a new database.
+        keys: Those of its secrets; None: no query of them is possible.
 
     Raises:
         SettingsError: The URL names no database, or the server refused the user, the password or the name.
@@ -54,7 +65,7 @@ def open_direct(
         StoreVersionError: It has a schema that this version of asynsched does not know.
     """
     parsed = parse_url(url)
-    database = connect_direct(parsed, synchronous=synchronous)
+    database = connect_direct(parsed, synchronous=synchronous, keys=keys)
     try:
         if database.read(current_revision) != HEAD:
             database.write(bring_to_head, parsed.shown, default_pool_slots)
@@ -64,11 +75,13 @@ def open_direct(
     return database
 
 
-def connect_direct(url: DatabaseUrl, *, synchronous: Synchronous = "full") -> DirectDatabase:
+def connect_direct(
+    url: DatabaseUrl, *, synchronous: Synchronous = "full", keys: FernetKeys | None = None
+) -> DirectDatabase:
     """Return a database as it is, neither made nor migrated."""
     if url.backend == "postgresql":
-        return _DirectPostgres(url)
-    return _DirectSqlite(url.path, url.shown, synchronous)
+        return _DirectPostgres(url, keys)
+    return _DirectSqlite(url.path, url.shown, synchronous, keys)
 
 
 def open_inline(url: str = "sqlite://", *, default_pool_slots: int = DEFAULT_POOL_SLOTS) -> "InlineDatabase":
@@ -97,9 +110,9 @@ class InlineDatabase(Database):
 
 
 class _DirectSqlite(DirectDatabase):
-    def __init__(self, path: Path | None, shown: str, synchronous: Synchronous) -> None:
+    def __init__(self, path: Path | None, shown: str, synchronous: Synchronous, keys: FernetKeys | None) -> None:
         make_folder(path)
-        self._connection = SqliteConnection(path, shown, synchronous=synchronous)
+        self._connection = SqliteConnection(path, shown, synchronous=synchronous, keys=keys)
 
     def read(self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         return self._connection.read(lambda connection: query(connection, *args, **kwargs))
@@ -114,11 +127,11 @@ class _DirectSqlite(DirectDatabase):
 class _DirectPostgres(DirectDatabase):
     """PostgreSQL through an event loop of its own, which runs only while a query does."""
 
-    def __init__(self, url: DatabaseUrl) -> None:
+    def __init__(self, url: DatabaseUrl, keys: FernetKeys | None) -> None:
         from asynsched.store.postgres_database import PostgresDatabase  # the driver is loaded only where it is used
 
         self._runner = asyncio.Runner()
-        self._database = PostgresDatabase(url, pool_size=1)
+        self._database = PostgresDatabase(url, pool_size=1, keys=keys)
 
     def read(self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         return self._runner.run(self._database.read(query, *args, **kwargs))

@@ -14,8 +14,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from sqlalchemy.pool import NullPool
 
 from asynsched.errors import SettingsError, StoreUnavailable
+from asynsched.fernet_keys import FernetKeys
 from asynsched.store.database import Database
 from asynsched.store.driver_errors import store_errors
+from asynsched.store.encryption import execution_options
 from asynsched.store.preparation import bring_to_head
 from asynsched.store.urls import DatabaseUrl
 
@@ -46,9 +48,10 @@ class PostgresDatabase(Database):
 
     Args:
         pool_size: Connections that are kept; as many again are opened when all are busy.
+        keys: Those of its secrets.
     """
 
-    def __init__(self, url: DatabaseUrl, *, pool_size: int = 5) -> None:
+    def __init__(self, url: DatabaseUrl, *, pool_size: int = 5, keys: FernetKeys | None = None) -> None:
         self._url = url
         self._shown = url.shown
         connecting = partial(connect, url, command_timeout=command_timeout(url.dsn))
@@ -58,6 +61,7 @@ class PostgresDatabase(Database):
             max_overflow=pool_size,
             pool_timeout=POOL_TIMEOUT_SECONDS,
             pool_use_lifo=True,
+            execution_options=execution_options(keys),
         )
         # One moment of the database for all statements of a query, as on SQLite.
         self._snapshots = self._engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)

@@ -10,7 +10,9 @@ from sqlalchemy import Connection, Engine, event
 from sqlalchemy.pool import NullPool
 
 from asynsched.errors import StoreUnavailable
+from asynsched.fernet_keys import FernetKeys
 from asynsched.store.driver_errors import store_errors
+from asynsched.store.encryption import execution_options
 
 T = TypeVar("T")
 Work = Callable[[Connection], T]
@@ -34,14 +36,21 @@ class SqliteConnection:
         path: The file; None is a database in memory, which lives as long as the connection.
         synchronous: `full` survives a power cut, `normal` may lose its last moment.
         read_only: Refuse every change.
+        keys: Those of its secrets.
     """
 
     def __init__(
-        self, path: Path | None, shown: str, *, synchronous: Synchronous = "full", read_only: bool = False
+        self,
+        path: Path | None,
+        shown: str,
+        *,
+        synchronous: Synchronous = "full",
+        read_only: bool = False,
+        keys: FernetKeys | None = None,
     ) -> None:
         self._path = path
         self._shown = shown
-        self._engine = _engine(path, synchronous, read_only)
+        self._engine = _engine(path, synchronous, read_only, keys)
         self._connection: Connection | None = None
 
     def open(self) -> sqlite3.Connection:
@@ -106,7 +115,7 @@ def _apart(connection: Connection, query: Work[Any], shown: str) -> Outcome:
     return Outcome(value)
 
 
-def _engine(path: Path | None, synchronous: Synchronous, read_only: bool) -> Engine:
+def _engine(path: Path | None, synchronous: Synchronous, read_only: bool, keys: FernetKeys | None) -> Engine:
     def connect() -> sqlite3.Connection:
         driver = sqlite3.connect(
             ":memory:" if path is None else path,
@@ -122,7 +131,8 @@ def _engine(path: Path | None, synchronous: Synchronous, read_only: bool) -> Eng
             raise
         return driver
 
-    engine = sa.create_engine("sqlite://", creator=connect, poolclass=NullPool)
+    options = execution_options(keys, in_memory=path is None)
+    engine = sa.create_engine("sqlite://", creator=connect, poolclass=NullPool, execution_options=options)
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:

@@ -16,6 +16,7 @@ import anyio
 from sqlalchemy import Connection
 
 from asynsched.errors import StoreError, StoreUnavailable
+from asynsched.fernet_keys import FernetKeys
 from asynsched.store.database import Database
 from asynsched.store.group_commit import GroupCommit
 from asynsched.store.sqlite_connection import Outcome, SqliteConnection, Synchronous, Work
@@ -85,11 +86,12 @@ class QueryThread:
 class SqliteDatabase(Database):
     """A SQLite file that exists and is migrated. Belongs to the event loop that it is made on."""
 
-    def __init__(self, path: Path, shown: str, *, synchronous: Synchronous) -> None:
-        self._writer = QueryThread(SqliteConnection(path, shown, synchronous=synchronous), shown)
+    def __init__(self, path: Path, shown: str, *, synchronous: Synchronous, keys: FernetKeys | None = None) -> None:
+        self._writer = QueryThread(SqliteConnection(path, shown, synchronous=synchronous, keys=keys), shown)
         self._commits = GroupCommit(self._commit)
-        readers = (QueryThread(SqliteConnection(path, shown, read_only=True), shown) for _ in range(N_READERS))
-        self._all_readers = tuple(readers)
+        self._all_readers = tuple(
+            QueryThread(SqliteConnection(path, shown, read_only=True, keys=keys), shown) for _ in range(N_READERS)
+        )
         self._idle_readers: asyncio.LifoQueue[QueryThread] = asyncio.LifoQueue()
         for reader in self._all_readers:
             self._idle_readers.put_nowait(reader)

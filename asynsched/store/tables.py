@@ -158,8 +158,8 @@ task_instance = sa.Table(
 )  # fmt: skip
 """`try_number` counts from 1, and is 0 before the first try. `token` names the try that is queued or running.
 `next_try_at` is when a retry or a rescheduled sensor is due, or a deferral times out. `deferral` is what a deferred
-task instance waits for, and then what came of it, as JSON; it stays until the try ends. `result_length`: how many
-values `expand` over its result gives, -1 where that is no list or dict; NULL when there is no result.
+task instance waits for, and then what came of it, as JSON, encrypted; it stays until the try ends. `result_length`:
+how many values `expand` over its result gives, -1 where that is no list or dict; NULL when there is no result.
 `ignored_dependencies`: what somebody who forced it wants to be ignored, names with spaces between them."""
 
 task_instance_history = sa.Table(
@@ -225,6 +225,7 @@ variable = sa.Table(
     Column("value", Text, nullable=False),
     Column("description", Text, nullable=False, default=""),
 )
+"""`value` is encrypted."""
 
 connection = sa.Table(
     "connection",
@@ -232,13 +233,17 @@ connection = sa.Table(
     Column("conn_id", String(ID_LENGTH), primary_key=True),
     Column("conn_type", String(500), nullable=False),
     Column("description", Text, nullable=False, default=""),
-    Column("host", Text, nullable=True),
-    Column("schema", Text, nullable=True),
-    Column("login", Text, nullable=True),
-    Column("password", Text, nullable=True),
-    Column("port", Integer, nullable=True),
-    Column("extra", Text, nullable=True),
+    Column("secret", Text, nullable=False),
 )
+"""`secret`: encrypted, JSON of everything else: host, schema, login, password, port, extra."""
+
+fernet_key = sa.Table(
+    "fernet_key",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("key_id", String(32), nullable=False),
+)
+"""One row: the name of the key that secrets are encrypted with; none before there are any."""
 
 audit = sa.Table(
     "audit",

@@ -4,14 +4,19 @@ from datetime import datetime
 
 import sqlalchemy as sa
 from msgspec import Struct
+from msgspec.structs import replace
 from sqlalchemy import Connection
 
+from asynsched.store.encryption import reading_cipher
 from asynsched.store.rows import as_struct
 from asynsched.store.tables import task_instance, task_instance_history
 
 
 class TaskInstanceRow(Struct, frozen=True):
-    """A task instance. `priority_weight` is the total, as the weight rule gives it."""
+    """A task instance. `priority_weight` is the total, as the weight rule gives it.
+
+    `deferral` is decrypted where a run is loaded, and a token where it is listed.
+    """
 
     id: int
     dag_run_id: int
@@ -72,7 +77,11 @@ _TRIES = (
 
 def load_task_instances(conn: Connection, dag_run_id: int) -> list[TaskInstanceRow]:
     """Return the task instances of a run, in the order in which they were made."""
-    return [as_struct(TaskInstanceRow, row) for row in conn.execute(_LOADED, {"run": dag_run_id})]
+    rows = [as_struct(TaskInstanceRow, row) for row in conn.execute(_LOADED, {"run": dag_run_id})]
+    if all(row.deferral is None for row in rows):
+        return rows
+    cipher = reading_cipher(conn)
+    return [row if row.deferral is None else replace(row, deferral=cipher.decrypt(row.deferral)) for row in rows]
 
 
 def list_task_instances(conn: Connection, dag_run_id: int) -> list[TaskInstanceRow]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 from sqlalchemy import Connection, TextClause, text
 
 from asynsched.store.asset_events import record_events
@@ -28,6 +29,7 @@ from asynsched.store.changes import (
     XComRow,
 )
 from asynsched.store.column_types import microseconds
+from asynsched.store.encryption import writing_cipher
 from asynsched.store.rows import storable
 
 
@@ -38,7 +40,7 @@ def apply(conn: Connection, batch: Batch) -> Stale:
     instances that were written. A run is stale when one of its task instances is: its state follows from theirs.
     """
     epoch = batch.lease_epoch
-    tasks = _update_tasks(conn, batch.tasks, epoch) | _delete_expanded(conn, batch.expanded, epoch)
+    tasks = _update_tasks(conn, _encrypted(conn, batch.tasks), epoch) | _delete_expanded(conn, batch.expanded, epoch)
     disturbed = {key[0] for key in tasks}
     runs = {row.id for row in batch.runs if row.id in disturbed}
     runs |= _update_runs(conn, [row for row in batch.runs if row.id not in disturbed])
@@ -49,7 +51,7 @@ def apply(conn: Connection, batch: Batch) -> Stale:
         return _key(row) in written or (row.dag_run_id not in runs and _key(row) not in tasks)
 
     for statement, rows in (
-        ("insert_tasks", batch.new_tasks),
+        ("insert_tasks", _encrypted(conn, batch.new_tasks)),
         ("insert_history", batch.history),
         ("delete_xcoms", batch.forgotten),
         ("upsert_xcoms", batch.xcoms),
@@ -64,6 +66,14 @@ def apply(conn: Connection, batch: Batch) -> Stale:
 
 def _key(row: TaskRow | HistoryRow | ForgottenRow | XComRow | CallbackRow | AssetEventRow) -> TaskRowKey:
     return (row.dag_run_id, row.task_id, row.map_index)
+
+
+def _encrypted(conn: Connection, rows: list[TaskRow]) -> list[TaskRow]:
+    """Return the rows with what deferred tasks wait for as it is stored: arguments of triggers may be secrets."""
+    if all(row.deferral is None for row in rows):
+        return rows
+    cipher = writing_cipher(conn)
+    return [row if row.deferral is None else replace(row, deferral=cipher.encrypt(row.deferral)) for row in rows]
 
 
 def _update_tasks(conn: Connection, rows: list[TaskRow], epoch: int) -> set[TaskRowKey]:

@@ -1,4 +1,4 @@
-"""Queries of `variable`."""
+"""Queries of `variable`. Every value is encrypted: which of them are secret is not for a name to decide."""
 
 import sqlalchemy as sa
 from msgspec import Struct
@@ -6,17 +6,21 @@ from sqlalchemy import Connection
 
 from asynsched.errors import NotFound, StoreError
 from asynsched.store.conflicts import insert_or_update
+from asynsched.store.encryption import reading_cipher, writing_cipher
 from asynsched.store.metadata import ID_LENGTH
 from asynsched.store.rows import as_struct, check_name, near_names, storable
 from asynsched.store.tables import variable
 
 
 class VariableRow(Struct, frozen=True):
-    """A Variable. `value` is text, by convention often JSON."""
+    """A Variable. `value` is text, by convention often JSON. It may be a secret: never log or print one as it is."""
 
     key: str
     value: str
     description: str
+
+    def __repr__(self) -> str:
+        return f"VariableRow({self.key!r}, …)"
 
 
 _ALL = sa.select(variable).order_by(variable.c.key)
@@ -27,7 +31,8 @@ _DELETE = sa.delete(variable).where(variable.c.key == sa.bindparam("name"))
 
 def list_variables(conn: Connection) -> list[VariableRow]:
     """Return all variables, by key."""
-    return [as_struct(VariableRow, row) for row in conn.execute(_ALL)]
+    cipher = reading_cipher(conn)
+    return [as_struct(VariableRow, row, value=cipher.decrypt(row.value)) for row in conn.execute(_ALL)]
 
 
 def get_variable(conn: Connection, key: str) -> VariableRow:
@@ -39,7 +44,7 @@ def get_variable(conn: Connection, key: str) -> VariableRow:
     row = conn.execute(_ONE, {"key": key}).first()
     if row is None:
         raise NotFound("variable", key, near_names(key, conn.scalars(_KEYS)))
-    return as_struct(VariableRow, row)
+    return as_struct(VariableRow, row, value=reading_cipher(conn).decrypt(row.value))
 
 
 def set_variable(conn: Connection, key: str, value: str, description: str = "") -> None:
@@ -51,7 +56,8 @@ def set_variable(conn: Connection, key: str, value: str, description: str = "") 
     check_name("variable key", key, ID_LENGTH)
     if storable(value) != value:
         raise StoreError(f"The variable {key!r} cannot hold a NUL character or half of a surrogate pair.")
-    conn.execute(insert_or_update(conn, variable), {"key": key, "value": value, "description": description})
+    token = writing_cipher(conn).encrypt(value)
+    conn.execute(insert_or_update(conn, variable), {"key": key, "value": token, "description": description})
 
 
 def delete_variable(conn: Connection, key: str) -> None:

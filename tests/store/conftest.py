@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from asynsched.fernet_keys import keys_of
+from asynsched.settings import Settings
 from asynsched.store.async_database import open_database
 from asynsched.store.database import Database
 from asynsched.store.direct_database import open_inline
@@ -22,12 +24,13 @@ def new_url(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], str]
 
 @pytest_asyncio.fixture(params=["sqlite", "inline", "postgresql"])
 async def database(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Database]:
-    """An open database, new, of each kind."""
+    """An open database, new, of each kind. The key of its secrets is in a file beside it."""
+    keys = keys_of(Settings(home=str(tmp_path)))
     if request.param == "inline":
         opened: Database = open_inline()
     elif request.param == "sqlite":
-        opened = await open_database(f"sqlite:///{tmp_path / 'asynsched.db'}", synchronous="normal")
+        opened = await open_database(f"sqlite:///{tmp_path / 'asynsched.db'}", synchronous="normal", keys=keys)
     else:
-        opened = await open_database(request.getfixturevalue("postgres_url"))
+        opened = await open_database(request.getfixturevalue("postgres_url"), keys=keys)
     yield opened
     await opened.close()

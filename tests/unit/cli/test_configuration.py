@@ -58,12 +58,13 @@ def test_environment_texts_become_values_of_their_type(tmp_path, variable, text,
 def test_every_setting_can_be_set_by_its_variable_and_in_the_file(tmp_path):
     options = all_options()
     texts = {o.name: ",".join(o.default) if isinstance(o.default, tuple) else str(o.default) for o in options.values()}
-    texts["database"] = "sqlite:///x.db"
+    without_default = {"database": "sqlite:///x.db", "fernet_key": "a,b", "fernet_key_file": "keys"}
+    texts |= without_default
     by_variable = load(tmp_path, **{options[name].variable: text for name, text in texts.items()})
     assert {source.split()[0] for source in by_variable.sources.values()} == {"environment"}
     lines = [f'{name} = "{text}"' for name, text in texts.items()]
     by_file = load(tmp_path, toml="\n".join(lines))
-    assert by_file.settings == by_variable.settings == Settings(database="sqlite:///x.db")
+    assert by_file.settings == by_variable.settings == Settings(**without_default)
 
 
 @pytest.mark.parametrize(
@@ -100,9 +101,11 @@ def test_unknown_variable_is_a_warning_with_the_nearest_name(tmp_path):
 
 def test_password_is_shown_nowhere(tmp_path):
     url = "postgresql://me:hunter2@host/db?password=hunter2"
-    configuration = load(tmp_path, ASYNSCHED_DATABASE=url)
+    configuration = load(tmp_path, ASYNSCHED_DATABASE=url, ASYNSCHED_FERNET_KEY="hunter2")
     assert configuration.settings.database == url
+    assert configuration.settings.fernet_key == "hunter2"
     assert "hunter2" not in str(configuration.rows())
+    assert "hunter2" not in repr(configuration.settings)
 
 
 def test_file_can_be_named_by_a_variable(tmp_path):

@@ -242,13 +242,14 @@ def _create_settings() -> None:
         sa.Column("conn_id", sa.String(length=250), nullable=False),
         sa.Column("conn_type", sa.String(length=500), nullable=False),
         sa.Column("description", sa.Text(), nullable=False),
-        sa.Column("host", sa.Text()),
-        sa.Column("schema", sa.Text()),
-        sa.Column("login", sa.Text()),
-        sa.Column("password", sa.Text()),
-        sa.Column("port", sa.Integer()),
-        sa.Column("extra", sa.Text()),
+        sa.Column("secret", sa.Text(), nullable=False),
         sa.PrimaryKeyConstraint("conn_id", name="pk_connection"),
+    )
+    op.create_table(
+        "fernet_key",
+        sa.Column("id", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("key_id", sa.String(length=32), nullable=False),
+        sa.PrimaryKeyConstraint("id", name="pk_fernet_key"),
     )
 
 

@@ -1,0 +1,185 @@
+"""The keys that secrets in the database are encrypted with: where they come from, and what they do.
+
+They are Fernet keys, of the library `cryptography`. They are given by the setting `fernet_key`, or are the lines of the
+file `fernet_key_file`; without either, those of `fernet.key` in the home, which is made when there is a first secret.
+`store/encryption.py` decides which of them is used.
+"""
+
+import base64
+import hashlib
+import os
+import re
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from asynsched.errors import SecretsUnreadable
+from asynsched.settings import Settings
+
+if TYPE_CHECKING:
+    from cryptography.fernet import Fernet
+
+KEY_FILE = "fernet.key"
+PRIVATE_FILE = 0o600
+READABLE_BY_ANYBODY = 0o007
+_KEY = re.compile(r"[A-Za-z0-9_-]{43}=")
+
+
+class FernetKeys:
+    """Keys, read when they are first needed, and again when one is asked for that is not known.
+
+    Args:
+        given: Keys, separated by commas, the one for new secrets first; None: those of the file.
+        file: Where they are otherwise, one a line.
+        may_make: Whether the file may be made when there is none.
+    """
+
+    def __init__(self, given: str | None, file: Path, *, may_make: bool) -> None:
+        self._given = given
+        self._file = file
+        self._may_make = may_make
+        self._texts: dict[str, str] = {}
+        self._fernets: dict[str, Fernet] = {}
+
+    def __repr__(self) -> str:
+        return f"FernetKeys(of {self.source})"
+
+    @property
+    def source(self) -> str:
+        """Where they come from, in words."""
+        return "the setting fernet_key" if self._given else f"the file {self._file}"
+
+    @property
+    def key_ids(self) -> tuple[str, ...]:
+        """Names of the keys that there are, which say nothing of them. The one for new secrets first.
+
+        Raises:
+            SecretsUnreadable: The file cannot be read, or is readable for everybody, or what is given is no key.
+        """
+        return tuple(self._texts or self._load())
+
+    def has(self, key_id: str) -> bool:
+        """Return whether there is such a key. Raises SecretsUnreadable."""
+        return key_id in self.key_ids or key_id in self._load()
+
+    def first(self) -> str:
+        """Return the key for the first secret of a database, made if there is none. Raises SecretsUnreadable."""
+        if not self.key_ids and self._may_make:
+            self._write_new(())
+        if not self.key_ids:
+            raise SecretsUnreadable(f"There is no key to encrypt secrets with: {self.source} has none.")
+        return self.key_ids[0]
+
+    def add_new(self) -> bool:
+        """Make a new key, to be the first, where the file is ours to write. Return whether that is so."""
+        if not self._may_make:
+            return False
+        self._write_new(self._read())
+        return True
+
+    def encrypt(self, text: str, key_id: str) -> str:
+        """Return a text as a token that says nothing of it."""
+        return self._fernet(key_id).encrypt(text.encode()).decode()
+
+    def decrypt(self, token: str) -> str:
+        """Return the text of a token.
+
+        Raises:
+            SecretsUnreadable: It was encrypted with none of the keys.
+        """
+        from cryptography.fernet import InvalidToken, MultiFernet  # loaded only where there are secrets
+
+        try:
+            return MultiFernet([self._fernet(key_id) for key_id in self.key_ids]).decrypt(token).decode()
+        except (InvalidToken, ValueError) as exc:
+            raise SecretsUnreadable(f"A secret was encrypted with a key that {self.source} has not.") from exc
+
+    def _fernet(self, key_id: str) -> "Fernet":
+        if key_id not in self._fernets:
+            from cryptography.fernet import Fernet  # as above
+
+            self._fernets[key_id] = Fernet(self._texts[key_id])
+        return self._fernets[key_id]
+
+    def _load(self) -> dict[str, str]:
+        # Replaced as a whole: threads of several connections share it.
+        self._texts = loaded = {_key_id(text): text for text in self._read()}
+        return loaded
+
+    def _read(self) -> list[str]:
+        texts = self._given.split(",") if self._given else self._lines_of_file()
+        keys = [text.strip() for text in texts if text.strip()]
+        for number, text in enumerate(keys, 1):
+            if _KEY.fullmatch(text) is None:
+                raise SecretsUnreadable(
+                    f"Key {number} of {self.source} is no Fernet key. One is 32 random bytes in URL-safe base64:"
+                    ' python -c "from cryptography.fernet import Fernet; print(Fernet.generate_key().decode())"'
+                )
+        return keys
+
+    def _lines_of_file(self) -> list[str]:
+        try:
+            with self._file.open("rb") as file:
+                mode = os.fstat(file.fileno()).st_mode & 0o777
+                content = file.read()
+        except FileNotFoundError:
+            return []
+        except OSError as exc:
+            raise SecretsUnreadable(f"The file {self._file} with the keys cannot be read: {exc.strerror}") from exc
+        if mode & READABLE_BY_ANYBODY:
+            raise SecretsUnreadable(
+                f"The file {self._file} with the keys is open to everybody (mode {mode:04o}): chmod 600 {self._file}"
+            )
+        return content.decode(errors="replace").splitlines()
+
+    def _write_new(self, others: list[str] | tuple[str, ...]) -> None:
+        """Put a new key before the others. Durable when this returns: what it encrypts is lost without it."""
+        from cryptography.fernet import Fernet  # as above
+
+        content = "".join(f"{text}\n" for text in (Fernet.generate_key().decode(), *others))
+        draft = self._file.with_name(f"{self._file.name}.{os.getpid()}")
+        try:
+            _write_durably(draft, content)
+            if others:
+                draft.replace(self._file)
+            else:
+                # Whoever else makes one at this moment: the first one stays.
+                with suppress(FileExistsError):
+                    self._file.hardlink_to(draft)
+                draft.unlink()
+            _sync(self._file.parent)
+        except OSError as exc:
+            raise SecretsUnreadable(f"The file {self._file} cannot be written: {exc.strerror}") from exc
+        self._load()
+
+
+def keys_of(settings: Settings) -> FernetKeys:
+    """Return the keys that the settings name."""
+    own = settings.fernet_key_file is None
+    file = settings.home_path / KEY_FILE if settings.fernet_key_file is None else Path(settings.fernet_key_file)
+    return FernetKeys(settings.fernet_key, file.absolute(), may_make=own and not settings.fernet_key)
+
+
+def load_library() -> None:
+    """Load what encrypts, which takes its time: for a thread, before an event loop needs it."""
+    import cryptography.fernet  # noqa: F401 - loaded only where there are secrets
+
+
+def _key_id(text: str) -> str:
+    return hashlib.sha256(b"asynsched:" + base64.urlsafe_b64decode(text)).hexdigest()[:16]
+
+
+def _write_durably(path: Path, content: str) -> None:
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE), "w") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
