@@ -56,10 +56,18 @@ class Services:
     @property
     def are_idle(self) -> bool:
         """Whether nothing is left to parse, to create, to run or to call back."""
+        return self.evaluator.is_idle and self._others_are_idle
+
+    @property
+    def are_at_a_standstill(self) -> bool:
+        """Whether nothing is left to do but to wait for active runs that do not go on by themselves."""
+        return self.evaluator.is_at_a_standstill and self._others_are_idle
+
+    @property
+    def _others_are_idle(self) -> bool:
         return (
             self.dispatcher.is_idle
             and self.creator.is_idle
-            and self.evaluator.is_idle
             and self.deadlines.is_idle
             and self.callbacks.is_idle
             and self.heartbeat.is_idle

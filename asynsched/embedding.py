@@ -11,12 +11,15 @@ import anyio
 from asynsched.assembly import Services
 from asynsched.channels import AssetsUpdated, Channels, RunCancelled, RunCreated, RunEdited
 from asynsched.clock import Clock
+from asynsched.errors import Standstill
+from asynsched.explaining.standstill import explain_standstill
 from asynsched.keys import DagRunKey, TaskInstanceKey
 from asynsched.results import FinishedRun, read_finished_run
 from asynsched.scheduling.creation.asset_updates import update_by_program
 from asynsched.scheduling.requests.run_requests import submit_by_program
 from asynsched.scheduling.run_waiters import RunWaiters
 from asynsched.serving_state import ServingState
+from asynsched.settings import Settings
 from asynsched.store.run_requests import (
     CancelRun,
     ClearTasks,
@@ -26,6 +29,7 @@ from asynsched.store.run_requests import (
     MarkTasks,
     RunRequest,
 )
+from asynsched.store.schedulers import list_schedulers
 
 if TYPE_CHECKING:
     from asynsched.authoring.assets.asset import Asset
@@ -38,6 +42,8 @@ class Embedding:
         started: Set once it serves.
     """
 
+    settings: Settings
+    scheduler_id: str
     clock: Clock
     channels: Channels
     started: anyio.Event
@@ -191,6 +197,8 @@ class Embedding:
         Before `serve` is called, this waits for that, too.
 
         Raises:
+            Standstill: Runs are active, and none of them goes on unless somebody does something: a task waits for the
+                success of one that has failed in the run before, or for more slots than its pool has.
             NotServing: The scheduler stopped before, or could not start.
         """
         await self._state.unless_stopped(self._become_idle)
@@ -202,4 +210,14 @@ class Embedding:
     async def _become_idle(self) -> None:
         await self.started.wait()
         while not (self._services is not None and self._services.are_idle):
+            if self._services is not None and self._services.are_at_a_standstill:
+                await self._settle_standstill()
             await self.clock.sleep(timedelta(milliseconds=50))
+
+    async def _settle_standstill(self) -> None:
+        """Raise Standstill, unless another scheduler of the database may let the runs go on."""
+        database, now = self._state.database, self.clock.now()
+        others = [found for found in await database.read(list_schedulers, now) if found.id != self.scheduler_id]
+        if not others and (reasons := await explain_standstill(database, self.settings, now)):
+            raise Standstill(reasons)
+        await self.clock.sleep(timedelta(seconds=1))

@@ -20,6 +20,7 @@ AsynschedError
 ├── ExecutorError                  the place where tries run is at fault: try again, or stop
 ├── HomeInUse                      another scheduler holds the home: refuse to start
 ├── LeaseLost                      another scheduler may have taken our runs: stop serving
+├── Standstill                     runs wait for what nobody does: tell the user
 ├── NotServing (RuntimeError)      a scheduler is used before or after it serves: the program's mistake
 ├── SimulationStalled              a simulation in which nothing can happen any more: end it
 └── InvalidTransition              our bug: let it stop serve()
@@ -131,6 +132,14 @@ class LeaseLost(AsynschedError):
             f"The scheduler {scheduler_id} has lost its lease: another one may run what it ran. Start anew."
         )
         self.scheduler_id = scheduler_id
+
+
+class Standstill(AsynschedError):
+    """Runs are active, and none of them goes on unless somebody does something."""
+
+    def __init__(self, reasons: str) -> None:
+        super().__init__(f"No active run can go on. {reasons}. `asynsched why DAG RUN` tells more.")
+        self.reasons = reasons
 
 
 class NotServing(AsynschedError, RuntimeError):

@@ -18,7 +18,7 @@ from asynsched.cli.causes import only_cause
 from asynsched.cli.logging import configure_logging
 from asynsched.cli.rendering import note
 from asynsched.clock import SystemClock
-from asynsched.errors import AsynschedError, NotServing
+from asynsched.errors import AsynschedError, NotServing, Standstill
 from asynsched.scheduler import Scheduler
 from asynsched.settings import Settings
 from asynsched.store.urls import without_secrets
@@ -48,6 +48,7 @@ def serve_until_stopped(settings: Settings, rules: StopRules) -> None:
 
     Raises:
         AsynschedError: It cannot start: a setting, the home or the database is at fault.
+        Standstill: It was to end when idle, and there are runs that cannot go on.
         ForcedStop: A second signal ended it at once.
     """
     # They are of the same user, and the environment may name the database with its password.
@@ -62,11 +63,14 @@ def serve_until_stopped(settings: Settings, rules: StopRules) -> None:
 
 async def _serve(settings: Settings, rules: StopRules) -> None:
     scheduler = Scheduler(settings=settings)
+    failures: list[AsynschedError] = []
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(_accompany, scheduler, rules)
+        tasks.start_soon(_accompany, scheduler, rules, failures)
         async with _signals_stop(scheduler):
             await scheduler.serve()
         tasks.cancel_scope.cancel()
+    if failures:
+        raise failures[0]
 
 
 @asynccontextmanager
@@ -99,8 +103,11 @@ async def _signals_stop(scheduler: Scheduler) -> AsyncIterator[None]:
         raise ForcedStop("Stopped at once by a second signal.")
 
 
-async def _accompany(scheduler: Scheduler, rules: StopRules) -> None:
-    """Say what the scheduler does once it has started, and ask it to stop when the first of the rules is met."""
+async def _accompany(scheduler: Scheduler, rules: StopRules, failures: list[AsynschedError]) -> None:
+    """Say what the scheduler does once it has started, and ask it to stop when the first of the rules is met.
+
+    `failures` takes why a rule can never be met.
+    """
     await scheduler.started.wait()
     _introduce(scheduler.settings)
     waits: dict[str, Callable[[], Awaitable[object]]] = {}
@@ -120,6 +127,9 @@ async def _accompany(scheduler: Scheduler, rules: StopRules) -> None:
             except NotServing:
                 # Something else has stopped it.
                 return
+            except Standstill as exc:
+                failures.append(exc)
+                reason = "standstill"
             waiting.cancel_scope.cancel()
             log.info("scheduler.stopping", reason=reason)
 

@@ -14,7 +14,11 @@ from asynsched.cli.command import configure, database_option, errors_in_one_line
 @click.option("--executor", metavar="NAME", help="local, sequential, or package.module:Class.")
 @click.option("--parallelism", type=click.IntRange(min=1), metavar="N", help="Tasks at once.")
 @click.option("--parse-processes", type=click.IntRange(min=1), metavar="N", help="Parses at once.")
-@click.option("--until-idle", is_flag=True, help="End when every file is parsed and no run is active.")
+@click.option(
+    "--until-idle",
+    is_flag=True,
+    help="End when every file is parsed and no run is active; with code 1 if runs are left that cannot go on.",
+)
 @click.option("--num-runs", type=click.IntRange(min=1), metavar="N", help="End when so many runs have ended.")
 @click.option("--for", "seconds", type=click.FloatRange(min=0), metavar="SECONDS", help="End after this time.")
 @click.option("--log-format", type=click.Choice(["console", "json"]), help="For people or programs.")

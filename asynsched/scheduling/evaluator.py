@@ -27,6 +27,7 @@ from asynsched.scheduling.evaluation.evaluation import Evaluation
 from asynsched.scheduling.evaluation.pending import PendingBatch
 from asynsched.scheduling.evaluation.ready_queues import ReadyQueues
 from asynsched.scheduling.evaluation.run_limits import RunLimits
+from asynsched.scheduling.evaluation.standstill import stand_still
 from asynsched.scheduling.requests.request_taking import RequestTaker
 from asynsched.scheduling.run_intake import RunIntake
 from asynsched.scheduling.versions import VersionCache
@@ -102,14 +103,21 @@ class DependencyEvaluator(Service):
     @property
     def is_idle(self) -> bool:
         """Whether no run is active, and none could start."""
-        return self.is_settled and not (
-            self._evaluation.runs
-            or self._intake.may_start_any
-            or self._disturbed
-            or self._are_requests_due
-            or self._news
-            or self._channels.active_runs.qsize()
-        )
+        return self._is_done and not self._evaluation.runs
+
+    @property
+    def is_at_a_standstill(self) -> bool:
+        """Whether runs are active, and none of them goes on unless somebody does something."""
+        return self._is_done and stand_still(self._evaluation.runs.values())
+
+    @property
+    def _is_done(self) -> bool:
+        return self.is_settled and not self._has_news and not self._intake.may_start_any
+
+    @property
+    def _has_news(self) -> bool:
+        """Whether somebody has done something that is not acted on yet."""
+        return bool(self._disturbed or self._are_requests_due or self._news or self._channels.active_runs.qsize())
 
     @property
     def is_settled(self) -> bool:
@@ -155,14 +163,8 @@ class DependencyEvaluator(Service):
             await self._store()
         if has_taken_all:
             self.stored_until.rise(began_at)
-        if (
-            self._channels.finished.qsize()
-            or self._news
-            or self._channels.active_runs.qsize()
-            or self._disturbed
-            or self._are_requests_due
-            or (self._intake.may_start_any and not self._is_stopping)
-        ):
+        may_start_more = self._intake.may_start_any and not self._is_stopping
+        if self._channels.finished.qsize() or self._has_news or may_start_more:
             self.wake()
         self.due_at = min((at for at in (self._evaluation.next_timer, self._pending.due_at) if at), default=None)
 

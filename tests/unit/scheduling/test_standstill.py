@@ -1,0 +1,40 @@
+"""Runs that do not go on by themselves, and those that do."""
+
+from datetime import timedelta
+
+import pytest
+
+from asynsched.scheduling.evaluation.standstill import stand_still
+from sandbox.protocol import Ended
+from tests.support.runs import NOON, evaluation, run_of, task
+
+
+def scene(end=None, **options):
+    """Return an evaluation of two runs: one whose task has no room, and one whose task was granted, and ended so."""
+    engine = evaluation(pools={"default_pool": None, "no_room": 0})
+    engine.start_run(run_of([task("waits", pool="no_room")], dag_id="held"), NOON)
+    other = run_of([task("goes", retries=1, retry_delay=60.0)], dag_id="other", **options)
+    engine.start_run(other, NOON)
+    engine.grant(NOON)
+    if end is not None:
+        engine.try_ended(Ended(other.instance("goes").token, end, NOON, NOON, reschedule_at=NOON + timedelta(1)), NOON)
+    return engine.runs.values()
+
+
+@pytest.mark.parametrize(
+    ("end", "expected"),
+    [(None, False), ("failed", False), ("up_for_reschedule", False), ("success", True)],
+    ids=["running", "to be retried", "to look again", "ended"],
+)
+def test_runs_stand_still_when_none_of_them_goes_on_by_itself(end, expected):
+    assert stand_still(scene(end)) is expected
+
+
+def test_a_run_that_will_be_over_in_time_goes_on():
+    engine = evaluation(pools={"default_pool": 0})
+    engine.start_run(run_of([task("waits")], dagrun_timeout=60.0), NOON)
+    assert not stand_still(engine.runs.values())
+
+
+def test_where_no_run_is_active_none_stands_still():
+    assert not stand_still([])
