@@ -16,10 +16,11 @@ from typing import NamedTuple, NoReturn
 
 from msgspec import Struct
 
+from sandbox.forkable import ForkCheck
 from sandbox.frames import encode_frame
 from sandbox.protocol import CodeVersion
 from sandbox.run import TryDescriptors, become_try
-from sandbox.running.loading import LoadedFile, freeze_heap, load_version, open_sockets, unfit_to_fork
+from sandbox.running.loading import LoadedFile, freeze_heap, load_version, own_bytes
 from sandbox.running.try_logging import leave_time_to_keeper
 from sandbox.supervision.children import die_with, reap, set_readable
 
@@ -28,10 +29,17 @@ FORK = b"f"
 
 
 class Loaded(Struct, frozen=True, tag="loaded"):
-    """The file is loaded. `is_broken`: its tries will only say why it could not be. `unfit`: it cannot be forked."""
+    """The file is loaded.
+
+    Attributes:
+        is_broken: Whether its tries will only say why it could not be.
+        unfit: Why it cannot be forked, if so.
+        n_bytes: How much memory it takes of its own.
+    """
 
     is_broken: bool = False
     unfit: str = ""
+    n_bytes: int = 0
 
 
 class Forked(Struct, frozen=True, tag="forked"):
@@ -125,14 +133,15 @@ class Template:
         os.dup2(self._start.output, 2)
         os.close(self._start.output)
         leave_time_to_keeper()
-        sockets = open_sockets()
+        check = ForkCheck()
         self._file = load_version(self._start.code, self._start.sources_folder)
-        unfit = "" if self._file.reason else unfit_to_fork(sockets)
+        unfit = "" if self._file.reason else check.obstacle()
+        check.close()
         self._leave_output()
-        self._send(Loaded(bool(self._file.reason), unfit))
+        freeze_heap()
+        self._send(Loaded(bool(self._file.reason), unfit, own_bytes()))
         if unfit:
             os._exit(0)
-        freeze_heap()
         self._watch_children()
         poll = select.poll()
         poll.register(self._channel, select.POLLIN)

@@ -10,7 +10,7 @@ from asynsched.cli.dag_lookup import dag_of, structure_of
 from asynsched.cli.dot import as_dot
 from asynsched.cli.rendering import FORMS, Listing, Record
 from asynsched.cli.session import Session
-from asynsched.serialization.schema import UNSTABLE, SerializedDag, SerializedTask
+from asynsched.serialization.schema import TEMPLATE, UNSTABLE, SerializedDag, SerializedTask
 from asynsched.store.dags import DagRow, list_dags
 from asynsched.store.import_errors import list_errors
 
@@ -56,6 +56,7 @@ def show_dag(session: Session, output: str, dag_id: str) -> Record | None:
     fields = _dag_fields(row) | {name: getattr(dag, name) for name in DAG_FIELDS}
     fields["assets"] = None if dag.asset_condition is None else dag.asset_condition.text
     fields["params"] = {name: param.value for name, param in dag.params.items()}
+    fields["task_start"] = _task_start(session, row)
     fields["tasks"] = [_task_fields(task) for task in dag.tasks]
     fields["edges"] = _edges(dag)
     return Record(fields, sections={"tasks": SPARE_TASK_FIELDS, "edges": ()})
@@ -95,6 +96,12 @@ def _dag_fields(dag: DagRow) -> dict[str, Any]:
         "tags": dag.tags,
         "has_errors": dag.has_errors,
     }
+
+
+def _task_start(session: Session, dag: DagRow) -> str:
+    """Return how processes for the DAG's tasks come about: by a fork, or why not."""
+    obstacles = [error.message for error in session.read(list_errors, dag.file_path) if error.kind == TEMPLATE]
+    return obstacles[0] if obstacles else "each task is a fork of a process that has loaded the file"
 
 
 def _task_fields(task: SerializedTask) -> dict[str, Any]:

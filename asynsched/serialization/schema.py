@@ -190,6 +190,8 @@ class SerializedDag(Struct, frozen=True, omit_defaults=True):
 
 UNSTABLE = "unstable"
 """Kind of the warning that two parses of a file differ."""
+TEMPLATE = "template"
+"""Kind of the warning that no process can be forked from one that has loaded the file."""
 
 
 class FileError(Struct, frozen=True, omit_defaults=True):
@@ -197,7 +199,7 @@ class FileError(Struct, frozen=True, omit_defaults=True):
 
     kind: str
     """syntax, import, exception, exit, crash, timeout, memory, dag, serialization, output, unreadable, archive;
-    of warnings: warning, unstable."""
+    of warnings: warning, unstable, template."""
     message: str
     """One line: what is wrong and what to do."""
     traceback: str = ""

@@ -19,13 +19,21 @@ from asynsched.authoring.dag import DAG, collect_dags
 from asynsched.authoring.timezone import set_default_timezone
 from asynsched.errors import DagError
 from asynsched.serialization.encode import serialize_dag
-from asynsched.serialization.schema import FileError, ParsedDag, ParseQuestions, SerializedDag, SourceFile
+from asynsched.serialization.schema import (
+    TEMPLATE,
+    FileError,
+    ParsedDag,
+    ParseQuestions,
+    SerializedDag,
+    SourceFile,
+)
 from asynsched.serialization.version import version_hash
 from asynsched.timetables.custom import CustomTimetable
 from sandbox.confine import ConfinementError, Policy, confine
 from sandbox.confinement.environment import environment_of_parse
 from sandbox.confinement.limits import ParseLimits, use_reserves
 from sandbox.confinement.readable import linked_paths
+from sandbox.forkable import ForkCheck
 from sandbox.parsing.messages import Channel, Confined, Found, Imported, Refused, Sourced
 from sandbox.sources.local_imports import LocalImports
 from sandbox.sources.versions import SourceRecorder
@@ -64,12 +72,13 @@ def run_dag_file(request: ParseRequest, channel_fd: int, output_fd: int) -> NoRe
     channel = Channel(channel_fd)
     try:
         _enter(request, channel_fd, output_fd)
+        check = ForkCheck()
         enforced = _confine(request)
     except (ConfinementError, OSError, DagError) as exc:
         channel.send(Refused(f"{type(exc).__name__}: {exc}"))
         os._exit(1)
     channel.send(Confined(enforced))
-    found = _Finding(request, channel, is_confined=bool(enforced)).find()
+    found = _Finding(request, channel, check, is_confined=bool(enforced)).find()
     _flush()
     channel.send(found)
     os._exit(0)
@@ -108,8 +117,9 @@ def _confine(request: ParseRequest) -> tuple[str, ...]:
 class _Finding:
     """One import, and what came of it."""
 
-    def __init__(self, request: ParseRequest, channel: Channel, *, is_confined: bool) -> None:
+    def __init__(self, request: ParseRequest, channel: Channel, check: ForkCheck, *, is_confined: bool) -> None:
         self._request = request
+        self._check = check
         self._is_confined = is_confined
         self._channel = channel
         self._folder = str(request.dags_folder)
@@ -123,6 +133,8 @@ class _Finding:
             module = self._import()
             self._channel.send(Imported())
             dags, errors = self._dags_of(module)
+            if dags and os.getpid() == owner:
+                self._note_obstacle()
         except BaseException as exc:  # noqa: BLE001 - user code may raise anything
             dags, errors = (), (self._explain(exc),)
         if os.getpid() != owner:
@@ -156,6 +168,13 @@ class _Finding:
             self._warnings.append(
                 FileError("warning", f"{where}:{lineno}: {category.__name__}: {message}"[:_MAX_WARNING], line=line)
             )
+
+    def _note_obstacle(self) -> None:
+        """Warn of a file that no process can be forked from once it is loaded."""
+        with contextlib.suppress(OSError):
+            if obstacle := self._check.obstacle():
+                why = f"{self._request.path}: each of its tasks imports it anew, for {obstacle}; start that in a task"
+                self._warnings.append(FileError(TEMPLATE, why))
 
     def _dags_of(self, module: "ModuleType") -> tuple[tuple[ParsedDag, ...], tuple[FileError, ...]]:
         """Return the DAGs that can be written, and an error for each that cannot."""

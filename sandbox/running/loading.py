@@ -2,8 +2,6 @@
 
 import gc
 import os
-import sys
-import threading
 import traceback
 from pathlib import Path
 from typing import NamedTuple
@@ -49,41 +47,19 @@ def load_version(code: CodeVersion, sources_folder: Path) -> LoadedFile:
     return LoadedFile({dag.dag_id: dag for dag in dags})
 
 
-def open_sockets() -> frozenset[str]:
-    """Return the sockets that this process has open."""
-    found = set()
-    for entry in Path("/proc/self/fd").glob("*"):
-        try:
-            target = str(entry.readlink())
-        except OSError:
-            continue
-        if target.startswith("socket:"):
-            found.add(target)
-    return frozenset(found)
-
-
-def unfit_to_fork(sockets_before: frozenset[str]) -> str:
-    """Return why copies of this process would not work as tries, empty when they would.
-
-    Threads do not survive a fork, and a socket (each event loop has some) would be shared by all copies.
-    """
-    if threading.active_count() > 1 or _n_threads() > 1:
-        return "it leaves a thread running"
-    if open_sockets() - sockets_before:
-        return "it leaves a socket or an event loop open"
-    return ""
-
-
 def freeze_heap() -> None:
     """Keep the garbage collector from writing to what is there now, so that forks share its memory."""
     gc.collect()
     gc.freeze()
 
 
-def _n_threads() -> int:
-    if sys.platform != "linux":
-        return 1
-    return sum(1 for _ in Path("/proc/self/task").iterdir())
+def own_bytes() -> int:
+    """Return how much memory this process has that it shares with no other, 0 where the system does not say."""
+    try:
+        lines = Path("/proc/self/smaps_rollup").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0
+    return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith("Private_"))
 
 
 def _read_source(folder: Path, content_hash: str) -> str:

@@ -62,6 +62,8 @@ class TemplateHandle:
         """Numbers of the tries that have no process yet."""
         self.ready: deque[ReadyProcess] = deque()
         self.is_retired = False
+        self.n_bytes = 0
+        """Memory that it takes of its own, known once it is loaded."""
         self._reactor = reactor
         self._on_message = partial(on_message, self)
         self._on_ready = partial(on_ready, self)

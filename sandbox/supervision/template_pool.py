@@ -18,6 +18,8 @@ from sandbox.supervision.template_handle import ReadyProcess, TemplateHandle
 from sandbox.template import Ends, Exited, Loaded, keep_only
 
 MAX_TEMPLATES = 16
+MAX_BYTES = 1024**3
+"""Memory that all templates together may take of their own; those that were used least recently go."""
 IDLE_SECONDS = 300.0
 
 
@@ -85,7 +87,7 @@ class TemplatePool:
             return
         template = self._by_code.get(code)
         if template is None:
-            self._make_room()
+            self._make_room(for_one_more=True)
             template = self._start(code)
         template.used_at = self._reactor.now()
         template.waiting.append(number)
@@ -165,6 +167,8 @@ class TemplatePool:
                 # The next try loads anew: what has failed once may be there then.
                 self._set_aside(template)
                 template.is_retired = True
+            template.n_bytes = message.n_bytes
+            self._make_room()
             while message.unfit and template.waiting:
                 self._fork_alone(template.waiting.popleft(), template.code)
 
@@ -178,9 +182,15 @@ class TemplatePool:
         self._set_aside(template)
         template.kill()
 
-    def _make_room(self) -> None:
+    def _make_room(self, *, for_one_more: bool = False) -> None:
+        """End templates that no try waits for, the one that was used least recently first, while there are too many."""
         idle = sorted((t for t in self._by_code.values() if not t.waiting), key=lambda t: t.used_at)
-        for template in idle[: max(0, len(self._by_code) - MAX_TEMPLATES + 1)]:
+        limit = MAX_TEMPLATES - for_one_more
+        n_bytes = sum(template.n_bytes for template in self._by_code.values())
+        for template in idle:
+            if len(self._by_code) <= limit and n_bytes <= MAX_BYTES:
+                return
+            n_bytes -= template.n_bytes
             self._retire(template)
 
     def _retire_idle(self) -> None:

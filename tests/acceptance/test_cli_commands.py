@@ -77,10 +77,27 @@ def test_a_dag_is_shown_with_its_tasks_and_edges(site):
         "extract": None, "inner.load": "inner", "transform": None,
     }  # fmt: skip
     assert shown["edges"] == [{"source_id": "extract", "target_id": "transform", "label": "all of it"}]
+    assert shown["task_start"] == "each task is a fork of a process that has loaded the file"
     dot = site.run("dags", "show", "etl", "--output", "dot").stdout
     assert '"extract" -> "transform" [label="all of it"]' in dot
     assert 'subgraph "cluster_inner"' in dot
     assert "transform" in site.run("dags", "show", "etl").stdout
+
+
+def test_a_dag_is_shown_with_what_keeps_its_tasks_from_being_forked(new_site):
+    site = new_site()
+    site.write(
+        "threads.py",
+        """
+        from threading import Event, Thread
+        from asynsched import DAG, task
+
+        Thread(target=Event().wait, daemon=True).start()
+        with DAG("threads"):
+            task(print)()
+    """,
+    )
+    assert "it leaves a thread running; start that in a task" in site.json("dags", "show", "threads")["task_start"]
 
 
 def test_errors_name_file_line_and_reason(site):

@@ -269,7 +269,7 @@ def _look_like(wrapper: Any, function: Callable[..., Any]) -> None:
 
 def _returns_mapping(function: Callable[..., Any]) -> bool:
     """Return whether a function says that it returns a dict: its items become XComs of their own."""
-    annotation = function.__annotations__.get("return")
+    annotation = getattr(function, "__annotations__", {}).get("return")  # a built-in function has none
     if annotation is None:
         return False
     from collections.abc import Mapping

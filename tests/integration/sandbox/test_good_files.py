@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from asynsched.serialization.schema import TEMPLATE
 from sandbox.sources.local_imports import DAG_MODULE_PREFIX
 from tests.integration.sandbox.conftest import Parser
 from tests.unit.authoring.dag_files import PENDULUM
@@ -178,3 +179,17 @@ def test_by_hand_one_argument_is_enough(tmp_path: Path) -> None:
 
 def test_a_confined_file_may_use_pendulum(parse: Parser) -> None:
     assert parse(PENDULUM).dag_ids == ["pendulums"]
+
+
+def test_a_file_that_no_process_can_be_forked_from_is_warned_of(parse: Parser) -> None:
+    plain = "from asynsched import DAG, task\nwith DAG('d'): task(print)()\n"
+    assert parse(f"import numpy\n{plain}").report.warnings == (), "the threads of OpenBLAS know of forks"
+    for leaves, what in (
+        ("threading.Thread(target=time.sleep, args=(60,), daemon=True).start()", "a thread running"),
+        ("loop = asyncio.new_event_loop()", "a socket or an event loop open"),
+    ):
+        [warning] = parse(f"import asyncio, threading, time\n{leaves}\n{plain}").report.warnings
+        assert warning.kind == TEMPLATE
+        assert warning.message == (
+            f"dag.py: each of its tasks imports it anew, for it leaves {what}; start that in a task"
+        )

@@ -7,6 +7,8 @@ import pytest
 
 from tests.integration.tries.bench import Bench, value
 
+NATIVE_THREAD = "import ctypes as c; n = c.CDLL(None); n.pthread_create(c.byref(c.c_ulong()), None, n.pause, None)"
+"""A thread that Python does not know, and that knows nothing of forks."""
 SIMPLE = """
 from asynsched import DAG, task
 {before}
@@ -88,6 +90,7 @@ async def test_a_file_that_takes_too_long_to_import_fails_its_tries(bench: Bench
         "import threading, time\nthreading.Thread(target=time.sleep, args=(100,), daemon=True).start()",
         "import socket\nkept = socket.socket()",
         "import asyncio\nloop = asyncio.new_event_loop()",
+        NATIVE_THREAD,
     ],
 )
 async def test_a_file_that_cannot_be_forked_is_loaded_by_each_try(bench: Bench, before):
@@ -101,6 +104,20 @@ async def test_a_file_that_cannot_be_forked_is_loaded_by_each_try(bench: Bench, 
     assert [value(end) for end in ends] == ["said", "other", "said"]
     assert mark.read_text() == "xxxx", "once to find out, then for each try"
     assert bench.processes() == []
+
+
+async def test_a_library_whose_threads_survive_forks_is_imported_once_and_works_in_each_try(bench: Bench):
+    mark = bench.home / "imports"
+    before = f"import os, numpy; open({str(mark)!r}, 'a').write('x')"
+    code = bench.code(
+        dag_file(before, "[float((numpy.ones((300, 300)) @ numpy.ones((300, 300))).sum()), os.getppid()]")
+    )
+    async with bench.running() as executor:
+        ends = [await bench.run(executor, bench.launch(code, "say", try_number=number)) for number in (1, 2, 3)]
+    values, parents = zip(*(value(end) for end in ends), strict=True)
+    assert values == (27e6,) * 3
+    assert len(set(parents)) == 1
+    assert mark.read_text() == "x"
 
 
 async def test_a_template_that_is_killed_is_replaced_and_its_running_tries_go_on(bench: Bench):
