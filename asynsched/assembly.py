@@ -73,6 +73,16 @@ class Services:
             and self.heartbeat.is_idle
         )
 
+    @property
+    def are_settled(self) -> bool:
+        """Whether all that the executor has reported is stored, and the executor knows that."""
+        return (
+            self.evaluator.is_settled
+            and self.callbacks.is_settled
+            and self.triggerer.is_settled
+            and self.heartbeat.is_idle
+        )
+
 
 def assemble(
     *,

@@ -18,7 +18,7 @@ from asynsched.assembly import Services, assemble
 from asynsched.channels import Channels
 from asynsched.clock import Clock, SystemClock, new_token
 from asynsched.embedding import Embedding
-from asynsched.errors import LeaseLost
+from asynsched.errors import LeaseLost, StoreUnavailable
 from asynsched.executors.base import Executor, ExecutorContext
 from asynsched.executors.registry import executor_factory
 from asynsched.fernet_keys import keys_of, load_library
@@ -36,6 +36,7 @@ log = structlog.get_logger(__name__)
 
 CLEANUP_SECONDS = 10.0
 """Longest that each step of leaving may take, beside the time that tries have to end themselves."""
+LEAVE_PAUSE = timedelta(seconds=1)
 SETTLE_SECONDS = 5.0
 """Longest that a stopping scheduler takes to store what the drained tries reported."""
 
@@ -197,11 +198,11 @@ class Scheduler(Embedding):
         return database
 
     async def _drain(self, services: Services) -> None:
-        """Let running tasks end, for a while; store how the rest was interrupted."""
+        """Let running tasks end, for a while; store how the rest was interrupted, and have the executor forget it."""
         grace = timedelta(seconds=self.settings.shutdown_grace)
         await services.executor.drain(self.clock.now() + grace)
         deadline = self.clock.now() + timedelta(seconds=SETTLE_SECONDS)
-        while not services.evaluator.is_settled and self.clock.now() < deadline:
+        while not services.are_settled and self.clock.now() < deadline:
             await self.clock.sleep(timedelta(milliseconds=10))
 
     async def _end_tries(self, executor: Executor) -> None:
@@ -213,5 +214,11 @@ class Scheduler(Embedding):
             await executor.close()
 
     async def _leave(self, database: Database) -> None:
+        """Give up the lease. Where the database is away for long, the lease lapses by itself."""
         with anyio.move_on_after(CLEANUP_SECONDS, shield=True):
-            await database.write(remove_scheduler, self.scheduler_id)
+            while True:
+                try:
+                    return await database.write(remove_scheduler, self.scheduler_id)
+                except StoreUnavailable as exc:
+                    log.warning("lease.not_given_up", error=str(exc))
+                    await self.clock.sleep(LEAVE_PAUSE)

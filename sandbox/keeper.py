@@ -15,6 +15,7 @@ import os
 import signal
 import socket
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -151,7 +152,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         warm()
         set_default_timezone(options.default_timezone)
         keeper = Keeper(options, lifeline)
-        os.write(options.ready, b"ready")
+        with suppress(BrokenPipeError):
+            # A scheduler that died meanwhile may have a successor, which finds this keeper.
+            os.write(options.ready, b"ready")
         os.close(options.ready)
         keeper.serve()
         os.ftruncate(lock, 0)

@@ -39,6 +39,8 @@ def start_keeper(home: Path, settings: Settings) -> None:
     Raises:
         ExecutorError: It could not be started.
     """
+    log = home / LOGS / KEEPER_LOG
+    said_before = log.stat().st_size if log.exists() else 0
     reading_end, writing_end = os.pipe()
     try:
         try:
@@ -49,7 +51,7 @@ def start_keeper(home: Path, settings: Settings) -> None:
         if not ready:
             raise ExecutorError(f"the keeper of {home} was not ready within {START_SECONDS:g} s; does an old one hang?")
         if not os.read(reading_end, 16):
-            raise ExecutorError(f"the keeper could not be started: {_last_line(home / LOGS / KEEPER_LOG)}")
+            raise ExecutorError(f"the keeper could not be started: {_last_line(log, said_before)}")
     finally:
         os.close(reading_end)
 
@@ -83,9 +85,12 @@ def _spawn(home: Path, settings: Settings, ready: int) -> None:
         os.close(log)
 
 
-def _last_line(path: Path) -> str:
+def _last_line(path: Path, start: int) -> str:
+    """Return the last line of a file, of what comes after its first `start` bytes."""
     try:
-        lines = path.read_text(errors="replace").strip().splitlines()
+        with path.open("rb") as file:
+            file.seek(start)
+            lines = file.read().decode(errors="replace").strip().splitlines()
     except OSError as exc:
         return str(exc)
-    return f"{lines[-1]} (more in {path})" if lines else f"it ended without a word, nothing is in {path}"
+    return f"{lines[-1]} (more in {path})" if lines else "it ended without a word, as what is killed does"

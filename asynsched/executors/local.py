@@ -21,6 +21,8 @@ from sandbox.protocol import Acknowledge, Ended, Inventory, Kill, Launch, Lease,
 
 log = structlog.get_logger(__name__)
 
+START_PAUSES = (timedelta(milliseconds=100), timedelta(milliseconds=500))
+"""Between the attempts of a scheduler that starts to have a keeper."""
 FIRST_BACKOFF = timedelta(milliseconds=100)
 LONGEST_BACKOFF = timedelta(seconds=10)
 REFUSAL_PAUSE = timedelta(seconds=1)
@@ -62,7 +64,7 @@ class LocalExecutor(Executor):
 
     async def start(self, lease_epoch: int) -> Held:
         self._epoch = lease_epoch
-        inventory = await self._connect()
+        inventory = await self._connect_at_start()
         self._lease_line.open(lease_epoch)
         running = frozenset(started.token for started in inventory.running)
         return Held(frozenset(inventory.starting), running, ended=frozenset(self._reported))
@@ -125,6 +127,16 @@ class LocalExecutor(Executor):
             except ExecutorError as exc:
                 log.warning("executor.keeper_unavailable", error=str(exc))
         return True
+
+    async def _connect_at_start(self) -> Inventory:
+        """Connect; a keeper that is killed while it starts is made up for by another, what is wrong for good is not."""
+        for pause in START_PAUSES:
+            try:
+                return await self._connect()
+            except ExecutorError as exc:
+                log.warning("executor.keeper_unavailable", error=str(exc))
+                await self.context.clock.sleep(pause)
+        return await self._connect()
 
     async def _connect(self) -> Inventory:
         """Find or start the keeper, and settle what it knows with what we know."""

@@ -4,6 +4,7 @@ import contextlib
 from types import TracebackType
 from typing import Self
 
+import anyio
 import anyio.to_thread
 import msgspec
 
@@ -15,7 +16,7 @@ from asynsched.parsing.sandbox_setup import HASH_SEED, setup_of
 from asynsched.serialization.decode import decode_report
 from asynsched.serialization.schema import ParseQuestions, ParseReport
 from asynsched.settings import Settings
-from sandbox.parsing.scratch import remove_tree
+from sandbox.parsing.scratch import sweep
 
 MOST_BYTES_ON_LOOP = 64 * 1024
 """A longer report is decoded by a thread."""
@@ -48,6 +49,8 @@ class SandboxParser:
         server, self._server = self._server, None
         if server is not None:
             await server.close()
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(sweep, self._setup.scratch)
 
     async def parse(
         self, path: str, questions: ParseQuestions | None = None, *, hash_seed: int = HASH_SEED
@@ -60,7 +63,7 @@ class SandboxParser:
         """
         if not self._has_swept:
             self._has_swept = True
-            await anyio.to_thread.run_sync(self._sweep)
+            await anyio.to_thread.run_sync(sweep, self._setup.scratch)
         questions = questions or ParseQuestions(now=self._clock.now())
         if self._server is not None and hash_seed == HASH_SEED:
             data = await self._ask(self._server, path, questions)
@@ -72,18 +75,12 @@ class SandboxParser:
         """Return the report of a guardian; one that is lost may have been killed for another's sake: ask once more."""
         with contextlib.suppress(GuardianLost):
             return await server.parse(path, questions)
+        # What was killed has left its scratch folder.
+        await anyio.to_thread.run_sync(sweep, self._setup.scratch)
         try:
             return await server.parse(path, questions)
         except GuardianLost as exc:
             raise ParseCrashed(path, f"was lost without a report: {exc}") from exc
-
-    def _sweep(self) -> None:
-        """Remove scratch folders that a kill has left; younger ones may be in use by a parse run by hand."""
-        for folder in self._setup.scratch.glob("parse-*"):
-            with contextlib.suppress(OSError):
-                age = self._clock.now().timestamp() - folder.stat().st_mtime
-                if age > self._setup.longest_seconds:
-                    remove_tree(folder)
 
 
 async def _decode(path: str, data: bytes) -> ParseReport:

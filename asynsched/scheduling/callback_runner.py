@@ -55,6 +55,11 @@ class CallbackRunner(Service):
         """Whether no callback runs or waits."""
         return not (self._running or self._may_have_more or self._news or self._channels.callbacks.qsize())
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether everything that was reported is stored."""
+        return not (self._news or self._channels.callbacks.qsize())
+
     async def recover(self, held: Held) -> None:
         """Take back the callbacks that the executor still holds of an earlier scheduler; the others begin anew."""
         requests = {request.token: request for request in await self._database.read(running_callbacks)}

@@ -1,16 +1,21 @@
 """The scratch folder of a parse: made for one file, removed with whatever that file has left in it."""
 
 import contextlib
+import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
+PREFIX = "parse-"
+
 
 @contextlib.contextmanager
 def scratch_folder(base: Path) -> Iterator[Path]:
-    """Make a folder below `base` for one parse, and remove it with all that is in it."""
-    folder = base.resolve() / f"parse-{os.urandom(8).hex()}"
-    folder.mkdir(mode=0o700)
+    """Make a folder below `base` for one parse, and remove it with all that is in it.
+
+    It is locked meanwhile, by whoever guards the parse: `sweep` leaves it alone until that process is gone.
+    """
+    folder, descriptor = _make(base.resolve())
     try:
         yield folder
     finally:
@@ -18,6 +23,33 @@ def scratch_folder(base: Path) -> Iterator[Path]:
             folder.rmdir()
         if folder.exists():
             remove_tree(folder)
+        os.close(descriptor)
+
+
+def sweep(base: Path) -> None:
+    """Remove the scratch folders below `base` that nobody uses any more: those of parses that were killed."""
+    for folder in base.glob(f"{PREFIX}*"):
+        with contextlib.suppress(OSError):
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                remove_tree(folder)
+            finally:
+                os.close(descriptor)
+
+
+def _make(base: Path) -> tuple[Path, int]:
+    """Return a new folder, and the descriptor that holds its lock."""
+    while True:
+        folder = base / f"{PREFIX}{os.urandom(8).hex()}"
+        folder.mkdir(mode=0o700)
+        with contextlib.suppress(FileNotFoundError):
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if folder.exists():
+                return folder, descriptor
+            # Somebody swept just now: before it was locked, nobody seemed to use it.
+            os.close(descriptor)
 
 
 def remove_tree(folder: Path) -> None:

@@ -13,11 +13,15 @@ import os
 import select
 import signal
 import sys
+import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 MARK = "SANDBOX_KEEPER"
 """Environment variable of the keeper and of all that it starts: which keeper it was."""
+SWEEP_SECONDS = 5.0
+SWEEP_PAUSE_SECONDS = 0.01
 
 
 def hold(reading_end: int) -> None:
@@ -39,12 +43,23 @@ def hold(reading_end: int) -> None:
 
 
 def sweep(keeper_id: str) -> int:
-    """Kill what a dead keeper's tries have left behind, and return how many processes that were."""
+    """Kill what a dead keeper's tries have left behind, and return how many processes that were.
+
+    They are gone when this returns, or cannot be killed: the next keeper is to report their tries as ended.
+    """
     mark = f"{MARK}={keeper_id}".encode()
-    killed = 0
+    killed: set[int] = set()
+    patience_ends_at = time.monotonic() + SWEEP_SECONDS
+    while (left := set(_kill_marked(mark))) and time.monotonic() < patience_ends_at:
+        killed |= left
+        time.sleep(SWEEP_PAUSE_SECONDS)
+    return len(killed | left)
+
+
+def _kill_marked(mark: bytes) -> Iterator[int]:
     for entry in Path("/proc").glob("[0-9]*/environ"):
         with suppress(OSError):
             if mark in entry.read_bytes().split(b"\0"):
-                os.kill(int(entry.parent.name), signal.SIGKILL)
-                killed += 1
-    return killed
+                pid = int(entry.parent.name)
+                os.kill(pid, signal.SIGKILL)
+                yield pid

@@ -2,7 +2,8 @@
 
 import asyncio
 import threading
-from datetime import datetime
+from contextlib import AsyncExitStack
+from datetime import datetime, timedelta
 
 import anyio
 import pytest
@@ -19,6 +20,7 @@ from asynsched.simulation.executor import ScriptedExecutor
 from asynsched.store.async_database import open_database
 from asynsched.store.schedulers import list_schedulers
 from asynsched.store.tables import scheduler as scheduler_table
+from tests.support.flaky_database import FlakyDatabase
 from tests.support.waiting import eventually
 
 DAGS = """
@@ -120,6 +122,21 @@ async def test_whoever_waits_for_a_scheduler_that_cannot_start_is_told_so(option
         for one in waiting:
             with pytest.raises(NotServing, match="has stopped"):
                 await one
+
+
+async def test_a_stop_while_the_database_is_away_is_a_good_end(options, tmp_path, monkeypatch):
+    monkeypatch.setattr("asynsched.scheduler.LEAVE_PAUSE", timedelta())
+    async with AsyncExitStack() as stack:
+        database = FlakyDatabase(await open_database(f"sqlite:///{tmp_path / 'state.db'}"))
+        stack.push_async_callback(database.close)
+        scheduler = Scheduler(database=database, **options)
+        serving = asyncio.create_task(scheduler.serve())
+        await scheduler.started.wait()
+        database.away.add("remove_scheduler")
+        scheduler.request_stop()
+        await serving
+        assert database.away == set()
+        assert await database.read(list_schedulers, scheduler.clock.now()) == []
 
 
 async def test_a_start_that_fails_ends_no_try_that_survived_a_crash(options, monkeypatch):

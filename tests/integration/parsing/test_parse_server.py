@@ -137,8 +137,6 @@ async def test_a_guardian_that_sleeps_is_killed_with_all_that_it_started(site, m
         )
     assert isinstance(caught, ParseTimeout)
     assert "hanging.py" in str(caught)
-    for folder in site.scratch():
-        folder.rmdir()
 
 
 def _kill_guardian(server: psutil.Process) -> None:
@@ -160,8 +158,6 @@ async def test_a_parse_whose_watchers_are_killed_is_done_again_once(site, strike
         strike(processes[0])
     assert reports[0].output == "mended\n"
     await anyio.to_thread.run_sync(lambda: until(all_gone(processes[1:]), "what the lost parse started has ended"))
-    for folder in site.scratch():
-        folder.rmdir()
 
 
 def parsing_guardian(server: psutil.Process, but: list[psutil.Process]) -> psutil.Process | None:
@@ -184,8 +180,6 @@ async def test_a_file_whose_watchers_are_killed_again_and_again_is_a_crash(site)
     caught = await site.failure_of("hanging.py", 3, kill_two, spared=1)
     assert isinstance(caught, ParseCrashed)
     assert "hanging.py: the parse process was lost without a report" in str(caught)
-    for folder in site.scratch():
-        folder.rmdir()
 
 
 async def test_a_server_is_replaced_when_the_environment_or_the_installed_packages_change(site, monkeypatch):

@@ -9,6 +9,7 @@ import pytest
 
 from asynsched.clock import SystemClock
 from asynsched.errors import ExecutorError
+from asynsched.executors import local
 from asynsched.executors.local import REFUSAL_PAUSE
 from asynsched.settings import LeaseSettings, Settings
 from tests.integration.tries.bench import Bench, replies, value
@@ -155,6 +156,23 @@ async def test_what_a_dead_keeper_had_not_heard_of_is_launched_by_the_next(bench
         os.kill(bench.keeper().pid, signal.SIGKILL)
         ended = await bench.run(executor, bench.launch(code, "asks"))
     assert (ended.state, ended.cause) == ("success", "task")
+
+
+async def test_a_keeper_that_is_killed_while_it_starts_is_made_up_for(bench: Bench, code, monkeypatch):
+    kill = [True]
+
+    def start_and_kill(*arguments):
+        start(*arguments)
+        if kill:
+            kill.clear()
+            os.kill(bench.keeper().pid, signal.SIGKILL)
+            until(lambda: not bench.processes(), "the keeper is gone")
+
+    start = local.start_keeper
+    monkeypatch.setattr(local, "start_keeper", start_and_kill)
+    async with bench.running() as executor:
+        assert (await bench.run(executor, bench.launch(code, "asks"))).state == "success"
+    assert not kill
 
 
 async def test_a_scheduler_of_an_older_lease_is_refused(bench: Bench, code):

@@ -1,0 +1,74 @@
+"""Real schedulers under real faults: `python -m tests.faults [--minutes N] [--seed S] [--backend …] [--json FILE]`.
+
+Without options: at least 200 kills, on SQLite with one scheduler and on PostgreSQL with several, which takes some
+minutes. Ends with 0 only if nothing was wrong. What a run with problems leaves is kept, and its folder said.
+"""
+
+import argparse
+import json
+import random
+import shutil
+import sys
+import tempfile
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+
+from tests.faults.real.campaign import Campaign, Plan
+from tests.faults.real.report import Report
+from tests.support.postgres import running_postgres
+
+DEFAULT_KILLS = 105
+"""On each backend, where no time is given."""
+SCHEDULERS = {"sqlite": 1, "postgresql": 1}
+
+
+def main() -> int:
+    options = _options()
+    seed = random.SystemRandom().randrange(10**6) if options.seed is None else options.seed
+    backends = options.backend or ["sqlite", "postgresql"]
+    print(f"seed {seed}: repeat with `python -m tests.faults --seed {seed}`", flush=True)
+    reports = []
+    for backend in backends:
+        plan = Plan(
+            seed,
+            options.schedulers or SCHEDULERS[backend],
+            min_kills=(0 if options.minutes else DEFAULT_KILLS) if options.kills is None else options.kills,
+            min_seconds=60 * (options.minutes or 0) / len(backends),
+        )
+        reports.append(_run(backend, plan))
+        print(f"\n{reports[-1].as_text()}", flush=True)
+    if options.json:
+        options.json.write_text(json.dumps([asdict(report) for report in reports], indent=2) + "\n")
+    return 1 if any(report.problems for report in reports) else 0
+
+
+def _run(backend: str, plan: Plan) -> Report:
+    root = Path(tempfile.mkdtemp(prefix="asynsched-faults-"))
+    root.chmod(0o755)
+    with ExitStack() as stack:
+        server = stack.enter_context(running_postgres()) if backend == "postgresql" else None
+        if server is not None:
+            # What is committed is to outlive a crash of the server. That of the machine is not what is tried here.
+            server.execute("ALTER SYSTEM SET synchronous_commit = on", "SELECT pg_reload_conf()")
+        report = Campaign(plan, root / "site", server).run()
+    if report.problems:
+        print(f"kept for a look: {root}", file=sys.stderr)
+    else:
+        shutil.rmtree(root)
+    return report
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
+    parser.add_argument("--minutes", type=float, help="how long to do harm in all; without it, until enough was done")
+    parser.add_argument("--kills", type=int, help="least number of kills on each backend")
+    parser.add_argument("--seed", type=int, help="what draws the faults; by default a new one, which is printed")
+    parser.add_argument("--backend", choices=["sqlite", "postgresql"], action="append")
+    parser.add_argument("--schedulers", type=int, help="how many, on PostgreSQL")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the reports there")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

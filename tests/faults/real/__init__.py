@@ -1,0 +1,11 @@
+"""Real schedulers under real faults: `python -m tests.faults` runs them.
+
+workload.py    the DAGs, and how each of their tasks must end
+ledger.py      what the tasks themselves wrote down, and what may never be found there
+processes.py   which processes there are, by their part in it
+serving.py     schedulers that are started again whenever they have ended
+faults.py      the faults, each drawn at random
+campaign.py    one backend: work and faults at once, then peace, then the verdict
+verdict.py     what is wrong in the end
+report.py      what was done, in numbers
+"""

@@ -1,0 +1,245 @@
+"""One campaign: work and faults at once, then peace until all work is done, then a clean stop and the verdict."""
+
+import random
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from asynsched.errors import StoreError
+from asynsched.store.direct_database import DirectDatabase, connect_direct, open_direct
+from asynsched.store.pools import set_pool
+from asynsched.store.urls import parse_url
+from tests.faults.real.faults import Faults
+from tests.faults.real.ledger import LedgerReader
+from tests.faults.real.report import Report, tally_fields
+from tests.faults.real.serving import Served
+from tests.faults.real.verdict import Stored, ended_runs, left_behind, problems, stored
+from tests.faults.real.workload import EDITED, MARKS, N_RUNS, POOL, POOL_SLOTS, SHAPES, Wave
+from tests.support.postgres import PostgresServer
+from tests.support.up import Site
+
+LEASE = {"duration": 2.0, "renew_interval": 0.5, "grace": 1.0, "kill_time": 1.0}
+OUTLAST_SECONDS = LEASE["duration"] + LEASE["grace"] + LEASE["kill_time"] + 1.0
+SETTINGS = {
+    **{f"ASYNSCHED_LEASE__{name.upper()}": str(seconds) for name, seconds in LEASE.items()},
+    "ASYNSCHED_PARALLELISM": "12",
+    "ASYNSCHED_MAX_MACHINE_KILLS": "100000",
+    "ASYNSCHED_CALLBACKS__ATTEMPTS": "100000",
+    "ASYNSCHED_SHUTDOWN_GRACE": "1",
+    "ASYNSCHED_SWEEP_INTERVAL": "2",
+}
+MEAN_GAP_SECONDS = 0.3
+"""Between two faults."""
+EDIT_SECONDS = 0.4
+STUCK_SECONDS = 150.0
+"""So long without any fault and without anything that happens: the work hangs. A retry may wait for a minute."""
+TURN_SECONDS = 0.02
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to do, and for how long: faults go on until there were that many kills, and that much time is over."""
+
+    seed: int
+    n_schedulers: int = 1
+    min_kills: int = 0
+    min_seconds: float = 0.0
+
+
+@dataclass
+class Campaign:
+    """Works on one installation.
+
+    Args:
+        root: An empty folder.
+        server: Where to have a PostgreSQL database; None: SQLite.
+    """
+
+    plan: Plan
+    root: Path
+    server: PostgresServer | None = None
+    waves: list[Wave] = field(default_factory=list)
+    n_edits: int = 0
+
+    def __post_init__(self) -> None:
+        self._chance = random.Random(self.plan.seed)
+        self._temporary = self.root / "tmp"
+        ledger = self.root / "ledger"
+        for folder in (self._temporary, self.root / "locks"):
+            folder.mkdir(parents=True)
+            folder.chmod(0o777)
+        # A prefix, so that the database is one of this campaign's own.
+        url = None if self.server is None else self.server.new_database()
+        environment = SETTINGS | {
+            "FAULTS_LEDGER": str(ledger), "FAULTS_LOCKS": str(self.root / "locks"), "TMPDIR": str(self._temporary)
+        }  # fmt: skip
+        self.sites = [
+            Site(self.root, url, environment, home_name=f"home-{n}") for n in range(1, self.plan.n_schedulers + 1)
+        ]
+        self.url = url or f"sqlite:///{self.sites[0].home / 'asynsched.db'}"
+        self.served = [Served(site, self._chance, OUTLAST_SECONDS) for site in self.sites]
+        self._reader = LedgerReader(ledger)
+        name = "" if url is None else urlsplit(url).path.strip("/")
+        self.faults = Faults(
+            self.root, self.served, self._reader, self._chance, OUTLAST_SECONDS, self.server, name
+        )  # fmt: skip
+
+    def run(self) -> Report:
+        """Do it all."""
+        began_at = time.monotonic()
+        self._prepare()
+        found: list[str] = []
+        with self._ending_everything(), closing(Progress(self.url)) as progress:
+            is_over = self._work(progress, began_at)
+            found += [] if is_over else [self._hanging(progress)]
+            last_edit = self._last_edit_is_known(progress) if is_over else []
+            for served in self.served:
+                served.stop()
+                found += served.complaints
+            with open_direct(self.url) as database:
+                result = database.read(stored)
+            ledger = self._reader.read()
+            found += last_edit + problems(result, ledger, self.waves) + [*left_behind(self.sites, self._temporary)]
+        return self._report(found, result, time.monotonic() - began_at)
+
+    def _prepare(self) -> None:
+        site = self.sites[0]
+        site.write("marks.py", MARKS)
+        site.home.mkdir(exist_ok=True)
+        with open_direct(self.url) as database:
+            database.write(set_pool, POOL, POOL_SLOTS)
+
+    def _work(self, progress: "Progress", began_at: float) -> bool:
+        """Have everything done, with faults until the plan is fulfilled. Returns False when the work hangs."""
+        next_fault = next_edit = peace_since = time.monotonic()
+        while True:
+            now = time.monotonic()
+            for served in self.served:
+                served.tend()
+            self.faults.resume_due()
+            progress.look()
+            is_peace = self._is_fulfilled(now - began_at)
+            if not is_peace:
+                peace_since = now
+            if is_peace:
+                self.faults.resume_due(everybody=True)
+                if progress.n_ended >= len(self.waves) * len(SHAPES) * N_RUNS:
+                    return True
+            else:
+                if progress.n_ended >= (len(self.waves) - 1) * len(SHAPES) * N_RUNS:
+                    self._release_wave()
+                if now >= next_edit:
+                    self._edit()
+                    next_edit = now + EDIT_SECONDS
+                if now >= next_fault:
+                    self.faults.strike()
+                    next_fault = now + self._chance.expovariate(1 / MEAN_GAP_SECONDS)
+            if now > max(progress.changed_at, peace_since) + STUCK_SECONDS:
+                return False
+            time.sleep(TURN_SECONDS)
+
+    def _is_fulfilled(self, seconds: float) -> bool:
+        return self.faults.tally.n_kills >= self.plan.min_kills and seconds >= self.plan.min_seconds
+
+    def _release_wave(self) -> None:
+        wave = Wave(len(self.waves) + 1)
+        self.waves.append(wave)
+        self._write_whole(wave.file_name, wave.text)
+
+    def _edit(self) -> None:
+        self.n_edits += 1
+        self._write_whole("edited_1.py", EDITED.format(number=1, edit=self.n_edits))
+
+    def _write_whole(self, name: str, text: str) -> None:
+        """Write a file as an editor does: it is never there in part."""
+        path = self.sites[0].dags / f".{name}.new"
+        path.write_text(text)
+        path.rename(self.sites[0].dags / name)
+
+    def _last_edit_is_known(self, progress: "Progress") -> list[str]:
+        wanted = [f"edit-{self.n_edits}"]
+        deadline = time.monotonic() + STUCK_SECONDS
+        tags: object = None
+        while time.monotonic() < deadline:
+            for served in self.served:
+                served.tend()
+            tags = progress.tags_of("edited_1")
+            if tags == wanted:
+                return []
+            time.sleep(TURN_SECONDS)
+        return [f"the last edit of edited_1.py is not known: its tags are {tags}, not {wanted}"]
+
+    def _hanging(self, progress: "Progress") -> str:
+        words = "\n".join(served.last_words() for served in self.served)
+        return (
+            f"nothing has happened for {STUCK_SECONDS:g} s, and {progress.n_ended} runs of"
+            f" {len(self.waves) * len(SHAPES) * N_RUNS} have ended:\n{words}"
+        )
+
+    def _report(self, found: list[str], result: Stored, seconds: float) -> Report:
+        return Report(
+            seed=self.plan.seed,
+            backend="sqlite" if self.server is None else "postgresql",
+            n_schedulers=self.plan.n_schedulers,
+            seconds=seconds,
+            n_runs=len(result.runs),
+            n_task_instances=len(result.tasks),
+            scheduler_starts=sum(served.n_starts for served in self.served),
+            scheduler_exits=dict(sum((served.exits for served in self.served), start=self.served[0].exits.__class__())),
+            problems=found,
+            **tally_fields(self.faults.tally, self._reader.ledger),
+        )
+
+    @contextmanager
+    def _ending_everything(self) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            for site in self.sites:
+                site.end_everything()
+
+
+class Progress:
+    """What has ended so far, read now and then from a database that may be away."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._database: DirectDatabase | None = None
+        self._looked_at = self.changed_at = time.monotonic()
+        self._seen = (0, 0)
+
+    @property
+    def n_ended(self) -> int:
+        """Runs that have ended."""
+        return self._seen[0]
+
+    def look(self) -> None:
+        """Look, unless that was done just now."""
+        now = time.monotonic()
+        if now < self._looked_at + 0.2:
+            return
+        self._looked_at = now
+        seen = self._read(ended_runs)
+        if seen is not None and seen != self._seen:
+            self._seen, self.changed_at = seen, now
+
+    def tags_of(self, dag_id):
+        """Return the tags of a DAG, None when that cannot be known now."""
+        from asynsched.store.dags import get_dag
+
+        dag = self._read(get_dag, dag_id)
+        return None if dag is None else list(dag.tags)
+
+    def close(self) -> None:
+        if self._database is not None:
+            self._database.close()
+
+    def _read(self, query, *arguments):
+        try:
+            self._database = self._database or connect_direct(parse_url(self._url))
+            return self._database.read(query, *arguments)
+        except StoreError:
+            return None

@@ -1,0 +1,163 @@
+"""The faults: each is drawn at random, does something to a process, or to the database, and is counted."""
+
+import heapq
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.faults.real.ledger import LedgerReader
+from tests.faults.real.processes import Victim, census
+from tests.faults.real.serving import Served
+from tests.support.postgres import PostgresServer
+
+STOPS_CLEANLY = frozenset({"scheduler", "keeper"})
+"""Who takes SIGTERM as the wish to stop well: that is no kill."""
+VICTIMS = {
+    "scheduler": 12, "keeper": 8, "template": 10, "task": 30, "ready process": 3, "trigger host": 5,
+    "parse server": 6, "guardian": 6, "parse": 14,
+}  # fmt: skip
+FAULTS = {"kill": 70, "terminate": 16, "pause": 12, "power cut": 1}
+DATABASE_FAULTS = {"cut connections": 2, "cut a connection": 3, "restart PostgreSQL": 0.5}
+YOUNG_SECONDS = 4.0
+SPARED = 0.8
+"""Share of faults that pass by a scheduler younger than that: one that always dies as it starts gets nothing done."""
+LONG_PAUSES = 0.25
+"""Share of pauses that outlast every lease."""
+
+
+@dataclass
+class Tally:
+    """What was done so far. A kill is a SIGKILL, or a SIGTERM to a process that does not take it as a wish to stop."""
+
+    kills: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """By signal and role."""
+    clean_stops: Counter[str] = field(default_factory=Counter)
+    pauses: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """By length (`short`, `long`) and role."""
+    database: Counter[str] = field(default_factory=Counter)
+    power_cuts: int = 0
+
+    @property
+    def n_kills(self) -> int:
+        return self.kills.total()
+
+    @property
+    def n_sigkills(self) -> int:
+        return sum(n for (name, _), n in self.kills.items() if name == "SIGKILL")
+
+
+class Faults:
+    """Does harm.
+
+    Args:
+        root: Of the installation.
+        outlast: Seconds after which every lease, grace and kill time is over.
+        server: The PostgreSQL server, None where there is none.
+    """
+
+    def __init__(
+        self, root: Path, schedulers: list[Served], reader: LedgerReader, chance: random.Random, outlast: float,
+        server: PostgresServer | None = None, database: str = "",
+    ) -> None:  # fmt: skip
+        self._root = root
+        self._schedulers = schedulers
+        self._reader = reader
+        self._chance = chance
+        self._outlast = outlast
+        self._server = server
+        self._database = database
+        self._paused: list[tuple[float, int, Victim]] = []
+        self.tally = Tally()
+
+    def census(self) -> dict[str, list[Victim]]:
+        """Return the living processes by role."""
+        self._reader.read()
+        pids = {served.pid for served in self._schedulers if served.pid is not None}
+        return census(self._root, pids, self._reader.running)
+
+    def strike(self) -> None:
+        """Do one thing, if there is somebody to do it to."""
+        choices = FAULTS | (DATABASE_FAULTS if self._server is not None else {})
+        [fault] = self._chance.choices([*choices], [*choices.values()])
+        if fault in DATABASE_FAULTS:
+            _DATABASE_FAULTS[fault](self)
+            self.tally.database[fault] += 1
+        elif fault == "power cut":
+            self._cut_power()
+        elif (victim := self._draw(self.census())) is not None:
+            _PROCESS_FAULTS[fault](self, victim)
+
+    def resume_due(self, *, everybody: bool = False) -> None:
+        """Let those go on whose pause is over."""
+        while self._paused and (everybody or self._paused[0][0] <= time.monotonic()):
+            heapq.heappop(self._paused)[2].send(signal.SIGCONT)
+
+    def _draw(self, living: dict[str, list[Victim]]) -> Victim | None:
+        # The role is drawn first, whether or not anybody has it: a scheduler that is alone would never get to work.
+        [role] = self._chance.choices([*VICTIMS], [*VICTIMS.values()])
+        if not living[role]:
+            return None
+        victim = self._chance.choice(living[role])
+        is_spared = role == "scheduler" and victim.stat.age < YOUNG_SECONDS and self._chance.random() < SPARED
+        return None if is_spared else victim
+
+    def _kill(self, victim: Victim) -> None:
+        if victim.send(signal.SIGKILL):
+            self.tally.kills["SIGKILL", victim.role] += 1
+
+    def _terminate(self, victim: Victim) -> None:
+        for served in self._schedulers:
+            if served.pid == victim.stat.pid:
+                served.will_stop()
+        if victim.send(signal.SIGTERM):
+            if victim.role in STOPS_CLEANLY:
+                self.tally.clean_stops[victim.role] += 1
+            else:
+                self.tally.kills["SIGTERM", victim.role] += 1
+
+    def _pause(self, victim: Victim) -> None:
+        is_long = self._chance.random() < LONG_PAUSES
+        seconds = self._outlast if is_long else self._chance.uniform(0.05, 1.0)
+        if victim.send(signal.SIGSTOP):
+            heapq.heappush(self._paused, (time.monotonic() + seconds, victim.stat.pid, victim))
+            self.tally.pauses["long" if is_long else "short", victim.role] += 1
+
+    def _cut_power(self) -> None:
+        """Kill every process of the installation: what is left is what was written down."""
+        self.tally.power_cuts += 1
+        for victims in self.census().values():
+            for victim in victims:
+                self._kill(victim)
+
+    # The database
+
+    def _cut_connections(self) -> None:
+        self._terminate_backends("")
+
+    def _cut_a_connection(self) -> None:
+        self._terminate_backends(f"ORDER BY md5(pid::text || '{self._chance.random()}') LIMIT 1")
+
+    def _terminate_backends(self, which: str) -> None:
+        assert self._server is not None
+        backends = f"SELECT pid FROM pg_stat_activity WHERE datname = '{self._database}' {which}"
+        self._server.execute(f"SELECT pg_terminate_backend(pid) FROM ({backends}) AS found")
+
+    def _restart_server(self) -> None:
+        assert self._server is not None
+        self._server.restart(self._chance.choice(["fast", "immediate"]), pause=self._chance.choice([0.0, 2.0]))
+
+
+_PROCESS_FAULTS: dict[str, Callable[[Faults, Victim], None]] = {
+    "kill": Faults._kill,
+    "terminate": Faults._terminate,
+    "pause": Faults._pause,
+}
+_DATABASE_FAULTS: dict[str, Callable[[Faults], None]] = {
+    "cut connections": Faults._cut_connections,
+    "cut a connection": Faults._cut_a_connection,
+    "restart PostgreSQL": Faults._restart_server,
+}
