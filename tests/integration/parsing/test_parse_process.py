@@ -1,6 +1,5 @@
 """One parse as a process: what it is given, what it leaves, and that it ends, whatever happens to it."""
 
-import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
