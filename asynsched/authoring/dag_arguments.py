@@ -81,9 +81,9 @@ class DagArguments:
             raise DagError(f"{who}: default_args must be a dict, not {type(default_args).__name__}")
         self.default_args = dict(default_args or {})
         self.timezone = _zone_of(start_date or self.default_args.get("start_date"))
-        self.start_date = arguments.instant(who, "start_date", start_date, self.timezone)
+        self.start_date = arguments.date(who, "start_date", start_date, self.timezone)
         self.start_date = self.start_date or self._default_date("start_date")
-        self.end_date = arguments.instant(who, "end_date", end_date, self.timezone)
+        self.end_date = arguments.date(who, "end_date", end_date, self.timezone)
         self.schedule = schedule
         self.catchup: bool | Literal["latest"] = "latest" if catchup == "latest" else bool(catchup)
         self.max_active_tasks = _limit(who, "max_active_tasks", max_active_tasks)
@@ -116,7 +116,7 @@ class DagArguments:
         return f"DAG {self.dag_id!r}"
 
     def _default_date(self, name: str) -> dt.datetime | None:
-        return arguments.instant(self._who, f"default_args[{name!r}]", self.default_args.get(name), self.timezone)
+        return arguments.date(self._who, f"default_args[{name!r}]", self.default_args.get(name), self.timezone)
 
     def _load_doc(self, doc_md: str | None) -> str | None:
         """Return the text, or the content of the file that a text ending with `.md` names."""

@@ -1,6 +1,6 @@
 """Instants and zones in DAG files, under the names of Airflow's `airflow.sdk.timezone`.
 
-A naive date means wall-clock time in the default zone, or, within a DAG, in that DAG's zone.
+A naive date means wall-clock time in the default zone.
 """
 
 from __future__ import annotations

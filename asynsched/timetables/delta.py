@@ -20,7 +20,6 @@ LONGEST = timedelta(days=366_000)
 _SOME_DAY = datetime(2000, 1, 1)  # noqa: DTZ001 - only its distance from another day counts
 _RELATIVE = ("years", "months", "days", "leapdays", "hours", "minutes", "seconds", "microseconds")
 _ABSOLUTE = ("year", "month", "day", "hour", "minute", "second", "microsecond")
-_SECONDS = {"years": 365 * 86400, "months": 30 * 86400, "days": 86400, "hours": 3600, "minutes": 60, "seconds": 1}
 
 
 class Delta:
@@ -104,16 +103,8 @@ class Delta:
         return absolute or bool(self.value.years or self.value.months or self.value.leapdays)
 
     def round_down(self, current: datetime) -> datetime:
-        """Return the last multiple of this length since 1970, a month taken as 30 days and a year as 365."""
-        microsecond = timedelta(microseconds=1)
-        length = self.value if isinstance(self.value, timedelta) else timedelta(seconds=self._approximate_seconds())
-        epoch = datetime(1970, 1, 1, tzinfo=current.tzinfo)
-        if length < microsecond:
-            return current
-        return current - (current - epoch) % length
-
-    def _approximate_seconds(self) -> float:
-        return sum(float(getattr(self.value, name)) * seconds for name, seconds in _SECONDS.items())
+        """Return the last multiple of this length since 1970, which must not depend on the calendar."""
+        return current - (current - datetime(1970, 1, 1, tzinfo=current.tzinfo)) % self._length
 
     def encode(self) -> float | dict[str, Any]:
         """Return the JSON form: seconds of a timedelta, the parts of a relativedelta."""

@@ -140,8 +140,10 @@ class DeltaDataIntervalTimetable(_DataIntervalTimetable):
         return DataInterval(self._delta.previous(run_after), run_after)
 
     def _latest_start(self, now: datetime, earliest: datetime | None) -> datetime:
-        if earliest is None or not self._delta.is_calendar:
+        if not self._delta.is_calendar:
             return self._delta.previous(self._delta.round_down(now))
+        if earliest is None:
+            return self._delta.previous(now)
         # Months have no common length to round by: the intervals are counted from the first.
         start = earliest
         end = self._delta.next(start)

@@ -208,7 +208,7 @@ class BaseOperator(TaskRelations, Mappable, Templater, Deferrable, metaclass=Bas
 
     def _instant(self, who: str, name: str, value: Any) -> dt.datetime | None:
         zone = None if self.task_group is None else self.task_group.dag.timezone
-        return arguments.instant(who, name, value, zone)
+        return arguments.date(who, name, value, zone)
 
     def _warn_of_no_effect(self, who: str) -> None:
         given = [name for name in NO_EFFECT if getattr(self, name) is not None]

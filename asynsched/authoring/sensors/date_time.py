@@ -23,7 +23,7 @@ class DateTimeSensor(BaseSensorOperator):
     """Waits until an instant.
 
     Args:
-        target_time: The instant: a datetime, or a text, which may be a template. Naive ones are in the DAG's zone.
+        target_time: The instant: a datetime, or a text, which may be a template. Naive ones are in the default zone.
             (templated)
     """
 
@@ -38,8 +38,7 @@ class DateTimeSensor(BaseSensorOperator):
     @property
     def moment(self) -> dt.datetime:
         """The instant. Raises DagError for a text that is none."""
-        zone = self.dag.timezone if self.has_dag() else None
-        found = arguments.instant(task_owner(self.task_id, None), "target_time", self.target_time, zone)
+        found = arguments.instant(task_owner(self.task_id, None), "target_time", self.target_time, None)
         assert found is not None
         return found
 

@@ -110,11 +110,22 @@ def test_what_libraries_do_at_import_works(parse: Parser) -> None:
 
 def test_naive_dates_get_the_default_zone(parse: Parser) -> None:
     parsed = parse(
-        "import datetime\nfrom asynsched import DAG\nd = DAG('a', start_date=datetime.datetime(2026, 1, 1))\n",
+        "from datetime import datetime\n"
+        "from zoneinfo import ZoneInfo\n"
+        "from asynsched import DAG, EmptyOperator\n"
+        "a = DAG('a', start_date=datetime(2026, 1, 1))\n"
+        "aware = datetime(2026, 1, 1, tzinfo=ZoneInfo('Asia/Tokyo'))\n"
+        "with DAG('b', start_date=aware, end_date=datetime(2026, 2, 1), default_args={'end_date': '2026-03-01'}):\n"
+        "    EmptyOperator(task_id='t', start_date=datetime(2026, 1, 2))\n",
         default_timezone="Europe/Berlin",
     )
-    assert parsed.report.dags[0].dag.timezone == "Europe/Berlin"
-    assert parsed.report.dags[0].dag.start_date.isoformat() == "2025-12-31T23:00:00+00:00"
+    first, second = sorted((record.dag for record in parsed.report.dags), key=lambda dag: dag.dag_id)
+    assert (first.timezone, first.start_date.isoformat()) == ("Europe/Berlin", "2025-12-31T23:00:00+00:00")
+    assert (second.timezone, second.end_date.isoformat()) == ("Asia/Tokyo", "2026-01-31T23:00:00+00:00")
+    # As in Airflow, a DAG's own zone holds for the texts in its default_args alone.
+    (task,) = second.tasks
+    assert task.start_date.isoformat() == "2026-01-01T23:00:00+00:00"
+    assert task.end_date.isoformat() == "2026-02-28T15:00:00+00:00"
 
 
 def test_unknown_default_zone_is_an_error_and_runs_nothing(parse: Parser) -> None:

@@ -248,5 +248,5 @@ def test_dates_are_utc_whatever_the_zone():
     )
     assert dag.timezone == "Europe/Berlin"
     assert (dag.start_date, dag.end_date) == (
-        datetime(2024, 6, 30, 22, tzinfo=UTC), datetime(2024, 7, 31, 22, tzinfo=UTC)
+        datetime(2024, 6, 30, 22, tzinfo=UTC), datetime(2024, 8, 1, tzinfo=UTC)
     )  # fmt: skip

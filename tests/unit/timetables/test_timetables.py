@@ -166,6 +166,25 @@ def test_a_triggered_run_gets_the_data_interval_that_airflow_gives_it(timetable,
     assert timetable.infer_manual_data_interval(run_after=NOON) == DataInterval(start, end)
 
 
+@pytest.mark.parametrize(
+    ("delta", "start"),
+    [
+        (timedelta(hours=7), datetime(2025, 6, 9, 23, tzinfo=UTC)),
+        (relativedelta(hours=7), datetime(2025, 6, 9, 23, tzinfo=UTC)),
+        (relativedelta(months=1), datetime(2025, 5, 10, 12, 34, 56, tzinfo=UTC)),
+        (relativedelta(years=1, days=-1), datetime(2024, 6, 11, 12, 34, 56, tzinfo=UTC)),
+    ],
+    ids=repr,
+)
+def test_without_a_start_date_only_lengths_of_one_length_are_counted_from_1970(delta, start):
+    first = DeltaDataIntervalTimetable(delta).next_dagrun_info(
+        last_automated_data_interval=None,
+        restriction=TimeRestriction(None, None, catchup=False),
+        now=datetime(2025, 6, 10, 12, 34, 56, tzinfo=UTC),
+    )
+    assert first.data_interval.start == start
+
+
 def test_a_delta_that_stops_leading_forward_is_said():
     timetable = DeltaTriggerTimetable(relativedelta(months=1, days=-30))
     february = datetime(2025, 2, 1, tzinfo=UTC)
