@@ -13,6 +13,7 @@ from asynsched.cli.rendering import Text
 from asynsched.cli.session import Session
 from asynsched.explaining.dags import explain_dag
 from asynsched.explaining.reason import Explanation, Reason
+from asynsched.explaining.requests import with_requests
 from asynsched.explaining.runs import explain_run
 from asynsched.explaining.snapshot import take_snapshot
 from asynsched.explaining.tasks import explain_task
@@ -20,6 +21,7 @@ from asynsched.keys import DagRunKey
 from asynsched.store.async_database import open_database
 from asynsched.store.dag_runs import DagRunRow
 from asynsched.store.dags import DagRow
+from asynsched.store.run_requests import waiting_requests
 
 
 @command("why")
@@ -53,8 +55,10 @@ async def _explain(
         snapshot = await take_snapshot(database, settings, now, is_served=is_served)
         run = await snapshot.run(row.id, DagRunKey(row.dag_id, row.run_id))
         if task_id is None or run is None:
-            return explain_run(snapshot, row, run)
-        return explain_task(snapshot, run.instance(task_id, map_index))
+            found = explain_run(snapshot, row, run)
+        else:
+            found = explain_task(snapshot, run.instance(task_id, map_index))
+        return with_requests(found, await database.read(waiting_requests, row.id), is_served=is_served)
     finally:
         await database.close()
 

@@ -24,7 +24,7 @@ async def explain_dag(database: Database, dag: DagRow, *, now: datetime, is_serv
     if dag.has_errors:
         errors = await database.read(list_errors, dag.file_path)
         reasons += [
-            Reason("file", f"{dag.file_path}: {error.message}; its last good version is used", "it is mended")
+            Reason("file", f"its file has an error: {error.message}; its last good version is used", "it is mended")
             for error in errors
             if not error.is_warning and error.dag_id in (None, dag.dag_id)
         ]
@@ -69,6 +69,7 @@ def _of_schedule(dag: DagRow, examined: Examined) -> list[Reason]:
         reasons.append(Reason("schedule", "the next run is not due yet", "its time comes", examined.due_at))
     if not reasons:
         release = f"somebody triggers it: `asynsched dags trigger {dag.dag_id}`"
-        text = f"its schedule, {dag.schedule_summary or 'None'}, gives no further run"
+        summary = dag.schedule_summary
+        text = f"its schedule, {summary}, gives no further run" if summary else "it has no schedule"
         reasons.append(Reason("schedule", text, release))
     return reasons

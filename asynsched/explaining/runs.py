@@ -42,7 +42,7 @@ def _open_ends(snapshot: Snapshot, run: ActiveRun) -> list[Reason]:
         if task.is_finished or task in snapshot.starting:
             continue
         found = [reason for reason in reasons_of(snapshot, task) if reason.rule not in ("trigger_rule", "setups")]
-        name = task_name(task)
+        name = f"task {task_name(task)}"
         reasons += [msgspec.structs.replace(reason, text=f"{name}: {reason.text}") for reason in found]
     return reasons
 

@@ -89,6 +89,14 @@ class OpenRequest(Struct, frozen=True):
     actor: str
 
 
+class WaitingRequest(Struct, frozen=True):
+    """What is asked for and not done: what, by whom, and since when."""
+
+    request: RunRequest
+    actor: str
+    created_at: datetime
+
+
 _decoder: msgspec.json.Decoder[RunRequest] = msgspec.json.Decoder(RunRequest)
 _OPEN = (
     sa.select(run_request, dag_run.c.dag_id, dag_run.c.run_id)
@@ -96,6 +104,7 @@ _OPEN = (
     .where(sa.or_(dag_run.c.state != DagRunState.RUNNING, dag_run.c.lease_epoch == sa.bindparam("epoch")))
     .order_by(run_request.c.id)
 )
+_OF_RUN = sa.select(run_request).where(run_request.c.dag_run_id == sa.bindparam("key")).order_by(run_request.c.id)
 _IS_OPEN = sa.select(sa.literal(1)).where(run_request.c.id == sa.bindparam("key"))
 _DELETE = sa.delete(run_request).where(run_request.c.id == sa.bindparam("key"))
 
@@ -112,6 +121,14 @@ def open_requests(conn: Connection, epoch: int) -> list[OpenRequest]:
     return [
         OpenRequest(row.id, row.dag_run_id, DagRunKey(row.dag_id, row.run_id), _decoder.decode(row.request), row.actor)
         for row in conn.execute(_OPEN, {"epoch": epoch})
+    ]
+
+
+def waiting_requests(conn: Connection, dag_run_id: int) -> list[WaitingRequest]:
+    """Return what is asked for of a run and not done, oldest first."""
+    return [
+        WaitingRequest(_decoder.decode(row.request), row.actor, row.created_at)
+        for row in conn.execute(_OF_RUN, {"key": dag_run_id})
     ]
 
 

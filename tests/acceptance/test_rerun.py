@@ -214,6 +214,12 @@ def test_what_is_asked_for_while_no_scheduler_serves_is_done_by_the_next(new_sit
             site.json("tasks", "clear", *cleared.key, "waits", "--only-running"),
         ):
             assert not answer["done"]
+        asked = site.json("why", *cancelled.key)
+        assert asked["answer"].endswith("Before that: cancelling the run.")
+        assert (asked["reasons"][0]["rule"], asked["reasons"][0]["text"].split(" by ")[0]) == (
+            "request", "cancelling the run was asked for"
+        )  # fmt: skip
+        assert "clearing task waits was asked for" in site.run("why", *cleared.key, "waits").stdout
         with site.up():
             cancelled.wait("failed")
             assert cancelled.states == {"waits": "failed", "after": "skipped"}

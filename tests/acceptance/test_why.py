@@ -146,6 +146,7 @@ def test_people_get_a_sentence_and_a_tree(site):
     assert text[0] == "last of first of chain (none)"
     assert text[1].startswith("Trigger rule all_success needs every upstream to succeed")
     assert any(line.startswith("      - task: slow of first of chain: running") for line in text)
+    assert site.run("why", "chain", "first").stdout.splitlines()[1].startswith("Task slow: try 1 is running since ")
 
 
 def test_a_pause_and_a_scheduler_that_is_gone_are_reasons(new_site):

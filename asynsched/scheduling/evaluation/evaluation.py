@@ -267,7 +267,9 @@ class Evaluation:
         self.pending.skips(task, sorted(skips.task_ids), now)
         targets = [target for task_id in sorted(skips.task_ids) for target in task.run.instances_beside(task, task_id)]
         for target in targets:
-            if not target.is_finished and target.state not in SLOT_TASK_STATES and may_be_skipped(target):
+            if (not target.is_finished or target.state is State.UPSTREAM_FAILED) and (
+                target.state not in SLOT_TASK_STATES and may_be_skipped(target)
+            ):
                 self._changes.set_state(target, State.SKIPPED, skips.reason, now)
         return targets
 

@@ -197,6 +197,22 @@ def test_a_branch_also_skips_a_task_that_was_ready_and_waited_for_room():
     assert states(run) | {"other": ""} == {"first": "success", "pick": "success", "any": "skipped", "other": ""}
 
 
+@pytest.mark.parametrize(
+    "decision", [BranchDecision(("other",)), ShortCircuitDecision(ignore_downstream_trigger_rules=False)]
+)
+def test_a_decision_also_skips_what_a_failure_had_settled_before_it(decision):
+    tasks = [
+        task("bad", "next", "pick"), task("pick", "next", "other", trigger_rule="all_done"),
+        task("next", "after", "told"), task("other", "slow"), task("slow", "told"), task("after"),
+        task("told", trigger_rule="none_skipped"),
+    ]  # fmt: skip
+    run = run_of(tasks)
+    drive(evaluation(), run, {"bad": "failed"}, choose={"pick": decision})
+    # What the failure had settled further down stays as it is; what waited sees the skip.
+    expected = {"bad": "failed", "pick": "success", "next": "skipped", "after": "upstream_failed", "told": "skipped"}
+    assert {name: state for name, state in states(run).items() if name in expected} == expected
+
+
 @pytest.mark.parametrize(("ignore", "last"), [(True, "skipped"), (False, "success")])
 def test_a_false_short_circuit_skips_everything_or_only_what_is_next(ignore, last):
     run = run_of([task("check", "next"), task("next", "last"), task("last", trigger_rule="all_done")])

@@ -9,7 +9,7 @@ import pytest
 from asynsched.scheduling.evaluation.active_task import ActiveTask
 from asynsched.serialization.schema import MapLiteral, MapResult, SerializedTaskGroup
 from asynsched.states import DagRunState
-from sandbox.protocol import Ended
+from sandbox.protocol import BranchDecision, Ended, ShortCircuitDecision
 from tests.support.runs import NOON, evaluation, run_of, task
 
 VALUE = msgspec.Raw(b"0")
@@ -138,3 +138,27 @@ def test_a_task_in_a_mapped_group_returns_nothing_that_another_can_be_mapped_ove
     drive(engine, {"inside": 3}, start=lambda: engine.start_run(run, NOON))
     assert states(run, "mapped") == [(-1, "upstream_failed")]
     assert "inside" in run.instance("mapped").reason
+
+
+def test_a_decision_skips_instances_of_its_own_place_and_mapped_tasks_further_down():
+    run = run_of(
+        [
+            task("pick", "left", "right", group_id="group"),
+            task("left", group_id="group"),
+            task("right", group_id="group"),
+            task("check", "next"),
+            task("next", "mapped"),
+            task("mapped", map_length=MapLiteral(2), trigger_rule="all_done"),
+        ],
+        task_groups=(SerializedTaskGroup("group", map_length=MapLiteral(2)),),
+    )
+    engine = evaluation()
+    engine.start_run(run, NOON)
+    engine.grant(NOON)
+    for ready in list(engine.pending.granted):
+        follow = BranchDecision(("left" if ready.map_index == 0 else "right",))
+        decision = follow if ready.task_id == "pick" else ShortCircuitDecision(ignore_downstream_trigger_rules=True)
+        engine.try_ended(Ended(ready.token, "success", NOON, NOON, decision=decision), NOON)
+    assert states(run, "left") == [(0, "scheduled"), (1, "skipped")]
+    assert states(run, "right") == [(0, "skipped"), (1, "scheduled")]
+    assert states(run, "mapped") == [(0, "skipped"), (1, "skipped")]
