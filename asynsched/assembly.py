@@ -13,6 +13,7 @@ from asynsched.housekeeping.bell_listener import BellListener
 from asynsched.housekeeping.lease import LeaseKeeper
 from asynsched.housekeeping.loop_beat import LoopBeat
 from asynsched.housekeeping.loop_lease import LoopLease
+from asynsched.housekeeping.peer_watch import PeerWatch
 from asynsched.parsing.dispatcher import ParseDispatcher
 from asynsched.parsing.informed_parser import InformedParser
 from asynsched.parsing.sandbox_parser import SandboxParser
@@ -134,7 +135,14 @@ def assemble(
         scheduler_id=scheduler_id,
         lease_epoch=lease_epoch,
     )
-    callbacks = CallbackRunner(settings=settings, channels=channels, database=database, clock=clock, versions=versions)
+    callbacks = CallbackRunner(
+        settings=settings,
+        channels=channels,
+        database=database,
+        clock=clock,
+        versions=versions,
+        scheduler_id=scheduler_id,
+    )
     deadlines = DeadlineWatcher(
         settings=settings,
         channels=channels,
@@ -171,13 +179,23 @@ def assemble(
             executor=executor,
             on_lost=on_lease_lost,
         )
+    peers: tuple[Service, ...] = ()
+    if database.is_shared:
+        watch = PeerWatch(
+            renew_interval=settings.lease.renew_interval,
+            channels=channels,
+            database=database,
+            clock=clock,
+            scheduler_id=scheduler_id,
+        )
+        peers = (watch,)
     listeners: tuple[Service, ...] = (BellListener(home=home, channels=channels, clock=clock),)
     if database_url is not None and (url := parse_url(database_url)).backend == "postgresql":
         from asynsched.housekeeping.notification_listener import (
             NotificationListener,
         )  # its driver, only where it is used
 
-        listeners += (NotificationListener(url=url, channels=channels, clock=clock),)
+        listeners += (NotificationListener(url=url, channels=channels, clock=clock, scheduler_id=scheduler_id),)
     return Services(
         executor=executor,
         evaluator=evaluator,
@@ -196,5 +214,5 @@ def assemble(
             creator,
             *listeners,
         ),
-        consumers=(heartbeat, evaluator, callbacks, deadlines, triggerer, waiters, beat),
+        consumers=(heartbeat, evaluator, callbacks, deadlines, triggerer, waiters, beat, *peers),
     )

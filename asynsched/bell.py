@@ -11,7 +11,6 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 from msgspec import Struct
@@ -21,17 +20,27 @@ MAX_RING_BYTES = 60_000
 PING_SECONDS = 2.0
 
 
+KINDS = ("dag", "run", "edit", "backfill", "file", "pool", "asset", "ping", "end", "slots", "scheduler")
+
+
 class Hint(Struct, frozen=True, omit_defaults=True):
     """What has changed.
 
     A DAG, a run that was created, a run that was edited or is to be, the backfills of a DAG, a file to parse again, the
-    pools, events of assets; `ping` asks for an answer.
+    pools, events of assets; `ping` asks for an answer. Schedulers tell one another of a run that has ended, of slots
+    that were given back, and that a scheduler has come or has left. Kinds that are unknown are passed over: a newer
+    version may use them beside this one.
+
+    Attributes:
+        kind: One of KINDS.
+        origin: Id of the scheduler that says so, which needs not hear it.
     """
 
-    kind: Literal["dag", "run", "edit", "backfill", "file", "pool", "asset", "ping"]
+    kind: str
     dag_id: str = ""
     run_id: str = ""
     path: str = ""
+    origin: str = ""
 
 
 _decoder = msgspec.json.Decoder(list[Hint])

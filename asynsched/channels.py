@@ -55,6 +55,11 @@ class PoolsChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class SchedulersChanged:
+    """Another scheduler of this database has come, or has gone and left its runs to others."""
+
+
+@dataclass(frozen=True, slots=True)
 class RunCreated:
     """A DagRun is in the database, and waits to be started."""
 
@@ -190,10 +195,10 @@ class Channels:
     """watcher, command line -> parse dispatcher"""
     dag_changes: Channel[DagChanged | AssetsUpdated | RunEnded] = field(default_factory=lambda: Channel(10_000))
     """parse dispatcher, command line, evaluator -> dagrun creator"""
-    active_runs: Channel[RunCreated | RunCancelled | RunEdited | BackfillChanged | DagChanged | PoolsChanged] = field(
-        default_factory=lambda: Channel(10_000)
-    )
-    """dagrun creator, trigger, command line -> evaluator"""
+    active_runs: Channel[
+        RunCreated | RunCancelled | RunEdited | BackfillChanged | DagChanged | PoolsChanged | SchedulersChanged
+    ] = field(default_factory=lambda: Channel(10_000))
+    """dagrun creator, trigger, command line, peer watch -> evaluator"""
     ready: Channel[TaskReady | TriesStored | TryUnwanted] = field(default_factory=Channel)
     """evaluator, callback runner, triggerer -> executor heartbeat"""
     finished: Channel[TaskFinished | TriggerFired] = field(default_factory=Channel)
@@ -204,5 +209,7 @@ class Channels:
     """evaluator, executor heartbeat -> callback runner"""
     deadlines: Channel[RunCreated] = field(default_factory=lambda: Channel(1))
     """evaluator -> deadline watcher: runs that have deadlines"""
+    peers: Channel[SchedulersChanged] = field(default_factory=lambda: Channel(1))
+    """other schedulers -> peer watch"""
     run_ends: Channel[RunEnded] = field(default_factory=Channel)
     """evaluator -> whoever waits for a run"""

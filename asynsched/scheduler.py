@@ -23,6 +23,7 @@ from asynsched.executors.base import Executor, ExecutorContext
 from asynsched.executors.registry import executor_factory
 from asynsched.fernet_keys import keys_of, load_library
 from asynsched.home import hold_home, prepare_home, remember_dags_folder
+from asynsched.housekeeping.peer_watch import enter, leave, takeover_seconds
 from asynsched.parsing.watcher import check_folder
 from asynsched.scheduling.run_waiters import RunWaiters
 from asynsched.serving_state import ServingState
@@ -30,7 +31,7 @@ from asynsched.settings import Settings
 from asynsched.store.async_database import open_database
 from asynsched.store.database import Database
 from asynsched.store.encryption import check_key
-from asynsched.store.schedulers import register_scheduler, remove_scheduler, set_room
+from asynsched.store.schedulers import set_room
 
 log = structlog.get_logger(__name__)
 
@@ -146,7 +147,7 @@ class Scheduler(Embedding):
         stack.callback(self._state.end)
         now = self.clock.now()
         epoch = await database.write(
-            register_scheduler,
+            enter,
             scheduler_id=self.scheduler_id,
             hostname=socket.gethostname(),
             pid=os.getpid(),
@@ -154,6 +155,8 @@ class Scheduler(Embedding):
             version=__version__,
             now=now,
             lease_until=now + timedelta(seconds=self.settings.lease.duration),
+            takeover_seconds=takeover_seconds(self.settings.lease),
+            is_alone=not database.is_shared,
         )
         stack.push_async_callback(self._leave, database)
         services = assemble(
@@ -218,7 +221,7 @@ class Scheduler(Embedding):
         with anyio.move_on_after(CLEANUP_SECONDS, shield=True):
             while True:
                 try:
-                    return await database.write(remove_scheduler, self.scheduler_id)
+                    return await database.write(leave, self.scheduler_id, self.clock.now())
                 except StoreUnavailable as exc:
                     log.warning("lease.not_given_up", error=str(exc))
                     await self.clock.sleep(LEAVE_PAUSE)

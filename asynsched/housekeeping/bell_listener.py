@@ -20,6 +20,7 @@ from asynsched.channels import (
     PoolsChanged,
     RunCreated,
     RunEdited,
+    SchedulersChanged,
 )
 from asynsched.clock import Clock
 from asynsched.keys import DagRunKey
@@ -94,5 +95,7 @@ async def hand_out(hints: Iterable[Hint], channels: Channels) -> None:
                 await channels.active_runs.put(PoolsChanged())
             case "asset":
                 await channels.dag_changes.put(AssetsUpdated())
-            case "ping":
-                pass
+            case "scheduler":
+                channels.peers.offer(SchedulersChanged())
+            case _:
+                pass  # a ping, which is answered elsewhere, or what only a newer version knows

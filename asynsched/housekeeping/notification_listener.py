@@ -32,8 +32,9 @@ class NotificationListener(Service):
 
     name = "notification listener"
 
-    def __init__(self, *, url: DatabaseUrl, channels: Channels, clock: Clock) -> None:
+    def __init__(self, *, url: DatabaseUrl, channels: Channels, clock: Clock, scheduler_id: str) -> None:
         super().__init__(clock)
+        self._scheduler_id = scheduler_id
         self._url = url
         self._channels = channels
         self._payloads: asyncio.Queue[str] = asyncio.Queue(MAX_UNREAD)
@@ -61,7 +62,7 @@ class NotificationListener(Service):
             except msgspec.DecodeError as exc:
                 log.warning("notification.unintelligible", error=str(exc))
                 continue
-            await hand_out(hints, self._channels)
+            await hand_out([hint for hint in hints if hint.origin != self._scheduler_id], self._channels)
 
     async def _listen(self) -> None:
         """Hear notifications until the connection is lost."""

@@ -37,9 +37,17 @@ class CallbackRunner(Service):
     name = "callback runner"
 
     def __init__(
-        self, *, settings: Settings, channels: Channels, database: Database, clock: Clock, versions: VersionCache
+        self,
+        *,
+        settings: Settings,
+        channels: Channels,
+        database: Database,
+        clock: Clock,
+        versions: VersionCache,
+        scheduler_id: str,
     ) -> None:
         super().__init__(clock)
+        self._scheduler_id = scheduler_id
         self.interval = timedelta(seconds=settings.sweep_interval)
         self._settings = settings.callbacks
         self._channels = channels
@@ -62,7 +70,8 @@ class CallbackRunner(Service):
 
     async def recover(self, held: Held) -> None:
         """Take back the callbacks that the executor still holds of an earlier scheduler; the others begin anew."""
-        requests = {request.token: request for request in await self._database.read(running_callbacks)}
+        running = await self._database.read(running_callbacks, self._scheduler_id)
+        requests = {request.token: request for request in running}
         for token in sorted(held.known):
             request = requests.get(token)
             if request is None:
@@ -89,7 +98,8 @@ class CallbackRunner(Service):
         room = self._settings.processes - len(self._running)
         if room <= 0:
             return
-        waiting = await self._database.read(next_callbacks, room, [r.id for r in self._running.values()])
+        running = [request.id for request in self._running.values()]
+        waiting = await self._database.read(next_callbacks, self._scheduler_id, room, running)
         self._may_have_more = len(waiting) == room
         for request in waiting:
             await self._begin(request)
@@ -105,7 +115,8 @@ class CallbackRunner(Service):
         if launch is None:
             await self._give_up(request, "its run was deleted, or the code of its run cannot be loaded")
             return
-        await self._database.write(take_callback, request.id, token)
+        if not await self._database.write(take_callback, request, token, self._scheduler_id):
+            return
         self._running[token] = request
         self._channels.ready.put_nowait(TaskReady(request.dag_run_id, launch))
 
@@ -124,7 +135,7 @@ class CallbackRunner(Service):
         return with_deadline(launch, await self._database.read(list_deadlines, request.dag_run_id))
 
     async def _give_up(self, request: CallbackRequest, reason: str) -> None:
-        await self._database.write(finish_callback, request.id, "failed")
+        await self._database.write(finish_callback, request.id, request.token, "failed")
         log.error("callback.given_up", **await self._about(request), reason=reason)
 
     async def _about(self, request: CallbackRequest) -> dict[str, Any]:
@@ -139,7 +150,7 @@ class CallbackRunner(Service):
         request = self._running.get(ended.token)
         if request is not None and ended.cause == "task":
             succeeded = ended.state == "success"
-            await self._database.write(finish_callback, request.id, "success" if succeeded else "failed")
+            await self._database.write(finish_callback, request.id, ended.token, "success" if succeeded else "failed")
             if not succeeded:
                 log.error("callback.failed", **await self._about(request), reason=ended.reason)
         self._running.pop(ended.token, None)

@@ -14,13 +14,12 @@ from asynsched.channels import (
     RunCancelled,
     RunCreated,
     RunEdited,
+    SchedulersChanged,
     TaskFinished,
     TriggerFired,
 )
 from asynsched.clock import Clock, new_token
-from asynsched.errors import DagError, NotFound
 from asynsched.executors.base import Held
-from asynsched.keys import DagRunKey
 from asynsched.scheduling.announcements import Announcer
 from asynsched.scheduling.creation.failing_dags import announce_paused, apply_and_pause, failed_runs
 from asynsched.scheduling.evaluation.evaluation import Evaluation
@@ -30,19 +29,22 @@ from asynsched.scheduling.evaluation.run_limits import RunLimits
 from asynsched.scheduling.evaluation.standstill import stand_still
 from asynsched.scheduling.requests.request_taking import RequestTaker
 from asynsched.scheduling.run_intake import RunIntake
+from asynsched.scheduling.run_transfers import RunTransfers
 from asynsched.scheduling.versions import VersionCache
 from asynsched.scheduling.watermark import Watermark
 from asynsched.service import Service
 from asynsched.settings import Settings
 from asynsched.store.database import Database
 from asynsched.store.pools import pool_capacities, pools_including_deferred
-from asynsched.store.run_queue import QueuedRun, owned_runs, take_over_runs
 from sandbox.protocol import Started
 
 log = structlog.get_logger(__name__)
 
 MAX_EVENTS = 2_000
 """Events taken up in one pass, so that no batch grows without bound."""
+NOTHING_HELD = Held()
+"""What this executor holds of the tries of a scheduler of another home."""
+News = RunCreated | RunCancelled | RunEdited | BackfillChanged | DagChanged | PoolsChanged | SchedulersChanged
 
 
 class DependencyEvaluator(Service):
@@ -70,8 +72,6 @@ class DependencyEvaluator(Service):
         self.interval = timedelta(seconds=settings.sweep_interval)
         self._channels = channels
         self._database = database
-        self._scheduler_id = scheduler_id
-        self._lease_epoch = lease_epoch
         self._max_failed_runs = settings.max_consecutive_failed_dag_runs_per_dag
         self._pending = PendingBatch(scheduler_id, lease_epoch)
         self._evaluation = Evaluation(
@@ -91,9 +91,16 @@ class DependencyEvaluator(Service):
         )
         self._announcer = Announcer(channels, self._intake, self._evaluation.obstacle, settings.max_map_length)
         self._requests = RequestTaker(database=database, evaluation=self._evaluation, lease_epoch=lease_epoch)
-        self._are_requests_due = True
-        self._disturbed: dict[int, DagRunKey] = {}
-        self._news: deque[RunCreated | RunCancelled | RunEdited | BackfillChanged | DagChanged | PoolsChanged] = deque()
+        self._transfers = RunTransfers(
+            database=database,
+            evaluation=self._evaluation,
+            intake=self._intake,
+            announcer=self._announcer,
+            requests=self._requests,
+            owner=(scheduler_id, lease_epoch),
+            store=self._store,
+        )
+        self._news: deque[News] = deque()
         self._is_stopping = False
         self._sweep_at: datetime | None = None
         self.stored_until = Watermark(self.wake)
@@ -115,11 +122,6 @@ class DependencyEvaluator(Service):
         return self.is_settled and not self._has_news and not self._intake.may_start_any
 
     @property
-    def _has_news(self) -> bool:
-        """Whether somebody has done something that is not acted on yet."""
-        return bool(self._disturbed or self._are_requests_due or self._news or self._channels.active_runs.qsize())
-
-    @property
     def is_settled(self) -> bool:
         """Whether everything that was reported is stored."""
         return self._pending.is_empty and not self._channels.finished.qsize()
@@ -132,11 +134,7 @@ class DependencyEvaluator(Service):
     async def recover(self, held: Held, now: datetime) -> None:
         """Take up the runs of schedulers that are gone, and the tries that the executor still holds of them."""
         await self._read_pools()
-        runs = await self._database.write(take_over_runs, self._scheduler_id, self._lease_epoch, now)
-        for row in runs:
-            await self._take_up(row, held, now)
-        if runs:
-            log.info("runs.taken_over", n_runs=len(runs))
+        await self._transfers.recover(held, now)
         self._announcer.end_unclaimed(held, self._evaluation.tokens)
         # What is deferred is stored so already, and hosts that run its triggers may ask at once.
         self._announcer.announce_triggers(self._pending)
@@ -146,9 +144,10 @@ class DependencyEvaluator(Service):
         began_at = now
         if not self._waits_for_company(now):
             await self._store()
-        await self._reload_disturbed(now)
+        await self._transfers.reload_disturbed(now)
         await self._take_news(now)
         await self._take_requests(now)
+        await self._transfers.adopt(NOTHING_HELD, now)
         for message in self._channels.finished.take(MAX_EVENTS):
             self._take_event(message, now)
         has_taken_all = not self._channels.finished.qsize()
@@ -168,6 +167,13 @@ class DependencyEvaluator(Service):
             self.wake()
         self.due_at = min((at for at in (self._evaluation.next_timer, self._pending.due_at) if at), default=None)
 
+    @property
+    def _has_news(self) -> bool:
+        transfers = self._transfers
+        return bool(
+            self._news or self._channels.active_runs.qsize() or transfers.are_waiting or transfers.are_requests_due
+        )
+
     # What has happened
 
     async def _take_news(self, now: datetime) -> None:
@@ -177,7 +183,7 @@ class DependencyEvaluator(Service):
             await self._intake.take_created(created)
         edited = {message.run for message in self._news if isinstance(message, RunEdited)}
         if edited:
-            self._are_requests_due = True
+            self._transfers.are_requests_due = True
             await self._intake.follow_edits(edited, now)
         changed = {message.dag_id for message in self._news if isinstance(message, DagChanged)}
         if changed:
@@ -189,20 +195,23 @@ class DependencyEvaluator(Service):
                     await self._intake.follow_backfills(dag_id)
                 case PoolsChanged():
                     await self._read_pools()
+                case SchedulersChanged():
+                    self._transfers.look_for_orphans()
                 case RunCancelled(run):
                     await self._requests.cancel(run, now)
-                    self._are_requests_due = True
+                    self._transfers.are_requests_due = True
                     await self._intake.follow_edits({run}, now)
             self._news.popleft()
 
     async def _take_requests(self, now: datetime) -> None:
         """Do what people want done with runs that are active here."""
-        if not self._are_requests_due:
+        transfers = self._transfers
+        if not transfers.are_requests_due:
             return
         # What is in memory is stored first: a request changes what is stored, and that is then taken up anew.
         await self._store()
-        self._are_requests_due = await self._requests.take(self._disturbed, now)
-        await self._reload_disturbed(now)
+        transfers.are_requests_due = await self._requests.take(transfers.disturbed, now)
+        await transfers.reload_disturbed(now)
 
     def _take_event(self, message: TaskFinished | TriggerFired, now: datetime) -> None:
         if isinstance(message, TriggerFired):
@@ -218,55 +227,14 @@ class DependencyEvaluator(Service):
             return
         await self._read_pools()
         await self._intake.sweep(now)
-        self._are_requests_due = True
-        for row in await self._database.read(owned_runs, self._lease_epoch):
-            if row.key not in self._evaluation.runs and row.id not in self._pending.runs:
-                self._disturbed[row.id] = row.key
+        self._transfers.are_requests_due = True
+        self._transfers.look_for_orphans()
+        await self._transfers.find_unknown()
         self._sweep_at = now + (self.interval or timedelta())
 
     async def _read_pools(self) -> None:
         capacities = await self._database.read(pool_capacities)
         self._evaluation.queues.resize_pools(capacities, await self._database.read(pools_including_deferred))
-
-    # Runs that others have begun or changed
-
-    async def _take_up(self, row: QueuedRun, held: Held | None, now: datetime) -> None:
-        """Take up a running run as it is stored.
-
-        Args:
-            held: What the executor holds, where an earlier scheduler began the run; None: this one did, and its
-                executor knows its tries.
-        """
-        try:
-            run = await self._intake.load(row)
-        except (NotFound, DagError) as exc:
-            log.warning("run.unusable", dag_id=row.dag_id, run_id=row.run_id, reason=str(exc))
-            return
-        tasks = await self._intake.load_tasks(run)
-        let_go = self._evaluation.drop_run(run.key)
-        self._intake.resumed(row)
-        self._evaluation.resume_run(run, tasks, now)
-        self._are_requests_due |= self._requests.concern(run.key)
-        if held is not None:
-            self._announcer.settle(tasks, held, now)
-        else:
-            self._announcer.end_tries(let_go, tasks)
-
-    async def _reload_disturbed(self, now: datetime) -> None:
-        """Take runs up anew whose rows somebody else has changed; forget those that are no longer ours."""
-        if not self._disturbed:
-            return
-        # What was decided of them is stored first: what is forgotten is forgotten unchanged.
-        await self._store()
-        owned = {row.id: row for row in await self._database.read(owned_runs, self._lease_epoch)}
-        for run_id, key in list(self._disturbed.items()):
-            if run_id in owned:
-                await self._take_up(owned[run_id], None, now)
-            else:
-                self._announcer.end_tries(self._evaluation.drop_run(key))
-                self._intake.ended(key)
-                await self._intake.follow_edits({key}, now)
-            del self._disturbed[run_id]
 
     # What follows
 
@@ -283,15 +251,15 @@ class DependencyEvaluator(Service):
         pending.mark_stored()
         for task in pending.tasks.values():
             if task.run.id in stale.run_ids:
-                self._disturbed[task.run.id] = task.run.key
+                self._transfers.disturbed[task.run.id] = task.run.key
         for run in pending.runs.values():
             if run.id in stale.run_ids:
-                self._disturbed[run.id] = run.key
+                self._transfers.disturbed[run.id] = run.key
         self._announcer.announce(pending, stale)
         announce_paused(self._channels, paused)
         if any(self._requests.concern(run.key) for run in pending.ended_runs):
-            self._are_requests_due = True
+            self._transfers.are_requests_due = True
             self.wake()
         pending.clear()
-        if self._disturbed:
+        if self._transfers.disturbed:
             self.wake()

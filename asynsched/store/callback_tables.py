@@ -21,13 +21,14 @@ callback_request = sa.Table(
     Column("attempts", Integer, nullable=False, default=0),
     Column("created_at", Instant, nullable=False),
     Column("caused_by", Text, nullable=False, default=""),
+    Column("scheduler_id", String(64), nullable=True),
     UniqueConstraint(
         "dag_run_id", "task_id", "map_index", "try_number", "event", "created_at", name="uq_callback_request_event"
     ),
     Index("ix_callback_request_state", "state"),
 )
 """Written in the transaction of the state change that caused it. No task_id: a callback of the run. `caused_by` is
-JSON of the CausingTry that a task's callback is about.
+JSON of the CausingTry that a task's callback is about. `scheduler_id`: who runs it, or ran it last.
 
 Unique, so that a transaction that is applied again adds nothing; a run that ends once more has another `created_at`."""
 

@@ -19,6 +19,9 @@ Query = Callable[Concatenate[Connection, P], T]
 class Database(ABC):
     """What the scheduler needs of a database. Every method raises StoreUnavailable when it cannot be reached."""
 
+    is_shared = False
+    """Whether several schedulers may work on it at once."""
+
     @abstractmethod
     async def read(self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a query that writes nothing."""

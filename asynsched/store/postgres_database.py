@@ -51,6 +51,8 @@ class PostgresDatabase(Database):
         keys: Those of its secrets.
     """
 
+    is_shared = True
+
     def __init__(self, url: DatabaseUrl, *, pool_size: int = 5, keys: FernetKeys | None = None) -> None:
         self._url = url
         self._shown = url.shown

@@ -107,6 +107,23 @@ _BEGIN_AGAIN = (
         lease_epoch=sa.bindparam("epoch"),
     )
 )  # fmt: skip
+MOST_TAKEN_OVER = 100
+"""Runs that one transaction takes over."""
+_ORPHANED = (
+    sa.select(dag_run.c.id)
+    .where(
+        IS_ACTIVE,
+        dag_run.c.state == DagRunState.RUNNING,
+        sa.or_(
+            dag_run.c.scheduler_id.is_(None),
+            dag_run.c.scheduler_id.not_in(sa.select(scheduler.c.id).where(scheduler.c.ended_at.is_(None))),
+            sa.and_(dag_run.c.scheduler_id == sa.bindparam("me"), dag_run.c.lease_epoch != sa.bindparam("epoch")),
+        ),
+    )
+    .order_by(dag_run.c.id)
+    .limit(sa.bindparam("limit"))
+    .with_for_update(skip_locked=True)
+)
 
 
 def queued_runs(conn: Connection, keys: list[DagRunKey] | None = None) -> list[QueuedRun]:
@@ -137,29 +154,19 @@ def dag_admissions(conn: Connection, dag_ids: list[str]) -> list[DagAdmission]:
     return [DagAdmission(*row) for row in conn.execute(_ADMISSIONS, {"dag_ids": dag_ids})]
 
 
-def take_over_runs(conn: Connection, scheduler_id: str, epoch: int, now: datetime) -> list[QueuedRun]:
-    """Make every running run whose scheduler is gone this scheduler's own, and return them.
+def take_over_runs(conn: Connection, scheduler_id: str, epoch: int, limit: int = MOST_TAKEN_OVER) -> list[QueuedRun]:
+    """Make running runs this scheduler's own that nobody owns any more, oldest first, and return them.
 
-    A scheduler is gone when it has no row, or its lease has lapsed.
+    They are those of schedulers that have left or were given up, and those that this scheduler has inherited from an
+    earlier one of its home.
     """
-    alive = sa.select(scheduler.c.id).where(scheduler.c.lease_until > now, scheduler.c.id != scheduler_id)
-    orphaned = (
-        sa.select(dag_run.c.id)
-        .where(
-            IS_ACTIVE,
-            dag_run.c.state == DagRunState.RUNNING,
-            sa.or_(dag_run.c.scheduler_id.is_(None), dag_run.c.scheduler_id.not_in(alive)),
-        )
-        .order_by(dag_run.c.id)
-        .with_for_update(skip_locked=True)
-    )
-    ids = list(conn.scalars(orphaned))
+    ids = list(conn.scalars(_ORPHANED, {"me": scheduler_id, "epoch": epoch, "limit": limit}))
     if not ids:
         return []
     conn.execute(sa.update(dag_run).where(dag_run.c.id.in_(ids)).values(scheduler_id=scheduler_id, lease_epoch=epoch))
     # Also of tasks that have ended: they may be removed, when what they are mapped over has changed.
     conn.execute(sa.update(task_instance).where(task_instance.c.dag_run_id.in_(ids)).values(lease_epoch=epoch))
-    return [_queued_run(row) for row in conn.execute(_OWNED, {"epoch": epoch})]
+    return [_queued_run(row) for row in conn.execute(_OWNED.where(dag_run.c.id.in_(ids)), {"epoch": epoch})]
 
 
 def begin_again(conn: Connection, run_row_id: int, scheduler_id: str, epoch: int, now: datetime) -> QueuedRun | None:

@@ -1,18 +1,22 @@
 """Queries of `scheduler`: who serves this database, until when, and under which lease epoch.
 
-Epochs only grow and none is given twice: the row of a scheduler that has left stays, lapsed, until the next one of its
-home registers under a higher epoch.
+Epochs only grow and none is given twice: the row of a scheduler that has left, or was given up, stays until later ones
+have registered under higher epochs.
 """
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import NamedTuple
 
 import sqlalchemy as sa
 from msgspec import Struct
 from sqlalchemy import Connection
 
+from asynsched.errors import HomeInUse
+from asynsched.store.callback_tables import callback_request
+from asynsched.store.column_types import Instant
 from asynsched.store.rows import as_struct, from_json, to_json
-from asynsched.store.tables import scheduler
+from asynsched.store.tables import dag_run, scheduler
 
 
 class SchedulerRow(Struct, frozen=True):
@@ -29,17 +33,49 @@ class SchedulerRow(Struct, frozen=True):
     version: str
     parallelism: int
     executors: dict[str, int]
+    takeover_seconds: float = 0.0
+    ended_at: datetime | None = None
 
 
+class Load(NamedTuple):
+    """What a scheduler has in its hands: its running runs, and its task instances that are queued or running."""
+
+    n_runs: int
+    n_tasks: int
+
+
+TAKEOVER_SECONDS = 30.0
+"""By default, lease, grace and the time that tries have to end themselves."""
+KEPT_FOR = timedelta(days=7)
+"""How long the rows of schedulers are kept that have ended."""
+
+# Literal, as the partial indexes have it.
+_IS_ACTIVE = sa.text("dag_run.state IN ('queued', 'running')")
 _REGISTRATION_LOCK = 0x6173796E73726567  # "asynsreg"
 _LOCK = sa.text("SELECT pg_advisory_xact_lock(:key)")
 _NEXT_EPOCH = sa.select(sa.func.coalesce(sa.func.max(scheduler.c.lease_epoch), 0) + 1)
-_DELETE_OF_HOME = sa.delete(scheduler).where(
-    scheduler.c.hostname == sa.bindparam("host"), scheduler.c.home == sa.bindparam("folder")
+_IS_OF_HOME = sa.and_(scheduler.c.hostname == sa.bindparam("host"), scheduler.c.home == sa.bindparam("folder"))
+_OF_HOME = sa.select(scheduler.c.id).where(_IS_OF_HOME).with_for_update()
+_DELETE = sa.delete(scheduler).where(
+    sa.or_(scheduler.c.id.in_(sa.bindparam("ids", expanding=True)), scheduler.c.ended_at < sa.bindparam("before"))
 )
+_INHERIT_RUNS = (
+    sa.update(dag_run)
+    .where(_IS_ACTIVE, dag_run.c.scheduler_id.in_(sa.bindparam("ids", expanding=True)))
+    .values(scheduler_id=sa.bindparam("heir"))
+)
+_INHERIT_CALLBACKS = (
+    sa.update(callback_request)
+    .where(
+        sa.text("callback_request.state = 'running'"),
+        callback_request.c.scheduler_id.in_(sa.bindparam("ids", expanding=True)),
+    )
+    .values(scheduler_id=sa.bindparam("heir"))
+)
+_IS_THIS = sa.and_(scheduler.c.id == sa.bindparam("key"), scheduler.c.ended_at.is_(None))
 _RENEW = (
     sa.update(scheduler)
-    .where(scheduler.c.id == sa.bindparam("key"), scheduler.c.lease_epoch == sa.bindparam("epoch"))
+    .where(_IS_THIS, scheduler.c.lease_epoch == sa.bindparam("epoch"))
     .values(lease_until=sa.bindparam("until"), heartbeat_at=sa.bindparam("now"))
 )
 _SET_ROOM = (
@@ -47,8 +83,28 @@ _SET_ROOM = (
     .where(scheduler.c.id == sa.bindparam("key"))
     .values(parallelism=sa.bindparam("n"), executors=sa.bindparam("by_name"))
 )
-_LEAVE = sa.update(scheduler).where(scheduler.c.id == sa.bindparam("key")).values(lease_until=scheduler.c.started_at)
-_SERVING = sa.select(scheduler).where(scheduler.c.lease_until > sa.bindparam("now")).order_by(scheduler.c.lease_epoch)
+_LEAVE = (
+    sa.update(scheduler)
+    .where(_IS_THIS)
+    .values(
+        lease_until=scheduler.c.started_at,
+        ended_at=sa.func.coalesce(sa.bindparam("now", type_=Instant), scheduler.c.heartbeat_at),
+    )
+)
+_GIVE_UP = (
+    sa.update(scheduler)
+    .where(_IS_THIS, scheduler.c.heartbeat_at == sa.bindparam("seen"))
+    .values(ended_at=sa.bindparam("now"))
+)
+_NOT_ENDED = sa.select(scheduler).where(scheduler.c.ended_at.is_(None)).order_by(scheduler.c.lease_epoch)
+_SERVING = _NOT_ENDED.where(scheduler.c.lease_until > sa.bindparam("now"))
+_LOADS = """
+SELECT r.scheduler_id AS id, count(DISTINCT r.id) AS n_runs, count(t.id) AS n_tasks
+FROM dag_run AS r LEFT JOIN task_instance AS t
+  ON t.dag_run_id = r.id AND t.state IN ('queued', 'running', 'restarting')
+WHERE r.state IN ('queued', 'running') AND r.state = 'running' AND r.scheduler_id IS NOT NULL
+GROUP BY r.scheduler_id
+"""
 
 
 def register_scheduler(
@@ -61,16 +117,29 @@ def register_scheduler(
     version: str,
     now: datetime,
     lease_until: datetime,
+    takeover_seconds: float = TAKEOVER_SECONDS,
+    is_alone: bool = False,
 ) -> int:
     """Enter a scheduler, and return its lease epoch: higher than any before.
 
-    The caller holds the lock on the home, so an earlier scheduler of this home is gone: its row is removed, which makes
-    what it owned free to be taken over at once.
+    The caller holds the lock on the home, so an earlier scheduler of this home is gone. What that one owned belongs to
+    this one from here on, and at no moment to others who might take it: the home's keeper may still run its tries.
+
+    Args:
+        takeover_seconds: How long after a renewal no try of it can run any more, should that be the last.
+        is_alone: The database can serve one scheduler only: it inherits from whoever was there before.
+
+    Raises:
+        HomeInUse: It is to be alone, and another home's scheduler has a lease on the database.
     """
     if conn.dialect.name == "postgresql":
         conn.execute(_LOCK, {"key": _REGISTRATION_LOCK})
     epoch: int = conn.execute(_NEXT_EPOCH).scalar_one()
-    conn.execute(_DELETE_OF_HOME, {"host": hostname, "folder": home})
+    if is_alone:
+        _refuse_others(conn, home, now)
+        before = list(conn.scalars(sa.select(scheduler.c.id)))
+    else:
+        before = list(conn.scalars(_OF_HOME, {"host": hostname, "folder": home}))
     values = {
         "id": scheduler_id,
         "hostname": hostname,
@@ -81,9 +150,24 @@ def register_scheduler(
         "started_at": now,
         "heartbeat_at": now,
         "version": version,
+        "takeover_seconds": takeover_seconds,
     }
+    conn.execute(_DELETE, {"ids": before, "before": now - KEPT_FOR})
     conn.execute(scheduler.insert(), values)
+    if before:
+        conn.execute(_INHERIT_RUNS, {"ids": before, "heir": scheduler_id})
+        conn.execute(_INHERIT_CALLBACKS, {"ids": before, "heir": scheduler_id})
     return epoch
+
+
+def _refuse_others(conn: Connection, home: str, now: datetime) -> None:
+    for other in list_schedulers(conn, now):
+        if other.home != home:
+            raise HomeInUse(
+                f"A scheduler is serving this database already: process {other.pid} on {other.hostname}, with the home"
+                f" {other.home}. A SQLite database has one scheduler: stop that one first, or use PostgreSQL. If it has"
+                f" died, try again after {other.lease_until.isoformat(timespec='seconds')}."
+            )
 
 
 def renew_scheduler(
@@ -101,11 +185,36 @@ def set_room(conn: Connection, scheduler_id: str, parallelism: int, executors: M
 
 def list_schedulers(conn: Connection, now: datetime) -> list[SchedulerRow]:
     """Return the schedulers whose lease has not lapsed, the one that registered first at first."""
-    return [
-        as_struct(SchedulerRow, row, executors=from_json(row.executors)) for row in conn.execute(_SERVING, {"now": now})
-    ]
+    return [_scheduler(row) for row in conn.execute(_SERVING, {"now": now})]
 
 
-def remove_scheduler(conn: Connection, scheduler_id: str) -> None:
-    """Let a scheduler's lease lapse now: it has stopped."""
-    conn.execute(_LEAVE, {"key": scheduler_id})
+def unended_schedulers(conn: Connection) -> list[SchedulerRow]:
+    """Return the schedulers that have neither left nor were given up, those among them that died unnoticed."""
+    return [_scheduler(row) for row in conn.execute(_NOT_ENDED)]
+
+
+def loads(conn: Connection) -> dict[str, Load]:
+    """Return what each scheduler has in its hands, by its id; those with nothing are left out."""
+    return {row.id: Load(row.n_runs, row.n_tasks) for row in conn.execute(sa.text(_LOADS))}
+
+
+def remove_scheduler(conn: Connection, scheduler_id: str, now: datetime | None = None) -> None:
+    """Let a scheduler leave: it has stopped, and what it owned is free."""
+    conn.execute(_LEAVE, {"key": scheduler_id, "now": now})
+
+
+def give_up_scheduler(conn: Connection, scheduler_id: str, heartbeat_at: datetime, now: datetime) -> bool:
+    """Free what a scheduler owns that has renewed its lease no more, and let it never renew it again.
+
+    Args:
+        heartbeat_at: Its last renewal, as it was seen all the time that had to pass.
+        now: When it is given up.
+
+    Returns:
+        Whether it was this caller who did that: it may have renewed its lease at this very moment.
+    """
+    return conn.execute(_GIVE_UP, {"key": scheduler_id, "seen": heartbeat_at, "now": now}).rowcount > 0
+
+
+def _scheduler(row: "sa.Row[tuple[object, ...]]") -> SchedulerRow:
+    return as_struct(SchedulerRow, row, executors=from_json(row.executors))

@@ -216,7 +216,12 @@ scheduler = sa.Table(
     Column("version", String(64), nullable=False),
     Column("parallelism", Integer, nullable=False, default=0),
     Column("executors", Json, nullable=False, default=b"{}"),
+    Column("takeover_seconds", Float, nullable=False, default=0.0),
+    Column("ended_at", Instant, nullable=True),
 )
+"""Who serves, and who did. `takeover_seconds`: how long after its last renewal no try of it can run any more.
+`ended_at`: it has left, or another one has given it up; it renews no lease from then on. The row stays, so that no
+epoch is given twice."""
 
 variable = sa.Table(
     "variable",

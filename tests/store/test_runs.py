@@ -138,14 +138,17 @@ async def test_earlier_tries_and_callbacks_are_stored_with_the_change_that_made_
         (1, "error 1"),
         (2, "error 2"),
     ]
-    first, second = await database.read(next_callbacks, 9)
+    first, second = await database.read(next_callbacks, "me", 9)
     assert (first.event, first.state, first.attempts, first.try_number) == ("on_retry", "queued", 0, 1)
-    await database.write(take_callback, first.id, "token")
-    assert [callback.id for callback in await database.read(next_callbacks, 9, [first.id])] == [second.id]
-    (begun, _) = await database.read(next_callbacks, 9)
+    assert await database.write(take_callback, first, "token", "me")
+    assert not await database.write(take_callback, first, "late", "other")
+    assert [callback.id for callback in await database.read(next_callbacks, "me", 9, [first.id])] == [second.id]
+    (begun, _) = await database.read(next_callbacks, "me", 9)
     assert (begun.state, begun.token, begun.attempts) == ("running", "token", 1)
-    await database.write(finish_callback, first.id, "success")
-    assert [callback.id for callback in await database.read(next_callbacks, 1)] == [second.id]
+    await database.write(finish_callback, first.id, "late", "failed")
+    assert (await database.read(next_callbacks, "me", 9))[0] == begun
+    await database.write(finish_callback, first.id, "token", "success")
+    assert [callback.id for callback in await database.read(next_callbacks, "me", 1)] == [second.id]
 
 
 async def test_a_run_that_ends_again_calls_back_again(database):
@@ -153,7 +156,7 @@ async def test_a_run_that_ends_again_calls_back_again(database):
     for ended_at in (NOW, NOW, NOW + timedelta(hours=1)):
         callback = CallbackRow(run, "", -1, 0, "on_failure", "task_failure", ended_at)
         assert not await database.write(apply, Batch(1, callbacks=[callback]))
-    assert [callback.created_at for callback in await database.read(next_callbacks, 9)] == [
+    assert [callback.created_at for callback in await database.read(next_callbacks, "me", 9)] == [
         NOW,
         NOW + timedelta(hours=1),
     ]

@@ -22,6 +22,7 @@ def create_callbacks() -> None:
         sa.Column("attempts", sa.Integer(), nullable=False),
         sa.Column("created_at", INSTANT, nullable=False),
         sa.Column("caused_by", sa.Text(), nullable=False),
+        sa.Column("scheduler_id", sa.String(length=64)),
         sa.ForeignKeyConstraint(
             ["dag_run_id"], ["dag_run.id"], name="fk_callback_request_dag_run_id", ondelete="CASCADE"
         ),

@@ -53,6 +53,7 @@ class Scheduler:
             database=self.database,
             clock=clock,
             versions=VersionCache(self.database, self.home, self.home),
+            scheduler_id="me",
         )
         self.launched: list[str] = []
         self.acknowledged: list[str] = []

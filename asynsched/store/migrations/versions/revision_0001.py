@@ -267,6 +267,8 @@ def _create_operation() -> None:
         sa.Column("version", sa.String(length=64), nullable=False),
         sa.Column("parallelism", sa.Integer(), nullable=False),
         sa.Column("executors", sa.LargeBinary(), nullable=False),
+        sa.Column("takeover_seconds", sa.Float(), nullable=False),
+        sa.Column("ended_at", INSTANT),
         sa.PrimaryKeyConstraint("id", name="pk_scheduler"),
     )
     op.create_table(

@@ -1,0 +1,121 @@
+"""Watches the other schedulers of a database: how many there are, and which of them are gone.
+
+A scheduler is gone once its row has not changed for so long that none of its tries can run any more: its lease, the
+grace of its keeper, and the time that tries have to end themselves. That time is taken by this machine's own monotonic
+clock, from the moment at which the row was first seen as it is. So nobody is given up because two clocks differ, or
+because one was set.
+"""
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import structlog
+from sqlalchemy import Connection
+
+from asynsched.bell import Hint, encode_hints
+from asynsched.channels import Channels, SchedulersChanged
+from asynsched.clock import Clock
+from asynsched.service import Service
+from asynsched.settings import LeaseSettings
+from asynsched.store.database import Database
+from asynsched.store.notifications import notify
+from asynsched.store.schedulers import (
+    SchedulerRow,
+    give_up_scheduler,
+    register_scheduler,
+    remove_scheduler,
+    unended_schedulers,
+)
+
+log = structlog.get_logger(__name__)
+
+MOST_MISSED = 3
+"""Looks that may be missed in a row. After more, perhaps because the database was away, every scheduler is given its
+whole time again: it could renew no lease meanwhile either."""
+
+
+MARGIN_SECONDS = 1.0
+"""What is added to the time after which no try of a lost scheduler runs: a busy machine ends processes late."""
+
+
+def takeover_seconds(lease: LeaseSettings) -> float:
+    """Return how long after a renewal no try can run any more, should that be the last one."""
+    return lease.duration + lease.grace + lease.kill_time + MARGIN_SECONDS
+
+
+def enter(conn: Connection, /, **values: Any) -> int:
+    """Register a scheduler, and tell the others; see `register_scheduler`."""
+    epoch = register_scheduler(conn, **values)
+    notify(conn, encode_hints([Hint("scheduler", origin=values["scheduler_id"])]))
+    return epoch
+
+
+def leave(conn: Connection, scheduler_id: str, now: datetime) -> None:
+    """Free what a scheduler owns that has stopped, and tell the others, which take it at once."""
+    remove_scheduler(conn, scheduler_id, now)
+    notify(conn, encode_hints([Hint("scheduler", origin=scheduler_id)]))
+
+
+class PeerWatch(Service):
+    """Looks at the schedulers' rows, as often as leases are renewed.
+
+    Attributes:
+        n_peers: How many other schedulers there are, as far as is known.
+    """
+
+    name = "peer watch"
+
+    def __init__(
+        self, *, renew_interval: float, channels: Channels, database: Database, clock: Clock, scheduler_id: str
+    ) -> None:
+        super().__init__(clock)
+        self.interval = timedelta(seconds=renew_interval)
+        self.n_peers = 0
+        self._channels = channels
+        self._database = database
+        self._scheduler_id = scheduler_id
+        self._unchanged_since: dict[str, tuple[datetime, float]] = {}
+        self._looked_at: float | None = None
+        channels.peers.wakes(self.wake)
+
+    async def tick(self, now: datetime) -> None:
+        """Look once; give up who is gone, and have their runs taken."""
+        self._channels.peers.take()
+        before = self.clock.monotonic()
+        rows = await self._database.read(unended_schedulers)
+        peers = {row.id: row for row in rows if row.id != self._scheduler_id}
+        for row in [row for row in peers.values() if self._is_gone(row, before)]:
+            if await self._give_up(row, now):
+                del peers[row.id]
+        if peers.keys() != self._unchanged_since.keys():
+            self._channels.active_runs.offer(SchedulersChanged())
+        self._note(peers)
+        self.n_peers = len(peers)
+
+    def _is_gone(self, row: SchedulerRow, now: float) -> bool:
+        if self._looked_at is None or now - self._looked_at > MOST_MISSED * self._interval_seconds:
+            return False
+        heartbeat_at, since = self._unchanged_since.get(row.id, (None, now))
+        return heartbeat_at == row.heartbeat_at and now - since > row.takeover_seconds
+
+    async def _give_up(self, row: SchedulerRow, now: datetime) -> bool:
+        is_gone = await self._database.write(give_up_scheduler, row.id, row.heartbeat_at, now)
+        if is_gone:
+            log.warning("scheduler.gone", gone=row.id, home=row.home, heartbeat_at=row.heartbeat_at.isoformat())
+        return is_gone
+
+    def _note(self, peers: dict[str, SchedulerRow]) -> None:
+        """Remember since when each row is as it is. The time is read after the rows: never too early."""
+        now = self.clock.monotonic()
+        was_away = self._looked_at is None or now - self._looked_at > MOST_MISSED * self._interval_seconds
+        known = {} if was_away else self._unchanged_since
+        self._unchanged_since = {
+            key: known[key] if key in known and known[key][0] == row.heartbeat_at else (row.heartbeat_at, now)
+            for key, row in peers.items()
+        }
+        self._looked_at = now
+
+    @property
+    def _interval_seconds(self) -> float:
+        assert self.interval is not None
+        return self.interval.total_seconds()
