@@ -52,8 +52,11 @@ def encode_hints(hints: Sequence[Hint]) -> str:
 
 
 def decode_hints(text: bytes | str) -> list[Hint]:
-    """Return the hints of a ring. Raises msgspec.DecodeError on anything else."""
-    return _decoder.decode(text)
+    """Return the hints of a ring. Raises ValueError on anything else."""
+    try:
+        return _decoder.decode(text)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as exc:
+        raise ValueError(f"this is no ring: {exc}") from exc
 
 
 @contextmanager

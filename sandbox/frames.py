@@ -7,6 +7,9 @@ from msgspec import Struct
 
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 HEADER_BYTES = 4
+UNDECODABLE = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
+"""What decoding raises for bytes that mean nothing, also for those that somebody made up to do harm."""
+UNENCODABLE = (msgspec.MsgspecError, RecursionError, UnicodeEncodeError, OverflowError)
 
 
 class ProtocolError(Exception):
@@ -17,8 +20,11 @@ _encoder = msgspec.json.Encoder()
 
 
 def encode_frame(message: Struct) -> bytes:
-    """Return the bytes of one frame. Raises ProtocolError when it is longer than MAX_FRAME_BYTES."""
-    body = _encoder.encode(message)
+    """Return the bytes of one frame. Raises ProtocolError when it is too long, or has a value that JSON has not."""
+    try:
+        body = _encoder.encode(message)
+    except UNENCODABLE as exc:
+        raise ProtocolError(f"a message that cannot be written: {exc}") from exc
     if len(body) > MAX_FRAME_BYTES:
         raise ProtocolError(f"a frame of {len(body)} bytes; the limit is {MAX_FRAME_BYTES}")
     return len(body).to_bytes(HEADER_BYTES, "big") + body
@@ -60,7 +66,7 @@ class FrameReader:
             if _tag_of(body) not in self._tags:
                 return None
             raise ProtocolError(f"a malformed frame: {exc}") from exc
-        except msgspec.DecodeError as exc:
+        except UNDECODABLE as exc:
             raise ProtocolError(f"a frame that is no JSON: {exc}") from exc
 
 
@@ -71,5 +77,5 @@ class _Tagged(Struct):
 def _tag_of(body: bytes) -> str:
     try:
         return msgspec.json.decode(body, type=_Tagged).type
-    except msgspec.ValidationError:
+    except UNDECODABLE:
         return ""

@@ -14,6 +14,7 @@ import logging
 import os
 import signal
 import socket
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -38,6 +39,9 @@ log = logging.getLogger("sandbox.keeper")
 LOCK_NAME = "keeper.lock"
 ENDED_BY_FENCE = "the scheduler's lease is over, and another scheduler may run the task"
 ENDED_BY_STOP = "the scheduler stopped"
+DEEPEST = 700
+"""Python's limit of recursion here, below the usual one: a value that is not too deep for the keeper is not too deep
+for the scheduler, whose stack is higher."""
 
 
 class Keeper:
@@ -151,6 +155,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         configure_logging()
         warm()
         set_default_timezone(options.default_timezone)
+        sys.setrecursionlimit(DEEPEST)
         keeper = Keeper(options, lifeline)
         with suppress(BrokenPipeError):
             # A scheduler that died meanwhile may have a successor, which finds this keeper.

@@ -6,7 +6,6 @@ from datetime import datetime
 from pathlib import Path
 
 import anyio
-import msgspec
 import structlog
 from anyio.abc import TaskStatus
 
@@ -61,7 +60,7 @@ class BellListener(Service):
             hints = decode_hints(text)
         except BlockingIOError:
             return
-        except (OSError, msgspec.DecodeError) as exc:
+        except (OSError, ValueError) as exc:
             log.warning("bell.unintelligible", error=str(exc))
             return
         if any(hint.kind == "ping" for hint in hints):

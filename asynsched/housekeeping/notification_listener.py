@@ -7,7 +7,6 @@ import asyncio
 from datetime import datetime
 
 import anyio
-import msgspec
 import structlog
 from anyio.abc import TaskStatus
 
@@ -59,7 +58,7 @@ class NotificationListener(Service):
             payload = self._payloads.get_nowait()
             try:
                 hints = decode_hints(payload) if payload else []
-            except msgspec.DecodeError as exc:
+            except ValueError as exc:
                 log.warning("notification.unintelligible", error=str(exc))
                 continue
             await hand_out([hint for hint in hints if hint.origin != self._scheduler_id], self._channels)

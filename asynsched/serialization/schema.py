@@ -32,6 +32,9 @@ CallbackEvent = Literal["on_execute", "on_success", "on_failure", "on_retry", "o
 DeadlineKind = Literal["dagrun_logical_date", "dagrun_queued_at", "fixed_datetime", "average_runtime"]
 LONGEST_SECONDS = 36_525 * 86_400.0
 """Longest length of time: 100 years, so that a date and a length make a date."""
+Number = Annotated[int, Meta(ge=0, le=10**9)]
+"""How many of something, such that a column holds it and what is reckoned from it."""
+ShortName = Annotated[str, Meta(min_length=1, max_length=256)]
 
 
 class MapLiteral(Struct, frozen=True, tag="literal"):
@@ -88,25 +91,25 @@ class SerializedTask(Struct, frozen=True, omit_defaults=True):
     owner: str = "airflow"
     doc_md: str | None = None
     trigger_rule: TriggerRuleName = "all_success"
-    retries: Annotated[int, Meta(ge=0)] = 0
+    retries: Number = 0
     retry_delay: Annotated[float, Meta(ge=0, le=LONGEST_SECONDS)] = 300.0
     retry_exponential_backoff: Annotated[float, Meta(ge=0)] = 0.0
     max_retry_delay: Annotated[float, Meta(ge=0, le=LONGEST_SECONDS)] | None = None
     execution_timeout: Annotated[float, Meta(gt=0, le=LONGEST_SECONDS)] | None = None
-    priority_weight: int = 1
+    priority_weight: Annotated[int, Meta(ge=-(2**31), lt=2**31)] = 1
     weight_rule: WeightRuleName = "downstream"
-    pool: Annotated[str, Meta(min_length=1, max_length=256)] = "default_pool"
-    pool_slots: Annotated[int, Meta(ge=1)] = 1
-    queue: str = "default"
-    executor: str | None = None
+    pool: ShortName = "default_pool"
+    pool_slots: Annotated[int, Meta(ge=1, le=10**9)] = 1
+    queue: ShortName = "default"
+    executor: ShortName | None = None
     depends_on_past: bool = False
     wait_for_downstream: bool = False
     wait_for_past_depends_before_skipping: bool = False
     ignore_first_depends_on_past: bool = False
     start_date: datetime | None = None
     end_date: datetime | None = None
-    max_active_tis_per_dag: int | None = None
-    max_active_tis_per_dagrun: int | None = None
+    max_active_tis_per_dag: Number | None = None
+    max_active_tis_per_dagrun: Number | None = None
     is_empty: bool = False
     """An EmptyOperator without callbacks: it succeeds without a process."""
     is_branch: bool = False
@@ -151,7 +154,7 @@ class SerializedDeadline(Struct, frozen=True, omit_defaults=True):
     """The moment of a `fixed_datetime`."""
     max_runs: Annotated[int, Meta(ge=0, le=100_000)] = 0
     """Of an `average_runtime`: how many of the last runs count, and how many there must be."""
-    min_runs: Annotated[int, Meta(ge=0)] = 0
+    min_runs: Number = 0
 
 
 class SerializedDag(Struct, frozen=True, omit_defaults=True):
@@ -173,9 +176,9 @@ class SerializedDag(Struct, frozen=True, omit_defaults=True):
     start_date: datetime | None = None
     end_date: datetime | None = None
     catchup: bool | Literal["latest"] = False
-    max_active_runs: Annotated[int, Meta(ge=0)] | None = None
-    max_active_tasks: Annotated[int, Meta(ge=0)] | None = None
-    max_consecutive_failed_dag_runs: Annotated[int, Meta(ge=0)] | None = None
+    max_active_runs: Number | None = None
+    max_active_tasks: Number | None = None
+    max_consecutive_failed_dag_runs: Number | None = None
     dagrun_timeout: Annotated[float, Meta(gt=0, le=LONGEST_SECONDS)] | None = None
     is_paused_upon_creation: bool | None = None
     fail_fast: bool = False
@@ -197,13 +200,13 @@ TEMPLATE = "template"
 class FileError(Struct, frozen=True, omit_defaults=True):
     """Why a file, or one DAG of it, could not be used."""
 
-    kind: str
+    kind: Annotated[str, Meta(max_length=32)]
     """syntax, import, exception, exit, crash, timeout, memory, dag, serialization, output, unreadable, archive;
     of warnings: warning, unstable, template."""
     message: str
     """One line: what is wrong and what to do."""
     traceback: str = ""
-    line: int | None = None
+    line: Annotated[int, Meta(ge=0, lt=2**31)] | None = None
     dag_id: str | None = None
 
 

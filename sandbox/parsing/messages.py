@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from asynsched.serialization.schema import FileError, ParsedDag, SourceFile
+from sandbox.frames import UNDECODABLE
 
 MAX_LINES_OF_TEXT = 1_000
 """More than Python's longest crash report; garbage beyond it is dropped."""
@@ -101,7 +102,7 @@ class Transcript:
     def _take(self, line: bytes) -> None:
         try:
             message = self._decoder.decode(line)
-        except msgspec.DecodeError:
+        except UNDECODABLE:
             if len(self._text) < MAX_LINES_OF_TEXT:
                 self._text.append(line[:1000].decode("utf-8", "replace"))
             return

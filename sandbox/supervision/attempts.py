@@ -14,6 +14,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
+from sandbox.frames import UNDECODABLE
 from sandbox.protocol import Ended, Launch
 
 T = TypeVar("T")
@@ -77,6 +78,6 @@ class AttemptRecords:
 def _decoded(name: str, line: bytes, kind: type[T]) -> T | None:
     try:
         record = msgspec.json.decode(line, type=kind)
-    except msgspec.DecodeError:
+    except UNDECODABLE:
         return None
     return record if getattr(record, "token", None) == name else None

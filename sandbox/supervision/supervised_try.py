@@ -3,13 +3,13 @@
 import os
 import signal
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 import msgspec
 
 from sandbox.frames import ProtocolError, encode_frame
 from sandbox.protocol import Ended, FailureCause, Launch, RaisedException, Request, Started
+from sandbox.supervision.believable import believable
 from sandbox.supervision.children import kill_group
 from sandbox.supervision.masking import Secrets
 from sandbox.supervision.reactor import Reactor, Timer
@@ -19,12 +19,6 @@ from sandbox.supervision.wire import Wire
 READ_BYTES = 256 * 1024
 MAX_REASON_LENGTH = 1000
 MAX_PIPE_BYTES = 1024 * 1024
-LONGEST_WAIT = timedelta(days=36_525)
-
-
-def plausible(stamp: datetime, now: datetime) -> datetime:
-    """Return an instant that a try has stamped, brought into the past, and into the years that databases have."""
-    return min(max(stamp, now - LONGEST_WAIT), now)
 
 
 class Ending(NamedTuple):
@@ -126,16 +120,9 @@ class SupervisedTry:
     def settled(self, said: Ended) -> Ended:
         """Return how the try ended, from what it said: the keeper's own reason comes first, secrets are masked.
 
-        A try that took too long may still have asked its retry policy. Its stamps are its own word: none of them may
-        lie in the future, nor its next look beyond the years that dates have.
+        A try that took too long may still have asked its retry policy.
         """
-        now = datetime.now(UTC)
-        said = msgspec.structs.replace(
-            said,
-            ended_at=plausible(said.ended_at, now),
-            started_at=None if said.started_at is None else plausible(said.started_at, now),
-            reschedule_at=None if said.reschedule_at is None else min(said.reschedule_at, now + LONGEST_WAIT),
-        )
+        said = believable(said)
         if self.ending is not None:
             return Ended(
                 self.token,

@@ -17,10 +17,11 @@ from sandbox.frames import ProtocolError
 from sandbox.protocol import Ended, FailureCause, Kill, Launch, Reply, Request, Started
 from sandbox.running.try_outcome import of_status
 from sandbox.supervision.attempts import AttemptRecords
+from sandbox.supervision.believable import plausible
 from sandbox.supervision.children import is_child, kill_strangers
 from sandbox.supervision.masking import Secrets, environment_secrets
 from sandbox.supervision.reactor import Reactor, Urgency
-from sandbox.supervision.supervised_try import Ending, SupervisedTry, plausible
+from sandbox.supervision.supervised_try import Ending, SupervisedTry
 from sandbox.supervision.task_log import TaskLog
 from sandbox.supervision.template_handle import ReadyProcess
 from sandbox.supervision.template_pool import Loss, TemplatePool

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 MAX_POOL_LENGTH = 256
 MAX_PRIORITY_WEIGHT = 2**31 - 1
+LARGEST_COUNT = 10**9
 LONGEST_LENGTH = dt.timedelta(days=36_525)
 """Longest length of time that an argument may have: longer ones leave the range of dates."""
 
@@ -31,6 +32,8 @@ def whole_number(owner: str, name: str, value: Any, *, at_least: int | None = No
         raise DagError(f"{owner}: {name} must be a whole number, not {value!r}")
     if at_least is not None and number < at_least:
         raise DagError(f"{owner}: {name} must be at least {at_least}, not {number}")
+    if at_least is not None and number > LARGEST_COUNT:
+        raise DagError(f"{owner}: {name} must be at most {LARGEST_COUNT:,}")
     return number
 
 

@@ -176,7 +176,7 @@ class BaseOperator(TaskRelations, Mappable, Templater, Deferrable, metaclass=Bas
         self.priority_weight = arguments.priority_weight(who, priority_weight)
         self.pool = arguments.text(who, "pool", pool or DEFAULT_POOL, max_length=arguments.MAX_POOL_LENGTH)
         self.pool_slots = arguments.whole_number(who, "pool_slots", pool_slots, at_least=1)
-        self.queue = arguments.text(who, "queue", queue)
+        self.queue = arguments.text(who, "queue", queue, max_length=arguments.MAX_POOL_LENGTH)
         self.owner = arguments.text(who, "owner", owner)
         self.executor = executor
         self.executor_config = executor_config or {}

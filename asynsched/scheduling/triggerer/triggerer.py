@@ -154,11 +154,12 @@ class Triggerer(Service):
         if host is None:
             return
         for outcome in outcomes:
-            if outcome.id in self._host_of:
+            # A host speaks of its own triggers only: those of other files are none of its business.
+            if self._host_of.get(outcome.id) is host:
                 self._outcomes[outcome.id] = outcome
                 self._channels.finished.put_nowait(TriggerFired(outcome))
         # Nobody reads the answer to a process that has ended.
-        while request.token in self._by_token and any(outcome.id in self._host_of for outcome in outcomes):
+        while request.token in self._by_token and any(self._host_of.get(outcome.id) is host for outcome in outcomes):
             await host.gone.wait()
 
     # What is wanted of them

@@ -148,6 +148,11 @@ def task(number, **changes):
         (task(0, trigger_rule="sometimes"), "trigger_rule"),
         (task(0, pool_slots=0), "pool_slots"),
         (task(0, retries=1.5), "retries"),
+        (task(0, retries=10**10), "retries"),
+        (task(0, pool_slots=2**40), "pool_slots"),
+        (task(0, priority_weight=2**31), "priority_weight"),
+        (task(0, queue="x" * 257), "queue"),
+        ({"max_active_runs": 2**63}, "max_active_runs"),
         (task(0, retry_delay=-1), "retry_delay"),
     ],
 )
