@@ -124,6 +124,19 @@ def assemble(
     )
     heartbeat.drive(executor)
     versions = VersionCache(database, home / SOURCES, settings.dags_path, in_thread=in_threads)
+    peers = None
+    if database.is_shared:
+        peers = PeerWatch(
+            renew_interval=settings.lease.renew_interval,
+            channels=channels,
+            database=database,
+            clock=clock,
+            scheduler_id=scheduler_id,
+        )
+
+    def has_peers() -> bool:
+        return peers is not None and peers.n_peers > 0
+
     evaluator = DependencyEvaluator(
         settings=settings,
         channels=channels,
@@ -134,6 +147,7 @@ def assemble(
         executors=executor.capacities,
         scheduler_id=scheduler_id,
         lease_epoch=lease_epoch,
+        has_peers=has_peers,
     )
     callbacks = CallbackRunner(
         settings=settings,
@@ -153,7 +167,13 @@ def assemble(
     )
     triggerer = Triggerer(channels=channels, clock=clock, block_timeout=settings.trigger_block_timeout)
     heartbeat.serve_hosts(triggerer.answer)
-    creator = DagRunCreator(settings=settings, channels=channels, database=database, clock=clock)
+    creator = DagRunCreator(
+        settings=settings,
+        channels=channels,
+        database=database,
+        clock=clock,
+        tell_as=lambda: scheduler_id if has_peers() else None,
+    )
     dispatcher = ParseDispatcher(settings, channels, database, clock, InformedParser(parser, database, clock))
     lease = None
     if database_url is not None:
@@ -179,16 +199,6 @@ def assemble(
             executor=executor,
             on_lost=on_lease_lost,
         )
-    peers: tuple[Service, ...] = ()
-    if database.is_shared:
-        watch = PeerWatch(
-            renew_interval=settings.lease.renew_interval,
-            channels=channels,
-            database=database,
-            clock=clock,
-            scheduler_id=scheduler_id,
-        )
-        peers = (watch,)
     listeners: tuple[Service, ...] = (BellListener(home=home, channels=channels, clock=clock),)
     if database_url is not None and (url := parse_url(database_url)).backend == "postgresql":
         from asynsched.housekeeping.notification_listener import (
@@ -196,6 +206,8 @@ def assemble(
         )  # its driver, only where it is used
 
         listeners += (NotificationListener(url=url, channels=channels, clock=clock, scheduler_id=scheduler_id),)
+    if database.is_shared:
+        waiters.look_into(database)
     return Services(
         executor=executor,
         evaluator=evaluator,
@@ -214,5 +226,14 @@ def assemble(
             creator,
             *listeners,
         ),
-        consumers=(heartbeat, evaluator, callbacks, deadlines, triggerer, waiters, beat, *peers),
+        consumers=(
+            heartbeat,
+            evaluator,
+            callbacks,
+            deadlines,
+            triggerer,
+            waiters,
+            beat,
+            *filter(None, [peers]),
+        ),
     )

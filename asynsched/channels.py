@@ -55,6 +55,11 @@ class PoolsChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class SlotsFreed:
+    """Another scheduler has given back slots of pools, or of other limits that all share."""
+
+
+@dataclass(frozen=True, slots=True)
 class SchedulersChanged:
     """Another scheduler of this database has come, or has gone and left its runs to others."""
 
@@ -196,7 +201,14 @@ class Channels:
     dag_changes: Channel[DagChanged | AssetsUpdated | RunEnded] = field(default_factory=lambda: Channel(10_000))
     """parse dispatcher, command line, evaluator -> dagrun creator"""
     active_runs: Channel[
-        RunCreated | RunCancelled | RunEdited | BackfillChanged | DagChanged | PoolsChanged | SchedulersChanged
+        RunCreated
+        | RunCancelled
+        | RunEdited
+        | BackfillChanged
+        | DagChanged
+        | PoolsChanged
+        | SchedulersChanged
+        | SlotsFreed
     ] = field(default_factory=lambda: Channel(10_000))
     """dagrun creator, trigger, command line, peer watch -> evaluator"""
     ready: Channel[TaskReady | TriesStored | TryUnwanted] = field(default_factory=Channel)

@@ -86,6 +86,7 @@ class Scheduler(Embedding):
         self._stop_requested = anyio.Event()
         self._state = ServingState()
         self.started = self._state.started
+        self._have_tries_ended = False
         self._waiters = RunWaiters(channels=self.channels, clock=self.clock)
 
     # Serving
@@ -215,9 +216,15 @@ class Scheduler(Embedding):
                 # Not after a start that failed: tries that have outlived a crash wait for the next start.
                 await executor.drain(self.clock.now())
             await executor.close()
+            self._have_tries_ended = self._services is not None
 
     async def _leave(self, database: Database) -> None:
-        """Give up the lease. Where the database is away for long, the lease lapses by itself."""
+        """Give up the lease, unless tries may still run, which nobody else may start then.
+
+        Where the database is away for long, the lease lapses by itself.
+        """
+        if not self._have_tries_ended:
+            return None
         with anyio.move_on_after(CLEANUP_SECONDS, shield=True):
             while True:
                 try:

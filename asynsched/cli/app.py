@@ -15,6 +15,7 @@ GROUP_HELP = {
     "tasks": "See and steer task instances, see their logs and XComs.",
     "assets": "See assets and their events, and say that one was updated.",
     "backfill": "Run a DAG for a span of the past.",
+    "schedulers": "See the schedulers of the database.",
     "pools": "See and change pools.",
     "variables": "See and change variables.",
     "connections": "See and change connections.",
@@ -67,6 +68,7 @@ COMMANDS: Mapping[str, str | Mapping[str, str]] = {
         "unpause": "backfill:unpause",
         "cancel": "backfill:cancel",
     },
+    "schedulers": {"list": "schedulers:show_schedulers"},
     "pools": {"list": "pools:show_pools", "set": "pools:set_pool", "delete": "pools:delete_pool"},
     "variables": {
         "list": "variables:show_variables",

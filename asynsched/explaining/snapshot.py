@@ -4,7 +4,8 @@ The production evaluation takes up every active run, just as a scheduler does th
 start now. What it did not start is what there is to explain.
 """
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from itertools import count
 from typing import Concatenate, ParamSpec, TypeVar
@@ -29,7 +30,7 @@ from asynsched.states import FINISHED_RUN_STATES
 from asynsched.store.database import Database
 from asynsched.store.pools import pool_capacities, pools_including_deferred
 from asynsched.store.run_queue import running_runs, runs_by_id
-from asynsched.store.schedulers import list_schedulers
+from asynsched.store.schedulers import SchedulerRow, list_schedulers
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -97,7 +98,7 @@ async def take_snapshot(database: Database, settings: Settings, now: datetime, *
     serving = await database.read(list_schedulers, now)
     evaluation = Evaluation(
         queues=ReadyQueues(sum(found.parallelism for found in serving) or settings.parallelism, settings.keep_slots),
-        limits=RunLimits(settings.max_active_tasks_per_dag, serving[0].executors if serving else {}),
+        limits=RunLimits(settings.max_active_tasks_per_dag, _executors(serving)),
         pending=PendingBatch("", 0),
         new_token=lambda: f"explained-{next(tokens)}",
         max_machine_kills=settings.max_machine_kills,
@@ -129,6 +130,14 @@ async def take_snapshot(database: Database, settings: Settings, now: datetime, *
             break
     snapshot.starting = frozenset(evaluation.pending.granted)
     return snapshot
+
+
+def _executors(serving: Sequence[SchedulerRow]) -> dict[str, int]:
+    """Return how many tasks the executors take of all schedulers together, by the names that tasks give."""
+    total: Counter[str] = Counter()
+    for scheduler in serving:
+        total.update(scheduler.executors)
+    return dict(total)
 
 
 class _Unwritten(Database):

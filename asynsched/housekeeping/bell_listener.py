@@ -1,9 +1,10 @@
 """Hears the bell: hands hints from other processes to the services that they concern."""
 
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import anyio
 import structlog
@@ -19,7 +20,9 @@ from asynsched.channels import (
     PoolsChanged,
     RunCreated,
     RunEdited,
+    RunEnded,
     SchedulersChanged,
+    SlotsFreed,
 )
 from asynsched.clock import Clock
 from asynsched.keys import DagRunKey
@@ -75,26 +78,42 @@ class BellListener(Service):
                 log.debug("bell.unanswered", error=str(exc))
 
 
+def _run_of(hint: Hint) -> DagRunKey:
+    return DagRunKey(hint.dag_id, hint.run_id)
+
+
+_FOR_EVALUATOR: Mapping[str, Callable[[Hint], Any]] = {
+    "run": lambda hint: RunCreated(_run_of(hint)),
+    "edit": lambda hint: RunEdited(_run_of(hint)),
+    "backfill": lambda hint: BackfillChanged(hint.dag_id),
+    "pool": lambda _: PoolsChanged(),
+    "slots": lambda _: SlotsFreed(),
+}
+
+
 async def hand_out(hints: Iterable[Hint], channels: Channels) -> None:
-    """Put each hint where it is acted on."""
+    """Put each hint where it is acted on. Those of an unknown kind are a newer version's, and nobody's here."""
     for hint in hints:
         match hint.kind:
+            case kind if kind in _FOR_EVALUATOR:
+                await channels.active_runs.put(_FOR_EVALUATOR[kind](hint))
             case "dag":
                 await channels.dag_changes.put(DagChanged(hint.dag_id))
                 await channels.active_runs.put(DagChanged(hint.dag_id))
-            case "run":
-                await channels.active_runs.put(RunCreated(DagRunKey(hint.dag_id, hint.run_id)))
-            case "edit":
-                await channels.active_runs.put(RunEdited(DagRunKey(hint.dag_id, hint.run_id)))
-            case "backfill":
-                await channels.active_runs.put(BackfillChanged(hint.dag_id))
             case "file":
                 await channels.file_changes.put(FileChanged(hint.path, forced=True))
-            case "pool":
-                await channels.active_runs.put(PoolsChanged())
             case "asset":
                 await channels.dag_changes.put(AssetsUpdated())
+            case "end":
+                await _hand_out_end(_run_of(hint), channels)
             case "scheduler":
                 channels.peers.offer(SchedulersChanged())
-            case _:
-                pass  # a ping, which is answered elsewhere, or what only a newer version knows
+
+
+async def _hand_out_end(run: DagRunKey, channels: Channels) -> None:
+    """Tell whoever may have waited for the end of another scheduler's run."""
+    ended = RunEnded(run, "")
+    channels.run_ends.put_nowait(ended)
+    await channels.dag_changes.put(ended)
+    await channels.active_runs.put(DagChanged(run.dag_id))
+    await channels.active_runs.put(RunEdited(run))

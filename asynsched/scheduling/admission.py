@@ -1,15 +1,15 @@
 """Which queued runs may start: Airflow's `max_active_runs`, pauses, and fairness between DAGs."""
 
 import heapq
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.rules.verdict import MET, Verdict
+from asynsched.store.run_claims import Group
 from asynsched.store.run_queue import QueuedRun
 
-Group = tuple[str, int | None]
-"""Runs that share their limits: a DAG's, or those of one of its backfills, by dag_id and the backfill's id."""
 Waiting = tuple[datetime | float, int, QueuedRun]
 
 
@@ -37,6 +37,7 @@ class Admission:
         self._waiting: dict[Group, list[Waiting]] = {}
         self._known: dict[DagRunKey, tuple[int, Group]] = {}
         self._active: dict[Group, set[DagRunKey]] = {}
+        self._elsewhere: dict[Group, int] = {}
         self._group_of: dict[DagRunKey, Group] = {}
         self._groups: dict[str, set[Group]] = {}
         self._turns: dict[Group, None] = {}
@@ -57,6 +58,19 @@ class Admission:
         self._update_backfill(run)
         self.update_dag(run.dag_id, is_paused=run.is_paused, max_active_runs=run.max_active_runs)
 
+    def note_elsewhere(self, n_runs: Mapping[Group, int]) -> None:
+        """Take over how many runs of some groups other schedulers run."""
+        for group, n in n_runs.items():
+            self._elsewhere.pop(group, None)
+            if n:
+                self._elsewhere[group] = n
+            self._take_place(group)
+
+    def groups_of(self, dag_ids: Collection[str]) -> list[Group]:
+        """Return the groups of some DAGs that have runs waiting here, or of which others are known to run some."""
+        groups = {group for dag_id in dag_ids for group in self._groups.get(dag_id, ())}
+        return sorted(groups | {group for group in self._elsewhere if group[0] in dag_ids}, key=str)
+
     def began(self, run: QueuedRun) -> None:
         """Count a run as active."""
         group = self._group_of[run.key] = (run.dag_id, run.backfill_id)
@@ -75,10 +89,11 @@ class Admission:
             del self._active[group]
         self._take_place(group)
 
-    def admit(self) -> list[QueuedRun]:
+    def admit(self, at_most: int | None = None) -> list[QueuedRun]:
         """Take the runs that may start now, one a group in turn, and count them as active."""
         admitted: list[QueuedRun] = []
-        while self._turns and len(admitted) < self._at_once:
+        limit = self._at_once if at_most is None else min(at_most, self._at_once)
+        while self._turns and len(admitted) < limit:
             group = next(iter(self._turns))
             run = heapq.heappop(self._waiting[group])[2]
             del self._known[run.key]
@@ -160,7 +175,7 @@ class Admission:
         limits = dag if backfill_id is None else self._backfills.get(backfill_id)
         if dag is None or limits is None or dag.is_paused or limits.is_paused:
             return False
-        return len(self._active.get(group, ())) < limits.max_active_runs
+        return len(self._active.get(group, ())) + self._elsewhere.get(group, 0) < limits.max_active_runs
 
 
 def _order(run: QueuedRun) -> datetime | float:

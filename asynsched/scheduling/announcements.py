@@ -99,6 +99,12 @@ class Announcer:
             if token not in kept:
                 self._channels.ready.put_nowait(TryUnwanted(token, NOT_CLAIMED))
 
+    def launch_unknown(self, known: Collection[str], tasks: Iterable[ActiveTask]) -> None:
+        """Launch the queued tries of a run that memory did not know of: the answer that they are stored was lost."""
+        for task in tasks:
+            if task.state is TaskInstanceState.QUEUED and task.token not in known:
+                self.launch(task)
+
     def launch(self, task: ActiveTask) -> None:
         """Have a try of a task instance started, under the token that it was given."""
         self._channels.ready.put_nowait(TaskReady(task.run.id, task_launch(task, self._max_map_length)))

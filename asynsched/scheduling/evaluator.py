@@ -1,7 +1,7 @@
 """The dependency evaluator: turns what has happened into stored state changes, and those into launches."""
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 
 import structlog
@@ -15,13 +15,14 @@ from asynsched.channels import (
     RunCreated,
     RunEdited,
     SchedulersChanged,
+    SlotsFreed,
     TaskFinished,
     TriggerFired,
 )
 from asynsched.clock import Clock, new_token
 from asynsched.executors.base import Held
 from asynsched.scheduling.announcements import Announcer
-from asynsched.scheduling.creation.failing_dags import announce_paused, apply_and_pause, failed_runs
+from asynsched.scheduling.creation.failing_dags import announce_paused, failed_runs
 from asynsched.scheduling.evaluation.evaluation import Evaluation
 from asynsched.scheduling.evaluation.pending import PendingBatch
 from asynsched.scheduling.evaluation.ready_queues import ReadyQueues
@@ -30,6 +31,7 @@ from asynsched.scheduling.evaluation.standstill import stand_still
 from asynsched.scheduling.requests.request_taking import RequestTaker
 from asynsched.scheduling.run_intake import RunIntake
 from asynsched.scheduling.run_transfers import RunTransfers
+from asynsched.scheduling.shared_limits import SharedLimits
 from asynsched.scheduling.versions import VersionCache
 from asynsched.scheduling.watermark import Watermark
 from asynsched.service import Service
@@ -44,7 +46,9 @@ MAX_EVENTS = 2_000
 """Events taken up in one pass, so that no batch grows without bound."""
 NOTHING_HELD = Held()
 """What this executor holds of the tries of a scheduler of another home."""
-News = RunCreated | RunCancelled | RunEdited | BackfillChanged | DagChanged | PoolsChanged | SchedulersChanged
+News = (
+    RunCreated | RunCancelled | RunEdited | BackfillChanged | DagChanged | PoolsChanged | SchedulersChanged | SlotsFreed
+)
 
 
 class DependencyEvaluator(Service):
@@ -67,6 +71,7 @@ class DependencyEvaluator(Service):
         executors: Mapping[str, int],
         scheduler_id: str,
         lease_epoch: int,
+        has_peers: Callable[[], bool] = lambda: False,
     ) -> None:
         super().__init__(clock)
         self.interval = timedelta(seconds=settings.sweep_interval)
@@ -81,14 +86,18 @@ class DependencyEvaluator(Service):
             new_token=new_token,
             max_machine_kills=settings.max_machine_kills,
         )
+        owner = (scheduler_id, lease_epoch)
         self._intake = RunIntake(
             database=database,
             versions=versions,
             evaluation=self._evaluation,
             channels=channels,
             max_started_at_once=settings.max_dagruns_per_loop_to_schedule,
-            owner=(scheduler_id, lease_epoch),
+            owner=owner,
+            has_peers=has_peers,
         )
+        self._has_peers = has_peers
+        self._shared = SharedLimits(self._evaluation, database, clock, owner)
         self._announcer = Announcer(channels, self._intake, self._evaluation.obstacle, settings.max_map_length)
         self._requests = RequestTaker(database=database, evaluation=self._evaluation, lease_epoch=lease_epoch)
         self._transfers = RunTransfers(
@@ -97,7 +106,7 @@ class DependencyEvaluator(Service):
             intake=self._intake,
             announcer=self._announcer,
             requests=self._requests,
-            owner=(scheduler_id, lease_epoch),
+            owner=owner,
             store=self._store,
         )
         self._news: deque[News] = deque()
@@ -120,6 +129,11 @@ class DependencyEvaluator(Service):
     @property
     def _is_done(self) -> bool:
         return self.is_settled and not self._has_news and not self._intake.may_start_any
+
+    @property
+    def n_runs(self) -> int:
+        """How many runs are active here."""
+        return len(self._evaluation.runs)
 
     @property
     def is_settled(self) -> bool:
@@ -157,15 +171,17 @@ class DependencyEvaluator(Service):
             # What was read meanwhile may be younger than this pass: nothing is to start before it was queued.
             now = max(now, self.clock.now())
             await self._intake.start(now)
+            self._shared.try_again(now)
             self._evaluation.grant(now)
         if not self._waits_for_company(now):
             await self._store()
         if has_taken_all:
             self.stored_until.rise(began_at)
-        may_start_more = self._intake.may_start_any and not self._is_stopping
+        may_start_more = self._intake.starts_any and not self._is_stopping
         if self._channels.finished.qsize() or self._has_news or may_start_more:
             self.wake()
-        self.due_at = min((at for at in (self._evaluation.next_timer, self._pending.due_at) if at), default=None)
+        times = (self._evaluation.next_timer, self._pending.due_at, self._shared.retry_at, self._intake.retry_at)
+        self.due_at = min((at for at in times if at), default=None)
 
     @property
     def _has_news(self) -> bool:
@@ -188,13 +204,13 @@ class DependencyEvaluator(Service):
         changed = {message.dag_id for message in self._news if isinstance(message, DagChanged)}
         if changed:
             await self._intake.read_dags(changed)
+        if PoolsChanged() in self._news or (SlotsFreed() in self._news and self._evaluation.queues.are_waiting):
+            await self._read_pools()
         # Each is dropped only once it was acted on: the database may go away between two of them.
         while self._news:
             match self._news[0]:
                 case BackfillChanged(dag_id):
                     await self._intake.follow_backfills(dag_id)
-                case PoolsChanged():
-                    await self._read_pools()
                 case SchedulersChanged():
                     self._transfers.look_for_orphans()
                 case RunCancelled(run):
@@ -235,6 +251,7 @@ class DependencyEvaluator(Service):
     async def _read_pools(self) -> None:
         capacities = await self._database.read(pool_capacities)
         self._evaluation.queues.resize_pools(capacities, await self._database.read(pools_including_deferred))
+        await self._shared.read()
 
     # What follows
 
@@ -247,7 +264,7 @@ class DependencyEvaluator(Service):
         if pending.is_empty:
             return
         failed = failed_runs(pending.ended_runs, self._max_failed_runs)
-        stale, paused = await self._database.write(apply_and_pause, pending.batch(), failed)
+        stale, paused = await self._shared.store(failed, tell=self._has_peers())
         pending.mark_stored()
         for task in pending.tasks.values():
             if task.run.id in stale.run_ids:

@@ -1,6 +1,7 @@
 """Queued runs on their way to being active: which wait, which were admitted, and which can never start."""
 
 from collections import deque
+from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 
@@ -15,6 +16,7 @@ from asynsched.scheduling.evaluation.active_task import ActiveTask
 from asynsched.scheduling.evaluation.evaluation import Evaluation
 from asynsched.scheduling.evaluation.pending import SKIPMIXIN_KEY
 from asynsched.scheduling.rules.verdict import Verdict
+from asynsched.scheduling.run_claiming import RunClaimer
 from asynsched.scheduling.run_loading import active_run, active_tasks, past_of
 from asynsched.scheduling.versions import VersionCache
 from asynsched.states import DagRunState
@@ -35,6 +37,7 @@ class RunIntake:
 
     Args:
         owner: Id and lease epoch of the scheduler that runs what is let in; None: it is only looked what would start.
+        has_peers: Whether there are other schedulers.
     """
 
     def __init__(
@@ -46,6 +49,7 @@ class RunIntake:
         channels: Channels,
         max_started_at_once: int,
         owner: tuple[str, int] | None = None,
+        has_peers: Callable[[], bool] = lambda: False,
     ) -> None:
         self._database = database
         self._versions = versions
@@ -54,6 +58,20 @@ class RunIntake:
         self._admission = Admission(max_started_at_once)
         self._admitted: deque[QueuedRun] = deque()
         self._owner = owner
+        self._claimer = None
+        if owner is not None and database.is_shared:
+            self._claimer = RunClaimer(database, versions, self._admission, owner)
+        self._has_peers = has_peers
+
+    @property
+    def retry_at(self) -> datetime | None:
+        """When claims are to be tried again that others were in the way of."""
+        return None if self._claimer is None else self._claimer.retry_at
+
+    @property
+    def starts_any(self) -> bool:
+        """Whether `start` would start a run now, or try to."""
+        return self.may_start_any and self.retry_at is None and not self._leaves_runs_to_others
 
     @property
     def may_start_any(self) -> bool:
@@ -86,11 +104,17 @@ class RunIntake:
             for dag in await self._database.read(dag_admissions, sorted(known)):
                 self._admission.update_dag(dag.dag_id, is_paused=dag.is_paused, max_active_runs=dag.max_active_runs)
                 self._evaluation.limits.pause(dag.dag_id, paused=dag.is_paused)
+            if self._claimer is not None:
+                await self._claimer.read(known)
 
     async def start(self, now: datetime) -> None:
         """Begin the runs that may start."""
+        if self._leaves_runs_to_others:
+            return
         if not self._admitted:
-            self._admitted.extend(self._admission.admit())
+            self._admitted.extend(self._admission.admit(self._n_slots if self._has_peers() else None))
+        if self._claimer is not None:
+            self._admitted = await self._claimer.claim(self._admitted, now)
         while self._admitted:
             row = self._admitted[0]
             try:
@@ -102,6 +126,11 @@ class RunIntake:
             self._admitted.popleft()
 
     async def _start(self, row: QueuedRun, now: datetime) -> None:
+        if row.state == DagRunState.RUNNING:
+            # It was claimed.
+            run = await self.load(row)
+            self._evaluation.resume_run(run, await self.load_tasks(run), now)
+            return
         if not row.has_begun:
             self._evaluation.start_run(await self.load(row), now)
             return
@@ -114,6 +143,17 @@ class RunIntake:
         tasks = await self.load_tasks(run)
         run.state = DagRunState.RUNNING
         self._evaluation.resume_run(run, tasks, now)
+
+    @property
+    def _leaves_runs_to_others(self) -> bool:
+        """Whether this scheduler is full, and others may have room for what is queued."""
+        return self._has_peers() and not self._n_slots
+
+    @property
+    def _n_slots(self) -> int:
+        """How many more tasks could run here at once. A run has one at least."""
+        parallelism = self._evaluation.queues.parallelism
+        return max(0, (parallelism.capacity or 0) - parallelism.used)
 
     async def load(self, row: QueuedRun) -> ActiveRun:
         """Return a stored run without its task instances. Raises NotFound or DagError when its version is no good."""
@@ -176,6 +216,8 @@ class RunIntake:
         self._admission.update_dag(row.dag_id, is_paused=row.is_paused, max_active_runs=row.max_active_runs)
         self._admission.began(row)
         self._evaluation.limits.pause(row.dag_id, paused=row.is_paused)
+        if row.has_deadlines:
+            self._channels.deadlines.offer(RunCreated(row.key))
 
     def ended(self, key: DagRunKey) -> None:
         """Count a run as active no more."""

@@ -129,3 +129,4 @@ class RunTransfers:
             self._announcer.settle(tasks, held, now)
         else:
             self._announcer.end_tries(let_go, tasks)
+            self._announcer.launch_unknown(let_go, tasks)

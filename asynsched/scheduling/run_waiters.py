@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import anyio
 
@@ -10,6 +10,11 @@ from asynsched.channels import Channels
 from asynsched.clock import Clock
 from asynsched.keys import DagRunKey
 from asynsched.service import Service
+from asynsched.store.dag_runs import ended_among
+from asynsched.store.database import Database
+
+LOOK_INTERVAL = timedelta(seconds=5)
+"""Time between two looks for the ends of runs that somebody waits for."""
 
 
 class RunWaiters(Service):
@@ -23,7 +28,15 @@ class RunWaiters(Service):
         self._waiting: dict[DagRunKey, list[anyio.Event]] = {}
         self.n_ended = 0
         self._next_end = anyio.Event()
+        self._database: Database | None = None
+        self._look_at = clock.now()
         channels.run_ends.wakes(self.wake)
+
+    def look_into(self, database: Database) -> None:
+        """Look now and then into a database that others end runs in, too: what they say of it may be lost."""
+        self._database = database
+        self._look_at = self.clock.now()
+        self.interval = LOOK_INTERVAL
 
     @contextmanager
     def waiting_for(self, run: DagRunKey) -> Iterator[anyio.Event]:
@@ -46,7 +59,14 @@ class RunWaiters(Service):
         """Wake whom the ended runs concern."""
         for message in self._channels.run_ends.take():
             self.n_ended += 1
-            for event in self._waiting.get(message.run, ()):
-                event.set()
+            self._wake(message.run)
+        if self._database is not None and self._waiting and now >= self._look_at:
+            self._look_at = now + LOOK_INTERVAL
+            for run in await self._database.read(ended_among, list(self._waiting)):
+                self._wake(run)
         self._next_end.set()
         self._next_end = anyio.Event()
+
+    def _wake(self, run: DagRunKey) -> None:
+        for event in self._waiting.get(run, ()):
+            event.set()

@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from asynsched.errors import AlreadyExists
 from asynsched.keys import DagRunKey
-from asynsched.states import DagRunState, DagRunType
+from asynsched.states import FINISHED_RUN_STATES, DagRunState, DagRunType
 from asynsched.store.conflicts import insert_ignoring
 from asynsched.store.deadlines import add_deadlines
 from asynsched.store.rows import as_struct, from_json, to_json
@@ -136,6 +136,12 @@ def get_run(conn: Connection, dag_id: str, run_id: str) -> DagRunRow | None:
     """Return a run; None when there is none."""
     row = conn.execute(_ONE, {"dag_id": dag_id, "run_id": run_id}).first()
     return None if row is None else _run(row)
+
+
+def ended_among(conn: Connection, runs: Collection[DagRunKey]) -> list[DagRunKey]:
+    """Return those of some runs that have ended."""
+    found = ((run, get_run(conn, *run)) for run in runs)
+    return [run for run, row in found if row is not None and row.state in FINISHED_RUN_STATES]
 
 
 def list_runs(

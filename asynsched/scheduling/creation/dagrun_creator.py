@@ -1,12 +1,14 @@
 """The dagrun creator: makes the runs that are due, from a heap of due times; a DAG that is not due costs nothing."""
 
 import heapq
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from itertools import islice
 
 import structlog
 from sqlalchemy import Connection
 
+from asynsched.bell import Hint, encode_hints
 from asynsched.channels import AssetsUpdated, Channels, DagChanged, FileChanged, RunCreated, RunEnded
 from asynsched.clock import Clock
 from asynsched.keys import DagRunKey
@@ -16,6 +18,7 @@ from asynsched.settings import Settings
 from asynsched.store.asset_queue import unexamined_dag_ids
 from asynsched.store.dags import scheduled_dag_ids
 from asynsched.store.database import Database
+from asynsched.store.notifications import notify
 
 log = structlog.get_logger(__name__)
 
@@ -28,12 +31,26 @@ ASK_AGAIN = timedelta(minutes=5)
 
 
 class DagRunCreator(Service):
-    """Creates the runs that schedules and assets call for."""
+    """Creates the runs that schedules and assets call for.
+
+    Args:
+        tell_as: Returns as whom to tell other schedulers of new runs, so that one with room takes them; None: there
+            are no others.
+    """
 
     name = "dagrun creator"
 
-    def __init__(self, *, settings: Settings, channels: Channels, database: Database, clock: Clock) -> None:
+    def __init__(
+        self,
+        *,
+        settings: Settings,
+        channels: Channels,
+        database: Database,
+        clock: Clock,
+        tell_as: Callable[[], str | None] = lambda: None,
+    ) -> None:
         super().__init__(clock)
+        self._tell_as = tell_as
         self.interval = timedelta(seconds=settings.sweep_interval)
         self._max_created_at_once = settings.max_dagruns_to_create_per_loop
         self._channels = channels
@@ -60,7 +77,7 @@ class DagRunCreator(Service):
         await self._note_updated_assets()
         dag_ids = self._take_examinable(now)
         if dag_ids:
-            examined = await self._database.write(_examine, dag_ids, now)
+            examined = await self._database.write(_examine, dag_ids, now, self._tell_as())
             for dag_id in dag_ids:
                 self._changed.pop(dag_id, None)
                 self._channels.active_runs.offer(DagChanged(dag_id))
@@ -143,5 +160,11 @@ class DagRunCreator(Service):
         return bool(self._due) and self._due[0][0] <= now
 
 
-def _examine(conn: Connection, dag_ids: list[str], now: datetime) -> dict[str, Examined]:
-    return {dag_id: examine_dag(conn, dag_id, now) for dag_id in sorted(dag_ids)}
+def _examine(conn: Connection, dag_ids: list[str], now: datetime, tell_as: str | None) -> dict[str, Examined]:
+    examined = {dag_id: examine_dag(conn, dag_id, now) for dag_id in sorted(dag_ids)}
+    if tell_as is not None:
+        made = [(dag_id, run_id) for dag_id, found in examined.items() for run_id in (found.triggered, found.created)]
+        hints = [Hint("run", dag_id, run_id, origin=tell_as) for dag_id, run_id in made if run_id is not None]
+        if hints:
+            notify(conn, encode_hints(hints))
+    return examined

@@ -4,7 +4,7 @@ The evaluator feeds it and stores what it gives. Work follows change: an event t
 downstream tasks, and the limits it gives back; nothing is ever looked through.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from datetime import datetime, timedelta
 
 from asynsched.keys import DagRunKey, TaskInstanceKey
@@ -203,6 +203,11 @@ class Evaluation:
         """Let every ready task go for which all its limits have room, best first."""
         while (task := self.queues.grant(now)) is not None:
             self._changes.queue(task, self._new_token(), now)
+
+    def take_back(self, tasks: Iterable[ActiveTask]) -> None:
+        """Let task instances wait again that were granted what others have."""
+        for task in tasks:
+            self._changes.unqueue(task)
 
     # What follows from it
 

@@ -22,7 +22,11 @@ Entry = tuple[Order, int, "Lane"]
 class Limit:
     """At most `capacity` of the tasks that share it may be queued or running; None is no limit.
 
-    `release` is what lets tasks start that it holds up, for a person.
+    Attributes:
+        release: What lets tasks start that it holds up, for a person.
+        used: What the tasks of this scheduler take.
+        elsewhere: What those of others take, as far as is known.
+        is_busy: Whether another scheduler is settling it at this moment.
     """
 
     def __init__(self, name: str, capacity: int | None, *, release: str = "one of these ends") -> None:
@@ -30,16 +34,18 @@ class Limit:
         self.release = release
         self.capacity = capacity
         self.used = 0
+        self.elsewhere = 0
+        self.is_busy = False
         self.lanes: set[Lane] = set()
 
     def has_room(self, slots: int = 1) -> bool:
         """Whether that many slots are free."""
-        return self.capacity is None or self.taken + slots <= self.capacity
+        return not self.is_busy and (self.capacity is None or self.taken + slots <= self.capacity)
 
     @property
     def taken(self) -> int:
         """How much of it is not free."""
-        return self.used
+        return self.used + self.elsewhere
 
     def holds(self, task: ActiveTask) -> bool:
         """Return whether a task that shares the limit takes something of it now."""
@@ -85,7 +91,7 @@ class Pool(Limit):
 
     @property
     def taken(self) -> int:
-        return self.used + self.deferred if self.include_deferred else self.used
+        return super().taken + self.deferred if self.include_deferred else super().taken
 
     def holds(self, task: ActiveTask) -> bool:
         return super().holds(task) or (self.include_deferred and task.state is TaskInstanceState.DEFERRED)
@@ -201,6 +207,11 @@ class ReadyQueues:
         heapq.heappush(lane.heap, entry)
         if before is None or entry < before:
             lane.pool.offer(lane)
+
+    @property
+    def are_waiting(self) -> bool:
+        """Whether any task waits for room."""
+        return bool(self._lanes)
 
     def grant(self, now: datetime) -> ActiveTask | None:
         """Take the best task that every limit has room for, and count it against them; None when there is none."""

@@ -52,6 +52,21 @@ class RunLimits:
         limit.capacity = 0 if paused else None
         ReadyQueues.reopen([limit])
 
+    def shared(self, task: ActiveTask) -> Limit | None:
+        """Return the limit of a task that spans the runs of its DAG, other schedulers' too; None: it has none."""
+        if task.task.max_active_tis_per_dag is None:
+            return None
+        return self._task(task.run.key.dag_id, task, "max_active_tis_per_dag", task.task.max_active_tis_per_dag)
+
+    def shared_of(self, dag_id: str) -> dict[str, Limit]:
+        """Return the limits that span the runs of a DAG, by task."""
+        return {task_id: limit for task_id, (limit, _) in self._tasks.get(dag_id, {}).items()}
+
+    @property
+    def all_shared(self) -> list[Limit]:
+        """The limits that span the runs of a DAG, of every DAG."""
+        return [limit for owner in self._tasks if isinstance(owner, str) for limit in self.shared_of(owner).values()]
+
     def forget(self, run: ActiveRun) -> Limit:
         """Drop the limits of a run that is no longer active, and return the one that all its tasks shared."""
         limit = self._run(run)

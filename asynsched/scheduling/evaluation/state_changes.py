@@ -80,6 +80,15 @@ class StateChanges:
         self.set_state(task, State.QUEUED, "", now)
         self.pending.granted.append(task)
 
+    def unqueue(self, task: ActiveTask) -> None:
+        """Let a task instance wait again whose try was not stored: others have taken the slots that it was to have."""
+        self.by_token.pop(task.token or "", None)
+        task.try_number -= 1
+        task.token = task.queued_at = None
+        task.state = State.SCHEDULED
+        self.queues.release(task, self.limits.of(task))
+        self.queues.add(task, self.limits.of(task))
+
     def set_run_state(self, run: ActiveRun, state: DagRunState, reason: str) -> None:
         """Put a run into a state. Raises InvalidTransition when it cannot go there from where it is."""
         check_run_transition(run.state, state)

@@ -1,0 +1,33 @@
+"""`asynsched schedulers list`."""
+
+from typing import Any
+
+from asynsched.cli.command import command
+from asynsched.cli.rendering import Listing
+from asynsched.cli.session import Session
+from asynsched.store.schedulers import SchedulerRow, loads, unended_schedulers
+
+COLUMNS = (
+    "id", "state", "hostname", "pid", "home", "version", "parallelism", "n_runs", "n_tasks", "started_at",
+    "heartbeat_at", "lease_until", "lease_epoch",
+)  # fmt: skip
+SPARE_COLUMNS = ("lease_epoch", "lease_until", "hostname", "pid", "parallelism", "started_at", "version")
+
+
+@command("list")
+def show_schedulers(session: Session) -> Listing:
+    """List the schedulers of this database, with the runs and the task instances that each has in its hands.
+
+    One that is `serving` renews its lease; one that is `lapsed` has not done so for too long: others take its runs once
+    its tasks have certainly ended. Those that have stopped are not listed.
+    """
+    now, carried = session.now(), session.read(loads)
+
+    def fields(row: SchedulerRow) -> dict[str, Any]:
+        n_runs, n_tasks = carried.get(row.id, (0, 0))
+        state = "serving" if row.lease_until > now else "lapsed"
+        known = {name: getattr(row, name) for name in COLUMNS if hasattr(row, name)}
+        return known | {"state": state, "n_runs": n_runs, "n_tasks": n_tasks}
+
+    rows = [fields(row) for row in session.read(unended_schedulers)]
+    return Listing(COLUMNS, rows, nothing="No scheduler serves this database.", spare=SPARE_COLUMNS)

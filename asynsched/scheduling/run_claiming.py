@@ -1,0 +1,75 @@
+"""Claiming queued runs, where several schedulers want to start them."""
+
+from collections import deque
+from collections.abc import Iterable
+from contextlib import suppress
+from datetime import datetime, timedelta
+
+from asynsched.clock import jitter
+from asynsched.errors import DagError, NotFound
+from asynsched.scheduling.admission import Admission
+from asynsched.scheduling.versions import VersionCache
+from asynsched.store.database import Database
+from asynsched.store.run_claims import claim_runs, runs_elsewhere
+from asynsched.store.run_queue import QueuedRun, queued_runs
+
+BUSY_PAUSE = timedelta(milliseconds=20)
+"""How long queued runs are left alone whose rows somebody else has locked."""
+
+
+class RunClaimer:
+    """Makes admitted runs this scheduler's own, as far as others leave them to it.
+
+    Args:
+        owner: Id and lease epoch of the scheduler.
+
+    Attributes:
+        retry_at: When to claim again, because somebody was in the way; None: nobody was.
+    """
+
+    def __init__(
+        self, database: Database, versions: VersionCache, admission: Admission, owner: tuple[str, int]
+    ) -> None:
+        self._database = database
+        self._versions = versions
+        self._admission = admission
+        self._owner = owner
+        self.retry_at: datetime | None = None
+
+    async def claim(self, admitted: deque[QueuedRun], now: datetime) -> deque[QueuedRun]:
+        """Return those of the admitted runs that can go on: they are running now, and this scheduler's own.
+
+        Those whose code cannot be loaded are returned as they are. The others wait again, or are queued no more.
+        """
+        if self.retry_at is not None and now >= self.retry_at:
+            self.retry_at = None
+        wanted = [row for row in admitted if row.state == "queued" and await self._is_loadable(row)]
+        if not wanted:
+            return admitted
+        claims = await self._database.write(claim_runs, [row.id for row in wanted], *self._owner, now)
+        held = await self._database.read(queued_runs, [row.key for row in wanted if row.id in claims.held])
+        self._admission.note_elsewhere(claims.n_elsewhere)
+        own = {row.id: row for row in claims.own}
+        for row in wanted:
+            if row.id not in own:
+                self._admission.ended(row.key)
+        for row in held:
+            self._admission.add(row)
+        if claims.is_busy:
+            self.retry_at = now + BUSY_PAUSE + jitter(BUSY_PAUSE)
+        asked = {row.id for row in wanted}
+        return deque(own.get(row.id, row) for row in admitted if row.id in own or row.id not in asked)
+
+    async def read(self, dag_ids: Iterable[str]) -> None:
+        """Take over how many runs of some DAGs others run."""
+        groups = self._admission.groups_of(set(dag_ids))
+        if groups:
+            found = await self._database.read(runs_elsewhere, sorted({group[0] for group in groups}), self._owner[1])
+            self._admission.note_elsewhere({group: found.get(group, 0) for group in groups})
+
+    async def _is_loadable(self, row: QueuedRun) -> bool:
+        if row.version_id is not None:
+            with suppress(NotFound, DagError):
+                await self._versions.get(row.version_id)
+                return True
+        return False

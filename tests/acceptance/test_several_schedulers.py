@@ -1,0 +1,132 @@
+"""Two `asynsched up`, each with a home of its own, on one PostgreSQL database."""
+
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.support.up import Site, Up
+
+LEASE = {
+    "ASYNSCHED_LEASE__DURATION": "3",
+    "ASYNSCHED_LEASE__RENEW_INTERVAL": "1",
+    "ASYNSCHED_LEASE__GRACE": "1",
+    "ASYNSCHED_LEASE__KILL_TIME": "1",
+    "ASYNSCHED_SHUTDOWN_GRACE": "1",
+}
+WAITER = """
+    import os, time
+    from pathlib import Path
+    from asynsched import DAG, task, get_current_context
+
+    def mark(*words):
+        line = " ".join([*words, str(os.getpid())]) + "\\n"
+        with open(os.environ["MARKS"], "a") as marks:
+            marks.write(line)
+
+    def is_alive(pid):
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return False
+        return True
+
+    with DAG("waiter", schedule=None, on_success_callback=lambda context: mark("callback", context["run_id"])):
+
+        @task
+        def waits():
+            run_id = get_current_context()["run_id"]
+            lines = [line.split() for line in Path(os.environ["MARKS"]).read_text().splitlines()]
+            before = [words for words in lines if words[:2] == ["begin", run_id]]
+            mark("overlap" if any(is_alive(int(words[2])) for words in before) else "begin", run_id)
+            while not Path(os.environ["GATE"]).exists():
+                time.sleep(0.01)
+            mark("end", run_id)
+
+        waits()
+"""
+
+
+class Pair:
+    """Two sites that share a database and their DAGs."""
+
+    def __init__(self, root: Path, database: str) -> None:
+        self.sites = [Site(root / name, database) for name in ("one", "other")]
+        self.gate, self.marks_path = root / "gate", root / "marks"
+        self.marks_path.touch()
+        for site in self.sites:
+            site.env |= LEASE | {"GATE": str(self.gate), "MARKS": str(self.marks_path)}
+            site.write("waiter.py", WAITER)
+
+    def marks(self, kind: str) -> list[str]:
+        """Return the runs of the marks of a kind, in their order."""
+        lines = [line.split() for line in self.marks_path.read_text().splitlines()]
+        return [words[1] for words in lines if words[0] == kind]
+
+    def schedulers(self) -> dict[str, dict]:
+        """Return what the command line tells of each serving scheduler, by the name of its site."""
+        rows = self.sites[0].json("schedulers", "list")
+        return {Path(row["home"]).parent.name: row for row in rows if row["state"] == "serving"}
+
+    def states(self) -> set[str]:
+        return {run["state"] for run in self.sites[0].runs("waiter")}
+
+    def trigger(self, *run_ids: str) -> None:
+        for run_id in run_ids:
+            self.sites[0].run("dags", "trigger", "waiter", "--run-id", run_id)
+
+
+@pytest.fixture
+def pair(tmp_path, new_postgres_database):
+    made = Pair(tmp_path, new_postgres_database())
+    yield made
+    for site in made.sites:
+        site.end_everything()
+
+
+def start_both(pair: Pair, stack: ExitStack, *flags: str) -> list[Up]:
+    served: list[Up] = []
+    for site in pair.sites:
+        served.append(stack.enter_context(site.up(*flags)))
+    return served
+
+
+def spread(pair: Pair) -> None:
+    """Have each of the two run two tasks, which wait."""
+    pair.sites[0].wait_for_dag("waiter")
+    pair.trigger("r0", "r1", "r2", "r3")
+    first = pair.sites[0]
+    first.until(lambda: [row["n_tasks"] for row in pair.schedulers().values()] == [2, 2], "each runs two tasks")
+    first.until(lambda: len(pair.marks("begin")) == 4, "all tasks wait")
+
+
+def test_the_tasks_of_a_scheduler_that_was_killed_run_again_on_the_other_and_never_twice_at_once(pair):
+    with ExitStack() as stack:
+        one, other = start_both(pair, stack, "--parallelism", "2")
+        spread(pair)
+        one.kill()
+        pair.sites[1].until(lambda: len(pair.schedulers()) == 1, "one is known to be gone", seconds=60)
+        assert pair.states() == {"running"}
+        pair.gate.touch()
+        pair.sites[1].until(lambda: pair.states() == {"success"}, "the other ends all runs", seconds=60)
+        assert pair.marks("overlap") == []
+        assert sorted(pair.marks("end")) == ["r0", "r1", "r2", "r3"]
+        pair.sites[1].until(lambda: len(pair.marks("callback")) == 4, "each run has called back")
+        assert "scheduler.gone" in other.log
+        assert "runs.taken_over" in other.log
+
+
+def test_a_scheduler_that_is_stopped_hands_its_runs_to_the_other_at_once(pair):
+    with ExitStack() as stack:
+        one, other = start_both(pair, stack, "--parallelism", "2")
+        spread(pair)
+        one.terminate()
+        assert one.wait() == 0
+        # Without waiting for any lease: interrupted, not failed, and no try is used up.
+        pair.gate.touch()
+        pair.sites[1].until(lambda: pair.states() == {"success"}, "the other ends all runs", seconds=60)
+        assert "scheduler.gone" not in other.log
+        assert pair.marks("overlap") == []
+        tries = [task["try_number"] for run in ("r0", "r1", "r2", "r3") for task in
+                 pair.sites[1].json("tasks", "list", "waiter", run)]  # fmt: skip
+        assert tries == [1, 1, 1, 1]
