@@ -27,6 +27,7 @@ Operations, their arguments and their answers (they are those of `sandbox.protoc
 - `previous_run` (state): a dict of the fields of the DagRun before this one. Not found: SupervisorNotFound.
 - `triggering_asset_events` (): a list of dicts of the fields of the events that triggered the run, oldest first.
 - `asset_events` (name, uri, alias, after, before, ascending, limit): such a list for one asset or alias.
+- `max_map_length` (): that setting, in runs without a scheduler; a launch has it.
 - `asset_get` (name): a dict of the fields of an asset. Not found: SupervisorNotFound.
 """
 

@@ -94,8 +94,10 @@ def _converse(session: Session, ours: socket.socket) -> ForegroundResult | None:
 
 def _answer(session: Session, asked: Request) -> Reply:
     try:
-        if asked.operation == "variable_get":
-            value: Any = session.read(get_variable, asked.arguments["key"]).value
+        if asked.operation == "max_map_length":
+            value: Any = session.settings.max_map_length
+        elif asked.operation == "variable_get":
+            value = session.read(get_variable, asked.arguments["key"]).value
         else:
             value = msgspec.structs.asdict(session.read(get_connection, asked.arguments["conn_id"]))
     except NotFound as exc:

@@ -54,17 +54,21 @@ def attempt(task: BaseOperator, make_context: Callable[[], Context]) -> TryEnd:
     """
     context: Context | None = None
     resumption: Resumption | None = None
+    deferred: TaskDeferred | None = None
     while True:
+        if deferred is not None:
+            # Not where it was caught: what goes wrong here would be shown with the frames that led to the deferral.
+            fired = wait_for_trigger(deferred)
+            if isinstance(fired, BaseTaskEndEvent):
+                return _ended_by(fired, context)
+            resumption = fired
         try:
             context = make_context()
             with _interrupted_after(task.execution_timeout):
                 return TryEnd(TaskInstanceState.SUCCESS, result=execute(task, context, resumption), context=context)
         except TaskDeferred as exc:
             log.info("task %s: %s", task.task_id, exc)
-            fired = wait_for_trigger(exc)
-            if isinstance(fired, BaseTaskEndEvent):
-                return _ended_by(fired, context)
-            resumption = fired
+            deferred = exc
         except AsynschedRescheduleException as exc:
             log.info("task %s: %s", task.task_id, exc)
             state = TaskInstanceState.UP_FOR_RESCHEDULE

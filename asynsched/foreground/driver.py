@@ -135,6 +135,7 @@ class ForegroundDriver:
                 max_tries=task.max_tries,
                 started_at=utcnow(),
                 reschedule_started_at=looked_since,
+                max_map_length=self._supervisor.max_map_length,
                 test_mode=True,
             )
             return build_context(self._dag.get_task(task.task_id), self._facts, facts)

@@ -1,4 +1,4 @@
-"""Variables and connections of a home, for `DAG.test()` in a program of one's own."""
+"""Variables, connections and settings of a home, for `DAG.test()` in a program of one's own."""
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -10,15 +10,18 @@ import msgspec
 from asynsched.authoring.supervisor import SupervisorError, SupervisorNotFound
 from asynsched.errors import NotFound, StoreError
 from asynsched.fernet_keys import keys_of
-from asynsched.settings import Settings
+from asynsched.settings import Settings, settings_from
 from asynsched.store.connections import get_connection
 from asynsched.store.direct_database import DirectDatabase, connect_direct
 from asynsched.store.urls import parse_url
 from asynsched.store.variables import get_variable
 
+_READ = ("home", "database", "fernet_key", "fernet_key_file", "max_map_length")
+"""The settings that are read from the environment."""
+
 
 class StoredNames:
-    """Answers `variable_get` and `connection_get` from a database, which it opens at the first question.
+    """Answers `variable_get` and `connection_get` from a database, which it opens at the first question; settings, too.
 
     In a thread of its own: a task that asks may be on an event loop.
     """
@@ -35,6 +38,8 @@ class StoredNames:
             SupervisorNotFound: There is no such variable or connection.
             SupervisorError: The database cannot be read, or something else is asked for.
         """
+        if operation == "max_map_length":
+            return self._settings.max_map_length
         try:
             return self._thread.submit(self._answer, operation, arguments).result()
         except NotFound as exc:
@@ -63,16 +68,10 @@ def names_of_home(environ: Mapping[str, str]) -> StoredNames | None:
 
     That is the one of `ASYNSCHED_DATABASE`, else the SQLite file in the home where there is one. Nothing is made.
     """
-    home = environ.get("ASYNSCHED_HOME")
-    if not home:
+    if not environ.get("ASYNSCHED_HOME"):
         return None
-    database = environ.get("ASYNSCHED_DATABASE") or None
-    settings = Settings(
-        home=home,
-        database=database,
-        fernet_key=environ.get("ASYNSCHED_FERNET_KEY") or None,
-        fernet_key_file=environ.get("ASYNSCHED_FERNET_KEY_FILE") or None,
-    )
+    variables = {name: environ.get(f"ASYNSCHED_{name.upper()}") for name in _READ}
+    settings = settings_from({name: value for name, value in variables.items() if value})
     path = parse_url(settings.database_url).path
     if path is not None and not Path(path).exists():
         return None

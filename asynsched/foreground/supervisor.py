@@ -1,8 +1,10 @@
 """Answers what tasks ask for from memory, for a run without a scheduler."""
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
+from asynsched.authoring.running.task_instance import TaskInstanceFacts
 from asynsched.authoring.supervisor import Supervisor, SupervisorError, SupervisorNotFound
 from asynsched.authoring.xcom_arg import XCOM_RETURN_KEY
 from asynsched.foreground.xcoms import UNMAPPED, MemoryXComs
@@ -14,7 +16,7 @@ class MemorySupervisor:
     Args:
         variables: Variables by name. What tasks set or delete changes nothing but this.
         connections: Fields of connections by name.
-        names: Is asked for other variables and connections.
+        names: Is asked for other variables and connections, and for settings.
 
     Attributes:
         running_task: The task that asks: it pushes XComs.
@@ -41,6 +43,14 @@ class MemorySupervisor:
         if answer is None:
             raise SupervisorError(f"{operation} cannot be answered in a run without a scheduler")
         return answer(**arguments)
+
+    @cached_property
+    def max_map_length(self) -> int:
+        """How many values tasks may return where others are mapped over them, by the settings that there are."""
+        if self._names is None:
+            return TaskInstanceFacts().max_map_length
+        length: int = self._names.request("max_map_length")
+        return length
 
     def keep_result(self, task_id: str, value: Any, map_index: int = UNMAPPED) -> Any:
         """Store what a task returned, and return it as others will see it."""

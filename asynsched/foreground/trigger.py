@@ -1,16 +1,14 @@
 """The trigger of a deferred task, waited for in this process: for `DAG.test()`."""
 
 import asyncio
-import logging
 import traceback
 from typing import Any
 
 from asynsched.authoring.deferral import TRIGGER_FAILURE, TRIGGER_TIMEOUT, Resumption, failed_resumption
 from asynsched.authoring.exceptions import TaskDeferred
+from asynsched.authoring.running.tracebacks import one_line, user_frames
 from asynsched.authoring.transport import from_transport, to_transport
 from asynsched.authoring.triggers.base import BaseTaskEndEvent, TriggerEvent, first_event, make_trigger
-
-log = logging.getLogger("asynsched.test")
 
 
 def wait_for_trigger(deferred: TaskDeferred) -> Resumption | BaseTaskEndEvent:
@@ -24,10 +22,10 @@ def wait_for_trigger(deferred: TaskDeferred) -> Resumption | BaseTaskEndEvent:
         payload = _carried(event.payload)
     except TimeoutError:
         return failed_resumption(TRIGGER_TIMEOUT, f"{deferred.trigger!r} did not fire within {deferred.timeout}")
-    except Exception as exc:
-        log.exception("%r has failed", deferred.trigger)
-        lines = traceback.format_exception(exc)
-        return failed_resumption(TRIGGER_FAILURE, f"{type(exc).__name__}: {exc}", "".join(lines).splitlines())
+    except Exception as exc:  # noqa: BLE001 - a trigger is user code
+        # The task logs it when it goes on, in order to fail.
+        lines = traceback.format_exception(type(exc), exc, user_frames(exc))
+        return failed_resumption(TRIGGER_FAILURE, one_line(exc), "".join(lines).splitlines())
     if isinstance(event, BaseTaskEndEvent):
         return event
     return Resumption(deferred.method_name, {**given, "event": payload})

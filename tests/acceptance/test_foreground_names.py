@@ -23,7 +23,16 @@ with DAG("reads", params={"n": Param(1, type="integer")}) as dag:
         found = [Variable.get("stored"), Variable.get("own"), Variable.get("gone", default="deleted")]
         print("FOUND", *found, Variable.get("never", default="none"), Connection.get("db").password, params["n"])
 
+    @task
+    def many():
+        return [1, 2, 3]
+
+    @task
+    def each(n):
+        pass
+
     first() >> reads()
+    each.expand(n=many())
 
 if __name__ == "__main__":
     print("STATE", dag.test(run_conf={"n": 5}).state)
@@ -45,6 +54,15 @@ def test_dags_test_asks_its_command_for_names(site):
     tested = site.run("dags", "test", "reads", "--conf", '{"n": 5}')
     assert FOUND in tested.stderr
     assert {row["key"]: row["value"] for row in site.json("variables", "list")}.keys() == {"stored", "gone"}
+
+
+def test_settings_hold_in_the_foreground_too(site, monkeypatch):
+    monkeypatch.setitem(site.env, "ASYNSCHED_MAX_MAP_LENGTH", "2")
+    by_command = site.run("dags", "test", "reads", code=1)
+    command = [sys.executable, str(site.dags / "reads.py")]
+    by_program = subprocess.run(command, env=site.environment, capture_output=True, text=True, check=False, timeout=60)
+    assert "max_map_length = 2 allows" in by_command.stderr
+    assert "max_map_length = 2 allows" in by_program.stderr
 
 
 def test_a_conf_that_does_not_fit_is_refused_before_anything_runs(site):

@@ -15,7 +15,7 @@ from asynsched.authoring.operators.python import (
 from asynsched.authoring.operators.virtualenv import BranchPythonVirtualenvOperator, PythonVirtualenvOperator
 from asynsched.authoring.running.context import CONTEXT_KEYS
 from asynsched.authoring.sensors.python import PythonSensor
-from asynsched.authoring.task_group import unique_id
+from asynsched.authoring.task_group import TaskGroup, unique_id
 from asynsched.errors import DagError
 
 TYPE_CHECKING = False
@@ -149,6 +149,12 @@ def _check_call(task_id: str, function: Callable[..., Any], args: Collection[Any
     """
     import inspect
 
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, TaskGroup):
+            raise DagError(
+                f"task {task_id!r}: {function.__name__}() is given the task group {value.group_id!r}, which has no"
+                " result of its own; let the function of the group return that of one of its tasks"
+            )
     empty = inspect.Parameter.empty
     signature = inspect.signature(function)
     for parameter in signature.parameters.values():

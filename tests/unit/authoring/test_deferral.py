@@ -2,6 +2,8 @@
 
 import asyncio
 import datetime as dt
+import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -108,10 +110,13 @@ def test_a_task_goes_on_with_the_payload_and_its_own_values_as_they_were():
         ("waits", "TaskDeferralTimeout: Trigger timeout: <Does> did not fire within 0:00:00.010000"),
     ],
 )
-def test_a_trigger_that_does_not_fire_fails_its_task_and_says_why(what, reason):
+def test_a_trigger_that_does_not_fire_fails_its_task_and_says_why(what, reason, caplog):
     ended = outcome(Waiter, what=what, wait=0.01, retries=1)
     assert (ended.state, ended.try_number) == ("failed", 2)
     assert ended.reason.startswith(reason)
+    # Its author sees the trigger's own frames, and none of asynsched's.
+    shown = {Path(path).name for path in re.findall(r'File "([^"]+)", line', caplog.text)}
+    assert shown == ({"test_deferral.py"} if what == "raises" else set())
 
 
 @pytest.mark.parametrize("state", EVENTS)

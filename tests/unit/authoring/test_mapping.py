@@ -100,6 +100,9 @@ REFUSED = {
         lambda: in_group(), "expand() inside the mapped task group 'g' is not supported",
     ),
     "a mapped group over an argument of one": (lambda: nested_over_argument(), "an argument of a mapped task group"),
+    "the result of a mapped group that returns nothing": (
+        lambda: echo(in_group_of_nothing()), "echo() is given the task group 'g', which has no result of its own",
+    ),
     "a mapped group with * and expand_kwargs": (
         lambda: task_group(lambda *args: None).expand_kwargs([{}]), "needs a function without * and **",
     ),
@@ -111,6 +114,14 @@ REFUSED = {
         "cannot have a trigger_rule",
     ),
 }  # fmt: skip
+
+
+def in_group_of_nothing():
+    @task_group
+    def g(v):
+        echo(v)
+
+    return g.expand(v=[1])
 
 
 def in_group():
