@@ -28,7 +28,7 @@ from asynsched.scheduling.evaluator import DependencyEvaluator
 from asynsched.scheduling.run_waiters import RunWaiters
 from asynsched.scheduling.triggerer.triggerer import Triggerer
 from asynsched.scheduling.versions import VersionCache
-from asynsched.service import Service
+from asynsched.service import Availability, Service
 from asynsched.settings import Settings
 from asynsched.store.database import Database
 from asynsched.store.direct_database import InlineDatabase
@@ -175,7 +175,7 @@ def assemble(
         tell_as=lambda: scheduler_id if has_peers() else None,
     )
     dispatcher = ParseDispatcher(settings, channels, database, clock, InformedParser(parser, database, clock))
-    lease = None
+    lease, availability = None, Availability(clock)
     if database_url is not None:
         lease = LeaseKeeper(
             settings=settings.lease,
@@ -185,6 +185,7 @@ def assemble(
             scheduler_id=scheduler_id,
             lease_epoch=lease_epoch,
             executor=executor,
+            availability=availability,
             on_lost=on_lease_lost,
         )
         beat: Service = LoopBeat(clock=clock, lease=lease)
@@ -208,7 +209,7 @@ def assemble(
         listeners += (NotificationListener(url=url, channels=channels, clock=clock, scheduler_id=scheduler_id),)
     if database.is_shared:
         waiters.look_into(database)
-    return Services(
+    services = Services(
         executor=executor,
         evaluator=evaluator,
         creator=creator,
@@ -237,3 +238,6 @@ def assemble(
             *filter(None, [peers]),
         ),
     )
+    for service in (*services.producers, *services.consumers):
+        service.availability = availability
+    return services

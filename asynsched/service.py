@@ -1,5 +1,6 @@
 """The contract of one long-lived task of the scheduler: woken by events, with an interval as safety net."""
 
+import threading
 from abc import ABC, abstractmethod
 from datetime import datetime, timedelta
 
@@ -16,11 +17,41 @@ FIRST_BACKOFF = timedelta(milliseconds=100)
 LONGEST_BACKOFF = timedelta(seconds=10)
 
 
+class Availability:
+    """Says once that the database is away, and once that it is back, however many find it so; for any thread."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._without: set[str] = set()
+        self._lost_at = 0.0
+
+    def lost(self, who: str, error: Exception) -> None:
+        """Take note that somebody has no database."""
+        with self._lock:
+            if not self._without:
+                self._lost_at = self._clock.monotonic()
+                log.warning(
+                    "store.unavailable", service=who, error=str(error), then="it is tried again until it is back"
+                )
+            self._without.add(who)
+
+    def found(self, who: str) -> None:
+        """Take note that somebody has the database back."""
+        with self._lock:
+            if who in self._without:
+                self._without.discard(who)
+                if not self._without:
+                    log.info("store.available", after_seconds=round(self._clock.monotonic() - self._lost_at, 1))
+
+
 class Service(ABC):
     """One cooperating task. Subclasses write `tick`, and call `wake` when there is something to do.
 
     `interval` is the longest time between two ticks, None for a service that only events wake. A tick may set
     `due_at` to be woken at an instant. A lost database is waited for; any other failure ends the scheduler.
+
+    `availability` is shared by all services of a scheduler.
     """
 
     name: str
@@ -28,6 +59,7 @@ class Service(ABC):
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
+        self.availability = Availability(clock)
         self.due_at: datetime | None = None
         self._wakeup = anyio.Event()
 
@@ -48,14 +80,12 @@ class Service(ABC):
             try:
                 await self.tick(self.clock.now())
             except StoreUnavailable as exc:
-                if backoff == FIRST_BACKOFF:
-                    log.warning("store.unavailable", service=self.name, error=str(exc))
+                self.availability.lost(self.name, exc)
                 await self.clock.sleep(backoff + jitter(backoff))
                 backoff = min(backoff * 2, LONGEST_BACKOFF)
                 continue
-            if backoff != FIRST_BACKOFF:
-                log.info("store.available", service=self.name)
-                backoff = FIRST_BACKOFF
+            self.availability.found(self.name)
+            backoff = FIRST_BACKOFF
             await self.clock.wait(self._wakeup, self._longest_wait())
 
     def _longest_wait(self) -> timedelta | None:

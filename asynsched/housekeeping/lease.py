@@ -18,6 +18,7 @@ import structlog
 
 from asynsched.clock import Clock
 from asynsched.executors.base import Executor
+from asynsched.service import Availability
 from asynsched.settings import LeaseSettings
 from asynsched.store.direct_database import DirectDatabase, open_direct
 from asynsched.store.schedulers import renew_scheduler
@@ -37,6 +38,7 @@ class LeaseKeeper:
         database_url: Opened anew: the thread shares no connection with the loop.
         home_is_claim: Nobody else can take the runs while the home is locked, as on SQLite: tries go on also while
             the database cannot be written.
+        availability: Told when the lease cannot be renewed, and when it can again.
         on_lost: Called on the event loop when the database says that the lease is another's.
     """
 
@@ -50,6 +52,7 @@ class LeaseKeeper:
         scheduler_id: str,
         lease_epoch: int,
         executor: Executor,
+        availability: Availability,
         on_lost: Callable[[], None],
     ) -> None:
         self._settings = settings
@@ -59,6 +62,7 @@ class LeaseKeeper:
         self._scheduler_id = scheduler_id
         self._lease_epoch = lease_epoch
         self._executor = executor
+        self._availability = availability
         self._on_lost = on_lost
         self._stopped = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -99,7 +103,9 @@ class LeaseKeeper:
                     self._renew(database, valid_until)
                     next_renewal = self._clock.monotonic() + self._settings.renew_interval
                 except Exception as exc:  # noqa: BLE001 - whatever it is, the next attempt may succeed
-                    log.warning("lease.not_renewed", kind=type(exc).__name__, error=str(exc))
+                    self._availability.lost("lease", exc)
+                else:
+                    self._availability.found("lease")
         finally:
             if database is not None:
                 database.close()

@@ -5,12 +5,14 @@ import threading
 from types import SimpleNamespace
 
 import pytest
+from structlog.testing import capture_logs
 
 from asynsched.clock import SystemClock
 from asynsched.errors import SettingsError, StoreUnavailable
 from asynsched.housekeeping import lease as module
 from asynsched.housekeeping.lease import LeaseKeeper
 from asynsched.housekeeping.loop_lease import LoopLease
+from asynsched.service import Availability
 from asynsched.settings import LeaseSettings
 
 SETTINGS = LeaseSettings(renew_interval=0.01)
@@ -49,11 +51,16 @@ async def test_tries_go_on_without_the_database_where_the_home_is_the_claim(monk
 
     monkeypatch.setattr(module, "open_direct", refuse)
     executor = Renewals()
-    keeper = LeaseKeeper(**arguments(executor, database_url="x", home_is_claim=home_is_claim))
-    keeper.start()
-    assert await asyncio.to_thread(tried.wait, 10), "it goes on trying, whatever the error"
-    await keeper.stop()
+    availability = Availability(SystemClock())
+    keeper = LeaseKeeper(
+        **arguments(executor, database_url="x", home_is_claim=home_is_claim, availability=availability)
+    )
+    with capture_logs() as logs:
+        keeper.start()
+        assert await asyncio.to_thread(tried.wait, 10), "it goes on trying, whatever the error"
+        await keeper.stop()
     assert executor.enough.is_set() == home_is_claim
+    assert [line["event"] for line in logs] == ["store.unavailable"], "that is said once"
 
 
 @pytest.mark.parametrize("home_is_claim", [True, False])
@@ -80,7 +87,11 @@ async def test_a_lost_lease_is_told_on_the_loop(monkeypatch):
 
     direct = SimpleNamespace(write=lambda *_, **__: False, close=lambda: None)
     monkeypatch.setattr(module, "open_direct", lambda url: direct)
-    keeper = LeaseKeeper(**arguments(Renewals(), database_url="x", home_is_claim=False, on_lost=on_lost))
+    keeper = LeaseKeeper(
+        **arguments(
+            Renewals(), database_url="x", home_is_claim=False, on_lost=on_lost, availability=Availability(SystemClock())
+        )
+    )
     keeper.start()
     async with asyncio.timeout(10):
         await lost
