@@ -15,6 +15,8 @@ log = structlog.get_logger(__name__)
 
 FIRST_BACKOFF = timedelta(milliseconds=100)
 LONGEST_BACKOFF = timedelta(seconds=10)
+QUIET_SECONDS = 5.0
+"""A loss so soon after a return is of the same outage, such as a connection that had not been tried since."""
 
 
 class Availability:
@@ -24,25 +26,32 @@ class Availability:
         self._clock = clock
         self._lock = threading.Lock()
         self._without: set[str] = set()
+        self._is_told = False
         self._lost_at = 0.0
+        self._back_at = -QUIET_SECONDS
 
     def lost(self, who: str, error: Exception) -> None:
-        """Take note that somebody has no database."""
+        """Take note that somebody has no database; call it again as long as that is so."""
         with self._lock:
-            if not self._without:
-                self._lost_at = self._clock.monotonic()
+            now = self._clock.monotonic()
+            self._without.add(who)
+            if not self._is_told and now - self._back_at >= QUIET_SECONDS:
+                self._is_told, self._lost_at = True, now
                 log.warning(
                     "store.unavailable", service=who, error=str(error), then="it is tried again until it is back"
                 )
-            self._without.add(who)
 
     def found(self, who: str) -> None:
         """Take note that somebody has the database back."""
         with self._lock:
-            if who in self._without:
-                self._without.discard(who)
-                if not self._without:
-                    log.info("store.available", after_seconds=round(self._clock.monotonic() - self._lost_at, 1))
+            if who not in self._without:
+                return
+            self._without.discard(who)
+            if not self._without:
+                self._back_at = self._clock.monotonic()
+                if self._is_told:
+                    self._is_told = False
+                    log.info("store.available", after_seconds=round(self._back_at - self._lost_at, 1))
 
 
 class Service(ABC):

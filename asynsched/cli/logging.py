@@ -36,6 +36,8 @@ def configure_logging(settings: LogSettings) -> None:
         )
     )
     # Libraries are heard when something is wrong, whatever the level of our own logs.
+    # A connection that cannot be closed because it is broken: that the database is away, the scheduler says itself.
+    logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)
     logging.basicConfig(handlers=[handler], level=max(level, logging.WARNING), force=True)
 
 

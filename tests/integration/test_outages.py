@@ -1,0 +1,125 @@
+"""The database goes away while real tasks run: the scheduler waits, says so once, and goes on; tasks notice nothing."""
+
+import sqlite3
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import anyio
+import pytest
+from structlog.testing import capture_logs
+
+from asynsched import Scheduler
+from asynsched.results import FinishedRun
+from asynsched.store import postgres_database, sqlite_connection
+from tests.support.database_gate import gate_before
+from tests.support.postgres import PostgresServer
+from tests.support.waiting import eventually
+
+DAGS = """
+    import os, time
+    from pathlib import Path
+    from asynsched import DAG, Variable, task
+
+    with DAG("asks"):
+        @task(retries=3, retry_delay=0)
+        def asks():
+            folder = Path(os.environ["FOLDER"])
+            with (folder / "begun").open("a") as begun:
+                begun.write("x")
+            while not (folder / "away").exists():
+                time.sleep(0.01)
+            Variable.set("colour", "green")
+            return Variable.get("colour")
+
+        asks()
+"""
+Outage = Callable[[], Awaitable[Callable[[], Awaitable[None]]]]
+"""Takes the database away, and returns what brings it back."""
+
+
+async def serve_through(options: dict, outage: Outage) -> tuple[FinishedRun, list[dict]]:
+    """Serve a run whose task asks for something while the database is away; return the run, and what was logged."""
+    folder = options["dags"].parent
+    scheduler = Scheduler(**options)
+    finished = []
+
+    async def run() -> None:
+        finished.append(await scheduler.run("asks"))
+
+    with capture_logs() as logs:
+
+        def said(event: str) -> list[dict]:
+            return [line for line in logs if line["event"] == event]
+
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(scheduler.serve)
+            tasks.start_soon(run)
+            await eventually((folder / "begun").exists, "the task has begun")
+            bring_back = await outage()
+            (folder / "away").touch()
+            await eventually(lambda: said("store.unavailable"), "the database is missed")
+            await anyio.sleep(1)
+            await bring_back()
+            await eventually(lambda: finished, "the run has ended")
+            await eventually(lambda: said("store.available"), "the database is found again")
+            scheduler.request_stop()
+    return finished[0], logs
+
+
+def assert_unnoticed(run: FinishedRun, logs: list[dict], folder: Path) -> None:
+    [task] = run.tasks
+    assert (run.state, task.state, task.try_number, task.result) == ("success", "success", 1, "green")
+    assert (folder / "begun").read_text() == "x"
+    told = [line["event"] for line in logs if line["log_level"] in ("warning", "error") or "store." in line["event"]]
+    assert told == ["store.unavailable", "store.available"]
+
+
+@pytest.fixture
+def options(program, monkeypatch) -> dict:
+    program.write(DAGS)
+    monkeypatch.setenv("FOLDER", str(program.root))
+    return program.options(sweep_interval=0.2)
+
+
+async def test_while_somebody_keeps_sqlite_locked(options, program, monkeypatch):
+    monkeypatch.setattr(sqlite_connection, "BUSY_TIMEOUT_SECONDS", 0.1)
+
+    async def lock():
+        other = sqlite3.connect(program.home / "asynsched.db", isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+
+        async def unlock() -> None:
+            other.close()
+
+        return unlock
+
+    assert_unnoticed(*await serve_through(options, lock), program.root)
+
+
+@pytest.mark.parametrize("kind", ["gone", "silent", "read-only"])
+async def test_while_postgresql_is(options, program, monkeypatch, postgres_server: PostgresServer, kind, tmp_path):
+    monkeypatch.setattr(postgres_database, "command_timeout", lambda dsn: 4.0)
+    url = postgres_server.new_database()
+    name = urlsplit(url).path.lstrip("/")
+
+    async with gate_before(url, tmp_path) as gate:
+
+        async def take_away():
+            if kind == "gone":
+                await gate.cut()
+            elif kind == "silent":
+                gate.silence()
+            else:
+                postgres_server.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+                await gate.cut()
+                await gate.open()
+            return bring_back
+
+        async def bring_back() -> None:
+            if kind == "read-only":
+                postgres_server.execute(f"ALTER DATABASE {name} RESET default_transaction_read_only")
+                await gate.cut()
+            await gate.open()
+
+        assert_unnoticed(*await serve_through(options | {"database": gate.url}, take_away), program.root)
