@@ -2,18 +2,21 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 
 from asynsched.channels import Channels
 from asynsched.clock import Clock
 from asynsched.executors.base import Executor, ExecutorContext
 from asynsched.executors.heartbeat import ExecutorHeartbeat
 from asynsched.executors.requests import RequestAnswerer
+from asynsched.health import Vitals
 from asynsched.home import SOURCES
 from asynsched.housekeeping.bell_listener import BellListener
 from asynsched.housekeeping.lease import LeaseKeeper
 from asynsched.housekeeping.loop_beat import LoopBeat
 from asynsched.housekeeping.loop_lease import LoopLease
 from asynsched.housekeeping.peer_watch import PeerWatch
+from asynsched.housekeeping.retention import RetentionSweeper
 from asynsched.parsing.dispatcher import ParseDispatcher
 from asynsched.parsing.informed_parser import InformedParser
 from asynsched.parsing.sandbox_parser import SandboxParser
@@ -51,6 +54,7 @@ class Services:
     heartbeat: ExecutorHeartbeat
     manual_runs: ManualRuns
     lease: LeaseKeeper | None
+    vitals: Vitals
     producers: tuple[Service, ...]
     consumers: tuple[Service, ...]
 
@@ -200,7 +204,8 @@ def assemble(
             executor=executor,
             on_lost=on_lease_lost,
         )
-    listeners: tuple[Service, ...] = (BellListener(home=home, channels=channels, clock=clock),)
+    vitals = Vitals(clock, scheduler_id, settings.monitor.longest_step)
+    listeners: tuple[Service, ...] = (BellListener(home=home, channels=channels, clock=clock, health=vitals.health),)
     if database_url is not None and (url := parse_url(database_url)).backend == "postgresql":
         from asynsched.housekeeping.notification_listener import (
             NotificationListener,
@@ -209,6 +214,12 @@ def assemble(
         listeners += (NotificationListener(url=url, channels=channels, clock=clock, scheduler_id=scheduler_id),)
     if database.is_shared:
         waiters.look_into(database)
+    sweeper = RetentionSweeper(settings=settings.retention, database=database, clock=clock, home=home)
+    producers = (Watcher(settings, channels, clock), dispatcher, creator, sweeper, *listeners)
+    consumers = (heartbeat, evaluator, callbacks, deadlines, triggerer, waiters, beat, *filter(None, [peers]))
+    vitals.watch((*producers, *consumers))
+    if lease is not None:
+        vitals.watch_pulse("lease", lease.pulse, timedelta(seconds=settings.lease.renew_interval))
     services = Services(
         executor=executor,
         evaluator=evaluator,
@@ -221,22 +232,9 @@ def assemble(
         heartbeat=heartbeat,
         manual_runs=manual_runs,
         lease=lease,
-        producers=(
-            Watcher(settings, channels, clock),
-            dispatcher,
-            creator,
-            *listeners,
-        ),
-        consumers=(
-            heartbeat,
-            evaluator,
-            callbacks,
-            deadlines,
-            triggerer,
-            waiters,
-            beat,
-            *filter(None, [peers]),
-        ),
+        vitals=vitals,
+        producers=producers,
+        consumers=consumers,
     )
     for service in (*services.producers, *services.consumers):
         service.availability = availability

@@ -18,18 +18,19 @@ from msgspec import Struct
 SOCKET_NAME = "bell.sock"
 MAX_RING_BYTES = 60_000
 PING_SECONDS = 2.0
+PONG = b"pong"
 
 
-KINDS = ("dag", "run", "edit", "backfill", "file", "pool", "asset", "ping", "end", "slots", "scheduler")
+KINDS = ("dag", "run", "edit", "backfill", "file", "pool", "asset", "ping", "health", "end", "slots", "scheduler")
 
 
 class Hint(Struct, frozen=True, omit_defaults=True):
     """What has changed.
 
     A DAG, a run that was created, a run that was edited or is to be, the backfills of a DAG, a file to parse again, the
-    pools, events of assets; `ping` asks for an answer. Schedulers tell one another of a run that has ended, of slots
-    that were given back, and that a scheduler has come or has left. Kinds that are unknown are passed over: a newer
-    version may use them beside this one.
+    pools, events of assets; `ping` and `health` ask for an answer. Schedulers tell one another of a run that has ended,
+    of slots that were given back, and that a scheduler has come or has left. Kinds that are unknown are passed over: a
+    newer version may use them beside this one.
 
     Attributes:
         kind: One of KINDS.
@@ -109,6 +110,15 @@ def ring(home: Path, hints: Sequence[Hint]) -> bool:
 
 def is_serving(home: Path) -> bool:
     """Return whether a scheduler on this home is serving: its loop answers within PING_SECONDS."""
+    return _ask(home, Hint("ping")) == PONG
+
+
+def ask_health(home: Path) -> bytes | None:
+    """Return the Health of this home's scheduler as JSON; None when none answers within PING_SECONDS."""
+    return _ask(home, Hint("health"))
+
+
+def _ask(home: Path, question: Hint) -> bytes | None:
     try:
         with (
             _answer_address() as own_address,
@@ -119,7 +129,7 @@ def is_serving(home: Path) -> bool:
             asker.settimeout(PING_SECONDS)
             # Nobody else can answer then.
             asker.connect(address)
-            asker.send(encode_hints([Hint("ping")]).encode())
-            return asker.recv(16) == b"pong"
+            asker.send(encode_hints([question]).encode())
+            return asker.recv(MAX_RING_BYTES)
     except OSError:
-        return False
+        return None

@@ -11,14 +11,15 @@ import anyio
 from asynsched.assembly import Services
 from asynsched.channels import AssetsUpdated, Channels, RunCancelled, RunCreated, RunEdited
 from asynsched.clock import Clock
-from asynsched.errors import Standstill
+from asynsched.errors import NotServing, Standstill
 from asynsched.explaining.standstill import explain_standstill
+from asynsched.health import Health
 from asynsched.keys import DagRunKey, TaskInstanceKey
 from asynsched.results import FinishedRun, read_finished_run
 from asynsched.scheduling.creation.asset_updates import update_by_program
 from asynsched.scheduling.requests.run_requests import submit_by_program
 from asynsched.scheduling.run_waiters import RunWaiters
-from asynsched.serving_state import ServingState
+from asynsched.serving_state import NO_MORE, NOT_YET, ServingState
 from asynsched.settings import Settings
 from asynsched.store.run_requests import (
     CancelRun,
@@ -184,6 +185,19 @@ class Embedding:
         taken = await self._state.database.write(submit_by_program, run, request, action=action, now=now)
         await self.channels.active_runs.put(RunEdited(run))
         return [TaskInstanceKey(*run, row.task_id, row.map_index) for row in taken.instances]
+
+    def health(self) -> Health:
+        """Return how this scheduler is: the age of every loop, and the oldest step that has not ended.
+
+        Reads memory only. Other threads may call it, also while the event loop stands still.
+
+        Raises:
+            NotServing: The scheduler does not serve yet, or no more.
+        """
+        services = self._services
+        if services is None or self._state.stopped.is_set():
+            raise NotServing(NO_MORE if self._state.stopped.is_set() else NOT_YET)
+        return services.vitals.health()
 
     async def _wait_for_dag(self, dag_id: str) -> None:
         database = self._state.database

@@ -2,6 +2,8 @@
 
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 
 import anyio
@@ -54,6 +56,44 @@ class Availability:
                     log.info("store.available", after_seconds=round(self._back_at - self._lost_at, 1))
 
 
+class Pulse:
+    """When the steps of one loop began and ended. Written by the loop; any thread may read it at any time.
+
+    Attributes:
+        is_running: Whether the loop goes round.
+        step_began_at: When the step that is under way began, in seconds of the monotonic clock; None between steps.
+        step_ended_at: When the last step ended, or the loop began.
+        waits_for_database: Whether the last step failed because the database cannot be reached.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.is_running = False
+        self.step_began_at: float | None = None
+        self.step_ended_at = clock.monotonic()
+        self.waits_for_database = False
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Within, the loop goes round."""
+        self.is_running = True
+        self.step_ended_at = self._clock.monotonic()
+        try:
+            yield
+        finally:
+            self.is_running = False
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """Within, a step is under way."""
+        self.step_began_at = self._clock.monotonic()
+        try:
+            yield
+        finally:
+            self.step_ended_at = self._clock.monotonic()
+            self.step_began_at = None
+
+
 class Service(ABC):
     """One cooperating task. Subclasses write `tick`, and call `wake` when there is something to do.
 
@@ -69,6 +109,7 @@ class Service(ABC):
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.availability = Availability(clock)
+        self.pulse = Pulse(clock)
         self.due_at: datetime | None = None
         self._wakeup = anyio.Event()
 
@@ -83,16 +124,23 @@ class Service(ABC):
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Tick until cancelled."""
         task_status.started()
+        with self.pulse.running():
+            await self._go_round()
+
+    async def _go_round(self) -> None:
         backoff = FIRST_BACKOFF
         while True:
             self._wakeup = anyio.Event()
             try:
-                await self.tick(self.clock.now())
+                with self.pulse.step():
+                    await self.tick(self.clock.now())
             except StoreUnavailable as exc:
+                self.pulse.waits_for_database = True
                 self.availability.lost(self.name, exc)
                 await self.clock.sleep(backoff + jitter(backoff))
                 backoff = min(backoff * 2, LONGEST_BACKOFF)
                 continue
+            self.pulse.waits_for_database = False
             self.availability.found(self.name)
             backoff = FIRST_BACKOFF
             await self.clock.wait(self._wakeup, self._longest_wait())

@@ -19,6 +19,7 @@ from asynsched.checked_settings import (
     doc,
 )
 from asynsched.errors import SettingsError
+from asynsched.upkeep_settings import MonitorSettings, RetentionSettings
 
 
 def _is_zone(name: str) -> bool:
@@ -132,6 +133,11 @@ class LogSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
 
     format: Annotated[Literal["console", "json"], doc("For people, or one JSON object a line.")] = "console"
     level: Annotated[Literal["debug", "info", "warning", "error"], doc("Least level that is logged.")] = "info"
+    file: Annotated[
+        str | None, doc("File that a scheduler's own log is written to, instead of standard error; it is rotated.")
+    ] = None
+    file_bytes: Annotated[Count, doc("Size at which a new log file is begun, bytes.")] = 10_000_000
+    file_count: Annotated[Count, doc("Old log files that are kept.")] = 5
     task_bytes: Annotated[Count, doc("Largest log of one try, bytes; what follows is dropped, and said.")] = (
         64 * 1024**2
     )
@@ -227,6 +233,8 @@ class Settings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
     lease: LeaseSettings = LeaseSettings()
     callbacks: CallbacksSettings = CallbacksSettings()
     log: LogSettings = LogSettings()
+    retention: RetentionSettings = RetentionSettings()
+    monitor: MonitorSettings = MonitorSettings()
 
     def __post_init__(self) -> None:
         super().__post_init__()

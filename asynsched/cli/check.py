@@ -5,10 +5,12 @@ import sqlite3
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import click
+import msgspec
 
+from asynsched.bell import PING_SECONDS, ask_health
 from asynsched.cli.command import command, fail, told_output
 from asynsched.cli.rendering import Done, Listing, Output, show
 from asynsched.cli.session import Session
@@ -17,6 +19,7 @@ from asynsched.errors import AsynschedError
 OLDEST_PYTHON = (3, 11)
 OLDEST_SQLITE = (3, 35)
 """The first that has RETURNING."""
+LOOP_COLUMNS = ("name", "age_seconds", "step_seconds", "waits_for_database", "is_stuck")
 
 
 class Finding(NamedTuple):
@@ -34,12 +37,13 @@ class Finding(NamedTuple):
 
 
 @command("check")
-@click.option("--live", is_flag=True, help="Only whether a scheduler on this home is serving.")
+@click.option("--live", is_flag=True, help="Only how the scheduler on this home is.")
 @told_output()
 def check(session: Session, output: str, live: bool) -> None:
     """Check whether this machine is fit: confinement, file events, database, versions. Exit code 1 if not.
 
-    With --live, exit code 0 once a scheduler on this home is serving.
+    With --live, exit code 0 if a scheduler on this home is serving and none of its loops is stuck: it tells the age of
+    each, and the oldest step that has not ended.
     """
     if live:
         _check_live(session, output)
@@ -52,12 +56,28 @@ def check(session: Session, output: str, live: bool) -> None:
 
 
 def _check_live(session: Session, output: str) -> None:
-    is_live = session.is_serving()
-    if is_live or output == Output.JSON:
-        answer = Done(f"A scheduler is serving the home {session.home}.", {"home": str(session.home), "live": is_live})
-        show(answer, Output(output))
-    if not is_live:
-        fail(f"No scheduler is serving the home {session.home}.")
+    answer = ask_health(session.home)
+    health = None if answer is None else msgspec.json.decode(answer)
+    is_well = health is not None and health["status"] != "stuck"
+    if output == Output.JSON:
+        show(Done("", {"home": str(session.home), "live": is_well, "health": health}), Output.JSON)
+    elif health is not None:
+        show(Done(f"A scheduler is serving the home {session.home}. {_oldest_step(health)}", {}), Output(output))
+        show(Listing(LOOP_COLUMNS, health["loops"]), Output(output))
+    if health is None:
+        fail(
+            f"No scheduler is serving the home {session.home}: nobody answers there within {PING_SECONDS:g} s. If its"
+            " process is there, it is starting, stopping, or its event loop stands still, which its log then tells."
+        )
+    if not is_well:
+        stuck = ", ".join(loop["name"] for loop in health["loops"] if loop["is_stuck"])
+        fail(f"The scheduler of the home {session.home} is stuck: {stuck}.")
+
+
+def _oldest_step(health: dict[str, Any]) -> str:
+    waits = " It waits for its database." if health["status"] == "waiting" else ""
+    step = "none" if health["oldest_step"] is None else f"{health['oldest_step']}, {health['oldest_step_seconds']:g} s"
+    return f"Its oldest unfinished step: {step}.{waits}"
 
 
 def _findings(session: Session) -> Iterator[Finding]:

@@ -1,85 +1,115 @@
-"""`asynsched db clean`: delete old runs, and old events of assets."""
+"""`asynsched db clean`: delete what is old, by the same sweep that a scheduler makes."""
 
-import shutil
+from collections.abc import Callable
 from datetime import datetime
-from pathlib import Path
+from typing import Any
 
+import anyio
 import click
+import structlog
 from sqlalchemy import Connection
 
-from asynsched.cli.command import command
+from asynsched.cli.command import command, fail
 from asynsched.cli.instants import INSTANT_FORMS, read_instant
-from asynsched.cli.rendering import Done, note
-from asynsched.cli.session import Session
-from asynsched.executors.log_paths import log_path
-from asynsched.home import LOGS
-from asynsched.keys import DagRunKey, TaskInstanceKey
-from asynsched.store.asset_events import count_old_events, delete_old_events
-from asynsched.store.dag_runs import count_ended_runs, delete_ended_runs, oldest_ended_runs
+from asynsched.cli.rendering import Done
+from asynsched.cli.session import Session, actor
+from asynsched.housekeeping.retention import Sweep
+from asynsched.housekeeping.retention_policy import SUPERSEDED_FOR, RetentionPolicy, policy_of
+from asynsched.store.asset_events import count_old_events
+from asynsched.store.async_database import open_database
+from asynsched.store.audit import count_old_audit, record_audit
+from asynsched.store.retention import Bound, count_old_runs, count_old_xcoms
+from asynsched.store.unused_versions import count_unused_versions
 
-BATCH_RUNS = 500
-"""Runs deleted in one transaction: few enough that a scheduler hardly waits."""
-BATCH_EVENTS = 5_000
-"""Asset events deleted in one transaction."""
+KINDS = ("runs", "xcoms", "logs", "asset-events", "audit", "versions")
+USUAL_KINDS = ("runs", "asset-events", "versions")
+WORDS = {"asset_events": "asset events", "xcoms": "XComs", "audit": "notes of the audit"}
 
 
 @command("clean")
-@click.option("--before", required=True, metavar="T", help=f"Delete runs that ended before it. {INSTANT_FORMS}")
+@click.option("--before", metavar="T", help=f"What is older goes; a run is as old as its end. {INSTANT_FORMS}")
+@click.option("--keep", type=click.IntRange(min=1), metavar="N", help="Of each DAG's runs, those but the newest N go.")
+@click.option("--only", multiple=True, type=click.Choice(KINDS), help="Delete only this; may be given several times.")
 @click.option("--dry-run", is_flag=True, help="Say what would be deleted, delete nothing.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-def clean_database(session: Session, before: str, dry_run: bool, yes: bool) -> Done:
-    """Delete old runs that have ended, with their tasks, XComs and logs, and old events of assets.
+def clean_database(
+    session: Session, before: str | None, keep: int | None, only: tuple[str, ...], dry_run: bool, yes: bool
+) -> Done:
+    """Delete what is old: ended runs with their tasks, XComs and logs; asset events; versions that no run needs.
 
-    Events stay that wait for a DAG, or that triggered a run which stays.
+    Without --before and --keep, what the settings of retention keep no longer. XComs and logs of runs that stay, and
+    the audit, go where --only names them. What stays in any case: runs that are active, or before an active one, or a
+    DAG's newest scheduled one; asset events that a DAG waits for; the newest version of each DAG.
     """
-    instant = read_instant(before, session.settings.default_timezone, "--before")
-    n_runs = session.read(count_ended_runs, before=instant)
-    n_events = session.read(count_old_events, before=instant)
-    found = {"before": instant, "found": n_runs, "found_asset_events": n_events}
+    policy = _policy(session, before, keep, only or USUAL_KINDS)
+    found = {kind: session.read(count) for kind, count in _counts(policy).items()}
+    told = ", ".join(f"{n} {WORDS.get(kind, kind)}" for kind, n in found.items()) or "what is old of the logs"
     if dry_run:
-        sentence = f"{n_runs} runs and {n_events} asset events would be deleted."
-        return Done(sentence, {**found, "deleted": 0, "deleted_asset_events": 0})
-    if (n_runs or n_events) and not yes:
-        question = f"Delete {n_runs} runs that ended before {instant.isoformat()}, and {n_events} asset events?"
-        click.confirm(question, abort=True, err=True)
-    deleted = _delete_in_batches(session, instant) if n_runs else 0
-    events = _delete_events(session, instant) if n_events else 0
-    sentence = f"{deleted} runs and {events} asset events are deleted."
-    return Done(sentence, {**found, "deleted": deleted, "deleted_asset_events": events})
+        return Done(f"{told} would be deleted.", {"found": found, "deleted": {}})
+    if not yes:
+        click.confirm(f"Delete {told}?", abort=True, err=True)
+    # What it deletes it answers, and logs nothing.
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
+    deleted = anyio.run(_sweep, session, policy)
+    gone = ", ".join(f"{n} {WORDS.get(kind, kind)}" for kind, n in deleted.items()) or "nothing"
+    return Done(f"Deleted: {gone}.", {"found": found, "deleted": deleted})
 
 
-def _delete_events(session: Session, before: datetime) -> int:
-    deleted = 0
-    detail = {"before": before.isoformat(), "what": "asset events"}
-    while n := session.change(
-        "db.clean", lambda conn: delete_old_events(conn, before=before, limit=BATCH_EVENTS), detail=detail
+def _policy(session: Session, before: str | None, keep: int | None, kinds: tuple[str, ...]) -> RetentionPolicy:
+    now = session.now()
+    if before is None and keep is None:
+        policy = policy_of(session.settings.retention, now)
+        if policy == RetentionPolicy():
+            fail("The settings of retention keep everything: say what is to go, with --before T or --keep N.")
+        return policy
+    instant = None if before is None else read_instant(before, session.settings.default_timezone, "--before")
+    bound = Bound(instant, keep)
+
+    def if_wanted(kind: str) -> datetime | None:
+        return instant if kind in kinds else None
+
+    versions = if_wanted("versions")
+    return RetentionPolicy(
+        runs=bound if "runs" in kinds else Bound(),
+        xcoms=bound if "xcoms" in kinds else Bound(),
+        logs=bound if "logs" in kinds else Bound(),
+        asset_events=if_wanted("asset-events"),
+        audit=if_wanted("audit"),
+        versions=versions and min(versions, now - SUPERSEDED_FOR),
+    )
+
+
+def _counts(policy: RetentionPolicy) -> dict[str, Callable[[Connection], int]]:
+    """Return what counts each kind of what would go."""
+    counts: dict[str, Callable[[Connection], int]] = {}
+    if not policy.runs.is_open:
+        counts["runs"] = lambda conn: count_old_runs(conn, policy.runs)
+    if not policy.xcoms.is_open:
+        counts["xcoms"] = lambda conn: count_old_xcoms(conn, policy.xcoms)
+    for kind, before, count in (
+        ("asset_events", policy.asset_events, count_old_events),
+        ("audit", policy.audit, count_old_audit),
+        ("versions", policy.versions, count_unused_versions),
     ):
-        deleted += n
+        if before is not None:
+            counts[kind] = _counting(count, before)
+    return counts
+
+
+def _counting(count: Callable[..., int], before: datetime) -> Callable[[Connection], int]:
+    return lambda conn: count(conn, before=before)
+
+
+async def _sweep(session: Session, policy: RetentionPolicy) -> dict[str, int]:
+    database = await open_database(session.settings.database_url, synchronous=session.settings.sqlite_synchronous)
+    try:
+        rows = session.settings.retention.batch_rows
+        sweep = Sweep(policy, database=database, home=session.home, batch_rows=rows)
+        while await sweep.step(session.now()):
+            pass
+        deleted: dict[str, Any] = {kind: n for kind, n in sorted(sweep.deleted.items()) if n}
+        if deleted:
+            await database.write(record_audit, at=session.now(), actor=actor(), action="db.clean", detail=deleted)
+    finally:
+        await database.close()
     return deleted
-
-
-def _delete_in_batches(session: Session, before: datetime) -> int:
-    deleted = 0
-    more = True
-    while more:
-        runs = session.change(
-            "db.clean", lambda conn: _delete_batch(conn, before), detail={"before": before.isoformat()}
-        )
-        for run in runs:
-            _delete_logs(session.home, run)
-        deleted += len(runs)
-        more = len(runs) == BATCH_RUNS
-        if more:
-            note(f"{deleted} runs are deleted so far.")
-    return deleted
-
-
-def _delete_batch(conn: Connection, before: datetime) -> list[DagRunKey]:
-    runs = oldest_ended_runs(conn, before=before, limit=BATCH_RUNS)
-    delete_ended_runs(conn, before=before, limit=BATCH_RUNS)
-    return runs
-
-
-def _delete_logs(home: Path, run: DagRunKey) -> None:
-    of_a_try = Path(log_path(TaskInstanceKey(*run, "task"), 1))
-    shutil.rmtree(home / LOGS / of_a_try.parents[1], ignore_errors=True)

@@ -17,6 +17,7 @@ from asynsched.cli import USUAL_COLLECTION
 from asynsched.cli.causes import only_cause
 from asynsched.cli.logging import configure_logging
 from asynsched.cli.rendering import note
+from asynsched.cli.service_manager import ServiceManager, service_manager
 from asynsched.clock import SystemClock
 from asynsched.errors import AsynschedError, NotServing, Standstill
 from asynsched.scheduler import Scheduler
@@ -53,20 +54,22 @@ def serve_until_stopped(settings: Settings, rules: StopRules) -> None:
     """
     # They are of the same user, and the environment may name the database with its password.
     set_readable(readable=False)
+    manager = service_manager()
     gc.set_threshold(*USUAL_COLLECTION)
     configure_logging(settings.log)
     try:
-        asyncio.run(_serve(settings, rules))
+        asyncio.run(_serve(settings, rules, manager))
     except BaseExceptionGroup as group:
         raise only_cause(group) from group
 
 
-async def _serve(settings: Settings, rules: StopRules) -> None:
+async def _serve(settings: Settings, rules: StopRules, manager: ServiceManager) -> None:
     scheduler = Scheduler(settings=settings)
     failures: list[AsynschedError] = []
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_accompany, scheduler, rules, failures)
-        async with _signals_stop(scheduler):
+        tasks.start_soon(manager.accompany, scheduler, scheduler.clock)
+        async with _signals_stop(scheduler, manager):
             await scheduler.serve()
         tasks.cancel_scope.cancel()
     if failures:
@@ -74,7 +77,7 @@ async def _serve(settings: Settings, rules: StopRules) -> None:
 
 
 @asynccontextmanager
-async def _signals_stop(scheduler: Scheduler) -> AsyncIterator[None]:
+async def _signals_stop(scheduler: Scheduler, manager: ServiceManager) -> AsyncIterator[None]:
     """Within, the first SIGINT or SIGTERM asks the scheduler to stop, the second cancels it. Then all is as before."""
     loop = asyncio.get_running_loop()
     before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
@@ -89,6 +92,7 @@ async def _signals_stop(scheduler: Scheduler) -> AsyncIterator[None]:
                 return
             asked = True
             log.info("scheduler.stopping", signal=number.name, again="stops at once")
+            manager.tell("STOPPING=1", "STATUS=Waiting for running tasks")
             scheduler.request_stop()
 
         for number in STOP_SIGNALS:

@@ -1,16 +1,19 @@
 """Where the log of a try is: Airflow's layout, safe for every id."""
 
 import hashlib
+import shutil
 import string
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from asynsched.home import LOGS
-from asynsched.keys import TaskInstanceKey
+from asynsched.keys import DagRunKey, TaskInstanceKey
 
 MAX_COMPONENT_BYTES = 200
 """File systems allow 255 bytes; the name of the component and a hash must fit, too."""
 
+DAG_PREFIX, RUN_PREFIX = "dag_id=", "run_id="
 _HASH_LENGTH = 16
 _SAFE = frozenset(
     string.digits + "-_.+:=@, " + (string.ascii_letters if sys.platform != "darwin" else string.ascii_lowercase)
@@ -40,16 +43,32 @@ def log_file(home: Path, key: TaskInstanceKey, try_number: int) -> Path:
     return home / LOGS / log_path(key, try_number)
 
 
+def remove_logs(home: Path, runs: Iterable[DagRunKey]) -> None:
+    """Remove every log of these runs. Blocks: not for the event loop."""
+    for run in runs:
+        remove_tree(home.joinpath(LOGS, *_run_folders(run)))
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove a folder of logs, as far as that is possible; a symbolic link is not followed."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 def _folders(key: TaskInstanceKey) -> list[str]:
-    folders = [f"dag_id={_component(key.dag_id)}", f"run_id={_component(key.run_id)}"]
+    folders = _run_folders(DagRunKey(key.dag_id, key.run_id))
     if key.task_id:
-        folders.append(f"task_id={_component(key.task_id)}")
+        folders.append(f"task_id={folder_name(key.task_id)}")
     if key.map_index >= 0:
         folders.append(f"map_index={key.map_index}")
     return folders
 
 
-def _component(text: str) -> str:
+def _run_folders(run: DagRunKey) -> list[str]:
+    return [f"{DAG_PREFIX}{folder_name(run.dag_id)}", f"{RUN_PREFIX}{folder_name(run.run_id)}"]
+
+
+def folder_name(text: str) -> str:
+    """Return what stands for an id in the name of a folder: the id itself, where that makes a good name."""
     if _SAFE.issuperset(text) and len(text) <= MAX_COMPONENT_BYTES:
         return text
     readable = "".join(char if char in _SAFE else "_" for char in text)[: MAX_COMPONENT_BYTES - _HASH_LENGTH - 1]

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import msgspec
 import structlog
 from anyio.abc import TaskStatus
 
-from asynsched.bell import MAX_RING_BYTES, SOCKET_NAME, Hint, decode_hints, open_bell
+from asynsched.bell import MAX_RING_BYTES, PONG, SOCKET_NAME, Hint, decode_hints, open_bell
 from asynsched.channels import (
     AssetsUpdated,
     BackfillChanged,
@@ -25,6 +26,7 @@ from asynsched.channels import (
     SlotsFreed,
 )
 from asynsched.clock import Clock
+from asynsched.health import Health
 from asynsched.keys import DagRunKey
 from asynsched.service import Service
 
@@ -32,13 +34,18 @@ log = structlog.get_logger(__name__)
 
 
 class BellListener(Service):
-    """Listens on the home's socket."""
+    """Listens on the home's socket.
+
+    Args:
+        health: Tells how the scheduler is, for those who ask.
+    """
 
     name = "bell listener"
 
-    def __init__(self, *, home: Path, channels: Channels, clock: Clock) -> None:
+    def __init__(self, *, home: Path, channels: Channels, clock: Clock, health: Callable[[], Health]) -> None:
         super().__init__(clock)
         self._home = home
+        self._health = health
         self._channels = channels
         self._bell: socket.socket | None = None
 
@@ -47,9 +54,11 @@ class BellListener(Service):
         self._bell = open_bell(self._home)
         try:
             task_status.started()
-            while True:
-                await anyio.wait_readable(self._bell)
-                await self.tick(self.clock.now())
+            with self.pulse.running():
+                while True:
+                    await anyio.wait_readable(self._bell)
+                    with self.pulse.step():
+                        await self.tick(self.clock.now())
         finally:
             self._bell.close()
             (self._home / SOCKET_NAME).unlink(missing_ok=True)
@@ -66,14 +75,17 @@ class BellListener(Service):
         except (OSError, ValueError) as exc:
             log.warning("bell.unintelligible", error=str(exc))
             return
-        if any(hint.kind == "ping" for hint in hints):
-            self._answer(sender)
+        kinds = {hint.kind for hint in hints}
+        if "ping" in kinds:
+            self._answer(sender, PONG)
+        if "health" in kinds:
+            self._answer(sender, msgspec.json.encode(self._health()))
         await hand_out(hints, self._channels)
 
-    def _answer(self, sender: str | bytes | None) -> None:
+    def _answer(self, sender: str | bytes | None, answer: bytes) -> None:
         if self._bell is not None and sender:
             try:
-                self._bell.sendto(b"pong", sender)
+                self._bell.sendto(answer, sender)
             except OSError as exc:
                 log.debug("bell.unanswered", error=str(exc))
 

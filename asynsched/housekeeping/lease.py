@@ -18,7 +18,7 @@ import structlog
 
 from asynsched.clock import Clock
 from asynsched.executors.base import Executor
-from asynsched.service import Availability
+from asynsched.service import Availability, Pulse
 from asynsched.settings import LeaseSettings
 from asynsched.store.direct_database import DirectDatabase, open_direct
 from asynsched.store.schedulers import renew_scheduler
@@ -65,6 +65,7 @@ class LeaseKeeper:
         self._availability = availability
         self._on_lost = on_lost
         self._stopped = threading.Event()
+        self.pulse = Pulse(clock)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_thread = threading.get_ident()
         self._beat_at = clock.monotonic()
@@ -88,6 +89,10 @@ class LeaseKeeper:
         self._beat_at = self._clock.monotonic()
 
     def _run(self) -> None:
+        with self.pulse.running():
+            self._keep_renewing()
+
+    def _keep_renewing(self) -> None:
         database: DirectDatabase | None = None
         next_renewal = self._clock.monotonic()
         try:
@@ -99,10 +104,13 @@ class LeaseKeeper:
                     valid_until = self._clock.boottime() + self._settings.duration
                     if self._home_is_claim:
                         self._executor.renew_lease(valid_until)
-                    database = database or open_direct(self._database_url)
-                    self._renew(database, valid_until)
+                    with self.pulse.step():
+                        database = database or open_direct(self._database_url)
+                        self._renew(database, valid_until)
+                    self.pulse.waits_for_database = False
                     next_renewal = self._clock.monotonic() + self._settings.renew_interval
                 except Exception as exc:  # noqa: BLE001 - whatever it is, the next attempt may succeed
+                    self.pulse.waits_for_database = True
                     self._availability.lost("lease", exc)
                 else:
                     self._availability.found("lease")

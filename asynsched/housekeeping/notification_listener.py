@@ -41,6 +41,10 @@ class NotificationListener(Service):
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Listen until cancelled."""
         task_status.started()
+        with self.pulse.running():
+            await self._keep_listening()
+
+    async def _keep_listening(self) -> None:
         backoff = FIRST_BACKOFF
         while True:
             try:
@@ -71,7 +75,8 @@ class NotificationListener(Service):
             await connection.add_listener(CHANNEL, self._hear)
             while not connection.is_closed():
                 self._wakeup = anyio.Event()
-                await self.tick(self.clock.now())
+                with self.pulse.step():
+                    await self.tick(self.clock.now())
                 await self._wakeup.wait()
         finally:
             connection.terminate()

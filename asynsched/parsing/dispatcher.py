@@ -50,7 +50,7 @@ MOST_LOOKS = 500
 class ParseDispatcher(Service):
     """Parses what changes. `n_scans` counts the full scans whose files are all taken in."""
 
-    name = "parse_dispatcher"
+    name = "parse dispatcher"
 
     def __init__(
         self, settings: Settings, channels: Channels, database: Database, clock: Clock, parser: Parser

@@ -37,6 +37,12 @@ _OF_DAG_SINCE = sa.select(*_COLUMNS).where(
 )
 
 
+_OLDEST = (
+    sa.select(audit.c.id).where(audit.c.at < sa.bindparam("before")).order_by(audit.c.id).limit(sa.bindparam("limit"))
+)
+_DELETE = sa.delete(audit).where(audit.c.id.in_(sa.bindparam("keys", expanding=True)))
+
+
 def acts_since(conn: Connection, dag_id: str, since: datetime) -> list[AuditRow]:
     """Return what was done to a DAG since an instant."""
     return [
@@ -78,3 +84,18 @@ def list_audit(conn: Connection, *, dag_id: str | None = None, limit: int = 100)
     else:
         rows = conn.execute(_NEWEST_OF_DAG, {"dag_id": dag_id, "limit": limit})
     return [as_struct(AuditRow, row, detail=from_json(row.detail)) for row in rows]
+
+
+def count_old_audit(conn: Connection, *, before: datetime) -> int:
+    """Return how many things were done before an instant."""
+    counted = sa.select(sa.func.count()).where(audit.c.at < sa.bindparam("before"))
+    n: int = conn.execute(counted, {"before": before}).scalar_one()
+    return n
+
+
+def delete_old_audit(conn: Connection, *, before: datetime, limit: int) -> int:
+    """Delete up to `limit` notes of what was done before an instant, the oldest first. Returns how many."""
+    keys = list(conn.scalars(_OLDEST, {"before": before, "limit": limit}))
+    if keys:
+        conn.execute(_DELETE, {"keys": keys})
+    return len(keys)

@@ -111,10 +111,6 @@ _END_QUEUED = (
     .where(dag_run.c.id == sa.bindparam("key"), dag_run.c.state == DagRunState.QUEUED)
     .values(state=sa.bindparam("new_state"), reason=sa.bindparam("new_reason"), ended_at=sa.bindparam("now"))
 )
-_ENDED = sa.select(dag_run.c.id).where(
-    dag_run.c.ended_at < sa.bindparam("before"), dag_run.c.state.in_((DagRunState.SUCCESS, DagRunState.FAILED))
-)
-_DELETE = sa.delete(dag_run).where(dag_run.c.id.in_(sa.bindparam("keys", expanding=True)))
 
 
 def insert_run(conn: Connection, run: NewRun) -> int:
@@ -202,28 +198,6 @@ def end_queued_run(conn: Connection, run_row_id: int, state: DagRunState, reason
     """End a run that has not started. False: it is no longer queued."""
     ended = {"key": run_row_id, "new_state": state, "new_reason": reason, "now": now}
     return conn.execute(_END_QUEUED, ended).rowcount > 0
-
-
-def count_ended_runs(conn: Connection, *, before: datetime) -> int:
-    """Return how many runs ended before an instant."""
-    n: int = conn.execute(sa.select(sa.func.count()).select_from(_ENDED.subquery()), {"before": before}).scalar_one()
-    return n
-
-
-def oldest_ended_runs(conn: Connection, *, before: datetime, limit: int) -> list[DagRunKey]:
-    """Return the runs that `delete_ended_runs` would delete."""
-    chosen = sa.select(dag_run.c.dag_id, dag_run.c.run_id).where(dag_run.c.id.in_(_ENDED.subquery().select()))
-    rows = conn.execute(chosen.order_by(dag_run.c.id).limit(sa.bindparam("limit")), {"before": before, "limit": limit})
-    return [DagRunKey(row.dag_id, row.run_id) for row in rows]
-
-
-def delete_ended_runs(conn: Connection, *, before: datetime, limit: int) -> int:
-    """Delete up to `limit` runs that ended before an instant, with all that belongs to them. Returns how many."""
-    oldest = _ENDED.order_by(dag_run.c.id).limit(sa.bindparam("limit"))
-    keys = list(conn.scalars(oldest, {"before": before, "limit": limit}))
-    if keys:
-        conn.execute(_DELETE, {"keys": keys})
-    return len(keys)
 
 
 def _run(row: "sa.Row[tuple[object, ...]]") -> DagRunRow:

@@ -49,6 +49,7 @@ _ONE = _DAGS.where(dag.c.dag_id == sa.bindparam("dag_id"))
 _ACTIVE = _DAGS.where(dag.c.is_active).order_by(dag.c.dag_id)
 _ALL = _DAGS.order_by(dag.c.dag_id)
 _IDS = sa.select(dag.c.dag_id).where(dag.c.is_active).order_by(dag.c.dag_id)
+_ALL_IDS = sa.select(dag.c.dag_id).order_by(dag.c.dag_id)
 _IS_UNEXAMINED = sa.or_(dag.c.last_examined_at.is_(None), dag.c.last_examined_at < dag.c.updated_at)
 _SCHEDULED = (
     sa.select(
@@ -108,6 +109,11 @@ def list_dags(conn: Connection, *, active_only: bool = True) -> list[DagRow]:
 def near_dag_ids(conn: Connection, dag_id: str) -> tuple[str, ...]:
     """Return the active DAGs that a wrong dag_id may have been meant as."""
     return near_names(dag_id, conn.scalars(_IDS))
+
+
+def all_dag_ids(conn: Connection) -> list[str]:
+    """Return every DAG that there ever was."""
+    return list(conn.scalars(_ALL_IDS))
 
 
 def scheduled_dag_ids(conn: Connection) -> list[tuple[str, datetime]]:

@@ -117,6 +117,8 @@ dag_run = sa.Table(
     UniqueConstraint("dag_id", "logical_date"),
     Index("ix_dag_run_unfinished", "state", "run_after", sqlite_where=sa.text("state IN ('queued', 'running')")),
     Index("ix_dag_run_dag_id_run_after", "dag_id", "run_after"),
+    Index("ix_dag_run_ended_at", "ended_at", sqlite_where=sa.text("ended_at IS NOT NULL")),
+    Index("ix_dag_run_version_id", "version_id"),
     Index("ix_dag_run_scheduled", "dag_id", "logical_date", sqlite_where=sa.text("run_type = 'scheduled'")),
 )  # fmt: skip
 """`scheduler_id` and `lease_epoch`: who owns the run, and under which lease its rows may be written.

@@ -10,8 +10,10 @@ import pytest
 from click.testing import CliRunner
 
 from asynsched.cli.app import build_app
+from asynsched.store.direct_database import open_direct
 from tests.conformance.dag_text import HEADER, dag_id_of, dag_text, usable_cases
 from tests.conformance.test_timetables import instant
+from tests.store.test_retention import add_dag, add_run
 from tests.support.up import Site
 
 DAGS = """
@@ -63,6 +65,26 @@ def test_commands_make_the_database_and_read_the_folder_that_no_scheduler_has_se
     assert len(site.json("dags", "next", "etl", "-n", "4")) == 4
     assert [dag["dag_id"] for dag in site.json("dags", "list")] == ["broken", "etl"]
     assert stat.S_IMODE(site.home.stat().st_mode) == 0o700
+
+
+def test_db_clean_says_what_would_go_then_deletes_it_and_without_options_what_the_settings_say(new_site):
+    site = new_site()
+    site.run("db", "upgrade")
+    with open_direct(f"sqlite:///{site.home / 'asynsched.db'}") as database:
+        database.write(add_dag, "d")
+        for day in range(8):
+            database.write(add_run, "d", day)
+            (site.home / "logs" / "dag_id=d" / f"run_id=r{day}").mkdir(parents=True)
+    assert "--before" in site.run("db", "clean", code=1).stderr
+    before = ("db", "clean", "--before", "2026-02-23")
+    assert "1 run" in site.run(*before, "--dry-run").stdout
+    site.run(*before, code=1)  # nobody has said yes
+    assert site.json(*before, "--yes")["deleted"] == {"runs": 1}
+    assert site.json("db", "clean", "--keep", "5", "--only", "xcoms", "-y")["deleted"] == {"xcoms": 2}
+    site.env["ASYNSCHED_RETENTION__RUNS_PER_DAG"] = "4"
+    assert site.json("db", "clean", "-y")["deleted"] == {"runs": 3}
+    assert sorted(run["run_id"] for run in site.runs("d")) == ["r0", "r1", "r2", "r3"]
+    assert len(list((site.home / "logs" / "dag_id=d").iterdir())) == 4
 
 
 def test_a_dag_is_shown_with_its_tasks_and_edges(site):
@@ -326,15 +348,15 @@ def test_old_runs_are_deleted_with_their_logs_when_that_is_confirmed(new_site):
             BashOperator(task_id="echo", bash_command="echo done")
         """,
     )
+    site.run("dags", "trigger", "once", "--run-id", "by_hand")
     site.up_until_idle()
-    [run] = site.runs("once")
-    [log] = site.home.glob("logs/dag_id=once/**/*.log")
-    assert site.json("db", "clean", "--before", run["ended_at"], "--yes")["deleted"] == 0
-    assert site.json("db", "clean", "--before", "2100-01-01", "--dry-run")["found"] == 1
+    by_hand, scheduled = sorted(site.runs("once"), key=lambda run: run["run_id"])
+    [log] = site.home.glob("logs/dag_id=once/run_id=by_hand/**/*.log")
+    assert site.json("db", "clean", "--before", by_hand["queued_at"], "--yes")["deleted"] == {}
+    assert site.json("db", "clean", "--before", "2100-01-01", "--dry-run")["found"]["runs"] == 1
     site.run("db", "clean", "--before", "2100-01-01", code=1)
-    assert site.runs("once") == [run]
-    assert site.json("db", "clean", "--before", "2100-01-01", "--yes")["deleted"] == 1
-    assert site.runs("once") == []
+    assert site.json("db", "clean", "--before", "2100-01-01", "--yes")["deleted"] == {"runs": 1}
+    assert site.runs("once") == [scheduled], "a DAG that is to run once would run again"
     assert not log.exists()
 
 

@@ -1,7 +1,9 @@
 """What `asynsched up` says and does when it starts, and when it cannot."""
 
+import socket
 import sqlite3
 import stat
+import tempfile
 from contextlib import closing
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -23,6 +25,22 @@ ONCE = """
         one()
 """
 
+TELLS_ITS_ENVIRONMENT = """
+    import os
+    from pathlib import Path
+
+    from asynsched import DAG, task
+
+    with DAG("tell", schedule="@once"):
+
+        @task
+        def tell():
+            found = [name for name in ("NOTIFY_SOCKET", "WATCHDOG_USEC") if name in os.environ]
+            (Path(__file__).parents[1] / "environment").write_text(str(found))
+
+        tell()
+"""
+
 
 @pytest.fixture
 def site(new_site) -> Site:
@@ -41,10 +59,36 @@ def test_up_says_what_it_watches_and_keeps_its_state_private(site):
     assert len(site.runs("once")) == 1, "a DAG that is to run once runs once"
 
 
-def test_one_home_has_one_scheduler_and_live_tells_whether_it_serves(site):
+def test_one_home_has_one_scheduler_and_live_tells_how_it_is_and_so_does_the_service_manager(site):
     assert site.run("check", "--live", code=1).stderr != ""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager, tempfile.TemporaryDirectory() as folder:
+        manager.bind(f"{folder}/notify")
+        manager.settimeout(30)
+        site.env |= {"NOTIFY_SOCKET": f"{folder}/notify", "WATCHDOG_USEC": "3000000"}
+        site.write("tell.py", TELLS_ITS_ENVIRONMENT)
+        with site.up() as up:
+            assert manager.recv(1000).decode().splitlines()[0] == "READY=1"
+            assert [manager.recv(1000), manager.recv(1000)] == [b"WATCHDOG=1"] * 2
+            live = site.json("check", "--live")
+            assert live["live"]
+            assert live["health"]["status"] == "healthy"
+            loops = {loop["name"]: loop for loop in live["health"]["loops"]}
+            assert {"watcher", "parse dispatcher", "dagrun creator", "evaluator", "loop beat", "lease"} <= set(loops)
+            assert [name for name, loop in loops.items() if loop["age_seconds"] < 0] == []
+            # The one that answers is in the middle of a step.
+            assert live["health"]["oldest_step"] is not None
+            shown = site.run("check", "--live").stdout
+            assert "oldest unfinished step: " in shown
+            assert "evaluator" in shown
+            site.until(lambda: (site.root / "environment").exists(), "a task has run")
+            assert (site.root / "environment").read_text() == "[]", "what is for the scheduler is not for tasks"
+            up.terminate()
+            assert up.wait() == 0, up.log
+            last = b""
+            while not last.startswith(b"STOPPING=1"):
+                last = manager.recv(1000)
+    site.env.clear()
     with site.up() as up:
-        site.run("check", "--live")
         refused = site.run("up", str(site.dags), code=1)
         assert str(up.process.pid) in refused.stderr
         assert str(site.home) in refused.stderr

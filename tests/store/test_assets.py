@@ -20,9 +20,10 @@ from asynsched.store.asset_names import get_asset, list_aliases, list_assets, wa
 from asynsched.store.asset_queue import pending_events, unexamined_dag_ids
 from asynsched.store.asset_references import references_to
 from asynsched.store.changes import AssetEventRow, Batch
-from asynsched.store.dag_runs import delete_ended_runs, end_queued_run, get_run, insert_run
+from asynsched.store.dag_runs import end_queued_run, get_run, insert_run
 from asynsched.store.dags import set_paused
 from asynsched.store.parse_results import DagDefaults, FileStamp, store_report
+from asynsched.store.retention import delete_runs
 from asynsched.store.transitions import apply
 from tests.store.test_runs import new_run, task
 from tests.support.simulated import report_of
@@ -155,7 +156,7 @@ async def test_a_run_that_is_deleted_takes_what_it_consumed_along_but_not_the_ev
         record_events(conn, [event(Asset("a"))])
         run = get_run(conn, "of_a", examine_dag(conn, "of_a", NOW).triggered)
         end_queued_run(conn, run.id, "failed", "", NOW)
-        assert delete_ended_runs(conn, before=NOW + MINUTE, limit=10) == 1
+        assert len(delete_runs(conn, [run.id], max_rows=10).runs) == 1
         return consumed_events(conn, run.id), list_events(conn)
 
     consumed, events = await database.write(check)

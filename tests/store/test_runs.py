@@ -13,8 +13,6 @@ from asynsched.store.changes import Batch, CallbackRow, HistoryRow, RunRow, Stal
 from asynsched.store.dag_runs import (
     NewRun,
     count_active_runs,
-    count_ended_runs,
-    delete_ended_runs,
     end_queued_run,
     get_run,
     insert_run,
@@ -198,19 +196,3 @@ async def test_slots_of_a_pool_are_counted_from_states(database):
     default, other = await database.read(list_pools)
     assert (default.running_slots, default.queued_slots, default.occupied_slots, default.open_slots) == (2, 1, 3, 125)
     assert (other.occupied_slots, other.open_slots) == (3, None)
-
-
-async def test_runs_that_ended_long_ago_are_deleted_in_portions_with_all_that_is_theirs(database):
-    for number in range(3):
-        run = await database.write(insert_run, new_run(f"r{number}", logical_date=NOW + number * DAY))
-        await database.write(apply, Batch(0, new_tasks=[task(run, "a", None)]))
-        await database.write(put_xcom, XComValue(run, "a", -1, "k", b"1", NOW))
-        if number < 2:
-            await database.write(end_queued_run, run, DagRunState.SUCCESS, "", NOW + number * DAY)
-    assert await database.read(count_ended_runs, before=NOW + 9 * DAY) == 2
-    assert await database.write(delete_ended_runs, before=NOW + 9 * DAY, limit=1) == 1
-    assert await database.write(delete_ended_runs, before=NOW + DAY, limit=9) == 0
-    assert await database.write(delete_ended_runs, before=NOW + 9 * DAY, limit=9) == 1
-    assert [run.run_id for run in await database.read(list_runs)] == ["r2"]
-    assert len(await database.read(load_task_instances, run)) == 1
-    assert await database.read(load_task_instances, run - 1) == await database.read(list_xcoms, run - 1, "a") == []

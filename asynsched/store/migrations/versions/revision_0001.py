@@ -127,6 +127,9 @@ def _create_runs() -> None:
         sa.UniqueConstraint("dag_id", "run_id", name="uq_dag_run_dag_id_run_id"),
     )
     op.create_index("ix_dag_run_dag_id_run_after", "dag_run", ["dag_id", "run_after"])
+    ended = sa.text("ended_at IS NOT NULL")
+    op.create_index("ix_dag_run_ended_at", "dag_run", ["ended_at"], sqlite_where=ended, postgresql_where=ended)
+    op.create_index("ix_dag_run_version_id", "dag_run", ["version_id"])
     op.create_index(
         "ix_dag_run_scheduled",
         "dag_run",

@@ -1,0 +1,207 @@
+"""What is no longer to be kept: ended runs with all that is theirs, and XComs of runs that stay.
+
+Reading what is too old and deleting it are two steps: on SQLite nobody waits to write while it is looked for. What is
+deleted is checked again in the transaction that deletes it, so a run that somebody has cleared meanwhile stays.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+import sqlalchemy as sa
+from msgspec import Struct
+from sqlalchemy import Connection, TextClause, bindparam, text
+
+from asynsched.keys import DagRunKey
+from asynsched.store.column_types import EPOCH, Instant
+from asynsched.store.tables import dag_run, task_instance, task_instance_history, xcom
+
+
+class Bound(Struct, frozen=True):
+    """Which ended runs are too old: those beyond either limit.
+
+    Attributes:
+        before: They ended before this instant.
+        per_dag: Their DAG has so many newer runs.
+    """
+
+    before: datetime | None = None
+    per_dag: int | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether nothing is ever too old."""
+        return self.before is None and self.per_dag is None
+
+
+class OldRun(Struct, frozen=True):
+    """A run that is too old."""
+
+    id: int
+    dag_id: str
+    run_id: str
+
+    @property
+    def key(self) -> DagRunKey:
+        """What identifies it."""
+        return DagRunKey(self.dag_id, self.run_id)
+
+
+class Deleted(Struct, frozen=True):
+    """What one transaction has deleted: these runs, and so many rows, theirs and of runs that it was not done with."""
+
+    runs: list[OldRun]
+    n_rows: int
+
+
+_HAS_ENDED = "r.state IN ('success', 'failed')"
+# The creator computes a DAG's next run from its newest scheduled one: without that, a catchup would begin anew.
+_IS_NEWEST = (
+    "(r.run_type = 'scheduled' AND NOT EXISTS (SELECT 1 FROM dag_run n WHERE n.dag_id = r.dag_id"
+    " AND n.run_type = 'scheduled' AND n.logical_date > r.logical_date))"
+)
+# The tasks of an active run may depend on the run before it.
+_IS_NEEDED = (
+    "EXISTS (SELECT 1 FROM dag_run a WHERE a.dag_id = r.dag_id AND a.state IN ('queued', 'running') AND r.id ="
+    " (SELECT p.id FROM dag_run p WHERE p.dag_id = a.dag_id AND p.logical_date < a.logical_date"
+    " ORDER BY p.logical_date DESC LIMIT 1))"
+)
+_IS_CALLED_BACK = (
+    "EXISTS (SELECT 1 FROM callback_request c WHERE c.dag_run_id = r.id AND c.state IN ('queued', 'running'))"
+)
+_MAY_GO = f"{_HAS_ENDED} AND NOT {_IS_NEWEST} AND NOT {_IS_NEEDED} AND NOT {_IS_CALLED_BACK}"
+_HAS_XCOMS = f"{_HAS_ENDED} AND EXISTS (SELECT 1 FROM xcom x WHERE x.dag_run_id = r.id)"  # noqa: S608 - constants
+_BY_AGE = "SELECT r.id, r.dag_id, r.run_id FROM dag_run r WHERE r.ended_at < :before AND {condition}"
+_BY_NUMBER = (
+    "SELECT r.id, r.dag_id, r.run_id FROM dag d JOIN dag_run e ON e.id = (SELECT n.id FROM dag_run n"
+    " WHERE n.dag_id = d.dag_id ORDER BY n.run_after DESC, n.id DESC LIMIT 1 OFFSET :per_dag)"
+    " JOIN dag_run r ON r.dag_id = e.dag_id AND (r.run_after, r.id) <= (e.run_after, e.id) WHERE {condition}"
+)
+
+
+def _typed(statement: str) -> TextClause:
+    found = text(statement)
+    return found.bindparams(bindparam("before", type_=Instant)) if ":before" in statement else found
+
+
+def _portions(condition: str) -> tuple[TextClause, TextClause]:
+    """Return the statements that find the oldest runs by age and by number, of those that meet a condition."""
+    by_age = f"{_BY_AGE.format(condition=condition)} ORDER BY r.ended_at LIMIT :limit"
+    return _typed(by_age), _typed(f"{_BY_NUMBER.format(condition=condition)} LIMIT :limit")
+
+
+_OLD_RUNS = _portions(_MAY_GO)
+_OLD_RUNS_WITH_XCOMS = _portions(_HAS_XCOMS)
+_EITHER = f"{_BY_AGE} UNION {_BY_NUMBER}"
+_COUNT = _typed(f"SELECT count(*) FROM ({_EITHER.format(condition=_MAY_GO)}) AS old")  # noqa: S608 - constants
+_COUNT_XCOMS = _typed(
+    "SELECT count(*) FROM xcom WHERE dag_run_id IN"  # noqa: S608 - constants
+    f" (SELECT id FROM ({_EITHER.format(condition=_HAS_ENDED)}) AS old)"
+)
+_LOCKED = (
+    sa.select(dag_run.c.id, dag_run.c.dag_id, dag_run.c.run_id)
+    .where(dag_run.c.id.in_(bindparam("ids", expanding=True)), sa.text("dag_run.state IN ('success', 'failed')"))
+    .order_by(dag_run.c.id)
+    .with_for_update(skip_locked=True)
+)
+_DELETE_RUNS = sa.delete(dag_run).where(dag_run.c.id.in_(bindparam("ids", expanding=True)))
+_GOING = sa.update(dag_run).where(dag_run.c.id == bindparam("key")).values(reason="It is being deleted: it is too old.")
+_PARTS = (xcom, task_instance_history, task_instance)
+"""What of a run may be so much that it is deleted piece by piece. XComs first: they are the largest."""
+
+
+def old_runs(conn: Connection, bound: Bound, *, limit: int) -> list[OldRun]:
+    """Return up to `limit` runs that are too old, with their tasks.
+
+    Never a run that is active, the newest scheduled run of a DAG, the run before one that is active, or one with
+    callbacks that have not ended.
+    """
+    return _find(conn, _OLD_RUNS, bound, limit)
+
+
+def old_runs_with_xcoms(conn: Connection, bound: Bound, *, limit: int) -> list[OldRun]:
+    """Return up to `limit` ended runs whose XComs are too old."""
+    return _find(conn, _OLD_RUNS_WITH_XCOMS, bound, limit)
+
+
+def count_old_runs(conn: Connection, bound: Bound) -> int:
+    """Return how many runs are too old."""
+    return _count(conn, _COUNT, bound)
+
+
+def count_old_xcoms(conn: Connection, bound: Bound) -> int:
+    """Return how many XComs of ended runs are too old."""
+    return _count(conn, _COUNT_XCOMS, bound)
+
+
+def delete_runs(conn: Connection, run_ids: Sequence[int], *, max_rows: int) -> Deleted:
+    """Delete ended runs with all that is theirs, until about `max_rows` rows are gone.
+
+    A run with more rows than that is deleted piece by piece, and then its reason says that it is being deleted.
+    """
+    found = [OldRun(*row) for row in conn.execute(_LOCKED, {"ids": list(run_ids)})]
+    sizes = _sizes(conn, [run.id for run in found])
+    whole: list[OldRun] = []
+    n_rows = 0
+    for run in found:
+        if n_rows + sizes[run.id] > max_rows:
+            break
+        whole.append(run)
+        n_rows += sizes[run.id]
+    if whole:
+        conn.execute(_DELETE_RUNS, {"ids": [run.id for run in whole]})
+    elif found:
+        conn.execute(_GOING, {"key": found[0].id})
+        n_rows = _delete_parts(conn, _PARTS, found[0].id, max_rows)
+    return Deleted(whole, n_rows)
+
+
+def delete_xcoms_of(conn: Connection, run_ids: Sequence[int], *, max_rows: int) -> int:
+    """Delete up to `max_rows` XComs of those of the runs that have ended. Returns how many."""
+    n_rows = 0
+    for run in conn.execute(_LOCKED, {"ids": list(run_ids)}).all():
+        n_rows += _delete_parts(conn, (xcom,), run.id, max_rows - n_rows)
+        if n_rows >= max_rows:
+            break
+    return n_rows
+
+
+def _find(conn: Connection, statements: tuple[TextClause, TextClause], bound: Bound, limit: int) -> list[OldRun]:
+    found: dict[int, OldRun] = {}
+    for statement, (name, value) in zip(statements, _limits(bound).items(), strict=True):
+        if value is not None and len(found) < limit:
+            rows = conn.execute(statement, {name: value, "limit": limit})
+            found |= {row.id: OldRun(*row) for row in rows}
+    return list(found.values())[:limit]
+
+
+def _count(conn: Connection, statement: TextClause, bound: Bound) -> int:
+    # No run has ended before 1970, and no DAG has so many runs.
+    values = {"before": bound.before or EPOCH, "per_dag": 2**62 if bound.per_dag is None else bound.per_dag}
+    n: int = conn.execute(statement, values).scalar_one()
+    return n
+
+
+def _limits(bound: Bound) -> dict[str, datetime | int | None]:
+    return {"before": bound.before, "per_dag": bound.per_dag}
+
+
+def _sizes(conn: Connection, run_ids: Sequence[int]) -> dict[int, int]:
+    """Return how many rows each run has, its own one and those of _PARTS."""
+    sizes = dict.fromkeys(run_ids, 1)
+    for table in _PARTS:
+        column = table.c.dag_run_id
+        counted = sa.select(column, sa.func.count()).where(column.in_(list(run_ids))).group_by(column)
+        for run_id, n in conn.execute(counted):
+            sizes[run_id] += n
+    return sizes
+
+
+def _delete_parts(conn: Connection, tables: Sequence[sa.Table], run_id: int, max_rows: int) -> int:
+    n_rows = 0
+    for table in tables:
+        keys = tuple(table.primary_key.columns)
+        some = sa.select(*keys).where(table.c.dag_run_id == run_id).limit(max_rows - n_rows)
+        n_rows += conn.execute(sa.delete(table).where(sa.tuple_(*keys).in_(some))).rowcount
+        if n_rows >= max_rows:
+            break
+    return n_rows

@@ -1,0 +1,247 @@
+"""What is too old goes, in small batches, with all that is its own; what somebody still needs stays."""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Connection, select, update
+
+from asynsched.executors.log_paths import log_file
+from asynsched.home import SOURCES, prepare_home
+from asynsched.housekeeping.retention import Sweep
+from asynsched.housekeeping.retention_policy import RetentionPolicy, policy_of
+from asynsched.keys import TaskInstanceKey
+from asynsched.states import DagRunState
+from asynsched.store.audit import count_old_audit, list_audit, record_audit
+from asynsched.store.callback_requests import finish_callback, next_callbacks
+from asynsched.store.callback_tables import callback_request
+from asynsched.store.changes import Batch, CallbackRow, HistoryRow
+from asynsched.store.dag_runs import end_queued_run, insert_run, list_runs
+from asynsched.store.dag_versions import add_version, list_versions
+from asynsched.store.database import Database
+from asynsched.store.retention import Bound, count_old_runs, count_old_xcoms, delete_runs, old_runs
+from asynsched.store.sources import put_sources
+from asynsched.store.tables import dag, dag_run, source, task_instance, task_instance_history, xcom
+from asynsched.store.transitions import apply
+from asynsched.store.unused_versions import count_unused_versions
+from asynsched.store.xcoms import XComValue, put_xcom
+from asynsched.upkeep_settings import RetentionSettings
+from sandbox.protocol import SourceRef
+from tests.store.test_runs import new_run, task
+
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+DAY = timedelta(days=1)
+STRANGE = "manual__ünd/../x" + "y" * 220
+
+
+def add_dag(conn: Connection, dag_id: str) -> None:
+    conn.execute(dag.insert(), {"dag_id": dag_id, "file_path": "a.py", "max_active_runs": 1, "updated_at": NOW})
+
+
+def add_run(
+    conn: Connection, dag_id: str, day: int, *, n_tasks: int = 1, active: bool = False, **fields: object
+) -> int:
+    """Store a run that ended `day` days before now, with tasks, earlier tries and XComs."""
+    at = NOW - day * DAY
+    run_id = fields.pop("run_id", f"r{day}")
+    run = insert_run(conn, new_run(run_id, dag_id, logical_date=at, run_after=at, **fields))
+    tasks = [task(run, f"t{n:03}", "success") for n in range(n_tasks)]
+    history = [HistoryRow(run, row.task_id, -1, 1, "failed", "", "t", at, at, at, at) for row in tasks]
+    apply(conn, Batch(0, new_tasks=tasks, history=history))
+    for row in tasks:
+        put_xcom(conn, XComValue(run, row.task_id, -1, "return_value", b"1", at))
+    if not active:
+        end_queued_run(conn, run, DagRunState.SUCCESS, "", at)
+    return run
+
+
+async def run_ids(database: Database, dag_id: str) -> list[str]:
+    return sorted(run.run_id for run in await database.read(list_runs, dag_id=dag_id))
+
+
+def n_rows(conn: Connection) -> list[int]:
+    return [len(conn.execute(select(table)).all()) for table in (dag_run, task_instance, task_instance_history, xcom)]
+
+
+async def swept(database: Database, home: Path, policy: RetentionPolicy, batch_rows: int = 10) -> dict[str, int]:
+    """Sweep to the end, and return how much went."""
+    prepare_home(home)
+    sweep = Sweep(policy, database=database, home=home, batch_rows=batch_rows)
+    n_steps = 1
+    while await sweep.step(NOW):
+        n_steps += 1
+        assert n_steps < 200
+    return dict(+sweep.deleted)
+
+
+BOUNDS = [
+    (Bound(), ["r0", "r1", "r2", "r3", "r4"]),
+    (Bound(before=NOW - 1.5 * DAY), ["r0", "r1"]),
+    (Bound(before=NOW + DAY), ["r0"]),
+    (Bound(per_dag=3), ["r0", "r1", "r2"]),
+    (Bound(before=NOW - 3.5 * DAY, per_dag=4), ["r0", "r1", "r2", "r3"]),
+    (Bound(before=NOW - 1.5 * DAY, per_dag=4), ["r0", "r1"]),
+    (Bound(per_dag=9), ["r0", "r1", "r2", "r3", "r4"]),
+]
+
+
+@pytest.mark.parametrize(("bound", "kept"), BOUNDS, ids=str)
+async def test_runs_go_by_age_and_by_number_but_the_newest_scheduled_one_stays(database, tmp_path, bound, kept):
+    def prepare(conn: Connection) -> int:
+        add_dag(conn, "d")
+        for day in range(5):
+            add_run(conn, "d", day)
+        return count_old_runs(conn, bound)
+
+    n_old = await database.write(prepare)
+    assert n_old == 5 - len(kept)
+    deleted = await swept(database, tmp_path, RetentionPolicy(runs=bound))
+    assert deleted == ({"runs": n_old} if n_old else {})
+    assert await run_ids(database, "d") == kept
+    assert await database.read(n_rows) == [len(kept)] * 4, "with all that was theirs"
+
+
+async def test_what_an_active_run_or_a_callback_needs_stays(database, tmp_path):
+    def prepare(conn: Connection) -> None:
+        add_dag(conn, "d")
+        for day in (9, 8, 7, 5, 4):
+            add_run(conn, "d", day)
+        add_run(conn, "d", 6, active=True)
+        called = add_run(conn, "d", 3)
+        apply(conn, Batch(0, callbacks=[CallbackRow(called, "", -1, 0, "on_success", "", NOW)]))
+        add_run(conn, "d", 2, active=True)
+        add_run(conn, "d", 1, run_type="manual")
+
+    await database.write(prepare)
+    policy = RetentionPolicy(runs=Bound(before=NOW, per_dag=1))
+    await swept(database, tmp_path, policy)
+    assert await run_ids(database, "d") == ["r2", "r3", "r6", "r7"]
+    [request] = await database.read(next_callbacks, "me", 9)
+    await database.write(finish_callback, request.id, None, "success")
+    await database.write(lambda conn: conn.execute(update(dag_run).values(state="success", ended_at=NOW - DAY)))
+    await swept(database, tmp_path, policy)
+    assert await run_ids(database, "d") == ["r2"], "nothing needs them any more"
+    assert await database.read(lambda conn: conn.execute(select(callback_request)).all()) == []
+
+
+async def test_no_transaction_deletes_more_than_a_batch_and_a_large_run_goes_piece_by_piece(database):
+    def prepare(conn: Connection) -> list[int]:
+        add_dag(conn, "d")
+        return [add_run(conn, "d", day, n_tasks=n) for day, n in ((3, 1), (2, 12), (1, 1))]
+
+    ids = await database.write(prepare)
+    before = sum(await database.read(n_rows))
+    gone = []
+    while found := await database.read(old_runs, Bound(before=NOW - 1.5 * DAY), limit=9):
+        deleted = await database.write(delete_runs, [run.id for run in found], max_rows=10)
+        after = sum(await database.read(n_rows))
+        assert 0 < before - after == deleted.n_rows <= 10
+        before = after
+        gone += [run.id for run in deleted.runs]
+        if after > 4:
+            [large] = [run for run in await database.read(list_runs, dag_id="d") if run.id == ids[1]]
+            assert ("being deleted" in large.reason) is (after < 37)
+    assert gone == ids[:2]
+
+
+async def test_a_run_that_was_cleared_meanwhile_stays(database):
+    def prepare(conn: Connection) -> int:
+        add_dag(conn, "d")
+        run = add_run(conn, "d", 2)
+        conn.execute(update(dag_run).values(state="queued"))
+        return run
+
+    run = await database.write(prepare)
+    assert (await database.write(delete_runs, [run], max_rows=9)).n_rows == 0
+    assert await database.read(n_rows) == [1, 1, 1, 1]
+
+
+async def test_xcoms_and_logs_go_before_their_runs_and_those_of_active_runs_stay(database, tmp_path):
+    def prepare(conn: Connection) -> int:
+        add_dag(conn, "d")
+        for day in (0, 3, 4):
+            add_run(conn, "d", day)
+        add_run(conn, "d", 5, run_id=STRANGE, n_tasks=25)
+        add_run(conn, "d", 6, active=True)
+        return count_old_xcoms(conn, Bound(per_dag=2))
+
+    names = {0: "r0", 3: "r3", 4: "r4", 5: STRANGE, 6: "r6", 7: "deleted by another machine"}
+    logs = {day: log_file(tmp_path, TaskInstanceKey("d", name, "t000"), 1) for day, name in names.items()}
+    assert await database.write(prepare) == 26
+    for log in logs.values():
+        log.parent.mkdir(parents=True)
+        log.write_text("hello")
+    unknown = tmp_path / "logs" / "dag_id=nobody" / "run_id=r"
+    unknown.mkdir(parents=True)
+    policy = RetentionPolicy(xcoms=Bound(per_dag=2), logs=Bound(before=NOW - 3.5 * DAY, per_dag=4))
+    assert await swept(database, tmp_path, policy) == {"xcoms": 26, "logs": 2}
+    assert await database.read(n_rows) == [5, 29, 29, 3]
+    # The folder without a run was written to a moment ago: by now, that is long after NOW.
+    assert [day for day, log in logs.items() if log.exists()] == [0, 3, 6, 7]
+    assert unknown.exists()
+
+
+async def test_deleted_runs_take_their_logs_along(database, tmp_path):
+    def prepare(conn: Connection) -> None:
+        add_dag(conn, "d")
+        for day in (0, 3):
+            add_run(conn, "d", day)
+
+    await database.write(prepare)
+    logs = [log_file(tmp_path, TaskInstanceKey("d", f"r{day}", "t000"), 1) for day in (0, 3)]
+    for log in logs:
+        log.parent.mkdir(parents=True)
+        log.write_text("hello")
+    await swept(database, tmp_path, policy_of(RetentionSettings(runs_days=2), NOW))
+    assert [log.exists() for log in logs] == [True, False]
+    assert not logs[1].parents[1].exists()
+
+
+async def test_versions_go_that_no_run_needs_and_sources_that_no_version_needs(database, tmp_path):
+    def version(conn: Connection, number: int, sources: Iterable[str], at: datetime) -> int:
+        put_sources(conn, {name: f"text of {name}" for name in sources})
+        refs = [SourceRef(f"{name}.py", name, name) for name in sources]
+        return add_version(
+            conn, "d", version_hash=str(number), file_path="a.py", serialized=b"{}", sources=refs, now=at
+        )
+
+    def prepare(conn: Connection) -> int:
+        add_dag(conn, "d")
+        versions = [version(conn, n, sources, NOW - (9 - n) * DAY) for n, sources in enumerate(["ab", "bc", "d", "c"])]
+        versions.append(version(conn, 4, ["e"], NOW - timedelta(minutes=5)))
+        run = add_run(conn, "d", 0)
+        conn.execute(update(dag_run).where(dag_run.c.id == run).values(version_id=versions[1]))
+        conn.execute(update(dag).values(version_id=versions[4]))
+        return count_unused_versions(conn, before=NOW)
+
+    def kept(conn: Connection) -> tuple[list[str], set[str]]:
+        return [row.version_hash for row in list_versions(conn, "d")], set(conn.scalars(select(source.c.content_hash)))
+
+    assert await database.write(prepare) == 3
+    prepare_home(tmp_path)
+    laid_out = {name: tmp_path / SOURCES / f"{name}.py" for name in "acd"}
+    for file in laid_out.values():
+        file.write_text("text")
+    policy = policy_of(RetentionSettings(versions_days=0.001), NOW)
+    # The version that was superseded five minutes ago may be what a run is being given.
+    assert await swept(database, tmp_path, policy) == {"versions": 2, "sources": 2}
+    assert await database.read(kept) == (["4", "3", "1"], {"b", "c", "e"})
+
+
+async def test_the_audit_goes_by_age(database, tmp_path):
+    def prepare(conn: Connection) -> int:
+        for day in range(30):
+            record_audit(conn, at=NOW - day * DAY, actor="me", action="dag.pause")
+        return count_old_audit(conn, before=NOW - 4.5 * DAY)
+
+    assert await database.write(prepare) == 25
+    policy = policy_of(RetentionSettings(audit_days=4.5), NOW)
+    assert await swept(database, tmp_path, policy, batch_rows=7) == {"audit": 25}
+    assert len(await database.read(list_audit)) == 5
+
+
+async def test_settings_of_nothing_keep_everything(database, tmp_path):
+    await database.write(lambda conn: add_dag(conn, "d") or add_run(conn, "d", 9999))
+    assert policy_of(RetentionSettings(), NOW) == RetentionPolicy()
+    assert await swept(database, tmp_path, RetentionPolicy()) == {}

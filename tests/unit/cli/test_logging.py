@@ -1,0 +1,49 @@
+"""A scheduler's own log: one line an event, in a file that is rotated where one is named."""
+
+import json
+import logging
+
+import pytest
+import structlog
+
+from asynsched.cli.logging import configure_logging
+from asynsched.errors import SettingsError
+from asynsched.settings import LogSettings
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before():
+    handlers, level = logging.root.handlers[:], logging.root.level
+    yield
+    for handler in set(logging.root.handlers) - set(handlers):
+        handler.close()
+    logging.root.handlers[:], logging.root.level = handlers, level
+    structlog.reset_defaults()
+
+
+def test_a_log_file_is_rotated_and_only_so_many_old_ones_are_kept(tmp_path):
+    path = tmp_path / "scheduler.log"
+    configure_logging(LogSettings(format="json", file=str(path), file_bytes=500, file_count=2))
+    for number in range(100):
+        structlog.get_logger().info("run.ended", number=number)
+        structlog.get_logger().debug("not.told")
+    logging.getLogger("some.library").warning("it says %s", "this")
+    files = [path.with_name(f"scheduler.log{suffix}") for suffix in (".2", ".1", "")]
+    assert sorted(tmp_path.iterdir()) == sorted(files)
+    assert max(file.stat().st_size for file in files) <= 500
+    lines = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    *ours, foreign = lines
+    assert [line["number"] for line in ours] == list(range(100 - len(ours), 100))
+    assert {line["event"] for line in ours} == {"run.ended"}
+    assert (foreign["event"], foreign["level"]) == ("it says this", "warning")
+
+
+def test_what_users_have_named_cannot_steer_a_terminal(capsys):
+    configure_logging(LogSettings())
+    structlog.get_logger().warning("dag.odd", dag_id="a\x1b[2Jb")
+    assert "\x1b" not in capsys.readouterr().err
+
+
+def test_a_log_file_that_cannot_be_written_is_named(tmp_path):
+    with pytest.raises(SettingsError, match=r"log\.file: .*/none/x\.log cannot be written"):
+        configure_logging(LogSettings(file=str(tmp_path / "none" / "x.log")))
