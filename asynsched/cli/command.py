@@ -30,8 +30,10 @@ map_index_option = click.option(
 )
 
 
-def command(name: str) -> Callable[[Callable[..., Answer | None]], click.Command]:
+def command(name: str, *, negative_numbers: bool = False) -> Callable[[Callable[..., Answer | None]], click.Command]:
     """Make a function `(session, …options) -> Answer | None` a command with --home, --database and --output.
+
+    Where an argument may be one of the `negative_numbers`, that is not taken for an option.
 
     The answer is shown in the form that --output asks for. A function that ends its work in another way takes the
     `output` that was asked for by the decorator `told_output`.
@@ -40,7 +42,7 @@ def command(name: str) -> Callable[[Callable[..., Answer | None]], click.Command
     def make(function: Callable[..., Answer | None]) -> click.Command:
         own_output = getattr(function, "own_output", None)
 
-        @click.command(name)
+        @click.command(name, context_settings={"ignore_unknown_options": negative_numbers})
         @wraps(function)
         def run(*, home: str | None, database: str | None, output: str, **options: Any) -> None:
             if own_output is not None:

@@ -23,7 +23,7 @@ def show_pools(session: Session) -> Listing:
     return Listing(COLUMNS, rows, spare=("description", "include_deferred", "deferred_slots"))
 
 
-@command("set")
+@command("set", negative_numbers=True)
 @click.argument("name")
 @click.argument("slots", type=click.IntRange(min=-1))
 @click.option("--description", default="", help="What it is for.")
@@ -36,7 +36,8 @@ def set_pool(session: Session, name: str, slots: int, description: str, include_
         hints=_pools_changed,
         detail={"name": name, "slots": slots},
     )
-    return Done(f"Pool {name!r} has {slots} slots.", {"name": name, "slots": slots})
+    has = "no limit" if slots < 0 else f"{slots} slot{'' if slots == 1 else 's'}"
+    return Done(f"Pool {name!r} has {has}.", {"name": name, "slots": slots})
 
 
 @command("delete")

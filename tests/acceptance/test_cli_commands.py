@@ -242,7 +242,7 @@ def test_mistakes_are_named_in_one_message_with_the_nearest_name(site, monkeypat
 
 def test_pools_are_set_listed_and_deleted(site):
     site.run("pools", "set", "small", "3", "--description", "few")
-    site.run("pools", "set", "endless", "--", "-1")
+    site.run("pools", "set", "endless", "-1")
     pools = {pool["name"]: pool["slots"] for pool in site.json("pools", "list")}
     assert pools == {"default_pool": 128, "small": 3, "endless": -1}
     site.run("pools", "delete", "small")
