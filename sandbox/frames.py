@@ -1,5 +1,6 @@
 """Frames: four bytes of length, big endian, then JSON of a struct, told apart from others by its `type`."""
 
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -30,6 +31,12 @@ def encode_frame(message: Struct) -> bytes:
     return len(body).to_bytes(HEADER_BYTES, "big") + body
 
 
+@cache
+def _decoder_of(expected: Any) -> tuple[msgspec.json.Decoder[Any], frozenset[str]]:
+    """Return what decodes a union of structs, and their tags. Made once: that takes longer than to decode a message."""
+    return msgspec.json.Decoder(expected), frozenset(struct.__struct_config__.tag for struct in expected.__args__)
+
+
 class FrameReader:
     """Takes bytes as they arrive, gives whole messages of the given union of structs.
 
@@ -38,8 +45,7 @@ class FrameReader:
     """
 
     def __init__(self, expected: Any) -> None:
-        self._decoder = msgspec.json.Decoder(expected)
-        self._tags = {struct.__struct_config__.tag for struct in expected.__args__}
+        self._decoder, self._tags = _decoder_of(expected)
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[Any]:

@@ -10,6 +10,7 @@ TRY_FORMAT = "{%(filename)s:%(lineno)d} %(levelname)s - %(message)s"
 KEEPER_FORMAT = f"[%(asctime)s.%(msecs)03dZ] {TRY_FORMAT}"
 
 _handler = logging.StreamHandler()
+_TRY_FORMATTER = logging.Formatter(TRY_FORMAT)
 
 
 def configure_logging() -> None:
@@ -32,4 +33,4 @@ def configure_logging() -> None:
 
 def leave_time_to_keeper() -> None:
     """Log without the time from now on: this process, a fork of the keeper's, writes to a try's log."""
-    _handler.setFormatter(logging.Formatter(TRY_FORMAT))
+    _handler.setFormatter(_TRY_FORMATTER)
