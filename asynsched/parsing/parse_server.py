@@ -168,10 +168,15 @@ class ServerProcess:
 
 
 class ParseServer:
-    """Parses files by guardians of a server, which is started when it is needed."""
+    """Parses files by guardians of a server, which is started when it is needed.
 
-    def __init__(self, setup: SandboxSetup) -> None:
+    Args:
+        hash_seed: Of the hashes of texts: with the same, a set has the same order in each parse.
+    """
+
+    def __init__(self, setup: SandboxSetup, hash_seed: int = sandbox_setup.HASH_SEED) -> None:
         self._setup = setup
+        self._hash_seed = hash_seed
         self._server: ServerProcess | None = None
         self._idle: list[Guardian] = []
         self._starting = anyio.Lock()
@@ -225,7 +230,7 @@ class ParseServer:
 
     async def _current(self, path: str) -> ServerProcess:
         async with self._starting:
-            environment = self._setup.environment()
+            environment = self._setup.environment(self._hash_seed)
             server = self._server
             if server is not None and (not server.is_alive or server.environment != environment):
                 await self._retire(server)

@@ -1,4 +1,4 @@
-"""Parses files in confined processes: by a warmed server while there is one, else each in a new interpreter."""
+"""Parses files in confined processes: by warmed servers while there are some, else each in a new interpreter."""
 
 import contextlib
 from types import TracebackType
@@ -25,8 +25,8 @@ MOST_BYTES_ON_LOOP = 64 * 1024
 class SandboxParser:
     """Parses files in confined processes.
 
-    As an async context manager it has a parse server meanwhile, which starts with the first parse. Without, and for
-    another hash seed than the server's, each parse is a new interpreter.
+    As an async context manager it has a parse server for each hash seed meanwhile, which starts with the first parse.
+    Without, each parse is a new interpreter.
 
     Args:
         settings: The DAG folder, the home, and the limits of a parse.
@@ -36,19 +36,20 @@ class SandboxParser:
     def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
         self._setup = setup_of(settings)
-        self._server: ParseServer | None = None
+        self._servers: dict[int, ParseServer] | None = None
         self._has_swept = False
 
     async def __aenter__(self) -> Self:
-        self._server = ParseServer(self._setup)
+        self._servers = {}
         return self
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        server, self._server = self._server, None
-        if server is not None:
-            await server.close()
+        servers, self._servers = self._servers, None
+        if servers is not None:
+            for server in servers.values():
+                await server.close()
             with anyio.CancelScope(shield=True):
                 await anyio.to_thread.run_sync(sweep, self._setup.scratch)
 
@@ -65,10 +66,11 @@ class SandboxParser:
             self._has_swept = True
             await anyio.to_thread.run_sync(sweep, self._setup.scratch)
         questions = questions or ParseQuestions(now=self._clock.now())
-        if self._server is not None and hash_seed == HASH_SEED:
-            data = await self._ask(self._server, path, questions)
-        else:
+        if self._servers is None:
             data = await parse_in_new_process(self._setup, path, questions, hash_seed=hash_seed)
+        else:
+            server = self._servers.setdefault(hash_seed, ParseServer(self._setup, hash_seed))
+            data = await self._ask(server, path, questions)
         return await _decode(path, data)
 
     async def _ask(self, server: ParseServer, path: str, questions: ParseQuestions) -> bytes:
