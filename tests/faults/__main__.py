@@ -1,6 +1,6 @@
 """Real schedulers under real faults: `python -m tests.faults [--minutes N] [--seed S] [--backend …] [--json FILE]`.
 
-Without options: at least 200 kills, on SQLite with one scheduler and on PostgreSQL with several, which takes some
+Without options: at least 200 kills, on SQLite with one scheduler and on PostgreSQL with two, which takes some
 minutes. Ends with 0 only if nothing was wrong. What a run with problems leaves is kept, and its folder said.
 """
 
@@ -20,7 +20,7 @@ from tests.support.postgres import running_postgres
 
 DEFAULT_KILLS = 105
 """On each backend, where no time is given."""
-SCHEDULERS = {"sqlite": 1, "postgresql": 1}
+SCHEDULERS = {"sqlite": 1, "postgresql": 2}
 
 
 def main() -> int:

@@ -1,5 +1,6 @@
 """One campaign: work and faults at once, then peace until all work is done, then a clean stop and the verdict."""
 
+import base64
 import random
 import time
 from collections.abc import Iterator
@@ -71,9 +72,9 @@ class Campaign:
         for folder in (self._temporary, self.root / "locks"):
             folder.mkdir(parents=True)
             folder.chmod(0o777)
-        # A prefix, so that the database is one of this campaign's own.
         url = None if self.server is None else self.server.new_database()
         environment = SETTINGS | {
+            "ASYNSCHED_FERNET_KEY": base64.urlsafe_b64encode(self._chance.randbytes(32)).decode(),
             "FAULTS_LEDGER": str(ledger), "FAULTS_LOCKS": str(self.root / "locks"), "TMPDIR": str(self._temporary)
         }  # fmt: skip
         self.sites = [

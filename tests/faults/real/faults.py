@@ -20,12 +20,16 @@ VICTIMS = {
     "scheduler": 12, "keeper": 8, "template": 10, "task": 30, "ready process": 3, "trigger host": 5,
     "parse server": 6, "guardian": 6, "parse": 14,
 }  # fmt: skip
-FAULTS = {"kill": 70, "terminate": 16, "pause": 12, "power cut": 1}
+PAUSED = {
+    "scheduler": 12, "keeper": 10, "template": 6, "task": 12, "trigger host": 2, "parse server": 2, "guardian": 2,
+    "parse": 2,
+}  # fmt: skip
+FAULTS = {"kill": 70, "terminate": 16, "pause": 14, "power cut": 1}
 DATABASE_FAULTS = {"cut connections": 2, "cut a connection": 3, "restart PostgreSQL": 0.5}
 YOUNG_SECONDS = 4.0
 SPARED = 0.8
 """Share of faults that pass by a scheduler younger than that: one that always dies as it starts gets nothing done."""
-LONG_PAUSES = 0.25
+LONG_PAUSES = 0.4
 """Share of pauses that outlast every lease."""
 
 
@@ -88,7 +92,7 @@ class Faults:
             self.tally.database[fault] += 1
         elif fault == "power cut":
             self._cut_power()
-        elif (victim := self._draw(self.census())) is not None:
+        elif (victim := self._draw(PAUSED if fault == "pause" else VICTIMS)) is not None:
             _PROCESS_FAULTS[fault](self, victim)
 
     def resume_due(self, *, everybody: bool = False) -> None:
@@ -96,9 +100,13 @@ class Faults:
         while self._paused and (everybody or self._paused[0][0] <= time.monotonic()):
             heapq.heappop(self._paused)[2].send(signal.SIGCONT)
 
-    def _draw(self, living: dict[str, list[Victim]]) -> Victim | None:
-        # The role is drawn first, whether or not anybody has it: a scheduler that is alone would never get to work.
-        [role] = self._chance.choices([*VICTIMS], [*VICTIMS.values()])
+    def _draw(self, weights: dict[str, int]) -> Victim | None:
+        living = self.census()
+        [role] = self._chance.choices([*weights], [*weights.values()])
+        if role != "scheduler":
+            # One that is alone would never get to work, if it were hit whenever nobody else is there.
+            there = {other: n for other, n in weights.items() if living[other] and other != "scheduler"}
+            [role] = self._chance.choices([*there], [*there.values()]) if there else [role]
         if not living[role]:
             return None
         victim = self._chance.choice(living[role])

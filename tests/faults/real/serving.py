@@ -1,6 +1,7 @@
 """Schedulers that are started again whenever they have ended, and what became of each."""
 
 import random
+import re
 import signal
 import subprocess
 import time
@@ -97,6 +98,8 @@ class Served:
             # Before it listens to it, SIGTERM ends it as it ends any process.
             return True
         words = self.last_words()
+        if was_asked and "second signal" in words:
+            return True
         lost_lease = "lease.lost" in words
-        had_no_database = "scheduler.started" not in words and "cannot be used" in words
-        return how == "SIGKILL" or lost_lease or had_no_database
+        had_no_database = "scheduler.started" not in words and re.search("cannot be (used|reached)", words)
+        return how == "SIGKILL" or lost_lease or had_no_database is not None
