@@ -1,6 +1,7 @@
 """Real schedulers under real faults: `python -m tests.faults` runs them.
 
-workload.py    the DAGs, and how each of their tasks must end
+dag_files.py   the DAGs
+workload.py    how each of their tasks must end
 ledger.py      what the tasks themselves wrote down, and what may never be found there
 processes.py   which processes there are, by their part in it
 serving.py     schedulers that are started again whenever they have ended

@@ -10,15 +10,17 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from asynsched.errors import StoreError
+from asynsched.store.dags import get_dag
 from asynsched.store.direct_database import DirectDatabase, connect_direct, open_direct
 from asynsched.store.pools import set_pool
 from asynsched.store.urls import parse_url
+from tests.faults.real.dag_files import EDITED, MARKS
 from tests.faults.real.faults import Faults
 from tests.faults.real.ledger import LedgerReader
 from tests.faults.real.report import Report, tally_fields
 from tests.faults.real.serving import Served
 from tests.faults.real.verdict import Stored, ended_runs, left_behind, problems, stored
-from tests.faults.real.workload import EDITED, MARKS, N_RUNS, POOL, POOL_SLOTS, SHAPES, Wave
+from tests.faults.real.workload import N_RUNS, POOL, POOL_SLOTS, SHAPES, Wave
 from tests.support.postgres import PostgresServer
 from tests.support.up import Site
 
@@ -103,7 +105,12 @@ class Campaign:
             with open_direct(self.url) as database:
                 result = database.read(stored)
             ledger = self._reader.read()
-            found += last_edit + problems(result, ledger, self.waves) + [*left_behind(self.sites, self._temporary)]
+            found += (
+                self._too_few_sigkills()
+                + last_edit
+                + problems(result, ledger, self.waves)
+                + [*left_behind(self.sites, self._temporary)]
+            )
         return self._report(found, result, time.monotonic() - began_at)
 
     def _prepare(self) -> None:
@@ -173,6 +180,14 @@ class Campaign:
             time.sleep(TURN_SECONDS)
         return [f"the last edit of edited_1.py is not known: its tags are {tags}, not {wanted}"]
 
+    def _too_few_sigkills(self) -> list[str]:
+        tally = self.faults.tally
+        return (
+            [f"{tally.n_sigkills} of {tally.n_kills} kills were SIGKILL"]
+            if 2 * tally.n_sigkills < tally.n_kills
+            else []
+        )
+
     def _hanging(self, progress: "Progress") -> str:
         words = "\n".join(served.last_words() for served in self.served)
         return (
@@ -227,10 +242,8 @@ class Progress:
         if seen is not None and seen != self._seen:
             self._seen, self.changed_at = seen, now
 
-    def tags_of(self, dag_id):
+    def tags_of(self, dag_id: str) -> list[str] | None:
         """Return the tags of a DAG, None when that cannot be known now."""
-        from asynsched.store.dags import get_dag
-
         dag = self._read(get_dag, dag_id)
         return None if dag is None else list(dag.tags)
 

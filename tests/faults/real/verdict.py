@@ -1,10 +1,12 @@
 """What is wrong in the end: runs, states, tries, executions, pools, and what was left behind."""
 
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import psutil
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
@@ -14,6 +16,7 @@ from tests.faults.real.workload import N_RUNS, Wave, expected_of
 from tests.support.up import Site
 
 ENDED = ("success", "failed")
+LEAVE_SECONDS = 5.0
 
 
 class StoredTask(NamedTuple):
@@ -136,11 +139,18 @@ def _wrong_executions(name: str, task: StoredTask, runs: list[Execution]) -> Ite
 def left_behind(sites: Iterable[Site], temporary: Path) -> Iterator[str]:
     """Return processes, sockets and temporary files that are still there when every scheduler has stopped well."""
     for site in sites:
-        for process in site.processes():
-            yield f"process left: {process}"
+        yield from (f"process left: {process}" for process in _processes_that_stay(site))
         for folder in ("attempts", "tmp"):
             yield from (f"file left: {path}" for path in (site.home / folder).iterdir())
         yield from (f"socket left: {path}" for path in site.home.rglob("*") if path.is_socket())
         sockets = Path("/proc/net/unix").read_text()
         yield from (f"socket left: {line}" for line in sockets.splitlines() if str(site.root) in line)
     yield from (f"temporary file left: {path}" for path in temporary.iterdir())
+
+
+def _processes_that_stay(site: Site) -> list[str]:
+    """Return the processes that do not go: to the kernel, the end of one takes a moment on a busy machine."""
+    deadline = time.monotonic() + LEAVE_SECONDS
+    while (left := site.processes()) and time.monotonic() < deadline:
+        psutil.wait_procs(left, timeout=0.1)
+    return [str(process) for process in left]
