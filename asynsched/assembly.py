@@ -18,7 +18,9 @@ from asynsched.housekeeping.loop_lease import LoopLease
 from asynsched.housekeeping.peer_watch import PeerWatch
 from asynsched.housekeeping.retention import RetentionSweeper
 from asynsched.parsing.dispatcher import ParseDispatcher
+from asynsched.parsing.freshness import runtime_of
 from asynsched.parsing.informed_parser import InformedParser
+from asynsched.parsing.parse_claims import ParseClaims
 from asynsched.parsing.sandbox_parser import SandboxParser
 from asynsched.parsing.timetable_asker import TimetableAsker
 from asynsched.parsing.watcher import Watcher
@@ -178,7 +180,8 @@ def assemble(
         clock=clock,
         tell_as=lambda: scheduler_id if has_peers() else None,
     )
-    dispatcher = ParseDispatcher(settings, channels, database, clock, InformedParser(parser, database, clock))
+    claims = ParseClaims(database, clock, scheduler_id, runtime_of(settings)) if database.is_shared else None
+    dispatcher = ParseDispatcher(settings, channels, database, clock, InformedParser(parser, database, clock), claims)
     lease, availability = None, Availability(clock)
     if database_url is not None:
         lease = LeaseKeeper(

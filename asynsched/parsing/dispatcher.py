@@ -10,13 +10,14 @@ is looked at afterwards (`look_requests.py`).
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 import anyio
 import anyio.to_thread
 from anyio.abc import TaskGroup, TaskStatus
 
-from asynsched.channels import Channels, DagChanged, FolderScanned
+from asynsched.channels import Channels, DagChanged
 from asynsched.clock import Clock
 from asynsched.errors import SandboxError
 from asynsched.parsing.examination import Examined, examine, shown
@@ -31,12 +32,14 @@ from asynsched.parsing.freshness import (
 from asynsched.parsing.known_files import KnownFiles
 from asynsched.parsing.look_requests import LookRequests
 from asynsched.parsing.outcome_batch import OutcomeBatch
+from asynsched.parsing.parse_claims import Claim, ParseClaims, again
 from asynsched.parsing.parse_log import ParseLog
-from asynsched.parsing.parse_queue import ParseJob, ParseQueue
+from asynsched.parsing.parse_queue import ParseJob, ParseQueue, job_of
 from asynsched.parsing.parser import Parser, report_of_error, report_of_failure
 from asynsched.parsing.progress import ReadingProgress
 from asynsched.parsing.repeats import Repeats
 from asynsched.parsing.report_store import Outcome, Stored, load_files, store_outcomes
+from asynsched.parsing.seen_files import SeenFiles
 from asynsched.serialization.schema import ParseReport
 from asynsched.service import Service
 from asynsched.settings import Settings
@@ -48,12 +51,22 @@ MOST_LOOKS = 500
 
 
 class ParseDispatcher(Service):
-    """Parses what changes. `n_scans` counts the full scans whose files are all taken in."""
+    """Parses what changes.
+
+    Args:
+        claims: Which files are this scheduler's to parse; None: all are.
+    """
 
     name = "parse dispatcher"
 
     def __init__(
-        self, settings: Settings, channels: Channels, database: Database, clock: Clock, parser: Parser
+        self,
+        settings: Settings,
+        channels: Channels,
+        database: Database,
+        clock: Clock,
+        parser: Parser,
+        claims: ParseClaims | None = None,
     ) -> None:
         super().__init__(clock)
         self._settings = settings
@@ -63,12 +76,13 @@ class ParseDispatcher(Service):
         self._channels = channels
         self._database = database
         self._parser = parser
+        self._claims = claims
+        self._name = None if claims is None else claims.scheduler_id
         self._parses: TaskGroup | None = None
         self._slots = anyio.Semaphore(settings.parse.processes, max_value=settings.parse.processes)
         self._known: KnownFiles | None = None
-        self._seen: set[str] = set()
-        self._ignored: set[str] = set()
         self._requests = LookRequests()
+        self._seen = SeenFiles(self._requests)
         self._queue = ParseQueue()
         self._texts_at_start: dict[str, int] = {}
         self._outcomes = OutcomeBatch()
@@ -77,13 +91,17 @@ class ParseDispatcher(Service):
         self._repeats = Repeats(timedelta(seconds=settings.watch.min_file_process_interval))
         self._is_ticking = False
         self.progress = ReadingProgress()
-        self.n_scans = 0
 
     # What others ask
 
+    @property
+    def n_scans(self) -> int:
+        """How many full scans there were whose files are all taken in."""
+        return self._seen.n_scans
+
     def reparse(self, path: str) -> None:
         """Have a file parsed, even if nothing about it is new. `path` is relative to the DAG folder."""
-        self._requests.add(LookRequest(path, is_urgent=True, is_forced=True))
+        self._requests.add(LookRequest(path, is_urgent=True, is_forced=True, asked_at=self.clock.now()))
         self.wake()
 
     @property
@@ -122,7 +140,7 @@ class ParseDispatcher(Service):
 
     async def _pass(self, known: KnownFiles, now: datetime) -> None:
         await self._store(known, now)
-        self._take_messages(known)
+        self._seen.take(self._channels.file_changes.take(), known, now)
         await self._look(known, now)
         for path in self._repeats.due(known, now):
             self._requests.add(LookRequest(path, is_forced=True))
@@ -138,43 +156,6 @@ class ParseDispatcher(Service):
         kinds = {path: frozenset(error.kind for error in found) for path, found in errors.items()}
         self._log.remember(errors)
         return KnownFiles(rows, kinds)
-
-    # Requests
-
-    def _take_messages(self, known: KnownFiles) -> None:
-        has_new_module = False
-        for message in self._channels.file_changes.take():
-            if isinstance(message, FolderScanned):
-                self._request_missing(known)
-                self.n_scans += 1
-                continue
-            path = shown(message.path)
-            if not message.forced:
-                (self._ignored.add if message.is_ignored else self._ignored.discard)(path)
-            if message.removed:
-                self._seen.discard(path)
-            elif path not in self._seen:
-                self._seen.add(path)
-                has_new_module = has_new_module or (self.n_scans > 0 and path.endswith(".py"))
-            self._requests.add(
-                LookRequest(
-                    message.path,
-                    is_urgent=not message.at_start,
-                    is_forced=message.forced or (message.at_start and known.has_error(path, TRANSIENT_KINDS)),
-                )
-            )
-        if has_new_module:
-            self._request_failed_imports(known)
-
-    def _request_missing(self, known: KnownFiles) -> None:
-        """Look for the files that are known, but were not found by the scan."""
-        for path in sorted(known.paths() - self._seen):
-            self._requests.add(LookRequest(path, is_urgent=True))
-
-    def _request_failed_imports(self, known: KnownFiles) -> None:
-        """A new module may be what some file could not import."""
-        for path in sorted(known.with_error(frozenset({"import"}))):
-            self._requests.add(LookRequest(path, is_urgent=True, is_forced=True))
 
     # Looks
 
@@ -194,16 +175,14 @@ class ParseDispatcher(Service):
 
     def _decide(self, known: KnownFiles, request: LookRequest, examined: Examined, now: datetime) -> None:
         path = shown(request.path)
-        if path.endswith(".py") and examined.error is None:
-            for importer in known.note_text(path, None if examined.is_gone else examined.text_hash):
-                # One that is being parsed is compared with what it imported when that is known.
-                if not self._requests.is_busy(importer):
-                    self._requests.add(LookRequest(importer, is_urgent=request.is_urgent, is_forced=True))
+        self._ask_importers(known, request, examined)
+        if request.is_for_module and not known.has_modules_of(known.get(path)):
+            request = replace(request, is_forced=True)
         step = next_step(
             request,
             examined,
             known.get(path),
-            is_ignored=path in self._ignored,
+            is_ignored=self._seen.is_ignored(path),
             runtime=self._runtime,
             safe_mode=self._settings.watch.safe_mode,
             now_seconds=now.timestamp(),
@@ -213,8 +192,7 @@ class ParseDispatcher(Service):
             self._queue.discard(path)
         match step:
             case Step.PARSE:
-                job = ParseJob(path, examined.content_hash, examined.modified_ns, examined.size)
-                self._queue.add(job, is_urgent=request.is_urgent)
+                self._queue.add(job_of(path, examined, request), is_urgent=request.is_urgent)
             case Step.REMOVE:
                 self._requests.begin(path)
                 self._outcomes.add(Outcome(path), now)
@@ -227,6 +205,15 @@ class ParseDispatcher(Service):
                 self._look_later(request)
             case Step.NOTHING:
                 self._log.still_failing(path)
+
+    def _ask_importers(self, known: KnownFiles, request: LookRequest, examined: Examined) -> None:
+        """Have the files looked at that have imported a module with another text."""
+        path, text = shown(request.path), None if examined.is_gone else examined.text_hash
+        if path.endswith(".py") and examined.error is None:
+            for importer in known.note_text(path, text):
+                # One that is being parsed is compared with what it imported when that is known.
+                if not self._requests.is_busy(importer):
+                    self._requests.add(LookRequest(importer, is_urgent=request.is_urgent, is_for_module=True))
 
     def _look_later(self, request: LookRequest) -> None:
         async def ask_again() -> None:
@@ -251,6 +238,10 @@ class ParseDispatcher(Service):
             self._parses.start_soon(self._parse, known, job)
 
     async def _parse(self, known: KnownFiles, job: ParseJob) -> None:
+        claim = Claim.OWN if self._claims is None else await self._claims.take(job, known)
+        if claim is not Claim.OWN:
+            self._leave_to_others(known, job, claim)
+            return
         try:
             report = await self._parser.parse(job.path)
         except SandboxError as exc:
@@ -263,12 +254,21 @@ class ParseDispatcher(Service):
         if report.errors:
             after = await anyio.to_thread.run_sync(examine, self._root, job.path)
             if after is not None and after.is_gone:
-                outcome = Outcome(job.path)
+                outcome = Outcome(job.path, claimed_by=self._name)
         self._outcomes.add(outcome, self.clock.now())
         self.wake()
 
+    def _leave_to_others(self, known: KnownFiles, job: ParseJob, claim: Claim) -> None:
+        self._slots.release()
+        self._requests.end(job.path)
+        if claim is Claim.BUSY:
+            self._look_later(again(job, known))
+        self._start_parses(known)
+        self.wake()
+
     def _outcome(self, job: ParseJob, report: ParseReport) -> Outcome:
-        return Outcome(job.path, report, FileStamp(job.content_hash, job.modified_ns, job.size, self._runtime))
+        stamp = FileStamp(job.content_hash, job.modified_ns, job.size, self._runtime)
+        return Outcome(job.path, report, stamp, claimed_by=self._name)
 
     # Results
 

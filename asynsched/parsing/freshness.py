@@ -3,6 +3,7 @@
 import enum
 import platform
 from dataclasses import dataclass
+from datetime import datetime
 
 from asynsched._version import __version__
 from asynsched.parsing.examination import Examined
@@ -32,15 +33,27 @@ class LookRequest:
     """Why a file is looked at.
 
     `is_urgent`: it changed, or somebody asks for it. `is_forced`: parse it even if nothing about it is new.
+    `asked_at`: when somebody asked for that. `waited_from`: another scheduler was parsing the file; when it had been
+    parsed before that. `is_for_module`: a module that it has imported has another text, or had when this was asked.
     """
 
     path: str
     is_urgent: bool = False
     is_forced: bool = False
+    asked_at: datetime | None = None
+    waited_from: datetime | None = None
+    is_for_module: bool = False
 
     def merged_with(self, later: "LookRequest") -> "LookRequest":
         """Return the one request that does for both."""
-        return LookRequest(later.path, self.is_urgent or later.is_urgent, self.is_forced or later.is_forced)
+        return LookRequest(
+            later.path,
+            self.is_urgent or later.is_urgent,
+            self.is_forced or later.is_forced,
+            later.asked_at or self.asked_at,
+            later.waited_from or self.waited_from,
+            self.is_for_module or later.is_for_module,
+        )
 
 
 def runtime_of(settings: Settings) -> str:

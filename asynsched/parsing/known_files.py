@@ -70,6 +70,12 @@ class KnownFiles:
         importers = self._importers.get(path, set())
         return {importer for importer in importers if _modules_of(self._rows[importer])[path] != text_hash}
 
+    def has_modules_of(self, row: DagFileRow | None) -> bool:
+        """Return whether the modules that a parse has imported are as they were noted here, as far as they were."""
+        return row is not None and all(
+            self._texts.get(path, imported) == imported for path, imported in _modules_of(row).items()
+        )
+
     def modules_changed_since(self, path: str, n_text_changes: int) -> set[str]:
         """Return the modules of a file that have another text than it imported, if that was noted since.
 

@@ -2,16 +2,29 @@
 
 from collections import OrderedDict
 from dataclasses import dataclass
+from datetime import datetime
+
+from asynsched.parsing.examination import Examined
+from asynsched.parsing.freshness import LookRequest
 
 
 @dataclass(frozen=True, slots=True)
 class ParseJob:
-    """A file to be parsed, and what it was when that was decided."""
+    """A file to be parsed, and what it was when that was decided. The last two are those of LookRequest."""
 
     path: str
     content_hash: str
     modified_ns: int
     size: int
+    asked_at: datetime | None = None
+    waited_from: datetime | None = None
+
+
+def job_of(path: str, examined: Examined, request: LookRequest) -> ParseJob:
+    """Return the job to parse a file as a look has found it."""
+    return ParseJob(
+        path, examined.content_hash, examined.modified_ns, examined.size, request.asked_at, request.waited_from
+    )
 
 
 class ParseQueue:

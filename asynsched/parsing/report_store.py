@@ -9,16 +9,21 @@ from sqlalchemy import Connection
 from asynsched.serialization.schema import ParseReport
 from asynsched.store.dag_files import DagFileRow, get_file, known_files
 from asynsched.store.import_errors import ImportErrorRow, list_errors
+from asynsched.store.parse_claims import drop_claim
 from asynsched.store.parse_results import DagDefaults, FileStamp, StoredReport, remove_file, store_report
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What is to be stored of a file: what its parse found, or, without a report, that it is gone."""
+    """What is to be stored of a file: what its parse found, or, without a report, that it is gone.
+
+    `claimed_by`: the scheduler that has claimed the file, which other schedulers leave alone until that is stored.
+    """
 
     path: str
     report: ParseReport | None = None
     stamp: FileStamp | None = None
+    claimed_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,8 @@ def load_files(conn: Connection) -> tuple[list[DagFileRow], dict[str, tuple[Impo
 
 
 def _store(conn: Connection, outcome: Outcome, now: datetime, defaults: DagDefaults) -> Stored:
+    if outcome.claimed_by is not None:
+        drop_claim(conn, outcome.path, outcome.claimed_by)
     if outcome.report is None or outcome.stamp is None:
         return Stored(outcome.path, remove_file(conn, outcome.path, now=now), None, ())
     changes = store_report(conn, outcome.report, outcome.stamp, now=now, defaults=defaults)

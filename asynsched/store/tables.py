@@ -75,6 +75,15 @@ dag_file = sa.Table(
 )
 """What was last parsed of each file: a start with nothing changed parses nothing."""
 
+parse_claim = sa.Table(
+    "parse_claim",
+    metadata,
+    Column("path", Text, primary_key=True),
+    Column("scheduler_id", String(64), nullable=False),
+    Column("claimed_at", Instant, nullable=False),
+)
+"""Which scheduler parses a file at this moment, where there are several."""
+
 import_error = sa.Table(
     "import_error",
     metadata,

@@ -16,6 +16,8 @@ from asynsched.clock import VirtualClock
 from asynsched.errors import SandboxError
 from asynsched.parsing.dispatcher import ParseDispatcher
 from asynsched.parsing.examination import text_hash
+from asynsched.parsing.freshness import runtime_of
+from asynsched.parsing.parse_claims import ParseClaims
 from asynsched.serialization.schema import (
     SCHEMA_VERSION,
     FileError,
@@ -85,9 +87,12 @@ class ScriptedParser:
 
 
 class Dispatching:
-    """One dispatcher at work. `database` and `clock` may be those of an earlier one."""
+    """One dispatcher at work. `database` and `clock` may be those of another one; `scheduler`: whose it is, if several
+    parse the folder."""
 
-    def __init__(self, tmp_path: Path, database: Database, clock: VirtualClock, **settings: Any) -> None:
+    def __init__(
+        self, tmp_path: Path, database: Database, clock: VirtualClock, scheduler: str | None = None, **settings: Any
+    ) -> None:
         self.root = tmp_path / "dags"
         self.root.mkdir(exist_ok=True)
         self.settings = Settings(dags_folder=str(self.root), home=str(tmp_path / "home"), **settings)
@@ -95,7 +100,8 @@ class Dispatching:
         self.database = database
         self.clock = clock
         self.parser = ScriptedParser(self.root)
-        self.dispatcher = ParseDispatcher(self.settings, self.channels, database, clock, self.parser)
+        claims = ParseClaims(database, clock, scheduler, runtime_of(self.settings)) if scheduler else None
+        self.dispatcher = ParseDispatcher(self.settings, self.channels, database, clock, self.parser, claims)
 
     def write(self, path: str, *lines: str, modified: float = LONG_AGO) -> None:
         """Write a file that mentions Airflow and DAGs, last modified long before the clock's time."""

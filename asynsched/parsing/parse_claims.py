@@ -1,0 +1,82 @@
+"""Which files this scheduler parses, where several parse the same folder: each file is parsed by one of them."""
+
+import enum
+from datetime import UTC, datetime, timedelta
+
+from asynsched.clock import Clock
+from asynsched.errors import StoreUnavailable
+from asynsched.parsing.freshness import LookRequest
+from asynsched.parsing.known_files import KnownFiles
+from asynsched.parsing.parse_queue import ParseJob
+from asynsched.store.dag_files import DagFileRow
+from asynsched.store.database import Database
+from asynsched.store.import_errors import list_errors
+from asynsched.store.parse_claims import claim_parse, drop_claim
+
+RETRY_DELAY = timedelta(seconds=1)
+NEVER = datetime.min.replace(tzinfo=UTC)
+
+
+class Claim(enum.Enum):
+    """What a scheduler has to do with a file."""
+
+    OWN = enum.auto()
+    """Parse it; the claim ends when what was found is stored."""
+    DONE = enum.auto()
+    """Nothing: another scheduler has parsed it as it is."""
+    BUSY = enum.auto()
+    """Look again: another scheduler is parsing it."""
+
+
+def again(job: ParseJob, known: KnownFiles) -> LookRequest:
+    """Return the request to look again at a file that another scheduler is parsing."""
+    waited_from = job.waited_from or _parsed_at(job, known)
+    return LookRequest(job.path, is_urgent=True, is_forced=True, asked_at=job.asked_at, waited_from=waited_from)
+
+
+def _parsed_at(job: ParseJob, known: KnownFiles) -> datetime:
+    row = known.get(job.path)
+    return NEVER if row is None else row.parsed_at
+
+
+class ParseClaims:
+    """Claims files in the database, and takes over what others have found.
+
+    Args:
+        runtime: Names what parses here: what another runtime has found does not count.
+    """
+
+    def __init__(self, database: Database, clock: Clock, scheduler_id: str, runtime: str) -> None:
+        self._database = database
+        self._clock = clock
+        self.scheduler_id = scheduler_id
+        self._runtime = runtime
+
+    async def take(self, job: ParseJob, known: KnownFiles) -> Claim:
+        """Claim a file, unless another scheduler parses it, or has done so meanwhile. Waits for the database."""
+        while True:
+            try:
+                return await self._take(job, known)
+            except StoreUnavailable:
+                await self._clock.sleep(RETRY_DELAY)
+
+    async def _take(self, job: ParseJob, known: KnownFiles) -> Claim:
+        now = self._clock.now()
+        is_own, row = await self._database.write(claim_parse, job.path, self.scheduler_id, now)
+        if not is_own:
+            return Claim.BUSY
+        if row is None or not self._is_done(job, row, known):
+            return Claim.OWN
+        errors = await self._database.read(list_errors, job.path)
+        await self._database.write(drop_claim, job.path, self.scheduler_id)
+        known.put(row, frozenset(error.kind for error in errors if not error.is_warning))
+        return Claim.DONE
+
+    def _is_done(self, job: ParseJob, row: DagFileRow, known: KnownFiles) -> bool:
+        """Whether somebody has parsed the file since this scheduler last heard of it, and as it is now."""
+        if row.parsed_at == (job.waited_from or _parsed_at(job, known)):
+            return False
+        if job.asked_at is not None and row.parsed_at < job.asked_at:
+            return False
+        is_same = (row.content_hash, row.runtime) == (job.content_hash, self._runtime)
+        return is_same and known.has_modules_of(row)

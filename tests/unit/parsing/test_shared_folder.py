@@ -1,0 +1,94 @@
+"""Several schedulers that parse one folder: each change is parsed by one of them, and known to all."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import anyio
+import pytest
+
+from asynsched.store.schedulers import register_scheduler, remove_scheduler
+from tests.unit.parsing.dispatching import START, Dispatching, Folder
+
+FILES = [f"file_{number}.py" for number in range(6)]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Folder]:
+    folder = Folder(tmp_path)
+    yield folder
+    folder.close()
+
+
+async def two(folder: Folder) -> list[Dispatching]:
+    """Return the dispatchers of two schedulers that are registered."""
+    found = []
+    for name in ("one", "other"):
+        await folder.database.write(
+            register_scheduler, scheduler_id=name, hostname=name, pid=1, home="", version="1", now=START,
+            lease_until=START,
+        )  # fmt: skip
+        found.append(folder.new(scheduler=name))
+    return found
+
+
+async def idle(dispatchers: list[Dispatching]) -> list[str]:
+    """Wait until all is parsed, and return what was, by whomever."""
+    found = [await dispatching.idle() for dispatching in dispatchers]
+    return sorted(path for parsed in found for path in parsed)
+
+
+def test_each_file_is_parsed_by_one_of_them_and_known_to_all(folder):
+    async def go() -> None:
+        dispatchers = await two(folder)
+        one, other = dispatchers
+        one.write("module.py", "nothing")
+        for path in FILES:
+            one.write(path, f"dag {path[:-3]}", "imports module.py")
+        async with one.running(), other.running():
+            for dispatching in dispatchers:
+                await dispatching.scan()
+            assert [path for path in await idle(dispatchers) if path != "module.py"] == FILES
+            assert await one.dags() == {path[:-3]: path for path in FILES}
+
+            one.write("file_0.py", "dag edited")
+            for dispatching in dispatchers:
+                await dispatching.tell("file_0.py")
+            assert await idle(dispatchers) == ["file_0.py"]
+            assert "edited" in await other.dags()
+
+            one.write("module.py", "edited")
+            for dispatching in dispatchers:
+                await dispatching.tell("module.py")
+            parsed = [path for path in await idle(dispatchers) if path != "module.py"]
+            assert parsed == FILES[1:]
+
+            for dispatching in dispatchers:
+                await dispatching.tell("file_1.py", forced=True)
+            assert await idle(dispatchers) == ["file_1.py"]
+
+            for dispatching in dispatchers:
+                await dispatching.scan()
+            assert await idle(dispatchers) == []
+
+    folder.run(go)
+
+
+def test_what_one_was_parsing_when_it_went_is_parsed_by_another(folder):
+    async def go() -> None:
+        one, other = await two(folder)
+        one.write("file_0.py", "dag d")
+        one.parser.gates["file_0.py"] = anyio.Event()
+        async with other.running():
+            async with one.running():
+                await one.scan()
+                await folder.clock.sleep(timedelta(seconds=1))
+                await other.scan()
+                await folder.clock.sleep(timedelta(minutes=1))
+                assert one.parser.parsed == ["file_0.py"]
+                assert other.parser.parsed == []
+            await folder.database.write(remove_scheduler, "one", START)
+            assert await other.idle() == ["file_0.py"]
+            assert await other.dags() == {"d": "file_0.py"}
+
+    folder.run(go)
