@@ -10,6 +10,7 @@ from types import TracebackType
 from asynsched.errors import DagError, DagImportError, SerializationError
 from asynsched.serialization.schema import FileError
 from sandbox.parsing.hints import hint_for, said
+from sandbox.parsing.messages import encodable
 from sandbox.sources.archives import ArchiveError
 
 MAX_MESSAGE = 1_000
@@ -128,7 +129,7 @@ def _is_installed(module: str) -> bool:
 
 def _one_line(text: str, hint: str) -> str:
     """Return a text and what to do about it, which is never cut."""
-    line = " ".join(text.split())
+    line = " ".join(encodable(text).split())
     room = MAX_MESSAGE - len(hint)
     return (line if len(line) <= room else f"{line[:room]}…") + (f"; {hint}" if hint else "")
 
@@ -138,5 +139,5 @@ def _traceback(exc: BaseException, frames: list[TracebackType]) -> str:
     if not frames and isinstance(exc, OSError | DagError):
         return ""
     first = frames[0] if frames else None
-    text = "".join(traceback.format_exception(type(exc), exc, first))
+    text = encodable("".join(traceback.format_exception(type(exc), exc, first)))
     return text if len(text) <= MAX_TRACEBACK else f"…{text[-MAX_TRACEBACK:]}"

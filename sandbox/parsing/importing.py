@@ -34,7 +34,7 @@ from sandbox.confinement.environment import environment_of_parse
 from sandbox.confinement.limits import ParseLimits, use_reserves
 from sandbox.confinement.readable import linked_paths
 from sandbox.forkable import ForkCheck
-from sandbox.parsing.messages import Channel, Confined, Found, Imported, Refused, Sourced
+from sandbox.parsing.messages import Channel, Confined, Found, Imported, Refused, Sourced, encodable
 from sandbox.sources.local_imports import LocalImports
 from sandbox.sources.versions import SourceRecorder
 
@@ -152,10 +152,14 @@ class _Finding:
 
     def _explain(self, exc: BaseException) -> FileError:
         use_reserves()
-        # Loaded for a file with errors only.
-        from sandbox.parsing.explain import explain
+        try:
+            # Loaded for a file with errors only.
+            from sandbox.parsing.explain import explain
 
-        return explain(exc, self._request.path, self._folder, confined=self._is_confined)
+            return explain(exc, self._request.path, self._folder, confined=self._is_confined)
+        except BaseException as worse:  # noqa: BLE001 - user code may have put anything in the place of what is used here
+            why = f"{type(exc).__name__}, and then {type(worse).__name__}: the file has changed how Python itself works"
+            return FileError("exception", encodable(f"{self._request.path}: {why}"))
 
     def _note_source(self, source: SourceFile) -> None:
         self._sources.append(source)
@@ -166,7 +170,9 @@ class _Finding:
             where = filename.removeprefix(f"{self._folder}/")
             line = lineno if where == self._request.path else None
             self._warnings.append(
-                FileError("warning", f"{where}:{lineno}: {category.__name__}: {message}"[:_MAX_WARNING], line=line)
+                FileError(
+                    "warning", encodable(f"{where}:{lineno}: {category.__name__}: {message}"[:_MAX_WARNING]), line=line
+                )
             )
 
     def _note_obstacle(self) -> None:

@@ -119,6 +119,11 @@ class Transcript:
                 self.sources[source.path, source.module] = source
 
 
+def encodable(text: str) -> str:
+    """Return a text of user code's with halves of surrogate pairs, which no JSON has, as escapes."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 def _is_honest(source: SourceFile) -> bool:
     """Whether a source is what it says, and its path stays in the DAG folder."""
     path = PurePosixPath(source.path)

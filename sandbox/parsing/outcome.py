@@ -50,7 +50,7 @@ def failures(end: End, path: str, dags_folder: str, limits: ParseLimits) -> tupl
 def _failure(end: End, path: str, dags_folder: str, limits: ParseLimits) -> FileError:
     text = end.transcript.text.strip()
     line = line_in_stack(text, f"{dags_folder}/{path}")
-    kind, what = _stopped(end.stopped, limits) if end.stopped else _died(end.status, limits)
+    kind, what = _stopped(end.stopped, limits) if end.stopped else _died(end, limits)
     where = path if line is None else f"{path}:{line}"
     # What is no report of Python's is garbage that user code wrote on a descriptor that it guessed.
     return FileError(kind, f"{where}: {what}", _user_part(text, dags_folder) if line is not None else "", line)
@@ -71,8 +71,9 @@ def _stopped(why: Stopped, limits: ParseLimits) -> tuple[str, str]:
             return "output", f"its DAGs and sources are more than {size} MiB of JSON (parse.result_bytes)"
 
 
-def _died(status: int | None, limits: ParseLimits) -> tuple[str, str]:
+def _died(end: End, limits: ParseLimits) -> tuple[str, str]:
     """Return the kind of the error, and what happened."""
+    status = end.status
     if status is None:
         return "crash", "its parse process was lost"
     number = status & 0x7F
@@ -83,6 +84,10 @@ def _died(status: int | None, limits: ParseLimits) -> tuple[str, str]:
         return "timeout", f"used more than {limits.cpu_seconds} s of CPU time (parse.cpu_seconds)"
     if number == signal.SIGKILL:
         return "memory", "its process was killed, by the kernel for lack of memory or by somebody"
+    if number == signal.SIGSEGV and end.transcript.imported:
+        # The encoder does not survive a refused allocation.
+        size = limits.memory_bytes // _MIB
+        return "memory", f"its DAGs need more than {size} MiB of memory to be written down (parse.memory_bytes)"
     return "crash", f"crashed its process: {_name_of(number)}"
 
 

@@ -45,12 +45,8 @@ ATTACKS = {
     "segfault": ("import ctypes\nctypes.string_at(0)\n", "crash", "dag.py:2: crashed its process: SIGSEGV"),
     "abort": ("import os\n\nos.abort()\n", "crash", "dag.py:3: crashed its process: SIGABRT"),
     "killed": ("import os\nos.kill(os.getpid(), 9)\n", "memory", "dag.py: its process was killed"),
-    "infinite loop": ("while True: pass\n", "timeout", "dag.py:1: its import took longer than 1 s"),
     "sleeps": ("import time\n\ntime.sleep(1000)\n", "timeout", "dag.py:3: its import took longer than 1 s"),
-    "endless output": ("while True: print('x' * 1000)\n", "timeout", "parse.import_timeout"),
     "closes its pipes": ("import os\nos.closerange(0, 256)\nwhile True: pass\n", "timeout", "longer than 1 s"),
-    "memory bomb": ("x = []\nwhile True: x.append(bytearray(10**7))\n", "memory", "dag.py:2: ran out of the memory"),
-    "fork bomb": ("import os\nwhile True: os.fork()\n", "exception", "parse.max_processes"),
     "patient fork bomb": (
         "import os\nwhile True:\n  try: os.fork()\n  except OSError: pass\n", "timeout", "longer than 1 s"
     ),
@@ -58,8 +54,6 @@ ATTACKS = {
     "too many files": ("import os\nf = [os.dup(0) for _ in range(500)]\n", "exception", "parse.open_files"),
     "too large a file": ("open('big', 'wb').write(bytes(10**8))\n", "exception", "parse.file_bytes"),
     "too large a result": (DAG + "d = DAG('a', doc_md='x' * 5_000_000)\n", "output", "parse.result_bytes"),
-    "a socket": ("import socket\n\nsocket.socket()\n", "exception", "dag.py:3: PermissionError"),
-    "a secret": ("\nopen('/etc/shadow')\n", "exception", "parse.readable"),
 }  # fmt: skip
 FORBIDDEN = {
     "a socket": ("import socket\nsocket.create_connection(('127.0.0.1', 9))\n", "no network"),
