@@ -1,17 +1,21 @@
 """Claiming queued runs, where several schedulers want to start them."""
 
 from collections import deque
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
+
+import structlog
 
 from asynsched.clock import jitter
 from asynsched.errors import DagError, NotFound
 from asynsched.scheduling.admission import Admission
 from asynsched.scheduling.versions import VersionCache
+from asynsched.states import DagRunState
 from asynsched.store.database import Database
 from asynsched.store.run_claims import claim_runs, runs_elsewhere
 from asynsched.store.run_queue import QueuedRun, queued_runs
+
+log = structlog.get_logger(__name__)
 
 BUSY_PAUSE = timedelta(milliseconds=20)
 """How long queued runs are left alone whose rows somebody else has locked."""
@@ -22,14 +26,21 @@ class RunClaimer:
 
     Args:
         owner: Id and lease epoch of the scheduler.
+        has_peers: Whether there are others, to which runs are left whose code only they can read.
 
     Attributes:
         retry_at: When to claim again, because somebody was in the way; None: nobody was.
     """
 
     def __init__(
-        self, database: Database, versions: VersionCache, admission: Admission, owner: tuple[str, int]
+        self,
+        database: Database,
+        versions: VersionCache,
+        admission: Admission,
+        owner: tuple[str, int],
+        has_peers: Callable[[], bool],
     ) -> None:
+        self._has_peers = has_peers
         self._database = database
         self._versions = versions
         self._admission = admission
@@ -43,7 +54,7 @@ class RunClaimer:
         """
         if self.retry_at is not None and now >= self.retry_at:
             self.retry_at = None
-        wanted = [row for row in admitted if row.state == "queued" and await self._is_loadable(row)]
+        wanted, admitted = await self._loadable(admitted)
         if not wanted:
             return admitted
         claims = await self._database.write(claim_runs, [row.id for row in wanted], *self._owner, now)
@@ -60,6 +71,20 @@ class RunClaimer:
         asked = {row.id for row in wanted}
         return deque(own.get(row.id, row) for row in admitted if row.id in own or row.id not in asked)
 
+    async def _loadable(self, admitted: deque[QueuedRun]) -> tuple[list[QueuedRun], deque[QueuedRun]]:
+        """Return the queued runs that can be begun, and all of them but those that are left to others."""
+        wanted, kept = [], deque[QueuedRun]()
+        for row in admitted:
+            is_loadable = row.state == DagRunState.QUEUED and await self._is_loadable(row)
+            if is_loadable is None and self._has_peers():
+                log.warning("run.left_to_others", dag_id=row.dag_id, run_id=row.run_id)
+                self._admission.ended(row.key)
+                continue
+            kept.append(row)
+            if is_loadable:
+                wanted.append(row)
+        return wanted, kept
+
     async def read(self, dag_ids: Iterable[str]) -> None:
         """Take over how many runs of some DAGs others run."""
         groups = self._admission.groups_of(set(dag_ids))
@@ -67,9 +92,14 @@ class RunClaimer:
             found = await self._database.read(runs_elsewhere, sorted({group[0] for group in groups}), self._owner[1])
             self._admission.note_elsewhere({group: found.get(group, 0) for group in groups})
 
-    async def _is_loadable(self, row: QueuedRun) -> bool:
-        if row.version_id is not None:
-            with suppress(NotFound, DagError):
-                await self._versions.get(row.version_id)
-                return True
-        return False
+    async def _is_loadable(self, row: QueuedRun) -> bool | None:
+        """Return whether there is such a version; None: there is, and only a newer asynsched can read it."""
+        if row.version_id is None:
+            return False
+        try:
+            await self._versions.get(row.version_id)
+        except NotFound:
+            return False
+        except DagError:
+            return None
+        return True

@@ -60,7 +60,7 @@ class RunIntake:
         self._owner = owner
         self._claimer = None
         if owner is not None and database.is_shared:
-            self._claimer = RunClaimer(database, versions, self._admission, owner)
+            self._claimer = RunClaimer(database, versions, self._admission, owner, has_peers)
         self._has_peers = has_peers
 
     @property

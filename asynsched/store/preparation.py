@@ -14,12 +14,20 @@ from sqlalchemy import Connection
 
 from asynsched._version import __version__
 from asynsched.errors import StoreUnavailable, StoreVersionError
+from asynsched.store.conflicts import insert_or_update
 from asynsched.store.metadata import metadata
-from asynsched.store.tables import pool
+from asynsched.store.tables import pool, schema_compatibility
 
 REVISIONS = ("0001",)
 """Every revision in `migrations/versions`, oldest first."""
 HEAD = REVISIONS[-1]
+OLDEST_BESIDE = "0001"
+"""The oldest revision whose asynsched may use a database that is at HEAD.
+
+Schedulers are upgraded one after another, so a migration only adds: tables, indexes, and columns that may be left out.
+What it makes superfluous is removed by a later one, which raises this to its own revision.
+"""
+_ONLY_ROW = 1
 DEFAULT_POOL = "default_pool"
 DEFAULT_POOL_SLOTS = 128
 
@@ -64,7 +72,8 @@ def bring_to_head(conn: Connection, shown: str, default_pool_slots: int = DEFAUL
         default_pool_slots: Slots of a new database's default_pool.
 
     Raises:
-        StoreVersionError: The database is of a newer version, or holds tables of something else.
+        StoreVersionError: The database is of a newer version, which lets this one not go on beside it, or it
+            holds tables of something else.
     """
     revision = current_revision(conn)
     if revision == HEAD:
@@ -78,6 +87,8 @@ def bring_to_head(conn: Connection, shown: str, default_pool_slots: int = DEFAUL
     if revision is None:
         _create(conn, shown, default_pool_slots)
     elif revision not in REVISIONS:
+        if _may_be_used_by(conn, HEAD):
+            return
         raise StoreVersionError(
             f"The database {shown} has schema version {revision!r}; asynsched {__version__} knows versions up to"
             f" {HEAD}. Use the asynsched that made it, or a newer one."
@@ -86,6 +97,7 @@ def bring_to_head(conn: Connection, shown: str, default_pool_slots: int = DEFAUL
         from asynsched.store.migrations.run import migrate  # Alembic is loaded only where it has work
 
         migrate(conn, HEAD)
+        _note_compatibility(conn)
 
 
 def make_folder(path: Path | None) -> None:
@@ -111,8 +123,20 @@ def _create(conn: Connection, shown: str, default_pool_slots: int) -> None:
         )
     metadata.create_all(conn, checkfirst=False)
     _VERSION_TABLE.create(conn)
+    _note_compatibility(conn)
     conn.execute(_VERSION_TABLE.insert().values(version_num=HEAD))
     conn.execute(pool.insert().values(name=DEFAULT_POOL, slots=default_pool_slots, description="Default pool"))
+
+
+def _note_compatibility(conn: Connection) -> None:
+    row = {"id": _ONLY_ROW, "oldest_revision": OLDEST_BESIDE}
+    conn.execute(insert_or_update(conn, schema_compatibility), row)
+
+
+def _may_be_used_by(conn: Connection, revision: str) -> bool:
+    """Return whether the newer asynsched that has migrated a database lets one of this revision go on."""
+    oldest: str | None = conn.scalar(sa.select(schema_compatibility.c.oldest_revision))
+    return oldest is not None and oldest <= revision
 
 
 def _has_table(conn: Connection, name: str) -> bool:

@@ -1,5 +1,6 @@
 """Queries of `run_request`: what somebody wants done with a running run, until its scheduler has done it."""
 
+from contextlib import suppress
 from datetime import datetime
 from typing import Literal
 
@@ -117,11 +118,16 @@ def add_request(conn: Connection, dag_run_id: int, request: RunRequest, *, actor
 
 
 def open_requests(conn: Connection, epoch: int) -> list[OpenRequest]:
-    """Return the requests that concern runs of this lease epoch, or runs that nobody runs, oldest first."""
-    return [
-        OpenRequest(row.id, row.dag_run_id, DagRunKey(row.dag_id, row.run_id), _decoder.decode(row.request), row.actor)
-        for row in conn.execute(_OPEN, {"epoch": epoch})
-    ]
+    """Return the requests that concern runs of this lease epoch, or runs that nobody runs, oldest first.
+
+    What only a newer version understands is left to it.
+    """
+    found = []
+    for row in conn.execute(_OPEN, {"epoch": epoch}):
+        with suppress(msgspec.ValidationError):
+            request = _decoder.decode(row.request)
+            found.append(OpenRequest(row.id, row.dag_run_id, DagRunKey(row.dag_id, row.run_id), request, row.actor))
+    return found
 
 
 def waiting_requests(conn: Connection, dag_run_id: int) -> list[WaitingRequest]:

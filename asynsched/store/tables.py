@@ -84,6 +84,14 @@ parse_claim = sa.Table(
 )
 """Which scheduler parses a file at this moment, where there are several."""
 
+schema_compatibility = sa.Table(
+    "schema_compatibility",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("oldest_revision", String(32), nullable=False),
+)
+"""One row: the oldest schema revision whose asynsched may go on beside one that has migrated the database."""
+
 import_error = sa.Table(
     "import_error",
     metadata,

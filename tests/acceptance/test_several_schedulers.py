@@ -1,5 +1,6 @@
 """Two `asynsched up`, each with a home of its own, on one PostgreSQL database."""
 
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -130,3 +131,30 @@ def test_a_scheduler_that_is_stopped_hands_its_runs_to_the_other_at_once(pair):
         tries = [task["try_number"] for run in ("r0", "r1", "r2", "r3") for task in
                  pair.sites[1].json("tasks", "list", "waiter", run)]  # fmt: skip
         assert tries == [1, 1, 1, 1]
+
+
+def test_two_that_start_at_once_on_an_empty_database_make_it_once_and_parse_each_file_once(tmp_path, postgres_server):
+    pair = Pair(tmp_path, postgres_server.new_database(migrated=False))
+    with ExitStack() as stack, ThreadPoolExecutor(2) as threads:
+        one, other = threads.map(lambda site: stack.enter_context(site.up()), pair.sites)
+        pair.sites[0].wait_for_dag("waiter")
+        assert len(pair.schedulers()) == 2
+        for site in pair.sites:
+            site.write("second.py", WAITER.replace("waiter", "second"))
+        pair.sites[0].wait_for_dag("second")
+        pair.sites[0].run("dags", "reparse", "waiter.py")
+        pair.sites[0].until(lambda: (one.log + other.log).count("file=waiter.py") == 2, "it is parsed once more")
+        assert (one.log + other.log).count("file=second.py") == 1
+
+
+def test_a_second_scheduler_on_a_sqlite_database_is_refused(tmp_path):
+    first = Site(tmp_path / "one")
+    with first.up():
+        told = first.run("up", str(first.dags), code=None)
+        assert told.code == 1
+        assert f"is serving the home {first.home} already (process" in told.stderr
+        second = Site(tmp_path / "other", f"sqlite:///{first.home / 'asynsched.db'}")
+        told = second.run("up", str(second.dags), code=None)
+        assert told.code == 1
+        assert "A scheduler is serving this database already: process" in told.stderr
+        assert f"with the home {first.home}. A SQLite database has one scheduler" in told.stderr

@@ -12,6 +12,7 @@ from pathlib import Path
 import anyio
 import pytest
 import sqlalchemy as sa
+from structlog.testing import capture_logs
 
 from asynsched import DAG, BashOperator
 from asynsched.bell import Hint, encode_hints
@@ -33,7 +34,7 @@ from asynsched.store.parse_results import DagDefaults, FileStamp, store_report
 from asynsched.store.pools import set_pool
 from asynsched.store.run_requests import CancelRun
 from asynsched.store.schedulers import register_scheduler
-from asynsched.store.tables import dag_run, task_instance
+from asynsched.store.tables import dag_run, dag_version, task_instance
 from asynsched.store.urls import parse_url
 from sandbox.protocol import Ended
 from tests.support.simulated import report_of
@@ -280,3 +281,25 @@ async def test_the_runs_of_one_that_is_gone_go_on_with_another(postgres_url, tmp
         other.end(*lost)
         await eventually(lambda: other.evaluator.n_runs == 0, "the other has ended the runs")
         assert set((await peers.states()).values()) == {"success"}
+
+
+async def test_a_run_whose_code_only_a_newer_version_can_read_is_left_to_that_one(postgres_url, tmp_path):
+    async with two_schedulers(postgres_url, tmp_path) as peers:
+        dag = dag_of()
+        await peers.trigger(dag, 1)
+        stored = await peers.database.read(lambda conn: conn.scalar(sa.select(dag_version.c.serialized)))
+        newer = sa.update(dag_version).values(serialized=b'{"from": "tomorrow"}')
+        await peers.database.write(lambda conn: conn.execute(newer))
+        with capture_logs() as logs:
+            serve_both(peers)
+            await eventually(
+                lambda: [line["event"] for line in logs].count("run.left_to_others") >= 2, "both have seen it"
+            )
+        assert await peers.states() == {"r0": "queued"}
+
+        def can_be_read(conn: sa.Connection) -> None:
+            conn.execute(sa.update(dag_version).values(serialized=stored))
+            notify(conn, encode_hints([Hint("run", "d", "r0")]))
+
+        await peers.database.write(can_be_read)
+        await eventually(lambda: len(peers.running) == 1, "it starts with who can read it")

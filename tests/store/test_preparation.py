@@ -99,10 +99,20 @@ def test_a_database_that_is_behind_is_migrated_when_it_is_opened_and_keeps_its_r
         assert tuple(row) == (7, None)
 
 
+def test_a_database_that_a_newer_version_has_added_to_is_used_as_it_is(new_url):
+    url = new_url()
+    with open_direct(url) as database:
+        database.write(lambda conn: conn.execute(sa.text("UPDATE alembic_version SET version_num = '0002'")))
+    with open_direct(url) as database:
+        assert database.read(preparation.current_revision) == "0002"
+        assert len(database.read(list_pools)) == 1
+
+
 def test_a_database_of_a_newer_version_is_refused_and_left_alone(new_url):
     url = new_url()
     with open_direct(url) as database:
         database.write(lambda conn: conn.execute(sa.text("UPDATE alembic_version SET version_num = '0999'")))
+        database.write(lambda conn: conn.execute(sa.text("UPDATE schema_compatibility SET oldest_revision = '0998'")))
     with pytest.raises(StoreVersionError, match=r"'0999'.*up to 0001.*newer one"):
         open_direct(url)
     assert schema_state(url).current == "0999"

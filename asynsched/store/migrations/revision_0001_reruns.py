@@ -1,4 +1,4 @@
-"""The first tables of requests for running runs, of backfills and of claims to parse, a part of revision 0001."""
+"""The first tables of requests for running runs and of backfills, a part of revision 0001."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -8,13 +8,6 @@ from asynsched.store.migrations.column_types import BIG_ID, INSTANT
 
 def create_reruns() -> None:
     """Create the tables."""
-    op.create_table(
-        "parse_claim",
-        sa.Column("path", sa.Text(), nullable=False),
-        sa.Column("scheduler_id", sa.String(length=64), nullable=False),
-        sa.Column("claimed_at", INSTANT, nullable=False),
-        sa.PrimaryKeyConstraint("path", name="pk_parse_claim"),
-    )
     op.create_table(
         "run_request",
         sa.Column("id", BIG_ID, autoincrement=True, nullable=False),

@@ -7,6 +7,7 @@ from asynsched.store.migrations.column_types import BIG_ID, INSTANT
 from asynsched.store.migrations.revision_0001_assets import create_assets
 from asynsched.store.migrations.revision_0001_callbacks import create_callbacks
 from asynsched.store.migrations.revision_0001_reruns import create_reruns
+from asynsched.store.migrations.revision_0001_sharing import create_sharing
 
 revision = "0001"
 down_revision = None
@@ -22,6 +23,7 @@ def upgrade() -> None:
     create_callbacks()
     create_assets()
     create_reruns()
+    create_sharing()
 
 
 def _create_dags() -> None:
