@@ -1,8 +1,11 @@
 """Loads one version of a DAG file in a process that runs tries: its DAGs, or why they are not there."""
 
 import gc
+import importlib
 import os
 import traceback
+from collections.abc import Iterable
+from inspect import iscoroutinefunction
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,7 +47,15 @@ def load_version(code: CodeVersion, sources_folder: Path) -> LoadedFile:
         if os.getpid() != process:
             # The file has forked, and this is not the process that was asked for.
             os._exit(0)
+    _load_what_tasks_need(dags)
     return LoadedFile({dag.dag_id: dag for dag in dags})
+
+
+def _load_what_tasks_need(dags: Iterable[DAG]) -> None:
+    """Import asyncio, which weighs on every fork, only where a task is a coroutine function: there once for all."""
+    functions = (getattr(task, "python_callable", None) for dag in dags for task in dag.tasks)
+    if any(map(iscoroutinefunction, functions)):
+        importlib.import_module("asyncio")
 
 
 def freeze_heap() -> None:

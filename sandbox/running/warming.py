@@ -23,7 +23,7 @@ _NEEDED_WITHIN_FUNCTIONS = (
     "traceback", "typing", "zoneinfo",
 )  # fmt: skip
 """Modules that the authoring names import only when they are used."""
-_N_REHEARSALS = 3
+_N_REHEARSALS = 10
 """After so many, what the interpreter adapts at run time has adapted."""
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from pathlib import Path
 from types import TracebackType
@@ -11,7 +10,9 @@ import asynsched
 from asynsched.errors import AsynschedError
 
 _PACKAGE = Path(asynsched.__file__).parent
-_FOLDERS = (_PACKAGE, _PACKAGE.parent / "sandbox", Path(asyncio.__file__).parent)
+_ASYNCIO = Path(os.__file__).parent / "asyncio"
+"""Where it is, without loading it: it would weigh on every fork."""
+_FOLDERS = (_PACKAGE, _PACKAGE.parent / "sandbox", _ASYNCIO)
 _BEFORE_USER_CODE = (*(f"{folder}{os.sep}" for folder in _FOLDERS), "<frozen importlib")
 
 
