@@ -19,8 +19,9 @@ from asynsched.keys import DagRunKey
 from asynsched.scheduling.evaluation.active_run import ActiveRun
 from asynsched.scheduling.evaluation.active_task import ActiveTask
 from asynsched.scheduling.evaluation.evaluation import Evaluation
+from asynsched.scheduling.evaluation.limit import Limit
 from asynsched.scheduling.evaluation.pending import PendingBatch
-from asynsched.scheduling.evaluation.ready_queues import Limit, ReadyQueues
+from asynsched.scheduling.evaluation.ready_queues import ReadyQueues
 from asynsched.scheduling.evaluation.run_limits import RunLimits
 from asynsched.scheduling.rules.verdict import Verdict
 from asynsched.scheduling.run_intake import RunIntake

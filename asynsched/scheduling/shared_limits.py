@@ -16,7 +16,8 @@ from asynsched.clock import Clock, jitter
 from asynsched.scheduling.creation.failing_dags import FailedRun, apply_and_pause
 from asynsched.scheduling.evaluation.active_task import ActiveTask
 from asynsched.scheduling.evaluation.evaluation import Evaluation
-from asynsched.scheduling.evaluation.ready_queues import Limit, ReadyQueues
+from asynsched.scheduling.evaluation.limit import Limit
+from asynsched.scheduling.evaluation.ready_queues import ReadyQueues
 from asynsched.states import SLOT_TASK_STATES, TaskInstanceState
 from asynsched.store.changes import Batch, Stale, TaskRow, TaskRowKey
 from asynsched.store.database import Database

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from itertools import count
+from types import MappingProxyType
 
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.evaluation.active_run import ActiveRun
@@ -45,6 +46,7 @@ def evaluation(
     pools: Mapping[str, int | None] | None = None,
     max_active_tasks: int = 1000,
     keep_slots_after: timedelta | None = None,
+    executors: Mapping[str, int] = MappingProxyType({}),
 ) -> Evaluation:
     """Return an evaluation without runs."""
     queues = ReadyQueues(parallelism, keep_slots_after)
@@ -52,7 +54,7 @@ def evaluation(
     tokens = count()
     return Evaluation(
         queues=queues,
-        limits=RunLimits(max_active_tasks),
+        limits=RunLimits(max_active_tasks, executors),
         pending=PendingBatch("scheduler", 1),
         new_token=lambda: f"token-{next(tokens)}",
         max_machine_kills=3,

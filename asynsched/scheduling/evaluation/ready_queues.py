@@ -2,8 +2,8 @@
 
 Every limit but the pool's makes a *lane*: the tasks that share pool, slots and limits wait in one heap, in one total
 order (priority weight, then the run's age, then name). A lane is open while its limits have room. A pool holds its
-open lanes in heaps, one for each number of slots that they need. So granting the best task that fits costs a few heap
-operations, whatever else waits: a full pool, or one DAG's backlog, is never looked through.
+open lanes in heaps, by the slots that they need and the executor that they are for. So granting the best task that fits
+costs a few heap operations, whatever else waits: a full pool, or one DAG's backlog, is never looked through.
 """
 
 import heapq
@@ -12,48 +12,14 @@ from datetime import datetime, timedelta
 from itertools import count
 
 from asynsched.scheduling.evaluation.active_task import ActiveTask
-from asynsched.states import SLOT_TASK_STATES, TaskInstanceState
+from asynsched.scheduling.evaluation.limit import Limit
+from asynsched.states import TaskInstanceState
 
 Order = tuple[object, ...]
 Entry = tuple[Order, int, "Lane"]
 """A lane's head that competes for its pool's slots: its order, its number, its lane."""
-
-
-class Limit:
-    """At most `capacity` of the tasks that share it may be queued or running; None is no limit.
-
-    Attributes:
-        release: What lets tasks start that it holds up, for a person.
-        used: What the tasks of this scheduler take.
-        elsewhere: What those of others take, as far as is known.
-        is_busy: Whether another scheduler is settling it at this moment.
-    """
-
-    def __init__(self, name: str, capacity: int | None, *, release: str = "one of these ends") -> None:
-        self.name = name
-        self.release = release
-        self.capacity = capacity
-        self.used = 0
-        self.elsewhere = 0
-        self.is_busy = False
-        self.lanes: set[Lane] = set()
-
-    def has_room(self, slots: int = 1) -> bool:
-        """Whether that many slots are free."""
-        return not self.is_busy and (self.capacity is None or self.taken + slots <= self.capacity)
-
-    @property
-    def taken(self) -> int:
-        """How much of it is not free."""
-        return self.used + self.elsewhere
-
-    def holds(self, task: ActiveTask) -> bool:
-        """Return whether a task that shares the limit takes something of it now."""
-        return task.state in SLOT_TASK_STATES
-
-    def slots_of(self, task: ActiveTask) -> int:
-        """Return how much of the limit a task takes."""
-        return 1
+Needs = tuple[int, tuple[Limit, ...]]
+"""How many slots of its pool a lane needs, and which limits it shares with lanes of all DAGs."""
 
 
 class Lane:
@@ -63,14 +29,16 @@ class Lane:
         self.pool = pool
         self.slots = slots
         self.limits = limits
+        self.needs: Needs = (slots, tuple(limit for limit in limits if limit.is_wide))
+        self.closing = tuple(limit for limit in limits if not limit.is_wide)
         self.heap: list[tuple[Order, int, ActiveTask]] = []
         self.offered: int | None = None
         """Number of the entry that competes in the pool now."""
 
     @property
     def is_open(self) -> bool:
-        """Whether every limit but the pool's has room."""
-        return all(limit.has_room() for limit in self.limits)
+        """Whether every limit has room but the pool and those that a great many lanes share."""
+        return all(limit.has_room() for limit in self.closing)
 
     def head(self) -> tuple[Order, int, ActiveTask] | None:
         """Return the best entry that still waits."""
@@ -80,11 +48,11 @@ class Lane:
 
 
 class Pool(Limit):
-    """A pool's slots, and the lanes that wait for them: heaps of (head's order, lane), by slots needed."""
+    """A pool's slots, and the lanes that wait for them: heaps of (head's order, lane), by what they need."""
 
     def __init__(self, name: str, capacity: int | None) -> None:
         super().__init__(f"pool {name}", capacity)
-        self.waiting: dict[int, list[Entry]] = {}
+        self.waiting: dict[Needs, list[Entry]] = {}
         self.deferred = 0
         """Slots of deferred tasks; they count where `include_deferred` says so."""
         self.include_deferred = False
@@ -104,7 +72,7 @@ class Pool(Limit):
         head = lane.head()
         if head is not None and head[1] != lane.offered and lane.is_open:
             lane.offered = head[1]
-            heapq.heappush(self.waiting.setdefault(lane.slots, []), (head[0], head[1], lane))
+            heapq.heappush(self.waiting.setdefault(lane.needs, []), (head[0], head[1], lane))
 
     def best(self, overdue: datetime | None) -> Entry | None:
         """Return the best head among the lanes whose slots are free; none while they are kept for a wider task.
@@ -115,7 +83,11 @@ class Pool(Limit):
         kept_for = self._overdue_entry(overdue)
         if kept_for is not None:
             return kept_for if self.has_room(kept_for[2].slots) else None
-        heads = (self._best_of(heap) for slots, heap in self.waiting.items() if self.has_room(slots))
+        heads = (
+            self._best_of(heap)
+            for (slots, wide), heap in self.waiting.items()
+            if self.has_room(slots) and _have_room(wide)
+        )
         return min((head for head in heads if head is not None), default=None, key=lambda head: head[:2])
 
     def kept_for(self, overdue: datetime | None) -> ActiveTask | None:
@@ -127,11 +99,12 @@ class Pool(Limit):
         """Return the head that has waited longest, and too long, of those that need several slots."""
         if overdue is None or self.capacity is None:
             return None
-        wide = [heap for slots, heap in self.waiting.items() if 1 < slots <= self.capacity]
         waits = [
             (since, head[1], head)
-            for heap in wide
-            if (head := self._best_of(heap)) is not None
+            for (slots, wide), heap in self.waiting.items()
+            if 1 < slots <= self.capacity
+            and _have_room(wide)
+            and (head := self._best_of(heap)) is not None
             and (since := head[2].heap[0][2].scheduled_at) is not None
             and since <= overdue
         ]
@@ -273,14 +246,18 @@ class ReadyQueues:
         lane = self._lanes.get(key)
         if lane is None:
             lane = self._lanes[key] = Lane(*key)
-            for limit in limits:
+            for limit in lane.closing:
                 limit.lanes.add(lane)
         return lane
 
     def _forget(self, lane: Lane) -> None:
-        for limit in lane.limits:
+        for limit in lane.closing:
             limit.lanes.discard(lane)
         del self._lanes[(lane.pool, lane.slots, lane.limits)]
+
+
+def _have_room(limits: tuple[Limit, ...]) -> bool:
+    return all(limit.has_room() for limit in limits)
 
 
 def _order(task: ActiveTask) -> Order:

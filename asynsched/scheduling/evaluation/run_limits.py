@@ -6,7 +6,8 @@ from types import MappingProxyType
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.evaluation.active_run import ActiveRun
 from asynsched.scheduling.evaluation.active_task import ActiveTask
-from asynsched.scheduling.evaluation.ready_queues import Limit, ReadyQueues
+from asynsched.scheduling.evaluation.limit import Limit
+from asynsched.scheduling.evaluation.ready_queues import ReadyQueues
 
 
 class RunLimits:
@@ -19,7 +20,9 @@ class RunLimits:
 
     def __init__(self, max_active_tasks: int, executors: Mapping[str, int] = MappingProxyType({})) -> None:
         self._max_active_tasks = max_active_tasks
-        self._executors = {name: Limit(f"executor {name}", capacity) for name, capacity in executors.items()}
+        self._executors = {
+            name: Limit(f"executor {name}", capacity, is_wide=True) for name, capacity in executors.items()
+        }
         self._default_executor = next(iter(executors), None)
         self._runs: dict[DagRunKey, Limit] = {}
         self._dags: dict[str, Limit] = {}
@@ -77,7 +80,7 @@ class RunLimits:
     def _executor(self, name: str) -> Limit:
         if name not in self._executors:
             what = f"there is no executor {name!r}; known: {', '.join(self._executors)}"
-            self._executors[name] = Limit(what, 0, release=f"the setting `executor` names {name}")
+            self._executors[name] = Limit(what, 0, release=f"the setting `executor` names {name}", is_wide=True)
         return self._executors[name]
 
     def _dag(self, dag_id: str) -> Limit:
