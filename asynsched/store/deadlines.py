@@ -59,16 +59,18 @@ _OF_RUN: sa.Select[Any] = (
 )
 _IS_PENDING = sa.text("deadline.state = 'pending'")
 _IS_OURS = sa.or_(dag_run.c.state != DagRunState.RUNNING, dag_run.c.lease_epoch == sa.bindparam("epoch"))
+# A sum has no index: so the pending deadlines are read first, in their order, and never every run there was.
+_BY_DEADLINE = dag_run.c.id == deadline.c.dag_run_id + 0
 _NEXT = (
     sa.select(deadline.c.due_at)
-    .join(dag_run, dag_run.c.id == deadline.c.dag_run_id)
+    .join(dag_run, _BY_DEADLINE)
     .where(_IS_PENDING, _IS_OURS)
     .order_by(deadline.c.due_at)
     .limit(1)
 )
 _DUE = (
     sa.select(deadline, dag_run.c.dag_id, dag_run.c.run_id, _HAS_SUCCEEDED_BY_THEN.label("is_met"))
-    .join(dag_run, dag_run.c.id == deadline.c.dag_run_id)
+    .join(dag_run, _BY_DEADLINE)
     .where(_IS_PENDING, _IS_OURS, deadline.c.due_at <= sa.bindparam("now"))
     .order_by(deadline.c.due_at, deadline.c.id)
     .limit(sa.bindparam("limit"))

@@ -13,8 +13,8 @@ LONG_AGO = datetime(2025, 1, 1, tzinfo=UTC)
 VERY_LATE = datetime(2099, 1, 1, tzinfo=UTC)
 
 
-def fill(conn: Connection, *, n_runs: int, n_dags: int, dag_id: str = "past") -> None:
-    """Add finished runs of a DAG, N_TASKS task instances each, and DAGs that are due very late."""
+def fill(conn: Connection, *, n_runs: int, n_dags: int, dag_id: str = "past", n_tasks: int = N_TASKS) -> None:
+    """Add finished runs of a DAG, with so many task instances each, and DAGs that are due very late."""
     now = datetime.now(UTC)
     run = numbers(n_runs)
     _copy(
@@ -22,7 +22,7 @@ def fill(conn: Connection, *, n_runs: int, n_dags: int, dag_id: str = "past") ->
         dag_id=dag_id, run_id=_named("run_", run), run_type="manual", state="success", reason="", run_after=LONG_AGO,
         queued_at=LONG_AGO, started_at=LONG_AGO, ended_at=LONG_AGO, conf=b"{}", lease_epoch=0,
     )  # fmt: skip
-    task = numbers(N_TASKS)
+    task = numbers(n_tasks)
     finished = sa.select(dag_run.c.id, task.c.n).select_from(dag_run.join(task, sa.true())).where(
         dag_run.c.dag_id == dag_id, dag_run.c.state == "success"
     ).subquery()  # fmt: skip
