@@ -290,7 +290,8 @@ class ParseDispatcher(Service):
             if file.row is None:
                 known.forget(file.path)
             else:
-                known.put(file.row, frozenset(error.kind for error in file.errors if not error.is_warning))
+                known.put(file.row, kinds := frozenset(error.kind for error in file.errors if not error.is_warning))
+                self._repeats.note_parsed(file.row, kinds, self.clock.now())
             self._log.stored(file)
             for path in file.changes.contested:
                 self._requests.add(LookRequest(path, is_urgent=True, is_forced=True))

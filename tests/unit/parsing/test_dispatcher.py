@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 
 from asynsched.errors import ParseCrashed, ParseTimeout
 from asynsched.parsing.outcome_batch import COMPANY
+from asynsched.parsing.repeats import SECOND_CHANCES
 from asynsched.settings import WatchSettings
 from asynsched.store.database import Database
 from tests.support.flaky_database import FlakyDatabase
@@ -150,6 +151,28 @@ def test_touching_a_file_parses_it_again_only_if_its_error_may_have_healed(folde
             assert await site.idle() == ["flaky.py"]
             await site.tell("flaky.py")
             assert await site.idle() == []
+
+    folder.run(main)
+
+
+def test_a_file_whose_parse_was_killed_is_parsed_again_some_times_though_nobody_touches_it(folder):
+    site = folder.dispatching
+
+    async def main():
+        site.write("killed.py", "dag killed")
+        site.parser.failures["killed.py"] = ParseCrashed("killed.py", "died")
+        site.write("unlucky.py", "error memory")
+        site.write("wrong.py", "error exception")
+        async with site.running():
+            await site.scan()
+            assert sorted(await site.idle()) == ["killed.py", "unlucky.py", "wrong.py"]
+            await folder.clock.sleep(SECOND_CHANCES[0] * 1.1)
+            assert sorted(await site.idle()) == ["killed.py", "unlucky.py"]
+            site.write("unlucky.py", "dag unlucky")
+            await site.tell("unlucky.py")
+            assert await site.idle() == ["unlucky.py"]
+            await folder.clock.sleep(timedelta(days=1))
+            assert await site.idle() == ["killed.py"] * (len(SECOND_CHANCES) - 1)
 
     folder.run(main)
 
