@@ -18,6 +18,7 @@ AsynschedError
 │   ├── AlreadyExists              the key is taken: tell the user
 │   └── NotFound (LookupError)     tell the user, with the nearest names
 ├── ExecutorError                  the place where tries run is at fault: try again, or stop
+│   └── KeeperGone                 it was killed: try again
 ├── HomeInUse                      another scheduler holds the home: refuse to start
 ├── LeaseLost                      another scheduler may have taken our runs: stop serving
 ├── Standstill                     runs wait for what nobody does: tell the user
@@ -118,6 +119,10 @@ class NotFound(StoreError, LookupError):
 
 class ExecutorError(AsynschedError):
     """An executor failed."""
+
+
+class KeeperGone(ExecutorError):
+    """The keeper has ended without a word, as what is killed does."""
 
 
 class HomeInUse(AsynschedError):

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from msgspec import Struct
 
-from asynsched.errors import ExecutorError
+from asynsched.errors import ExecutorError, KeeperGone
 from sandbox.frames import FrameReader, ProtocolError, encode_frame
 from sandbox.protocol import PROTOCOL_VERSION, FromKeeper, Hello, Inventory
 
@@ -89,7 +89,7 @@ class KeeperConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         was_greeted = self._greeted.done() and self._greeted.exception() is None
-        self._fail(ExecutorError("the keeper hung up"))
+        self._fail(KeeperGone("the keeper hung up"))
         self._transport = None
         self.closed.set()
         if was_greeted:

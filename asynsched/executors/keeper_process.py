@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from asynsched.clock import new_token
-from asynsched.errors import ExecutorError
+from asynsched.errors import ExecutorError, KeeperGone
 from asynsched.home import LOGS
 from asynsched.settings import Settings
 from sandbox.supervision.lifeline import MARK
@@ -37,6 +37,7 @@ def start_keeper(home: Path, settings: Settings) -> None:
     """Start the keeper of this home, and return when it takes connections. Blocks: call it in a thread.
 
     Raises:
+        KeeperGone: It was killed meanwhile.
         ExecutorError: It could not be started.
     """
     log = home / LOGS / KEEPER_LOG
@@ -51,7 +52,7 @@ def start_keeper(home: Path, settings: Settings) -> None:
         if not ready:
             raise ExecutorError(f"the keeper of {home} was not ready within {START_SECONDS:g} s; does an old one hang?")
         if not os.read(reading_end, 16):
-            raise ExecutorError(f"the keeper could not be started: {_last_line(log, said_before)}")
+            raise _failure(log, said_before)
     finally:
         os.close(reading_end)
 
@@ -85,12 +86,14 @@ def _spawn(home: Path, settings: Settings, ready: int) -> None:
         os.close(log)
 
 
-def _last_line(path: Path, start: int) -> str:
-    """Return the last line of a file, of what comes after its first `start` bytes."""
+def _failure(log: Path, start: int) -> ExecutorError:
+    """Return why a keeper is not ready: the last line of its log, of what comes after its first `start` bytes."""
     try:
-        with path.open("rb") as file:
+        with log.open("rb") as file:
             file.seek(start)
             lines = file.read().decode(errors="replace").strip().splitlines()
     except OSError as exc:
-        return str(exc)
-    return f"{lines[-1]} (more in {path})" if lines else "it ended without a word, as what is killed does"
+        lines = [str(exc)]
+    if not lines:
+        return KeeperGone("the keeper could not be started: it ended without a word, as what is killed does")
+    return ExecutorError(f"the keeper could not be started: {lines[-1]} (more in {log})")

@@ -11,7 +11,7 @@ import anyio.to_thread
 import structlog
 from msgspec import Struct
 
-from asynsched.errors import ExecutorError
+from asynsched.errors import ExecutorError, KeeperGone
 from asynsched.executors.base import Executor, ExecutorContext, Held
 from asynsched.executors.keeper_client import KeeperConnection
 from asynsched.executors.keeper_process import connect, start_keeper
@@ -21,7 +21,7 @@ from sandbox.protocol import Acknowledge, Ended, Inventory, Kill, Launch, Lease,
 
 log = structlog.get_logger(__name__)
 
-START_PAUSES = (timedelta(milliseconds=100), timedelta(milliseconds=500))
+START_PAUSES = tuple(timedelta(seconds=seconds) for seconds in (0.1, 0.5, 1, 2))
 """Between the attempts of a scheduler that starts to have a keeper."""
 FIRST_BACKOFF = timedelta(milliseconds=100)
 LONGEST_BACKOFF = timedelta(seconds=10)
@@ -129,11 +129,11 @@ class LocalExecutor(Executor):
         return True
 
     async def _connect_at_start(self) -> Inventory:
-        """Connect; a keeper that is killed while it starts is made up for by another, what is wrong for good is not."""
+        """Connect. A keeper that is killed while it starts is made up for by another."""
         for pause in START_PAUSES:
             try:
                 return await self._connect()
-            except ExecutorError as exc:
+            except KeeperGone as exc:
                 log.warning("executor.keeper_unavailable", error=str(exc))
                 await self.context.clock.sleep(pause)
         return await self._connect()
@@ -148,7 +148,7 @@ class LocalExecutor(Executor):
             await asyncio.shield(self._keeper_start)
             found = await anyio.to_thread.run_sync(connect, home)
         if found is None:
-            raise ExecutorError(f"the keeper of {home} is gone as soon as it was started")
+            raise KeeperGone(f"the keeper of {home} is gone as soon as it was started")
         inventory = await self._greet(found)
         self._keeper_start = None
         self._settle(inventory)

@@ -8,6 +8,7 @@ import argparse
 import json
 import random
 import shutil
+import signal
 import sys
 import tempfile
 from contextlib import ExitStack
@@ -24,6 +25,9 @@ SCHEDULERS = {"sqlite": 1, "postgresql": 2}
 
 
 def main() -> int:
+    # However it is asked to end, it ends what it has started; a shell has what it starts in the background ignore Ctrl-C.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     options = _options()
     seed = random.SystemRandom().randrange(10**6) if options.seed is None else options.seed
     backends = options.backend or ["sqlite", "postgresql"]

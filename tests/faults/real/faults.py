@@ -28,7 +28,8 @@ FAULTS = {"kill": 70, "terminate": 16, "pause": 14, "power cut": 1}
 DATABASE_FAULTS = {"cut connections": 2, "cut a connection": 3, "restart PostgreSQL": 0.5}
 YOUNG_SECONDS = 4.0
 SPARED = 0.8
-"""Share of faults that pass by a scheduler younger than that: one that always dies as it starts gets nothing done."""
+"""Share of faults that pass by the young in these roles: where one always dies as it starts, nothing gets done."""
+SPARED_ROLES = frozenset({"scheduler", "keeper"})
 LONG_PAUSES = 0.4
 """Share of pauses that outlast every lease."""
 
@@ -110,7 +111,7 @@ class Faults:
         if not living[role]:
             return None
         victim = self._chance.choice(living[role])
-        is_spared = role == "scheduler" and victim.stat.age < YOUNG_SECONDS and self._chance.random() < SPARED
+        is_spared = role in SPARED_ROLES and victim.stat.age < YOUNG_SECONDS and self._chance.random() < SPARED
         return None if is_spared else victim
 
     def _kill(self, victim: Victim) -> None:

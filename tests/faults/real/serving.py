@@ -14,6 +14,8 @@ from tests.support.up import Site
 CLEAN_STOP_SECONDS = 60.0
 MOST_COMPLAINTS = 20
 MOST_WORDS = 6000
+NOT_ITS_FAULT = re.compile("database .* cannot be (used|reached)|Error: the keeper .*(without a word|hung up|is gone)")
+"""Why a scheduler may end as it starts: its database was away, or each keeper that it started was killed."""
 
 
 @dataclass
@@ -101,5 +103,5 @@ class Served:
         if was_asked and "second signal" in words:
             return True
         lost_lease = "lease.lost" in words
-        had_no_database = "scheduler.started" not in words and re.search("cannot be (used|reached)", words)
-        return how == "SIGKILL" or lost_lease or had_no_database is not None
+        could_not_start = "scheduler.started" not in words and NOT_ITS_FAULT.search(words) is not None
+        return how == "SIGKILL" or lost_lease or could_not_start
