@@ -25,7 +25,7 @@ SCHEDULERS = {"sqlite": 1, "postgresql": 2}
 
 
 def main() -> int:
-    # However it is asked to end, it ends what it has started; a shell has what it starts in the background ignore Ctrl-C.
+    # However it is asked to end, it ends what it has started; what a shell starts in the background ignores Ctrl-C.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     options = _options()

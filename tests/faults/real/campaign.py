@@ -43,6 +43,7 @@ EDIT_SECONDS = 0.4
 STUCK_SECONDS = 150.0
 """So long without any fault and without anything that happens: the work hangs. A retry may wait for a minute."""
 TURN_SECONDS = 0.02
+RUNS_OF_WAVE = len(SHAPES) * N_RUNS
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,7 @@ class Campaign:
 
     def __post_init__(self) -> None:
         self._chance = random.Random(self.plan.seed)
+        self._next_edit = self._next_fault = 0.0
         self._temporary = self.root / "tmp"
         ledger = self.root / "ledger"
         for folder in (self._temporary, self.root / "locks"):
@@ -125,33 +127,34 @@ class Campaign:
 
     def _work(self, progress: "Progress", began_at: float) -> bool:
         """Have everything done, with faults until the plan is fulfilled. Returns False when the work hangs."""
-        next_fault = next_edit = peace_since = time.monotonic()
+        peace_since = time.monotonic()
         while True:
             now = time.monotonic()
             for served in self.served:
                 served.tend()
             self.faults.resume_due()
             progress.look()
-            is_peace = self._is_fulfilled(now - began_at)
-            if not is_peace:
+            if not self._is_fulfilled(now - began_at):
                 peace_since = now
-            if is_peace:
-                self.faults.resume_due(everybody=True)
-                if progress.n_ended >= len(self.waves) * len(SHAPES) * N_RUNS:
-                    return True
+                self._disturb(progress, now)
             else:
-                if progress.n_ended >= (len(self.waves) - 1) * len(SHAPES) * N_RUNS:
-                    self._release_wave()
-                if now >= next_edit:
-                    self._edit()
-                    next_edit = now + EDIT_SECONDS
-                if now >= next_fault:
-                    if self._may_strike():
-                        self.faults.strike()
-                    next_fault = now + self._chance.expovariate(1 / MEAN_GAP_SECONDS)
+                self.faults.resume_due(everybody=True)
+                if progress.n_ended >= len(self.waves) * RUNS_OF_WAVE:
+                    return True
             if now > max(progress.changed_at, peace_since) + STUCK_SECONDS:
                 return False
             time.sleep(TURN_SECONDS)
+
+    def _disturb(self, progress: "Progress", now: float) -> None:
+        """Give new work where there is not much left, and do harm."""
+        if progress.n_ended >= (len(self.waves) - 1) * RUNS_OF_WAVE:
+            self._release_wave()
+        if now >= self._next_edit:
+            self._edit()
+            self._next_edit = now + EDIT_SECONDS
+        if now >= self._next_fault and self._may_strike():
+            self.faults.strike()
+            self._next_fault = now + self._chance.expovariate(1 / MEAN_GAP_SECONDS)
 
     def _may_strike(self) -> bool:
         n_begun = len(self._reader.read().executions)
@@ -200,7 +203,7 @@ class Campaign:
         words = "\n".join(served.last_words() for served in self.served)
         return (
             f"nothing has happened for {STUCK_SECONDS:g} s, and {progress.n_ended} runs of"
-            f" {len(self.waves) * len(SHAPES) * N_RUNS} have ended:\n{words}"
+            f" {len(self.waves) * RUNS_OF_WAVE} have ended:\n{words}"
         )
 
     def _report(self, found: list[str], result: Stored, seconds: float) -> Report:
