@@ -130,7 +130,7 @@ def assemble(
     )
     heartbeat.drive(executor)
     versions = VersionCache(database, home / SOURCES, settings.dags_path, in_thread=in_threads)
-    peers = None
+    peers, lease = None, None
     if database.is_shared:
         peers = PeerWatch(
             renew_interval=settings.lease.renew_interval,
@@ -138,6 +138,7 @@ def assemble(
             database=database,
             clock=clock,
             scheduler_id=scheduler_id,
+            on_change=lambda: lease.renew_soon() if lease is not None else None,
         )
 
     def has_peers() -> bool:
@@ -182,7 +183,7 @@ def assemble(
     )
     claims = ParseClaims(database, clock, scheduler_id, runtime_of(settings)) if database.is_shared else None
     dispatcher = ParseDispatcher(settings, channels, database, clock, InformedParser(parser, database, clock), claims)
-    lease, availability = None, Availability(clock)
+    availability = Availability(clock)
     if database_url is not None:
         lease = LeaseKeeper(
             settings=settings.lease,

@@ -110,6 +110,10 @@ class LeaseSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
     renew_interval: Annotated[PositiveSeconds, doc("Time between two renewals, seconds.")] = 5.0
     grace: Annotated[Seconds, doc("How much longer tries go on when their scheduler is gone, seconds.")] = 10.0
     kill_time: Annotated[Seconds, doc("How long a try has to end itself when it is told to, seconds.")] = 5.0
+    outage: Annotated[
+        Seconds,
+        doc("PostgreSQL: how much longer tries go on while the database is away, of the only scheduler, seconds."),
+    ] = 120.0
 
     def __post_init__(self) -> None:
         super().__post_init__()

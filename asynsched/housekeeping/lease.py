@@ -10,7 +10,6 @@ import threading
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import timedelta
 
 import anyio
 import anyio.to_thread
@@ -18,10 +17,11 @@ import structlog
 
 from asynsched.clock import Clock
 from asynsched.executors.base import Executor
+from asynsched.housekeeping.outlasting import Outlasting
 from asynsched.service import Availability, Pulse
 from asynsched.settings import LeaseSettings
 from asynsched.store.direct_database import DirectDatabase, open_direct
-from asynsched.store.schedulers import renew_scheduler
+from asynsched.store.urls import hurried
 
 log = structlog.get_logger(__name__)
 
@@ -56,7 +56,8 @@ class LeaseKeeper:
         on_lost: Callable[[], None],
     ) -> None:
         self._settings = settings
-        self._database_url = database_url
+        # A renewal that is not answered must not last until the lease is over.
+        self._database_url = hurried(database_url, settings.renew_interval)
         self._home_is_claim = home_is_claim
         self._clock = clock
         self._scheduler_id = scheduler_id
@@ -64,6 +65,8 @@ class LeaseKeeper:
         self._executor = executor
         self._availability = availability
         self._on_lost = on_lost
+        self._outlasting = Outlasting(settings)
+        self._is_due = threading.Event()
         self._stopped = threading.Event()
         self.pulse = Pulse(clock)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -84,6 +87,10 @@ class LeaseKeeper:
             with anyio.CancelScope(shield=True):
                 await anyio.to_thread.run_sync(self._thread.join, JOIN_SECONDS)
 
+    def renew_soon(self) -> None:
+        """Renew before it is time, within a second: what is said with a renewal has changed."""
+        self._is_due.set()
+
     def beat(self) -> None:
         """Say that the event loop is alive."""
         self._beat_at = self._clock.monotonic()
@@ -98,11 +105,12 @@ class LeaseKeeper:
         try:
             while not self._stopped.wait(min(1.0, self._settings.renew_interval)):
                 self._watch_loop()
-                if self._clock.monotonic() < next_renewal:
+                if self._clock.monotonic() < next_renewal and not self._is_due.is_set():
                     continue
+                self._is_due.clear()
                 try:
                     valid_until = self._clock.boottime() + self._settings.duration
-                    if self._home_is_claim:
+                    if self._home_is_claim or self._outlasting.allows(valid_until):
                         self._executor.renew_lease(valid_until)
                     with self.pulse.step():
                         database = database or open_direct(self._database_url)
@@ -119,9 +127,15 @@ class LeaseKeeper:
                 database.close()
 
     def _renew(self, database: DirectDatabase, valid_until: float) -> None:
-        now = self._clock.now()
-        lease_until = now + timedelta(seconds=self._settings.duration)
-        if database.write(renew_scheduler, self._scheduler_id, self._lease_epoch, now=now, lease_until=lease_until):
+        is_ours, safe_until = database.write(
+            self._outlasting.renew,
+            self._scheduler_id,
+            self._lease_epoch,
+            now=self._clock.now(),
+            boottime=valid_until - self._settings.duration,
+        )
+        if is_ours:
+            self._outlasting.renewed(safe_until)
             self._executor.renew_lease(valid_until)
             return
         log.error("lease.lost", scheduler_id=self._scheduler_id)

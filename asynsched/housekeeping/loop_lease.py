@@ -13,10 +13,10 @@ import structlog
 from asynsched.clock import Clock
 from asynsched.errors import StoreUnavailable
 from asynsched.executors.base import Executor
+from asynsched.housekeeping.outlasting import Outlasting
 from asynsched.service import Service
 from asynsched.settings import LeaseSettings
 from asynsched.store.database import Database
-from asynsched.store.schedulers import renew_scheduler
 
 log = structlog.get_logger(__name__)
 
@@ -53,22 +53,24 @@ class LoopLease(Service):
         self._executor = executor
         self._on_lost = on_lost
         self._is_lost = False
+        self._outlasting = Outlasting(settings)
 
     async def tick(self, now: datetime) -> None:
         """Renew once."""
         if self._is_lost:
             return
-        valid_until = self.clock.boottime() + self._duration
-        lease_until = now + timedelta(seconds=self._duration)
+        boottime = self.clock.boottime()
+        valid_until = boottime + self._duration
         try:
-            is_ours = await self._database.write(
-                renew_scheduler, self._scheduler_id, self._lease_epoch, now=now, lease_until=lease_until
+            is_ours, safe_until = await self._database.write(
+                self._outlasting.renew, self._scheduler_id, self._lease_epoch, now=now, boottime=boottime
             )
         except StoreUnavailable:
-            if self._home_is_claim:
+            if self._home_is_claim or self._outlasting.allows(valid_until):
                 await self._tell_executor(valid_until)
             raise
         if is_ours:
+            self._outlasting.renewed(safe_until)
             await self._tell_executor(valid_until)
         else:
             log.error("lease.lost", scheduler_id=self._scheduler_id)

@@ -6,6 +6,7 @@ clock, from the moment at which the row was first seen as it is. So nobody is gi
 because one was set.
 """
 
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -59,6 +60,9 @@ def leave(conn: Connection, scheduler_id: str, now: datetime) -> None:
 class PeerWatch(Service):
     """Looks at the schedulers' rows, as often as leases are renewed.
 
+    Args:
+        on_change: Called when another scheduler has come, or is gone.
+
     Attributes:
         n_peers: How many other schedulers there are, as far as is known.
     """
@@ -66,12 +70,20 @@ class PeerWatch(Service):
     name = "peer watch"
 
     def __init__(
-        self, *, renew_interval: float, channels: Channels, database: Database, clock: Clock, scheduler_id: str
+        self,
+        *,
+        renew_interval: float,
+        channels: Channels,
+        database: Database,
+        clock: Clock,
+        scheduler_id: str,
+        on_change: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(clock)
         self.interval = timedelta(seconds=renew_interval)
         self.n_peers = 0
         self._channels = channels
+        self._on_change = on_change
         self._database = database
         self._scheduler_id = scheduler_id
         self._unchanged_since: dict[str, tuple[datetime, float]] = {}
@@ -89,6 +101,7 @@ class PeerWatch(Service):
                 del peers[row.id]
         if peers.keys() != self._unchanged_since.keys():
             self._channels.active_runs.offer(SchedulersChanged())
+            self._on_change()
         self._note(peers)
         self.n_peers = len(peers)
 

@@ -97,6 +97,10 @@ _GIVE_UP = (
     .values(ended_at=sa.bindparam("now"))
 )
 _NOT_ENDED = sa.select(scheduler).where(scheduler.c.ended_at.is_(None)).order_by(scheduler.c.lease_epoch)
+_PEERS = sa.select(sa.literal(1)).where(scheduler.c.ended_at.is_(None), scheduler.c.id != sa.bindparam("key")).limit(1)
+_SET_TAKEOVER = (
+    sa.update(scheduler).where(scheduler.c.id == sa.bindparam("key")).values(takeover_seconds=sa.bindparam("seconds"))
+)
 _SERVING = _NOT_ENDED.where(scheduler.c.lease_until > sa.bindparam("now"))
 _LOADS = """
 SELECT r.scheduler_id AS id, count(DISTINCT r.id) AS n_runs, count(t.id) AS n_tasks
@@ -176,6 +180,16 @@ def renew_scheduler(
     """Make a lease last until `lease_until`. False: there is no such lease any more."""
     renewed = {"key": scheduler_id, "epoch": lease_epoch, "now": now, "until": lease_until}
     return conn.execute(_RENEW, renewed).rowcount > 0
+
+
+def has_peers(conn: Connection, scheduler_id: str) -> bool:
+    """Return whether there are schedulers beside this one, those among them that died unnoticed."""
+    return conn.execute(_PEERS, {"key": scheduler_id}).first() is not None
+
+
+def set_takeover(conn: Connection, scheduler_id: str, seconds: float) -> None:
+    """Note how long after its renewals a scheduler's runs are its own."""
+    conn.execute(_SET_TAKEOVER, {"key": scheduler_id, "seconds": seconds})
 
 
 def set_room(conn: Connection, scheduler_id: str, parallelism: int, executors: Mapping[str, int]) -> None:

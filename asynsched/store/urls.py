@@ -47,6 +47,15 @@ def parse_url(url: str) -> DatabaseUrl:
     raise SettingsError(f"database: there is no support for {scheme!r} databases; write {FORMS}")
 
 
+def hurried(url: str, seconds: float) -> str:
+    """Return a URL of the same database whose server is given up after so many seconds, unless it says otherwise."""
+    if parse_url(url).backend != "postgresql":
+        return url
+    base, _, query = url.partition("?")
+    limits = {"connect_timeout": f"{seconds:g}", "statement_timeout": f"{max(1, round(seconds * 1000))}ms"}
+    return f"{base}?{urlencode(limits | dict(parse_qsl(query)))}"
+
+
 def without_secrets(url: str) -> str:
     """Return a URL, or what was meant as one, with its passwords as `***`."""
     # Up to the last @: a password in which it is not escaped must not be shown in part.

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from asynsched.errors import SettingsError
-from asynsched.store.urls import parse_url, without_secrets
+from asynsched.store.urls import hurried, parse_url, without_secrets
 
 
 @pytest.mark.parametrize(
@@ -55,3 +55,15 @@ def test_a_wrong_url_is_refused_with_what_to_write_instead(url, says):
 )  # fmt: skip
 def test_secrets_are_never_shown(url, shown):
     assert without_secrets(url) == shown
+
+
+@pytest.mark.parametrize(
+    ("url", "hasty"),
+    [
+        ("sqlite:////home/me/a.db", "sqlite:////home/me/a.db"),
+        ("postgresql://me@host/db", "postgresql://me@host/db?connect_timeout=2.5&statement_timeout=2500ms"),
+        ("postgresql:///db?host=%2Frun&statement_timeout=9s", "postgresql:///db?connect_timeout=2.5&statement_timeout=9s&host=%2Frun"),
+    ],
+)  # fmt: skip
+def test_a_server_can_be_given_up_sooner_unless_its_url_says_otherwise(url, hasty):
+    assert hurried(url, 2.5) == hasty

@@ -53,7 +53,7 @@ async def test_tries_go_on_without_the_database_where_the_home_is_the_claim(monk
     executor = Renewals()
     availability = Availability(SystemClock())
     keeper = LeaseKeeper(
-        **arguments(executor, database_url="x", home_is_claim=home_is_claim, availability=availability)
+        **arguments(executor, database_url="sqlite://", home_is_claim=home_is_claim, availability=availability)
     )
     with capture_logs() as logs:
         keeper.start()
@@ -85,11 +85,15 @@ async def test_a_lost_lease_is_told_on_the_loop(monkeypatch):
         threads.append(threading.current_thread())
         lost.set_result(None)
 
-    direct = SimpleNamespace(write=lambda *_, **__: False, close=lambda: None)
+    direct = SimpleNamespace(write=lambda *_, **__: (False, 0.0), close=lambda: None)
     monkeypatch.setattr(module, "open_direct", lambda url: direct)
     keeper = LeaseKeeper(
         **arguments(
-            Renewals(), database_url="x", home_is_claim=False, on_lost=on_lost, availability=Availability(SystemClock())
+            Renewals(),
+            database_url="sqlite://",
+            home_is_claim=False,
+            on_lost=on_lost,
+            availability=Availability(SystemClock()),
         )
     )
     keeper.start()

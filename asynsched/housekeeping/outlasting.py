@@ -1,0 +1,50 @@
+"""Whether tries may outlast their scheduler's lease, because the database is away, and nobody could take their runs.
+
+Whoever cannot reach the database cannot tell whether others can. So a scheduler that is alone says beforehand, with
+each renewal, that it is to be given more time than others (`lease.outage`). Within that time its tries go on without
+the database. As soon as it sees another scheduler, it asks for no more than the usual time.
+"""
+
+from datetime import datetime, timedelta
+
+from sqlalchemy import Connection
+
+from asynsched.housekeeping.peer_watch import takeover_seconds
+from asynsched.settings import LeaseSettings
+from asynsched.store.schedulers import has_peers, renew_scheduler, set_takeover
+
+
+class Outlasting:
+    """What a scheduler has said of itself with its last renewal, and what follows from that."""
+
+    def __init__(self, lease: LeaseSettings) -> None:
+        self._lease = lease
+        self._usual = takeover_seconds(lease)
+        self._safe_until = 0.0
+        """CLOCK_BOOTTIME until which nobody takes the runs."""
+
+    def renew(
+        self, conn: Connection, scheduler_id: str, lease_epoch: int, *, now: datetime, boottime: float
+    ) -> tuple[bool, float]:
+        """Renew a lease, and say how long nobody is to take its runs.
+
+        Args:
+            boottime: CLOCK_BOOTTIME of the present moment, or earlier.
+
+        Returns:
+            Whether the lease is still this scheduler's, and what `renewed` takes once this is committed.
+        """
+        lease_until = now + timedelta(seconds=self._lease.duration)
+        is_ours = renew_scheduler(conn, scheduler_id, lease_epoch, now=now, lease_until=lease_until)
+        seconds = self._usual if has_peers(conn, scheduler_id) else self._usual + self._lease.outage
+        if is_ours:
+            set_takeover(conn, scheduler_id, seconds)
+        return is_ours, boottime + seconds
+
+    def renewed(self, safe_until: float) -> None:
+        """Take note that a renewal is committed."""
+        self._safe_until = safe_until
+
+    def allows(self, valid_until: float) -> bool:
+        """Return whether the keeper may be told of a lease until then (CLOCK_BOOTTIME), though it is not renewed."""
+        return valid_until - self._lease.duration + self._usual <= self._safe_until
