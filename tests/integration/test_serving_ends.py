@@ -132,7 +132,7 @@ async def test_a_stop_while_the_database_is_away_is_a_good_end(options, tmp_path
         scheduler = Scheduler(database=database, **options)
         serving = asyncio.create_task(scheduler.serve())
         await scheduler.started.wait()
-        database.away.add("remove_scheduler")
+        database.away.add("leave")
         scheduler.request_stop()
         await serving
         assert database.away == set()
