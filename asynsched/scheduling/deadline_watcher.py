@@ -67,7 +67,7 @@ class DeadlineWatcher(Service):
         self.due_at = await self._database.read(next_deadline_at, self._lease_epoch)
         if self.due_at is None or self.due_at > now:
             return
-        await self._stored_until.reach(now)
+        await self._stored_until.reach(self.clock.monotonic())
         n_settled, missed = await self._database.write(settle_due_deadlines, self._lease_epoch, now, MAX_AT_ONCE)
         for miss in missed:
             due_at = miss.due_at.isoformat()

@@ -111,7 +111,7 @@ class DependencyEvaluator(Service):
         )
         self._news: deque[News] = deque()
         self._is_stopping = False
-        self._sweep_at: datetime | None = None
+        self._swept_at: datetime | None = None
         self.stored_until = Watermark(self.wake)
         channels.active_runs.wakes(self.wake)
         channels.finished.wakes(self.wake)
@@ -155,7 +155,7 @@ class DependencyEvaluator(Service):
 
     async def tick(self, now: datetime) -> None:
         """Take up what has happened, decide what follows, store it, say it."""
-        began_at = now
+        began_at = self.clock.monotonic()
         if not self._waits_for_company(now):
             await self._store()
         await self._transfers.reload_disturbed(now)
@@ -239,14 +239,15 @@ class DependencyEvaluator(Service):
 
     async def _sweep(self, now: datetime) -> None:
         """Now and then, look for what no message told of."""
-        if self._sweep_at is not None and now < self._sweep_at:
+        interval = self.interval or timedelta()
+        if self._swept_at is not None and self._swept_at <= now < self._swept_at + interval:
             return
         await self._read_pools()
         await self._intake.sweep(now)
         self._transfers.are_requests_due = True
         self._transfers.look_for_orphans()
         await self._transfers.find_unknown()
-        self._sweep_at = now + (self.interval or timedelta())
+        self._swept_at = now
 
     async def _read_pools(self) -> None:
         capacities = await self._database.read(pool_capacities)

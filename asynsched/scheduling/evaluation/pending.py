@@ -100,7 +100,8 @@ class PendingBatch:
         if self.is_empty or self.is_urgent:
             return False
         self.held_since = self.held_since or now
-        return now < self.held_since + COMPANY
+        # Not what lies in the future either: the clock may have been set back.
+        return self.held_since <= now < self.held_since + COMPANY
 
     @property
     def due_at(self) -> datetime | None:

@@ -14,6 +14,7 @@ from sandbox.triggering.messages import TriggerHost
 MAX_FAILURES = 3
 """How often in a row a host may die under one trigger, or before it is ready, until they are given up."""
 FIRST_PAUSE = timedelta(seconds=1)
+LONGEST_PAUSE = FIRST_PAUSE * 2 ** (MAX_FAILURES - 1)
 STABLE_AFTER = timedelta(minutes=10)
 """A host that lived so long has not failed in a row."""
 LINGER = timedelta(seconds=30)
@@ -105,6 +106,10 @@ class Host:
             other.work.want(spec)
         self.n_failures = 1
         return other
+
+    def may_launch(self, now: datetime) -> bool:
+        """Whether a new process may be launched now. No pause is longer than the longest: the clock was set back."""
+        return self.pause_until is None or not now < self.pause_until <= now + LONGEST_PAUSE
 
     def is_silent(self, now: datetime) -> bool:
         """Whether it should have asked long ago."""

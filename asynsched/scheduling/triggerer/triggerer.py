@@ -196,7 +196,7 @@ class Triggerer(Service):
         if host.token is None:
             if not host.work.wanted:
                 self._forget(host)
-            elif not self._is_stopping and (host.pause_until is None or host.pause_until <= now):
+            elif not self._is_stopping and host.may_launch(now):
                 launch = host.launch(now, self._block_timeout)
                 self._by_token[launch.token] = host
                 self._channels.ready.put_nowait(TaskReady(NO_RUN, launch))

@@ -1,0 +1,96 @@
+"""The program that embeds a scheduler stalls its event loop for longer than the lease and its grace."""
+
+import ctypes
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+import pytest
+from structlog.testing import capture_logs
+
+from asynsched import Scheduler
+from asynsched.housekeeping import lease
+from asynsched.results import FinishedRun
+from asynsched.settings import LeaseSettings
+from tests.support.waiting import eventually
+
+DAGS = """
+    import os, time
+    from pathlib import Path
+    from asynsched import DAG, task
+
+    with DAG("ledger"):
+        @task
+        def writes():
+            marks = Path(os.environ["FOLDER"], "marks")
+
+            def append(line):
+                with marks.open("a") as file:
+                    file.write(line)
+
+            for line in marks.read_text().splitlines() if marks.exists() else ():
+                if Path("/proc", line.split()[1]).exists():
+                    append(f"overlap {os.getpid()}\\n")
+            append(f"begin {os.getpid()}\\n")
+            while not Path(os.environ["FOLDER"], "gate").exists():
+                time.sleep(0.01)
+
+        writes()
+"""
+STALL_SECONDS = 5.0
+LEASE = LeaseSettings(duration=2.5, renew_interval=0.3, grace=1.0, kill_time=0.5)
+
+
+def sleeps() -> None:
+    """Stand still, and let other threads run."""
+    time.sleep(STALL_SECONDS)
+
+
+def keeps_the_lock() -> None:
+    """Stand still as C code does that never lets go of the interpreter lock, such as a hanging regular expression."""
+    ctypes.PyDLL(None).usleep(int(STALL_SECONDS * 1_000_000))
+
+
+@pytest.fixture
+def scheduler(program, monkeypatch) -> Scheduler:
+    monkeypatch.setattr(lease, "STALL_SECONDS", 1.0)
+    monkeypatch.setenv("FOLDER", str(program.root))
+    program.write(DAGS)
+    return Scheduler(**program.options(lease=LEASE))
+
+
+async def run_through(scheduler: Scheduler, stall: Callable[[], None], folder: Path) -> tuple[FinishedRun, list[str]]:
+    """Stall the loop while a task runs; return the run, once that has ended, and the stacks that were logged."""
+    finished = []
+
+    async def run() -> None:
+        finished.append(await scheduler.run("ledger"))
+
+    with capture_logs() as logs:
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(scheduler.serve)
+            tasks.start_soon(run)
+            await eventually((folder / "marks").exists, "the task has begun")
+            stall()
+            (folder / "gate").touch()
+            await eventually(lambda: finished, "the run has ended")
+            scheduler.request_stop()
+    return finished[0], [line["stack"] for line in logs if line["event"] == "loop.stalled"]
+
+
+async def test_a_loop_that_its_program_has_sleep_keeps_its_lease_and_says_where_it_stands(scheduler, program):
+    run, stacks = await run_through(scheduler, sleeps, program.root)
+    [task] = run.tasks
+    assert (task.state, task.try_number, task.reason) == ("success", 1, "")
+    assert (program.root / "marks").read_text().count("\n") == 1
+    assert len(stacks) == 1
+    assert "time.sleep(STALL_SECONDS)" in stacks[0]
+
+
+async def test_a_stall_that_keeps_the_interpreter_lock_runs_nothing_twice_at_once(scheduler, program):
+    run, _ = await run_through(scheduler, keeps_the_lock, program.root)
+    marks = [line.split()[0] for line in (program.root / "marks").read_text().splitlines()]
+    assert run.state == "success"
+    assert marks == ["begin"] * run.tasks[0].try_number, "no try began while another one ran"
+    assert len(marks) > 1, "the lease was over, so the try was ended"
