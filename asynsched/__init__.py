@@ -86,6 +86,8 @@ if TYPE_CHECKING:
     from asynsched.authoring.weekday import WeekDay
     from asynsched.authoring.xcom_arg import XComArg, literal
     from asynsched.errors import AsynschedError, DagError
+    from asynsched.metrics.open_telemetry import OpenTelemetryMetrics as OpenTelemetryMetrics
+    from asynsched.metrics.prometheus import PrometheusMetrics as PrometheusMetrics
     from asynsched.scheduler import Scheduler as Scheduler
     from asynsched.settings import Settings as Settings
     from asynsched.states import DagRunState, TaskInstanceState
@@ -154,6 +156,8 @@ _MODULES = {
     "authoring.weekday": "WeekDay",
     "authoring.xcom_arg": "XComArg literal",
     "errors": "AsynschedError DagError",
+    "metrics.open_telemetry": "OpenTelemetryMetrics",
+    "metrics.prometheus": "PrometheusMetrics",
     "scheduler": "Scheduler",
     "settings": "Settings",
     "states": "DagRunState TaskInstanceState",

@@ -17,6 +17,7 @@ from asynsched.housekeeping.loop_beat import LoopBeat
 from asynsched.housekeeping.loop_lease import LoopLease
 from asynsched.housekeeping.peer_watch import PeerWatch
 from asynsched.housekeeping.retention import RetentionSweeper
+from asynsched.metrics.base import Metrics, NoMetrics
 from asynsched.parsing.dispatcher import ParseDispatcher
 from asynsched.parsing.freshness import runtime_of
 from asynsched.parsing.informed_parser import InformedParser
@@ -104,12 +105,14 @@ def assemble(
     waiters: RunWaiters,
     on_lease_lost: Callable[[], None],
     in_threads: bool = True,
+    metrics: Metrics | None = None,
 ) -> Services:
     """Return the services, connected and not yet running.
 
     Args:
         database_url: For the lease's own connection; None renews the lease on the loop, through `database`.
         on_lease_lost: Called on the loop, once, when another scheduler may take the runs.
+        metrics: What takes the figures; None: nobody does.
         in_threads: Whether long computations leave the loop; in a simulation no thread may decide an order.
     """
     home = settings.home_path
@@ -242,4 +245,5 @@ def assemble(
     )
     for service in (*services.producers, *services.consumers):
         service.availability = availability
+        service.metrics = metrics or NoMetrics()
     return services

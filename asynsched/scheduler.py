@@ -22,8 +22,12 @@ from asynsched.errors import LeaseLost, StoreUnavailable
 from asynsched.executors.base import Executor, ExecutorContext
 from asynsched.executors.registry import executor_factory
 from asynsched.fernet_keys import keys_of, load_library
+from asynsched.gauges import name_gauges
 from asynsched.home import hold_home, prepare_home, remember_dags_folder
+from asynsched.housekeeping.monitor_server import MonitorServer
 from asynsched.housekeeping.peer_watch import enter, leave, takeover_seconds
+from asynsched.metrics.base import Metrics
+from asynsched.metrics.making import make_metrics
 from asynsched.parsing.watcher import check_folder
 from asynsched.scheduling.run_waiters import RunWaiters
 from asynsched.serving_state import ServingState
@@ -51,6 +55,7 @@ class Scheduler(Embedding):
         executor: `local`, `sequential`, `package.module:Class`, or a function that makes one of an ExecutorContext.
         settings: Everything else.
         clock: Where time comes from.
+        metrics: What takes its figures, e.g. `PrometheusMetrics(registry)`; by default what the settings say.
 
     Usage:
         async with anyio.create_task_group() as tasks:
@@ -68,6 +73,7 @@ class Scheduler(Embedding):
         executor: str | Callable[[ExecutorContext], Executor] | None = None,
         settings: Settings | None = None,
         clock: Clock | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         changes: dict[str, Any] = {}
         if dags is not None:
@@ -82,6 +88,7 @@ class Scheduler(Embedding):
         self.scheduler_id = f"{socket.gethostname()}:{os.getpid()}:{new_token()[:8]}"[-64:]
         self._given_database = database if isinstance(database, Database) else None
         self._given_executor = executor if callable(executor) else None
+        self._given_metrics = metrics
         self._services: Services | None = None
         self._stop_requested = anyio.Event()
         self._state = ServingState()
@@ -160,6 +167,7 @@ class Scheduler(Embedding):
             is_alone=not database.is_shared,
         )
         stack.push_async_callback(self._leave, database)
+        metrics = self._given_metrics or make_metrics(self.settings.monitor)
         services = assemble(
             settings=self.settings,
             channels=self.channels,
@@ -171,7 +179,9 @@ class Scheduler(Embedding):
             lease_epoch=epoch,
             waiters=self._waiters,
             on_lease_lost=lose_lease,
+            metrics=metrics,
         )
+        await self._be_watched(stack, services, metrics)
         await stack.enter_async_context(services.parser)
         if services.lease is not None:
             stack.push_async_callback(services.lease.stop)
@@ -186,6 +196,16 @@ class Scheduler(Embedding):
         self._services = services
         self._state.serve_from(database)
         return services
+
+    async def _be_watched(self, stack: AsyncExitStack, services: Services, metrics: Metrics) -> None:
+        """Serve health and figures to those outside, if the settings say where."""
+        name_gauges(metrics, services)
+        listen = self.settings.monitor.listen
+        if listen is not None:
+            health = services.vitals.health
+            server = await anyio.to_thread.run_sync(MonitorServer, listen, health, metrics)
+            stack.push_async_callback(anyio.to_thread.run_sync, server.close)
+            log.info("monitor.listening", address=server.address)
 
     async def _open_database(self, stack: AsyncExitStack) -> Database:
         if self._given_database is not None:

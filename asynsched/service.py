@@ -12,6 +12,7 @@ from anyio.abc import TaskStatus
 
 from asynsched.clock import Clock, jitter
 from asynsched.errors import StoreUnavailable
+from asynsched.metrics.base import Metrics, NoMetrics
 
 log = structlog.get_logger(__name__)
 
@@ -100,7 +101,7 @@ class Service(ABC):
     `interval` is the longest time between two ticks, None for a service that only events wake. A tick may set
     `due_at` to be woken at an instant. A lost database is waited for; any other failure ends the scheduler.
 
-    `availability` is shared by all services of a scheduler.
+    `availability` and `metrics` are shared by all services of a scheduler.
     """
 
     name: str
@@ -110,6 +111,7 @@ class Service(ABC):
         self.clock = clock
         self.availability = Availability(clock)
         self.pulse = Pulse(clock)
+        self.metrics: Metrics = NoMetrics()
         self.due_at: datetime | None = None
         self._wakeup = anyio.Event()
 

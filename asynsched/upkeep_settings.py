@@ -1,6 +1,6 @@
 """Settings of what lets a scheduler run for months: what it keeps, and how others see that it is well."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
@@ -31,6 +31,18 @@ class RetentionSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True
 class MonitorSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
     """How others see that a scheduler is well."""
 
+    listen: Annotated[
+        str | None, doc("Where /health and /metrics are served: HOST:PORT, or unix:PATH; by default nowhere.")
+    ] = None
+    metrics: Annotated[
+        Literal["off", "prometheus", "opentelemetry"],
+        doc("Who takes figures: a scraper of /metrics, or a collector that OTEL_EXPORTER_OTLP_ENDPOINT names."),
+    ] = "off"
+    metrics_prefix: Annotated[
+        str,
+        Meta(pattern="^[a-zA-Z][a-zA-Z0-9_]*$"),
+        doc("What the names of figures begin with (Airflow: statsd_prefix)."),
+    ] = "airflow"
     longest_step: Annotated[
         PositiveSeconds,
         doc("Longest that a step of a loop may take, seconds; after that the scheduler counts as stuck."),

@@ -16,6 +16,7 @@ from asynsched._version import __version__
 from asynsched.cli import USUAL_COLLECTION
 from asynsched.cli.causes import only_cause
 from asynsched.cli.logging import configure_logging
+from asynsched.cli.open_telemetry import telemetry
 from asynsched.cli.rendering import note
 from asynsched.cli.service_manager import ServiceManager, service_manager
 from asynsched.clock import SystemClock
@@ -58,7 +59,8 @@ def serve_until_stopped(settings: Settings, rules: StopRules) -> None:
     gc.set_threshold(*USUAL_COLLECTION)
     configure_logging(settings.log)
     try:
-        asyncio.run(_serve(settings, rules, manager))
+        with telemetry(settings):
+            asyncio.run(_serve(settings, rules, manager))
     except BaseExceptionGroup as group:
         raise only_cause(group) from group
 

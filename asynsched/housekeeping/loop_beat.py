@@ -20,3 +20,4 @@ class LoopBeat(Service):
     async def tick(self, now: datetime) -> None:
         """Beat."""
         self._lease.beat()
+        self.metrics.count("scheduler_heartbeat")

@@ -80,10 +80,10 @@ class ParseDispatcher(Service):
         self._name = None if claims is None else claims.scheduler_id
         self._parses: TaskGroup | None = None
         self._slots = anyio.Semaphore(settings.parse.processes, max_value=settings.parse.processes)
-        self._known: KnownFiles | None = None
+        self.known: KnownFiles | None = None
         self._requests = LookRequests()
         self._seen = SeenFiles(self._requests)
-        self._queue = ParseQueue()
+        self.queue = ParseQueue()
         self._texts_at_start: dict[str, int] = {}
         self._outcomes = OutcomeBatch()
         self._n_later = 0
@@ -112,7 +112,7 @@ class ParseDispatcher(Service):
             and not self._is_ticking
             and self._channels.file_changes.empty()
             and self._requests.is_empty
-            and not (self._queue or self._outcomes or self._n_later)
+            and not (self.queue or self._outcomes or self._n_later)
         )
 
     async def wait_idle(self) -> None:
@@ -131,9 +131,9 @@ class ParseDispatcher(Service):
     async def tick(self, now: datetime) -> None:
         self._is_ticking = True
         try:
-            if self._known is None:
-                self._known = await self._load()
-            await self._pass(self._known, now)
+            if self.known is None:
+                self.known = await self._load()
+            await self._pass(self.known, now)
         finally:
             self._is_ticking = False
         self.progress.note(is_idle=self.is_idle)
@@ -148,7 +148,7 @@ class ParseDispatcher(Service):
         self._log.statistics(known, now)
         times = (self._repeats.next_at, self._log.next_statistics_at, self._outcomes.due_at)
         self.due_at = min(filter(None, times), default=None)
-        if self._requests.are_waiting or self._outcomes.is_ready(now, more_to_come=bool(self._queue)):
+        if self._requests.are_waiting or self._outcomes.is_ready(now, more_to_come=bool(self.queue)):
             self.wake()
 
     async def _load(self) -> KnownFiles:
@@ -189,10 +189,10 @@ class ParseDispatcher(Service):
             may_have_healed=known.has_error(path, TRANSIENT_KINDS),
         )
         if step in (Step.REMOVE, Step.REPORT):
-            self._queue.discard(path)
+            self.queue.discard(path)
         match step:
             case Step.PARSE:
-                self._queue.add(job_of(path, examined, request), is_urgent=request.is_urgent)
+                self.queue.add(job_of(path, examined, request), is_urgent=request.is_urgent)
             case Step.REMOVE:
                 self._requests.begin(path)
                 self._outcomes.add(Outcome(path), now)
@@ -230,9 +230,9 @@ class ParseDispatcher(Service):
 
     def _start_parses(self, known: KnownFiles) -> None:
         assert self._parses is not None
-        while self._queue and self._slots.value:
+        while self.queue and self._slots.value:
             self._slots.acquire_nowait()
-            job = self._queue.pop()
+            job = self.queue.pop()
             self._requests.begin(job.path)
             self._texts_at_start[job.path] = known.n_text_changes
             self._parses.start_soon(self._parse, known, job)
@@ -274,7 +274,7 @@ class ParseDispatcher(Service):
 
     async def _store(self, known: KnownFiles, now: datetime) -> None:
         """Store what is ready, all of it in one transaction, and tell of the DAGs that changed."""
-        if not self._outcomes.is_ready(now, more_to_come=bool(self._queue)):
+        if not self._outcomes.is_ready(now, more_to_come=bool(self.queue)):
             return
         outcomes = self._outcomes.first()
         stored = await self._database.write(store_outcomes, outcomes, now=now, defaults=self._defaults)
@@ -292,7 +292,7 @@ class ParseDispatcher(Service):
             else:
                 known.put(file.row, kinds := frozenset(error.kind for error in file.errors if not error.is_warning))
                 self._repeats.note_parsed(file.row, kinds, self.clock.now())
-            self._log.stored(file)
+            self._log.stored(file, self.metrics)
             for path in file.changes.contested:
                 self._requests.add(LookRequest(path, is_urgent=True, is_forced=True))
             texts_at_start = self._texts_at_start.pop(file.path, known.n_text_changes)

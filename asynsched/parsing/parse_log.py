@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 
 import structlog
 
+from asynsched.metrics.base import Metrics
 from asynsched.parsing.report_store import Stored
 from asynsched.store.dag_files import DagFileRow
 from asynsched.store.import_errors import ImportErrorRow
@@ -34,8 +35,8 @@ class ParseLog:
         """Tell once of the errors that a file, which is not parsed again, had before the start."""
         self._failed(path, self._remembered.pop(path, ()))
 
-    def stored(self, file: Stored) -> None:
-        """Tell what was stored of a file."""
+    def stored(self, file: Stored, metrics: Metrics) -> None:
+        """Tell what was stored of a file, and give its figures."""
         self._remembered.pop(file.path, None)
         if file.row is None:
             self._told.pop(file.path, None)
@@ -43,6 +44,9 @@ class ParseLog:
                 log.info("file.removed", file=file.path, dags=list(file.changes.removed))
             return
         self._failed(file.path, file.errors)
+        metrics.time("dag_processing.last_duration", file.row.parse_seconds, file.path)
+        if any(error.kind == "timeout" for error in file.errors):
+            metrics.count("dag_processing.processor_timeouts", file.path)
         if not file.row.n_errors:
             self._told.pop(file.path, None)
             log.info("file.parsed", file=file.path, n_dags=file.row.n_dags, seconds=round(file.row.parse_seconds, 3))

@@ -152,7 +152,9 @@ class CallbackRunner(Service):
             succeeded = ended.state == "success"
             await self._database.write(finish_callback, request.id, ended.token, "success" if succeeded else "failed")
             if not succeeded:
-                log.error("callback.failed", **await self._about(request), reason=ended.reason)
+                about = await self._about(request)
+                self.metrics.count("dag.callback_exceptions", str(about.get("dag_id", "")))
+                log.error("callback.failed", **about, reason=ended.reason)
         self._running.pop(ended.token, None)
         self._channels.ready.put_nowait(TriesStored((ended.token,)))
         self._may_have_more = True

@@ -30,6 +30,7 @@ from asynsched.scheduling.evaluation.run_limits import RunLimits
 from asynsched.scheduling.evaluation.standstill import stand_still
 from asynsched.scheduling.requests.request_taking import RequestTaker
 from asynsched.scheduling.run_intake import RunIntake
+from asynsched.scheduling.run_metrics import RunMetrics
 from asynsched.scheduling.run_transfers import RunTransfers
 from asynsched.scheduling.shared_limits import SharedLimits
 from asynsched.scheduling.versions import VersionCache
@@ -117,6 +118,11 @@ class DependencyEvaluator(Service):
         channels.finished.wakes(self.wake)
 
     @property
+    def evaluation(self) -> Evaluation:
+        """The active runs, for those who only look."""
+        return self._evaluation
+
+    @property
     def is_idle(self) -> bool:
         """Whether no run is active, and none could start."""
         return self._is_done and not self._evaluation.runs
@@ -149,7 +155,7 @@ class DependencyEvaluator(Service):
         """Take up the runs of schedulers that are gone, and the tries that the executor still holds of them."""
         await self._read_pools()
         await self._transfers.recover(held, now)
-        self._announcer.end_unclaimed(held, self._evaluation.tokens)
+        self._announcer.end_unclaimed(held, self._evaluation.tries)
         # What is deferred is stored so already, and hosts that run its triggers may ask at once.
         self._announcer.announce_triggers(self._pending)
 
@@ -266,6 +272,7 @@ class DependencyEvaluator(Service):
             return
         failed = failed_runs(pending.ended_runs, self._max_failed_runs)
         stale, paused = await self._shared.store(failed, tell=self._has_peers())
+        RunMetrics(self.metrics).stored(pending, stale)
         pending.mark_stored()
         for task in pending.tasks.values():
             if task.run.id in stale.run_ids:

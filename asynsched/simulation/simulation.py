@@ -15,6 +15,7 @@ from asynsched.channels import Channels
 from asynsched.clock import VirtualClock
 from asynsched.executors.base import Executor, ExecutorContext
 from asynsched.home import prepare_home
+from asynsched.metrics.base import Metrics
 from asynsched.scheduling.run_waiters import RunWaiters
 from asynsched.serialization.schema import ParseReport
 from asynsched.settings import LeaseSettings, Settings
@@ -47,6 +48,7 @@ class Simulation:
     Attributes:
         ask: Asks authors' own timetables for more runs; None: nobody does.
         gathers_starts: See ScriptedExecutor.
+        metrics: What takes the figures; None: nobody does.
         inline: The database, in memory.
         database: What the services are given of it; a test may put something in between.
         when_started: Called when the services run.
@@ -63,6 +65,7 @@ class Simulation:
         self.database: Database = self.inline
         self.ask: Ask | None = None
         self.gathers_starts = False
+        self.metrics: Metrics | None = None
         self.executor: ScriptedExecutor | None = None
         self.when_started: Callable[[], None] = lambda: None
         self.act: Callable[[Channels], Coroutine[Any, Any, None]] | None = None
@@ -93,6 +96,7 @@ class Simulation:
             waiters=RunWaiters(channels=channels, clock=self.clock),
             on_lease_lost=lambda: None,
             in_threads=False,
+            metrics=self.metrics,
         )
         await services.evaluator.recover(await services.executor.start(1), self.clock.now())
         async with anyio.create_task_group() as group:

@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import httpx
 import pytest
 
 from tests.support.narrow_executor import RETURNED
@@ -65,6 +66,7 @@ def test_one_home_has_one_scheduler_and_live_tells_how_it_is_and_so_does_the_ser
         manager.bind(f"{folder}/notify")
         manager.settimeout(30)
         site.env |= {"NOTIFY_SOCKET": f"{folder}/notify", "WATCHDOG_USEC": "3000000"}
+        site.env |= {"ASYNSCHED_MONITOR__LISTEN": f"unix:{folder}/http", "ASYNSCHED_MONITOR__METRICS": "prometheus"}
         site.write("tell.py", TELLS_ITS_ENVIRONMENT)
         with site.up() as up:
             assert manager.recv(1000).decode().splitlines()[0] == "READY=1"
@@ -82,6 +84,14 @@ def test_one_home_has_one_scheduler_and_live_tells_how_it_is_and_so_does_the_ser
             assert "evaluator" in shown
             site.until(lambda: (site.root / "environment").exists(), "a task has run")
             assert (site.root / "environment").read_text() == "[]", "what is for the scheduler is not for tasks"
+            with httpx.Client(base_url="http://asynsched", transport=httpx.HTTPTransport(uds=f"{folder}/http")) as web:
+                assert web.get("/health", timeout=30).json()["scheduler"]["status"] == "healthy"
+                finished = 'airflow_ti_finish_total{dag_id="tell",state="success",task_id="tell"} 1.0'
+                site.until(lambda: finished in web.get("/metrics", timeout=30).text, "the task is counted")
+                figures = web.get("/metrics", timeout=30).text.splitlines()
+                assert {"airflow_dagbag_size 1.0", 'airflow_pool_open_slots{pool_name="default_pool"} 128.0'} < set(
+                    figures
+                )
             up.terminate()
             assert up.wait() == 0, up.log
             last = b""

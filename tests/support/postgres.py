@@ -60,6 +60,10 @@ class PostgresServer:
         self.execute(f"CREATE DATABASE {name} TEMPLATE {TEMPLATE if migrated else 'template0'} STRATEGY FILE_COPY")
         return self.url(name)
 
+    def tool(self, name: str) -> str:
+        """Return the path of a program that comes with the server, such as pg_dump."""
+        return str(self._server.bin_path / name)
+
     def execute(self, *statements: str, database: str = "postgres") -> None:
         """Run statements as the superuser, each in a transaction of its own."""
         _off_the_loop(lambda: asyncio.run(self._execute(statements, self.url(database))))

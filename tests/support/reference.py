@@ -13,6 +13,7 @@ from asynsched.authoring.dag_arguments import DagArguments
 from asynsched.authoring.operators.base import BaseOperator
 from asynsched.cli.app import COMMANDS, build_app
 from asynsched.cli.options import Option, all_options
+from asynsched.metrics.names import FIGURES
 
 FOLDER = Path(__file__).parents[2] / "docs" / "reference"
 LINE_LENGTH = 110
@@ -70,12 +71,27 @@ DAG file moves over by changing its import line; [differences](../discussion/dif
 """
 
 
+METRICS_HEAD = """
+# Metrics
+
+What a scheduler tells where [monitor.metrics](settings.md) is `prometheus` or `opentelemetry`, or a program gives it
+`PrometheusMetrics` or `OpenTelemetryMetrics`. Names and labels are Airflow's where the meaning is the same; those that
+begin with `scheduler.loop` or `scheduler.stale` are asynsched's own.
+
+`ti.finish` is `airflow_ti_finish_total` for Prometheus, a timer such as `task.duration` a summary in seconds
+(`airflow_task_duration_count`, `airflow_task_duration_sum`). For OpenTelemetry it is `airflow.ti.finish`, and a timer is
+a histogram in milliseconds. `monitor.metrics_prefix` changes the first word. Each scheduler tells of its own runs:
+several of one database are added up.
+"""
+
+
 def pages() -> dict[str, str]:
     """Return the text of each page by its file name."""
     return {
         "cli.md": _page(CLI_HEAD, _commands(build_app(), COMMANDS, "asynsched")),
         "settings.md": _page(SETTINGS_HEAD, _settings()),
         "authoring.md": _page(AUTHORING_HEAD, _names()),
+        "metrics.md": _page(METRICS_HEAD, _figures()),
     }
 
 
@@ -126,6 +142,12 @@ def _toml(value: Any) -> str:
     if isinstance(value, tuple):
         return f"[{', '.join(_toml(item) for item in value)}]"
     return f'"{value}"' if isinstance(value, str) else f"{value:.15g}"
+
+
+def _figures() -> Iterator[str]:
+    yield "| name | kind | labels | what it is |\n| --- | --- | --- | --- |"
+    for name, figure in FIGURES.items():
+        yield f"| `{name}` | {figure.kind} | {', '.join(figure.labels)} | {figure.meaning} |"
 
 
 def _names() -> Iterator[str]:

@@ -132,6 +132,8 @@ class DagRunCreator(Service):
             self._ask(dag_id, result.asks)
         else:
             self._asked_at.pop(dag_id, None)
+        if result.triggered:
+            self.metrics.count("asset.triggered_dagruns")
         for run_id in filter(None, (result.triggered, result.created)):
             log.info("run.created", dag_id=dag_id, run_id=run_id)
             await self._channels.active_runs.put(RunCreated(DagRunKey(dag_id, run_id)))

@@ -4,7 +4,7 @@ The evaluator feeds it and stores what it gives. Work follows change: an event t
 downstream tasks, and the limits it gives back; nothing is ever looked through.
 """
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 
 from asynsched.keys import DagRunKey, TaskInstanceKey
@@ -67,9 +67,9 @@ class Evaluation:
         self.obstacle = self._changes.obstacle
 
     @property
-    def tokens(self) -> Collection[str]:
-        """The tries that are queued or running."""
-        return self._changes.by_token.keys()
+    def tries(self) -> Mapping[str, ActiveTask]:
+        """The task instances that are queued or running, by their tokens."""
+        return self._changes.by_token
 
     # What may happen
 

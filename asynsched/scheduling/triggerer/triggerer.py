@@ -62,6 +62,11 @@ class Triggerer(Service):
         """Whether every end of a host that was reported is taken note of."""
         return not self._channels.triggers.qsize()
 
+    @property
+    def n_triggers(self) -> int:
+        """How many triggers are wanted."""
+        return len(self._host_of)
+
     def recover(self, held: Held, now: datetime) -> None:
         """Take back the hosts that the executor still holds of an earlier scheduler.
 
@@ -157,6 +162,7 @@ class Triggerer(Service):
             # A host speaks of its own triggers only: those of other files are none of its business.
             if self._host_of.get(outcome.id) is host:
                 self._outcomes[outcome.id] = outcome
+                self.metrics.count("triggers.failed" if outcome.kind in ("error", "timeout") else "triggers.succeeded")
                 self._channels.finished.put_nowait(TriggerFired(outcome))
         # Nobody reads the answer to a process that has ended.
         while request.token in self._by_token and any(self._host_of.get(outcome.id) is host for outcome in outcomes):

@@ -1,0 +1,154 @@
+"""Serves /health and /metrics over HTTP, from threads of its own.
+
+Nothing of it runs on the event loop. So a loop that stands still is told of, with its age, and not just silent. The
+server is that of Python's standard library: it is for a scraper and a probe, on a port or socket that is not open
+to the world.
+"""
+
+import socket
+import socketserver
+import threading
+from collections.abc import Callable
+from datetime import datetime
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from asynsched.errors import SettingsError
+from asynsched.health import Health
+from asynsched.metrics.base import Metrics
+
+UNIX = "unix:"
+REQUEST_SECONDS = 10
+"""Longest that a client may take to say what it wants."""
+NO_METRICS = b"No metrics: the setting monitor.metrics is not prometheus.\n"
+
+
+class _Server(socketserver.ThreadingMixIn, HTTPServer):
+    daemon_threads = True
+    health: Callable[[], Health]
+    metrics: Metrics
+
+    def server_bind(self) -> None:
+        # Not that of HTTPServer, which looks the host's name up.
+        socketserver.TCPServer.server_bind(self)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of clients that go away."""
+
+
+class _UnixServer(_Server):
+    address_family = socket.AF_UNIX
+    allow_reuse_address = False
+
+
+class _Ipv6Server(_Server):
+    address_family = socket.AF_INET6
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    timeout = REQUEST_SECONDS
+
+    def do_GET(self) -> None:
+        """Answer a probe or a scraper."""
+        path = self.path.partition("?")[0]
+        if path in ("/health", "/healthz"):
+            health = self.server.health()
+            status = 503 if health.stuck_loops else 200
+            self._answer(status, "application/json", msgspec.json.encode(health_answer(health)))
+        elif path == "/metrics":
+            self._answer_metrics()
+        else:
+            self._answer(404, "text/plain", b"There are /health and /metrics.\n")
+
+    do_HEAD = do_GET  # noqa: N815 - the name that the library calls
+
+    def log_message(self, *_: Any) -> None:
+        """Keep no log of requests."""
+
+    def address_string(self) -> str:
+        """Return who asks; a client of a Unix socket has no address."""
+        return str(self.client_address)
+
+    def _answer_metrics(self) -> None:
+        exposition = getattr(self.server.metrics, "exposition", None)
+        if exposition is None:
+            self._answer(404, "text/plain", NO_METRICS)
+        else:
+            body, content_type = exposition(self.headers.get("Accept", ""))
+            self._answer(200, content_type, body)
+
+    def _answer(self, status: int, content_type: str, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+
+def health_answer(health: Health) -> dict[str, Any]:
+    """Return what /health says: Airflow's fields, then all of ours."""
+
+    def status(is_well: bool) -> str:
+        return "healthy" if is_well else "unhealthy"
+
+    ages = {loop.name: loop.age_seconds for loop in health.loops}
+    beat_at = datetime.fromtimestamp(health.at.timestamp() - ages.get("loop beat", 0.0), health.at.tzinfo)
+    return {
+        "metadatabase": {"status": status(health.status != "waiting")},
+        "scheduler": {"status": status(not health.stuck_loops), "latest_scheduler_heartbeat": beat_at},
+        **msgspec.to_builtins(health),
+    }
+
+
+class MonitorServer:
+    """Serves until it is closed.
+
+    Args:
+        listen: `HOST:PORT`, or `unix:PATH`.
+
+    Raises:
+        SettingsError: That is no such address, or it cannot be listened on.
+    """
+
+    def __init__(self, listen: str, health: Callable[[], Health], metrics: Metrics) -> None:
+        self._path = Path(listen.removeprefix(UNIX)) if listen.startswith(UNIX) else None
+        try:
+            self._server = self._bind(listen)
+        except (OSError, ValueError, OverflowError) as exc:
+            raise SettingsError(f"monitor.listen: cannot listen on {listen!r}: {exc}") from exc
+        self._server.health = health
+        self._server.metrics = metrics
+        self._thread = threading.Thread(target=self._server.serve_forever, name="asynsched monitor", daemon=True)
+        self._thread.start()
+
+    @property
+    def address(self) -> str:
+        """Where it listens: with the port that was chosen, if the setting's is 0."""
+        if self._path is not None:
+            return f"{UNIX}{self._path}"
+        host, port = self._server.server_address[:2]
+        return f"{host!s}:{port}"
+
+    def close(self) -> None:
+        """Stop. Blocks for a moment: not for the event loop."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
+
+    def _bind(self, listen: str) -> _Server:
+        if self._path is not None:
+            if self._path.is_socket():
+                self._path.unlink()  # left by one that was killed: whoever holds the home is the only one
+            return _UnixServer(str(self._path), _Handler)  # type: ignore[arg-type] # a path is the address of this family
+        host, colon, port = listen.rpartition(":")
+        if not colon or not port.isdecimal():
+            raise ValueError("it is neither HOST:PORT nor unix:PATH")
+        kind = _Ipv6Server if ":" in host else _Server
+        return kind((host.strip("[]"), int(port)), _Handler)

@@ -1,0 +1,82 @@
+"""Figures in a registry of prometheus_client's: counters, summaries (number and sum), and gauges read on demand."""
+
+from collections.abc import Callable, Iterable, Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Summary
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from asynsched.metrics.base import Metrics, Sample
+from asynsched.metrics.names import FIGURES
+
+
+class PrometheusMetrics(Metrics):
+    """Figures for Prometheus: `airflow_ti_finish_total` is the counter `ti.finish`. Lengths are seconds.
+
+    Args:
+        registry: Where they are registered; by default in one of their own. A registry takes one scheduler's.
+        prefix: What their names begin with.
+    """
+
+    def __init__(self, registry: CollectorRegistry | None = None, prefix: str = "airflow") -> None:
+        self.registry = CollectorRegistry() if registry is None else registry
+        self._prefix = prefix
+        self._counters: dict[tuple[str, ...], Counter] = {}
+        self._timers: dict[tuple[str, ...], Summary] = {}
+        self._metrics: dict[str, Counter | Summary] = {}
+        for name, figure in FIGURES.items():
+            if figure.kind != "gauge":
+                kind = Counter if figure.kind == "counter" else Summary
+                self._metrics[name] = kind(self._named(name), figure.meaning, figure.labels, registry=self.registry)
+
+    def count(self, name: str, *labels: str, n: int = 1) -> None:
+        key = (name, *labels)
+        child = self._counters.get(key)
+        if child is None:
+            metric = self._metrics[name]
+            assert isinstance(metric, Counter)
+            child = self._counters[key] = metric.labels(*labels) if labels else metric
+        child.inc(n)
+
+    def time(self, name: str, seconds: float, *labels: str) -> None:
+        key = (name, *labels)
+        child = self._timers.get(key)
+        if child is None:
+            metric = self._metrics[name]
+            assert isinstance(metric, Summary)
+            child = self._timers[key] = metric.labels(*labels) if labels else metric
+        child.observe(seconds)
+
+    def gauge(self, name: str, read: Callable[[], Iterable[Sample]]) -> None:
+        self.registry.register(_Gauge(self._named(name), name, read))
+
+    def exposition(self, accept: str = "") -> tuple[bytes, str]:
+        """Return all figures as text in the form that an Accept header asks for, and its content type."""
+        encode, content_type = choose_encoder(accept)
+        return encode(self.registry), content_type
+
+    def _named(self, name: str) -> str:
+        return f"{self._prefix}_{name}".replace(".", "_").replace("-", "_")
+
+
+class _Gauge(Collector):
+    """Reads a gauge when somebody asks."""
+
+    def __init__(self, shown: str, name: str, read: Callable[[], Iterable[Sample]]) -> None:
+        self._shown = shown
+        self._name = name
+        self._read = read
+
+    def describe(self) -> Iterable[Metric]:
+        """Return the gauge without samples: so that a registry does not read it when it is made."""
+        figure = FIGURES[self._name]
+        return [GaugeMetricFamily(self._shown, figure.meaning, labels=figure.labels)]
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the gauge as it is now."""
+        figure = FIGURES[self._name]
+        family = GaugeMetricFamily(self._shown, figure.meaning, labels=figure.labels)
+        for labels, value in self._read():
+            family.add_metric(labels, value)
+        yield family
