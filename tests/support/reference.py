@@ -79,7 +79,7 @@ What a scheduler tells where [monitor.metrics](settings.md) is `prometheus` or `
 begin with `scheduler.loop` or `scheduler.stale` are asynsched's own.
 
 `ti.finish` is `airflow_ti_finish_total` for Prometheus, a timer such as `task.duration` a summary in seconds
-(`airflow_task_duration_count`, `airflow_task_duration_sum`). For OpenTelemetry it is `airflow.ti.finish`, and a timer is
+(`airflow_task_duration_count`, `airflow_task_duration_sum`). For OpenTelemetry it is `airflow.ti.finish`, a timer is
 a histogram in milliseconds. `monitor.metrics_prefix` changes the first word. Each scheduler tells of its own runs:
 several of one database are added up.
 """

@@ -43,3 +43,20 @@ def test_the_command_that_moves_a_folder_from_airflow_leaves_imports_of_names_th
         assert line.startswith("from asynsched import ")
         for name in line.removeprefix("from asynsched import ").split(", "):
             assert hasattr(asynsched, name)
+
+
+PROMISES = MOVING.parents[1] / "discussion" / "promises.md"
+
+
+def test_every_test_that_a_promise_names_exists_and_every_promise_names_one():
+    text = PROMISES.read_text(encoding="utf-8")
+    promises = re.split(r"^- ", text, flags=re.MULTILINE)[1:]
+    without = [promise for promise in promises if "`tests/" not in promise]
+    assert promises
+    assert without == []
+    missing = []
+    for path, name in re.findall(r"`(tests/[^`:]+)(?:::(\w+))?`", text):
+        file = MOVING.parents[2] / path
+        if not file.exists() or (name and not re.search(rf"^(async )?def {name}\(", file.read_text(), re.MULTILINE)):
+            missing.append(f"{path}::{name}")
+    assert missing == []

@@ -10,7 +10,7 @@ import pytest
 import asynsched
 from asynsched import TriggerRule, WeightRule, timetables
 
-EMBEDDING = {"Scheduler", "Settings"}
+EMBEDDING = {"Scheduler", "Settings", "OpenTelemetryMetrics", "PrometheusMetrics"}
 RUNTIME = {"DagRunState", "TaskInstanceState"}
 TIMETABLES = set(timetables.__all__)
 AUTHORING = sorted(set(asynsched.__all__) - RUNTIME - TIMETABLES)

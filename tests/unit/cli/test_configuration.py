@@ -9,6 +9,7 @@ from asynsched.cli.configuration import load_configuration
 from asynsched.cli.options import all_options
 from asynsched.errors import SettingsError
 from asynsched.settings import LeaseSettings, LogSettings, ParseSettings, Settings
+from asynsched.upkeep_settings import MonitorSettings
 
 
 def load(folder: Path, *, toml: str | None = None, flags=None, **environ: str):
@@ -59,12 +60,16 @@ def test_every_setting_can_be_set_by_its_variable_and_in_the_file(tmp_path):
     options = all_options()
     texts = {o.name: ",".join(o.default) if isinstance(o.default, tuple) else str(o.default) for o in options.values()}
     without_default = {"database": "sqlite:///x.db", "fernet_key": "a,b", "fernet_key_file": "keys"}
-    texts |= without_default | {"log.file": "log"}
+    texts |= without_default | {"log.file": "log", "monitor.listen": "unix:x"}
     by_variable = load(tmp_path, **{options[name].variable: text for name, text in texts.items()})
     assert {source.split()[0] for source in by_variable.sources.values()} == {"environment"}
     lines = [f'{name} = "{text}"' for name, text in texts.items()]
     by_file = load(tmp_path, toml="\n".join(lines))
-    assert by_file.settings == by_variable.settings == Settings(**without_default, log=LogSettings(file="log"))
+    assert (
+        by_file.settings
+        == by_variable.settings
+        == Settings(**without_default, log=LogSettings(file="log"), monitor=MonitorSettings(listen="unix:x"))
+    )
 
 
 @pytest.mark.parametrize(
