@@ -99,7 +99,8 @@ def call_with_context(
     import inspect
 
     value = finished(function(*op_args, **keyword_arguments(function, op_args, op_kwargs, context)))
-    return describe_outlets(value, context) if inspect.isgeneratorfunction(function) else value
+    is_described = inspect.isgenerator(value) and inspect.isgeneratorfunction(function)
+    return describe_outlets(value, context) if is_described else value
 
 
 def describe_outlets(described: Generator[Any, None, Any], context: Mapping[str, Any]) -> Any:
@@ -135,17 +136,37 @@ def keyword_arguments(
 
     Source: Apache Airflow's KeywordParameters.
     """
+    parameters = _parameters_of(function)
+    if parameters is None:
+        return dict(op_kwargs)
+    positional, others, takes_any = parameters
+    # Names first: to read a value of the context may ask the scheduler.
+    available = {*context, *op_kwargs}.difference(positional[: len(op_args)])
+    if not takes_any:
+        available &= {*positional, *others}
+    return {name: op_kwargs[name] if name in op_kwargs else context[name] for name in sorted(available)}
+
+
+def _parameters_of(function: Callable[..., Any]) -> tuple[Sequence[str], Sequence[str], bool] | None:
+    """Return the names of a function's parameters by position, of the others, and whether it takes any keyword.
+
+    None: it is written in C and does not tell.
+    """
     import inspect
 
+    if type(function) is type(_parameters_of) and not function.__dict__.keys() & {"__wrapped__", "__signature__"}:
+        # A signature of inspect's would be the longest step of a task that does nothing.
+        code = function.__code__
+        end = code.co_argcount + code.co_kwonlyargcount
+        positional, others = code.co_varnames[: code.co_argcount], code.co_varnames[code.co_argcount : end]
+        return positional, others, bool(code.co_flags & inspect.CO_VARKEYWORDS)
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
-        # Some functions written in C do not tell what they take.
-        return dict(op_kwargs)
+        return None
     by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    taken = {parameter.name for parameter in [p for p in parameters if p.kind in by_position][: len(op_args)]}
-    # Names first: to read a value of the context may ask the scheduler.
-    available = {*context, *op_kwargs} - taken
-    if not any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
-        available &= {parameter.name for parameter in parameters}
-    return {name: op_kwargs[name] if name in op_kwargs else context[name] for name in sorted(available)}
+    return (
+        [parameter.name for parameter in parameters if parameter.kind in by_position],
+        [parameter.name for parameter in parameters if parameter.kind not in by_position],
+        any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters),
+    )
