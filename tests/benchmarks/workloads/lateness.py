@@ -30,8 +30,7 @@ def mark(name):
 
 for n in range(FROM, TO):
     due = FIRST + timedelta(seconds=n * STEP_SECONDS)
-    day = timedelta(days=1)
-    with DAG(f"due_{n:04}", schedule=day, start_date=due - day, catchup=True):
+    with DAG(f"due_{n:04}", schedule=timedelta(days=1), start_date=due, catchup=True):
         mark(f"due_{n:04}")
 """
 
