@@ -24,6 +24,7 @@ SOURCES = "sources"
 TMP = "tmp"
 SERVED_FOLDER = "dags_folder"
 PRIVATE_FOLDER = 0o700
+PRIVATE_FILE = 0o600
 
 
 def prepare_home(home: Path) -> None:
@@ -68,7 +69,9 @@ def hold_home(home: Path) -> Iterator[None]:
 
 def remember_dags_folder(home: Path, dags_folder: Path) -> None:
     """Write down which DAG folder is served, for commands that are given from other terminals."""
-    (home / SERVED_FOLDER).write_bytes(os.fsencode(dags_folder))
+    descriptor = os.open(home / SERVED_FOLDER, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, PRIVATE_FILE)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(os.fsencode(dags_folder))
 
 
 def served_dags_folder(home: Path) -> Path | None:

@@ -151,9 +151,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         os.pwrite(lock, os.environ[MARK].encode(), 0)
         lifeline, _writing_end = os.pipe()
         adopt_orphans()
-        set_readable(readable=False)
         configure_logging()
         warm()
+        # After the rehearsal of a try, which makes its process readable.
+        set_readable(readable=False)
         set_default_timezone(options.default_timezone)
         sys.setrecursionlimit(DEEPEST)
         keeper = Keeper(options, lifeline)

@@ -95,6 +95,10 @@ class TemplateStart(NamedTuple):
     keeper: int
 
 
+_USUAL_RECURSION = sys.getrecursionlimit()
+"""Of this interpreter; the keeper has less."""
+
+
 def keep_only(*descriptors: int) -> None:
     """Close every descriptor but these and the standard ones."""
     first = 3
@@ -110,6 +114,7 @@ def become_template(start: TemplateStart) -> NoReturn:
         die_with(start.keeper)
         keep_only(start.channel.fileno(), start.output, start.lifeline)
         set_readable(readable=True)
+        sys.setrecursionlimit(_USUAL_RECURSION)
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)

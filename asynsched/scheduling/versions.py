@@ -8,6 +8,7 @@ from pathlib import Path
 import anyio.to_thread
 
 from asynsched.clock import new_token
+from asynsched.home import PRIVATE_FILE
 from asynsched.scheduling.evaluation.structure import DagStructure, compile_structure
 from asynsched.serialization.decode import decode_dag
 from asynsched.store.dag_versions import get_version
@@ -75,5 +76,6 @@ class VersionCache:
             if not path.exists():
                 # Renamed into place, so that a reader never sees half of it.
                 unfinished = path.with_suffix(f".{new_token()}")
+                unfinished.touch(mode=PRIVATE_FILE)
                 unfinished.write_bytes(text.encode("utf-8", "surrogatepass"))
                 os.replace(unfinished, path)  # noqa: PTH105 - the pathlib form is no clearer

@@ -1,7 +1,8 @@
-"""What a task cannot learn of the processes that schedule it, though they are of the same user."""
+"""What tasks, files, logs and commands do not tell: memory and environment of the scheduler, secrets, keys."""
 
 import json
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -60,3 +61,140 @@ def test_a_task_cannot_read_the_memory_or_the_environment_of_scheduler_and_keepe
         "scheduler": "refused",
         "keeper": "refused",
     }
+
+
+SECRET = "hunter" + "2" * 8
+TASKS = """
+    import json, os, socket, sys
+    from asynsched import BaseTrigger, BaseOperator, BaseHook, DAG, TriggerEvent, Variable, get_current_context, task
+
+    class Fires(BaseTrigger):
+        def __init__(self, password):
+            self.password = password
+
+        def serialize(self):
+            return f"{__name__}.Fires", {"password": self.password}
+
+        async def run(self):
+            import asyncio
+            while not os.path.exists("GATE"):
+                await asyncio.sleep(0.05)
+            yield TriggerEvent(len(self.password))
+
+    class Waits(BaseOperator):
+        def execute(self, context):
+            self.defer(trigger=Fires(password=Variable.get("api_token")), method_name="resume")
+
+        def resume(self, context, event):
+            return event
+
+    with DAG("secrets"):
+
+        @task
+        def tells():
+            secret = BaseHook.get_connection("db").password
+            print("known:", secret, os.environ.get("ASYNSCHED_DATABASE"), os.environ.get("ASYNSCHED_FERNET_KEY"))
+            raise ValueError(f"cannot log in with {secret}")
+
+        @task
+        def sees():
+            ours = [name for name in os.environ if name.startswith("ASYNSCHED")]
+            arguments = open("/proc/self/cmdline").read()
+            return {"environment": ours, "arguments": arguments, "recursion": sys.getrecursionlimit()}
+
+        tells(), sees(), Waits(task_id="waits")
+
+    with DAG("hostile"):
+
+        @task
+        def attacks():
+            home = get_current_context()["dag_run"].conf["home"]
+            deep = b"[" * 100_000
+            bodies = [
+                b'{"type":"request","token":"t","request_id":1,"operation":"xcom_push","arguments":{"a":' + deep,
+                b'{"type":"request","request_id":"x","operation":["\\xff"]}',
+                b'{"type":"request","token":"t","request_id":2,"operation":"variable_set","arguments":{"key":[1],"value":{}}}',
+                b'{"type":"request","token":"t","request_id":3,"operation":"trigger_outcomes","arguments":{"outcomes":7}}',
+            ]
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as bell:
+                for text in (deep, b"\\xff", b'[{"kind":"ping","dag_id":"\\xff"}]', b'[{"kind":"x"}]'):
+                    bell.sendto(text[:60_000], home + "/bell.sock")
+            for body in reversed(bodies):
+                for descriptor in range(3, 64):
+                    try:
+                        with socket.socket(fileno=os.dup(descriptor)) as link:
+                            link.setblocking(False)
+                            link.sendall(len(body).to_bytes(4, "big") + body)
+                    except OSError:
+                        pass
+
+        attacks()
+"""
+
+
+def test_secrets_stay_secret_and_a_hostile_task_harms_itself_only(site):
+    gate = site.root / "gate"
+    site.write("secrets.py", TASKS.replace("GATE", str(gate)))
+    site.run("variables", "set", "api_token", SECRET)
+    site.run("connections", "add", "db", "--conn-type", "postgres", "--conn-host", "h", "--conn-password", SECRET)
+    with site.up() as up:
+        site.wait_for_dag("secrets")
+        site.run("dags", "trigger", "secrets", "--run-id", "one")
+        site.until(lambda: site.task_states("secrets", "one").get("waits") == "deferred", "the task is deferred")
+        # A task that attacks who serves it fails, and nothing else does.
+        site.run(
+            "dags",
+            "trigger",
+            "hostile",
+            "--run-id",
+            "one",
+            "--conf",
+            json.dumps({"home": str(site.home)}),
+            "--wait",
+            code=None,
+        )
+        assert site.task_states("hostile", "one") == {"attacks": "failed"}
+        # The key is changed while a deferred task's secret waits.
+        assert "are encrypted with the key" in site.run("db", "rotate-key").stdout
+        at_rest = _everything_in(site.home) + up.log
+        gate.touch()
+        site.until(lambda: site.runs("secrets")[0]["state"] == "failed", "the run has ended")
+        assert site.task_states("secrets", "one") == {"tells": "failed", "sees": "success", "waits": "success"}
+        told = "".join(
+            site.run(*command).stdout
+            for command in (
+                ("why", "secrets", "one", "tells"),
+                ("tasks", "logs", "secrets", "one", "tells"),
+            )
+        )
+        [seen] = site.json("tasks", "xcom", "secrets", "one", "sees")
+        [length] = site.json("tasks", "xcom", "secrets", "one", "waits")
+        at_rest += _everything_in(site.home) + up.log
+    assert length["value"] == len(SECRET)
+    assert seen["value"]["environment"] == []
+    assert seen["value"]["recursion"] == sys.getrecursionlimit()
+    assert "known: *** None None" in told
+    assert "cannot log in with ***" in told
+    assert [text for text in (told, seen["value"]["arguments"], at_rest) if SECRET in text] == []
+    assert _open_to_others(site.home) == []
+
+
+def test_another_key_is_refused_at_start_and_by_check_in_one_line(site):
+    site.run("variables", "set", "api_token", SECRET)
+    (site.home / "fernet.key").rename(site.root / "kept.key")
+    for command in (("up", str(site.dags), "--until-idle"), ("variables", "get", "api_token"), ("check",)):
+        refused = site.run(*command, code=1)
+        assert f"the file {site.home / 'fernet.key'} has no key" in refused.stdout + refused.stderr
+    site.env["ASYNSCHED_FERNET_KEY"] = (site.root / "kept.key").read_text().strip()
+    assert site.json("variables", "get", "api_token")["value"] == SECRET
+    assert "They are encrypted with the key" in site.run("check", code=None).stdout
+
+
+def _everything_in(folder: Path) -> str:
+    """Return the bytes of every file, as text that keeps what is text."""
+    return "".join(path.read_bytes().decode("latin-1") for path in sorted(folder.rglob("*")) if path.is_file())
+
+
+def _open_to_others(folder: Path) -> list[str]:
+    """Return what of a folder others than its user may reach."""
+    return [str(path) for path in (folder, *folder.rglob("*")) if path.lstat().st_mode & 0o077]
