@@ -9,13 +9,14 @@ import anyio.to_thread
 import msgspec
 
 from asynsched.clock import Clock, SystemClock
-from asynsched.errors import ParseCrashed, SerializationError
+from asynsched.errors import ParseCrashed, SerializationError, SettingsError
 from asynsched.parsing.parse_process import parse_in_new_process
 from asynsched.parsing.parse_server import GuardianLost, ParseServer
 from asynsched.parsing.sandbox_setup import HASH_SEED, setup_of
 from asynsched.serialization.decode import decode_report
 from asynsched.serialization.schema import ParseQuestions, ParseReport
 from asynsched.settings import Settings
+from sandbox.confine import available
 from sandbox.parsing.scratch import sweep
 
 MOST_BYTES_ON_LOOP = 64 * 1024
@@ -40,6 +41,12 @@ class SandboxParser:
         self._has_swept = False
 
     async def __aenter__(self) -> Self:
+        """Raise SettingsError where parses must be confined in full, and cannot be."""
+        limits = self._setup.limits
+        if limits.confinement == "required" and (missing := available().missing):
+            raise SettingsError(
+                f"parse.confinement is required, but this machine cannot enforce it: {'; '.join(missing)}"
+            )
         self._servers = {}
         return self
 

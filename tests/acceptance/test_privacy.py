@@ -1,14 +1,18 @@
 """What tasks, files, logs and commands do not tell: memory and environment of the scheduler, secrets, keys."""
 
+import errno
 import json
 import os
+import struct
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from sandbox.confinement import kernel
 from tests.support.up import Site
 from tests.support.users import ORDINARY_UID, become_ordinary
 
@@ -198,3 +202,34 @@ def _everything_in(folder: Path) -> str:
 def _open_to_others(folder: Path) -> list[str]:
     """Return what of a folder others than its user may reach."""
     return [str(path) for path in (folder, *folder.rglob("*")) if path.lstat().st_mode & 0o077]
+
+
+def without_landlock() -> None:
+    """Have the kernel refuse Landlock to this process, as one that was built without it does."""
+    load_number, is_landlock = (0x20, 0, 0, 0), (0x15, 0, 1, 444)
+    refuse, allow = (0x06, 0, 0, 0x0005_0000 | errno.ENOSYS), (0x06, 0, 0, 0x7FFF_0000)
+    program = b"".join(struct.pack("=HBBI", *step) for step in (load_number, is_landlock, refuse, allow))
+    if os.getuid() == 0:
+        become_ordinary()
+    kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
+    kernel.install_filter(program)
+
+
+def test_what_this_machine_cannot_enforce_is_said_and_refused_where_it_is_required(site):
+    assert [row["ok"] for row in confinement_of(site)] == [True]
+    site.become = without_landlock
+    assert [row["ok"] for row in confinement_of(site)] == [True, True]
+    said = site.up_until_idle().stderr
+    assert "this kernel has no Landlock" in said
+    site.env["ASYNSCHED_PARSE__CONFINEMENT"] = "required"
+    assert [row["ok"] for row in confinement_of(site)] == [True, False]
+    refused = site.run("up", str(site.dags), "--until-idle", code=1).stderr
+    assert "parse.confinement is required, but this machine cannot enforce it: this kernel has no Landlock" in refused
+
+
+def confinement_of(site: Site) -> list[dict[str, Any]]:
+    """Return what `asynsched check` says of the confinement: what is enforced, then what is not."""
+    found = json.loads(site.run("check", "--output", "json", code=None).stdout)
+    rows = [row for row in found if row["what"] == "confinement"]
+    assert "seccomp, limits" in rows[0]["detail"]
+    return rows
