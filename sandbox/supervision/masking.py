@@ -12,6 +12,7 @@ MASK = b"***"
 MIN_SECRET_LENGTH = 5
 """Shorter values would mask words (Airflow: logging.min_length_masked_secret)."""
 
+FIELDS = "fields"
 _SENSITIVE_NAMES = (
     "access_key", "access_token", "api_key", "apikey", "authorization", "keyfile_dict", "passphrase", "passwd",
     "password", "private_key", "secret", "service_account", "token",
@@ -47,6 +48,28 @@ class Secrets:
                 if len(line) >= MIN_SECRET_LENGTH:
                     found.add(line.encode("utf-8", "replace"))
         self.values = tuple(sorted(found, key=len, reverse=True))
+
+    def learn_fields(self, kwargs: dict[str, Any]) -> None:
+        """Take note of what is secret by its name in the arguments of a trigger, or of a method that goes on."""
+        self.learn(FIELDS, {}, kwargs)
+
+    def mask_outcomes(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Return what a trigger host says of its triggers, without secrets in what becomes a reason or a log."""
+        outcomes = arguments.get("outcomes")
+        if not self.values or not isinstance(outcomes, list):
+            return arguments
+        return {**arguments, "outcomes": [self._masked_outcome(outcome) for outcome in outcomes]}
+
+    def _masked_outcome(self, outcome: Any) -> Any:
+        if not isinstance(outcome, dict):
+            return outcome
+        texts = {name: outcome[name] for name in ("detail", "traceback") if name in outcome}
+        return {**outcome, **{name: self._masked_texts(value) for name, value in texts.items()}}
+
+    def _masked_texts(self, value: Any) -> Any:
+        if isinstance(value, list):
+            return [self._masked_texts(item) for item in value]
+        return self.mask_text(value) if isinstance(value, str) else value
 
     def mask(self, data: bytes) -> bytes:
         """Return the data with every secret replaced."""
@@ -97,6 +120,8 @@ def _secret_texts(operation: str, arguments: dict[str, Any], value: Any) -> Iter
         if isinstance(password, str):
             yield password
         yield from _sensitive_texts(_json_or_none(value.get("extra")))
+    elif operation in (FIELDS, "trigger_work"):
+        yield from _sensitive_texts(value)
 
 
 def _sensitive_texts(value: Any) -> Iterator[str]:

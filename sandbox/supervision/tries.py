@@ -10,8 +10,8 @@ from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from sandbox.frames import ProtocolError
 from sandbox.protocol import Ended, FailureCause, Kill, Launch, Reply, Request, Started
@@ -114,6 +114,8 @@ class Tries:
             self._refuse(launch, f"the try could not be written down: {exc}", "machine")
             return
         secrets = Secrets(self._secrets)
+        if launch.resume is not None:
+            secrets.learn_fields(launch.resume.kwargs)
         task_log = TaskLog(self._logs / launch.log_path, self._limits.log_bytes, secrets)
         supervised = SupervisedTry(next(self._numbers), launch, task_log, secrets)
         self._by_token[launch.token] = self._by_number[supervised.number] = supervised
@@ -222,10 +224,10 @@ class Tries:
             supervised.drain_output(self._reactor)
             self._finish(supervised, supervised.settled(message))
         elif isinstance(message, Request):
-            self._asked(supervised, msgspec.structs.replace(message, token=supervised.token))
+            self._asked(supervised, replace(message, token=supervised.token))
         elif supervised.started is None:
             started_at = plausible(message.started_at, datetime.now(UTC))
-            self._started(supervised, msgspec.structs.replace(message, token=supervised.token, started_at=started_at))
+            self._started(supervised, replace(message, token=supervised.token, started_at=started_at))
 
     def _started(self, supervised: SupervisedTry, started: Started) -> None:
         supervised.started = started
@@ -244,6 +246,8 @@ class Tries:
             self.end(supervised, Ending(reason, "task"), self._limits.kill_time)
             return
         supervised.pending[request.request_id] = request
+        if request.operation == "trigger_outcomes":
+            request = replace(request, arguments=supervised.secrets.mask_outcomes(request.arguments))
         try:
             self._report(request)
         except ProtocolError as exc:

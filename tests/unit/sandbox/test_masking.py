@@ -24,6 +24,7 @@ LENGTH_OF_STAMP = len("[2024-05-01T12:30:00.000Z] ")
         ("connection_get", {"conn_id": "c"}, {"password": "pass word/1", "login": "scott"}, "pass%20word%2F1", "scott"),
         ("connection_get", {"conn_id": "c"}, {"extra": '{"api_key": "swordfish"}'}, "swordfish", ""),
         ("xcom_pull", {"key": "password"}, "swordfish", "", "swordfish"),
+        ("trigger_work", {}, {"start": [{"kwargs": {"password": "swordfish", "path": "/tmp"}}]}, "swordfish", "/tmp"),
     ],
 )
 def test_secrets_are_known_by_the_names_that_airflow_masks(operation, arguments, value, hidden, shown):
@@ -31,6 +32,22 @@ def test_secrets_are_known_by_the_names_that_airflow_masks(operation, arguments,
     secrets.learn(operation, arguments, value)
     masked = secrets.mask_text(f"<{hidden}> <{shown}>")
     assert masked == f"<{'***' if hidden else ''}> <{shown}>"
+
+
+def test_what_a_trigger_host_says_of_a_trigger_that_failed_is_masked():
+    secrets = Secrets()
+    secrets.learn_fields({"auth": {"token": "swordfish"}, "name": "vermilion"})
+    outcome = {
+        "id": "t",
+        "kind": "error",
+        "detail": "no swordfish",
+        "traceback": ["vermilion", "swordfish"],
+        "payload": 7,
+    }
+    assert secrets.mask_outcomes({"outcomes": [outcome, "odd"]}) == {
+        "outcomes": [outcome | {"detail": "no ***", "traceback": ["vermilion", "***"]}, "odd"]
+    }
+    assert secrets.mask_outcomes({"outcomes": 7}) == {"outcomes": 7}
 
 
 def test_a_secret_that_is_part_of_another_leaves_no_rest_of_it():
