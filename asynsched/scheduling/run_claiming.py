@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 
+import msgspec
 import structlog
 
 from asynsched.clock import jitter
@@ -58,9 +59,11 @@ class RunClaimer:
         if not wanted:
             return admitted
         claims = await self._database.write(claim_runs, [row.id for row in wanted], *self._owner, now)
-        held = await self._database.read(queued_runs, [row.key for row in wanted if row.id in claims.held])
+        keys = [row.key for row in wanted if row.id in claims.held]
+        held = await self._database.read(queued_runs, keys) if keys else []
         self._admission.note_elsewhere(claims.n_elsewhere)
-        own = {row.id: row for row in claims.own}
+        begun = {row.id for row in wanted if row.has_begun}
+        own = {row.id: msgspec.structs.replace(row, has_begun=row.id in begun) for row in claims.own}
         for row in wanted:
             if row.id not in own:
                 self._admission.ended(row.key)

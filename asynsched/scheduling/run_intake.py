@@ -127,9 +127,9 @@ class RunIntake:
 
     async def _start(self, row: QueuedRun, now: datetime) -> None:
         if row.state == DagRunState.RUNNING:
-            # It was claimed.
+            # It was claimed; one that has not begun before has no task instances yet.
             run = await self.load(row)
-            self._evaluation.resume_run(run, await self.load_tasks(run), now)
+            self._evaluation.resume_run(run, await self.load_tasks(run) if row.has_begun else [], now)
             return
         if not row.has_begun:
             self._evaluation.start_run(await self.load(row), now)

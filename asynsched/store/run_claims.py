@@ -53,7 +53,7 @@ _IS_WANTED = dag_run.c.id.in_(sa.bindparam("ids", expanding=True))
 _IS_QUEUED = sa.and_(IS_ACTIVE, dag_run.c.state == DagRunState.QUEUED)
 _QUEUED = sa.select(dag_run.c.id).where(_IS_WANTED, _IS_QUEUED)
 _LOCKED = (
-    sa.select(dag_run.c.id, dag_run.c.dag_id, dag_run.c.backfill_id)
+    sa.select(dag_run.c.id, dag_run.c.dag_id, dag_run.c.backfill_id, dag_run.c.version_id)
     .where(_IS_WANTED, _IS_QUEUED)
     .order_by(dag_run.c.id)
     .with_for_update(skip_locked=True)
@@ -113,7 +113,9 @@ def claim_runs(conn: Connection, run_row_ids: Sequence[int], scheduler_id: str, 
     ids = list(run_row_ids)
     if conn.scalar(_THIS, {"me": scheduler_id, "epoch": epoch}) is None:
         return Claims([], frozenset(ids), {}, is_busy=True)
-    locked = {row.id: (row.dag_id, row.backfill_id) for row in conn.execute(_LOCKED, {"ids": ids})}
+    rows = conn.execute(_LOCKED, {"ids": ids}).all()
+    locked = {row.id: (row.dag_id, row.backfill_id) for row in rows}
+    have_begun = {row.id for row in rows if row.version_id is not None}
     limits = _limits(conn, set(locked.values()))
     active, elsewhere = _running(conn, sorted({dag_id for dag_id, _ in limits}), epoch)
     granted: list[int] = []
@@ -124,9 +126,11 @@ def claim_runs(conn: Connection, run_row_ids: Sequence[int], scheduler_id: str, 
             active[group] += 1
     if granted:
         conn.execute(_BEGIN, {"ids": granted, "me": scheduler_id, "epoch": epoch, "now": now})
-        conn.execute(_ADOPT_TASKS, {"ids": granted, "epoch": epoch})
+    if cleared := [run_id for run_id in granted if run_id in have_begun]:
+        conn.execute(_ADOPT_TASKS, {"ids": cleared, "epoch": epoch})
     own = [row for row in runs_by_id(conn, ids) if row.state == DagRunState.RUNNING and row.lease_epoch == epoch]
-    held = frozenset(conn.scalars(_QUEUED, {"ids": ids}))
+    left = {*ids} - {row.id for row in own}
+    held = frozenset(conn.scalars(_QUEUED, {"ids": sorted(left)})) if left else frozenset()
     is_busy = bool(held - locked.keys()) or any(group not in limits for group in locked.values())
     return Claims(own, held, {group: elsewhere[group] for group in limits}, is_busy)
 
