@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -46,6 +47,26 @@ DEFAULTS = DagDefaults(max_active_runs=16, paused=False)
 CLOCK = SystemClock()
 Try = tuple[str, str]
 """run_id, task_id"""
+
+
+class UninterruptedDatabase(Database):
+    """A database whose queries are not broken off when a scheduler is: no connection is left half open."""
+
+    is_shared = True
+
+    def __init__(self, inner: Database) -> None:
+        self.inner = inner
+
+    async def read(self, query: Any, *args: Any, **kwargs: Any) -> Any:
+        with anyio.CancelScope(shield=True):
+            return await self.inner.read(query, *args, **kwargs)
+
+    async def write(self, query: Any, *args: Any, **kwargs: Any) -> Any:
+        with anyio.CancelScope(shield=True):
+            return await self.inner.write(query, *args, **kwargs)
+
+    async def close(self) -> None:
+        await self.inner.close()
 
 
 class Peer:
@@ -114,9 +135,11 @@ class Peers:
 
     async def until_all_are(self, state: str) -> None:
         """Wait until every run is in a state."""
-        with anyio.fail_after(60):
-            while set((await self.states()).values()) != {state}:
-                await anyio.sleep(0.02)
+        for _ in range(1_000):
+            if set((states := await self.states()).values()) == {state}:
+                return
+            await anyio.sleep(0.03)
+        raise AssertionError(states)
 
     async def states(self) -> dict[str, str]:
         return {row.run_id: row.state for row in await self.database.read(list_runs, dag_id="d")}
@@ -151,7 +174,7 @@ class Peers:
 @asynccontextmanager
 async def two_schedulers(postgres_url: str, home: Path) -> AsyncIterator[Peers]:
     """Make two schedulers that hear one another; what they are asked to do waits until they are served."""
-    databases = [await open_database(postgres_url) for _ in range(3)]
+    databases = [UninterruptedDatabase(await open_database(postgres_url)) for _ in range(3)]
     found = []
     for name, database in zip(("one", "other"), databases, strict=False):
         epoch = await database.write(
@@ -182,8 +205,10 @@ def dag_of(n_tasks: int = 1, *, task_options: dict | None = None, **options) -> 
     return dag
 
 
-def serve_both(peers: Peers) -> None:
+def serve_both(peers: Peers, n_runs: int = 2 * N_RUNS) -> None:
+    """Let both serve, each as many runs at once as it has slots for their tasks."""
     for peer in peers.both:
+        peer.limit_to(n_runs)
         peers.serve(peer)
 
 
@@ -204,8 +229,13 @@ async def test_what_tasks_share_is_never_given_twice_and_never_left_lying(postgr
     async with two_schedulers(postgres_url, tmp_path) as peers:
         options = {"pool": "narrow"} if shared == "pool" else {"max_active_tis_per_dag": 3}
         await peers.database.write(set_pool, "narrow", 3)
-        serve_both(peers)
+        one, other = peers.both
+        one.limit_to(3)
+        peers.serve(one)
         await peers.trigger(dag_of(task_options=options))
+        await eventually(lambda: len(one.running) == 3, "one has all that there is")
+        peers.serve(other)
+        await eventually(lambda: other.evaluator.n_runs == N_RUNS - 3, "the other has the rest")
         done = await peers.end_one_by_one(N_RUNS, limit=3)
         assert set(done.values()) == {1}
         assert len(done) == N_RUNS
@@ -213,12 +243,10 @@ async def test_what_tasks_share_is_never_given_twice_and_never_left_lying(postgr
 
 async def test_one_that_is_full_leaves_queued_runs_to_the_others(postgres_url, tmp_path):
     async with two_schedulers(postgres_url, tmp_path) as peers:
-        one, other = peers.both
-        one.limit_to(2)
-        serve_both(peers)
+        serve_both(peers, n_runs=N_RUNS // 2)
         await peers.trigger(dag_of(max_active_runs=100))
         await eventually(lambda: len(peers.running) == N_RUNS, "all runs are running")
-        assert len(other.running) >= N_RUNS - 2
+        assert [len(peer.running) for peer in peers.both] == [N_RUNS // 2] * 2
 
 
 async def test_a_task_that_depends_on_its_past_hears_of_that_from_another_scheduler(postgres_url, tmp_path):
@@ -241,7 +269,7 @@ async def test_a_task_that_depends_on_its_past_hears_of_that_from_another_schedu
 
 async def test_a_request_reaches_the_scheduler_that_has_the_run(postgres_url, tmp_path):
     async with two_schedulers(postgres_url, tmp_path) as peers:
-        serve_both(peers)
+        serve_both(peers, n_runs=1)
         await peers.trigger(dag_of(), 2)
         await eventually(lambda: len(peers.running) == 2, "both runs are running")
         for run_id in ("r0", "r1"):
@@ -251,9 +279,8 @@ async def test_a_request_reaches_the_scheduler_that_has_the_run(postgres_url, tm
                 notify(conn, encode_hints([Hint("edit", *run)]))
 
             await peers.database.write(cancel, DagRunKey("d", run_id))
-        owners = [peer for peer in peers.both for _ in peer.running]
-        await eventually(lambda: sum(len(peer.unwanted) for peer in peers.both) == 2, "both tries are to be killed")
-        assert [len(peer.unwanted) for peer in peers.both] == [owners.count(peer) for peer in peers.both]
+        await eventually(lambda: [len(peer.unwanted) for peer in peers.both] == [1, 1], "each is to kill its own try")
+        assert all([*peer.running] == peer.unwanted for peer in peers.both)
 
 
 @pytest.mark.parametrize("how", ["left", "next of its home"])
