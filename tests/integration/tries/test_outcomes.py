@@ -218,6 +218,8 @@ async def test_every_way_to_end_is_told_with_its_reason(bench: Bench, code):
     assert "sandbox/run.py" not in bench.log("raises")
     assert "last words\n" in bench.log("exits_hard")
     assert "exit code 7" in bench.log("exits_hard")
+    assert "killed by SIGKILL" in bench.log("killed")
+    assert "killed by SIGSEGV" in bench.log("crashes")
     assert bench.log("silent") == ""
     assert bench.processes() == []
 

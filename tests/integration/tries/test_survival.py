@@ -4,14 +4,17 @@ import asyncio
 import os
 import signal
 
+import msgspec
 import psutil
 import pytest
+from msgspec import Struct
 
 from asynsched.clock import SystemClock
 from asynsched.errors import ExecutorError
-from asynsched.executors import local
+from asynsched.executors import keeper_client, local
 from asynsched.executors.local import REFUSAL_PAUSE
 from asynsched.settings import LeaseSettings, Settings
+from sandbox.protocol import PROTOCOL_VERSION
 from tests.integration.tries.bench import Bench, replies, value
 from tests.support.waiting import until
 
@@ -259,3 +262,29 @@ async def test_a_keeper_that_cannot_start_is_reported_in_one_line(bench: Bench):
     (bench.home / "attempts").write_text("in the way")
     with pytest.raises(ExecutorError, match=r"the keeper could not be started: .*attempts"):
         await bench.executor().start(1)
+
+
+async def test_a_keeper_goes_on_with_the_tries_of_a_scheduler_that_was_upgraded(bench: Bench, code, monkeypatch):
+    first = bench.executor()
+    await first.start(1)
+    running = bench.launch(code, "waits")
+    await first.launch([running])
+    await bench.start_of(running)
+    await first.close()
+
+    monkeypatch.setattr(keeper_client, "PROTOCOL_VERSION", PROTOCOL_VERSION + 1)
+    monkeypatch.setattr(keeper_client, "encode_frame", frame_of_a_later_version)
+    async with bench.running(lease_epoch=2) as upgraded:
+        assert value(await bench.run(upgraded, bench.launch(code, "asks"))) is None
+        (bench.home / "gate").write_text("through")
+        assert value(await bench.end_of(running)) == "through"
+    assert begun(bench) == 1
+
+
+def frame_of_a_later_version(message: Struct) -> bytes:
+    """Return a frame with a field that nobody knew before, and before it one of a kind that nobody knew."""
+    frames = b""
+    for fields in ({"type": "greeting", "words": "hello"}, msgspec.to_builtins(message) | {"zone": {"of": "later"}}):
+        body = msgspec.json.encode(fields)
+        frames += len(body).to_bytes(4, "big") + body
+    return frames
