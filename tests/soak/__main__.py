@@ -5,9 +5,12 @@ third day.
 """
 
 import argparse
+import logging
 import sys
 import tempfile
 from pathlib import Path
+
+import structlog
 
 from tests.soak.life import Life, Weight
 
@@ -22,6 +25,7 @@ def main() -> int:
     options.add_argument("--dags", type=int, default=30)
     options.add_argument("--ceiling-mib", type=float, default=8.0)
     given = options.parse_args()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     with tempfile.TemporaryDirectory() as home:
         weights = Life(Path(home), given.dags).live(given.days)
     print("| days | tries | objects | resident MiB | database MiB |\n| --- | --- | --- | --- | --- |")

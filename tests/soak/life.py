@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import anyio
+import msgspec
 
 from asynsched import DAG, Asset, BashOperator, PythonOperator, task
 from asynsched.channels import Channels
@@ -56,6 +57,8 @@ class Life(Simulated):
 
     def __init__(self, home: Path, n_dags: int, period: timedelta = DAY) -> None:
         super().__init__(home, list(dags(n_dags)), script, START - timedelta(seconds=1))
+        # What is swept for in vain would take most of the time.
+        self.settings = msgspec.structs.replace(self.settings, sweep_interval=600.0)
         self._home = home
         self._period = period
         self.inline = self.database = open_inline(f"sqlite:///{home / FILE}")

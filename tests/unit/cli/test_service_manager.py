@@ -1,12 +1,17 @@
 """systemd is told what sd_notify(3) says, at the address that it names, and only what is true."""
 
 import socket
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
+import anyio
 import pytest
 
 from asynsched.cli.service_manager import ServiceManager
+from asynsched.clock import VirtualClock
+from asynsched.errors import NotServing
 from asynsched.health import Health, LoopHealth
+from asynsched.settings import Settings
+from asynsched.simulation.loop import run_virtual
 
 OURS = 42
 
@@ -56,3 +61,33 @@ def test_a_stuck_loop_withholds_the_sign_of_life_and_is_named_once(tmp_path):
     for status, evaluator in [("healthy", False), ("waiting", False), ("stuck", True), ("stuck", True)]:
         is_stuck = manager._report(health(status, evaluator=evaluator, lease=False), is_stuck)
     assert heard == ["WATCHDOG=1", "WATCHDOG=1", "STATUS=Stuck: evaluator"]
+
+
+def test_signs_of_life_are_repeated_three_times_as_often_as_needed_until_the_scheduler_stops():
+    class Heard(ServiceManager):
+        def tell(self, *lines: str) -> None:
+            heard.append(lines[0])
+
+    class Serving:
+        """What is asked of a scheduler: it serves for 25 seconds."""
+
+        settings = Settings()
+        started = anyio.Event()
+
+        def health(self) -> Health:
+            if clock.monotonic() >= 25:
+                raise NotServing("it has stopped")
+            return Health("healthy", "me", "1", None, None, None, ())
+
+    heard: list[str] = []
+    clock = VirtualClock(datetime(2026, 1, 1, tzinfo=UTC))
+    manager = Heard({"NOTIFY_SOCKET": "/nowhere", "WATCHDOG_USEC": "30000000"}, OURS)
+
+    async def live() -> None:
+        scheduler = Serving()
+        scheduler.started.set()
+        await manager.accompany(scheduler, clock)
+
+    run_virtual(live, clock)
+    assert heard == ["READY=1", "WATCHDOG=1", "WATCHDOG=1", "WATCHDOG=1"]
+    assert clock.monotonic() == 30
