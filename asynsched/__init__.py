@@ -51,7 +51,8 @@ if TYPE_CHECKING:
     )
     from asynsched.authoring.operators.trigger_dagrun import TriggerDagRunOperator
     from asynsched.authoring.operators.virtualenv import BranchPythonVirtualenvOperator, PythonVirtualenvOperator
-    from asynsched.authoring.params import Param
+    from asynsched.authoring.params import Param, ParamsDict
+    from asynsched.authoring.parsing_context import get_parsing_context
     from asynsched.authoring.retry_policy import (
         ExceptionRetryPolicy,
         RetryAction,
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
         RetryRule,
     )
     from asynsched.authoring.running.context import Context, get_current_context
+    from asynsched.authoring.running.task_instance import TaskInstance
     from asynsched.authoring.sensors.base import BaseSensorOperator, PokeReturnValue
     from asynsched.authoring.sensors.bash import BashSensor
     from asynsched.authoring.sensors.date_time import DateTimeSensor, DateTimeSensorAsync, TimeSensor, TimeSensorAsync
@@ -115,6 +117,7 @@ _MODULES = {
     "authoring.callback": "AsyncCallback SyncCallback",
     "authoring.connection": "Connection",
     "authoring.running.context": "Context get_current_context",
+    "authoring.running.task_instance": "TaskInstance",
     "authoring.dag": "DAG",
     "authoring.deadline": "DeadlineAlert DeadlineReference",
     "authoring.taskflow.decorators": "dag setup task task_group teardown",
@@ -134,7 +137,8 @@ _MODULES = {
     "authoring.operators.time_branches": "BranchDateTimeOperator BranchDayOfWeekOperator LatestOnlyOperator",
     "authoring.operators.trigger_dagrun": "TriggerDagRunOperator",
     "authoring.operators.virtualenv": "BranchPythonVirtualenvOperator PythonVirtualenvOperator",
-    "authoring.params": "Param",
+    "authoring.params": "Param ParamsDict",
+    "authoring.parsing_context": "get_parsing_context",
     "authoring.retry_policy": "ExceptionRetryPolicy RetryAction RetryDecision RetryPolicy RetryRule",
     "authoring.sensors.base": "BaseSensorOperator PokeReturnValue",
     "authoring.sensors.bash": "BashSensor",
@@ -181,15 +185,15 @@ __all__ = [
     "DeltaDataIntervalTimetable", "DeltaTriggerTimetable", "DuplicateTaskIdFound", "EdgeModifier", "EmptyOperator",
     "EventsTimetable", "ExceptionRetryPolicy", "ExternalPythonOperator", "ExternalTaskMarker", "ExternalTaskSensor",
     "FileSensor", "FileTrigger", "Label", "LatestOnlyOperator", "Metadata", "MultipleCronTriggerTimetable",
-    "NullTimetable", "OnceTimetable", "Param", "ParamValidationError", "PokeReturnValue", "PythonOperator",
-    "PythonSensor", "PythonVirtualenvOperator", "RetryAction", "RetryDecision", "RetryPolicy", "RetryRule",
-    "ShortCircuitOperator", "StartTriggerArgs", "SyncCallback", "TaskDeferralError", "TaskDeferralTimeout",
-    "TaskDeferred", "TaskFailedEvent", "TaskGroup", "TaskInstanceState", "TaskNotFound", "TaskSkippedEvent",
-    "TaskSuccessEvent", "TimeDeltaSensor", "TimeDeltaSensorAsync", "TimeDeltaTrigger", "TimeRestriction", "TimeSensor",
-    "TimeSensorAsync", "Timetable", "TriggerDagRunOperator", "TriggerEvent", "TriggerRule", "Variable", "WaitSensor",
-    "WeekDay", "WeightRule", "WorkflowTrigger", "XComArg", "XComNotFound", "__version__", "asset", "chain",
-    "chain_linear", "cross_downstream", "dag", "get_current_context", "literal", "macros", "setup", "task",
-    "task_group", "teardown", "timezone",
+    "NullTimetable", "OnceTimetable", "Param", "ParamValidationError", "ParamsDict", "PokeReturnValue",
+    "PythonOperator", "PythonSensor", "PythonVirtualenvOperator", "RetryAction", "RetryDecision", "RetryPolicy",
+    "RetryRule", "ShortCircuitOperator", "StartTriggerArgs", "SyncCallback", "TaskDeferralError", "TaskDeferralTimeout",
+    "TaskDeferred", "TaskFailedEvent", "TaskGroup", "TaskInstance", "TaskInstanceState", "TaskNotFound",
+    "TaskSkippedEvent", "TaskSuccessEvent", "TimeDeltaSensor", "TimeDeltaSensorAsync", "TimeDeltaTrigger",
+    "TimeRestriction", "TimeSensor", "TimeSensorAsync", "Timetable", "TriggerDagRunOperator", "TriggerEvent",
+    "TriggerRule", "Variable", "WaitSensor", "WeekDay", "WeightRule", "WorkflowTrigger", "XComArg", "XComNotFound",
+    "__version__", "asset", "chain", "chain_linear", "cross_downstream", "dag", "get_current_context",
+    "get_parsing_context", "literal", "macros", "setup", "task", "task_group", "teardown", "timezone",
 ]  # fmt: skip
 
 

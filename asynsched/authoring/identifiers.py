@@ -40,7 +40,8 @@ def _check(kind: str, key: object, max_length: int, punctuation: str) -> str:
         raise DagError(
             f"{kind} {key!r} has the character {wrong!r}; use letters, digits and {' '.join(punctuation)} only"
         )
-    return key
+    # A member of an enum of texts becomes the text that it is.
+    return str.__str__(key)
 
 
 def _wrong_character(key: str, punctuation: str) -> str | None:

@@ -23,7 +23,8 @@ from airflow.exceptions import AirflowException, AirflowFailException
 from airflow.models.baseoperator import BaseOperator, chain
 from airflow.operators.python import get_current_context
 from airflow.providers.standard.operators.bash import BashOperator
-from airflow.sdk import Param, Variable
+from airflow.providers.common.compat.sdk import TriggerRule
+from airflow.sdk import Param, ParamsDict, TaskInstance, Variable, get_parsing_context
 from airflow.sdk.bases.operator import BaseOperator
 from airflow.sdk.exceptions import AirflowSensorTimeout, AirflowSkipException
 from airflow.timetables.trigger import CronTriggerTimetable

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import asynsched
-from asynsched import TriggerRule, WeightRule, timetables
+from asynsched import EmptyOperator, TriggerRule, WeightRule, timetables
 
 EMBEDDING = {"Scheduler", "Settings", "OpenTelemetryMetrics", "PrometheusMetrics"}
 RUNTIME = {"DagRunState", "TaskInstanceState"}
@@ -44,5 +44,7 @@ def test_rules_are_texts_that_can_be_listed_and_looked_up_as_airflows_are():
     )  # fmt: skip
     assert list(WeightRule) == ["downstream", "upstream", "absolute"]
     assert len(list(TriggerRule)) == 13
+    # Whatever takes a text takes a rule: a task may be called like one, and be written as JSON.
+    assert type(EmptyOperator(task_id=TriggerRule.ALL_DONE).task_id) is str
     with pytest.raises(ValueError, match="'al_done' is no TriggerRule; there are all_success"):
         TriggerRule("al_done")
