@@ -274,6 +274,25 @@ def test_a_task_after_a_nested_group_gets_the_results_of_the_instances_in_its_ow
     assert results(dag, "outer.own") == [[1, 2]] * 3
 
 
+@pytest.mark.parametrize(("values", "expected"), [(["a"], ["a"]), ([], [])])
+def test_a_task_after_a_group_with_one_instance_or_none_gets_a_sequence_too(dag, values, expected):
+    @task_group
+    def group(v):
+        return give(v)
+
+    listed.override(task_id="end", trigger_rule="all_done")(group.expand(v=values))
+    assert results(dag, "end") == [expected]
+
+
+def test_zipped_and_concatenated_results_are_mapped_over_beside_others(dag):
+    few, many = give.override(task_id="few")([1, 2]), give.override(task_id="many")([3, 4, 5])
+    listed.override(task_id="pairs").expand(xs=few.zip(many, fillvalue=0))
+    echo.expand(x=few.zip(many, fillvalue=0), y=few.concat(many))
+    zipped, joined = [[1, 3], [2, 4], [0, 5]], [1, 2, 3, 4, 5]
+    assert results(dag, "echo") == [[x, y] for x in zipped for y in joined]
+    assert results(dag, "pairs") == zipped
+
+
 def test_a_thousand_results_are_fetched_in_few_questions_and_a_value_in_one(dag):
     asked = []
 
