@@ -6,6 +6,7 @@ or `postgres_url` as a fixture; other programs use `running_postgres`.
 """
 
 import asyncio
+import atexit
 import itertools
 import logging
 import shutil
@@ -111,6 +112,7 @@ def running_postgres() -> Iterator[PostgresServer]:
         yield PostgresServer(server)
     finally:
         server.cleanup()
+        atexit.unregister(server._cleanup)  # it would make its lock anew
         shutil.rmtree(folder, ignore_errors=True)
 
 
