@@ -1,6 +1,7 @@
 """Finds the keeper of a home, or starts one."""
 
 import os
+import re
 import select
 import socket
 import subprocess
@@ -18,6 +19,8 @@ KEEPER_LOG = "keeper.log"
 START_SECONDS = 60.0
 """How long a keeper may take to be ready: a keeper before it, which is ending its tries, keeps it waiting."""
 CONNECT_SECONDS = 1.0
+COMPLAINT = re.compile(r"The keeper failed|^Traceback|error", re.IGNORECASE)
+"""In the log of a keeper that is at fault itself."""
 
 
 def connect(home: Path) -> socket.socket | None:
@@ -45,19 +48,20 @@ def start_keeper(home: Path, settings: Settings) -> None:
     reading_end, writing_end = os.pipe()
     try:
         try:
-            _spawn(home, settings, writing_end)
+            was_killed = _spawn(home, settings, writing_end) < 0
         finally:
             os.close(writing_end)
         ready, _, _ = select.select([reading_end], [], [], START_SECONDS)
         if not ready:
             raise ExecutorError(f"the keeper of {home} was not ready within {START_SECONDS:g} s; does an old one hang?")
         if not os.read(reading_end, 16):
-            raise _failure(log, said_before)
+            raise _failure(log, said_before, was_killed=was_killed)
     finally:
         os.close(reading_end)
 
 
-def _spawn(home: Path, settings: Settings, ready: int) -> None:
+def _spawn(home: Path, settings: Settings, ready: int) -> int:
+    """Start a process that starts the keeper, and return its exit status; below 0, a signal has ended it."""
     # Not on the command line, and not in the environment of user code: anything that names the database.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("ASYNSCHED_")}
     environment[MARK] = new_token()
@@ -79,21 +83,21 @@ def _spawn(home: Path, settings: Settings, ready: int) -> None:
             start_new_session=True,
         ) as launcher:
             # The process that was started here only starts the keeper, which is nobody's child.
-            launcher.wait()
+            return launcher.wait()
     except OSError as exc:
         raise ExecutorError(f"the keeper could not be started: {exc}") from exc
     finally:
         os.close(log)
 
 
-def _failure(log: Path, start: int) -> ExecutorError:
-    """Return why a keeper is not ready: the last line of its log, of what comes after its first `start` bytes."""
+def _failure(log: Path, start: int, *, was_killed: bool) -> ExecutorError:
+    """Return why a keeper is not ready: what it has complained of in its log, after the first `start` bytes of that."""
     try:
         with log.open("rb") as file:
             file.seek(start)
             lines = file.read().decode(errors="replace").strip().splitlines()
     except OSError as exc:
-        lines = [str(exc)]
-    if not lines:
+        return ExecutorError(f"the keeper could not be started: {exc}")
+    if was_killed or not any(COMPLAINT.search(line) for line in lines):
         return KeeperGone("the keeper could not be started: it ended without a word, as what is killed does")
     return ExecutorError(f"the keeper could not be started: {lines[-1]} (more in {log})")

@@ -7,6 +7,7 @@ import asyncio
 from datetime import datetime
 
 import anyio
+import asyncpg
 import structlog
 from anyio.abc import TaskStatus
 
@@ -51,7 +52,7 @@ class NotificationListener(Service):
                 with store_errors(self._url.shown):
                     await self._listen()
                 backoff = FIRST_BACKOFF
-            except StoreUnavailable as exc:
+            except (StoreUnavailable, asyncpg.InterfaceError) as exc:
                 log.debug("notifications.unavailable", error=str(exc))
             await self.clock.sleep(backoff + jitter(backoff))
             backoff = min(backoff * 2, LONGEST_BACKOFF)

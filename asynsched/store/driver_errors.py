@@ -59,6 +59,12 @@ def store_errors(shown: str, *, opening: bool = False) -> Iterator[None]:
         raise _translated(exc, exc.orig, shown, opening) from exc
     except (sqlite3.Error, OSError, sa_exc.TimeoutError) as exc:
         raise _translated(exc, exc, shown, opening) from exc
+    except Exception as exc:
+        # PostgreSQL's driver, where it is used by itself: its errors have what those have that SQLAlchemy wraps.
+        translated = _translated(exc, exc, shown, opening) if getattr(exc, "sqlstate", None) else exc
+        if translated is exc:
+            raise
+        raise translated from exc
 
 
 def _translated(exc: Exception, cause: BaseException | None, shown: str, opening: bool) -> Exception:
