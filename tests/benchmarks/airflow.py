@@ -51,6 +51,8 @@ class Airflow(System):
     """An installation of Airflow with a folder, a home and a database of its own."""
 
     sdk = "airflow.sdk"
+    n_runs = 4  # of which some take a minute each
+    n_saves = 4
 
     def __init__(self, root: Path, python: Path, database_url: str, *, is_tuned: bool) -> None:
         self.name = "Airflow, tuned" if is_tuned else "Airflow"

@@ -58,8 +58,12 @@ class System(ABC):
         sdk: The module that DAG files import from.
         dags: The folder.
         marks: The file that task bodies write to.
+        n_runs: How often a workload runs its DAGs; the first time does not count.
+        n_saves: How often a file is saved.
     """
 
+    n_runs = 6
+    n_saves = 40
     name: str
     sdk: str
     dags: Path

@@ -20,7 +20,6 @@ with DAG("DAG_ID", schedule="0 0 1 1 *"):
 """
 N_FILES = 300
 N_MANY_FILES = 10_000
-N_SAVES = 40
 IDLE_SECONDS = 30.0
 SETTLE_SECONDS = 5.0
 LOOK_SECONDS = 0.005
@@ -75,7 +74,7 @@ def ten_thousand_files(system: Ours, sheet: Sheet) -> None:
 def saves(system: System, client: Client) -> list[float]:
     """Save a file again and again; return how long each took to be seen by a client that looks all the time."""
     times: list[float] = []
-    for number in range(N_SAVES):
+    for number in range(system.n_saves):
         before = client.versions().get("saved")
         saved_at = time.perf_counter()
         system.write("saved.py", three_tasks("saved", number))

@@ -1,6 +1,7 @@
 """One finished task where the database is full: finished runs, blocked tasks, other DAGs."""
 
 import asyncio
+import time
 from statistics import median
 
 from asynsched.channels import RunCreated
@@ -36,26 +37,29 @@ N_MEASURED = 10
 def one_task_in_a_full_database(system: Ours, sheet: Sheet) -> None:
     """The time of one finished task: alone, and beside all that."""
     system.write("chain.py", CHAIN)
-    alone = asyncio.run(seconds_a_task(system))
+    alone, alone_cpu = asyncio.run(seconds_a_task(system))
     with direct(system) as database:
         database.write(fill, n_runs=N_FINISHED // N_TASKS, n_dags=N_DAGS)
         database.write(look_at_sizes)
-    full = asyncio.run(seconds_a_task(system, n_blocked=N_BLOCKED_RUNS))
+    full, full_cpu = asyncio.run(seconds_a_task(system, n_blocked=N_BLOCKED_RUNS))
     sheet.seconds("one task, nothing else there", alone)
     sheet.seconds("one task, beside all that", full)
     sheet.amount("ratio", full / alone, "", at_most(1.25))
+    sheet.amount("ratio of CPU times", full_cpu / alone_cpu, "")
 
 
-async def seconds_a_task(system: Ours, n_blocked: int = 0) -> float:
-    """Return the median time of one task of a chain, whose tasks end at once."""
+async def seconds_a_task(system: Ours, n_blocked: int = 0) -> tuple[float, float]:
+    """Return the median time of one task of a chain, whose tasks end at once, and its CPU time in this process."""
     async with engine(system) as served:
         if n_blocked:
             await _block(system, served, n_blocked)
-        times = []
+        times, cpu_times = [], []
         for _ in range(N_MEASURED):
+            begin = time.process_time()
             key = await served.scheduler.trigger("measured")
             times.append(await served.run_together([key], 100) / 100)
-        return median(times)
+            cpu_times.append((time.process_time() - begin) / 100)
+        return median(times), median(cpu_times)
 
 
 async def _block(system: Ours, served: Engine, n_runs: int) -> None:
