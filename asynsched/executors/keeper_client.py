@@ -19,7 +19,7 @@ class KeeperConnection(asyncio.Protocol):
     """Frames to and from a keeper.
 
     Args:
-        on_message: Takes everything that arrives but the greeting.
+        on_message: Takes everything that arrives but the Hello.
         on_lost: Called once, when a connection that was greeted has ended.
     """
 
@@ -83,6 +83,7 @@ class KeeperConnection(asyncio.Protocol):
                     self._fail(ExecutorError("the keeper of this home serves a newer scheduler"))
             elif isinstance(message, Inventory):
                 if not self._greeted.done():
+                    self._on_message(message)
                     self._greeted.set_result(message)
             else:
                 self._on_message(message)

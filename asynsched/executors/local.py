@@ -159,12 +159,15 @@ class LocalExecutor(Executor):
         self._connection = KeeperConnection(self._take, self._lost)
         return await self._connection.greet(connection, self.context.scheduler_id, self._epoch)
 
-    def _settle(self, inventory: Inventory) -> None:
+    def _hold(self, inventory: Inventory) -> None:
+        """Take note of what the keeper runs, before it says anything else: some of it may end in the next moment."""
         for started in inventory.running:
             self._launched.setdefault(started.token, None)
             self._take(started)
         for token in inventory.starting:
             self._launched.setdefault(token, None)
+
+    def _settle(self, inventory: Inventory) -> None:
         held = {*inventory.starting, *(started.token for started in inventory.running)}
         self._never_sent.clear()
         unsent, self._unsent = self._unsent, []
@@ -175,9 +178,15 @@ class LocalExecutor(Executor):
             self._send(message)
 
     def _send_launch(self, launch: Launch) -> None:
-        """Have a try started; one whose conf or event is too large to be told to it fails, and harms no other."""
+        """Have a try started; one whose conf or event is too large to be told to it fails, and harms no other.
+
+        Without a connection nothing is kept back for the next one: by then the try may have ended, and been forgotten,
+        so that it would start anew. What has not ended is sent when that connection is there.
+        """
+        if self._connection is None or not self._connection.is_open:
+            return
         try:
-            self._send(launch)
+            self._connection.send(launch)
         except ProtocolError as exc:
             now = self.context.clock.now()
             self._take(Ended(launch.token, "failed", now, reason=f"it cannot be told what to do: {exc}", retry=False))
@@ -191,6 +200,8 @@ class LocalExecutor(Executor):
     def _take(self, message: Any) -> None:
         if isinstance(message, Request):
             self._spawn(self._answer(message))
+        elif isinstance(message, Inventory):
+            self._hold(message)
         elif isinstance(message, Started):
             if message.token not in self._begun:
                 self._begun.add(message.token)

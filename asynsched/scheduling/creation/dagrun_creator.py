@@ -19,6 +19,7 @@ from asynsched.store.asset_queue import unexamined_dag_ids
 from asynsched.store.dags import scheduled_dag_ids
 from asynsched.store.database import Database
 from asynsched.store.notifications import notify
+from asynsched.store.run_queue import queued_runs_of
 
 log = structlog.get_logger(__name__)
 
@@ -59,6 +60,7 @@ class DagRunCreator(Service):
         self._due_at: dict[str, datetime] = {}
         self._changed: dict[str, None] = {}
         self._held_back: set[str] = set()
+        self._unanswered: set[str] = set()
         self._assets_were_updated = False
         self._asked_at: dict[str, datetime] = {}
         self._sweep_at: datetime | None = None
@@ -67,7 +69,7 @@ class DagRunCreator(Service):
     @property
     def is_idle(self) -> bool:
         """Whether every DAG was examined that has changed or is due."""
-        has_news = self._changed or self._assets_were_updated
+        has_news = self._sweep_at is None or self._changed or self._assets_were_updated
         return not (has_news or self._channels.dag_changes.qsize() or self._next_due_is_past(self.clock.now()))
 
     async def tick(self, now: datetime) -> None:
@@ -77,7 +79,7 @@ class DagRunCreator(Service):
         await self._note_updated_assets()
         dag_ids = self._take_examinable(now)
         if dag_ids:
-            examined = await self._database.write(_examine, dag_ids, now, self._tell_as())
+            examined = await self._examine(dag_ids, now)
             for dag_id in dag_ids:
                 self._changed.pop(dag_id, None)
                 self._channels.active_runs.offer(DagChanged(dag_id))
@@ -123,6 +125,17 @@ class DagRunCreator(Service):
                 del self._due_at[dag_id]
                 self._changed.setdefault(dag_id)
         return list(islice(self._changed, self._max_created_at_once))
+
+    async def _examine(self, dag_ids: list[str], now: datetime) -> dict[str, Examined]:
+        """Examine DAGs, and tell of runs that were created before by an examination whose answer was lost."""
+        again = sorted(self._unanswered.intersection(dag_ids))
+        self._unanswered.update(dag_ids)
+        examined = await self._database.write(_examine, dag_ids, now, self._tell_as())
+        for dag_id in again:
+            for row in await self._database.read(queued_runs_of, dag_id):
+                await self._channels.active_runs.put(RunCreated(row.key))
+        self._unanswered.difference_update(dag_ids)
+        return examined
 
     async def _take_up(self, dag_id: str, result: Examined) -> None:
         self._held_back.discard(dag_id)

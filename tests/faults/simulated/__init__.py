@@ -1,0 +1,10 @@
+"""Faults, simulated: whole schedulers under virtual time, with everything around them failing as a seed decides.
+
+The schedulers are the production classes, up to the frames that they exchange with their keepers and the statements
+that they send to the database. What surrounds them is simulated: the event loop and its clock (`loop.py`), the keeper
+and its processes (`keeper.py`, `tries.py`), the failures of the database (`faulty_database.py`), and whoever starts a
+scheduler again that is gone (`site.py`). `exploration.py` lives through one seed, `chance.py` draws all that is left
+to chance, and `invariants.py`, `ledger.py` and `expected_ends.py` say what must hold meanwhile and in the end.
+
+    python -m tests.faults.simulated --help
+"""

@@ -1,0 +1,74 @@
+"""`python -m tests.faults.simulated`: explores many seeds, or replays one."""
+
+import argparse
+import multiprocessing
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from functools import partial
+
+from tests.faults.simulated.exploration import explore
+from tests.faults.simulated.planted import BUGS
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Return 0 when no seed has found anything."""
+    options = _options(arguments)
+    with BUGS[options.bug].planted() if options.bug else nullcontext():
+        return _replay(options) if options.seed is not None else _explore_many(options)
+
+
+def _replay(options: argparse.Namespace) -> int:
+    violation, trace = explore(options.seed, _stress(options))
+    print("\n".join(trace))
+    return 0 if violation is None else 1
+
+
+def _explore_many(options: argparse.Namespace) -> int:
+    seeds = range(options.first, options.first + options.seeds)
+    n_found = 0
+    for seed, found in _found(seeds, options.processes, _stress(options)):
+        if found:
+            n_found += 1
+            print(f"seed {seed}: {found}\n  replay: {replay_command(seed, options.bug)}", flush=True)
+        if (done := seed - options.first + 1) % 500 == 0:
+            print(f"{done} seeds, {n_found} of them have found something", flush=True)
+    print(f"{len(seeds)} seeds explored, {n_found} of them have found something")
+    return 1 if n_found else 0
+
+
+def _stress(options: argparse.Namespace) -> str:
+    return BUGS[options.bug].stress if options.bug else ""
+
+
+def _found(seeds: Sequence[int], n_processes: int, stress: str) -> Iterator[tuple[int, str]]:
+    one = partial(_one, stress=stress)
+    if n_processes == 1:
+        yield from map(one, seeds)
+        return
+    with multiprocessing.get_context("fork").Pool(n_processes) as pool:
+        yield from pool.imap(one, seeds, chunksize=8)
+
+
+def _one(seed: int, stress: str) -> tuple[int, str]:
+    violation, _ = explore(seed, stress)
+    return seed, "" if violation is None else f"{type(violation).__name__}: {violation}"
+
+
+def replay_command(seed: int, bug: str | None = None) -> str:
+    """Return the command that replays a seed."""
+    return f"python -m tests.faults.simulated --seed {seed}" + (f" --bug {bug}" if bug else "")
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.faults.simulated", description=__doc__)
+    parser.add_argument("--seed", type=int, help="replay this one seed, and print everything that happens in it")
+    parser.add_argument("--seeds", type=int, default=2_000, help="how many seeds to explore")
+    parser.add_argument("--first", type=int, default=0, help="the first of them")
+    parser.add_argument("--processes", type=int, default=2, help="how many processes explore them")
+    parser.add_argument("--bug", choices=sorted(BUGS), help="plant this bug first: see planted.py")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,103 @@
+"""What must not be found where nothing is ready to run: something that could go on, and waits."""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from asynsched.states import FINISHED_TASK_STATES, SLOT_TASK_STATES
+from tests.faults.simulated.stored import Stored, TaskRow
+from tests.faults.simulated.worlds import POOLS
+
+SLOT_STATES = frozenset(str(state) for state in SLOT_TASK_STATES)
+ENDED = frozenset(str(state) for state in FINISHED_TASK_STATES)
+MOST_CALLBACKS = 4
+"""Callbacks that run at once: the setting's default."""
+
+
+class Use:
+    """What is taken of every limit."""
+
+    def __init__(self, world: Any, stored: Stored) -> None:
+        self._world = world
+        active = [row for row in stored.tasks.values() if row.state in SLOT_STATES]
+        self.n_tasks = len(active)
+        self.pools: Counter[str] = Counter()
+        for row in active:
+            self.pools[row.pool] += row.pool_slots
+        self.of_run = Counter(row[:2] for row in active)
+        self.of_task = Counter((row.dag_id, row.task_id) for row in active)
+        self.runs = Counter(run.dag_id for run in stored.runs.values() if run.state == "running")
+
+    def limits(self, parallelism: int) -> Iterator[tuple[str, int, int]]:
+        """Yield each limit: its name, how much there is of it, how much is taken."""
+        yield "parallelism", parallelism, self.n_tasks
+        for pool, slots in self.pools.items():
+            yield f"the pool {pool}", POOLS[pool], slots
+        for (dag_id, run_id), n_used in self.of_run.items():
+            yield f"max_active_tasks of {dag_id} {run_id}", self._max_active_tasks(dag_id), n_used
+        for (dag_id, task_id), n_used in self.of_task.items():
+            yield f"max_active_tis_per_dag of {dag_id} {task_id}", self._max_of_task(dag_id, task_id), n_used
+        for dag_id, n_used in self.runs.items():
+            yield f"max_active_runs of {dag_id}", self._world.dags[dag_id].max_active_runs or 16, n_used
+
+    def has_room(self, row: TaskRow, parallelism: int) -> bool:
+        """Return whether every limit of a task instance has room for it."""
+        return (
+            self.n_tasks < parallelism
+            and self.pools[row.pool] + row.pool_slots <= POOLS[row.pool]
+            and self.of_run[row[:2]] < self._max_active_tasks(row.dag_id)
+            and self.of_task[row.dag_id, row.task_id] < self._max_of_task(row.dag_id, row.task_id)
+        )
+
+    def has_room_for_run(self, dag_id: str) -> bool:
+        """Return whether another run of a DAG may start."""
+        return self.runs[dag_id] < (self._world.dags[dag_id].max_active_runs or 16)
+
+    def _max_active_tasks(self, dag_id: str) -> int:
+        return self._world.dags[dag_id].max_active_tasks or 16
+
+    def _max_of_task(self, dag_id: str, task_id: str) -> int:
+        return self._world.task(dag_id, task_id).max_active_tis_per_dag or 1000
+
+
+def complaints(exploration: Any, stored: Stored) -> Iterator[str]:
+    """Yield what could go on, and does not."""
+    keepers = [site.keeper for site in exploration.sites.values()]
+    live = {token for keeper in keepers for token in keeper.live}
+    ends = {token for keeper in keepers for token in keeper.ends}
+    use = Use(exploration.world, stored)
+    yield from _of_tasks(exploration, stored, use, live | ends)
+    yield from _of_runs(stored, use)
+    yield from _of_callbacks(stored, live | ends)
+    for token in ends:
+        yield f"the end of {token} is reported, and not taken"
+
+
+def _of_tasks(exploration: Any, stored: Stored, use: Use, known: set[str]) -> Iterator[str]:
+    now = exploration.clock.now().timestamp() * 1e6
+    for row in stored.tasks.values():
+        name = f"{row.dag_id} {row.run_id} {row.task_id}[{row.map_index}]"
+        if row.state == "scheduled" and use.has_room(row, exploration.settings.parallelism):
+            yield f"{name} is ready, all its limits have room, and it waits"
+        elif row.state in ("up_for_retry", "up_for_reschedule") and (row.next_try_at or 0) <= now:
+            yield f"the next try of {name} is due, and it waits"
+        elif row.state in SLOT_STATES and row.token not in known:
+            yield f"{name} is {row.state}, and no process is there for it"
+
+
+def _of_runs(stored: Stored, use: Use) -> Iterator[str]:
+    for run in stored.runs.values():
+        name = f"the run {run.dag_id} {run.run_id}"
+        if run.state == "queued" and use.has_room_for_run(run.dag_id):
+            yield f"{name} is queued, its DAG has room, and it waits"
+        elif run.state == "running" and all(row.state in ENDED for row in stored.tasks.values() if row[:2] == run[:2]):
+            yield f"all tasks of {name} have ended, and it has not"
+
+
+def _of_callbacks(stored: Stored, known: set[str]) -> Iterator[str]:
+    n_running = sum(state == "running" for _, state, _ in stored.callbacks)
+    for number, state, token in stored.callbacks:
+        if state == "running" and token not in known:
+            yield f"the callback {number} is running, and no process is there for it"
+        elif state == "queued" and n_running < MOST_CALLBACKS:
+            yield f"the callback {number} is queued, and waits"

@@ -1,0 +1,99 @@
+"""All that is left to chance in one exploration, drawn from its seed.
+
+Each seed has a *climate*: which faults happen in it at all, and how often. So some seeds are stormy, and others show
+what one kind of fault does by itself.
+"""
+
+from dataclasses import dataclass, fields
+from random import Random
+
+from asynsched.clock import VirtualClock
+
+
+@dataclass(frozen=True)
+class Climate:
+    """How likely each fault is, where there is an occasion for it."""
+
+    away_before: float = 0.0
+    """A database call is not done, and says that the database is away."""
+    away_after: float = 0.0
+    """A database call is done, and says that the database is away."""
+    crash_before: float = 0.0
+    """The scheduler dies at a database call, which is not done."""
+    crash_after: float = 0.0
+    """The scheduler dies at a database call, which is done."""
+    late_write: float = 0.0
+    """What the scheduler asked of the database before it died is done some time after that."""
+    crash_anywhere: float = 0.0
+    """The scheduler dies after a step of its event loop."""
+    outage: float = 0.0
+    """The database goes away for seconds."""
+    cut: float = 0.0
+    """The connection to the keeper breaks as a message is on its way."""
+    repeated: float = 0.0
+    """A keeper says something twice."""
+    keeper_death: float = 0.0
+    """The keeper dies as it sends a message, and all its processes with it."""
+    try_death: float = 0.0
+    """The process of a try dies without a word."""
+    stopped: float = 0.0
+    """The scheduler is stopped for a while, and then goes on (SIGSTOP, SIGCONT)."""
+    asked_to_stop: float = 0.0
+    """The scheduler is asked to stop, and is started again."""
+    clock_jump: float = 0.0
+    """The wall clock jumps."""
+    slow: float = 0.0
+    """A message or a call takes long."""
+
+
+_LIKELY = {
+    "away_before": 0.05, "away_after": 0.05, "crash_before": 0.04, "crash_after": 0.04, "late_write": 0.5,
+    "crash_anywhere": 0.002, "outage": 0.02, "cut": 0.03, "repeated": 0.1, "keeper_death": 0.02, "try_death": 0.1,
+    "stopped": 0.02, "asked_to_stop": 0.01, "clock_jump": 0.01, "slow": 0.1,
+}  # fmt: skip
+MOST_FAULTS = 20
+"""After so many faults there are no more: everything is to come to its end."""
+
+
+class Chance:
+    """Draws. Only what has a rate above nothing in this seed's climate uses up a number.
+
+    Args:
+        stress: A fault that is to happen often, whatever the seed says.
+    """
+
+    def __init__(self, seed: int, clock: VirtualClock, stress: str = "") -> None:
+        self._clock = clock
+        self._not_before: dict[str, float] = {}
+        self.random = Random(f"faults {seed}")
+        rates = [0, 0, 0.3, 1, 2]
+        drawn = {field.name: _LIKELY[field.name] * self.random.choice(rates) for field in fields(Climate)}
+        if stress:
+            drawn[stress] = min(1.0, 4 * _LIKELY[stress])
+        self.climate = Climate(**drawn)
+        self.tokens = Random(f"tokens {seed}")
+        self.n_faults = 0
+        self.is_calm = False
+
+    def happens(self, fault: str) -> bool:
+        """Return whether a fault happens now."""
+        rate: float = getattr(self.climate, fault)
+        now = self._clock.monotonic()
+        if not rate or self.is_calm or self.n_faults >= MOST_FAULTS or now < self._not_before.get(fault, 0.0):
+            return False
+        if self.random.random() >= rate:
+            return False
+        self.n_faults += 1
+        # So that not all of them happen at the very beginning, when there is most to do.
+        self._not_before[fault] = now + self.random.choice([0.0, 0.0, 1.0, 10.0])
+        return True
+
+    def latency(self) -> float:
+        """Return how long something is on its way: seconds, mostly none."""
+        if self.climate.slow and not self.is_calm and self.random.random() < self.climate.slow:
+            return self.random.choice([0.003, 0.03, 0.3])
+        return 0.0
+
+    def between(self, least: float, most: float) -> float:
+        """Return some length between two."""
+        return least + (most - least) * self.random.random()

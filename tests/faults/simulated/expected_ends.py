@@ -1,0 +1,146 @@
+"""In which states everything must have ended, found from the ledger and the rules alone."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain, islice, permutations, product
+from typing import Any
+
+from asynsched.serialization.schema import SerializedDag
+from tests.faults.simulated.ledger import Violation
+from tests.faults.simulated.worlds import inline_database
+from tests.support.naive_evaluator import NaiveEvaluator
+
+COUNTED = frozenset({"success", "failed", "skipped", "killed"})
+"""Ends of a try that use up its number."""
+MOST_ORDERS = 200
+
+
+def check_ends(exploration: Any, tasks: Mapping[Any, Any], runs: Mapping[Any, Any]) -> None:
+    """Compare what is stored with what must follow from what has happened. Raises Violation."""
+    for problem in _problems(exploration, tasks, runs):
+        raise Violation(problem)
+
+
+def _problems(exploration: Any, tasks: Mapping[Any, Any], runs: Mapping[Any, Any]) -> Iterator[str]:
+    stopped = {
+        (dag_id, run_id) for dag_id, run_id in _query("SELECT dag_id, run_id FROM dag_run WHERE stop IS NOT NULL")
+    }
+    history = _history()
+    for key, executions in exploration.ledger.executions.items():
+        if key not in tasks:
+            yield f"{key} ran, and has no row"
+            continue
+        yield from _lost_tries(key, executions, {*history[key], tasks[key].token})
+    for key, row in tasks.items():
+        yield from _wrong_tries(row, history[key])
+        if key[:2] not in stopped:
+            yield from _wrong_end(exploration.world, row, exploration.ledger.executions.get(key, []))
+    for key, run in runs.items():
+        if key not in stopped:
+            yield from _wrong_run(exploration, run, [row for row in tasks.values() if row[:2] == key])
+    yield from _wrong_callbacks(exploration)
+    yield from _wrong_creations(exploration, tasks, runs)
+
+
+def _lost_tries(key: Any, executions: list[Any], stored: set[str]) -> Iterator[str]:
+    for execution in executions:
+        if execution.end in COUNTED and execution.token not in stored:
+            yield f"the try {execution.token} of {key} ended as {execution.end}, and was lost"
+
+
+def _wrong_tries(row: Any, history: dict[str, int]) -> Iterator[str]:
+    tries = history | ({row.token: row.try_number} if row.try_number else {})
+    numbers = sorted(tries.values())
+    if numbers != list(range(1, len(numbers) + 1)):
+        yield f"the tries of {row[:4]} are {numbers}"
+
+
+def _wrong_end(world: Any, row: Any, executions: list[Any]) -> Iterator[str]:
+    last = executions[-1].end if executions else None
+    if row.token is None:
+        if executions:
+            yield f"{row[:4]} ran, and has no try"
+    elif row.state in ("success", "skipped"):
+        if last != row.state:
+            yield f"{row[:4]} is {row.state}, and its last try ended as {last}"
+    elif row.try_number - row.machine_kills <= world.task(row.dag_id, row.task_id).retries:
+        yield f"{row[:4]} is {row.state} after {row.try_number} tries, and had another one left"
+    elif last == "success":
+        yield f"{row[:4]} is {row.state}, and its last try was a success"
+
+
+def _wrong_run(exploration: Any, run: Any, rows: list[Any]) -> Iterator[str]:
+    dag = exploration.world.dags[run.dag_id]
+    found = {(row.task_id, row.map_index): row.state for row in rows}
+    groups = exploration.invariants.ended_together[run[:2]]
+    # Some rules go by what ends first. What was stored together may have ended in any order.
+    orders = islice(product(*(permutations(group) for group in groups)), MOST_ORDERS)
+    if not any(found == _expected(dag, chain.from_iterable(order)) for order in orders):
+        expected = _expected(dag, chain.from_iterable(groups))
+        wrong = {key: (found.get(key), expected.get(key)) for key in sorted(found.keys() | expected)}
+        wrong = {key: states for key, states in wrong.items() if states[0] != states[1]}
+        yield f"{run[:2]} ended with states that its rules do not give (found, expected): {wrong}"
+    leaves = {task.task_id for task in dag.tasks if not task.downstream_task_ids}
+    has_failed = any(row.state in ("failed", "upstream_failed") for row in rows if row.task_id in leaves)
+    if run.state != ("failed" if has_failed else "success"):
+        yield f"{run[:2]} ended as {run.state}"
+
+
+def _expected(dag: SerializedDag, ended: Iterable[Any]) -> dict[Any, Any]:
+    naive = NaiveEvaluator(dag)
+    naive.take_up({})
+    ran = {}
+    for row in ended:
+        ran[row.task_id, row.map_index] = (row.state, row.result_length)
+        naive.take_up(ran)
+    return naive.finished()
+
+
+def _wrong_callbacks(exploration: Any) -> Iterator[str]:
+    query = (
+        "SELECT r.dag_id, r.run_id, c.task_id, c.map_index, c.event, c.state, count(*) FROM callback_request c"
+        " JOIN dag_run r ON r.id = c.dag_run_id GROUP BY 1, 2, 3, 4, 5, 6"
+    )
+    requested: Counter[Any] = Counter()
+    for *key, state, n_requests in _query(query):
+        requested[tuple(key)] += n_requests
+        if state == "success" and exploration.ledger.callbacks[tuple(key)].count("success") < n_requests:
+            yield f"the callback {key} is said to have run, and did not"
+    for (dag_id, run_id), run in exploration.invariants.stored.runs.items():
+        event = f"on_{'success' if run.state == 'success' else 'failure'}"
+        if event in exploration.world.dags[dag_id].callbacks and requested[dag_id, run_id, "", -1, event] != 1:
+            yield f"{event} of {dag_id} {run_id} was requested {requested[dag_id, run_id, '', -1, event]} times"
+    for key, row in exploration.invariants.stored.tasks.items():
+        callbacks = exploration.world.task(row.dag_id, row.task_id).callbacks
+        if row.token and row.state == "failed" and "on_failure" in callbacks and requested[(*key, "on_failure")] != 1:
+            yield f"on_failure of {key} was requested {requested[(*key, 'on_failure')]} times"
+
+
+def _wrong_creations(exploration: Any, tasks: Mapping[Any, Any], runs: Mapping[Any, Any]) -> Iterator[str]:
+    """Runs by schedule and by assets: none is missing, none is there twice."""
+    if "scheduled" in exploration.world.dags:
+        n_runs = sum(dag_id == "scheduled" and run_id.startswith("scheduled__") for dag_id, run_id in runs)
+        if n_runs != 4:
+            yield f"{n_runs} runs were created of the four that the schedule calls for"
+    n_updates = sum(row.task_id == "write" and row.state == "success" for row in tasks.values())
+    [(n_events,)] = _query("SELECT count(*) FROM asset_event")
+    if n_events != n_updates:
+        yield f"{n_updates} updates of an asset made {n_events} events"
+    [(n_waiting,)] = _query("SELECT count(*) FROM asset_dag_run_queue")
+    if n_waiting:
+        yield f"{n_waiting} updates of assets still wait"
+
+
+def _history() -> dict[Any, dict[str, int]]:
+    found: dict[Any, dict[str, int]] = defaultdict(dict)
+    query = (
+        "SELECT r.dag_id, r.run_id, h.task_id, h.map_index, h.token, h.try_number FROM task_instance_history h"
+        " JOIN dag_run r ON r.id = h.dag_run_id"
+    )
+    for *key, token, number in _query(query):
+        found[tuple(key)][token] = number
+    return found
+
+
+def _query(query: str) -> list[Any]:
+    return inline_database().connection.open().execute(query).fetchall()

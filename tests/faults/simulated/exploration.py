@@ -1,0 +1,228 @@
+"""Lives through one seed: schedulers, their keepers, faults, and what people do meanwhile."""
+
+import asyncio
+import tempfile
+from collections.abc import Callable
+from datetime import timedelta
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from asynsched.clock import VirtualClock
+from asynsched.scheduling.creation.triggering import create_manual_run
+from asynsched.settings import LeaseSettings, Settings
+from sandbox.protocol import Launch
+from tests.faults.simulated.chance import Chance
+from tests.faults.simulated.invariants import Invariants
+from tests.faults.simulated.ledger import Ledger, Violation
+from tests.faults.simulated.loop import NOBODY, Process, ShuffledLoop
+from tests.faults.simulated.site import Site
+from tests.faults.simulated.stand_ins import exchanged
+from tests.faults.simulated.tries import Plan
+from tests.faults.simulated.worlds import N_WORLDS, START, inline_database, world
+
+CALM_AFTER = 60.0
+"""Virtual seconds after which nothing fails any more."""
+LONGEST = 900.0
+"""Virtual seconds after which everything must have ended."""
+LONGEST_STEPS = 30_000
+"""Steps of the event loop after which something turns in circles: usual are some hundreds."""
+SETTINGS = Settings(parallelism=5, lease=LeaseSettings(duration=30.0, renew_interval=10.0, grace=10.0, kill_time=5.0))
+
+
+class Exploration:
+    """One seed.
+
+    Args:
+        stress: A fault that is to happen often, whatever the seed says.
+
+    Attributes:
+        trace: What has happened, a line for each thing: the same for the same seed.
+    """
+
+    def __init__(self, seed: int, stress: str = "") -> None:
+        self.seed = seed
+        self.clock = VirtualClock(START)
+        self.chance = Chance(seed, self.clock, stress)
+        self.climate = self.chance.climate
+        self.world = world(seed % N_WORLDS)
+        self.loop = ShuffledLoop(self.clock, self.chance.random)
+        self.settings = SETTINGS
+        self.ledger = Ledger()
+        self.trace: list[str] = []
+        self.is_over = False
+        self._away_until = 0.0
+        self._violation: BaseException | None = None
+        self.world.restore()
+        self.sites = {home: Site(self, home) for home in [_home("a")]}
+        self.invariants = Invariants(self)
+        self.loop.after_step = self._stepped
+        self.loop.before_leap = self._guarded(self.invariants.check_at_rest)
+
+    def run(self) -> None:
+        """Live through it. Raises Violation when something happens that must not."""
+        self.say("climate", str(self.climate))
+        with exchanged(self), asyncio.Runner(loop_factory=lambda: self.loop) as runner:
+            runner.run(self._main())
+
+    # What the simulated parts ask of the world
+
+    def say(self, who: str, what: str) -> None:
+        """Add a line to the trace."""
+        self.trace.append(f"{self.clock.monotonic():10.4f} {who}: {what}")
+
+    def later(self, seconds: float, call: Callable[..., Any], *args: Any, process: Process | None = None) -> None:
+        """Call something after a while, as a part of the world or of a process."""
+        context = NOBODY if process is None else process.context
+        if seconds > 0:
+            self.loop.call_later(seconds, self._guarded(call), *args, context=context)
+        else:
+            self.loop.call_soon(self._guarded(call), *args, context=context)
+
+    def site_of(self, home: Path) -> Site:
+        """Return the machine of a home."""
+        return self.sites[home]
+
+    def database_is_away(self) -> bool:
+        """Whether the database is away for everybody; it may go away now."""
+        if self.chance.happens("outage"):
+            self._away_until = self.clock.monotonic() + self.chance.between(0.5, 15)
+            self.say("fault", f"the database is away until {self._away_until:.1f}")
+        return self.clock.monotonic() < self._away_until
+
+    def committed(self, process: Process, query: str) -> None:
+        """A call of the database was done."""
+        self.invariants.check_commit(process, query)
+
+    def crash(self, process: Process, when: str) -> None:
+        """Kill a scheduler."""
+        next(site for site in self.sites.values() if site.process is process).crash(when)
+
+    def pool_of(self, launch: Launch) -> tuple[str, int]:
+        """Return the pool of a launched task, and how many slots it takes."""
+        task = self.world.task(launch.run.dag_id, launch.task_id)
+        return task.pool, task.pool_slots
+
+    def plan_of(self, launch: Launch) -> Plan:
+        """Return what the user code of a try does."""
+        random = self.chance.random
+        duration = random.choice([0.0, 0.2, 1.0, 6.0])
+        if launch.callback:
+            return Plan(duration=duration)
+        state = random.choice(["success"] * 4 + ["failed"] * 2 + ["skipped"])
+        if launch.max_tries >= 99:
+            state = "success"
+        return Plan(state, duration, value=random.choice([None, 1]), pushes=random.random() < 0.15)
+
+    # What happens by itself
+
+    async def _main(self) -> None:
+        tasks = [asyncio.ensure_future(site.keep_serving()) for site in self.sites.values()]
+        tasks.append(asyncio.ensure_future(self._people()))
+        for task in tasks:
+            task.add_done_callback(self._note_failure)
+        try:
+            await self._watch()
+        finally:
+            for site in self.sites.values():
+                if site.process is not None:
+                    site.process.kill()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _note_failure(self, task: "asyncio.Task[None]") -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
+
+    async def _people(self) -> None:
+        random = self.chance.random
+        for number in range(random.randint(1, 3)):
+            await asyncio.sleep(random.choice([0.0, 0.5, 5.0]))
+            dag_id = random.choice([dag_id for dag_id, dag in self.world.dags.items() if not dag.asset_condition])
+            trigger = partial(
+                create_manual_run, dag_id=dag_id, now=self.clock.now(), run_id=f"r{number}", has_logical_date=False
+            )
+            key = inline_database().connection.write(trigger)
+            self.say("people", f"trigger {key}")
+            for site in self.sites.values():
+                site.tell_of_run(key)
+        self.people_are_done = True
+
+    people_are_done = False
+
+    async def _watch(self) -> None:
+        """Wait until all has come to its end, then look whether it is the right one."""
+        while True:
+            await asyncio.sleep(1.0)
+            self._stir()
+            if self._violation is not None:
+                raise self._violation
+            self.chance.is_calm |= self.clock.monotonic() > CALM_AFTER
+            if self.people_are_done and not self.invariants.what_is_left():
+                break
+            if self.clock.monotonic() > LONGEST + sum(site.n_seconds_off for site in self.sites.values()):
+                raise Violation(f"after {LONGEST:g} s not all has ended: {self.invariants.what_is_left()}")
+        self.is_over = True
+        self.invariants.check_end()
+        self.say("world", "all has ended as it must")
+
+    def _stir(self) -> None:
+        for site in self.sites.values():
+            if not site.is_serving:
+                continue
+            if self.chance.happens("stopped"):
+                site.stop_process(self.chance.between(0.1, 70))
+            elif self.chance.happens("asked_to_stop"):
+                self.say("people", f"ask {site.process.name} to stop")
+                site.process.context.run(site.scheduler.request_stop)
+            elif self.chance.happens("clock_jump"):
+                site.jump_clock(timedelta(seconds=self.chance.random.choice([-3600, -5, 5, 3600])))
+
+    def _stepped(self, process: Process | None) -> None:
+        if self.loop.n_steps > LONGEST_STEPS and not self.is_over:
+            self._fail(Violation(f"after {LONGEST_STEPS} steps not all has ended: something turns in circles"))
+            self.is_over = True
+            for site in self.sites.values():
+                site.process.kill()
+        if process is not None and not process.is_dead and self.chance.happens("crash_anywhere"):
+            self.crash(process, f"after step {self.loop.n_steps}")
+
+    def _guarded(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def guarded(*args: Any) -> None:
+            try:
+                call(*args)
+            except Violation as exc:
+                self._fail(exc)
+
+        return guarded
+
+    def _fail(self, violation: BaseException) -> None:
+        self._violation = self._violation or violation
+
+
+def explore(seed: int, stress: str = "") -> tuple[BaseException | None, list[str]]:
+    """Live through a seed. Returns what must not have happened, None: all was well, and the trace."""
+    exploration = Exploration(seed, stress)
+    try:
+        exploration.run()
+    except Exception as exc:  # noqa: BLE001 - whatever it is, the seed has found it
+        return exc, [*exploration.trace, f"violated: {exc}"]
+    return None, exploration.trace
+
+
+@cache
+def _homes() -> Path:
+    # In memory where that can be had: each start of a scheduler writes some small files.
+    memory = Path("/dev/shm")
+    folder = tempfile.TemporaryDirectory(prefix="asynsched-simulated-", dir=memory if memory.is_dir() else None)
+    _kept.append(folder)
+    return Path(folder.name)
+
+
+_kept: list[Any] = []
+
+
+@cache
+def _home(name: str) -> Path:
+    return (_homes() / name).resolve()

@@ -1,0 +1,86 @@
+"""The database as one scheduler sees it: it fails before and after a commit, and a scheduler may die at either."""
+
+import asyncio
+from contextlib import suppress
+from typing import Any
+
+from asynsched.errors import AsynschedError, StoreUnavailable
+from asynsched.store.database import Database
+from asynsched.store.direct_database import InlineDatabase
+from tests.faults.simulated.loop import Process
+
+
+def name_of(query: Any) -> str:
+    """Return the name of a query."""
+    return getattr(query, "__name__", None) or name_of(query.func)
+
+
+class FaultyDatabase(Database):
+    """Passes calls on to the database of all, unless the world lets them fail."""
+
+    def __init__(self, world: Any, process: Process, inline: InlineDatabase) -> None:
+        self._world = world
+        self._process = process
+        self._inline = inline
+        self.n_open = 0
+        self.failed: set[str] = set()
+        """The tasks whose last call has failed: they wait before they try again."""
+
+    async def read(self, query: Any, *args: Any, **kwargs: Any) -> Any:
+        return await self._call(self._inline.connection.read, query, args, kwargs)
+
+    async def write(self, query: Any, *args: Any, **kwargs: Any) -> Any:
+        return await self._call(self._inline.connection.write, query, args, kwargs)
+
+    async def close(self) -> None:
+        """It belongs to the world."""
+
+    async def _call(self, run: Any, query: Any, args: Any, kwargs: Any) -> Any:
+        task = asyncio.current_task()
+        caller = "" if task is None else task.get_name()
+        self.failed.add(caller)
+        self.n_open += 1
+        try:
+            result = await self._pass_on(run, query, args, kwargs)
+        finally:
+            self.n_open -= 1
+        self.failed.discard(caller)
+        return result
+
+    async def _pass_on(self, run: Any, query: Any, args: Any, kwargs: Any) -> Any:
+        world, chance, name = self._world, self._world.chance, name_of(query)
+        await asyncio.sleep(chance.latency())
+        self._live()
+        if chance.happens("crash_before"):
+            if run == self._inline.connection.write and chance.happens("late_write"):
+                # A server goes on with what it was sent, whatever becomes of the client.
+                world.later(chance.between(0, 3), self._land, run, query, args, kwargs)
+            await self._crash(f"before {name}")
+        if world.database_is_away() or chance.happens("away_before"):
+            world.say("database", f"away before {name}")
+            raise StoreUnavailable(f"away before {name}")
+        result = run(lambda connection: query(connection, *args, **kwargs))
+        world.committed(self._process, name)
+        if chance.happens("crash_after"):
+            await self._crash(f"after {name}")
+        await asyncio.sleep(chance.latency())
+        self._live()
+        if chance.happens("away_after"):
+            world.say("database", f"away after {name}")
+            raise StoreUnavailable(f"away after {name}")
+        return result
+
+    def _land(self, run: Any, query: Any, args: Any, kwargs: Any) -> None:
+        """Do what was asked for by a scheduler that is dead."""
+        self._world.say("fault", f"a late {name_of(query)}")
+        with suppress(AsynschedError):
+            run(lambda connection: query(connection, *args, **kwargs))
+        self._world.committed(self._process, f"late {name_of(query)}")
+
+    def _live(self) -> None:
+        if self._process.is_dead:
+            raise asyncio.CancelledError
+
+    async def _crash(self, when: str) -> None:
+        self._world.crash(self._process, when)
+        raise asyncio.CancelledError

@@ -1,0 +1,183 @@
+"""What must hold after every step, at rest, and in the end. It looks at the database itself, and at the ledger."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+from asynsched.states import (
+    FINISHED_RUN_STATES,
+    RUN_TRANSITIONS,
+    SLOT_TASK_STATES,
+    TASK_TRANSITIONS,
+    TaskInstanceState,
+)
+from tests.faults.simulated.at_rest import ENDED, Use, complaints
+from tests.faults.simulated.expected_ends import check_ends
+from tests.faults.simulated.ledger import Violation
+from tests.faults.simulated.loop import Process
+from tests.faults.simulated.stored import RunRow, Stored, TaskRow
+
+PATIENCE = 2.0
+"""Virtual seconds that something may wait that nothing holds up."""
+ENDED_RUNS = frozenset(str(state) for state in FINISHED_RUN_STATES)
+_BETWEEN = [*SLOT_TASK_STATES, *(TaskInstanceState(name) for name in ("scheduled", "up_for_retry", "deferred"))]
+
+
+def _reachable() -> set[tuple[str | None, str | None]]:
+    """Return the changes that one batch may make of a task instance: several legal ones may be stored as one."""
+    direct = {(before, after) for before, found in TASK_TRANSITIONS.items() for after in found}
+    pairs = set(direct)
+    while True:
+        more = {(a, d) for a, b in pairs for c, d in direct if b == c and b in _BETWEEN} - pairs
+        if not more:
+            return {(a and str(a), b and str(b)) for a, b in pairs}
+        pairs |= more
+
+
+REACHABLE = _reachable()
+RUN_CHANGES = {(str(before), str(after)) for before, found in RUN_TRANSITIONS.items() for after in found}
+
+
+class Invariants:
+    """Watches one exploration.
+
+    Attributes:
+        stored: The database as it was when it was last looked at.
+        ended_together: Of each run: the task instances whose last try has ended, those that were stored together in
+            one list.
+    """
+
+    def __init__(self, exploration: Any) -> None:
+        self._exploration = exploration
+        self._waits_since: dict[str, float] = {}
+        self.stored = Stored()
+        self.ended_together: dict[tuple[str, str], list[list[TaskRow]]] = defaultdict(list)
+
+    def check_commit(self, process: Process, query: str) -> None:
+        """Look at what a call of the database has changed."""
+        stored = self.stored
+        tasks, runs = stored.tasks, stored.runs
+        if not stored.read():
+            return
+        say = self._exploration.say
+        ended: dict[tuple[str, str], list[TaskRow]] = defaultdict(list)
+        for key, row in stored.tasks.items():
+            if (before := tasks.get(key)) != row:
+                say(process.name, f"{query}: {'.'.join(map(str, key))} {row.state} try {row.try_number} {row.reason}")
+                _check_task(before, row)
+                if row.token and row.state in ENDED:
+                    ended[key[:2]].append(row)
+        for run_key, rows in ended.items():
+            self.ended_together[run_key].append(rows)
+        for run_key, run in stored.runs.items():
+            if (was := runs.get(run_key)) != run:
+                say(process.name, f"{query}: {'.'.join(run_key)} {run.state}")
+                _check_run(was, run)
+        for name, limit, n_used in Use(self._exploration.world, stored).limits(self._exploration.settings.parallelism):
+            if n_used > limit:
+                raise Violation(f"{name}: {n_used} of {limit}")
+
+    # At rest
+
+    def check_at_rest(self) -> None:
+        """Nothing is ready to run before time goes on: what could go on has no reason to wait."""
+        now = self._exploration.clock.monotonic()
+        found = dict.fromkeys(complaints(self._exploration, self.stored)) if self._all_is_well() else {}
+        self._waits_since = {complaint: self._waits_since.get(complaint, now) for complaint in found}
+        for complaint, since in self._waits_since.items():
+            if now - since > PATIENCE:
+                raise Violation(f"since {since:.3f}: {complaint}")
+
+    def _all_is_well(self) -> bool:
+        """Whether nothing is broken now, so that nothing has a reason to wait."""
+        return all(
+            site.is_serving
+            and not site.is_stopping
+            and not site.database.failed
+            and site.keeper is not None
+            and site.keeper.connection is not None
+            and not site.clock.offset
+            for site in self._exploration.sites.values()
+        )
+
+    # In the end
+
+    def what_is_left(self) -> str:
+        """Return what is not done yet; empty: nothing."""
+        return next(self._left(), "")
+
+    def _left(self) -> Iterator[str]:
+        for run in self.stored.runs.values():
+            if run.state not in ENDED_RUNS:
+                yield f"the run {run.dag_id} {run.run_id} is {run.state}"
+        for number, state, _ in self.stored.callbacks:
+            if state in ("queued", "running"):
+                yield f"the callback {number} is {state}"
+        if to_come := self.stored.to_come():
+            yield to_come
+        for site in self._exploration.sites.values():
+            yield from _left_on(site)
+
+    def check_end(self) -> None:
+        """All has ended: in the states that the rules give, every try written down, nothing left behind."""
+        self.stored.read()
+        check_ends(self._exploration, self.stored.tasks, self.stored.runs)
+        for site in self._exploration.sites.values():
+            services = site.scheduler.services
+            evaluation = services.evaluator._evaluation
+            queues = evaluation.queues
+            left = {
+                "slots": queues.parallelism.used,
+                "pools": sum(pool.used for pool in queues.pools.values()),
+                "lanes": len(queues._lanes),
+                "tries": len(evaluation._changes.by_token),
+                "runs": len(evaluation.runs),
+                "launched": len(services.heartbeat._launched),
+                "in the executor": len(services.executor._launched),
+                "messages": sum(channel.qsize() for channel in _channels(site.scheduler.channels)),
+            }
+            if any(left.values()):
+                raise Violation(f"all has ended, and the scheduler still counts {left}")
+
+
+def _check_task(before: TaskRow | None, row: TaskRow) -> None:
+    key = row[:4]
+    if before is None:
+        return
+    if before.state != row.state and (before.state, row.state) not in REACHABLE:
+        raise Violation(f"{key} went from {before.state} to {row.state}")
+    if before.state in ENDED and row.state != before.state:
+        raise Violation(f"{key} had ended as {before.state}, and is {row.state}")
+    if row.lease_epoch < before.lease_epoch:
+        raise Violation(f"{key} was written under epoch {row.lease_epoch}, and before under {before.lease_epoch}")
+
+
+def _check_run(before: RunRow | None, run: RunRow) -> None:
+    if before is None:
+        return
+    if before.state != run.state and (before.state, run.state) not in RUN_CHANGES:
+        raise Violation(f"the run {run[:2]} went from {before.state} to {run.state}")
+    if before.state in ENDED_RUNS and run.state != before.state:
+        raise Violation(f"the run {run[:2]} had ended as {before.state}, and is {run.state}")
+    if run.lease_epoch < before.lease_epoch:
+        raise Violation(f"the run {run[:2]} was taken back by epoch {run.lease_epoch} from {before.lease_epoch}")
+
+
+def _left_on(site: Any) -> Iterator[str]:
+    if not site.is_serving:
+        yield f"nobody serves {site.home.name}"
+        return
+    if site.clock.offset:
+        yield f"the clock of {site.home.name} is wrong"
+    services = site.scheduler.services
+    for service in (services.creator, services.evaluator, services.deadlines, services.callbacks):
+        if not service.is_idle:
+            yield f"the {service.name} of {site.home.name} is not idle"
+    if site.keeper.live or site.keeper.ends:
+        yield f"the keeper of {site.home.name} has tries"
+
+
+def _channels(channels: Any) -> list[Any]:
+    # File changes and the ends of runs have readers elsewhere: the parse dispatcher, and whoever waits for a run.
+    names = [name for name in channels.__slots__ if name not in ("file_changes", "run_ends")]
+    return [getattr(channels, name) for name in names]

@@ -1,0 +1,163 @@
+"""An event loop in virtual time that runs ready callbacks in a random order, and can stop or end a process.
+
+A *process* is everything that was begun in its context: tasks, callbacks, timers. While it is stopped none of it runs,
+as after SIGSTOP. When it is killed its tasks are cancelled, and nothing that they still do reaches anybody.
+"""
+
+import asyncio
+import contextvars
+import heapq
+import inspect
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from asynsched.clock import VirtualClock
+from asynsched.errors import SimulationStalled
+from asynsched.simulation.loop import TIMER_RESOLUTION, VirtualLoop
+
+
+class Process:
+    """What is stopped and killed together."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.is_stopped = False
+        self.is_dead = False
+        self.tasks: dict[asyncio.Task[Any], None] = {}
+        self.context = contextvars.copy_context()
+        self.context.run(PROCESS.set, self)
+
+    def start(self, work: Any, name: str) -> "asyncio.Task[Any]":
+        """Begin its main task."""
+        return asyncio.get_running_loop().create_task(work, name=name, context=self.context)
+
+    def kill(self) -> None:
+        """End everything of it, as soon as what runs now has returned."""
+        self.is_dead, self.is_stopped = True, False
+        self.bury()
+
+    def bury(self) -> None:
+        """Cancel what is left of it, however it tries to clean up: a process that is killed does nothing of that."""
+        for task in [task for task in self.tasks if task.done()]:
+            del self.tasks[task]
+        for task in self.tasks:
+            # One that has not begun would leave what it was to run behind, unawaited.
+            if inspect.getcoroutinestate(task.get_coro()) != inspect.CORO_CREATED:
+                task.cancel()
+
+
+class NotYet(Exception):
+    """Raised by what would block in a thread: call it again a little later."""
+
+    AGAIN_SECONDS = 0.2
+
+
+PROCESS: contextvars.ContextVar[Process | None] = contextvars.ContextVar("process", default=None)
+NOBODY = contextvars.Context()
+"""The context of what belongs to no process: the world."""
+
+
+class ShuffledLoop(VirtualLoop):
+    """Runs one ready callback after the other, each time one that was drawn.
+
+    Attributes:
+        after_step: Called after each callback, with the process that it belongs to.
+        before_leap: Called when nothing is ready, before time goes on.
+    """
+
+    def __init__(self, clock: VirtualClock, random: Random) -> None:
+        super().__init__(clock)
+        self._random = random
+        self._held: list[asyncio.Handle] = []
+        self.n_steps = 0
+        self.after_step: Callable[[Process | None], None] = lambda _: None
+        self.before_leap: Callable[[], None] = lambda: None
+
+    def resume_stopped(self) -> None:
+        """Let those callbacks be ready again whose process was stopped; the others are held back once more."""
+        self._ready.extend(self._held)
+        self._held.clear()
+
+    def create_task(self, coro: Any, **options: Any) -> "asyncio.Task[Any]":
+        """Begin a task, and note whose it is."""
+        task = super().create_task(coro, **options)
+        context = options.get("context")
+        process = PROCESS.get() if context is None else context.get(PROCESS)
+        if process is not None:
+            process.tasks[task] = None
+        return task
+
+    def run_in_executor(self, _executor: Any, func: Callable[..., Any], *args: Any) -> "asyncio.Future[Any]":
+        """Call a function as if in a thread: not at once, and in no thread."""
+        future = self.create_future()
+
+        def call() -> None:
+            if future.cancelled():
+                return
+            try:
+                value = func(*args)
+            except NotYet:
+                self.call_later(NotYet.AGAIN_SECONDS, call)
+            except Exception as exc:  # noqa: BLE001 - whoever awaits it gets it
+                future.set_exception(exc)
+            else:
+                future.set_result(value)
+
+        self.call_soon(call)
+        return future
+
+    async def create_connection(self, protocol_factory: Any, *, sock: Any) -> Any:
+        """Connect a protocol to a simulated stream."""
+        protocol = protocol_factory()
+        sock.attach(protocol)
+        return sock, protocol
+
+    def _run_once(self) -> None:
+        if not self._ready:
+            self.before_leap()
+            self._leap()
+        self._take_due()
+        handle = self._draw()
+        if handle is None or handle._cancelled:
+            return
+        self.n_steps += 1
+        handle._run()
+        process = handle._context.get(PROCESS)
+        if process is not None and process.is_dead:
+            process.bury()
+        self.after_step(process)
+
+    def _leap(self) -> None:
+        while self._scheduled and self._scheduled[0]._cancelled:
+            self._timer_cancelled_count -= 1
+            heapq.heappop(self._scheduled)._scheduled = False
+        if not self._ready:
+            if not self._scheduled:
+                raise SimulationStalled
+            self._virtual_clock.leap(self._scheduled[0]._when - self.time())
+            while self.time() < self._scheduled[0]._when:
+                # A sum of floats may stop short of it, and a timer that is called too early sets itself again.
+                self._virtual_clock.leap(TIMER_RESOLUTION)
+
+    def _take_due(self) -> None:
+        while self._scheduled and self._scheduled[0]._when <= self.time():
+            timer = heapq.heappop(self._scheduled)
+            timer._scheduled = False
+            if timer._cancelled:
+                self._timer_cancelled_count -= 1
+            else:
+                self._ready.append(timer)
+
+    def _draw(self) -> asyncio.Handle | None:
+        """Take one of the ready callbacks, or set it aside where its process is stopped."""
+        if not self._ready:
+            return None
+        if len(self._ready) > 1:
+            self._ready.rotate(-int(self._random.random() * len(self._ready)))
+        handle = self._ready.popleft()
+        process = handle._context.get(PROCESS)
+        if process is not None and process.is_stopped:
+            self._held.append(handle)
+            return None
+        return handle

@@ -1,0 +1,40 @@
+"""The clocks of one simulated machine: the wall clock may be wrong, and may jump."""
+
+import asyncio
+from datetime import datetime, timedelta
+
+import anyio
+
+from asynsched.clock import VirtualClock
+from tests.faults.simulated.loop import PROCESS
+
+
+class MachineClock:
+    """A clock that follows the world's time, its wall clock apart from it by `offset`."""
+
+    def __init__(self, world_clock: VirtualClock) -> None:
+        self._world_clock = world_clock
+        self.offset = timedelta()
+
+    def now(self) -> datetime:
+        return self._world_clock.now() + self.offset
+
+    def monotonic(self) -> float:
+        return self._world_clock.monotonic()
+
+    def boottime(self) -> float:
+        return self._world_clock.boottime()
+
+    async def wait(self, event: anyio.Event, at_most: timedelta | None = None) -> bool:
+        self._live()
+        return await self._world_clock.wait(event, at_most)
+
+    async def sleep(self, duration: timedelta) -> None:
+        self._live()
+        await self._world_clock.sleep(duration)
+
+    @staticmethod
+    def _live() -> None:
+        process = PROCESS.get()
+        if process is not None and process.is_dead:
+            raise asyncio.CancelledError

@@ -1,0 +1,280 @@
+"""Bugs that are planted on purpose: the simulation must find each, or what it does not find means nothing.
+
+Each is one small change of the program: what somebody might forget, or put in the wrong order.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import msgspec
+
+from asynsched.channels import Channel, Channels, TaskReady, TriesStored
+from asynsched.executors.base import Held
+from asynsched.executors.local import LocalExecutor
+from asynsched.housekeeping.loop_lease import LoopLease
+from asynsched.scheduling import announcements
+from asynsched.scheduling.announcements import Announcer
+from asynsched.scheduling.callback_runner import CallbackRunner
+from asynsched.scheduling.creation.dagrun_creator import DagRunCreator
+from asynsched.scheduling.evaluation.active_run import ActiveRun
+from asynsched.scheduling.evaluation.evaluation import Evaluation
+from asynsched.scheduling.evaluation.pending import PendingBatch
+from asynsched.scheduling.evaluation.ready_queues import ReadyQueues
+from asynsched.scheduling.evaluation.timers import Timers
+from asynsched.scheduling.evaluator import DependencyEvaluator
+from asynsched.scheduling.rules.run_state import TaskEnd
+from asynsched.states import FINISHED_TASK_STATES
+from asynsched.store import transitions
+from asynsched.store.callback_requests import finish_callback
+
+Change = tuple[Any, str, Any]
+"""Whose attribute, its name, and what takes its place."""
+
+
+class Bug(NamedTuple):
+    """One bug.
+
+    Attributes:
+        stress: The fault that brings it to light; empty: it needs none.
+    """
+
+    what: str
+    changes: Callable[[], list[Change]]
+    stress: str = ""
+
+    @contextmanager
+    def planted(self) -> Iterator[None]:
+        """Plant it for a while."""
+        with ExitStack() as stack:
+            for owner, name, replacement in self.changes():
+                stack.enter_context(patch.object(owner, name, replacement))
+            yield
+
+
+def _early_commit() -> list[Change]:
+    store = DependencyEvaluator._store
+
+    async def announce_first(self: Any) -> None:
+        for task in self._pending.granted:
+            self._announcer.launch(task)
+        await store(self)
+
+    return [(DependencyEvaluator, "_store", announce_first)]
+
+
+def _early_acknowledgement() -> list[Change]:
+    take = DependencyEvaluator._take_event
+
+    def acknowledge_first(self: Any, message: Any, now: Any) -> None:
+        if hasattr(message, "event"):
+            self._channels.ready.put_nowait(TriesStored((message.event.token,)))
+        take(self, message, now)
+
+    return [(DependencyEvaluator, "_take_event", acknowledge_first)]
+
+
+def _lost_wake_up() -> list[Change]:
+    init = Channels.__init__
+
+    class Deaf(Channel[Any]):
+        def wakes(self, wake: Any) -> None:
+            """Forget whom to wake."""
+
+    def deaf_to_ends(self: Any) -> None:
+        init(self, finished=Deaf())
+
+    return [(Channels, "__init__", deaf_to_ends)]
+
+
+def _forgotten_release() -> list[Change]:
+    release = ReadyQueues.release
+
+    def release_what_succeeded(self: Any, task: Any, limits: Any) -> None:
+        if task.state != "up_for_retry":
+            release(self, task, limits)
+
+    return [(ReadyQueues, "release", release_what_succeeded)]
+
+
+def _forgotten_occupation() -> list[Change]:
+    resume = Evaluation.resume_run
+
+    def resume_uncounted(self: Any, run: Any, tasks: Any, now: Any) -> None:
+        with patch.object(self.queues, "occupy", lambda *_: None):
+            resume(self, run, tasks, now)
+
+    return [(Evaluation, "resume_run", resume_uncounted)]
+
+
+def _double_adoption() -> list[Change]:
+    settle = Announcer.settle
+
+    def settle_blindly(self: Any, tasks: Any, held: Held, now: Any) -> None:
+        settle(self, tasks, Held(), now)
+
+    return [(Announcer, "settle", settle_blindly)]
+
+
+def _new_token_for_old_try() -> list[Change]:
+    launch = announcements.task_launch
+
+    def relaunch(task: Any, length: int) -> Any:
+        made = launch(task, length)
+        return made if task.state != "running" else replace_token(made)
+
+    def replace_token(made: Any) -> Any:
+        return msgspec.structs.replace(made, token=made.token[::-1])
+
+    return [(announcements, "task_launch", relaunch)]
+
+
+def _dropped_batch() -> list[Change]:
+    store = DependencyEvaluator._store
+
+    async def store_once(self: Any) -> None:
+        try:
+            await store(self)
+        except Exception:
+            self._pending.clear()
+            raise
+
+    return [(DependencyEvaluator, "_store", store_once)]
+
+
+def _unrepeatable_batch() -> list[Change]:
+    return [(transitions, "_is_applied", lambda *_: False), (transitions, "_run_is_applied", lambda *_: False)]
+
+
+def _lost_launches() -> list[Change]:
+    settle = LocalExecutor._settle
+
+    def settle_without_launches(self: Any, inventory: Any) -> None:
+        with patch.object(self, "_send_launch", lambda _: None):
+            settle(self, inventory)
+
+    return [(LocalExecutor, "_settle", settle_without_launches)]
+
+
+def _kept_launches() -> list[Change]:
+    def send_some_time(self: Any, launch: Any) -> None:
+        self._send(launch)
+
+    return [(LocalExecutor, "_send_launch", send_some_time)]
+
+
+def _timers_of_the_dead() -> list[Change]:
+    resume = Evaluation.resume_run
+
+    def resume_without_timers(self: Any, run: Any, tasks: Any, now: Any) -> None:
+        with patch.object(self, "_timers", Timers()):
+            resume(self, run, tasks, now)
+
+    return [(Evaluation, "resume_run", resume_without_timers)]
+
+
+def _early_end() -> list[Change]:
+    def may_have_ended(self: Any) -> bool:
+        return all(task.state not in ("queued", "running", "scheduled") for task in self.all_instances())
+
+    def ends(self: Any) -> Any:
+        return [
+            TaskEnd(task.task_id, task.state, task.task_id in self.structure.deciding, False)
+            for task in self.all_instances()
+            if task.state in FINISHED_TASK_STATES
+        ]
+
+    return [(ActiveRun, "may_have_ended", property(may_have_ended)), (ActiveRun, "ends", ends)]
+
+
+def _counted_interruption() -> list[Change]:
+    take = Evaluation._take_outcome
+
+    def count(self: Any, task: Any, event: Any, outcome: Any, now: Any) -> None:
+        take(self, task, event, replace(outcome, counts=True), now)
+
+    return [(Evaluation, "_take_outcome", count)]
+
+
+def _forgotten_history() -> list[Change]:
+    return [(PendingBatch, "keep_try", lambda *_: None)]
+
+
+def _early_callback() -> list[Change]:
+    begin = CallbackRunner._begin
+
+    async def finish_first(self: Any, request: Any) -> None:
+        await begin(self, request)
+        for token, begun in self._running.items():
+            if begun.id == request.id:
+                await self._database.write(finish_callback, request.id, token, "success")
+
+    return [(CallbackRunner, "_begin", finish_first)]
+
+
+def _lost_run() -> list[Change]:
+    def forget(self: Any, dag_id: str, due_at: Any) -> None:
+        if due_at is not None and dag_id not in self._due_at:
+            self._due_at[dag_id] = due_at
+
+    return [(DagRunCreator, "_schedule", forget)]
+
+
+def _ready_is_lost() -> list[Change]:
+    put = Channel.put_nowait
+
+    def put_some(self: Any, item: Any) -> None:
+        if not (isinstance(item, TaskReady) and item.launch.try_number == 2):
+            put(self, item)
+
+    return [(Channel, "put_nowait", put_some)]
+
+
+def _silent_lease() -> list[Change]:
+    async def tell_nobody(self: Any, valid_until: float) -> None:
+        """Renew in the database only."""
+
+    return [(LoopLease, "_tell_executor", tell_nobody)]
+
+
+N_SEEDS = 150
+"""Each bug is found by one of the first so many seeds."""
+BUGS: dict[str, Bug] = {
+    "early-commit": Bug("A try is launched before it is stored as queued.", _early_commit, "crash_before"),
+    "early-acknowledgement": Bug(
+        "The keeper may forget an end before it is stored.", _early_acknowledgement, "crash_before"
+    ),
+    "lost-wake-up": Bug("Nobody is woken by the end of a try.", _lost_wake_up),
+    "forgotten-release": Bug("A try that failed gives back no slots.", _forgotten_release),
+    "forgotten-occupation": Bug(
+        "Tries of an earlier scheduler count against no limit.", _forgotten_occupation, "crash_after"
+    ),
+    "double-adoption": Bug("Tries that the keeper still runs are taken for lost.", _double_adoption, "crash_after"),
+    "new-token-for-old-try": Bug(
+        "A try that was taken over is launched anew under another token.", _new_token_for_old_try, "crash_after"
+    ),
+    "dropped-batch": Bug("What could not be stored is forgotten.", _dropped_batch, "away_before"),
+    "unrepeatable-batch": Bug(
+        "A batch whose commit was not confirmed is taken for stale.", _unrepeatable_batch, "away_after"
+    ),
+    "lost-launches": Bug(
+        "Launches that were on their way to a keeper are not sent to the next one.", _lost_launches, "cut"
+    ),
+    "kept-launches": Bug(
+        "A launch waits for the next connection, when its try has ended.", _kept_launches, "keeper_death"
+    ),
+    "timers-of-the-dead": Bug(
+        "Retries that an earlier scheduler has planned are never due.", _timers_of_the_dead, "crash_after"
+    ),
+    "early-end": Bug("A run ends while some of its tasks wait for their next try.", _early_end),
+    "counted-interruption": Bug(
+        "A try that was interrupted uses up its number.", _counted_interruption, "asked_to_stop"
+    ),
+    "forgotten-history": Bug("A try that is followed by another one is written down nowhere.", _forgotten_history),
+    "early-callback": Bug("A callback is taken for done when it is begun.", _early_callback, "crash_after"),
+    "lost-run": Bug("A schedule is looked at by the slow sweep only.", _lost_run),
+    "lost-launch": Bug("Every second try is stored, and not launched.", _ready_is_lost),
+    "silent-lease": Bug("The keeper does not hear that the lease goes on.", _silent_lease),
+}

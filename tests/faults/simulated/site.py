@@ -1,0 +1,168 @@
+"""One simulated machine: the schedulers that are started on it one after another, and their keepers."""
+
+import asyncio
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from asynsched.assembly import Services, assemble
+from asynsched.channels import RunCreated
+from asynsched.errors import ExecutorError, HomeInUse, LeaseLost, StoreUnavailable
+from asynsched.executors.local import LocalExecutor
+from asynsched.keys import DagRunKey
+from asynsched.scheduler import Scheduler
+from asynsched.settings import Settings
+from sandbox.protocol import Ended
+from tests.faults.simulated.faulty_database import FaultyDatabase
+from tests.faults.simulated.keeper import SimulatedKeeper
+from tests.faults.simulated.ledger import Violation
+from tests.faults.simulated.loop import NotYet, Process
+from tests.faults.simulated.machine_clock import MachineClock
+from tests.faults.simulated.stream import Stream
+from tests.faults.simulated.worlds import inline_database
+
+EXPECTED_ENDS = (StoreUnavailable, LeaseLost, ExecutorError, asyncio.CancelledError, HomeInUse)
+"""What a scheduler may end with, to be started again by whoever watches over it."""
+
+
+class SimulatedScheduler(Scheduler):
+    """The production scheduler, less what watches files and other terminals: none are here.
+
+    Attributes:
+        services: Its parts, once they are made.
+    """
+
+    services: Services | None = None
+
+    def made(self, **options: Any) -> Services:
+        services = assemble(**options)
+        self.services = replace(services, producers=(services.creator,))
+        return self.services
+
+
+class Site:
+    """A machine with one home.
+
+    Attributes:
+        process: The scheduler's process of now.
+        scheduler: The scheduler of now, None while none is started.
+        n_seconds_off: How far the wall clock has jumped in all. What was stamped meanwhile is off by that at most.
+    """
+
+    def __init__(self, world: Any, home: Path) -> None:
+        self.world = world
+        self.home = home
+        self.settings: Settings = msgspec.structs.replace(world.settings, home=str(home), dags_folder=str(home.parent))
+        self.clock = MachineClock(world.clock)
+        self.records: dict[str, Ended | None] = {}
+        self.keeper: SimulatedKeeper | None = None
+        self.process: Process | None = None
+        self.database: FaultyDatabase | None = None
+        self.scheduler: SimulatedScheduler | None = None
+        self.n_starts = 0
+        self.n_seconds_off = 0.0
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether a scheduler serves here that is not stopped."""
+        serves = self.scheduler is not None and self.scheduler.started.is_set()
+        return serves and self.process is not None and not self.process.is_stopped and not self.process.is_dead
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the scheduler was asked to stop."""
+        return self.scheduler is not None and self.scheduler._stop_requested.is_set()
+
+    async def keep_serving(self) -> None:
+        """Start a scheduler, and another one when that is gone."""
+        while True:
+            await self._serve()
+            if self.world.is_over:
+                return
+            await asyncio.sleep(self.world.chance.between(0.1, 20 if self.world.climate.slow else 3))
+
+    async def _serve(self) -> None:
+        world = self.world
+        self.n_starts += 1
+        process = self.process = Process(f"{self.home.name} {self.n_starts}")
+        self.database = FaultyDatabase(world, process, inline_database())
+        self.scheduler = scheduler = process.context.run(self._make)
+        world.say(process.name, "starts")
+        task = process.start(scheduler.serve(), "serve")
+        await asyncio.wait({task})
+        error = None if task.cancelled() else task.exception()
+        world.say(process.name, "is gone" if error is None else f"is gone: {error!r}")
+        if error is not None and not process.is_dead and not _is_expected(error):
+            raise Violation(f"a scheduler failed by a bug: {error!r}") from error
+        self.scheduler = None
+        for stream in list(self.keeper.streams) if self.keeper is not None else []:
+            if stream.process is process:
+                stream.cut("its scheduler is gone")
+
+    def _make(self) -> SimulatedScheduler:
+        made = SimulatedScheduler(
+            settings=self.settings, database=self.database, executor=LocalExecutor, clock=self.clock
+        )
+        # Without the number of this process, which is another one when a seed is replayed.
+        made.scheduler_id = f"{self.home.name}:{self.n_starts}"
+        return made
+
+    def crash(self, when: str) -> None:
+        """Kill the scheduler."""
+        assert self.process is not None
+        self.world.say("fault", f"{self.process.name} is killed {when}")
+        self.process.kill()
+        for stream in list(self.keeper.streams) if self.keeper is not None else []:
+            if stream.process is self.process:
+                stream.cut("its scheduler is killed")
+
+    def stop_process(self, seconds: float) -> None:
+        """SIGSTOP, and SIGCONT later."""
+        process = self.process
+        assert process is not None
+        self.world.say("fault", f"{process.name} is stopped for {seconds:.1f} s")
+        process.is_stopped = True
+
+        def go_on() -> None:
+            if process.is_stopped:
+                self.world.say("world", f"{process.name} goes on")
+                process.is_stopped = False
+            self.world.loop.resume_stopped()
+
+        self.world.later(seconds, go_on)
+
+    def jump_clock(self, length: timedelta) -> None:
+        """Have the wall clock jump, and be corrected later."""
+        self.world.say("fault", f"the clock of {self.home.name} jumps by {length}")
+        self.clock.offset += length
+        self.n_seconds_off += abs(length.total_seconds())
+
+        def correct() -> None:
+            self.clock.offset -= length
+
+        self.world.later(self.world.chance.between(1, 30), correct)
+
+    def tell_of_run(self, key: DagRunKey) -> None:
+        """Ring the bell, as the command line does: whoever serves hears it, or nobody."""
+        if self.scheduler is not None and self.scheduler.started.is_set():
+            self.scheduler.channels.active_runs.offer(RunCreated(key))
+
+    # What stands in for asynsched.executors.keeper_process
+
+    def connect(self) -> Stream | None:
+        return None if self.keeper is None else self.keeper.connect()
+
+    def start_keeper(self) -> None:
+        if self.keeper is not None and self.keeper.is_alive:
+            raise NotYet
+        self.keeper = SimulatedKeeper(self.world, self.home.name, self.clock, self.records)
+        self.world.say("keeper", f"of {self.home.name} starts")
+
+
+def _is_expected(error: BaseException) -> bool:
+    if isinstance(error, BaseExceptionGroup):
+        return all(map(_is_expected, error.exceptions))
+    return isinstance(error, EXPECTED_ENDS)

@@ -1,0 +1,56 @@
+"""What of the program is exchanged while it is simulated: threads, sockets, processes, random numbers, logs."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import anyio.to_thread
+import structlog
+
+from asynsched import clock, scheduler
+from asynsched.executors import lease_line, local
+from tests.faults.simulated.loop import PROCESS
+
+
+@contextmanager
+def exchanged(exploration: Any) -> Iterator[None]:
+    """Let the program meet the simulated world, and nothing else."""
+
+    def connect(home: Path) -> Any:
+        return exploration.site_of(home).connect()
+
+    def start_keeper(home: Path, _settings: Any) -> None:
+        exploration.site_of(home).start_keeper()
+
+    async def run_sync(function: Any, *args: Any, **_: Any) -> Any:
+        return await exploration.loop.run_in_executor(None, function, *args)
+
+    def assembled(**options: Any) -> Any:
+        return exploration.site_of(options["settings"].home_path).scheduler.made(**options)
+
+    def note(_logger: Any, method: str, event: dict[str, Any]) -> Any:
+        process = PROCESS.get()
+        said = " ".join(f"{name}={value}" for name, value in event.items() if name not in ("event", "stack"))
+        exploration.say("log" if process is None else process.name, f"{method}: {event['event']} {said}")
+        raise structlog.DropEvent
+
+    chance = exploration.chance
+    exchanges = [
+        (local, "connect", connect),
+        (local, "start_keeper", start_keeper),
+        (lease_line, "connect", connect),
+        (scheduler, "assemble", assembled),
+        (anyio.to_thread, "run_sync", run_sync),
+        (clock, "os", SimpleNamespace(urandom=chance.tokens.randbytes)),
+        (clock, "random", SimpleNamespace(random=chance.tokens.random)),
+    ]
+    logging = structlog.get_config()
+    with ExitStack() as stack:
+        for owner, name, replacement in exchanges:
+            stack.enter_context(patch.object(owner, name, replacement))
+        stack.callback(structlog.configure, **logging)
+        structlog.configure(processors=[note], cache_logger_on_first_use=False)
+        yield

@@ -1,0 +1,81 @@
+"""What is stored of task instances, runs and callbacks, read beside the program that is looked at."""
+
+from typing import NamedTuple
+
+from tests.faults.simulated.worlds import inline_database
+
+
+class TaskRow(NamedTuple):
+    """What is looked at of a task instance."""
+
+    dag_id: str
+    run_id: str
+    task_id: str
+    map_index: int
+    state: str | None
+    try_number: int
+    token: str | None
+    lease_epoch: int
+    pool: str
+    pool_slots: int
+    next_try_at: int | None
+    result_length: int | None
+    reason: str
+    machine_kills: int
+
+
+class RunRow(NamedTuple):
+    """What is looked at of a run."""
+
+    dag_id: str
+    run_id: str
+    id: int
+    state: str
+    lease_epoch: int
+
+
+_TASKS = (
+    "SELECT r.dag_id, r.run_id, t.task_id, t.map_index, t.state, t.try_number, t.token, t.lease_epoch, t.pool,"
+    " t.pool_slots, t.next_try_at, t.result_length, t.reason, t.machine_kills"
+    " FROM task_instance t JOIN dag_run r ON r.id = t.dag_run_id ORDER BY t.id"
+)
+_RUNS = "SELECT dag_id, run_id, id, state, lease_epoch FROM dag_run ORDER BY id"
+_CALLBACKS = "SELECT id, state, token FROM callback_request ORDER BY id"
+
+_TO_COME = {
+    "a schedule calls for another run": "SELECT count(*) FROM dag WHERE next_dagrun_create_after IS NOT NULL",
+    "an update of an asset waits": "SELECT count(*) FROM asset_dag_run_queue",
+}
+
+
+class Stored:
+    """The database as it is now.
+
+    Attributes:
+        tasks: Task instances, by DAG, run, task and map index.
+        runs: Runs, by DAG and run.
+        callbacks: Number, state and token of each callback.
+    """
+
+    def __init__(self) -> None:
+        self._driver = inline_database().connection.open()
+        self._n_changes = -1
+        self.tasks: dict[tuple[str, str, str, int], TaskRow] = {}
+        self.runs: dict[tuple[str, str], RunRow] = {}
+        self.callbacks: list[tuple[int, str, str | None]] = []
+        self.read()
+
+    def read(self) -> bool:
+        """Read what there is, if anything was changed; return whether that is so."""
+        n_changes = self._driver.total_changes
+        if n_changes == self._n_changes:
+            return False
+        self._n_changes = n_changes
+        self.tasks = {row[:4]: TaskRow(*row) for row in self._driver.execute(_TASKS)}
+        self.runs = {row[:2]: RunRow(*row) for row in self._driver.execute(_RUNS)}
+        self.callbacks = self._driver.execute(_CALLBACKS).fetchall()
+        return True
+
+    def to_come(self) -> str:
+        """Return what calls for another run; empty: nothing."""
+        return next((what for what, query in _TO_COME.items() if self._driver.execute(query).fetchone()[0]), "")

@@ -1,0 +1,46 @@
+"""Whatever fails, whenever it does: nothing is lost, nothing runs twice, no limit is exceeded, everything ends."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.faults.simulated.__main__ import replay_command
+from tests.faults.simulated.exploration import explore
+from tests.faults.simulated.planted import BUGS
+from tests.faults.simulated.planted import N_SEEDS as BUGGY_SEEDS
+
+SEEDS_AT_ONCE = 50
+N_SEEDS = 150
+"""Of the seeds that CI explores by the command: as many as have room in a suite that people wait for."""
+
+
+@pytest.mark.parametrize("first", range(0, N_SEEDS, SEEDS_AT_ONCE))
+def test_no_seed_finds_anything(first):
+    for seed in range(first, first + SEEDS_AT_ONCE):
+        violation, trace = explore(seed)
+        if violation is not None:
+            last = "\n".join(trace[-40:])
+            pytest.fail(f"seed {seed} has found something: {violation}\nreplay: {replay_command(seed)}\n{last}")
+
+
+@pytest.mark.parametrize("name", sorted(BUGS))
+def test_each_planted_bug_is_found(name):
+    bug = BUGS[name]
+    with bug.planted():
+        assert any(explore(seed, bug.stress)[0] is not None for seed in range(BUGGY_SEEDS))
+
+
+def test_a_seed_is_replayed_byte_for_byte_in_another_process():
+    seed = 2
+    violation, trace = explore(seed)
+    replayed = subprocess.run(
+        [sys.executable, "-m", "tests.faults.simulated", "--seed", str(seed)],
+        env={**os.environ, "PYTHONHASHSEED": "17"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (replayed.returncode, replayed.stdout.splitlines()) == (0 if violation is None else 1, trace)
+    assert explore(seed)[1] == trace

@@ -1,0 +1,150 @@
+"""What the schedulers of one exploration find in their database: random DAGs, and pools that are too small for them.
+
+There are a few of these, made once: to make one takes longer than to live through a seed.
+"""
+
+import sqlite3
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from random import Random
+from typing import NamedTuple
+
+from asynsched import DAG, Asset, BashOperator, EmptyOperator
+from asynsched.serialization.schema import SerializedDag, SerializedTask
+from asynsched.simulation.planner import NO_STAMP
+from asynsched.store.direct_database import InlineDatabase, open_inline
+from asynsched.store.parse_results import DagDefaults, store_report
+from asynsched.store.pools import set_pool
+from tests.support.simulated import report_of
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+N_WORLDS = 16
+POOLS = {"default_pool": 6, "narrow": 2}
+RULES = [
+    "all_success", "all_success", "all_success", "all_done", "one_success", "one_failed", "none_failed", "all_failed",
+    "none_failed_min_one_success", "none_skipped", "one_done", "always",
+]  # fmt: skip
+DAYS = timedelta(days=1)
+
+
+class World(NamedTuple):
+    """DAGs, and a database that holds them, to be copied."""
+
+    dags: dict[str, SerializedDag]
+    copy: sqlite3.Connection
+
+    def restore(self) -> None:
+        """Make the database of this process what it was at the beginning."""
+        self.copy.backup(inline_database().connection.open())
+
+    def task(self, dag_id: str, task_id: str) -> SerializedTask:
+        """Return a task."""
+        return next(task for task in self.dags[dag_id].tasks if task.task_id == task_id)
+
+
+@cache
+def inline_database() -> InlineDatabase:
+    """Return the one database of this process. It is overwritten for each exploration: statements stay compiled."""
+    return open_inline()
+
+
+@cache
+def _empty_copy() -> sqlite3.Connection:
+    return _copy()
+
+
+def _copy() -> sqlite3.Connection:
+    copy = sqlite3.connect(":memory:")
+    inline_database().connection.open().backup(copy)
+    return copy
+
+
+@cache
+def world(number: int) -> World:
+    """Return one of the worlds."""
+    random = Random(f"world {number}")
+    made = [_dag(random, f"dag{n}") for n in range(random.choice([1, 2, 2]))]
+    if random.random() < 0.4:
+        made.append(_scheduled_dag(random))
+    if random.random() < 0.4:
+        made += _asset_dags()
+    reports = [report_of(dag) for dag in made]
+    database = inline_database()
+    _empty_copy().backup(database.connection.open())
+    defaults = DagDefaults(16, paused=False)
+    for report in reports:
+        database.connection.write(lambda conn, r=report: store_report(conn, r, NO_STAMP, now=START, defaults=defaults))
+    for name, slots in POOLS.items():
+        database.connection.write(lambda conn, name=name, slots=slots: set_pool(conn, name, slots))
+    return World({report.dags[0].dag.dag_id: report.dags[0].dag for report in reports}, _copy())
+
+
+def shout(context) -> None:
+    """Stand in for a callback: no user code runs here."""
+
+
+def _dag(random: Random, dag_id: str) -> DAG:
+    options = {}
+    if random.random() < 0.2:
+        options["fail_fast"] = True
+    elif random.random() < 0.2:
+        options["dagrun_timeout"] = timedelta(seconds=random.choice([4, 20]))
+    if random.random() < 0.4:
+        options["on_success_callback"] = options["on_failure_callback"] = shout
+    with DAG(
+        dag_id, max_active_runs=random.choice([1, 2, 16]), max_active_tasks=random.choice([1, 2, 16]), **options
+    ) as dag:
+        tasks = [_task(random, n, fails_fast="fail_fast" in options) for n in range(random.randint(2, 6))]
+        for n in range(1, len(tasks)):
+            if random.random() < 0.8:
+                upstream = random.sample(tasks[:n], random.choice([1, 1, 2]) if n > 1 else 1)
+                upstream >> tasks[n]
+    return dag
+
+
+def _task(random: Random, number: int, *, fails_fast: bool):
+    name = f"t{number}"
+    rule = "all_success" if fails_fast else random.choice(RULES)
+    if random.random() < 0.1:
+        return EmptyOperator(task_id=name, trigger_rule=rule)
+    options = {
+        "task_id": name,
+        "trigger_rule": rule,
+        "retries": random.choice([0, 1, 2]),
+        "retry_delay": timedelta(seconds=random.choice([0, 1, 5])),
+        "pool": random.choice(["default_pool", "narrow"]),
+        "pool_slots": random.choice([1, 1, 2]),
+        "priority_weight": random.choice([1, 1, 5]),
+    }
+    if random.random() < 0.2:
+        options["on_failure_callback"] = options["on_retry_callback"] = shout
+    if random.random() < 0.15:
+        options["max_active_tis_per_dag"] = 1
+    if random.random() < 0.2:
+        return BashOperator.partial(**options).expand(bash_command=["a"] * random.randint(0, 3))
+    return BashOperator(bash_command="true", **options)
+
+
+def _scheduled_dag(random: Random) -> DAG:
+    catchup = random.random() < 0.5
+    with DAG(
+        "scheduled", schedule=timedelta(seconds=20), start_date=START, end_date=START + timedelta(seconds=60),
+        catchup=True, max_active_runs=1 if catchup else 16,
+    ) as dag:  # fmt: skip
+        first = BashOperator(task_id="first", bash_command="true", retries=1, retry_delay=timedelta(seconds=1))
+        # What depends on a past that has failed waits for a person, for ever: so this one never fails.
+        last = BashOperator(
+            task_id="last", bash_command="true", trigger_rule="all_done", retries=99, depends_on_past=catchup,
+            retry_delay=timedelta(seconds=1),
+        )  # fmt: skip
+        first >> last
+    return dag
+
+
+def _asset_dags() -> list[DAG]:
+    table = Asset("table")
+    with DAG("producer", max_active_runs=1) as producer:
+        BashOperator(task_id="write", bash_command="true", outlets=[table], retries=1, retry_delay=timedelta(seconds=1))
+    with DAG("consumer", schedule=[table], max_active_runs=1) as consumer:
+        BashOperator(task_id="read", bash_command="true")
+    return [producer, consumer]
