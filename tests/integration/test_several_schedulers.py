@@ -231,10 +231,14 @@ async def test_what_tasks_share_is_never_given_twice_and_never_left_lying(postgr
         await peers.database.write(set_pool, "narrow", 3)
         one, other = peers.both
         one.limit_to(3)
-        peers.serve(one)
+        other.limit_to(0)
+        for peer in peers.both:
+            peers.serve(peer)
         await peers.trigger(dag_of(task_options=options))
         await eventually(lambda: len(one.running) == 3, "one has all that there is")
-        peers.serve(other)
+        # What the other knows of that is older: only the database can refuse it.
+        other.limit_to(N_RUNS)
+        other.evaluator.wake()
         await eventually(lambda: other.evaluator.n_runs == N_RUNS - 3, "the other has the rest")
         done = await peers.end_one_by_one(N_RUNS, limit=3)
         assert set(done.values()) == {1}
