@@ -26,11 +26,11 @@ def main() -> int:
     options.add_argument("--ceiling-mib", type=float, default=8.0)
     given = options.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
-    with tempfile.TemporaryDirectory() as home:
-        weights = Life(Path(home), given.dags).live(given.days)
     print("| days | tries | objects | resident MiB | database MiB |\n| --- | --- | --- | --- | --- |")
-    for weight in weights:
-        print(_row(weight))
+    with tempfile.TemporaryDirectory() as home:
+        life = Life(Path(home), given.dags)
+        life.when_weighed = lambda weight: print(_row(weight), flush=True)
+        weights = life.live(given.days)
     settled, last = weights[min(SETTLED_AFTER, len(weights)) - 1], weights[-1]
     grown = (last.resident_bytes - settled.resident_bytes) / MIB
     print(f"\nSince day {settled.number} it has grown by {grown:.1f} MiB; {given.ceiling_mib:g} are allowed.")

@@ -7,7 +7,7 @@ grows is the scheduler.
 import gc
 import os
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -63,6 +63,7 @@ class Life(Simulated):
         self._period = period
         self.inline = self.database = open_inline(f"sqlite:///{home / FILE}")
         self.weights: list[Weight] = []
+        self.when_weighed: Callable[[Weight], None] = lambda _: None
         self.act = self._be_weighed
 
     def live(self, n_periods: int) -> list[Weight]:
@@ -83,6 +84,7 @@ class Life(Simulated):
             while True:
                 await self.clock.sleep(self._period)
                 self.weights.append(self._weigh(len(self.weights) + 1))
+                self.when_weighed(self.weights[-1])
 
     def _weigh(self, number: int) -> Weight:
         gc.collect()
