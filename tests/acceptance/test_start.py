@@ -167,13 +167,17 @@ def test_a_setting_that_cannot_be_is_named_in_one_line(site, name, value, words)
 
 def test_a_database_of_a_newer_version_is_left_alone(site, backend, request):
     site.run("db", "upgrade")
-    to_the_future = "UPDATE alembic_version SET version_num = '9999_from_the_future'"
+    to_the_future = (
+        "UPDATE alembic_version SET version_num = '9999_from_the_future'",
+        "UPDATE schema_compatibility SET oldest_revision = '9999_from_the_future'",
+    )
     if backend == "sqlite":
         with closing(sqlite3.connect(site.home / "asynsched.db", isolation_level=None)) as connection:
-            connection.execute(to_the_future)
+            for statement in to_the_future:
+                connection.execute(statement)
     else:
         name = urlsplit(site.database).path.strip("/")
-        request.getfixturevalue("postgres_server").execute(to_the_future, database=name)
+        request.getfixturevalue("postgres_server").execute(*to_the_future, database=name)
     for command in (("up", str(site.dags)), ("dags", "list")):
         refused = site.run(*command, code=1)
         assert "9999_from_the_future" in refused.stderr
