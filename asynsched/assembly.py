@@ -20,11 +20,11 @@ from asynsched.housekeeping.retention import RetentionSweeper
 from asynsched.metrics.base import Metrics, NoMetrics
 from asynsched.parsing.dispatcher import ParseDispatcher
 from asynsched.parsing.freshness import runtime_of
-from asynsched.parsing.informed_parser import InformedParser
 from asynsched.parsing.parse_claims import ParseClaims
-from asynsched.parsing.sandbox_parser import SandboxParser
-from asynsched.parsing.timetable_asker import TimetableAsker
-from asynsched.parsing.watcher import Watcher
+from asynsched.parsing.processes.informed_parser import InformedParser
+from asynsched.parsing.processes.sandbox_parser import SandboxParser
+from asynsched.parsing.processes.timetable_asker import TimetableAsker
+from asynsched.parsing.watching.watcher import Watcher
 from asynsched.scheduling.callback_runner import CallbackRunner
 from asynsched.scheduling.creation.dagrun_creator import DagRunCreator
 from asynsched.scheduling.creation.runs_by_tasks import OPERATION, RunsByTasks
@@ -37,9 +37,9 @@ from asynsched.scheduling.versions import VersionCache
 from asynsched.service import Availability, Service
 from asynsched.settings import Settings
 from asynsched.store.database import Database
-from asynsched.store.direct_database import InlineDatabase
-from asynsched.store.sqlite_database import SqliteDatabase
-from asynsched.store.urls import parse_url
+from asynsched.store.engines.direct_database import InlineDatabase
+from asynsched.store.engines.sqlite_database import SqliteDatabase
+from asynsched.store.engines.urls import parse_url
 
 
 @dataclass(frozen=True, slots=True)

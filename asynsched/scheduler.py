@@ -28,13 +28,13 @@ from asynsched.housekeeping.monitor_server import MonitorServer
 from asynsched.housekeeping.peer_watch import enter, leave, takeover_seconds
 from asynsched.metrics.base import Metrics
 from asynsched.metrics.making import make_metrics
-from asynsched.parsing.watcher import check_folder
+from asynsched.parsing.watching.watcher import check_folder
 from asynsched.scheduling.run_waiters import RunWaiters
 from asynsched.serving_state import ServingState
 from asynsched.settings import Settings
-from asynsched.store.async_database import open_database
 from asynsched.store.database import Database
 from asynsched.store.encryption import check_key
+from asynsched.store.engines.async_database import open_database
 from asynsched.store.schedulers import set_room
 
 log = structlog.get_logger(__name__)

@@ -108,7 +108,7 @@ def _confinement(session: Session) -> Iterator[Finding]:
 
 
 def _file_events(dags_folder: Path, mode: str) -> Finding:
-    from asynsched.parsing.file_system import has_events
+    from asynsched.parsing.watching.file_system import has_events
 
     existing = next(folder for folder in (dags_folder, *dags_folder.parents) if folder.is_dir())
     where = str(dags_folder) if existing == dags_folder else f"{dags_folder} does not exist yet; {existing}"
@@ -120,7 +120,7 @@ def _file_events(dags_folder: Path, mode: str) -> Finding:
 
 def _secrets(session: Session) -> Finding:
     from asynsched.store.encryption import check_key
-    from asynsched.store.upgrade import schema_state
+    from asynsched.store.engines.upgrade import schema_state
 
     try:
         is_made = schema_state(session.settings.database_url).current is not None
@@ -133,7 +133,7 @@ def _secrets(session: Session) -> Finding:
 
 
 def _database(url: str) -> Finding:
-    from asynsched.store.upgrade import schema_state
+    from asynsched.store.engines.upgrade import schema_state
 
     try:
         state = schema_state(url)

@@ -17,7 +17,7 @@ from asynsched.cli.options import PREFIX, Option, all_options
 from asynsched.errors import SettingsError
 from asynsched.home import served_dags_folder
 from asynsched.settings import Settings, settings_from
-from asynsched.store.urls import without_secrets
+from asynsched.store.engines.urls import without_secrets
 
 CONFIG_VARIABLE = f"{PREFIX}CONFIG"
 CONFIG_FILE = "asynsched.toml"

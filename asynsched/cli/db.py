@@ -4,8 +4,8 @@ from asynsched.cli.command import command, fail
 from asynsched.cli.rendering import Done
 from asynsched.cli.session import Session
 from asynsched.home import prepare_home
-from asynsched.store.upgrade import schema_state, upgrade
-from asynsched.store.urls import without_secrets
+from asynsched.store.engines.upgrade import schema_state, upgrade
+from asynsched.store.engines.urls import without_secrets
 
 
 @command("upgrade")

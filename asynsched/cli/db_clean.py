@@ -16,8 +16,8 @@ from asynsched.cli.session import Session, actor
 from asynsched.housekeeping.retention import Sweep
 from asynsched.housekeeping.retention_policy import SUPERSEDED_FOR, RetentionPolicy, policy_of
 from asynsched.store.asset_events import count_old_events
-from asynsched.store.async_database import open_database
 from asynsched.store.audit import count_old_audit, record_audit
+from asynsched.store.engines.async_database import open_database
 from asynsched.store.retention import Bound, count_old_runs, count_old_xcoms
 from asynsched.store.unused_versions import count_unused_versions
 

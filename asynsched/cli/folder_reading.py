@@ -11,11 +11,11 @@ from asynsched.cli.logging import configure_logging
 from asynsched.clock import SystemClock
 from asynsched.home import hold_home, remember_dags_folder
 from asynsched.parsing.dispatcher import ParseDispatcher
-from asynsched.parsing.informed_parser import InformedParser
-from asynsched.parsing.sandbox_parser import SandboxParser
-from asynsched.parsing.watcher import Watcher
+from asynsched.parsing.processes.informed_parser import InformedParser
+from asynsched.parsing.processes.sandbox_parser import SandboxParser
+from asynsched.parsing.watching.watcher import Watcher
 from asynsched.settings import Settings
-from asynsched.store.async_database import open_database
+from asynsched.store.engines.async_database import open_database
 
 
 def read_folder(settings: Settings, *, again: str | None = None) -> None:

@@ -23,7 +23,7 @@ from asynsched.clock import SystemClock
 from asynsched.errors import AsynschedError, NotServing, Standstill
 from asynsched.scheduler import Scheduler
 from asynsched.settings import Settings
-from asynsched.store.urls import without_secrets
+from asynsched.store.engines.urls import without_secrets
 from sandbox.confine import available
 from sandbox.supervision.children import set_readable
 

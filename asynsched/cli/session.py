@@ -17,7 +17,7 @@ from asynsched.settings import Settings
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from asynsched.store.direct_database import DirectDatabase
+    from asynsched.store.engines.direct_database import DirectDatabase
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -46,7 +46,7 @@ class Session:
     def database(self) -> "DirectDatabase":
         """The database. Raises StoreError or SettingsError when it cannot be used."""
         if self._database is None:
-            from asynsched.store.direct_database import open_direct  # some commands do without a database
+            from asynsched.store.engines.direct_database import open_direct  # some commands do without a database
 
             prepare_home(self.home)
             self._database = open_direct(

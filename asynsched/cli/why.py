@@ -18,9 +18,9 @@ from asynsched.explaining.runs import explain_run
 from asynsched.explaining.snapshot import take_snapshot
 from asynsched.explaining.tasks import explain_task
 from asynsched.keys import DagRunKey
-from asynsched.store.async_database import open_database
 from asynsched.store.dag_runs import DagRunRow
 from asynsched.store.dags import DagRow
+from asynsched.store.engines.async_database import open_database
 from asynsched.store.run_requests import waiting_requests
 
 

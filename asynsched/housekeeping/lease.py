@@ -20,8 +20,8 @@ from asynsched.executors.base import Executor
 from asynsched.housekeeping.outlasting import Outlasting
 from asynsched.service import Availability, Pulse
 from asynsched.settings import LeaseSettings
-from asynsched.store.direct_database import DirectDatabase, open_direct
-from asynsched.store.urls import hurried
+from asynsched.store.engines.direct_database import DirectDatabase, open_direct
+from asynsched.store.engines.urls import hurried
 
 log = structlog.get_logger(__name__)
 

@@ -35,7 +35,7 @@ from asynsched.parsing.outcome_batch import OutcomeBatch
 from asynsched.parsing.parse_claims import Claim, ParseClaims, again
 from asynsched.parsing.parse_log import ParseLog
 from asynsched.parsing.parse_queue import ParseJob, ParseQueue, job_of
-from asynsched.parsing.parser import Parser, report_of_error, report_of_failure
+from asynsched.parsing.processes.parser import Parser, report_of_error, report_of_failure
 from asynsched.parsing.progress import ReadingProgress
 from asynsched.parsing.repeats import Repeats
 from asynsched.parsing.report_store import Outcome, Stored, load_files, store_outcomes

@@ -9,11 +9,11 @@ import anyio.to_thread
 
 from asynsched.errors import SandboxError
 from asynsched.home import prepare_home
-from asynsched.parsing.discovery import scan
 from asynsched.parsing.examination import examine
-from asynsched.parsing.parser import report_of_error, report_of_failure
-from asynsched.parsing.sandbox_parser import SandboxParser
-from asynsched.parsing.watcher import check_folder
+from asynsched.parsing.processes.parser import report_of_error, report_of_failure
+from asynsched.parsing.processes.sandbox_parser import SandboxParser
+from asynsched.parsing.watching.discovery import scan
+from asynsched.parsing.watching.watcher import check_folder
 from asynsched.serialization.schema import ParseQuestions, ParseReport, TimetableQuestion
 from asynsched.settings import Settings
 from asynsched.simulation.planner import Ask

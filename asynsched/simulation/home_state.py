@@ -10,10 +10,10 @@ from sqlalchemy import Connection
 from asynsched.simulation.expectations import Expectation
 from asynsched.states import TaskInstanceState
 from asynsched.store.dags import list_dags
-from asynsched.store.direct_database import connect_direct
+from asynsched.store.engines.direct_database import connect_direct
+from asynsched.store.engines.upgrade import schema_state
+from asynsched.store.engines.urls import parse_url
 from asynsched.store.pools import PoolRow, list_pools
-from asynsched.store.upgrade import schema_state
-from asynsched.store.urls import parse_url
 from asynsched.store.whole_runs import PastTry, past_tries
 
 N_RUNS = 20

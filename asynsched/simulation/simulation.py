@@ -23,7 +23,7 @@ from asynsched.simulation.executor import Script, ScriptedExecutor
 from asynsched.simulation.loop import run_virtual
 from asynsched.simulation.planner import NO_STAMP, Ask, Planner
 from asynsched.store.database import Database
-from asynsched.store.direct_database import open_inline
+from asynsched.store.engines.direct_database import open_inline
 from asynsched.store.parse_results import DagDefaults, store_report
 from asynsched.store.schedulers import register_scheduler
 

@@ -11,7 +11,10 @@ from sqlalchemy import Connection
 
 from asynsched.store.asset_names import digest_of, find_asset, link_alias, put_aliases, put_assets
 from asynsched.store.asset_queue import queue_event
-from asynsched.store.asset_tables import (
+from asynsched.store.changes import AssetEventRow
+from asynsched.store.conflicts import insert_ignoring
+from asynsched.store.rows import from_json, storable, to_json
+from asynsched.store.schema.asset_tables import (
     asset,
     asset_alias,
     asset_alias_event,
@@ -19,10 +22,7 @@ from asynsched.store.asset_tables import (
     asset_event,
     dag_run_asset_event,
 )
-from asynsched.store.changes import AssetEventRow
-from asynsched.store.conflicts import insert_ignoring
-from asynsched.store.rows import from_json, storable, to_json
-from asynsched.store.tables import dag_run
+from asynsched.store.schema.tables import dag_run
 from asynsched.timetables.asset_condition import AliasForm, AssetForm
 
 

@@ -10,9 +10,9 @@ from msgspec import Struct
 from sqlalchemy import Connection
 
 from asynsched.errors import NotFound
-from asynsched.store.asset_tables import asset, asset_alias, asset_alias_asset
 from asynsched.store.conflicts import insert_ignoring
 from asynsched.store.rows import from_json, near_names, to_json
+from asynsched.store.schema.asset_tables import asset, asset_alias, asset_alias_asset
 from asynsched.timetables.asset_condition import AliasForm, AssetCondition, AssetForm
 
 

@@ -12,7 +12,8 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from asynsched.store.asset_names import waiting_digests
-from asynsched.store.asset_tables import (
+from asynsched.store.conflicts import insert_ignoring
+from asynsched.store.schema.asset_tables import (
     asset,
     asset_alias,
     asset_alias_asset,
@@ -21,8 +22,7 @@ from asynsched.store.asset_tables import (
     asset_reference,
     dag_run_asset_event,
 )
-from asynsched.store.conflicts import insert_ignoring
-from asynsched.store.tables import dag
+from asynsched.store.schema.tables import dag
 from asynsched.timetables.asset_condition import AssetCondition, AssetNames
 
 MAX_CONSUMED = 10_000

@@ -10,8 +10,8 @@ from sqlalchemy import Connection
 from asynsched.serialization.schema import SerializedDag
 from asynsched.store.asset_names import leaf_digest, leaf_names, put_aliases, put_assets
 from asynsched.store.asset_queue import drop_unawaited
-from asynsched.store.asset_tables import asset_reference
-from asynsched.store.tables import dag
+from asynsched.store.schema.asset_tables import asset_reference
+from asynsched.store.schema.tables import dag
 from asynsched.timetables.asset_condition import AssetCondition
 
 SCHEDULE, INLET, OUTLET = "schedule", "inlet", "outlet"

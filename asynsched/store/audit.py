@@ -9,7 +9,7 @@ from msgspec import Struct
 from sqlalchemy import Connection
 
 from asynsched.store.rows import as_struct, from_json, to_json
-from asynsched.store.tables import audit
+from asynsched.store.schema.tables import audit
 
 
 class AuditRow(Struct, frozen=True):

@@ -8,9 +8,9 @@ from msgspec import Struct
 from sqlalchemy import Connection
 
 from asynsched.errors import NotFound
-from asynsched.store.rerun_tables import backfill, backfill_dag_run
 from asynsched.store.rows import as_struct, from_json, to_json
-from asynsched.store.tables import dag_run
+from asynsched.store.schema.rerun_tables import backfill, backfill_dag_run
+from asynsched.store.schema.tables import dag_run
 
 Reprocess = Literal["none", "failed", "completed"]
 BackfillState = Literal["running", "paused", "completed", "cancelled"]

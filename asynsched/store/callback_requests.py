@@ -8,9 +8,9 @@ import sqlalchemy as sa
 from msgspec import Struct
 from sqlalchemy import Connection
 
-from asynsched.store.callback_tables import callback_request
 from asynsched.store.rows import as_struct
-from asynsched.store.tables import scheduler
+from asynsched.store.schema.callback_tables import callback_request
+from asynsched.store.schema.tables import scheduler
 
 
 class CallbackRequest(Struct, frozen=True):

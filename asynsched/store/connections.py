@@ -13,9 +13,9 @@ from sqlalchemy import Connection, Row
 from asynsched.errors import AlreadyExists, NotFound
 from asynsched.store.conflicts import insert_ignoring, insert_or_update
 from asynsched.store.encryption import Cipher, reading_cipher, writing_cipher
-from asynsched.store.metadata import ID_LENGTH
 from asynsched.store.rows import check_name, near_names
-from asynsched.store.tables import connection
+from asynsched.store.schema.metadata import ID_LENGTH
+from asynsched.store.schema.tables import connection
 
 
 class ConnectionRow(Struct, frozen=True):

@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from asynsched.store.conflicts import insert_or_update
 from asynsched.store.rows import as_struct, to_json
-from asynsched.store.tables import dag_file
+from asynsched.store.schema.tables import dag_file
 
 
 class LocalModule(Struct, frozen=True):

@@ -15,7 +15,7 @@ from asynsched.states import FINISHED_RUN_STATES, DagRunState, DagRunType
 from asynsched.store.conflicts import insert_ignoring
 from asynsched.store.deadlines import add_deadlines
 from asynsched.store.rows import as_struct, from_json, to_json
-from asynsched.store.tables import dag_run
+from asynsched.store.schema.tables import dag_run
 from asynsched.timetables.base import DataInterval
 
 

@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from asynsched.errors import NotFound
 from asynsched.store.rows import as_struct, portions, to_json
-from asynsched.store.tables import dag, dag_version
+from asynsched.store.schema.tables import dag, dag_version
 from sandbox.protocol import SourceRef
 
 

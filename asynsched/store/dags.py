@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from asynsched.errors import NotFound
 from asynsched.store.rows import as_struct, from_json, near_names
-from asynsched.store.tables import dag, import_error
+from asynsched.store.schema.tables import dag, import_error
 from asynsched.timetables.base import DagRunInfo
 
 

@@ -10,9 +10,9 @@ from sqlalchemy import Connection
 
 from asynsched.serialization.schema import SerializedDeadline
 from asynsched.states import DagRunState
-from asynsched.store.callback_tables import callback_request, deadline
 from asynsched.store.rows import as_struct
-from asynsched.store.tables import dag, dag_run
+from asynsched.store.schema.callback_tables import callback_request, deadline
+from asynsched.store.schema.tables import dag, dag_run
 
 MISS_EVENT = "on_deadline_miss"
 """Event of the callback that a missed deadline requests; its `try_number` is the deadline's number."""

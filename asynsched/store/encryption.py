@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 from asynsched.errors import SecretsUnreadable
 from asynsched.fernet_keys import FernetKeys
 from asynsched.store.conflicts import insert_ignoring
-from asynsched.store.tables import connection, fernet_key, task_instance, variable
+from asynsched.store.schema.tables import connection, fernet_key, task_instance, variable
 
 OPTION = "asynsched_fernet_keys"
 ONLY_ROW = 1

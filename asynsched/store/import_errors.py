@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from asynsched.serialization.schema import FileError
 from asynsched.store.rows import as_struct, storable
-from asynsched.store.tables import import_error
+from asynsched.store.schema.tables import import_error
 
 
 class ImportErrorRow(Struct, frozen=True):

@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 
 from asynsched.store.conflicts import insert_ignoring
 from asynsched.store.dag_files import DagFileRow, get_file
-from asynsched.store.tables import parse_claim, scheduler
+from asynsched.store.schema.tables import parse_claim, scheduler
 
 _IS_OF_FILE = parse_claim.c.path == sa.bindparam("of_path")
 _TAKE_FROM_THE_GONE = (

@@ -17,8 +17,8 @@ from asynsched.store.dag_files import DagFileRow, LocalModule, delete_file, get_
 from asynsched.store.dag_versions import add_version
 from asynsched.store.import_errors import replace_errors
 from asynsched.store.rows import LARGEST_INTEGER, portions, storable, to_json
+from asynsched.store.schema.tables import dag, dag_file, dag_version, import_error
 from asynsched.store.sources import put_sources
-from asynsched.store.tables import dag, dag_file, dag_version, import_error
 from sandbox.protocol import SourceRef
 
 

@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from asynsched.keys import DagRunKey
 from asynsched.states import DagRunType
-from asynsched.store.tables import dag_run, task_instance
+from asynsched.store.schema.tables import dag_run, task_instance
 
 
 class StoredPast(Struct, frozen=True):

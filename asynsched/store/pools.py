@@ -6,9 +6,9 @@ from sqlalchemy import Connection
 
 from asynsched.errors import NotFound, StoreError
 from asynsched.store.conflicts import insert_or_update
-from asynsched.store.preparation import DEFAULT_POOL
+from asynsched.store.engines.preparation import DEFAULT_POOL
 from asynsched.store.rows import LARGEST_INTEGER, check_name, near_names
-from asynsched.store.tables import pool, task_instance
+from asynsched.store.schema.tables import pool, task_instance
 
 UNLIMITED = -1
 LONGEST_NAME = 256

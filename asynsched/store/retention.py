@@ -12,8 +12,8 @@ from msgspec import Struct
 from sqlalchemy import Connection, TextClause, bindparam, text
 
 from asynsched.keys import DagRunKey
-from asynsched.store.column_types import EPOCH, Instant
-from asynsched.store.tables import dag_run, task_instance, task_instance_history, xcom
+from asynsched.store.schema.column_types import EPOCH, Instant
+from asynsched.store.schema.tables import dag_run, task_instance, task_instance_history, xcom
 
 
 class Bound(Struct, frozen=True):

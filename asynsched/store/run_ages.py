@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from msgspec import Struct
 from sqlalchemy import Connection
 
-from asynsched.store.tables import dag_run
+from asynsched.store.schema.tables import dag_run
 
 
 class RunAge(Struct, frozen=True):

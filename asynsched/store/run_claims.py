@@ -14,9 +14,9 @@ from sqlalchemy import Connection
 
 from asynsched.states import DagRunState
 from asynsched.store.dag_runs import IS_ACTIVE
-from asynsched.store.rerun_tables import backfill
 from asynsched.store.run_queue import QueuedRun, runs_by_id
-from asynsched.store.tables import dag, dag_run, scheduler, task_instance
+from asynsched.store.schema.rerun_tables import backfill
+from asynsched.store.schema.tables import dag, dag_run, scheduler, task_instance
 
 Group = tuple[str, int | None]
 """Runs that share their limits: a DAG's, or those of one of its backfills."""

@@ -11,8 +11,8 @@ from sqlalchemy import Connection
 from asynsched.keys import DagRunKey
 from asynsched.states import DagRunState
 from asynsched.store.dag_runs import IS_ACTIVE
-from asynsched.store.rerun_tables import backfill
-from asynsched.store.tables import dag, dag_run, scheduler, task_instance
+from asynsched.store.schema.rerun_tables import backfill
+from asynsched.store.schema.tables import dag, dag_run, scheduler, task_instance
 
 
 class QueuedRun(Struct, frozen=True):

@@ -11,9 +11,9 @@ from sqlalchemy import Connection
 
 from asynsched.keys import DagRunKey
 from asynsched.states import DagRunState
-from asynsched.store.rerun_tables import run_request
 from asynsched.store.rows import to_json
-from asynsched.store.tables import dag_run
+from asynsched.store.schema.rerun_tables import run_request
+from asynsched.store.schema.tables import dag_run
 
 MarkedTaskState = Literal["success", "failed", "skipped"]
 MarkedRunState = Literal["success", "failed"]

@@ -13,10 +13,10 @@ from msgspec import Struct
 from sqlalchemy import Connection
 
 from asynsched.errors import HomeInUse
-from asynsched.store.callback_tables import callback_request
-from asynsched.store.column_types import Instant
 from asynsched.store.rows import as_struct, from_json, to_json
-from asynsched.store.tables import dag_run, scheduler
+from asynsched.store.schema.callback_tables import callback_request
+from asynsched.store.schema.column_types import Instant
+from asynsched.store.schema.tables import dag_run, scheduler
 
 
 class SchedulerRow(Struct, frozen=True):

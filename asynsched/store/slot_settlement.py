@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 
 from asynsched.store.changes import TaskRowKey
 from asynsched.store.pools import UNLIMITED
-from asynsched.store.tables import dag, dag_run, pool, task_instance
+from asynsched.store.schema.tables import dag, dag_run, pool, task_instance
 
 TaskOfDag = tuple[str, str]
 """dag_id, task_id"""

@@ -7,7 +7,7 @@ from sqlalchemy import Connection
 
 from asynsched.errors import NotFound
 from asynsched.store.conflicts import insert_ignoring
-from asynsched.store.tables import source
+from asynsched.store.schema.tables import source
 
 _SOME = sa.select(source).where(source.c.content_hash.in_(sa.bindparam("hashes", expanding=True)))
 _ONE = sa.select(source.c.text).where(source.c.content_hash == sa.bindparam("hash"))

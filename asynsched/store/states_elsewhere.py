@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from asynsched.errors import NotFound
 from asynsched.serialization.schema import SerializedDag
 from asynsched.store.dag_versions import latest_version
-from asynsched.store.tables import dag_run, task_instance
+from asynsched.store.schema.tables import dag_run, task_instance
 
 NO_STATE = "null"
 """Stands for task instances without a state among the states that are asked for, as in Airflow."""

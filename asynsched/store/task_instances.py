@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from asynsched.store.encryption import reading_cipher
 from asynsched.store.rows import as_struct
-from asynsched.store.tables import task_instance, task_instance_history
+from asynsched.store.schema.tables import task_instance, task_instance_history
 
 
 class TaskInstanceRow(Struct, frozen=True):

@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 
 from asynsched.serialization.schema import ParseQuestions, TimetableQuestion
 from asynsched.store.dag_runs import last_scheduled_interval
-from asynsched.store.tables import dag
+from asynsched.store.schema.tables import dag
 from asynsched.timetables import PlannedInterval, TimetablePlan
 
 _PLAN = sa.select(dag.c.timetable_plan).where(dag.c.dag_id == sa.bindparam("dag_id"))

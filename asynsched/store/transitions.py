@@ -28,9 +28,9 @@ from asynsched.store.changes import (
     TaskRowKey,
     XComRow,
 )
-from asynsched.store.column_types import microseconds
 from asynsched.store.encryption import writing_cipher
 from asynsched.store.rows import storable
+from asynsched.store.schema.column_types import microseconds
 
 
 def apply(conn: Connection, batch: Batch) -> Stale:

@@ -10,8 +10,8 @@ from datetime import datetime
 import sqlalchemy as sa
 from sqlalchemy import Connection, bindparam
 
-from asynsched.store.column_types import Instant
-from asynsched.store.tables import dag, dag_run, dag_version, source
+from asynsched.store.schema.column_types import Instant
+from asynsched.store.schema.tables import dag, dag_run, dag_version, source
 
 _NEXT = dag_version.alias("next")
 _UNUSED = (

@@ -7,9 +7,9 @@ from sqlalchemy import Connection
 from asynsched.errors import NotFound, StoreError
 from asynsched.store.conflicts import insert_or_update
 from asynsched.store.encryption import reading_cipher, writing_cipher
-from asynsched.store.metadata import ID_LENGTH
 from asynsched.store.rows import as_struct, check_name, near_names, storable
-from asynsched.store.tables import variable
+from asynsched.store.schema.metadata import ID_LENGTH
+from asynsched.store.schema.tables import variable
 
 
 class VariableRow(Struct, frozen=True):

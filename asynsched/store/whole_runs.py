@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 from asynsched.states import TaskInstanceState
 from asynsched.store.dag_runs import DagRunRow
 from asynsched.store.rows import as_struct, from_json
-from asynsched.store.tables import dag_run, task_instance, task_instance_history
+from asynsched.store.schema.tables import dag_run, task_instance, task_instance_history
 from asynsched.store.task_instances import TaskInstanceRow, TryRow
 
 

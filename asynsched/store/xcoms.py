@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from asynsched.store.conflicts import insert_or_update
 from asynsched.store.rows import check_name, from_json
-from asynsched.store.tables import dag_run, xcom
+from asynsched.store.schema.tables import dag_run, xcom
 
 LONGEST_KEY = 512
 MANY_VALUES = 1000

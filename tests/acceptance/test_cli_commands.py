@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from asynsched.cli.app import build_app
-from asynsched.store.direct_database import open_direct
+from asynsched.store.engines.direct_database import open_direct
 from tests.conformance.dag_text import HEADER, dag_id_of, dag_text, usable_cases
 from tests.conformance.test_timetables import instant
 from tests.store.test_retention import add_dag, add_run

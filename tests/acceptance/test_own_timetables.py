@@ -5,7 +5,7 @@ from contextlib import closing
 import pytest
 
 from asynsched.store.dag_versions import list_versions
-from asynsched.store.direct_database import open_direct
+from asynsched.store.engines.direct_database import open_direct
 
 HEAD = """
     from datetime import datetime, timedelta

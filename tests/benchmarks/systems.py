@@ -15,7 +15,7 @@ from asynsched.keys import DagRunKey
 from asynsched.scheduling.creation.triggering import create_manual_run
 from asynsched.store.dag_runs import get_run
 from asynsched.store.dags import list_dags
-from asynsched.store.direct_database import DirectDatabase, open_direct
+from asynsched.store.engines.direct_database import DirectDatabase, open_direct
 from tests.support.up import Site, Up
 from tests.support.waiting import until
 

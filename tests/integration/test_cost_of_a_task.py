@@ -10,8 +10,8 @@ import sqlalchemy as sa
 
 from asynsched import Scheduler
 from asynsched.settings import Settings
-from asynsched.store.async_database import open_database
 from asynsched.store.database import Database
+from asynsched.store.engines.async_database import open_database
 from tests.support.instant_executor import InstantExecutor
 
 CHAINS = """

@@ -12,10 +12,10 @@ from asynsched.keys import DagRunKey
 from asynsched.scheduling.creation.triggering import create_manual_run
 from asynsched.scheduling.requests.run_requests import submit_request
 from asynsched.simulation.executor import Outcome
-from asynsched.store.callback_tables import callback_request
 from asynsched.store.dag_runs import get_run
 from asynsched.store.deadlines import list_deadlines, next_deadline_at, settle_due_deadlines
 from asynsched.store.run_requests import ClearTasks
+from asynsched.store.schema.callback_tables import callback_request
 from tests.support.flaky_database import FlakyDatabase
 from tests.support.simulated import Simulated
 

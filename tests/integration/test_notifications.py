@@ -7,8 +7,8 @@ import anyio
 from asynsched import Scheduler
 from asynsched.bell import Hint, encode_hints
 from asynsched.settings import Settings
-from asynsched.store.async_database import open_database
 from asynsched.store.dags import set_paused
+from asynsched.store.engines.async_database import open_database
 from asynsched.store.notifications import notify
 
 DAG = """

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from asynsched import Scheduler
 from asynsched.results import FinishedRun
-from asynsched.store import postgres_database, sqlite_connection
+from asynsched.store.engines import postgres_database, sqlite_connection
 from tests.support.database_gate import gate_before
 from tests.support.postgres import PostgresServer
 from tests.support.waiting import eventually

@@ -13,7 +13,7 @@ from asynsched.simulation.executor import Outcome
 from asynsched.store.audit import list_audit
 from asynsched.store.dag_runs import list_runs
 from asynsched.store.dags import get_dag, set_paused
-from asynsched.store.direct_database import open_inline
+from asynsched.store.engines.direct_database import open_inline
 from asynsched.store.parse_results import DagDefaults, FileStamp, store_report
 from asynsched.timetables import ContinuousTimetable, CronDataIntervalTimetable, EventsTimetable
 from tests.support.simulated import Simulated, report_of

@@ -17,9 +17,9 @@ from asynsched.executors.base import Held
 from asynsched.scheduling.evaluator import DependencyEvaluator
 from asynsched.settings import LeaseSettings
 from asynsched.simulation.executor import ScriptedExecutor
-from asynsched.store.async_database import open_database
+from asynsched.store.engines.async_database import open_database
 from asynsched.store.schedulers import list_schedulers
-from asynsched.store.tables import scheduler as scheduler_table
+from asynsched.store.schema.tables import scheduler as scheduler_table
 from tests.support.flaky_database import FlakyDatabase
 from tests.support.waiting import eventually
 

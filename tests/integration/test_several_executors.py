@@ -9,7 +9,7 @@ from asynsched import Scheduler
 from asynsched.errors import SettingsError
 from asynsched.executors.registry import executor_factory
 from asynsched.store.dag_runs import get_run
-from asynsched.store.direct_database import open_direct
+from asynsched.store.engines.direct_database import open_direct
 from asynsched.store.task_instances import load_task_instances
 from tests.support.narrow_executor import NarrowExecutor
 from tests.support.waiting import eventually

@@ -27,16 +27,16 @@ from asynsched.scheduling.evaluator import DependencyEvaluator
 from asynsched.scheduling.requests.run_requests import submit_request
 from asynsched.scheduling.versions import VersionCache
 from asynsched.settings import Settings
-from asynsched.store.async_database import open_database
 from asynsched.store.dag_runs import list_runs
 from asynsched.store.database import Database
+from asynsched.store.engines.async_database import open_database
+from asynsched.store.engines.urls import parse_url
 from asynsched.store.notifications import notify
 from asynsched.store.parse_results import DagDefaults, FileStamp, store_report
 from asynsched.store.pools import set_pool
 from asynsched.store.run_requests import CancelRun
 from asynsched.store.schedulers import register_scheduler
-from asynsched.store.tables import dag_run, dag_version, task_instance
-from asynsched.store.urls import parse_url
+from asynsched.store.schema.tables import dag_run, dag_version, task_instance
 from sandbox.protocol import Ended
 from tests.support.simulated import report_of
 from tests.support.waiting import eventually

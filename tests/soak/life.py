@@ -20,7 +20,7 @@ from asynsched.channels import Channels
 from asynsched.executors.base import Executor, ExecutorContext
 from asynsched.housekeeping.retention import RetentionSweeper
 from asynsched.simulation.executor import Outcome, ScriptedExecutor
-from asynsched.store.direct_database import open_inline
+from asynsched.store.engines.direct_database import open_inline
 from asynsched.upkeep_settings import RetentionSettings
 from sandbox.protocol import Launch
 from tests.support.simulated import Simulated

@@ -8,9 +8,9 @@ import pytest_asyncio
 
 from asynsched.fernet_keys import keys_of
 from asynsched.settings import Settings
-from asynsched.store.async_database import open_database
 from asynsched.store.database import Database
-from asynsched.store.direct_database import open_inline
+from asynsched.store.engines.async_database import open_database
+from asynsched.store.engines.direct_database import open_inline
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

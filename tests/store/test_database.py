@@ -7,12 +7,12 @@ import pytest
 import sqlalchemy as sa
 
 from asynsched.errors import AlreadyExists, NotFound, StoreError, StoreUnavailable
-from asynsched.store.async_database import open_database
 from asynsched.store.database import Database
-from asynsched.store.direct_database import open_direct
+from asynsched.store.engines.async_database import open_database
+from asynsched.store.engines.direct_database import open_direct
+from asynsched.store.engines.sqlite_database import N_READERS
 from asynsched.store.pools import delete_pool, list_pools, set_pool
-from asynsched.store.sqlite_database import N_READERS
-from asynsched.store.tables import pool
+from asynsched.store.schema.tables import pool
 
 
 def add_pool(conn: sa.Connection, name: str) -> str:
@@ -178,7 +178,7 @@ async def test_a_full_disk_undoes_all_that_was_together_and_the_next_write_works
 
 
 async def test_a_file_that_another_process_keeps_locked_is_said_to_be_busy(sqlite, tmp_path, monkeypatch):
-    monkeypatch.setattr("asynsched.store.sqlite_connection.BUSY_TIMEOUT_SECONDS", 0.01)
+    monkeypatch.setattr("asynsched.store.engines.sqlite_connection.BUSY_TIMEOUT_SECONDS", 0.01)
     other = sa.create_engine(f"sqlite:///{tmp_path / 'asynsched.db'}", isolation_level="AUTOCOMMIT")
     with other.connect() as holding:
         holding.exec_driver_sql("BEGIN IMMEDIATE")

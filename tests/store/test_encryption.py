@@ -11,13 +11,13 @@ from cryptography.fernet import Fernet
 from asynsched.errors import SecretsUnreadable
 from asynsched.fernet_keys import FernetKeys, keys_of
 from asynsched.settings import Settings
-from asynsched.store.async_database import open_database
 from asynsched.store.changes import Batch
 from asynsched.store.connections import ConnectionRow, get_connection, list_connections, set_connection
 from asynsched.store.dag_runs import insert_run
 from asynsched.store.database import Database
 from asynsched.store.encryption import change_key, check_key
-from asynsched.store.metadata import metadata
+from asynsched.store.engines.async_database import open_database
+from asynsched.store.schema.metadata import metadata
 from asynsched.store.task_instances import load_task_instances
 from asynsched.store.transitions import apply
 from asynsched.store.variables import get_variable, list_variables, set_variable

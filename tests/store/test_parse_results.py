@@ -29,12 +29,12 @@ from asynsched.store.dags import (
     set_next_dagrun,
     set_paused,
 )
-from asynsched.store.direct_database import connect_direct
+from asynsched.store.engines.direct_database import connect_direct
+from asynsched.store.engines.preparation import bring_to_head
+from asynsched.store.engines.urls import parse_url
 from asynsched.store.import_errors import list_errors
 from asynsched.store.parse_results import DagDefaults, FileStamp, StoredReport, remove_file, store_report
-from asynsched.store.preparation import bring_to_head
 from asynsched.store.sources import get_source, get_sources
-from asynsched.store.urls import parse_url
 from asynsched.timetables.base import DagRunInfo
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)

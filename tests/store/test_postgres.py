@@ -12,8 +12,8 @@ import pytest
 import sqlalchemy as sa
 
 from asynsched.errors import AlreadyExists, SettingsError, StoreError, StoreUnavailable
-from asynsched.store import postgres_database, preparation
-from asynsched.store.async_database import open_database
+from asynsched.store.engines import postgres_database, preparation
+from asynsched.store.engines.async_database import open_database
 from asynsched.store.notifications import CHANNEL, notify
 from asynsched.store.pools import list_pools, set_pool
 

@@ -14,13 +14,13 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
 from asynsched.errors import StoreUnavailable, StoreVersionError
-from asynsched.store import preparation
-from asynsched.store.direct_database import connect_direct, open_direct
-from asynsched.store.metadata import metadata
+from asynsched.store.engines import preparation
+from asynsched.store.engines.direct_database import connect_direct, open_direct
+from asynsched.store.engines.upgrade import schema_state, upgrade
+from asynsched.store.engines.urls import parse_url
 from asynsched.store.migrations import run
 from asynsched.store.pools import list_pools
-from asynsched.store.upgrade import schema_state, upgrade
-from asynsched.store.urls import parse_url
+from asynsched.store.schema.metadata import metadata
 
 SECOND_REVISION = """
 import sqlalchemy as sa
@@ -91,7 +91,7 @@ def test_a_database_that_is_behind_is_migrated_when_it_is_opened_and_keeps_its_r
     monkeypatch.setattr(run, "SCRIPTS", scripts)
     monkeypatch.setattr(preparation, "REVISIONS", ("0001", "0002"))
     for module in ("preparation", "direct_database", "upgrade"):
-        monkeypatch.setattr(f"asynsched.store.{module}.HEAD", "0002")
+        monkeypatch.setattr(f"asynsched.store.engines.{module}.HEAD", "0002")
     assert schema_state(url) == ("0001", "0002")
     with open_direct(url) as database:
         assert database.read(preparation.current_revision) == "0002"
@@ -150,9 +150,7 @@ def test_a_file_that_cannot_be_made_is_named(tmp_path):
 
 
 def test_many_processes_may_open_a_new_file_at_once(tmp_path):
-    program = (
-        f"from asynsched.store.direct_database import open_direct; open_direct('sqlite:///{tmp_path}/a.db').close()"
-    )
+    program = f"from asynsched.store.engines.direct_database import open_direct; open_direct('sqlite:///{tmp_path}/a.db').close()"
     processes = [subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE) for _ in range(5)]
     errors = [process.communicate()[1].decode() for process in processes]
     assert errors == [""] * 5

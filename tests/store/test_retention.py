@@ -15,14 +15,14 @@ from asynsched.keys import TaskInstanceKey
 from asynsched.states import DagRunState
 from asynsched.store.audit import count_old_audit, list_audit, record_audit
 from asynsched.store.callback_requests import finish_callback, next_callbacks
-from asynsched.store.callback_tables import callback_request
 from asynsched.store.changes import Batch, CallbackRow, HistoryRow
 from asynsched.store.dag_runs import end_queued_run, insert_run, list_runs
 from asynsched.store.dag_versions import add_version, list_versions
 from asynsched.store.database import Database
 from asynsched.store.retention import Bound, count_old_runs, count_old_xcoms, delete_runs, old_runs
+from asynsched.store.schema.callback_tables import callback_request
+from asynsched.store.schema.tables import dag, dag_run, source, task_instance, task_instance_history, xcom
 from asynsched.store.sources import put_sources
-from asynsched.store.tables import dag, dag_run, source, task_instance, task_instance_history, xcom
 from asynsched.store.transitions import apply
 from asynsched.store.unused_versions import count_unused_versions
 from asynsched.store.xcoms import XComValue, put_xcom

@@ -6,9 +6,9 @@ import sys
 UNUSED = {"alembic", "aiosqlite", "asyncpg", "anyio", "sqlalchemy.orm", "sqlalchemy.ext.asyncio", "jsonschema"}
 PROGRAM = """
 import sys
-from asynsched.store import direct_database
+from asynsched.store.engines import direct_database, upgrade
 for name in ("audit", "connections", "dag_runs", "dag_versions", "dags", "import_errors", "notifications", "pools",
-             "task_instances", "variables", "xcoms", "upgrade"):
+             "task_instances", "variables", "xcoms"):
     __import__(f"asynsched.store.{name}")
 from asynsched.store.pools import list_pools, set_pool
 with direct_database.open_direct(sys.argv[1]) as database:

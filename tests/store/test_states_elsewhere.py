@@ -8,6 +8,7 @@ from asynsched.errors import NotFound
 from asynsched.serialization.encode import serialize_dag
 from asynsched.store.dag_runs import insert_run
 from asynsched.store.dag_versions import add_version
+from asynsched.store.schema.tables import task_instance
 from asynsched.store.states_elsewhere import (
     RunFilter,
     TaskFilter,
@@ -16,7 +17,6 @@ from asynsched.store.states_elsewhere import (
     previous_task_instance,
     states_by_run,
 )
-from asynsched.store.tables import task_instance
 from tests.store.test_runs import DAY, NOW, new_run, task
 
 INSTANCES = {

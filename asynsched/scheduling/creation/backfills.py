@@ -34,7 +34,7 @@ from asynsched.store.dag_versions import get_version
 from asynsched.store.dags import find_dag
 from asynsched.store.rows import to_json
 from asynsched.store.run_requests import CancelRun
-from asynsched.store.tables import dag_run
+from asynsched.store.schema.tables import dag_run
 from asynsched.timetables import ContinuousTimetable, DagRunInfo, NullTimetable, OnceTimetable, TimeRestriction, decode
 
 MAX_RUNS = 10_000

@@ -32,7 +32,7 @@ from asynsched.store.run_requests import (
     add_request,
     close_request,
 )
-from asynsched.store.tables import dag_run, task_instance
+from asynsched.store.schema.tables import dag_run, task_instance
 from asynsched.store.task_instances import TaskInstanceRow, load_task_instances
 from asynsched.store.transitions import apply
 

@@ -2,7 +2,7 @@
 
 from alembic import context
 
-from asynsched.store import tables
+from asynsched.store.schema import tables
 
 context.configure(
     connection=context.config.attributes["connection"],

@@ -16,9 +16,9 @@ from asynsched.keys import DagRunKey
 from asynsched.scheduling.creation.failing_dags import apply_and_pause
 from asynsched.scheduling.creation.triggering import create_manual_run
 from asynsched.settings import Settings
-from asynsched.store.async_database import open_database
 from asynsched.store.database import Database
-from asynsched.store.direct_database import open_direct
+from asynsched.store.engines.async_database import open_database
+from asynsched.store.engines.direct_database import open_direct
 from tests.benchmarks.measuring import Sheet, at_least
 from tests.benchmarks.systems import Ours
 from tests.support.instant_executor import InstantExecutor

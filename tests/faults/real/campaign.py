@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 
 from asynsched.errors import StoreError
 from asynsched.store.dags import get_dag
-from asynsched.store.direct_database import DirectDatabase, connect_direct, open_direct
+from asynsched.store.engines.direct_database import DirectDatabase, connect_direct, open_direct
+from asynsched.store.engines.urls import parse_url
 from asynsched.store.pools import set_pool
-from asynsched.store.urls import parse_url
 from tests.faults.real.dag_files import EDITED, MARKS
 from tests.faults.real.faults import Faults
 from tests.faults.real.ledger import LedgerReader

@@ -10,7 +10,7 @@ import psutil
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from asynsched.store.tables import dag_run, task_instance, task_instance_history
+from asynsched.store.schema.tables import dag_run, task_instance, task_instance_history
 from tests.faults.real.ledger import Execution, Ledger, TaskInstance, overcommitments, overlaps
 from tests.faults.real.workload import N_RUNS, Wave, expected_of
 from tests.support.up import Site

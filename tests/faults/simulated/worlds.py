@@ -12,7 +12,7 @@ from typing import NamedTuple
 from asynsched import DAG, Asset, BashOperator, EmptyOperator
 from asynsched.serialization.schema import SerializedDag, SerializedTask
 from asynsched.simulation.planner import NO_STAMP
-from asynsched.store.direct_database import InlineDatabase, open_inline
+from asynsched.store.engines.direct_database import InlineDatabase, open_inline
 from asynsched.store.parse_results import DagDefaults, store_report
 from asynsched.store.pools import set_pool
 from tests.support.simulated import report_of

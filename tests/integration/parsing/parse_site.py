@@ -10,7 +10,7 @@ import psutil
 
 from asynsched.errors import SandboxError
 from asynsched.home import prepare_home
-from asynsched.parsing.sandbox_parser import SandboxParser
+from asynsched.parsing.processes.sandbox_parser import SandboxParser
 from asynsched.settings import ParseSettings, Settings
 from tests.support.waiting import until
 

@@ -9,8 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from asynsched.errors import ParseCrashed, ParseTimeout
-from asynsched.parsing import sandbox_setup
-from asynsched.parsing.sandbox_parser import SandboxParser
+from asynsched.parsing.processes import sandbox_setup
+from asynsched.parsing.processes.sandbox_parser import SandboxParser
 from asynsched.settings import ParseSettings
 from tests.integration.parsing.parse_site import HANGING, Site, all_gone
 

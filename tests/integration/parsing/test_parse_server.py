@@ -15,8 +15,8 @@ import pytest
 from msgspec.structs import replace
 
 from asynsched.errors import ParseCrashed, ParseTimeout
-from asynsched.parsing import sandbox_setup
-from asynsched.parsing.sandbox_parser import SandboxParser
+from asynsched.parsing.processes import sandbox_setup
+from asynsched.parsing.processes.sandbox_parser import SandboxParser
 from asynsched.serialization.schema import ParseReport
 from asynsched.settings import ParseSettings
 from tests.integration.parsing.parse_site import HANGING, Site, all_gone
@@ -197,7 +197,7 @@ async def test_a_server_is_replaced_when_the_environment_or_the_installed_packag
 
 PROGRAM = """
 import asyncio, sys
-from asynsched.parsing.sandbox_parser import SandboxParser
+from asynsched.parsing.processes.sandbox_parser import SandboxParser
 from asynsched.settings import Settings
 
 async def main():

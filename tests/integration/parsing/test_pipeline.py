@@ -14,14 +14,14 @@ from asynsched.channels import Channels
 from asynsched.clock import SystemClock
 from asynsched.home import prepare_home
 from asynsched.parsing.dispatcher import ParseDispatcher
-from asynsched.parsing.sandbox_parser import SandboxParser
-from asynsched.parsing.watcher import Watcher
+from asynsched.parsing.processes.sandbox_parser import SandboxParser
+from asynsched.parsing.watching.watcher import Watcher
 from asynsched.serialization.decode import decode_dag
 from asynsched.settings import ParseSettings, Settings
-from asynsched.store.async_database import open_database
 from asynsched.store.dag_versions import get_version
 from asynsched.store.dags import list_dags
 from asynsched.store.database import Database
+from asynsched.store.engines.async_database import open_database
 from asynsched.store.import_errors import list_errors
 
 DAG_FILE = """

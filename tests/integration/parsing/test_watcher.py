@@ -15,9 +15,9 @@ from structlog.testing import capture_logs
 from asynsched.channels import Channel, Channels, FileChanged, FolderScanned
 from asynsched.clock import SystemClock
 from asynsched.errors import SettingsError
-from asynsched.parsing import watcher as watcher_module
-from asynsched.parsing.file_events import FileEvents
-from asynsched.parsing.watcher import Watcher
+from asynsched.parsing.watching import watcher as watcher_module
+from asynsched.parsing.watching.file_events import FileEvents
+from asynsched.parsing.watching.watcher import Watcher
 from asynsched.settings import Settings, WatchSettings
 
 

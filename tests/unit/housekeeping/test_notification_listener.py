@@ -7,7 +7,7 @@ from asynsched.channels import Channels
 from asynsched.clock import SystemClock
 from asynsched.housekeeping import notification_listener
 from asynsched.housekeeping.notification_listener import NotificationListener
-from asynsched.store.urls import parse_url
+from asynsched.store.engines.urls import parse_url
 
 
 class QuickClock(SystemClock):

@@ -9,7 +9,7 @@ from asynsched.errors import StoreUnavailable
 from asynsched.housekeeping.loop_lease import LoopLease
 from asynsched.housekeeping.peer_watch import enter, takeover_seconds
 from asynsched.settings import LeaseSettings
-from asynsched.store.direct_database import open_inline
+from asynsched.store.engines.direct_database import open_inline
 from asynsched.store.schedulers import unended_schedulers
 from tests.support.flaky_database import FlakyDatabase
 from tests.support.runs import NOON

@@ -30,7 +30,7 @@ from asynsched.settings import ParseSettings, Settings, WatchSettings
 from asynsched.simulation.loop import run_virtual
 from asynsched.store.dags import list_dags
 from asynsched.store.database import Database
-from asynsched.store.direct_database import open_inline
+from asynsched.store.engines.direct_database import open_inline
 from asynsched.store.import_errors import list_errors
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)

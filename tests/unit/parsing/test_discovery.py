@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asynsched.channels import FileChanged
-from asynsched.parsing.discovery import FoundFile, scan
 from asynsched.parsing.examination import examine
-from asynsched.parsing.file_system import type_of_mount
-from asynsched.parsing.ignore_rules import IgnoreRules, read_patterns
-from asynsched.parsing.scan_order import changes_between, in_order
-from asynsched.parsing.touched import interpret
+from asynsched.parsing.watching.discovery import FoundFile, scan
+from asynsched.parsing.watching.file_system import type_of_mount
+from asynsched.parsing.watching.ignore_rules import IgnoreRules, read_patterns
+from asynsched.parsing.watching.scan_order import changes_between, in_order
+from asynsched.parsing.watching.touched import interpret
 
 
 @pytest.fixture

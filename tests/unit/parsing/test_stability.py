@@ -2,7 +2,7 @@
 
 import pytest
 
-from asynsched.parsing.stability import KnownVersion, differing_fields, settled, would_be_new
+from asynsched.parsing.processes.stability import KnownVersion, differing_fields, settled, would_be_new
 from asynsched.serialization.schema import (
     SCHEMA_VERSION,
     UNSTABLE,

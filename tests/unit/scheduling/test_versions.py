@@ -10,7 +10,7 @@ from asynsched.scheduling.evaluation.structure import DagStructure, compile_stru
 from asynsched.scheduling.versions import VersionCache
 from asynsched.serialization.schema import SerializedDag
 from asynsched.store.dag_versions import add_version
-from asynsched.store.direct_database import open_inline
+from asynsched.store.engines.direct_database import open_inline
 from asynsched.store.sources import put_sources
 from sandbox.protocol import SourceRef
 from tests.support.runs import NOON, task

@@ -6,9 +6,9 @@ Key order is lock order: a transaction that touches several rows of a table touc
 import sqlalchemy as sa
 from sqlalchemy import Boolean, Column, Float, ForeignKey, Index, Integer, String, Text, UniqueConstraint
 
-from asynsched.store import asset_tables, callback_tables, rerun_tables  # noqa: F401 - their tables belong to the same metadata
-from asynsched.store.column_types import BigId, Instant, Json
-from asynsched.store.metadata import ID_LENGTH, metadata
+from asynsched.store.schema import asset_tables, callback_tables, rerun_tables  # noqa: F401 - their tables belong to the same metadata
+from asynsched.store.schema.column_types import BigId, Instant, Json
+from asynsched.store.schema.metadata import ID_LENGTH, metadata
 
 dag = sa.Table(
     "dag",

@@ -3,8 +3,8 @@
 import sqlalchemy as sa
 from sqlalchemy import Column, ForeignKey, Index, Integer, String, Text, UniqueConstraint
 
-from asynsched.store.column_types import BigId, Instant
-from asynsched.store.metadata import ID_LENGTH, metadata
+from asynsched.store.schema.column_types import BigId, Instant
+from asynsched.store.schema.metadata import ID_LENGTH, metadata
 
 callback_request = sa.Table(
     "callback_request",

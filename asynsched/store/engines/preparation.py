@@ -15,8 +15,8 @@ from sqlalchemy import Connection
 from asynsched._version import __version__
 from asynsched.errors import StoreUnavailable, StoreVersionError
 from asynsched.store.conflicts import insert_or_update
-from asynsched.store.metadata import metadata
-from asynsched.store.tables import pool, schema_compatibility
+from asynsched.store.schema.metadata import metadata
+from asynsched.store.schema.tables import pool, schema_compatibility
 
 REVISIONS = ("0001",)
 """Every revision in `migrations/versions`, oldest first."""

@@ -3,8 +3,8 @@
 import sqlalchemy as sa
 from sqlalchemy import Boolean, Column, ForeignKey, Index, Integer, String, Text, UniqueConstraint
 
-from asynsched.store.column_types import BigId, Instant, Json
-from asynsched.store.metadata import ID_LENGTH, metadata
+from asynsched.store.schema.column_types import BigId, Instant, Json
+from asynsched.store.schema.metadata import ID_LENGTH, metadata
 
 run_request = sa.Table(
     "run_request",

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import anyio
 
-from asynsched.store.sqlite_connection import Outcome, Work
+from asynsched.store.engines.sqlite_connection import Outcome, Work
 
 T = TypeVar("T")
 MOST_TOGETHER = 256

@@ -13,8 +13,8 @@ import anyio.to_thread
 import msgspec
 
 from asynsched.errors import ParseCrashed, ParseTimeout
-from asynsched.parsing import sandbox_setup
-from asynsched.parsing.sandbox_setup import SandboxSetup, kill_all
+from asynsched.parsing.processes import sandbox_setup
+from asynsched.parsing.processes.sandbox_setup import SandboxSetup, kill_all
 from asynsched.serialization.schema import ParseQuestions
 
 MAX_COMPLAINT_BYTES = 16 * 1024

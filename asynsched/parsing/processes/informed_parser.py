@@ -11,8 +11,8 @@ from sqlalchemy import Connection
 
 from asynsched.clock import Clock
 from asynsched.errors import DagError, SandboxError, StoreUnavailable
-from asynsched.parsing.sandbox_parser import SandboxParser
-from asynsched.parsing.stability import KnownVersion, settled, would_be_new
+from asynsched.parsing.processes.sandbox_parser import SandboxParser
+from asynsched.parsing.processes.stability import KnownVersion, settled, would_be_new
 from asynsched.serialization.decode import decode_dag
 from asynsched.serialization.schema import ParseReport
 from asynsched.store.dag_versions import latest_hashes, latest_version

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from asynsched.parsing.discovery import (
+from asynsched.parsing.watching.discovery import (
     ROOT,
     VIRTUAL_ENVIRONMENT,
     FolderId,
@@ -14,7 +14,7 @@ from asynsched.parsing.discovery import (
     join,
     look,
 )
-from asynsched.parsing.ignore_rules import IGNORE_FILES
+from asynsched.parsing.watching.ignore_rules import IGNORE_FILES
 
 MANY_EVENTS = 1000
 """From here on a walk is cheaper, and also finds what an overflowing queue of the kernel has lost."""

@@ -18,8 +18,8 @@ from sqlalchemy import Connection
 from asynsched.errors import StoreError, StoreUnavailable
 from asynsched.fernet_keys import FernetKeys
 from asynsched.store.database import Database
-from asynsched.store.group_commit import GroupCommit
-from asynsched.store.sqlite_connection import Outcome, SqliteConnection, Synchronous, Work
+from asynsched.store.engines.group_commit import GroupCommit
+from asynsched.store.engines.sqlite_connection import Outcome, SqliteConnection, Synchronous, Work
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -17,9 +17,9 @@ import anyio.to_thread
 import msgspec
 
 from asynsched.errors import ParseCrashed, ParseTimeout
-from asynsched.parsing import sandbox_setup
-from asynsched.parsing.parse_process import MAX_COMPLAINT_BYTES, last_line
-from asynsched.parsing.sandbox_setup import SandboxSetup, kill_all
+from asynsched.parsing.processes import sandbox_setup
+from asynsched.parsing.processes.parse_process import MAX_COMPLAINT_BYTES, last_line
+from asynsched.parsing.processes.sandbox_setup import SandboxSetup, kill_all
 from asynsched.serialization.schema import ParseQuestions
 from sandbox.parsing.guardian import STALE, Greeting, Job
 

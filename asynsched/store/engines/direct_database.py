@@ -12,9 +12,9 @@ from sqlalchemy import Connection
 
 from asynsched.fernet_keys import FernetKeys
 from asynsched.store.database import Database
-from asynsched.store.preparation import DEFAULT_POOL_SLOTS, HEAD, bring_to_head, current_revision, make_folder
-from asynsched.store.sqlite_connection import SqliteConnection, Synchronous
-from asynsched.store.urls import DatabaseUrl, parse_url
+from asynsched.store.engines.preparation import DEFAULT_POOL_SLOTS, HEAD, bring_to_head, current_revision, make_folder
+from asynsched.store.engines.sqlite_connection import SqliteConnection, Synchronous
+from asynsched.store.engines.urls import DatabaseUrl, parse_url
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -128,7 +128,9 @@ class _DirectPostgres(DirectDatabase):
     """PostgreSQL through an event loop of its own, which runs only while a query does."""
 
     def __init__(self, url: DatabaseUrl, keys: FernetKeys | None) -> None:
-        from asynsched.store.postgres_database import PostgresDatabase  # the driver is loaded only where it is used
+        from asynsched.store.engines.postgres_database import (
+            PostgresDatabase,  # the driver is loaded only where it is used
+        )
 
         self._runner = asyncio.Runner()
         self._database = PostgresDatabase(url, pool_size=1, keys=keys)

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from asynsched.store.direct_database import connect_direct, open_direct
-from asynsched.store.preparation import DEFAULT_POOL_SLOTS, HEAD, SchemaState, current_revision
-from asynsched.store.urls import parse_url
+from asynsched.store.engines.direct_database import connect_direct, open_direct
+from asynsched.store.engines.preparation import DEFAULT_POOL_SLOTS, HEAD, SchemaState, current_revision
+from asynsched.store.engines.urls import parse_url
 
 
 def schema_state(url: str) -> SchemaState:

@@ -6,11 +6,11 @@ from functools import partial
 from asynsched.errors import SettingsError
 from asynsched.fernet_keys import FernetKeys
 from asynsched.store.database import Database
-from asynsched.store.direct_database import open_direct
-from asynsched.store.preparation import DEFAULT_POOL_SLOTS, HEAD, bring_to_head, current_revision
-from asynsched.store.sqlite_connection import Synchronous
-from asynsched.store.sqlite_database import SqliteDatabase
-from asynsched.store.urls import DatabaseUrl, parse_url
+from asynsched.store.engines.direct_database import open_direct
+from asynsched.store.engines.preparation import DEFAULT_POOL_SLOTS, HEAD, bring_to_head, current_revision
+from asynsched.store.engines.sqlite_connection import Synchronous
+from asynsched.store.engines.sqlite_database import SqliteDatabase
+from asynsched.store.engines.urls import DatabaseUrl, parse_url
 
 
 async def open_database(
@@ -44,7 +44,7 @@ async def open_database(
 
 
 async def _open_postgres(url: DatabaseUrl, default_pool_slots: int, keys: FernetKeys | None) -> Database:
-    from asynsched.store.postgres_database import PostgresDatabase  # the driver is loaded only where it is used
+    from asynsched.store.engines.postgres_database import PostgresDatabase  # the driver is loaded only where it is used
 
     database = PostgresDatabase(url, keys=keys)
     try:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
 from asynsched.channels import FileChanged
-from asynsched.parsing.discovery import FoundFile
+from asynsched.parsing.watching.discovery import FoundFile
 
 SortMode = Literal["modified_time", "random_seeded_by_host", "alphabetical"]
 

@@ -16,10 +16,10 @@ from sqlalchemy.pool import NullPool
 from asynsched.errors import SettingsError, StoreUnavailable
 from asynsched.fernet_keys import FernetKeys
 from asynsched.store.database import Database
-from asynsched.store.driver_errors import store_errors
 from asynsched.store.encryption import execution_options
-from asynsched.store.preparation import bring_to_head
-from asynsched.store.urls import DatabaseUrl
+from asynsched.store.engines.driver_errors import store_errors
+from asynsched.store.engines.preparation import bring_to_head
+from asynsched.store.engines.urls import DatabaseUrl
 
 P = ParamSpec("P")
 T = TypeVar("T")

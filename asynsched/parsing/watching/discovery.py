@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from asynsched.parsing.ignore_rules import IGNORE_FILES, IgnoreRules, read_patterns
+from asynsched.parsing.watching.ignore_rules import IGNORE_FILES, IgnoreRules, read_patterns
 
 SUFFIXES = (".py", ".zip")
 NEVER_ENTERED = frozenset({"__pycache__", "node_modules"})

@@ -6,8 +6,8 @@ Names and URIs may be longer than an index can hold: a digest stands for them (`
 import sqlalchemy as sa
 from sqlalchemy import Boolean, Column, ForeignKey, Index, Integer, String, Text, UniqueConstraint
 
-from asynsched.store.column_types import BigId, Instant, Json
-from asynsched.store.metadata import ID_LENGTH, metadata
+from asynsched.store.schema.column_types import BigId, Instant, Json
+from asynsched.store.schema.metadata import ID_LENGTH, metadata
 
 asset = sa.Table(
     "asset",

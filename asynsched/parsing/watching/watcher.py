@@ -24,11 +24,11 @@ from anyio.abc import TaskGroup, TaskStatus
 from asynsched.channels import Channels, FileChanged, FolderScanned
 from asynsched.clock import Clock
 from asynsched.errors import SettingsError
-from asynsched.parsing.discovery import FolderId, Snapshot, scan
-from asynsched.parsing.file_events import FileEvents
-from asynsched.parsing.file_system import has_events
-from asynsched.parsing.scan_order import changes_between, in_order
-from asynsched.parsing.touched import Touched, interpret, watched_folders
+from asynsched.parsing.watching.discovery import FolderId, Snapshot, scan
+from asynsched.parsing.watching.file_events import FileEvents
+from asynsched.parsing.watching.file_system import has_events
+from asynsched.parsing.watching.scan_order import changes_between, in_order
+from asynsched.parsing.watching.touched import Touched, interpret, watched_folders
 from asynsched.service import Service
 from asynsched.settings import Settings
 

@@ -10,9 +10,9 @@ import msgspec
 
 from asynsched.clock import Clock, SystemClock
 from asynsched.errors import ParseCrashed, SerializationError, SettingsError
-from asynsched.parsing.parse_process import parse_in_new_process
-from asynsched.parsing.parse_server import GuardianLost, ParseServer
-from asynsched.parsing.sandbox_setup import HASH_SEED, setup_of
+from asynsched.parsing.processes.parse_process import parse_in_new_process
+from asynsched.parsing.processes.parse_server import GuardianLost, ParseServer
+from asynsched.parsing.processes.sandbox_setup import HASH_SEED, setup_of
 from asynsched.serialization.decode import decode_report
 from asynsched.serialization.schema import ParseQuestions, ParseReport
 from asynsched.settings import Settings

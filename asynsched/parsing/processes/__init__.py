@@ -1,0 +1,1 @@
+"""Parses as processes: by a warmed server or in a new interpreter, once or twice."""
