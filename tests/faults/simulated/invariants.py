@@ -96,7 +96,7 @@ class Invariants:
             and not site.database.failed
             and site.keeper is not None
             and site.keeper.connection is not None
-            and not site.clock.offset
+            and site.has_right_clock
             for site in self._exploration.sites.values()
         )
 

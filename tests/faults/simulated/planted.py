@@ -158,13 +158,6 @@ def _lost_launches() -> list[Change]:
     return [(LocalExecutor, "_settle", settle_without_launches)]
 
 
-def _kept_launches() -> list[Change]:
-    def send_some_time(self: Any, launch: Any) -> None:
-        self._send(launch)
-
-    return [(LocalExecutor, "_send_launch", send_some_time)]
-
-
 def _timers_of_the_dead() -> list[Change]:
     resume = Evaluation.resume_run
 
@@ -239,7 +232,7 @@ def _silent_lease() -> list[Change]:
     return [(LoopLease, "_tell_executor", tell_nobody)]
 
 
-N_SEEDS = 150
+N_SEEDS = 400
 """Each bug is found by one of the first so many seeds."""
 BUGS: dict[str, Bug] = {
     "early-commit": Bug("A try is launched before it is stored as queued.", _early_commit, "crash_before"),
@@ -261,9 +254,6 @@ BUGS: dict[str, Bug] = {
     ),
     "lost-launches": Bug(
         "Launches that were on their way to a keeper are not sent to the next one.", _lost_launches, "cut"
-    ),
-    "kept-launches": Bug(
-        "A launch waits for the next connection, when its try has ended.", _kept_launches, "keeper_death"
     ),
     "timers-of-the-dead": Bug(
         "Retries that an earlier scheduler has planned are never due.", _timers_of_the_dead, "crash_after"

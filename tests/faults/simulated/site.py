@@ -49,6 +49,7 @@ class Site:
     Attributes:
         process: The scheduler's process of now.
         scheduler: The scheduler of now, None while none is started.
+        is_right_since: When the wall clock was last corrected, in the world's seconds.
         n_seconds_off: How far the wall clock has jumped in all. What was stamped meanwhile is off by that at most.
     """
 
@@ -64,12 +65,21 @@ class Site:
         self.scheduler: SimulatedScheduler | None = None
         self.n_starts = 0
         self.n_seconds_off = 0.0
+        self.is_right_since = -self.settings.sweep_interval
 
     @property
     def is_serving(self) -> bool:
         """Whether a scheduler serves here that is not stopped."""
         serves = self.scheduler is not None and self.scheduler.started.is_set()
         return serves and self.process is not None and not self.process.is_stopped and not self.process.is_dead
+
+    @property
+    def has_right_clock(self) -> bool:
+        """Whether the wall clock is right, and has been since the last sweep: who waits for a due time may find it so
+        only then.
+        """
+        n_seconds_right = self.world.clock.monotonic() - self.is_right_since
+        return not self.clock.offset and n_seconds_right >= self.settings.sweep_interval
 
     @property
     def is_stopping(self) -> bool:
@@ -142,6 +152,7 @@ class Site:
 
         def correct() -> None:
             self.clock.offset -= length
+            self.is_right_since = self.world.clock.monotonic()
 
         self.world.later(self.world.chance.between(1, 30), correct)
 
