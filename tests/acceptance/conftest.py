@@ -4,7 +4,15 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.support import warm_commands
 from tests.support.up import Site
+
+
+@pytest.fixture(scope="module", autouse=True)
+def warm() -> Iterator[None]:
+    """Have commands that end by themselves be forks of a process that has imported them."""
+    with warm_commands.serving():
+        yield
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])

@@ -34,7 +34,9 @@ def dag_ids(site: Site) -> set[str]:
 
 
 def tasks_of(site: Site, dag_id: str) -> list[str]:
-    return sorted(task["task_id"] for task in site.json("dags", "show", dag_id)["tasks"])
+    """Return the tasks of a DAG; none while it is not known."""
+    shown = site.run("dags", "show", dag_id, "--output", "json", code=None)
+    return sorted(task["task_id"] for task in shown.json["tasks"]) if shown.code == 0 else []
 
 
 def errors_of(site: Site, file: str) -> list[dict[str, Any]]:

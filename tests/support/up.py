@@ -7,7 +7,7 @@ import subprocess
 import sys
 import textwrap
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,9 +16,12 @@ from typing import Any, TypeVar
 import psutil
 
 from asynsched.bell import is_serving
+from tests.support import warm_commands
 from tests.support.waiting import until
 
 T = TypeVar("T")
+STRANGE = ("ASYNSCHED_", "PYTEST_", warm_commands.SOCKET_VARIABLE)
+"""How variables begin that no terminal of a site has."""
 MARK = "SITE_OF_A_TEST"
 """Environment variable that every process of a site inherits, except parses; those name the home."""
 
@@ -67,9 +70,7 @@ class Site:
     @property
     def environment(self) -> dict[str, str]:
         """The environment of a terminal on this site."""
-        inherited = {
-            name: value for name, value in os.environ.items() if not name.startswith(("ASYNSCHED_", "PYTEST_"))
-        }
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(STRANGE)}
         database = {} if self.database is None else {"ASYNSCHED_DATABASE": self.database}
         fixed = {"ASYNSCHED_HOME": str(self.home), MARK: self.mark, "NO_COLOR": "1", "COLUMNS": "200", "TERM": "dumb"}
         return inherited | database | fixed | self.env
@@ -86,13 +87,22 @@ class Site:
 
     def run(self, *args: str, code: int | None = 0, timeout: float = 60) -> Finished:
         """Run a command to its end, and require that exit code (None: any)."""
-        ended = subprocess.run(
-            self.command(*args), cwd=self.root, env=self.environment, timeout=timeout, check=False,
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, preexec_fn=self.become,
-        )  # fmt: skip
-        finished = Finished(ended.returncode, ended.stdout, ended.stderr)
+        if self._may_be_warm(args):
+            finished = Finished(*warm_commands.run(args, cwd=self.root, env=self.environment, timeout=timeout))
+        else:
+            ended = subprocess.run(
+                self.command(*args), cwd=self.root, env=self.environment, timeout=timeout, check=False,
+                stdin=subprocess.DEVNULL, capture_output=True, text=True, preexec_fn=self.become,
+            )  # fmt: skip
+            finished = Finished(ended.returncode, ended.stdout, ended.stderr)
         assert code is None or finished.code == code, f"asynsched {' '.join(args)}: {finished}\n{self.story()}"
         return finished
+
+    def _may_be_warm(self, args: Sequence[str]) -> bool:
+        """Whether nothing that an interpreter does at its start matters to the command."""
+        if warm_commands.SOCKET_VARIABLE not in os.environ or self.become is not None:
+            return False
+        return args[:1] != ("up",) and not any(name.startswith(("PYTHON", "TZ")) for name in self.env)
 
     def json(self, *args: str) -> Any:
         """Run a command with JSON output, and return what it printed."""
