@@ -37,6 +37,14 @@ async def test_a_file_is_imported_once_for_many_tries_and_its_output_is_in_the_f
     assert [bench.log("say", number).count("importing\n") for number in (1, 2, 3)] == [1, 0, 0]
 
 
+async def test_what_a_file_makes_at_import_is_the_same_in_every_try_and_what_a_task_draws_is_not(bench: Bench):
+    code = bench.code(dag_file("import random; own = random.Random()", "[own.random(), random.random()]"))
+    async with bench.running() as executor:
+        drawn = [value(await bench.run(executor, bench.launch(code, "say", try_number=number))) for number in (1, 2)]
+    assert drawn[0][0] == drawn[1][0]
+    assert drawn[0][1] != drawn[1][1]
+
+
 async def test_a_run_keeps_its_version_after_the_file_has_changed(bench: Bench):
     first = bench.code(dag_file(result="1"))
     async with bench.running() as executor:
