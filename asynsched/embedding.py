@@ -232,6 +232,7 @@ class Embedding:
         """Raise Standstill, unless another scheduler of the database may let the runs go on."""
         database, now = self._state.database, self.clock.now()
         others = [found for found in await database.read(list_schedulers, now) if found.id != self.scheduler_id]
-        if not others and (reasons := await explain_standstill(database, self.settings, now)):
+        reasons = "" if others else await explain_standstill(database, self.settings, now)
+        if reasons and self._services is not None and self._services.are_at_a_standstill:
             raise Standstill(reasons)
         await self.clock.sleep(timedelta(seconds=1))

@@ -112,6 +112,7 @@ class DependencyEvaluator(Service):
         )
         self._news: deque[News] = deque()
         self._is_stopping = False
+        self._has_started_all = False
         self._swept_at: datetime | None = None
         self.stored_until = Watermark(self.wake)
         channels.active_runs.wakes(self.wake)
@@ -130,7 +131,7 @@ class DependencyEvaluator(Service):
     @property
     def is_at_a_standstill(self) -> bool:
         """Whether runs are active, and none of them goes on unless somebody does something."""
-        return self._is_done and stand_still(self._evaluation.runs.values())
+        return self._has_started_all and self._is_done and stand_still(self._evaluation.runs.values())
 
     @property
     def _is_done(self) -> bool:
@@ -162,6 +163,7 @@ class DependencyEvaluator(Service):
     async def tick(self, now: datetime) -> None:
         """Take up what has happened, decide what follows, store it, say it."""
         began_at = self.clock.monotonic()
+        self._has_started_all = False
         if not self._waits_for_company(now):
             await self._store()
         await self._transfers.reload_disturbed(now)
@@ -183,6 +185,7 @@ class DependencyEvaluator(Service):
             await self._store()
         if has_taken_all:
             self.stored_until.rise(began_at)
+        self._has_started_all = not self._is_stopping
         may_start_more = self._intake.starts_any and not self._is_stopping
         if self._channels.finished.qsize() or self._has_news or may_start_more:
             self.wake()

@@ -8,9 +8,12 @@ import pytest
 
 from asynsched import DAG, BashOperator
 from asynsched.channels import RunCreated, RunEdited
+from asynsched.executors.base import Held
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.creation.triggering import create_manual_run
+from asynsched.scheduling.evaluator import DependencyEvaluator
 from asynsched.simulation.executor import Outcome
+from asynsched.simulation.simulation import MOMENT
 from asynsched.store.dag_runs import get_run
 from asynsched.store.run_requests import CancelRun, ClearTasks, MarkTasks, add_request, open_requests
 from asynsched.store.task_instances import load_task_instances
@@ -85,3 +88,23 @@ async def test_wherever_the_scheduler_dies_the_next_one_does_what_it_would_have_
         assert await story(simulation(tmp_path, *requests, **options, crashes_at=n, after=after)) == expected, (
             f"call {n}"
         )
+
+
+async def test_a_run_that_was_taken_up_stands_not_still_before_its_tasks_were_looked_at(tmp_path, monkeypatch):
+    evaluators: list[DependencyEvaluator] = []
+    recover = DependencyEvaluator.recover
+
+    async def noted(evaluator: DependencyEvaluator, held: Held, now: datetime) -> None:
+        await recover(evaluator, held, now)
+        evaluators.append(evaluator)
+
+    monkeypatch.setattr(DependencyEvaluator, "recover", noted)
+    simulated = simulation(tmp_path, options={})
+    # The first task ends while its scheduler stops, which starts no other any more.
+    await asyncio.to_thread(simulated.run_for, 2 * MINUTE - MOMENT / 2)
+    assert [launch.task_id for launch in simulated.executor.launched] == ["first"]
+    seen: list[bool] = []
+    simulated.crashing.watch = lambda: seen.append(evaluators[-1].is_at_a_standstill)
+    simulated.act = None
+    assert (await story(simulated))[0] == "success"
+    assert not any(seen)

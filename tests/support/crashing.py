@@ -1,6 +1,6 @@
 """A scheduler in virtual time that dies at a chosen call to its database, and starts again at once."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -21,7 +21,7 @@ class Crash(Exception):
 class CrashingDatabase(Database):
     """Passes calls on. The scheduler dies at the call of number `crashes_at`, before or after that was done.
 
-    Calls are counted from `arm` on.
+    Calls are counted from `arm` on. `watch` is called at each call.
     """
 
     def __init__(self, inner: Database, *, crashes_at: int | None = None, after: bool = False) -> None:
@@ -30,6 +30,7 @@ class CrashingDatabase(Database):
         self._after = after
         self._is_armed = False
         self.n_calls = 0
+        self.watch: Callable[[], None] = lambda: None
 
     def arm(self) -> None:
         self._is_armed = True
@@ -44,6 +45,7 @@ class CrashingDatabase(Database):
         await self.inner.close()
 
     async def _call(self, call: Any, query: Any, args: Any, kwargs: Any) -> Any:
+        self.watch()
         crashes = self._is_armed and self.n_calls == self._crashes_at
         self.n_calls += self._is_armed
         if crashes and not self._after:
