@@ -126,6 +126,7 @@ class Scheduler(Embedding):
                     log.info("scheduler.started", scheduler_id=self.scheduler_id)
                     await self._stop_requested.wait()
                     services.evaluator.stop_granting()
+                    services.callbacks.stop_beginning()
                     services.triggerer.stop()
                     producers.cancel_scope.cancel()
                 with lease:

@@ -128,7 +128,7 @@ class CallbacksSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True
     processes: Annotated[Count, doc("Events whose callbacks may run at once, beside the parallelism of tasks.")] = 4
     attempts: Annotated[
         Count,
-        doc("How often callbacks are begun, where the machine, a stop or a crash ends them before they have ended."),
+        doc("How often callbacks are begun, where the machine or a crash ends them before they have ended."),
     ] = 3
 
 

@@ -19,6 +19,7 @@ from asynsched.settings import Settings
 from asynsched.store.callback_requests import (
     CallbackRequest,
     finish_callback,
+    hand_back_callback,
     next_callbacks,
     running_callbacks,
     take_callback,
@@ -56,6 +57,7 @@ class CallbackRunner(Service):
         self._running: dict[str, CallbackRequest] = {}
         self._news: deque[CallbackRequested | TaskFinished] = deque()
         self._may_have_more = True
+        self._is_stopping = False
         channels.callbacks.wakes(self.wake)
 
     @property
@@ -67,6 +69,10 @@ class CallbackRunner(Service):
     def is_settled(self) -> bool:
         """Whether everything that was reported is stored."""
         return not (self._news or self._channels.callbacks.qsize())
+
+    def stop_beginning(self) -> None:
+        """Begin no callback from now on: the scheduler is stopping, and would only interrupt it."""
+        self._is_stopping = True
 
     async def recover(self, held: Held) -> None:
         """Take back the callbacks that the executor still holds of an earlier scheduler; the others begin anew."""
@@ -96,7 +102,7 @@ class CallbackRunner(Service):
                     await self._finish(ended)
             self._news.popleft()
         room = self._settings.processes - len(self._running)
-        if room <= 0:
+        if room <= 0 or self._is_stopping:
             return
         running = [request.id for request in self._running.values()]
         waiting = await self._database.read(next_callbacks, self._scheduler_id, room, running)
@@ -107,6 +113,8 @@ class CallbackRunner(Service):
             self.wake()
 
     async def _begin(self, request: CallbackRequest) -> None:
+        if self._is_stopping:
+            return
         if request.attempts >= self._settings.attempts:
             await self._give_up(request, f"it was begun {request.attempts} times and never ended")
             return
@@ -148,7 +156,10 @@ class CallbackRunner(Service):
     async def _finish(self, ended: Ended) -> None:
         """Store an end, and only then forget it: the executor reports again what was not acknowledged."""
         request = self._running.get(ended.token)
-        if request is not None and ended.cause == "task":
+        if request is not None and ended.cause == "interrupted":
+            # As of a try: what a stop interrupted, or the executor refused, is no attempt.
+            await self._database.write(hand_back_callback, request.id, ended.token)
+        elif request is not None and ended.cause == "task":
             succeeded = ended.state == "success"
             await self._database.write(finish_callback, request.id, ended.token, "success" if succeeded else "failed")
             if not succeeded:

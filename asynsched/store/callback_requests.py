@@ -70,6 +70,11 @@ _FINISH = (
     )
     .values(state=sa.bindparam("new_state"), token=None)
 )
+_HAND_BACK = (
+    sa.update(callback_request)
+    .where(callback_request.c.id == sa.bindparam("key"), callback_request.c.token == sa.bindparam("of_token"))
+    .values(state="queued", token=None, attempts=callback_request.c.attempts - 1)
+)
 
 
 def next_callbacks(
@@ -104,3 +109,8 @@ def take_callback(conn: Connection, request: CallbackRequest, token: str, schedu
 def finish_callback(conn: Connection, callback_id: int, token: str | None, state: Literal["success", "failed"]) -> None:
     """Note how a callback has ended, if it is still the attempt of this token."""
     conn.execute(_FINISH, {"key": callback_id, "of_token": token or "", "new_state": state})
+
+
+def hand_back_callback(conn: Connection, callback_id: int, token: str) -> None:
+    """Let a callback wait again, as if it had not been begun, if it is still the attempt of this token."""
+    conn.execute(_HAND_BACK, {"key": callback_id, "of_token": token})

@@ -180,3 +180,22 @@ async def test_callbacks_that_the_machine_ends_begin_anew_and_are_given_up_in_th
             scheduler.heartbeat.report(Ended(scheduler.launched[-1], "failed", NOON, reason="killed", cause="machine"))
     assert await states(database) == {("failed", 2): 1}
     assert scheduler.acknowledged == scheduler.launched
+
+
+async def test_callbacks_that_stops_interrupt_wait_for_the_next_start_and_lose_no_attempt(database, tmp_path):
+    await request_callbacks(database, 1)
+    for _ in range(CALLBACKS.attempts + 1):
+        stopping = Scheduler(database, tmp_path)
+        await stopping.tick()
+        [token] = stopping.launched
+        stopping.runner.stop_beginning()
+        stopping.heartbeat.report(Ended(token, "failed", NOON, reason="a stop", cause="interrupted"))
+        for _ in range(2):
+            await stopping.tick()
+        assert stopping.launched == stopping.acknowledged == [token]
+        assert await states(database) == {("queued", 0): 1}
+    scheduler = Scheduler(database, tmp_path)
+    await scheduler.tick()
+    scheduler.end(*scheduler.launched)
+    await scheduler.tick()
+    assert await states(database) == {("success", 1): 1}
