@@ -36,7 +36,11 @@ class Outlasting:
         """
         lease_until = now + timedelta(seconds=self._lease.duration)
         is_ours = renew_scheduler(conn, scheduler_id, lease_epoch, now=now, lease_until=lease_until)
-        seconds = self._usual if has_peers(conn, scheduler_id) else self._usual + self._lease.outage
+        seconds = self._usual + self._lease.outage
+        if has_peers(conn, scheduler_id):
+            seconds = self._usual
+            # Not only once this is known to be committed: the answer to the commit may be lost.
+            self._safe_until = min(self._safe_until, boottime + seconds)
         if is_ours:
             set_takeover(conn, scheduler_id, seconds)
         return is_ours, boottime + seconds

@@ -134,7 +134,7 @@ def register_scheduler(
         is_alone: The database can serve one scheduler only: it inherits from whoever was there before.
 
     Raises:
-        HomeInUse: It is to be alone, and another home's scheduler has a lease on the database.
+        HomeInUse: It is to be alone, and tries of another home's scheduler may still run.
     """
     if conn.dialect.name == "postgresql":
         conn.execute(_LOCK, {"key": _REGISTRATION_LOCK})
@@ -165,12 +165,14 @@ def register_scheduler(
 
 
 def _refuse_others(conn: Connection, home: str, now: datetime) -> None:
-    for other in list_schedulers(conn, now):
-        if other.home != home:
+    # The lease alone does not tell: the tries of a scheduler that died outlast it by the grace and the time to end.
+    for other in unended_schedulers(conn):
+        free_at = other.heartbeat_at + timedelta(seconds=other.takeover_seconds)
+        if other.home != home and now < free_at:
             raise HomeInUse(
                 f"A scheduler is serving this database already: process {other.pid} on {other.hostname}, with the home"
                 f" {other.home}. A SQLite database has one scheduler: stop that one first, or use PostgreSQL. If it has"
-                f" died, try again after {other.lease_until.isoformat(timespec='seconds')}."
+                f" died, try again after {free_at.isoformat(timespec='seconds')}."
             )
 
 

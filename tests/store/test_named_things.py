@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from asynsched.errors import AlreadyExists, NotFound, StoreError
+from asynsched.errors import AlreadyExists, HomeInUse, NotFound, StoreError
 from asynsched.store.audit import list_audit, record_audit
 from asynsched.store.connections import (
     ConnectionRow,
@@ -119,3 +119,20 @@ async def test_a_scheduler_serves_until_its_lease_lapses_and_gives_way_to_the_ne
     assert not await database.write(renew_scheduler, "a", epoch, now=LATER, lease_until=renewed)
     await database.write(remove_scheduler, "c")
     assert [row.id for row in await database.read(list_schedulers, NOW)] == ["b"]
+
+
+async def test_where_one_scheduler_serves_another_home_is_refused_until_no_try_of_a_dead_one_can_run(database):
+    async def enter_alone(scheduler_id: str, home: str, now: datetime) -> None:
+        await database.write(
+            register_scheduler, scheduler_id=scheduler_id, hostname="h", pid=1, home=home, version="1", now=now,
+            lease_until=now + timedelta(seconds=15), takeover_seconds=31, is_alone=True,
+        )  # fmt: skip
+
+    await enter_alone("dead", "/home", NOW)
+    for seconds in (1, 16, 30):
+        with pytest.raises(HomeInUse, match=r"with the home /home\..* try again after 2026-03-01T12:00:31\+00:00"):
+            await enter_alone("other", "/elsewhere", NOW + timedelta(seconds=seconds))
+    await enter_alone("other", "/elsewhere", NOW + timedelta(seconds=31))
+    await enter_alone("successor", "/elsewhere", NOW + timedelta(seconds=32))
+    await database.write(remove_scheduler, "successor")
+    await enter_alone("back", "/home", NOW + timedelta(seconds=33))

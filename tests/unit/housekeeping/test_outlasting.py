@@ -23,7 +23,8 @@ class Lone:
 
     def __init__(self) -> None:
         self.clock = VirtualClock(NOON)
-        self.database = FlakyDatabase(open_inline())
+        self.losing_answers = FlakyDatabase(open_inline(), after=True)
+        self.database = FlakyDatabase(self.losing_answers)
         self.told: list[float] = []
 
     async def register(self, name: str) -> int:
@@ -96,3 +97,14 @@ async def test_a_scheduler_that_comes_during_the_outage_gives_the_other_all_the_
     await lone.register("other")
     await lone.pass_time(3600)
     assert lone.last_words <= renewed_at + await lone.takeover()
+
+
+async def test_tries_end_in_time_when_the_answer_to_the_first_renewal_beside_another_scheduler_is_lost(lone):
+    await lone.register("other")
+    lone.losing_answers.away = {"renew"}
+    await lone.pass_time(5)
+    renewed_at = lone.clock.boottime()
+    assert await lone.takeover() == USUAL, "it is committed"
+    lone.database.is_away = lambda _: True
+    await lone.pass_time(3600)
+    assert lone.last_words <= renewed_at + USUAL
