@@ -24,7 +24,7 @@ from asynsched.store.asset_events import delete_old_events
 from asynsched.store.audit import delete_old_audit
 from asynsched.store.database import Database
 from asynsched.store.retention import delete_runs, delete_xcoms_of, old_runs, old_runs_with_xcoms
-from asynsched.store.unused_versions import delete_unused_sources, delete_unused_versions
+from asynsched.store.unused_versions import delete_unused_sources, delete_unused_versions, has_unused_sources
 from asynsched.upkeep_settings import RetentionSettings
 
 log = structlog.get_logger(__name__)
@@ -105,7 +105,8 @@ class Sweep:
         return n == self._batch_rows
 
     async def _sources(self, now: datetime) -> bool:
-        if self.deleted["versions"]:
+        # Also those that an earlier sweep has left, which was stopped after it had deleted their versions.
+        if await self._database.read(has_unused_sources):
             self.deleted["sources"] += await self._database.write(delete_unused_sources)
         return False
 

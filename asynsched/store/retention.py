@@ -1,7 +1,8 @@
 """What is no longer to be kept: ended runs with all that is theirs, and XComs of runs that stay.
 
 Reading what is too old and deleting it are two steps: on SQLite nobody waits to write while it is looked for. What is
-deleted is checked again in the transaction that deletes it, so a run that somebody has cleared meanwhile stays.
+deleted is checked again in the transaction that deletes it, so a run that somebody has cleared meanwhile, or that
+is to be called back, stays.
 """
 
 from collections.abc import Sequence
@@ -68,7 +69,12 @@ _IS_NEEDED = (
 _IS_CALLED_BACK = (
     "EXISTS (SELECT 1 FROM callback_request c WHERE c.dag_run_id = r.id AND c.state IN ('queued', 'running'))"
 )
-_MAY_GO = f"{_HAS_ENDED} AND NOT {_IS_NEWEST} AND NOT {_IS_NEEDED} AND NOT {_IS_CALLED_BACK}"
+# One that it has met already is settled when it is due, but nothing would come of that.
+_MAY_MISS = (
+    "EXISTS (SELECT 1 FROM deadline l WHERE l.dag_run_id = r.id AND l.state = 'pending'"
+    " AND NOT (r.state = 'success' AND r.ended_at <= l.due_at))"
+)
+_MAY_GO = " AND NOT ".join((_HAS_ENDED, _IS_NEWEST, _IS_NEEDED, _IS_CALLED_BACK, _MAY_MISS))
 _HAS_XCOMS = f"{_HAS_ENDED} AND EXISTS (SELECT 1 FROM xcom x WHERE x.dag_run_id = r.id)"  # noqa: S608 - constants
 _BY_AGE = "SELECT r.id, r.dag_id, r.run_id FROM dag_run r WHERE r.ended_at < :before AND {condition}"
 _BY_NUMBER = (
@@ -103,6 +109,10 @@ _LOCKED = (
     .order_by(dag_run.c.id)
     .with_for_update(skip_locked=True)
 )
+# Asked once the runs are locked: on PostgreSQL nobody can give one a callback from then on, as that refers to its row.
+_STILL_OLD = text(f"SELECT r.id FROM dag_run r WHERE r.id IN :ids AND {_MAY_GO}").bindparams(  # noqa: S608 - constants
+    bindparam("ids", expanding=True)
+)
 _DELETE_RUNS = sa.delete(dag_run).where(dag_run.c.id.in_(bindparam("ids", expanding=True)))
 _GOING = sa.update(dag_run).where(dag_run.c.id == bindparam("key")).values(reason="It is being deleted: it is too old.")
 _PARTS = (xcom, task_instance_history, task_instance)
@@ -113,7 +123,7 @@ def old_runs(conn: Connection, bound: Bound, *, limit: int) -> list[OldRun]:
     """Return up to `limit` runs that are too old, with their tasks.
 
     Never a run that is active, the newest scheduled run of a DAG, the run before one that is active, or one with
-    callbacks that have not ended.
+    callbacks that have not ended or a deadline that it may still miss.
     """
     return _find(conn, _OLD_RUNS, bound, limit)
 
@@ -136,9 +146,12 @@ def count_old_xcoms(conn: Connection, bound: Bound) -> int:
 def delete_runs(conn: Connection, run_ids: Sequence[int], *, max_rows: int) -> Deleted:
     """Delete ended runs with all that is theirs, until about `max_rows` rows are gone.
 
+    Those that somebody else has locked stay, and those that are needed by now, as in `old_runs`.
     A run with more rows than that is deleted piece by piece, and then its reason says that it is being deleted.
     """
-    found = [OldRun(*row) for row in conn.execute(_LOCKED, {"ids": list(run_ids)})]
+    locked = [OldRun(*row) for row in conn.execute(_LOCKED, {"ids": list(run_ids)})]
+    still_old = set(conn.scalars(_STILL_OLD, {"ids": [run.id for run in locked]}))
+    found = [run for run in locked if run.id in still_old]
     sizes = _sizes(conn, [run.id for run in found])
     whole: list[OldRun] = []
     n_rows = 0

@@ -13,12 +13,16 @@ from sqlalchemy import Connection, bindparam
 from asynsched.store.schema.column_types import Instant
 from asynsched.store.schema.tables import dag, dag_run, dag_version, source
 
-_NEXT = dag_version.alias("next")
+_LATER = dag_version.alias("later")
 _UNUSED = (
     sa.select(dag_version.c.id)
-    .join(_NEXT, sa.and_(_NEXT.c.dag_id == dag_version.c.dag_id, _NEXT.c.number == dag_version.c.number + 1))
     .where(
-        _NEXT.c.created_at < bindparam("before", type_=Instant),
+        # Any later one: the very next may have gone, while a run still needed this one.
+        sa.exists().where(
+            _LATER.c.dag_id == dag_version.c.dag_id,
+            _LATER.c.number > dag_version.c.number,
+            _LATER.c.created_at < bindparam("before", type_=Instant),
+        ),
         ~sa.exists().where(dag.c.dag_id == dag_version.c.dag_id, dag.c.version_id == dag_version.c.id),
         ~sa.exists().where(dag_run.c.version_id == dag_version.c.id),
     )
@@ -30,6 +34,10 @@ _USED = {
     "sqlite": "SELECT json_extract(value, '$.content_hash') FROM dag_version, json_each(CAST(sources AS TEXT))",
     "postgresql": "SELECT item ->> 'content_hash' FROM dag_version,"
     " jsonb_array_elements(CAST(convert_from(sources, 'UTF8') AS jsonb)) AS item",
+}
+_HAS_UNUSED_SOURCES = {
+    dialect: sa.text(f"SELECT EXISTS (SELECT 1 FROM source WHERE content_hash NOT IN ({used}))")  # noqa: S608 - constants
+    for dialect, used in _USED.items()
 }
 _DELETE_SOURCES = {
     dialect: sa.text(f"DELETE FROM source WHERE content_hash NOT IN ({used})")  # noqa: S608 - constants
@@ -51,6 +59,11 @@ def delete_unused_versions(conn: Connection, *, before: datetime, limit: int) ->
     if keys:
         conn.execute(_DELETE, {"keys": keys})
     return len(keys)
+
+
+def has_unused_sources(conn: Connection) -> bool:
+    """Whether there is a source that no version needs. It keeps nobody from writing, as deleting them does."""
+    return bool(conn.scalar(_HAS_UNUSED_SOURCES[conn.dialect.name]))
 
 
 def delete_unused_sources(conn: Connection) -> int:

@@ -19,8 +19,9 @@ from asynsched.store.changes import Batch, CallbackRow, HistoryRow
 from asynsched.store.dag_runs import end_queued_run, insert_run, list_runs
 from asynsched.store.dag_versions import add_version, list_versions
 from asynsched.store.database import Database
+from asynsched.store.deadlines import settle_due_deadlines
 from asynsched.store.retention import Bound, count_old_runs, count_old_xcoms, delete_runs, old_runs
-from asynsched.store.schema.callback_tables import callback_request
+from asynsched.store.schema.callback_tables import callback_request, deadline
 from asynsched.store.schema.tables import dag, dag_run, source, task_instance, task_instance_history, xcom
 from asynsched.store.sources import put_sources
 from asynsched.store.transitions import apply
@@ -157,6 +158,44 @@ async def test_a_run_that_was_cleared_meanwhile_stays(database):
     assert await database.read(n_rows) == [1, 1, 1, 1]
 
 
+async def test_a_run_stays_that_is_to_be_called_back_since_it_was_found(database):
+    def prepare(conn: Connection) -> list[int]:
+        add_dag(conn, "d")
+        return [add_run(conn, "d", day) for day in (3, 2, 0)]
+
+    ids = await database.write(prepare)
+    found = [run.id for run in await database.read(old_runs, Bound(before=NOW - DAY), limit=9)]
+    assert found == ids[:2]
+    callback = CallbackRow(ids[0], "", -1, 0, "on_success", "", NOW)
+    await database.write(apply, Batch(0, callbacks=[callback]))
+    deleted = await database.write(delete_runs, found, max_rows=99)
+    assert [run.id for run in deleted.runs] == ids[1:2]
+    assert len(await database.read(next_callbacks, "me", 9)) == 1
+
+
+async def test_a_run_that_may_still_miss_a_deadline_stays_until_its_miss_was_told(database, tmp_path):
+    def prepare(conn: Connection) -> None:
+        add_dag(conn, "d")
+        for day, state in enumerate(["success", "failed", "success", "failed"]):
+            run = add_run(conn, "d", day)
+            conn.execute(update(dag_run).where(dag_run.c.id == run).values(state=state))
+            due_at = NOW - 9 * DAY if day == 2 else NOW + DAY
+            settled = "met" if day == 3 else "pending"
+            conn.execute(deadline.insert(), {"dag_run_id": run, "number": 0, "due_at": due_at, "state": settled})
+        add_run(conn, "d", -1)
+
+    await database.write(prepare)
+    policy = RetentionPolicy(runs=Bound(before=NOW + DAY / 2))
+    assert await swept(database, tmp_path, policy) == {"runs": 2}
+    assert await run_ids(database, "d") == ["r-1", "r1", "r2"], "one that has succeeded in time has none to miss"
+    assert (await database.write(settle_due_deadlines, 1, NOW + DAY, 9))[0] == 2
+    assert await swept(database, tmp_path, policy) == {}
+    for request in await database.read(next_callbacks, "me", 9):
+        await database.write(finish_callback, request.id, None, "success")
+    assert await swept(database, tmp_path, policy) == {"runs": 2}
+    assert await run_ids(database, "d") == ["r-1"]
+
+
 async def test_xcoms_and_logs_go_before_their_runs_and_those_of_active_runs_stay(database, tmp_path):
     def prepare(conn: Connection) -> int:
         add_dag(conn, "d")
@@ -227,6 +266,14 @@ async def test_versions_go_that_no_run_needs_and_sources_that_no_version_needs(d
     # The version that was superseded five minutes ago may be what a run is being given.
     assert await swept(database, tmp_path, policy) == {"versions": 2, "sources": 2}
     assert await database.read(kept) == (["4", "3", "1"], {"b", "c", "e"})
+    await database.write(lambda conn: conn.execute(update(dag_run).values(version_id=None)))
+    assert await swept(database, tmp_path, policy) == {"versions": 1, "sources": 1}, (
+        "although the version after it went"
+    )
+    assert await database.read(kept) == (["4", "3"], {"c", "e"})
+    await database.write(put_sources, {"x": "left by a sweep that was stopped"})
+    assert await swept(database, tmp_path, policy) == {"sources": 1}
+    assert await database.read(kept) == (["4", "3"], {"c", "e"})
 
 
 async def test_the_audit_goes_by_age(database, tmp_path):
