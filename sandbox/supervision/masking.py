@@ -44,7 +44,7 @@ class Secrets:
         found = set(self.values)
         for text in _secret_texts(operation, arguments, value):
             # Output is masked line by line, so a key of several lines is as many secrets.
-            for line in {text, quote(text, safe=""), *text.splitlines()}:
+            for line in {*_spellings(text), *text.splitlines()}:
                 if len(line) >= MIN_SECRET_LENGTH:
                     found.add(line.encode("utf-8", "replace"))
         self.values = tuple(sorted(found, key=len, reverse=True))
@@ -142,6 +142,12 @@ def _all_texts(value: Any) -> Iterator[str]:
     elif isinstance(value, list):
         for item in value:
             yield from _all_texts(item)
+
+
+def _spellings(text: str) -> set[str]:
+    """Return a secret as programs print it: as it is, in a URL, in Python's own spelling, and in JSON."""
+    in_json = {json.dumps(text), json.dumps(text, ensure_ascii=False)}
+    return {text, quote(text, safe=""), *(spelled[1:-1] for spelled in (repr(text), *in_json))}
 
 
 def _json_or_none(value: Any) -> Any:

@@ -149,6 +149,9 @@ async def test_what_cannot_be_triggered_says_why(scheduler):
         await scheduler.trigger("numbers", run_id="one")
         with pytest.raises(AlreadyExists, match="'one'"):
             await scheduler.trigger("numbers", run_id="one")
+        # It would be in the way of the run that is due then.
+        with pytest.raises(DagError, match="reserved for runs that the scheduler makes"):
+            await scheduler.trigger("numbers", run_id="scheduled__2026-01-01T00:00:00+00:00")
 
 
 async def test_a_dag_can_be_run_before_its_folder_is_read_for_the_first_time(scheduler):

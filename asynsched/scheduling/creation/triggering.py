@@ -21,6 +21,8 @@ from asynsched.store.dags import get_dag, near_dag_ids
 from asynsched.store.database import Database
 from asynsched.timetables import DataInterval, decode
 
+RESERVED_PREFIXES = tuple(f"{run_type}__" for run_type in DagRunType if run_type is not DagRunType.MANUAL)
+"""How ids of runs begin that nobody triggers. A run that took such an id would be in the way of the one that is due."""
 RUN_ID_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.~:+-")
 
 
@@ -49,7 +51,7 @@ def create_manual_run(
 
     Raises:
         NotFound: There is no such DAG, or its file is gone.
-        DagError: A param has no value, or one that its schema forbids; the run_id has odd characters.
+        DagError: A param has no value, or one that its schema forbids; the run_id has odd characters, or is reserved.
         PlanNeeded: The timetable is an author's own, and there is no `data_interval`.
         AlreadyExists: There is a run with this run_id or logical date.
     """
@@ -150,5 +152,10 @@ def _checked_run_id(run_id: str) -> str:
     if len(run_id) > MAX_ID_LENGTH or not run_id or not RUN_ID_CHARACTERS.issuperset(run_id):
         raise DagError(
             f"The run id {run_id[:60]!r} is not one: 1 to {MAX_ID_LENGTH} letters, digits and the characters _.~:+-"
+        )
+    if run_id.startswith(RESERVED_PREFIXES):
+        raise DagError(
+            f"The run id {run_id[:60]!r} is reserved for runs that the scheduler makes by itself: choose one that does"
+            f" not begin with {' or '.join(RESERVED_PREFIXES)}."
         )
     return run_id

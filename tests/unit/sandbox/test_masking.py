@@ -1,5 +1,6 @@
 """Which of a try's answers are secret, and what of them may be read in its log."""
 
+import json
 import re
 
 import pytest
@@ -32,6 +33,16 @@ def test_secrets_are_known_by_the_names_that_airflow_masks(operation, arguments,
     secrets.learn(operation, arguments, value)
     masked = secrets.mask_text(f"<{hidden}> <{shown}>")
     assert masked == f"<{'***' if hidden else ''}> <{shown}>"
+
+
+@pytest.mark.parametrize("spell", [str, repr, json.dumps, lambda text: json.dumps([text], ensure_ascii=False)])
+def test_a_secret_is_masked_however_a_program_spells_it(spell):
+    secret = "ab\\cd\"ef'ghé"
+    secrets = Secrets()
+    secrets.learn("connection_get", {}, {"password": secret})
+    masked = secrets.mask_text(f"<{spell(secret)}>")
+    assert "***" in masked
+    assert "cd" not in masked
 
 
 def test_what_a_trigger_host_says_of_a_trigger_that_failed_is_masked():
