@@ -114,8 +114,9 @@ def test_one_home_has_one_scheduler_and_live_tells_how_it_is_and_so_does_the_ser
             shown = site.run("check", "--live").stdout
             assert "oldest unfinished step: " in shown
             assert "evaluator" in shown
-            site.until(lambda: (site.root / "environment").exists(), "a task has run")
-            assert (site.root / "environment").read_text() == "[]", "what is for the scheduler is not for tasks"
+            told = site.root / "environment"
+            site.until(lambda: told.exists() and told.read_text(), "a task has run")
+            assert told.read_text() == "[]", "what is for the scheduler is not for tasks"
             with httpx.Client(base_url="http://asynsched", transport=httpx.HTTPTransport(uds=f"{folder}/http")) as web:
                 assert web.get("/health", timeout=30).json()["scheduler"]["status"] == "healthy"
                 finished = 'airflow_ti_finish_total{dag_id="tell",state="success",task_id="tell"} 1.0'
