@@ -72,7 +72,8 @@ class Admission:
         return sorted(groups | {group for group in self._elsewhere if group[0] in dag_ids}, key=str)
 
     def began(self, run: QueuedRun) -> None:
-        """Count a run as active."""
+        """Count a run as active. It waits no more, also if somebody else had begun it and nobody has told of that."""
+        self.withdraw(run.key)
         group = self._group_of[run.key] = (run.dag_id, run.backfill_id)
         if run.backfill_id not in self._backfills:
             self._update_backfill(run)
@@ -124,7 +125,7 @@ class Admission:
         )
 
     def withdraw(self, run: DagRunKey) -> bool:
-        """Take a run out of the queue because it was cancelled; return whether it was there."""
+        """Take a run out of the queue; return whether it was there."""
         known = self._known.pop(run, None)
         if known is not None:
             self._take_place(known[1])

@@ -212,7 +212,8 @@ class RunIntake:
             self._evaluation.past_read(run, now)
 
     def resumed(self, row: QueuedRun) -> None:
-        """Count a run as active that an earlier scheduler began."""
+        """Count a run as active that was begun before: by another scheduler, or by a claim whose answer was lost."""
+        self._admitted = deque(admitted for admitted in self._admitted if admitted.id != row.id)
         self._admission.update_dag(row.dag_id, is_paused=row.is_paused, max_active_runs=row.max_active_runs)
         self._admission.began(row)
         self._evaluation.limits.pause(row.dag_id, paused=row.is_paused)

@@ -117,10 +117,6 @@ def test_the_tasks_of_a_scheduler_that_was_killed_run_again_on_the_other_and_nev
         pair.sites[1].until(lambda: len(pair.marks("callback")) == 4, "each run has called back")
 
 
-@pytest.mark.xfail(
-    reason="once, on a busy machine, a task was handed over twice, and that ended the other scheduler",
-    strict=False,
-)
 def test_a_scheduler_that_is_stopped_hands_its_runs_to_the_other_at_once(pair):
     with ExitStack() as stack:
         one, other = start_both(pair, stack, "--parallelism", "2")

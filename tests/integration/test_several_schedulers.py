@@ -319,6 +319,31 @@ async def test_the_runs_of_one_that_is_gone_go_on_with_another(postgres_url, tmp
         await peers.until_all_are("success")
 
 
+async def test_a_run_that_waited_here_when_another_began_it_is_taken_over_once(postgres_url, tmp_path):
+    async with two_schedulers(postgres_url, tmp_path) as peers:
+        one, other = peers.both
+        one.limit_to(1)
+        other.limit_to(0)
+        for peer in peers.both:
+            peers.serve(peer)
+        await peers.trigger(dag_of(max_active_runs=100), 1)
+        await eventually(lambda: one.running, "one runs it")
+        await eventually(
+            lambda: other.channels.active_runs.empty() and not other.evaluator.is_idle, "the other takes it for queued"
+        )
+        lost = dict(one.running)
+        await peers.database.write(leave, "one", CLOCK.now())
+        other.channels.active_runs.put_nowait(SchedulersChanged())
+        await eventually(lambda: other.running == lost, "the other has it")
+        other.limit_to(N_RUNS)
+        await peers.database.write(create_manual_run, "d", now=CLOCK.now(), run_id="later")
+        await peers.database.write(notify, encode_hints([Hint("run", "d", "later")]))
+        await eventually(lambda: ("later", "t0") in other.running.values(), "what is queued has been looked at")
+        assert [token for token, (run_id, _) in other.running.items() if run_id == "r0"] == [*lost]
+        other.end(*other.running)
+        await peers.until_all_are("success")
+
+
 async def test_a_run_whose_code_only_a_newer_version_can_read_is_left_to_that_one(postgres_url, tmp_path):
     async with two_schedulers(postgres_url, tmp_path) as peers:
         dag = dag_of()

@@ -1,0 +1,41 @@
+"""Queued runs on their way to being active."""
+
+import pytest
+
+from asynsched import DAG, BashOperator
+from asynsched.channels import Channels
+from asynsched.errors import StoreUnavailable
+from asynsched.scheduling.creation.triggering import create_manual_run
+from asynsched.scheduling.run_intake import RunIntake
+from asynsched.scheduling.versions import VersionCache
+from asynsched.store.engines.direct_database import open_inline
+from asynsched.store.parse_results import DagDefaults, FileStamp, store_report
+from asynsched.store.run_queue import queued_runs
+from tests.support.flaky_database import FlakyDatabase
+from tests.support.runs import NOON, evaluation
+from tests.support.simulated import report_of
+
+
+async def test_a_run_that_was_taken_up_while_its_start_waited_for_the_database_is_not_begun_again(tmp_path):
+    database = FlakyDatabase(open_inline())
+    engine = evaluation()
+    intake = RunIntake(
+        database=database, versions=VersionCache(database, tmp_path, tmp_path, in_thread=False), evaluation=engine,
+        channels=Channels(), max_started_at_once=5,
+    )  # fmt: skip
+    with DAG("d") as dag:
+        BashOperator(task_id="t", bash_command="true")
+    defaults = DagDefaults(max_active_runs=1, paused=False)
+    await database.write(store_report, report_of(dag), FileStamp("", 0, 0, ""), now=NOON, defaults=defaults)
+    key = await database.write(create_manual_run, "d", now=NOON)
+    await intake.take_created([key])
+    database.away.add("get_version")
+    with pytest.raises(StoreUnavailable):
+        await intake.start(NOON)
+    [row] = await database.read(queued_runs, [key])
+    run = await intake.load(row)
+    engine.start_run(run, NOON)
+    intake.resumed(row)
+    await intake.start(NOON)
+    assert engine.runs[key] is run
+    await database.close()
