@@ -82,6 +82,11 @@ class Run:
         self.site.until(lambda: flag.exists() and flag.read_text() == "x" * times, f"it has begun {times} times")
 
     @property
+    def tried(self):
+        tasks = self.site.json("tasks", "list", *self.key)
+        return {task["task_id"]: (task["state"], task["try_number"]) for task in tasks}
+
+    @property
     def states(self):
         return self.site.task_states(*self.key)
 
@@ -114,8 +119,7 @@ def test_a_running_task_that_is_cleared_is_killed_and_starts_again_and_a_cancell
     run.wait_until_begun(1)
     run.command("tasks", "clear", "waits", "--only-running")
     run.wait_until_begun(2)
-    waits = next(row for row in site.json("tasks", "list", *run.key) if row["task_id"] == "waits")
-    assert (waits["state"], waits["try_number"]) == ("running", 2)
+    site.until(lambda: run.tried["waits"] == ("running", 2), "its second try is shown")
     assert site.json("runs", "cancel", *run.key)["done"]
     assert (run.shown()["state"], "cancelled" in run.shown()["reason"]) == ("failed", True)
     assert run.states == {"waits": "failed", "after": "skipped"}

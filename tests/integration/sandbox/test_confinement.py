@@ -143,14 +143,14 @@ def test_secrets_of_the_scheduler_are_not_even_in_memory(parse: Parser) -> None:
         for line in open("/proc/self/maps"):
             if "[stack]" in line or "[heap]" in line:
                 start, end = (int(part, 16) for part in line.split()[0].split("-"))
-                print(b"hunter" + b"2@" in ctypes.string_at(start, end - start))
+                print(line.split()[-1], bytes(reversed(b"@2retnuh")) in ctypes.string_at(start, end - start))
         """
     )
     names, *found = parsed.lines
     assert "ASYNSCHED" not in names
     assert "OTHER" not in names
     assert "AIRFLOW_VAR_A" in names
-    assert found == ["False", "False"]
+    assert set(found) == {"[heap] False", "[stack] False"}  # a heap may be several regions
 
 
 def test_report_says_what_was_enforced(parse: Parser) -> None:
