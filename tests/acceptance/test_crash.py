@@ -107,9 +107,7 @@ def test_a_killed_task_is_known_at_once_and_retried(site):
 def test_a_killed_keeper_takes_its_task_with_it_which_is_then_retried(site):
     with site.up():
         pid = start_waiting(site)
-        keepers = [process for process in site.processes() if "sandbox.keeper" in process.cmdline()]
-        oldest = min(keepers, key=lambda process: process.create_time())
-        oldest.kill()
+        os.kill(site.keeper(), signal.SIGKILL)
         site.until(lambda: not psutil.pid_exists(pid), "the task has ended with its keeper")
         site.until(lambda: len(marks(site)) == 2, "the task has begun again")
         open_gate(site)

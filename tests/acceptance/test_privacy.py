@@ -55,8 +55,7 @@ def site() -> Iterator[Site]:
 def test_a_task_cannot_read_the_memory_or_the_environment_of_scheduler_and_keeper(site):
     with site.up() as up:
         site.wait_for_dag("looks")
-        [keeper] = [process.pid for process in site.processes() if "sandbox.keeper" in process.cmdline()]
-        asked = json.dumps({"scheduler": up.process.pid, "keeper": keeper})
+        asked = json.dumps({"scheduler": up.process.pid, "keeper": site.keeper()})
         site.run("dags", "trigger", "looks", "--conf", asked, "--run-id", "one", "--wait")
         [found] = site.json("tasks", "xcom", "looks", "one", "around")
     assert found["value"] == {

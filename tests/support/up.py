@@ -161,13 +161,14 @@ class Site:
         """Return every process that belongs to this site, the test's own excepted."""
         return [process for process in psutil.process_iter() if process.pid != os.getpid() and self._is_ours(process)]
 
-    def command_lines(self) -> list[list[str]]:
-        """Return the command lines of this site's processes; one that ends meanwhile has none."""
-        lines = []
+    def keeper(self) -> int:
+        """Return the process id of the keeper, which is older than all that it forks."""
+        ages: dict[int, float] = {}
         for process in self.processes():
             with suppress(psutil.Error):
-                lines.append(process.cmdline())
-        return lines
+                if "sandbox.keeper" in process.cmdline():
+                    ages[process.pid] = process.create_time()
+        return min(ages, key=ages.__getitem__)
 
     def _is_ours(self, process: psutil.Process) -> bool:
         try:
@@ -180,8 +181,11 @@ class Site:
             return False
 
     def assert_nothing_left(self) -> None:
-        left = [(process.pid, process.cmdline()) for process in self.processes() if process.is_running()]
-        assert left == [], f"processes left behind: {left}\n{self.story()}"
+        left = {}
+        for process in self.processes():
+            with suppress(psutil.NoSuchProcess):  # it has ended since
+                left[process.pid] = process.cmdline()
+        assert left == {}, f"processes left behind: {left}\n{self.story()}"
 
     def end_everything(self) -> None:
         """Kill what a failed test has left, and wait until it is gone."""
