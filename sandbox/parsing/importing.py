@@ -35,6 +35,7 @@ from sandbox.confinement.limits import ParseLimits, use_reserves
 from sandbox.confinement.readable import linked_paths
 from sandbox.forkable import ForkCheck
 from sandbox.parsing.messages import Channel, Confined, Found, Imported, Refused, Sourced, encodable
+from sandbox.sources.later_imports import note_later_imports
 from sandbox.sources.local_imports import LocalImports
 from sandbox.sources.versions import SourceRecorder
 
@@ -132,6 +133,7 @@ class _Finding:
         try:
             module = self._import()
             self._channel.send(Imported())
+            note_later_imports(self._sources, self._request.dags_folder)
             dags, errors = self._dags_of(module)
             if dags and os.getpid() == owner:
                 self._note_obstacle()

@@ -67,9 +67,12 @@ class LocalLoader(importlib.machinery.SourceFileLoader):
 
     def get_code(self, fullname: str) -> CodeType:
         """Return the module's code."""
+        return self.source_to_code(self.get_source(fullname), self.get_filename(fullname))
+
+    def get_source(self, fullname: str) -> str:
+        """Return the module's text, and have it noted."""
         path = self.get_filename(fullname)
-        text = self._note(fullname, path, self.get_data(path))
-        return self.source_to_code(text, path)
+        return self._note(fullname, path, self.get_data(path))
 
 
 class LocalImports:

@@ -18,7 +18,8 @@ from sandbox.protocol import CodeVersion
 from sandbox.sources.versions import install_version
 code, texts = msgspec.json.decode(sys.stdin.buffer.read(), type=tuple[CodeVersion, dict[str, str]])
 module = install_version(code, texts.__getitem__)
-print(vars(module).get("RESULT"))
+result = vars(module).get("RESULT")
+print(result() if callable(result) else result)
 """
 
 
@@ -76,6 +77,62 @@ def test_recorded_sources_run_after_the_files_are_gone(dags: Path) -> None:
     shutil.rmtree(dags / "space")
     (dags / "dag.py").unlink()
     assert _run(dags, report).startswith("['base', 'module', 'first'")
+
+
+LATER = {
+    "dag.py": """
+import importlib, sys
+from typing import TYPE_CHECKING
+if TYPE_CHECKING:
+    import for_types
+class Work:
+    def do(self):
+        import tool, json, folder.deep.part
+        from package import sub
+        chosen = importlib.import_module("chosen")
+        computed = importlib.import_module("comp" + "uted")
+        found = [module.NAME for module in (tool, sub, chosen, folder.deep.part, computed)]
+        return found + [tool.tell(), hasattr(json, "dumps")]
+def RESULT(): import re; return Work().do()
+def never(): import broken
+""",
+    "tool.py": "NAME = 'tool'\ndef tell():\n    from package.base import NAME\n    return NAME\n",
+    "package/__init__.py": "",
+    "package/base.py": "NAME = 'base'\n",
+    "package/sub.py": "if True:\n    from .inner import NAME\n",
+    "package/inner.py": "NAME = 'inner'\n",
+    "folder/deep/part.py": "NAME = 'part'\n",
+    "chosen.py": "NAME = 'chosen'\n",
+    "broken.py": "def",
+    "computed.py": "NAME = 'computed'\n",
+    "for_types.py": "raise SystemExit\n",
+    "json.py": "raise SystemExit\n",
+    "unused.py": "raise SystemExit\n",
+}
+
+
+@pytest.mark.parametrize("is_archive", [False, True], ids=["folder", "archive"])
+def test_what_functions_import_when_they_run_is_of_the_version_unless_the_name_is_computed(
+    tmp_path: Path, *, is_archive: bool
+) -> None:
+    if is_archive:
+        with zipfile.ZipFile(tmp_path / "dags.zip", "w") as archive:
+            for name, text in LATER.items():
+                archive.writestr(name, text)
+    else:
+        for name, text in LATER.items():
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text(text)
+    report = _record(tmp_path, "dags.zip/dag.py" if is_archive else "dag.py")
+    recorded = [source.path.removeprefix("dags.zip/") for source in report.sources]
+    assert recorded[0] == "dag.py"
+    not_recorded = LATER.keys() - set(recorded)
+    assert not_recorded == {"computed.py", "for_types.py", "json.py", "unused.py"}
+    if not is_archive:
+        for name in LATER:
+            (tmp_path / name).write_text("NAME = 'from the disk'\n")
+        found = ["tool", "inner", "chosen", "part", "from the disk", "base", True]
+        assert _run(tmp_path, report) == str(found)
 
 
 def test_module_outside_of_the_version_comes_from_the_disk_without_byte_code(dags: Path) -> None:
