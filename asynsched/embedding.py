@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from asynsched.assembly import Services
+from asynsched.assembly.services import Services
 from asynsched.channels import AssetsUpdated, Channels, RunCancelled, RunCreated, RunEdited
 from asynsched.clock import Clock
 from asynsched.errors import NotServing, Standstill

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 
-from asynsched.assembly import Services
+from asynsched.assembly.services import Services
 from asynsched.metrics.base import Metrics, Sample
 from asynsched.scheduling.evaluation.evaluation import Evaluation
 from asynsched.states import TaskInstanceState

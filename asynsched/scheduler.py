@@ -4,7 +4,7 @@ import os
 import socket
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import anyio
@@ -14,7 +14,9 @@ import structlog
 from anyio.abc import TaskStatus
 
 from asynsched._version import __version__
-from asynsched.assembly import Services, assemble
+from asynsched.assembly.assemble import assemble
+from asynsched.assembly.foundation import Foundation
+from asynsched.assembly.services import Services
 from asynsched.channels import Channels
 from asynsched.clock import Clock, SystemClock, new_token
 from asynsched.embedding import Embedding
@@ -141,62 +143,75 @@ class Scheduler(Embedding):
         self._stop_requested.set()
 
     async def _open(self, stack: AsyncExitStack, lease: anyio.CancelScope) -> Services:
-        """Return the services. Once the lease is lost, `lease` is cancelled."""
+        """Return the services, which know what was going on. Once the lease is lost, `lease` is cancelled."""
 
         def lose_lease() -> None:
             lease.cancel()
             self._stop_requested.set()
 
+        await self._take_home(stack)
+        database = await self._open_database(stack)
+        stack.callback(self._state.end)
+        now = self.clock.now()
+        epoch = await self._enter(database, now)
+        stack.push_async_callback(self._leave, database)
+        base = self._foundation(database, epoch)
+        make_executor = self._given_executor or executor_factory(self.settings.executor)
+        services = assemble(base, make_executor=make_executor, waiters=self._waiters, on_lease_lost=lose_lease)
+        await self._be_watched(stack, services, base.metrics)
+        await stack.enter_async_context(services.parser)
+        if services.claim.lease is not None:
+            stack.push_async_callback(services.claim.lease.stop)
+        stack.push_async_callback(self._end_tries, services.executor)
+        await self._recover(services, base, now)
+        if services.claim.lease is not None:
+            services.claim.lease.start()
+        self._services = services
+        self._state.serve_from(database)
+        return services
+
+    async def _take_home(self, stack: AsyncExitStack) -> None:
         home = self.settings.home_path
         await anyio.to_thread.run_sync(check_folder, self.settings.dags_path, home)
         prepare_home(home)
         stack.enter_context(hold_home(home))
         remember_dags_folder(home, self.settings.dags_path)
-        database = await self._open_database(stack)
-        stack.callback(self._state.end)
-        now = self.clock.now()
-        epoch = await database.write(
+
+    async def _enter(self, database: Database, now: datetime) -> int:
+        """Register in the database, and return the lease epoch."""
+        return await database.write(
             enter,
             scheduler_id=self.scheduler_id,
             hostname=socket.gethostname(),
             pid=os.getpid(),
-            home=str(home),
+            home=str(self.settings.home_path),
             version=__version__,
             now=now,
             lease_until=now + timedelta(seconds=self.settings.lease.duration),
             takeover_seconds=takeover_seconds(self.settings.lease),
             is_alone=not database.is_shared,
         )
-        stack.push_async_callback(self._leave, database)
-        metrics = self._given_metrics or make_metrics(self.settings.monitor)
-        services = assemble(
+
+    def _foundation(self, database: Database, epoch: int) -> Foundation:
+        return Foundation(
             settings=self.settings,
             channels=self.channels,
+            clock=self.clock,
             database=database,
             database_url=None if self._given_database else self.settings.database_url,
-            clock=self.clock,
-            make_executor=self._given_executor or executor_factory(self.settings.executor),
             scheduler_id=self.scheduler_id,
             lease_epoch=epoch,
-            waiters=self._waiters,
-            on_lease_lost=lose_lease,
-            metrics=metrics,
+            metrics=self._given_metrics or make_metrics(self.settings.monitor),
         )
-        await self._be_watched(stack, services, metrics)
-        await stack.enter_async_context(services.parser)
-        if services.lease is not None:
-            stack.push_async_callback(services.lease.stop)
-        stack.push_async_callback(self._end_tries, services.executor)
-        await database.write(set_room, self.scheduler_id, services.executor.parallelism, services.executor.capacities)
-        held = await services.executor.start(epoch)
+
+    async def _recover(self, services: Services, base: Foundation, now: datetime) -> None:
+        """Start the executor, and take up what earlier schedulers have left of runs, callbacks and triggers."""
+        executor = services.executor
+        await base.database.write(set_room, self.scheduler_id, executor.parallelism, executor.capacities)
+        held = await executor.start(base.lease_epoch)
         await services.evaluator.recover(held, now)
         await services.callbacks.recover(held)
         services.triggerer.recover(held, now)
-        if services.lease is not None:
-            services.lease.start()
-        self._services = services
-        self._state.serve_from(database)
-        return services
 
     async def _be_watched(self, stack: AsyncExitStack, services: Services, metrics: Metrics) -> None:
         """Serve health and figures to those outside, if the settings say where."""

@@ -18,11 +18,10 @@ from asynsched.home import SOURCES
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.evaluation.active_run import ActiveRun
 from asynsched.scheduling.evaluation.active_task import ActiveTask
+from asynsched.scheduling.evaluation.by_settings import evaluation_by_settings
 from asynsched.scheduling.evaluation.evaluation import Evaluation
 from asynsched.scheduling.evaluation.limit import Limit
 from asynsched.scheduling.evaluation.pending import PendingBatch
-from asynsched.scheduling.evaluation.ready_queues import ReadyQueues
-from asynsched.scheduling.evaluation.run_limits import RunLimits
 from asynsched.scheduling.rules.verdict import Verdict
 from asynsched.scheduling.run_intake import RunIntake
 from asynsched.scheduling.versions import VersionCache
@@ -97,12 +96,12 @@ async def take_snapshot(database: Database, settings: Settings, now: datetime, *
     """
     tokens = count()
     serving = await database.read(list_schedulers, now)
-    evaluation = Evaluation(
-        queues=ReadyQueues(sum(found.parallelism for found in serving) or settings.parallelism, settings.keep_slots),
-        limits=RunLimits(settings.max_active_tasks_per_dag, _executors(serving)),
-        pending=PendingBatch("", 0),
+    evaluation = evaluation_by_settings(
+        settings,
+        PendingBatch("", 0),
+        parallelism=sum(found.parallelism for found in serving) or settings.parallelism,
+        executors=_executors(serving),
         new_token=lambda: f"explained-{next(tokens)}",
-        max_machine_kills=settings.max_machine_kills,
     )
     evaluation.queues.resize_pools(await database.read(pool_capacities), await database.read(pools_including_deferred))
     seen = _Unwritten(database)

@@ -1,7 +1,7 @@
 """The dependency evaluator: turns what has happened into stored state changes, and those into launches."""
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import datetime, timedelta
 
 import structlog
@@ -19,21 +19,17 @@ from asynsched.channels import (
     TaskFinished,
     TriggerFired,
 )
-from asynsched.clock import Clock, new_token
+from asynsched.clock import Clock
 from asynsched.executors.base import Held
 from asynsched.scheduling.announcements import Announcer
 from asynsched.scheduling.creation.failing_dags import announce_paused, failed_runs
 from asynsched.scheduling.evaluation.evaluation import Evaluation
-from asynsched.scheduling.evaluation.pending import PendingBatch
-from asynsched.scheduling.evaluation.ready_queues import ReadyQueues
-from asynsched.scheduling.evaluation.run_limits import RunLimits
 from asynsched.scheduling.evaluation.standstill import stand_still
 from asynsched.scheduling.requests.request_taking import RequestTaker
 from asynsched.scheduling.run_intake import RunIntake
 from asynsched.scheduling.run_metrics import RunMetrics
 from asynsched.scheduling.run_transfers import RunTransfers
 from asynsched.scheduling.shared_limits import SharedLimits
-from asynsched.scheduling.versions import VersionCache
 from asynsched.scheduling.watermark import Watermark
 from asynsched.service import Service
 from asynsched.settings import Settings
@@ -55,7 +51,13 @@ News = (
 class DependencyEvaluator(Service):
     """Owns the active runs of this scheduler.
 
-    `stored_until`: until when everything that was reported to it is stored.
+    Args:
+        evaluation: Decides about them; what it decides is gathered for this scheduler, under its lease.
+        intake: Lets runs into the evaluation.
+        has_peers: Whether there are other schedulers now.
+
+    Attributes:
+        stored_until: Until when everything that was reported to it is stored.
     """
 
     name = "evaluator"
@@ -67,44 +69,27 @@ class DependencyEvaluator(Service):
         channels: Channels,
         database: Database,
         clock: Clock,
-        versions: VersionCache,
-        parallelism: int,
-        executors: Mapping[str, int],
-        scheduler_id: str,
-        lease_epoch: int,
-        has_peers: Callable[[], bool] = lambda: False,
+        evaluation: Evaluation,
+        intake: RunIntake,
+        has_peers: Callable[[], bool],
     ) -> None:
         super().__init__(clock)
         self.interval = timedelta(seconds=settings.sweep_interval)
         self._channels = channels
         self._database = database
         self._max_failed_runs = settings.max_consecutive_failed_dag_runs_per_dag
-        self._pending = PendingBatch(scheduler_id, lease_epoch)
-        self._evaluation = Evaluation(
-            queues=ReadyQueues(parallelism, settings.keep_slots),
-            limits=RunLimits(settings.max_active_tasks_per_dag, executors),
-            pending=self._pending,
-            new_token=new_token,
-            max_machine_kills=settings.max_machine_kills,
-        )
-        owner = (scheduler_id, lease_epoch)
-        self._intake = RunIntake(
-            database=database,
-            versions=versions,
-            evaluation=self._evaluation,
-            channels=channels,
-            max_started_at_once=settings.max_dagruns_per_loop_to_schedule,
-            owner=owner,
-            has_peers=has_peers,
-        )
+        self._evaluation = evaluation
+        self._pending = evaluation.pending
+        self._intake = intake
         self._has_peers = has_peers
-        self._shared = SharedLimits(self._evaluation, database, clock, owner)
-        self._announcer = Announcer(channels, self._intake, self._evaluation.obstacle, settings.max_map_length)
-        self._requests = RequestTaker(database=database, evaluation=self._evaluation, lease_epoch=lease_epoch)
+        owner = (self._pending.scheduler_id, self._pending.lease_epoch)
+        self._shared = SharedLimits(evaluation, database, clock, owner)
+        self._announcer = Announcer(channels, intake, evaluation.obstacle, settings.max_map_length)
+        self._requests = RequestTaker(database=database, evaluation=evaluation, lease_epoch=self._pending.lease_epoch)
         self._transfers = RunTransfers(
             database=database,
-            evaluation=self._evaluation,
-            intake=self._intake,
+            evaluation=evaluation,
+            intake=intake,
             announcer=self._announcer,
             requests=self._requests,
             owner=owner,

@@ -10,12 +10,14 @@ from typing import Any
 import anyio
 import msgspec
 
-from asynsched.assembly import assemble
+from asynsched.assembly.assemble import assemble
+from asynsched.assembly.foundation import Foundation
+from asynsched.assembly.services import Services
 from asynsched.channels import Channels
 from asynsched.clock import VirtualClock
 from asynsched.executors.base import Executor, ExecutorContext
 from asynsched.home import prepare_home
-from asynsched.metrics.base import Metrics
+from asynsched.metrics.base import Metrics, NoMetrics
 from asynsched.scheduling.run_waiters import RunWaiters
 from asynsched.serialization.schema import ParseReport
 from asynsched.settings import LeaseSettings, Settings
@@ -83,21 +85,23 @@ class Simulation:
     async def _serve(self, span: timedelta) -> None:
         prepare_home(self.settings.home_path)
         await self.prepare()
-        channels = Channels()
-        services = assemble(
+        base = Foundation(
             settings=self.settings,
-            channels=channels,
+            channels=Channels(),
+            clock=self.clock,
             database=self.database,
             database_url=None,
-            clock=self.clock,
-            make_executor=self._make_executor,
             scheduler_id=NAME,
             lease_epoch=await self._register(),
-            waiters=RunWaiters(channels=channels, clock=self.clock),
-            on_lease_lost=lambda: None,
+            metrics=self.metrics or NoMetrics(),
             in_threads=False,
-            metrics=self.metrics,
         )
+        waiters = RunWaiters(channels=base.channels, clock=self.clock)
+        services = assemble(base, make_executor=self._make_executor, waiters=waiters, on_lease_lost=lambda: None)
+        await self._live(services, base.channels, span)
+
+    async def _live(self, services: Services, channels: Channels, span: timedelta) -> None:
+        """Let the services run for that long, then store what they have decided."""
         await services.evaluator.recover(await services.executor.start(1), self.clock.now())
         async with anyio.create_task_group() as group:
             # Neither files nor other processes are watched: nothing outside changes.

@@ -16,6 +16,8 @@ import sqlalchemy as sa
 from structlog.testing import capture_logs
 
 from asynsched import DAG, BashOperator
+from asynsched.assembly.evaluating import make_evaluator
+from asynsched.assembly.foundation import Foundation
 from asynsched.bell import Hint, encode_hints
 from asynsched.channels import Channels, SchedulersChanged, TaskFinished, TaskReady, TryUnwanted
 from asynsched.clock import SystemClock
@@ -23,7 +25,6 @@ from asynsched.housekeeping.notification_listener import NotificationListener
 from asynsched.housekeeping.peer_watch import enter, leave
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.creation.triggering import create_manual_run
-from asynsched.scheduling.evaluator import DependencyEvaluator
 from asynsched.scheduling.requests.run_requests import submit_request
 from asynsched.scheduling.versions import VersionCache
 from asynsched.settings import Settings
@@ -78,11 +79,11 @@ class Peer:
         self.running: dict[str, Try] = {}
         self.unwanted: list[str] = []
         self.most_at_once: Callable[[], None] = lambda: None
-        self.evaluator = DependencyEvaluator(
-            settings=Settings(home=str(home), dags_folder=str(home), sweep_interval=3600),
-            channels=self.channels, database=database, clock=CLOCK, parallelism=parallelism, executors={},
-            versions=VersionCache(database, home, home), scheduler_id=name, lease_epoch=epoch, has_peers=lambda: True,
+        base = Foundation(
+            settings=Settings(home=str(home), dags_folder=str(home), sweep_interval=3600), channels=self.channels,
+            clock=CLOCK, database=database, database_url=url, scheduler_id=name, lease_epoch=epoch,
         )  # fmt: skip
+        self.evaluator = make_evaluator(base, VersionCache(database, home, home), parallelism, {}, lambda: True)
         self.listener = NotificationListener(url=parse_url(url), channels=self.channels, clock=CLOCK, scheduler_id=name)
         self.channels.ready.wakes(self._take_launches)
 

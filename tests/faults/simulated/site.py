@@ -1,19 +1,22 @@
 """One simulated machine: the schedulers that are started on it one after another, and their keepers."""
 
 import asyncio
-from dataclasses import replace
+from dataclasses import fields
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from asynsched.assembly import Services, assemble
+from asynsched.assembly.assemble import assemble
+from asynsched.assembly.foundation import Foundation
+from asynsched.assembly.services import Services
 from asynsched.channels import RunCreated
 from asynsched.errors import ExecutorError, HomeInUse, LeaseLost, StoreUnavailable
 from asynsched.executors.local import LocalExecutor
 from asynsched.keys import DagRunKey
 from asynsched.scheduler import Scheduler
+from asynsched.service import Service
 from asynsched.settings import Settings
 from sandbox.protocol import Ended
 from tests.faults.simulated.faulty_database import FaultyDatabase
@@ -28,8 +31,16 @@ EXPECTED_ENDS = (StoreUnavailable, LeaseLost, ExecutorError, asyncio.CancelledEr
 """What a scheduler may end with, to be started again by whoever watches over it."""
 
 
+class ServicesWithoutOthers(Services):
+    """The production services, less what watches files and other terminals: none are here."""
+
+    @property
+    def producers(self) -> tuple[Service, ...]:
+        return (self.creator,)
+
+
 class SimulatedScheduler(Scheduler):
-    """The production scheduler, less what watches files and other terminals: none are here.
+    """The production scheduler, with these services.
 
     Attributes:
         services: Its parts, once they are made.
@@ -37,9 +48,9 @@ class SimulatedScheduler(Scheduler):
 
     services: Services | None = None
 
-    def made(self, **options: Any) -> Services:
-        services = assemble(**options)
-        self.services = replace(services, producers=(services.creator,))
+    def made(self, base: Foundation, **options: Any) -> Services:
+        services = assemble(base, **options)
+        self.services = ServicesWithoutOthers(**{part.name: getattr(services, part.name) for part in fields(services)})
         return self.services
 
 

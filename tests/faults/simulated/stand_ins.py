@@ -11,6 +11,7 @@ import anyio.to_thread
 import structlog
 
 from asynsched import clock, scheduler
+from asynsched.assembly.foundation import Foundation
 from asynsched.executors import lease_line, local
 from tests.faults.simulated.loop import PROCESS
 
@@ -28,8 +29,8 @@ def exchanged(exploration: Any) -> Iterator[None]:
     async def run_sync(function: Any, *args: Any, **_: Any) -> Any:
         return await exploration.loop.run_in_executor(None, function, *args)
 
-    def assembled(**options: Any) -> Any:
-        return exploration.site_of(options["settings"].home_path).scheduler.made(**options)
+    def assembled(base: Foundation, **options: Any) -> Any:
+        return exploration.site_of(base.settings.home_path).scheduler.made(base, **options)
 
     def note(_logger: Any, method: str, event: dict[str, Any]) -> Any:
         process = PROCESS.get()

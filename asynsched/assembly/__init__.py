@@ -1,0 +1,1 @@
+"""Which services a scheduler has, and how they are connected."""
