@@ -14,10 +14,14 @@ from typing import NamedTuple
 
 from pathspec import GitIgnoreSpec
 
+from asynsched.parsing.watching.bounded_patterns import BoundedPattern
+
 IGNORE_FILES = (".airflowignore", ".asynschedignore")
 """In the order of reading: where both are in a folder, the second one has the last word."""
 
-_COMMENT = re.compile(r"(^|\s+)#.*")
+LONGEST_PATTERN = 4096
+"""No path is longer."""
+_COMMENT = re.compile(r"(^|(?<!\s)\s+)#.*")
 
 
 class Patterns(NamedTuple):
@@ -58,10 +62,17 @@ def read_patterns(name: str, text: str) -> Patterns:
     problems: list[str] = []
     for number, line in enumerate(text.splitlines(), start=1):
         pattern = _COMMENT.sub("", line)
+        if len(pattern) > LONGEST_PATTERN:
+            problems.append(f"{name}, line {number}: a pattern longer than any path; the line is skipped")
+            continue
         try:
-            GitIgnoreSpec.from_lines([pattern])
+            _spec([pattern])
         except ValueError:
             problems.append(f"{name}, line {number}: {line.strip()!r} is no glob pattern; the line is skipped")
         else:
             lines.append(pattern)
-    return Patterns(GitIgnoreSpec.from_lines(lines), tuple(problems))
+    return Patterns(_spec(lines), tuple(problems))
+
+
+def _spec(lines: list[str]) -> GitIgnoreSpec:
+    return GitIgnoreSpec.from_lines(lines, BoundedPattern, backend="simple")

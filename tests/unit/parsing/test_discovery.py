@@ -4,8 +4,9 @@ import zipfile
 from pathlib import Path, PurePosixPath
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
+from pathspec import GitIgnoreSpec
 
 from asynsched.channels import FileChanged
 from asynsched.parsing.examination import examine
@@ -69,6 +70,41 @@ def test_a_line_that_is_no_pattern_is_named_and_the_others_hold(root):
 def test_no_text_of_an_ignore_file_does_harm(text, paths):
     rules = IgnoreRules().below("", read_patterns("ignore", text).spec)
     assert all(rules.ignores(path) in (True, False) for path in paths)
+
+
+GLOBS = st.lists(st.sampled_from(["a", "b", "*", "**", "?", "[ab]", "/", "/**/", "**/", "!"]), min_size=1, max_size=9)
+PATHS = st.lists(st.text("ab", min_size=1, max_size=4), min_size=1, max_size=5).map("/".join)
+
+
+@given(GLOBS.map("".join), st.lists(PATHS, min_size=1, max_size=5))
+def test_patterns_fit_what_the_library_says_that_they_fit(pattern, paths):
+    assume(pattern != "!")
+    rules = IgnoreRules().below("", read_patterns("ignore", pattern).spec)
+    plain = GitIgnoreSpec.from_lines([pattern], backend="simple")
+    assert [rules.ignores(path) for path in paths] == [bool(plain.check_file(path).include) for path in paths]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path"),
+    [
+        ("*a" * 60 + "b", "a" * 255),
+        ("a" + "**" * 60 + "b", "a" * 255),
+        ("**/a/" * 20 + "b", "a/" * 2000),
+        ("a/" + "**/*a*a*a/" * 20 + "b", ("a" * 100 + "/") * 40),
+        (" " * 200_000 + "b", "a"),
+    ],
+    ids=["wildcards in a name", "stars in a row", "any folders", "both", "spaces"],
+)
+def test_no_pattern_takes_longer_than_its_length_and_that_of_the_path(pattern, path):
+    """Matched with backtracking, none of these would be done in the time that a test has."""
+    rules = IgnoreRules().below("", read_patterns("ignore", pattern).spec)
+    assert not rules.ignores(path)
+
+
+def test_a_pattern_longer_than_any_path_is_named_and_skipped():
+    found = read_patterns(".airflowignore", "*" * 5000 + "\na.py\n")
+    assert found.problems == (".airflowignore, line 1: a pattern longer than any path; the line is skipped",)
+    assert IgnoreRules().below("", found.spec).ignores("a.py")
 
 
 def test_linked_folders_are_followed_and_loops_are_cut(root, tmp_path):
