@@ -27,6 +27,14 @@ def dag_of(session: Session, dag_id: str) -> DagRow:
     return session.read(find_dag, dag_id)
 
 
+def known_dag_of(session: Session, dag_id: str) -> DagRow:
+    """Return a DAG as `dag_of` does, also one whose file is gone. Raises NotFound."""
+    found = session.read(get_dag, dag_id)
+    if found is None or not found.is_active:
+        read_unread_folder(session)
+    return session.read(get_dag, dag_id) or session.read(find_dag, dag_id)
+
+
 def asset_of(session: Session, name_or_uri: str) -> AssetRow:
     """Return an asset by its name or its URI; the DAG folder is read first as for `dag_of`. Raises NotFound."""
     if session.read(find_asset, name=name_or_uri) is None and session.read(find_asset, uri=name_or_uri) is None:

@@ -7,7 +7,7 @@ from sqlalchemy import Connection
 from asynsched.errors import AsynschedError, NotFound
 from asynsched.states import FINISHED_RUN_STATES
 from asynsched.store.dag_runs import DagRunRow, get_run, list_runs
-from asynsched.store.dags import find_dag
+from asynsched.store.dags import find_dag, get_dag
 from asynsched.store.task_instances import TaskInstanceRow, list_task_instances
 
 NEWEST_RUNS = 200
@@ -19,7 +19,8 @@ def find_run(conn: Connection, dag_id: str, run_id: str) -> DagRunRow:
     run = get_run(conn, dag_id, run_id)
     if run is not None:
         return run
-    find_dag(conn, dag_id)
+    if get_dag(conn, dag_id) is None:
+        find_dag(conn, dag_id)  # raises, and names what is near
     known = [run.run_id for run in list_runs(conn, dag_id=dag_id, limit=NEWEST_RUNS)]
     raise NotFound("run", run_id, tuple(get_close_matches(run_id, known)))
 

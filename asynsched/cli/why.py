@@ -7,7 +7,7 @@ import click
 import msgspec
 
 from asynsched.cli.command import command, map_index_option
-from asynsched.cli.dag_lookup import dag_of
+from asynsched.cli.dag_lookup import known_dag_of
 from asynsched.cli.lookup import find_run, find_task
 from asynsched.cli.rendering import Text
 from asynsched.cli.session import Session
@@ -15,6 +15,7 @@ from asynsched.explaining.dags import explain_dag
 from asynsched.explaining.reason import Explanation, Reason
 from asynsched.explaining.requests import with_requests
 from asynsched.explaining.runs import explain_run
+from asynsched.explaining.service import RULE, no_scheduler
 from asynsched.explaining.snapshot import take_snapshot
 from asynsched.explaining.tasks import explain_task
 from asynsched.keys import DagRunKey
@@ -22,6 +23,7 @@ from asynsched.store.dag_runs import DagRunRow
 from asynsched.store.dags import DagRow
 from asynsched.store.engines.async_database import open_database
 from asynsched.store.run_requests import waiting_requests
+from asynsched.store.schedulers import last_served_at
 
 
 @command("why")
@@ -32,41 +34,42 @@ from asynsched.store.run_requests import waiting_requests
 def explain(session: Session, dag_id: str, run_id: str | None, task_id: str | None, map_index: int) -> Text:
     """Say why a DAG has no run, why a run does not go on, or why a task does not start.
 
-    For what has ended: why it ended like that.
+    For what has ended: why it ended like that. A DAG whose file is gone keeps its runs. This only reads.
     """
-    dag = dag_of(session, dag_id)
+    dag = known_dag_of(session, dag_id)
     run = None if run_id is None else session.read(find_run, dag_id, run_id)
     if run is not None and task_id is not None:
         session.read(find_task, dag_id, run.run_id, task_id, map_index)
     # On PostgreSQL a command asks by an event loop of its own: this is asked before there is another one.
-    is_served = session.has_scheduler()
-    explanation = asyncio.run(_explain(session, dag, run, task_id, map_index, is_served=is_served))
+    unserved = None if session.has_scheduler() else no_scheduler(session.read(last_served_at))
+    explanation = asyncio.run(_explain(session, dag, run, task_id, map_index, unserved))
     return Text([*_lines(explanation)], msgspec.to_builtins(explanation))
 
 
 async def _explain(
-    session: Session, dag: DagRow, row: DagRunRow | None, task_id: str | None, map_index: int, *, is_served: bool
+    session: Session, dag: DagRow, row: DagRunRow | None, task_id: str | None, map_index: int, unserved: Reason | None
 ) -> Explanation:
     settings, now = session.settings, session.now()
     database = await open_database(settings.database_url, synchronous=settings.sqlite_synchronous, keys=session.keys)
     try:
         if row is None:
-            return await explain_dag(database, dag, now=now, is_served=is_served)
-        snapshot = await take_snapshot(database, settings, now, is_served=is_served)
+            return await explain_dag(database, dag, now=now, unserved=unserved)
+        snapshot = await take_snapshot(database, settings, now, unserved=unserved)
         run = await snapshot.run(row.id, DagRunKey(row.dag_id, row.run_id))
         if task_id is None or run is None:
             found = explain_run(snapshot, row, run)
         else:
             found = explain_task(snapshot, run.instance(task_id, map_index))
-        return with_requests(found, await database.read(waiting_requests, row.id), is_served=is_served)
+        return with_requests(found, await database.read(waiting_requests, row.id), is_served=unserved is None)
     finally:
         await database.close()
 
 
 def _lines(explanation: Explanation) -> Iterator[str]:
-    state = f" ({explanation.state})" if explanation.state else ""
-    yield f"{explanation.subject}{state}"
-    yield explanation.answer
+    subject = f"{explanation.subject} ({explanation.state})" if explanation.state else explanation.subject
+    is_unserved = bool(explanation.reasons) and explanation.reasons[0].rule == RULE
+    # Whatever was asked: that nobody schedules comes first.
+    yield from (explanation.answer, subject) if is_unserved else (subject, explanation.answer)
     yield from _tree(explanation.reasons, "")
 
 

@@ -2,25 +2,24 @@
 
 from datetime import datetime
 
-from sqlalchemy import Connection
-
 from asynsched.explaining.reason import Explanation, Reason
-from asynsched.explaining.tasks import NO_SCHEDULER, held_up_by
-from asynsched.scheduling.creation.scheduled_runs import Examined, examine_dag
+from asynsched.explaining.service import with_service
+from asynsched.explaining.tasks import held_up_by
+from asynsched.scheduling.creation.scheduled_runs import Examined, foresee_dag
 from asynsched.store.dags import DagRow
 from asynsched.store.database import Database
 from asynsched.store.import_errors import list_errors
 
 
-class _Undo(Exception):
-    def __init__(self, examined: Examined) -> None:
-        super().__init__()
-        self.examined = examined
+async def explain_dag(database: Database, dag: DagRow, *, now: datetime, unserved: Reason | None) -> Explanation:
+    """Return why no run of a DAG is made at this moment.
 
-
-async def explain_dag(database: Database, dag: DagRow, *, now: datetime, is_served: bool) -> Explanation:
-    """Return why no run of a DAG is made at this moment."""
-    reasons = [] if is_served else [NO_SCHEDULER]
+    Args:
+        database: Only read.
+        dag: Also one that is no longer active.
+        unserved: Why nothing is done at all; None where a scheduler serves.
+    """
+    reasons = []
     if dag.has_errors:
         errors = await database.read(list_errors, dag.file_path)
         reasons += [
@@ -29,26 +28,16 @@ async def explain_dag(database: Database, dag: DagRow, *, now: datetime, is_serv
             if not error.is_warning and error.dag_id in (None, dag.dag_id)
         ]
     if not dag.is_active:
-        reasons.append(Reason("removed", f"the file {dag.file_path} is gone, or no longer has this DAG"))
+        text = f"the file {dag.file_path} is gone, or no longer has this DAG"
+        reasons.append(Reason("removed", text, "a file of the DAG folder has it again"))
     elif dag.is_paused:
         reasons.append(Reason("paused", "it is paused", f"somebody unpauses it: `asynsched dags unpause {dag.dag_id}`"))
     else:
-        reasons += _of_schedule(dag, await _examine(database, dag.dag_id, now))
-    answer = held_up_by(reasons) or "Nothing holds it up: a run is made now."
-    return Explanation(dag.dag_id, "paused" if dag.is_paused else "active", answer, tuple(reasons))
-
-
-async def _examine(database: Database, dag_id: str, now: datetime) -> Examined:
-    """Ask the code that makes runs what it would do, and take back what it did."""
-
-    def examine(conn: Connection) -> None:
-        raise _Undo(examine_dag(conn, dag_id, now))
-
-    try:
-        await database.write(examine)
-    except _Undo as undo:
-        return undo.examined
-    raise AssertionError("unreachable")
+        reasons += _of_schedule(dag, await database.read(foresee_dag, dag.dag_id, now))
+    found = with_service(reasons, unserved)
+    answer = held_up_by(found) or "Nothing holds it up: a run is made now."
+    state = "paused" if dag.is_paused else "active"
+    return Explanation(dag.dag_id, state if dag.is_active else "removed", answer, found)
 
 
 def _of_schedule(dag: DagRow, examined: Examined) -> list[Reason]:

@@ -23,7 +23,9 @@ def with_requests(found: Explanation, requests: Sequence[WaitingRequest], *, is_
         Reason("request", f"{wish(waiting.request)} was asked for{_by(waiting)}", release) for waiting in requests
     )
     answer = f"{found.answer} Before that: {', '.join(wish(waiting.request) for waiting in requests)}."
-    return msgspec.structs.replace(found, answer=answer, reasons=(*asked, *found.reasons))
+    n_first = 0 if is_served else 1
+    reasons = (*found.reasons[:n_first], *asked, *found.reasons[n_first:])
+    return msgspec.structs.replace(found, answer=answer, reasons=reasons)
 
 
 def wish(request: RunRequest) -> str:

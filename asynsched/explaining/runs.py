@@ -3,8 +3,9 @@
 import msgspec
 
 from asynsched.explaining.reason import Explanation, Reason
+from asynsched.explaining.service import with_service
 from asynsched.explaining.snapshot import Snapshot
-from asynsched.explaining.tasks import MOST_CAUSES, NO_SCHEDULER, held_up_by, reasons_of, task_name
+from asynsched.explaining.tasks import MOST_CAUSES, held_up_by, reasons_of, task_name
 from asynsched.scheduling.evaluation.active_run import ActiveRun
 from asynsched.states import FAILED_TASK_STATES, FINISHED_RUN_STATES, DagRunState
 from asynsched.store.dag_runs import DagRunRow
@@ -29,10 +30,9 @@ def explain_run(snapshot: Snapshot, row: DagRunRow, run: ActiveRun | None) -> Ex
         reasons = []
     else:
         reasons = _open_ends(snapshot, run)
-    if not snapshot.is_served:
-        reasons.insert(0, NO_SCHEDULER)
-    answer = held_up_by(reasons) or "Nothing holds it up: it goes on now."
-    return Explanation(subject, row.state, answer, tuple(reasons))
+    found = with_service(reasons, snapshot.unserved)
+    answer = held_up_by(found) or "Nothing holds it up: it goes on now."
+    return Explanation(subject, row.state, answer, found)
 
 
 def _open_ends(snapshot: Snapshot, run: ActiveRun) -> list[Reason]:

@@ -14,6 +14,7 @@ from sqlalchemy import Connection
 
 from asynsched.channels import Channels
 from asynsched.errors import DagError, NotFound
+from asynsched.explaining.reason import Reason
 from asynsched.home import SOURCES
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.evaluation.active_run import ActiveRun
@@ -42,16 +43,22 @@ class Snapshot:
     Attributes:
         evaluation: The active runs, those that would start now among them.
         starting: The task instances that it would start.
-        is_served: Whether a scheduler serves the database.
+        unserved: Why nothing is done at all; None where a scheduler serves.
     """
 
     def __init__(
-        self, database: Database, evaluation: Evaluation, intake: RunIntake, *, now: datetime, is_served: bool
+        self,
+        database: Database,
+        evaluation: Evaluation,
+        intake: RunIntake,
+        *,
+        now: datetime,
+        unserved: Reason | None,
     ) -> None:
         self._database = database
         self.evaluation = evaluation
         self.now = now
-        self.is_served = is_served
+        self.unserved = unserved
         self.starting: frozenset[ActiveTask] = frozenset()
         self._intake = intake
 
@@ -85,14 +92,16 @@ class Snapshot:
         return None
 
 
-async def take_snapshot(database: Database, settings: Settings, now: datetime, *, is_served: bool) -> Snapshot:
+async def take_snapshot(
+    database: Database, settings: Settings, now: datetime, *, unserved: Reason | None = None
+) -> Snapshot:
     """Decide what a scheduler would do with what is stored, were it now `now`.
 
     Args:
         database: Only read.
         settings: Those that the scheduler has.
         now: Aware UTC.
-        is_served: Whether there is a scheduler at all.
+        unserved: Why nothing is done at all; None where a scheduler serves.
     """
     tokens = count()
     serving = await database.read(list_schedulers, now)
@@ -121,7 +130,7 @@ async def take_snapshot(database: Database, settings: Settings, now: datetime, *
         intake.resumed(row)
         evaluation.resume_run(run, tasks, now)
     await intake.sweep(now)
-    snapshot = Snapshot(database, evaluation, intake, now=now, is_served=is_served)
+    snapshot = Snapshot(database, evaluation, intake, now=now, unserved=unserved)
     evaluation.time_passed(now)
     while True:
         await intake.start(now)

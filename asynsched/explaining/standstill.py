@@ -14,7 +14,7 @@ MOST_RUNS = 5
 
 async def explain_standstill(database: Database, settings: Settings, now: datetime) -> str:
     """Return in a sentence what keeps the active runs from going on; empty if some run goes on after all."""
-    snapshot = await take_snapshot(database, settings, now, is_served=True)
+    snapshot = await take_snapshot(database, settings, now)
     runs = [snapshot.evaluation.runs[key] for key in sorted(snapshot.evaluation.runs)]
     told = []
     for run in runs[:MOST_RUNS]:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from asynsched.explaining.reason import Explanation, Reason
+from asynsched.explaining.service import RULE, START, with_service
 from asynsched.explaining.snapshot import Snapshot
 from asynsched.scheduling.evaluation.active_task import ActiveTask
 from asynsched.scheduling.evaluation.dependencies import DEPENDENCIES
@@ -24,10 +25,9 @@ def explain_task(snapshot: Snapshot, task: ActiveTask) -> Explanation:
     state = task.stored_state
     if task.is_finished and state in FINISHED_TASK_STATES:
         answer = f"It ended as {state}{_at(task.ended_at)}."
-    elif not reasons:
-        answer = "Nothing holds it up: it starts now."
     else:
-        answer = held_up_by(reasons)
+        reasons = with_service(reasons, snapshot.unserved)
+        answer = held_up_by(reasons) or "Nothing holds it up: it starts now."
     return Explanation(_subject(task), str(state or "none"), answer, reasons)
 
 
@@ -39,7 +39,7 @@ def reasons_of(snapshot: Snapshot, task: ActiveTask, depth: int = 0) -> tuple[Re
         case State.SCHEDULED:
             return _limits(snapshot, task)
         case State.QUEUED if task in snapshot.starting:
-            return () if snapshot.is_served else (NO_SCHEDULER,)
+            return ()
         case State.QUEUED | State.RUNNING | State.RESTARTING:
             return (_under_way(task),)
         case State.UP_FOR_RETRY:
@@ -50,9 +50,6 @@ def reasons_of(snapshot: Snapshot, task: ActiveTask, depth: int = 0) -> tuple[Re
         case State.DEFERRED:
             return (_deferred(task),)
     return _end(task, depth)
-
-
-NO_SCHEDULER = Reason("scheduler", "no scheduler is serving", "one is started: `asynsched up`")
 
 
 def _dependencies(snapshot: Snapshot, task: ActiveTask, depth: int) -> tuple[Reason, ...]:
@@ -160,6 +157,9 @@ def held_up_by(reasons: Sequence[Reason]) -> str:
     """Return in one sentence what holds something up; empty if nothing does."""
     if not reasons:
         return ""
+    if reasons[0].rule == RULE:
+        first = f"{_sentence(reasons[0].text)[:-1]}: start one with {START}."
+        return f"{first} Besides: {held_up_by(reasons[1:])}" if reasons[1:] else first
     more = len(reasons) - 1
     rest = f", and {more} thing{'s' if more > 1 else ''} more" if more else ""
     return f"{_sentence(reasons[0].text)[:-1]}{rest}."

@@ -56,8 +56,8 @@ _PENDING = (
     .join(asset, asset.c.id == asset_event.c.asset_id)
     .where(asset_dag_run_queue.c.dag_id == sa.bindparam("dag_id"))
     .order_by(asset_dag_run_queue.c.event_id)
-    .with_for_update(of=asset_dag_run_queue)
 )  # fmt: skip
+_PENDING_HELD = _PENDING.with_for_update(of=asset_dag_run_queue)
 _ALIASES = (
     sa.select(asset_alias_asset.c.asset_id, asset_alias.c.name)
     .join(asset_alias, asset_alias.c.id == asset_alias_asset.c.alias_id)
@@ -95,9 +95,13 @@ def queue_event(conn: Connection, event_id: int, name: str, uri: str, aliases: C
     return dag_ids
 
 
-def pending_events(conn: Connection, dag_id: str) -> list[PendingEvent]:
-    """Return the events that wait for a run of a DAG, oldest first; who reads them holds them until it commits."""
-    rows = conn.execute(_PENDING, {"dag_id": dag_id}).all()
+def pending_events(conn: Connection, dag_id: str, *, hold: bool = True) -> list[PendingEvent]:
+    """Return the events that wait for a run of a DAG, oldest first.
+
+    Args:
+        hold: Keep everybody else from consuming them until this transaction ends, which must not be a reading one.
+    """
+    rows = conn.execute(_PENDING_HELD if hold else _PENDING, {"dag_id": dag_id}).all()
     aliases: dict[int, set[str]] = {}
     if rows:
         for alias in conn.execute(_ALIASES, {"assets": sorted({row.asset_id for row in rows})}):

@@ -97,6 +97,7 @@ _GIVE_UP = (
     .values(ended_at=sa.bindparam("now"))
 )
 _NOT_ENDED = sa.select(scheduler).where(scheduler.c.ended_at.is_(None)).order_by(scheduler.c.lease_epoch)
+_LAST_SERVED = sa.select(sa.func.max(sa.func.coalesce(scheduler.c.ended_at, scheduler.c.heartbeat_at)))
 _PEERS = sa.select(sa.literal(1)).where(scheduler.c.ended_at.is_(None), scheduler.c.id != sa.bindparam("key")).limit(1)
 _SET_TAKEOVER = (
     sa.update(scheduler).where(scheduler.c.id == sa.bindparam("key")).values(takeover_seconds=sa.bindparam("seconds"))
@@ -197,6 +198,12 @@ def set_takeover(conn: Connection, scheduler_id: str, seconds: float) -> None:
 def set_room(conn: Connection, scheduler_id: str, parallelism: int, executors: Mapping[str, int]) -> None:
     """Note how many tasks a scheduler runs at once, in all, and in each of several executors."""
     conn.execute(_SET_ROOM, {"key": scheduler_id, "n": parallelism, "by_name": to_json(dict(executors))})
+
+
+def last_served_at(conn: Connection) -> datetime | None:
+    """Return when a scheduler last served this database: when it left, or was last seen. None: none ever did."""
+    found: datetime | None = conn.scalar(_LAST_SERVED)
+    return found
 
 
 def list_schedulers(conn: Connection, now: datetime) -> list[SchedulerRow]:

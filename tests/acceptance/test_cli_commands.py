@@ -1,16 +1,19 @@
 """Commands on a home that no scheduler serves: what they answer, what they refuse, and how."""
 
 import json
+import sqlite3
 import stat
 import subprocess
 import sys
-from datetime import datetime, timedelta
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from click.testing import CliRunner
 
 from asynsched.cli.app import build_app
 from asynsched.store.engines.direct_database import open_direct
+from asynsched.store.schedulers import register_scheduler, remove_scheduler
 from tests.conformance.dag_text import HEADER, dag_id_of, dag_text, usable_cases
 from tests.conformance.test_timetables import instant
 from tests.store.test_retention import add_dag, add_run
@@ -238,6 +241,42 @@ def test_mistakes_are_named_in_one_message_with_the_nearest_name(site, monkeypat
     assert (refused.exit_code, refused.stdout) == (code, ""), refused.output
     assert [word for word in words if word not in refused.stderr] == []
     assert "Traceback" not in refused.stderr
+
+
+def test_why_only_reads_and_says_first_that_nobody_schedules_and_since_when(new_site):
+    site = new_site()
+    site.write("some.py", DAGS)
+    site.run("dags", "trigger", "etl", "--run-id", "r")
+    register_then_leave(site, at=datetime(2026, 3, 1, 12, tzinfo=UTC))
+    with closing(sqlite3.connect(site.home / "asynsched.db", isolation_level=None)) as writer:
+        writer.execute("BEGIN IMMEDIATE")
+        for names in (["etl"], ["etl", "r"]):
+            said = site.run("why", *names).stdout.splitlines()
+            assert said[0].startswith(
+                "No scheduler is serving since 2026-03-01 12:00:00+00:00: start one with `asynsched up`."
+            )
+
+
+def register_then_leave(site, at):
+    with open_direct(f"sqlite:///{site.home / 'asynsched.db'}") as database:
+        database.write(
+            register_scheduler, scheduler_id="gone", hostname="h", pid=1, home=str(site.home), version="1",
+            now=at, lease_until=at,
+        )  # fmt: skip
+        database.write(remove_scheduler, "gone", at)
+
+
+def test_runs_of_a_dag_whose_file_is_gone_are_explained(new_site):
+    site = new_site()
+    path = site.write("some.py", DAGS)
+    site.run("dags", "trigger", "etl", "--run-id", "r")
+    path.unlink()
+    site.run("dags", "show", "what makes it read the folder", code=1)
+    assert "some.py is gone" in site.run("why", "etl").stdout
+    assert [reason["rule"] for reason in site.json("why", "etl")["reasons"]] == ["scheduler", "removed"]
+    explained = site.json("why", "etl", "r")
+    assert (explained["state"], explained["reasons"][0]["rule"]) == ("queued", "scheduler")
+    assert "no run 'q'" in site.run("why", "etl", "q", code=1).stderr
 
 
 def test_pools_are_set_listed_and_deleted(site):

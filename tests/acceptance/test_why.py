@@ -123,6 +123,9 @@ def test_the_parallelism_that_the_scheduler_was_started_with_is_a_limit(new_site
         [limit] = site.json("why", "two", "r", "other")["reasons"]
         assert limit["text"] == "parallelism: 1 of 1 taken, 1 needed"
         assert limit["causes"][0]["text"] == "one of r of two: running"
+    for names in (["r", "other"], ["r"], []):
+        assert site.run("why", "two", *names).stdout.startswith("No scheduler is serving since 20"), names
+        assert site.json("why", "two", *names)["reasons"][0]["rule"] == "scheduler"
 
 
 def test_a_task_that_depends_on_the_past_tells_what_became_of_it_there(site):
@@ -157,7 +160,7 @@ def test_a_pause_and_a_scheduler_that_is_gone_are_reasons(new_site):
     site.run("dags", "trigger", "by_hand", "--run-id", "r")
     assert [reason["rule"] for reason in site.json("why", "by_hand")["reasons"]] == ["scheduler", "paused"]
     assert [reason["text"] for reason in site.json("why", "by_hand", "r")["reasons"]] == [
-        "no scheduler is serving",
+        "no scheduler is serving; none has yet",
         "the DAG is paused",
     ]
     refused = site.run("why", "by_hnd", code=1)

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from asynsched import DAG, BashOperator
-from asynsched.scheduling.creation.scheduled_runs import coming_runs, examine_dag
+from asynsched.scheduling.creation.scheduled_runs import Examined, coming_runs, examine_dag, foresee_dag
 from asynsched.scheduling.creation.triggering import create_manual_run
 from asynsched.serialization.schema import TimetableQuestion
 from asynsched.simulation.executor import Outcome
@@ -38,10 +38,18 @@ class Folder:
         defaults = DagDefaults(max_active_runs=16, paused=False)
         await self.database.write(store_report, report, FileStamp("", 0, 0, ""), now=START, defaults=defaults)
 
+    async def examined(self, now) -> Examined:
+        """Let what is due be made, and require that it was foreseen."""
+        foreseen = await self.database.read(foresee_dag, "d", now)
+        examined = await self.database.write(examine_dag, "d", now)
+        assert (foreseen.created, foreseen.is_held_back) == (examined.created, examined.is_held_back)
+        assert examined.created is not None or foreseen == examined
+        return examined
+
     async def made_at(self, hours: float) -> list[float]:
         """Let everything be made that is due at an hour; return what that was, in hours since the start."""
         now, made = START + hours * HOUR, []
-        while (examined := await self.database.write(examine_dag, "d", now)).created is not None:
+        while (examined := await self.examined(now)).created is not None:
             made.append(examined.created)
         dates = {run.run_id: run.logical_date for run in await self.database.read(list_runs, limit=1000)}
         return [(dates[run_id] - START) / HOUR for run_id in made]
@@ -81,7 +89,7 @@ async def test_a_continuous_schedule_waits_for_its_only_run():
     folder = Folder(schedule=ContinuousTimetable())
     await folder.store()
     assert len(await folder.made_at(1)) == 1
-    assert (await folder.database.write(examine_dag, "d", START + 2 * HOUR)).is_held_back
+    assert (await folder.examined(START + 2 * HOUR)).is_held_back
 
 
 async def test_what_is_about_to_be_created_is_what_is_created():

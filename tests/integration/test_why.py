@@ -53,7 +53,7 @@ def keys(tasks):
 
 async def explained(simulation):
     """Return the unfinished task instances that nothing holds up, and those that something does."""
-    found = await take_snapshot(simulation.database, simulation.settings, simulation.clock.now(), is_served=True)
+    found = await take_snapshot(simulation.database, simulation.settings, simulation.clock.now())
     free, held = [], []
     for run in found.evaluation.runs.values():
         for task in run.all_instances():

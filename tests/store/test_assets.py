@@ -8,7 +8,7 @@ import pytest
 
 from asynsched import DAG, Asset, AssetAlias, BashOperator
 from asynsched.errors import NotFound
-from asynsched.scheduling.creation.scheduled_runs import examine_dag
+from asynsched.scheduling.creation.scheduled_runs import examine_dag, foresee_dag
 from asynsched.store.asset_events import (
     consumed_events,
     count_old_events,
@@ -105,7 +105,9 @@ async def test_a_run_takes_what_waits_and_runs_of_one_moment_have_names_of_their
             assert examine_dag(conn, "both", NOW + MINUTE).triggered is None
             assert unexamined_dag_ids(conn) == []
             record_events(conn, [event(Asset("b"), 1)])
+            foreseen = foresee_dag(conn, "both", NOW + MINUTE)
             names.append(examine_dag(conn, "both", NOW + MINUTE).triggered)
+            assert foreseen.triggered == names[-1]
             assert pending_events(conn, "both") == []
             assert examine_dag(conn, "both", NOW + MINUTE).triggered is None
         runs = [get_run(conn, "both", name) for name in names]

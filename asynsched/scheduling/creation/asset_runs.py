@@ -41,23 +41,18 @@ def trigger_by_assets(conn: Connection, dag: DagRow, condition: AssetCondition |
     Args:
         condition: What it waits for; None when it waits for no asset.
     """
-    if condition is None:
-        return Triggered()
-    pending = pending_events(conn, dag.dag_id)
-    verdict = evaluate(condition, [event.asset for event in pending])
-    if dag.is_paused or not verdict.met:
-        if pending:
+    pending = [] if condition is None else pending_events(conn, dag.dag_id)
+    found = _judged(conn, dag, condition, pending)
+    if found.created is None:
+        if pending and not found.is_held_back:
             mark_examined(conn, dag.dag_id)
-        return Triggered(waits_for=verdict.reason)
-    if count_active_runs(conn, [dag.dag_id]).get(dag.dag_id, 0) >= dag.max_active_runs:
-        return Triggered(is_held_back=True)
-    run_after = max(event.created_at for event in pending)
-    run_id = _free_run_id(conn, dag.dag_id, run_after)
+        return found
+    run_after = _newest(pending)
     row_id = insert_run(
         conn,
         NewRun(
             dag_id=dag.dag_id,
-            run_id=run_id,
+            run_id=found.created,
             run_type=DagRunType.ASSET_TRIGGERED,
             state=DagRunState.QUEUED,
             logical_date=None,
@@ -69,7 +64,28 @@ def trigger_by_assets(conn: Connection, dag: DagRow, condition: AssetCondition |
         ),
     )
     consume(conn, row_id, dag.dag_id, pending)
-    return Triggered(created=run_id)
+    return found
+
+
+def foresee_assets(conn: Connection, dag: DagRow, condition: AssetCondition | None) -> Triggered:
+    """Return what `trigger_by_assets` would do now. Nothing is written."""
+    pending = [] if condition is None else pending_events(conn, dag.dag_id, hold=False)
+    return _judged(conn, dag, condition, pending)
+
+
+def _judged(conn: Connection, dag: DagRow, condition: AssetCondition | None, pending: list[PendingEvent]) -> Triggered:
+    if condition is None:
+        return Triggered()
+    verdict = evaluate(condition, [event.asset for event in pending])
+    if dag.is_paused or not verdict.met:
+        return Triggered(waits_for=verdict.reason)
+    if count_active_runs(conn, [dag.dag_id]).get(dag.dag_id, 0) >= dag.max_active_runs:
+        return Triggered(is_held_back=True)
+    return Triggered(created=_free_run_id(conn, dag.dag_id, _newest(pending)))
+
+
+def _newest(pending: list[PendingEvent]) -> datetime:
+    return max(event.created_at for event in pending)
 
 
 def _free_run_id(conn: Connection, dag_id: str, run_after: datetime) -> str:

@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from sqlalchemy import Connection
 
 from asynsched.errors import AlreadyExists, DagError, NotFound, PlanNeeded
-from asynsched.scheduling.creation.asset_runs import trigger_by_assets
+from asynsched.scheduling.creation.asset_runs import foresee_assets, trigger_by_assets
 from asynsched.scheduling.creation.planning import next_run
 from asynsched.serialization.decode import decode_dag
 from asynsched.serialization.schema import SerializedDag
@@ -75,6 +76,34 @@ def examine_dag(conn: Connection, dag_id: str, now: datetime) -> Examined:
     return replace(found, triggered=triggered.created, is_held_back=is_held_back, waits_for=triggered.waits_for)
 
 
+def foresee_dag(conn: Connection, dag_id: str, now: datetime) -> Examined:
+    """Return what `examine_dag` would find and create now. Nothing is written."""
+    dag = get_dag(conn, dag_id)
+    if dag is None or not dag.is_active or dag.version_id is None:
+        return Examined()
+    try:
+        serialized = decode_dag(get_version(conn, dag.version_id).serialized)
+    except (DagError, NotFound) as exc:
+        return Examined(error=str(exc))
+    triggered = foresee_assets(conn, dag, serialized.asset_condition)
+    found = _foresee_schedule(conn, dag, serialized, now)
+    is_held_back = found.is_held_back or triggered.is_held_back
+    return replace(found, triggered=triggered.created, is_held_back=is_held_back, waits_for=triggered.waits_for)
+
+
+def _foresee_schedule(conn: Connection, dag: DagRow, serialized: SerializedDag, now: datetime) -> Examined:
+    try:
+        following = _Schedule(conn, serialized, now).following(dag)
+    except PlanNeeded:
+        return Examined(asks=dag.file_path)
+    except (DagError, NotFound) as exc:
+        return Examined(error=str(exc))
+    created = None
+    if following.may_be_made and following.info is not None:
+        created = scheduled_run_id(following.info.logical_date)
+    return Examined(created=created, due_at=following.due_at, is_held_back=following.is_held_back)
+
+
 def _examine_schedule(conn: Connection, dag: DagRow, serialized: SerializedDag, now: datetime) -> Examined:
     """Create a DAG's next scheduled run if it is due, and store when the one after that is.
 
@@ -85,14 +114,10 @@ def _examine_schedule(conn: Connection, dag: DagRow, serialized: SerializedDag, 
     dag_id, created = dag.dag_id, None
     try:
         schedule = _Schedule(conn, serialized, now)
-        info = schedule.after(last_scheduled_interval(conn, dag_id))
-        if info is None or info.run_after > now or dag.is_paused:
+        info, due_at, is_held_back, may_be_made = schedule.following(dag)
+        if info is None or not may_be_made:
             set_next_dagrun(conn, dag_id, info)
-            return Examined(due_at=info.run_after if info is not None and not dag.is_paused else None)
-        limit = min(dag.max_active_runs, schedule.timetable.active_runs_limit or dag.max_active_runs)
-        if count_active_runs(conn, [dag_id]).get(dag_id, 0) >= limit:
-            set_next_dagrun(conn, dag_id, info)
-            return Examined(is_held_back=True)
+            return Examined(due_at=due_at, is_held_back=is_held_back)
         created = _create(conn, dag_id, info, now)
         following = schedule.after(info.data_interval)
     except PlanNeeded:
@@ -132,6 +157,15 @@ def coming_runs(conn: Connection, dag_id: str, now: datetime, *, at_most: int) -
     return found
 
 
+class _Following(NamedTuple):
+    """The next run of a schedule; when it is due, where it is not yet; whether it is due, and then what of it."""
+
+    info: DagRunInfo | None
+    due_at: datetime | None = None
+    is_held_back: bool = False
+    may_be_made: bool = False
+
+
 class _Schedule:
     """The runs of one DAG, those left out that exist already."""
 
@@ -140,6 +174,17 @@ class _Schedule:
         self._dag = dag
         self._now = now
         self.timetable = timetable_of(conn, dag)
+
+    def following(self, dag: DagRow) -> _Following:
+        """Return the run that comes after those that there are."""
+        info = self.after(last_scheduled_interval(self._conn, dag.dag_id))
+        if info is None or dag.is_paused:
+            return _Following(info)
+        if info.run_after > self._now:
+            return _Following(info, due_at=info.run_after)
+        limit = min(dag.max_active_runs, self.timetable.active_runs_limit or dag.max_active_runs)
+        is_held_back = count_active_runs(self._conn, [dag.dag_id]).get(dag.dag_id, 0) >= limit
+        return _Following(info, is_held_back=is_held_back, may_be_made=not is_held_back)
 
     def after(self, last: DataInterval | None) -> DagRunInfo | None:
         """Return the next run that does not exist; None when there is none."""

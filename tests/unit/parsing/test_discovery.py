@@ -90,7 +90,7 @@ def test_patterns_fit_what_the_library_says_that_they_fit(pattern, paths):
         ("*a" * 60 + "b", "a" * 255),
         ("a" + "**" * 60 + "b", "a" * 255),
         ("**/a/" * 20 + "b", "a/" * 2000),
-        ("a/" + "**/*a*a*a/" * 20 + "b", ("a" * 100 + "/") * 40),
+        ("**/*a*a*a/" * 20 + "b", ("a" * 100 + "/") * 40),
         (" " * 200_000 + "b", "a"),
     ],
     ids=["wildcards in a name", "stars in a row", "any folders", "both", "spaces"],

@@ -1,0 +1,26 @@
+"""Whether anybody schedules at all: without a scheduler nothing goes on, whatever else is to be said."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from asynsched.explaining.reason import Reason
+
+RULE = "scheduler"
+START = "`asynsched up`"
+
+
+def no_scheduler(last_served_at: datetime | None) -> Reason:
+    """Return the reason that comes before all others where no scheduler serves.
+
+    Args:
+        last_served_at: When the last one stopped, or was last alive; None: there never was one.
+    """
+    since = "; none has yet"
+    if last_served_at is not None:
+        since = f" since {last_served_at.isoformat(sep=' ', timespec='seconds')}"
+    return Reason(RULE, f"no scheduler is serving{since}", f"one is started: {START}")
+
+
+def with_service(reasons: Sequence[Reason], unserved: Reason | None) -> tuple[Reason, ...]:
+    """Return reasons, after the one that no scheduler serves, if that is so."""
+    return tuple(reasons) if unserved is None else (unserved, *reasons)
