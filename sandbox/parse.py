@@ -20,7 +20,7 @@ from sandbox.parsing.importing import ParseRequest
 from sandbox.parsing.lifelines import HelperLifeline
 from sandbox.parsing.scratch import scratch_folder
 from sandbox.parsing.supervise import become_guardian, encode, exit_by_signals, parse_file
-from sandbox.sources.local_imports import ARCHIVE_SUFFIX
+from sandbox.sources.archive_paths import ARCHIVE_SUFFIX
 
 
 def main(arguments: list[str] | None = None) -> int:

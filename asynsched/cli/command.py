@@ -11,8 +11,9 @@ from typing import Any, NoReturn
 import click
 
 from asynsched.cli.configuration import Configuration, load_configuration, with_served_folder
-from asynsched.cli.rendering import FORMS, Answer, Output, note, show
+from asynsched.cli.rendering import FORMS, Answer, Output, note
 from asynsched.cli.session import Session
+from asynsched.cli.showing import show
 from asynsched.errors import AsynschedError
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]

@@ -17,8 +17,9 @@ from asynsched.cli.command import command, dag_argument, fail, told_output
 from asynsched.cli.dag_lookup import dag_of
 from asynsched.cli.dag_trigger import conf_option, logical_date_option, read_conf
 from asynsched.cli.instants import read_instant
-from asynsched.cli.rendering import Output, Record, show
+from asynsched.cli.rendering import Output, Record
 from asynsched.cli.session import Session
+from asynsched.cli.showing import show
 from asynsched.errors import NotFound, StoreError
 from asynsched.store.connections import get_connection
 from asynsched.store.variables import get_variable

@@ -1,7 +1,7 @@
-"""What a command answers, and how it is shown: as a table for people, or as JSON for programs.
+"""What a command answers, and how its values are written for people.
 
-Standard output carries the answer and nothing else. Texts of users (names, messages, logs) cannot move the cursor or
-break a table: in tables their control characters are shown as escapes, in JSON they are escaped anyway.
+Texts of users (names, messages, logs) cannot move the cursor or break a table: in tables their control characters are
+shown as escapes, in JSON they are escaped anyway.
 """
 
 import sys
@@ -73,30 +73,6 @@ class Text(NamedTuple):
 
 
 Answer = Listing | Record | Done | Text
-
-
-def show(answer: Answer, output: Output) -> None:
-    """Write an answer to standard output."""
-    if output is Output.JSON:
-        sys.stdout.write(as_json(answer))
-    elif isinstance(answer, Done):
-        sys.stdout.write(f"{printable(answer.sentence)}\n")
-    elif isinstance(answer, Text):
-        sys.stdout.write("".join(f"{printable(line)}\n" for line in answer.lines))
-    else:
-        from asynsched.cli.tables import show_tables  # JSON does without
-
-        show_tables(answer)
-
-
-def as_json(answer: Answer) -> str:
-    """Return the JSON of an answer: a list of objects for a listing, one object otherwise. Instants are ISO 8601."""
-    if isinstance(answer, Listing):
-        value: Any = [{name: row.get(name) for name in (*answer.columns, *answer.details)} for row in answer.rows]
-    else:
-        value = dict(answer.fields)
-    encoded = msgspec.json.encode(value, enc_hook=str)
-    return msgspec.json.format(encoded, indent=2).decode() + "\n"
 
 
 def note(text: str) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from asynsched.cli.rendering import Listing, Output, Record, Row, show
+from asynsched.cli.rendering import Listing, Output, Record, Row
+from asynsched.cli.showing import show
 from asynsched.errors import SettingsError
 from asynsched.simulation.comparison import Comparison, RunChange, compare
 from asynsched.simulation.span import SpanReport

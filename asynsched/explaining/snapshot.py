@@ -121,14 +121,7 @@ async def take_snapshot(
         channels=Channels(),
         max_started_at_once=settings.max_dagruns_per_loop_to_schedule,
     )
-    for row in await database.read(running_runs):
-        try:
-            run = await intake.load(row)
-        except (NotFound, DagError):
-            continue  # as the scheduler leaves it
-        tasks = await intake.load_tasks(run)
-        intake.resumed(row)
-        evaluation.resume_run(run, tasks, now)
+    await _take_up_running(database, intake, evaluation, now)
     await intake.sweep(now)
     snapshot = Snapshot(database, evaluation, intake, now=now, unserved=unserved)
     evaluation.time_passed(now)
@@ -139,6 +132,17 @@ async def take_snapshot(
             break
     snapshot.starting = frozenset(evaluation.pending.granted)
     return snapshot
+
+
+async def _take_up_running(database: Database, intake: RunIntake, evaluation: Evaluation, now: datetime) -> None:
+    for row in await database.read(running_runs):
+        try:
+            run = await intake.load(row)
+        except (NotFound, DagError):
+            continue  # as the scheduler leaves it
+        tasks = await intake.load_tasks(run)
+        intake.resumed(row)
+        evaluation.resume_run(run, tasks, now)
 
 
 def _executors(serving: Sequence[SchedulerRow]) -> dict[str, int]:

@@ -142,9 +142,8 @@ def register_scheduler(
     epoch: int = conn.execute(_NEXT_EPOCH).scalar_one()
     if is_alone:
         _refuse_others(conn, home, now)
-        before = list(conn.scalars(sa.select(scheduler.c.id)))
-    else:
-        before = list(conn.scalars(_OF_HOME, {"host": hostname, "folder": home}))
+    of_home = {"host": hostname, "folder": home}
+    before = list(conn.scalars(sa.select(scheduler.c.id)) if is_alone else conn.scalars(_OF_HOME, of_home))
     values = {
         "id": scheduler_id,
         "hostname": hostname,
@@ -159,10 +158,15 @@ def register_scheduler(
     }
     conn.execute(_DELETE, {"ids": before, "before": now - KEPT_FOR})
     conn.execute(scheduler.insert(), values)
-    if before:
-        conn.execute(_INHERIT_RUNS, {"ids": before, "heir": scheduler_id})
-        conn.execute(_INHERIT_CALLBACKS, {"ids": before, "heir": scheduler_id})
+    _inherit(conn, before, scheduler_id)
     return epoch
+
+
+def _inherit(conn: Connection, before: list[str], heir: str) -> None:
+    """Give what schedulers own that are gone to another one."""
+    if before:
+        conn.execute(_INHERIT_RUNS, {"ids": before, "heir": heir})
+        conn.execute(_INHERIT_CALLBACKS, {"ids": before, "heir": heir})
 
 
 def _refuse_others(conn: Connection, home: str, now: datetime) -> None:

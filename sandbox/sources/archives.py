@@ -11,7 +11,7 @@ from types import CodeType
 from typing import TYPE_CHECKING, cast
 
 from asynsched.errors import DagImportError
-from sandbox.sources.local_imports import ARCHIVE_SUFFIX, Note
+from sandbox.sources.source_text import Note
 
 if TYPE_CHECKING:
     from importlib.abc import Loader
@@ -23,19 +23,6 @@ MAX_TOTAL_BYTES = 256 * 1024**2
 
 class ArchiveError(DagImportError):
     """A zip archive of DAGs is damaged, hostile or too large."""
-
-
-def split_archive_path(path: str) -> tuple[str, str] | None:
-    """Return the archive and the name inside it (empty for the archive itself), or None where there is no archive.
-
-    >>> split_archive_path("team/dags.zip/etl.py")
-    ('team/dags.zip', 'etl.py')
-    """
-    parts = path.split("/")
-    for index, part in enumerate(parts):
-        if part.endswith(ARCHIVE_SUFFIX):
-            return "/".join(parts[: index + 1]), "/".join(parts[index + 1 :])
-    return None
 
 
 class Archive:

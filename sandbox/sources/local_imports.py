@@ -1,18 +1,20 @@
 """Imports DAG files, and modules from the DAG folder and from archives in it.
 
 No byte code is read or written: the text that is recorded is the text that ran. The DAG folder comes last in
-`sys.path`: a `json.py` in it never shadows the standard library's.
+`sys.path`: a `json.py` in it never shadows the standard library's. What reads archives is loaded with the first one.
 """
 
 import hashlib
 import importlib.machinery
 import importlib.util
 import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, cast
+
+from sandbox.sources.archive_paths import ARCHIVE_SUFFIX, split_archive_path
+from sandbox.sources.source_text import Note, decode_text
 
 if TYPE_CHECKING:
     from importlib.abc import Loader
@@ -22,40 +24,11 @@ if TYPE_CHECKING:
 DAG_MODULE_PREFIX = "unusual_prefix_"
 """What the module name of a DAG file begins with, so that it collides with no other module (Airflow's)."""
 
-ARCHIVE_SUFFIX = ".zip"
-
-Note = Callable[[str, str, bytes], str]
-"""Takes a module's name, its file and its bytes; returns its text."""
-
 
 def dag_module_name(path: str) -> str:
     """Return the module name of the DAG file at `path`, relative to the DAG folder."""
     digest = hashlib.sha1(path.encode("utf-8", "surrogateescape"), usedforsecurity=False).hexdigest()
     return f"{DAG_MODULE_PREFIX}{digest}_{Path(path).stem}"
-
-
-def _no_text(filename: str, data: bytes, exc: UnicodeDecodeError) -> SyntaxError:
-    line = data.count(b"\n", 0, exc.start) + 1
-    what = f"byte 0x{data[exc.start]:02x} is not {exc.encoding.upper()}; save the file as UTF-8"
-    return SyntaxError(what, (filename, line, None, None))
-
-
-def decode_text(_module: str, filename: str, data: bytes) -> str:
-    """Return a source's text by its declared encoding. Raises SyntaxError, with the line, when it is no text."""
-    try:
-        text = importlib.util.decode_source(data)
-    except UnicodeDecodeError as exc:
-        raise _no_text(filename, data, exc) from exc
-    except SyntaxError as exc:
-        try:
-            data.decode()
-        except UnicodeDecodeError as cause:
-            raise _no_text(filename, data, cause) from exc
-        raise SyntaxError(exc.msg, (filename, 1, None, None)) from exc
-    if "\0" in text:
-        line = text.count("\n", 0, text.index("\0")) + 1
-        raise SyntaxError("there is a null byte in the text", (filename, line, None, None))
-    return text
 
 
 class LocalLoader(importlib.machinery.SourceFileLoader):
@@ -117,7 +90,7 @@ class LocalImports:
         return self._archive_finder(entry)
 
     def _archive_finder(self, entry: str) -> "ArchiveFinder":
-        from sandbox.sources.archives import ArchiveFinder, split_archive_path
+        from sandbox.sources.archives import ArchiveFinder
 
         inside = split_archive_path(entry[len(str(self.dags_folder)) + 1 :])
         if inside is None:
@@ -166,8 +139,6 @@ class LocalImports:
         """Return the archive and the name inside it; None for a plain file, even in a folder called `x.zip`."""
         if ARCHIVE_SUFFIX not in path:
             return None
-        from sandbox.sources.archives import split_archive_path
-
         inside = split_archive_path(path)
         return inside if inside and not (self.dags_folder / inside[0]).is_dir() else None
 

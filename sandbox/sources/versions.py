@@ -14,7 +14,8 @@ from types import CodeType, ModuleType
 
 from asynsched.serialization.schema import SourceFile
 from sandbox.protocol import CodeVersion, SourceRef
-from sandbox.sources.local_imports import DAG_MODULE_PREFIX, LocalImports, decode_text, import_module, merged_module
+from sandbox.sources.local_imports import DAG_MODULE_PREFIX, LocalImports, import_module, merged_module
+from sandbox.sources.source_text import decode_text
 
 
 class SourceRecorder:

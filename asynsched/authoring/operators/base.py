@@ -157,14 +157,7 @@ class BaseOperator(TaskRelations, Mappable, Templater, Deferrable, metaclass=Bas
             raise invalid_arguments(f"{type(self).__name__} (task_id: {task_id})", list(kwargs))
         self._place(task_id, dag, task_group)
         who = task_owner(self.task_id, None if self.task_group is None else self.task_group.dag.dag_id)
-        for name in _PLAIN:
-            setattr(self, name, given[name])
-        for name in _FLAGS:
-            setattr(self, name, bool(given[name]))
-        for name in _COUNTS:
-            setattr(self, name, arguments.optional_count(who, name, given[name]))
-        for name in _CALLBACKS:
-            setattr(self, name, arguments.callbacks(who, name, given[name]))
+        self._take_alike(who, given)
         self.retries = arguments.whole_number(who, "retries", 0 if retries is None else retries, at_least=0)
         self.retry_delay = arguments.duration(who, "retry_delay", retry_delay)
         self.retry_exponential_backoff = arguments.backoff(who, retry_exponential_backoff)
@@ -205,6 +198,17 @@ class BaseOperator(TaskRelations, Mappable, Templater, Deferrable, metaclass=Bas
         self.task_group = task_group or active.current_group(dag or active.current_dag())
         if self.task_group is not None:
             self.task_id = check_key("task_id", self.task_group.child_id(task_id))
+
+    def _take_alike(self, who: str, given: Mapping[str, Any]) -> None:
+        """Take the arguments of which several are checked in the same way, or not at all."""
+        for name in _PLAIN:
+            setattr(self, name, given[name])
+        for name in _FLAGS:
+            setattr(self, name, bool(given[name]))
+        for name in _COUNTS:
+            setattr(self, name, arguments.optional_count(who, name, given[name]))
+        for name in _CALLBACKS:
+            setattr(self, name, arguments.callbacks(who, name, given[name]))
 
     def _instant(self, who: str, name: str, value: Any) -> dt.datetime | None:
         zone = None if self.task_group is None else self.task_group.dag.timezone

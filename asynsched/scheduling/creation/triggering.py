@@ -62,10 +62,7 @@ def create_manual_run(
     validate_conf(serialized, conf or {})
     date = (logical_date or _free_date(conn, dag_id, now)) if has_logical_date else None
     key = DagRunKey(dag_id, _checked_run_id(run_id) if run_id else _free_run_id(conn, dag_id, date or now))
-    if get_run(conn, *key) is not None:
-        raise AlreadyExists(f"The DAG {dag_id!r} has a run {key.run_id!r} already; choose another run id.")
-    if date is not None and logical_date_is_taken(conn, dag_id, date):
-        raise AlreadyExists(f"The DAG {dag_id!r} has a run of the logical date {date.isoformat()} already.")
+    _refuse_taken(conn, key, date)
     interval = data_interval
     if interval is None and date is not None:
         interval = decode(serialized.timetable).infer_manual_data_interval(run_after=date)
@@ -117,6 +114,13 @@ def _create_for(conn: Connection, /, actor: str, dag_id: str, *, now: datetime, 
     key = create_manual_run(conn, dag_id, now=now, **options)
     record_audit(conn, at=now, actor=actor, action="trigger", dag_id=dag_id, run_id=key.run_id)
     return key
+
+
+def _refuse_taken(conn: Connection, key: DagRunKey, date: datetime | None) -> None:
+    if get_run(conn, *key) is not None:
+        raise AlreadyExists(f"The DAG {key.dag_id!r} has a run {key.run_id!r} already; choose another run id.")
+    if date is not None and logical_date_is_taken(conn, key.dag_id, date):
+        raise AlreadyExists(f"The DAG {key.dag_id!r} has a run of the logical date {date.isoformat()} already.")
 
 
 def _free_date(conn: Connection, dag_id: str, now: datetime) -> datetime:
