@@ -17,6 +17,7 @@ import urllib.request
 import venv
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -155,14 +156,21 @@ class AirflowClient(Client):
         assert state != "failed", self.story()
         return state == "success"
 
-    def versions(self) -> dict[str, int | None]:
-        found: dict[str, int | None] = {}
+    def dag_ids(self) -> set[str]:
+        found: set[str] = set()
         while True:
             page = self._ask("GET", f"/api/v2/dags?limit=100&offset={len(found)}")
-            for dag in page["dags"]:
-                found[dag["dag_id"]] = dag.get("last_parsed_time")
+            found |= {dag["dag_id"] for dag in page["dags"]}
             if len(found) >= page["total_entries"] or not page["dags"]:
                 return found
+
+    def version(self, dag_id: str) -> Any:
+        try:
+            return self._ask("GET", f"/api/v2/dags/{dag_id}").get("last_parsed_time")
+        except urllib.error.HTTPError as exc:
+            if exc.code != HTTPStatus.NOT_FOUND:
+                raise
+            return None
 
     def story(self) -> str:
         return self._log.read_text(errors="replace")[-8000:]

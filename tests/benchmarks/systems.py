@@ -14,7 +14,7 @@ from asynsched.bell import Hint, ring
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.creation.triggering import create_manual_run
 from asynsched.store.dag_runs import get_run
-from asynsched.store.dags import list_dags
+from asynsched.store.dags import get_dag, list_dags
 from asynsched.store.engines.direct_database import DirectDatabase, open_direct
 from tests.support.up import Site, Up
 from tests.support.waiting import until
@@ -32,8 +32,12 @@ class Client(ABC):
         """Return whether the run has ended; one that failed is an error."""
 
     @abstractmethod
-    def versions(self) -> dict[str, int | None]:
-        """Return a number for every known DAG, another one after each edit."""
+    def dag_ids(self) -> set[str]:
+        """Return every known DAG."""
+
+    @abstractmethod
+    def version(self, dag_id: str) -> Any:
+        """Return something that is another one after each edit of the DAG; None while it is not known."""
 
     @abstractmethod
     def story(self) -> str:
@@ -44,7 +48,7 @@ class Client(ABC):
             self.wait_until(lambda key=key: self.has_ended(key), f"{key} has ended", seconds)
 
     def wait_for_dags(self, *dag_ids: str, seconds: float = 600) -> None:
-        self.wait_until(lambda: set(dag_ids) <= self.versions().keys(), f"{dag_ids} are known", seconds)
+        self.wait_until(lambda: set(dag_ids) <= self.dag_ids(), f"{dag_ids} are known", seconds)
 
     def wait_until(self, check: Callable[[], bool], what: str, seconds: float = 600) -> None:
         until(check, what, seconds=seconds, describe=self.story)
@@ -136,8 +140,12 @@ class OurClient(Client):
         assert run is None or run.state != "failed", self.story()
         return run is not None and run.state == "success"
 
-    def versions(self) -> dict[str, int | None]:
-        return {dag.dag_id: dag.version_id for dag in self.database.read(list_dags)}
+    def dag_ids(self) -> set[str]:
+        return {dag.dag_id for dag in self.database.read(list_dags)}
+
+    def version(self, dag_id: str) -> Any:
+        dag = self.database.read(get_dag, dag_id)
+        return None if dag is None else dag.version_id
 
     def story(self) -> str:
         return self.site.story()

@@ -41,7 +41,7 @@ def files(system: System, sheet: Sheet) -> None:
     write_files(system, N_FILES)
     started_at = time.perf_counter()
     with system.serving() as client:
-        client.wait_until(lambda: len(client.versions()) == N_FILES, "every DAG is known")
+        client.wait_until(lambda: len(client.dag_ids()) == N_FILES, "every DAG is known")
         sheet.rate("files, start included", N_FILES / (time.perf_counter() - started_at))
         note_idle(system, sheet)
 
@@ -75,10 +75,10 @@ def saves(system: System, client: Client) -> list[float]:
     """Save a file again and again; return how long each took to be seen by a client that looks all the time."""
     times: list[float] = []
     for number in range(system.n_saves):
-        before = client.versions().get("saved")
+        before = client.version("saved")
         saved_at = time.perf_counter()
         system.write("saved.py", three_tasks("saved", number))
-        while client.versions().get("saved") == before:
+        while client.version("saved") == before:
             assert time.perf_counter() < saved_at + 600, client.story()
             time.sleep(LOOK_SECONDS)
         times.append(time.perf_counter() - saved_at)
