@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection
 
+from asynsched.authoring.transport import from_transport
 from asynsched.keys import DagRunKey
 from asynsched.serialization.decode import decode_dag
 from asynsched.store.dag_runs import get_run
@@ -52,7 +53,7 @@ def read_finished_run(conn: Connection, key: DagRunKey) -> FinishedRun:
     if run is None:
         raise LookupError(f"there is no run {key.run_id!r} of the DAG {key.dag_id!r}")
     results = {
-        (item.task_id, item.map_index): msgspec.json.decode(item.value)
+        (item.task_id, item.map_index): from_transport(msgspec.json.decode(item.value))
         for item in get_xcoms(conn, run.id, key="return_value")
     }
     order: dict[str, int] = {}

@@ -29,28 +29,6 @@ def check_json(value: Any, what: str, *, advice: str = _RETURN) -> None:
         raise TypeError(f"{what} is no JSON: it has {_describe(wrong)}; {advice}")
 
 
-def as_json(value: Any, what: str) -> Any:
-    """Return a value as JSON has it: sequences of the results of other tasks, anywhere in it, become lists.
-
-    Raises:
-        TypeError: It has something that JSON does not have; the message names the type.
-    """
-    from asynsched.authoring.mapping.mapped_sequences import MappableSequence
-
-    if isinstance(_not_json(value), MappableSequence):
-        value = _listed(value, MappableSequence)
-    check_json(value, what)
-    return value
-
-
-def _listed(value: Any, sequence: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _listed(item, sequence) for key, item in value.items()}
-    if isinstance(value, (list, tuple, sequence)):
-        return [_listed(item, sequence) for item in value]
-    return value
-
-
 def with_text_keys(value: Any) -> Any:
     """Return a value in which the keys of dicts are texts where JSON has a text for them, as `json.dumps` writes them.
 

@@ -3,7 +3,8 @@
 Whoever runs a task sets the supervisor: a try's process the one that speaks with the scheduler, `DAG.test` one that
 keeps everything in memory. While a DAG file is parsed there is none.
 
-Operations, their arguments and their answers (they are those of `sandbox.protocol.Request`):
+Operations, their arguments and their answers (they are those of `sandbox.protocol.Request`; values of XComs are as
+`asynsched.authoring.transport` writes them):
 
 - `xcom_pull` (task_ids: list, key, map_indexes, run_id, dag_id, include_prior_dates): a list of
   [task_id, map_index, value], by task and index. None for run_id and dag_id means the task's own. None found:

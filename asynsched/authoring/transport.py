@@ -1,6 +1,11 @@
-"""Values that leave a process and come back as they were: JSON, and a few types of Python that JSON has not.
+"""Values that leave a process and come back as they were: JSON, and types of Python that JSON has not.
 
-They travel as an object with the two keys below. An object that has such a key itself is wrapped, too.
+XComs travel like this, and what deferred tasks and their triggers hand on. What JSON has not is an object with the two
+keys below. An object that has such a key itself is wrapped, too. Reading makes nothing but what the table names: no
+class is looked up by a name that the data have.
+
+Source: the types are those that Apache Airflow's `serde` passes on without other packages, and times, bytes, and floats
+that are no number.
 """
 
 from __future__ import annotations
@@ -16,46 +21,108 @@ TYPE_KEY, VALUE_KEY = "__type__", "__value__"
 
 
 def to_transport(value: Any, what: str = "the value") -> Any:
-    """Return a value as plain JSON. Raises TypeError, naming `what` and the type, for what cannot travel."""
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, str):
-        return str.__str__(value)
-    if isinstance(value, int):
-        return int(value)
-    if isinstance(value, float):
-        if value != value or value in (float("inf"), float("-inf")):
-            return _wrapped("float", str(value))
-        return value
-    if isinstance(value, dict):
-        return _object(value, what)
-    if isinstance(value, list):
-        return [to_transport(item, what) for item in value]
-    for name, (kinds, write, _) in _TYPES.items():
-        if isinstance(value, kinds):
-            return _wrapped(name, write(value, what))
-    raise TypeError(
-        f"{what} has a value of type {type(value).__module__}.{type(value).__qualname__}, which cannot be passed on:"
-        " use what JSON has, dates, times, timedeltas, tuples, sets or bytes"
-    )
+    """Return a value as plain JSON.
+
+    Args:
+        value: Subclasses of what JSON has become that; sequences of the results of other tasks become lists.
+        what: What the value is, as messages begin.
+
+    Raises:
+        TypeError: It has something that cannot travel; the message names the type and says what to do.
+        ValueError: It is nested too deeply, or contains itself.
+    """
+    try:
+        return _written(value, what)
+    except RecursionError:
+        raise ValueError(f"{what} is nested too deeply, or contains itself") from None
 
 
 def from_transport(value: Any) -> Any:
-    """Return what `to_transport` was given; a date of a subclass of datetime comes back as a plain one."""
+    """Return what `to_transport` was given. Raises ValueError for what it has not made."""
     if isinstance(value, list):
         return [from_transport(item) for item in value]
     if not isinstance(value, dict):
         return value
     if TYPE_KEY not in value:
         return {key: from_transport(item) for key, item in value.items()}
-    return _TYPES[value[TYPE_KEY]][2](value[VALUE_KEY])
+    try:
+        return _TYPES[value[TYPE_KEY]][1](value[VALUE_KEY])
+    except (LookupError, TypeError, ArithmeticError) as exc:
+        raise ValueError(f"a value of the type {value[TYPE_KEY]!r} cannot be read: {value!r:.200}") from exc
+
+
+def readable(value: Any) -> Any:
+    """Return for a person what `to_transport` has returned: instants as texts, tuples and sets as lists."""
+    if isinstance(value, list):
+        return [readable(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    match value:
+        case {"__type__": "datetime" | "pendulum.DateTime", "__value__": {"at": str(text)}}:
+            return text
+        case {"__type__": "timedelta" | "timezone", "__value__": [int(), int(), int()]} | {
+            "__type__": "bytes", "__value__": str()
+        }:  # fmt: skip
+            return str(from_transport(value))
+        case {"__type__": "dict", "__value__": dict(inside)}:
+            return {key: readable(item) for key, item in inside.items()}
+        case {"__type__": _, "__value__": inside}:
+            return readable(inside)
+    return {key: readable(item) for key, item in value.items()}
+
+
+def _written(value: Any, what: str) -> Any:
+    if isinstance(value, (str, int, float, type(None))):
+        return _scalar(value)
+    if isinstance(value, dict):
+        return _object(value, what)
+    if isinstance(value, list):
+        return _items(value, what)
+    for kind in type(value).__mro__:
+        name = _NAMES.get(f"{kind.__module__}.{kind.__qualname__}")
+        if name == "list":
+            return _items(value, what)
+        if name is not None:
+            return _wrapped(name, _TYPES[name][0](value, what))
+    raise TypeError(f"{what} has a value of type {_type_name(value)}, which cannot be passed on: {_what_to_do(value)}")
+
+
+def _scalar(value: Any) -> Any:
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int):
+        return int(value)
+    if value != value or value in (float("inf"), float("-inf")):
+        return _wrapped("float", str(value))
+    return float(value)
+
+
+def _type_name(value: Any) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
+
+
+def _what_to_do(value: Any) -> str:
+    for attribute, make in (
+        ("__dataclass_fields__", "dataclasses.asdict(value)"),
+        ("__attrs_attrs__", "attrs.asdict(value)"),
+        ("model_dump", "value.model_dump()"),
+        ("to_dict", "value.to_dict(), if it is small, or store it elsewhere and pass on where"),
+    ):
+        if hasattr(type(value), attribute):
+            return f"pass on {make}"
+    return (
+        "pass on what JSON has, dates, times, timedeltas, timezones, tuples, sets, Decimals, UUIDs or bytes,"
+        " or store it elsewhere and pass on where"
+    )
 
 
 def _object(value: dict[Any, Any], what: str) -> Any:
     for key in value:
         if not isinstance(key, str):
-            raise TypeError(f"{what} has a dict with the key {key!r}: keys must be texts")
-    written = {str(key): to_transport(item, what) for key, item in value.items()}
+            raise TypeError(f"{what} has a dict with the key {key!r} of type {_type_name(key)}: keys must be texts")
+    written = {str.__str__(key): _written(item, what) for key, item in value.items()}
     return _wrapped("dict", written) if TYPE_KEY in value else written
 
 
@@ -64,46 +131,138 @@ def _wrapped(name: str, value: Any) -> dict[str, Any]:
 
 
 def _items(value: Any, what: str) -> list[Any]:
-    return [to_transport(item, what) for item in value]
+    return [_written(item, what) for item in value]
 
 
 def _sorted_items(value: Any, what: str) -> list[Any]:
     return _items(sorted(value, key=repr), what)
 
 
-def _read_date_time(value: dict[str, Any]) -> dt.datetime:
-    found = dt.datetime.fromisoformat(value["at"])
+def _text(value: Any, _: str) -> str:
+    return str(value)
+
+
+def _iso(value: Any, _: str) -> str:
+    text: str = value.isoformat()
+    return text
+
+
+def _write_instant(value: dt.datetime, _: str) -> dict[str, Any]:
+    # Of a subclass `isoformat` may be another.
+    return {"at": dt.datetime.isoformat(value), "fold": value.fold, "zone": _zone_name(value.tzinfo)}
+
+
+def _read_instant(value: dict[str, Any]) -> dt.datetime:
+    found = dt.datetime.fromisoformat(value["at"]).replace(fold=value["fold"])
     if value["zone"] is None:
         return found
-    from zoneinfo import ZoneInfo
-
     try:
-        return found.astimezone(ZoneInfo(value["zone"]))
+        zone = _read_zone(value["zone"])
     except (LookupError, ValueError, OSError):
         # A fixed offset may have a name, too; the offset itself is in the text.
         return found
+    local = found.replace(tzinfo=zone)
+    return local if local.utcoffset() == found.utcoffset() else found.astimezone(zone)
 
 
-def _write_date_time(value: dt.datetime, _: str) -> dict[str, Any]:
-    zone = getattr(value.tzinfo, "key", None) or getattr(value.tzinfo, "name", None)
-    return {"at": value.isoformat(), "zone": zone if isinstance(zone, str) else None}
+def _read_pendulum(value: dict[str, Any]) -> Any:
+    import pendulum
+
+    return pendulum.instance(_read_instant(value), tz=None)
 
 
-_TYPES: dict[str, tuple[Any, Callable[[Any, str], Any], Callable[[Any], Any]]] = {
-    # A datetime is a date, so it comes first.
-    "datetime": (dt.datetime, _write_date_time, _read_date_time),
-    "date": (dt.date, lambda value, _: value.isoformat(), dt.date.fromisoformat),
-    "time": (dt.time, lambda value, _: value.isoformat(), dt.time.fromisoformat),
-    "timedelta": (
-        dt.timedelta,
-        lambda value, _: [value.days, value.seconds, value.microseconds],
-        lambda parts: dt.timedelta(*parts),
-    ),
-    "tuple": (tuple, _items, lambda items: tuple(from_transport(items))),
-    "set": (set, _sorted_items, lambda items: set(from_transport(items))),
-    "frozenset": (frozenset, _sorted_items, lambda items: frozenset(from_transport(items))),
-    "bytes": (bytes, lambda value, _: value.hex(), bytes.fromhex),
-    "float": ((), lambda value, _: value, float),
-    "dict": ((), lambda value, _: value, lambda items: {key: from_transport(item) for key, item in items.items()}),
+def _read_pendulum_date(value: str) -> Any:
+    import pendulum
+
+    return pendulum.Date.fromisoformat(value)
+
+
+def _zone_name(zone: dt.tzinfo | None) -> str | None:
+    names = (getattr(zone, attribute, None) for attribute in ("key", "name", "zone"))
+    return next((name for name in names if isinstance(name, str)), None)
+
+
+def _write_zone(value: dt.tzinfo, what: str) -> str:
+    name = _zone_name(value)
+    if name is None:
+        raise TypeError(f"{what} has a timezone without a name, {value!r}: pass on its name")
+    return name
+
+
+def _read_zone(name: str) -> dt.tzinfo:
+    from zoneinfo import ZoneInfo
+
+    return ZoneInfo(name)
+
+
+def _read_pendulum_zone(name: str) -> Any:
+    import pendulum
+
+    return pendulum.timezone(name)
+
+
+def _write_offset(value: dt.tzinfo, _: str) -> list[int]:
+    offset = value.utcoffset(None)
+    assert offset is not None
+    return _parts(offset)
+
+
+def _parts(value: dt.timedelta) -> list[int]:
+    # Of a pendulum.Duration, the attributes are what is left of each unit.
+    length = dt.timedelta.__add__(value, dt.timedelta())
+    return [length.days, length.seconds, length.microseconds]
+
+
+def _read_decimal(value: str) -> Any:
+    from decimal import Decimal
+
+    return Decimal(value)
+
+
+def _read_uuid(value: str) -> Any:
+    from uuid import UUID
+
+    return UUID(value)
+
+
+_TYPES: dict[Any, tuple[Callable[[Any, str], Any], Callable[[Any], Any]]] = {
+    "datetime": (_write_instant, _read_instant),
+    "pendulum.DateTime": (_write_instant, _read_pendulum),
+    "date": (_iso, dt.date.fromisoformat),
+    "pendulum.Date": (_iso, _read_pendulum_date),
+    "time": (_iso, dt.time.fromisoformat),
+    "timedelta": (lambda value, _: _parts(value), lambda parts: dt.timedelta(*parts)),
+    "ZoneInfo": (_write_zone, _read_zone),
+    "pendulum.Timezone": (_write_zone, _read_pendulum_zone),
+    "timezone": (_write_offset, lambda parts: dt.timezone(dt.timedelta(*parts))),
+    "tuple": (_items, lambda items: tuple(from_transport(items))),
+    "set": (_sorted_items, lambda items: set(from_transport(items))),
+    "frozenset": (_sorted_items, lambda items: frozenset(from_transport(items))),
+    "bytes": (lambda value, _: value.hex(), bytes.fromhex),
+    "Decimal": (_text, _read_decimal),
+    "UUID": (_text, _read_uuid),
+    "float": (_text, float),
+    "dict": (_object, lambda items: {key: from_transport(item) for key, item in items.items()}),
 }
-"""By name: the type, how it is written, how it is read."""
+"""By name in the data: how a value is written, how it is read."""
+
+_NAMES = {
+    "datetime.datetime": "datetime",
+    "datetime.date": "date",
+    "datetime.time": "time",
+    "datetime.timedelta": "timedelta",
+    "datetime.timezone": "timezone",
+    "pendulum.datetime.DateTime": "pendulum.DateTime",
+    "pendulum.date.Date": "pendulum.Date",
+    "pendulum.tz.timezone.Timezone": "pendulum.Timezone",
+    "pendulum.tz.timezone.FixedTimezone": "timezone",
+    "zoneinfo.ZoneInfo": "ZoneInfo",
+    "builtins.tuple": "tuple",
+    "builtins.set": "set",
+    "builtins.frozenset": "frozenset",
+    "builtins.bytes": "bytes",
+    "decimal.Decimal": "Decimal",
+    "uuid.UUID": "UUID",
+    "asynsched.authoring.mapping.mapped_sequences.MappableSequence": "list",
+}
+"""By class, so that none has to be imported to know that a value is not of it. Subclasses are written as these."""

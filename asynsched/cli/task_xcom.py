@@ -1,5 +1,6 @@
 """`asynsched tasks xcom`: what a task instance has returned or pushed."""
 
+from asynsched.authoring.transport import readable
 from asynsched.cli.command import command, dag_argument, map_index_option, run_argument, task_argument
 from asynsched.cli.lookup import find_task
 from asynsched.cli.rendering import Listing
@@ -15,5 +16,6 @@ from asynsched.store.xcoms import XComEntry, list_xcoms
 def show_xcoms(session: Session, dag_id: str, run_id: str, task_id: str, map_index: int) -> Listing:
     """List what a task instance has returned or pushed."""
     task = session.read(find_task, dag_id, run_id, task_id, map_index)
-    rows = [entry._asdict() for entry in session.read(list_xcoms, task.dag_run_id, task_id, map_index)]
+    entries = session.read(list_xcoms, task.dag_run_id, task_id, map_index)
+    rows = [{**entry._asdict(), "value": readable(entry.value)} for entry in entries]
     return Listing(XComEntry._fields, rows, nothing="The task has pushed nothing.")

@@ -22,6 +22,7 @@ from asynsched.authoring.running.context import Context
 from asynsched.authoring.running.execution import TaskResult, execute
 from asynsched.authoring.running.tracebacks import one_line, user_frames
 from asynsched.authoring.supervisor import ask as ask_supervisor
+from asynsched.authoring.transport import to_transport
 from asynsched.authoring.triggers.base import BaseTaskEndEvent
 from asynsched.foreground.trigger import wait_for_trigger
 from asynsched.states import TaskInstanceState
@@ -85,7 +86,7 @@ def attempt(task: BaseOperator, make_context: Callable[[], Context]) -> TryEnd:
 
 def _ended_by(event: BaseTaskEndEvent, context: Context | None) -> TryEnd:
     for key, value in (event.xcoms or {}).items():
-        ask_supervisor("xcom_push", key=key, value=value)
+        ask_supervisor("xcom_push", key=key, value=to_transport(value, f"XCom {key!r} of the trigger's event"))
     state = TaskInstanceState(event.task_instance_state)
     return TryEnd(state, "its trigger has ended it", retry=False, context=context)
 

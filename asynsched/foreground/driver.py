@@ -121,8 +121,8 @@ class ForegroundDriver:
         self._evaluation.try_ended(ended, utcnow())
 
     def _keep_result(self, task: ActiveTask, end: TryEnd) -> None:
-        if end.result is not None and end.result.value is not None:
-            kept = self._supervisor.keep_result(task.task_id, end.result.value, task.map_index)
+        if end.result is not None and end.result.written is not None:
+            kept = self._supervisor.keep_result(task.task_id, end.result.written, task.map_index)
             self.results[task.task_id, task.map_index] = kept
 
     def _context_maker(self, task: ActiveTask, looked_since: datetime | None = None) -> Callable[[], Context]:

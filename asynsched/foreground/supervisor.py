@@ -6,6 +6,7 @@ from typing import Any
 
 from asynsched.authoring.running.task_instance import TaskInstanceFacts
 from asynsched.authoring.supervisor import Supervisor, SupervisorError, SupervisorNotFound
+from asynsched.authoring.transport import from_transport
 from asynsched.authoring.xcom_arg import XCOM_RETURN_KEY
 from asynsched.foreground.xcoms import UNMAPPED, MemoryXComs
 
@@ -54,7 +55,7 @@ class MemorySupervisor:
 
     def keep_result(self, task_id: str, value: Any, map_index: int = UNMAPPED) -> Any:
         """Store what a task returned, and return it as others will see it."""
-        return self._xcoms.push(task_id, map_index, XCOM_RETURN_KEY, value)
+        return from_transport(self._xcoms.push(task_id, map_index, XCOM_RETURN_KEY, value))
 
     def _answer_xcom_pull(
         self, *, task_ids: list[str], key: str, map_indexes: list[int] | None, **_: Any

@@ -43,8 +43,7 @@ def of_result(token: str, span: Span, result: TaskResult, rendered_map_index: st
     """Return the end of a try whose code returned.
 
     Raises:
-        TypeError: What it returned is no JSON after all.
-        ValueError: It holds a number or a text that JSON does not have.
+        ValueError: What it returned holds a text that JSON does not have.
     """
     decision: BranchDecision | ShortCircuitDecision | None = None
     if result.follow is not None:
@@ -56,7 +55,7 @@ def of_result(token: str, span: Span, result: TaskResult, rendered_map_index: st
         "success",
         span.ended_at,
         started_at=span.started_at,
-        return_value=msgspec.UNSET if result.value is None else json_of(result.value),
+        return_value=msgspec.UNSET if result.written is None else json_of(result.written),
         decision=decision,
         rendered_map_index=rendered_map_index,
         result_length=_length(result.value),

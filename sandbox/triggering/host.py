@@ -20,7 +20,7 @@ from asynsched.authoring.supervisor import SupervisorError, set_supervisor
 from asynsched.authoring.transport import from_transport, to_transport
 from asynsched.authoring.triggers.base import BaseTaskEndEvent, TriggerEvent, first_event, make_trigger
 from sandbox.protocol import Ended, Launch, Started
-from sandbox.running.scheduler_link import SchedulerLink, json_of
+from sandbox.running.scheduler_link import SchedulerLink
 from sandbox.triggering.host_link import HostLink
 from sandbox.triggering.host_logging import label_logs, labelled
 from sandbox.triggering.messages import TriggerOutcome, TriggerSpec, TriggerWork, class_name
@@ -179,7 +179,7 @@ async def _outcome_of(spec: TriggerSpec) -> TriggerOutcome:
 def _outcome(trigger_id: str, event: TriggerEvent) -> TriggerOutcome:
     if not isinstance(event, BaseTaskEndEvent):
         return TriggerOutcome(trigger_id, "event", payload=to_transport(event.payload, "the event's payload"))
-    xcoms = {key: json_of(value) for key, value in (event.xcoms or {}).items()}
+    xcoms = {key: to_transport(value, f"XCom {key!r} of its event") for key, value in (event.xcoms or {}).items()}
     kind: Literal["success", "failed", "skipped"] = event.task_instance_state  # type: ignore[assignment]
     return TriggerOutcome(trigger_id, kind, xcoms=xcoms)
 

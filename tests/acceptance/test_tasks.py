@@ -76,14 +76,14 @@ def test_every_end_of_a_task_is_told_with_its_reason(site):
         "leaves": "failed",
         "leaves_at_once": "failed",
         "is_killed": "failed",
-        "returns_a_set": "failed",
+        "returns_an_object": "failed",
         "takes_too_long": "failed",
         "bash_fails": "failed",
         "bash_skips": "skipped",
     }
     words = {
         "never_lucky": "unlucky for ever", "hopeless": "no try will help", "not_today": "not today", "leaves": "3",
-        "leaves_at_once": "4", "is_killed": "SIGKILL", "returns_a_set": "set", "takes_too_long": "1",
+        "leaves_at_once": "4", "is_killed": "SIGKILL", "returns_an_object": "type object", "takes_too_long": "1",
         "bash_fails": "7", "not_allowed": "no try would help", "after_never_lucky": "1 failed",
         "after_not_today": "1 skipped",
     }  # fmt: skip
@@ -177,7 +177,8 @@ def test_values_travel_by_xcom_template_variable_and_connection(site):
     assert returned("extract") == {"rows": [1, 2, 3], "name": "täst"}
     assert returned("total") == {"name": "täst", "total": 6}
     assert returned("doubled") == 12
-    assert returned("pulls") == {"a": None}
+    days = {"at": "2026-01-01T00:00:00+00:00", "later": "2026-01-02T00:00:00+00:00"}
+    assert returned("pulls") == {"a": None, "tags": ["x"], "is_set": True, **days}
     assert returned("says") == "hello 2026-02-03 12"
     assert returned("templated") == "values/templated 20260203T000000 2026-02-04"
     assert returned("asks") == ["its value", "host.example", 8080]

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from asynsched.authoring.assets.asset import Asset, AssetAlias, AssetRef, checked_extra
 from asynsched.authoring.supervisor import SupervisorNotFound, ask
 from asynsched.authoring.timezone import coerce_datetime, is_naive, make_aware, parse
+from asynsched.authoring.transport import from_transport
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ class SourceTaskInstance:
             )
         except SupervisorNotFound:
             return default
-        return found[0][2] if found else default
+        return from_transport(found[0][2]) if found else default
 
 
 class _ByAsset(Mapping["AssetKey", "Any"]):

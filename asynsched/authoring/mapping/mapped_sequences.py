@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from itertools import islice
 
 from asynsched.authoring.supervisor import ask
+from asynsched.authoring.transport import from_transport
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class LazyXComSequence(MappableSequence):
         found = ask("xcom_values", **self._of, offset=index, limit=1) if index >= 0 else ()
         if not found:
             raise IndexError(f"the task {self._of['task_id']!r} has no result number {index}")
-        return found[0]
+        return from_transport(found[0])
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
@@ -77,7 +78,7 @@ class LazyXComSequence(MappableSequence):
 
     def _from(self, offset: int) -> Iterator[Any]:
         while found := ask("xcom_values", **self._of, offset=offset, limit=None):
-            yield from found
+            yield from map(from_transport, found)
             offset += len(found)
 
 

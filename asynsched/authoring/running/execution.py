@@ -5,12 +5,12 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from asynsched.authoring.json_values import as_json
-from asynsched.authoring.mapping.mapped_sequences import is_mappable
+from asynsched.authoring.mapping.mapped_sequences import MappableSequence, is_mappable
 from asynsched.authoring.operators.branch import followed_tasks
 from asynsched.authoring.operators.python import finished
 from asynsched.authoring.running.context import CurrentContext, outlet_events
 from asynsched.authoring.running.tracebacks import one_line, user_frames
+from asynsched.authoring.transport import to_transport
 
 if TYPE_CHECKING:
     from asynsched.authoring.deferral import Resumption
@@ -22,7 +22,8 @@ class TaskResult:
     """What a task's run came to, besides success.
 
     Attributes:
-        value: What is kept as XCom `return_value`; None for nothing. It is JSON.
+        value: What is kept as XCom `return_value`; None for nothing.
+        written: The same as `to_transport` writes it.
         follow: Of a branch: the task_ids that run, groups resolved to their first tasks. Else None.
         short_circuit: Of a short circuit whose condition was false: whether the trigger rules downstream are ignored.
             Else None.
@@ -30,12 +31,13 @@ class TaskResult:
             `sandbox.outlet_events.OutletEvent` for each.
     """
 
-    __slots__ = ("follow", "outlet_events", "short_circuit", "value")
+    __slots__ = ("follow", "outlet_events", "short_circuit", "value", "written")
 
     def __init__(
         self, value: Any = None, follow: tuple[str, ...] | None = None, short_circuit: bool | None = None
     ) -> None:
         self.value = value
+        self.written: Any = None
         self.follow = follow
         self.short_circuit = short_circuit
         self.outlet_events: list[dict[str, Any]] = []
@@ -125,10 +127,13 @@ def _result(task: BaseOperator, context: Context, value: Any) -> TaskResult:
         _check_mappable(task, context, value)
     if value is None:
         return TaskResult(None, follow, short_circuit)
-    value = as_json(value, f"what task {task.task_id!r} returned")
+    if isinstance(value, MappableSequence):
+        value = list(value)
+    result = TaskResult(value, follow, short_circuit)
+    result.written = to_transport(value, f"what task {task.task_id!r} returned")
     if task.multiple_outputs:
         _push_items(task, context, value)
-    return TaskResult(value, follow, short_circuit)
+    return result
 
 
 def _check_mappable(task: BaseOperator, context: Context, value: Any) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from asynsched.authoring.json_values import as_json
 from asynsched.authoring.running.elsewhere import AsksElsewhere, previous_task_instance
 from asynsched.authoring.supervisor import SupervisorNotFound, ask
 from asynsched.authoring.timezone import coerce_datetime
+from asynsched.authoring.transport import from_transport, to_transport
 from asynsched.authoring.xcom_arg import XCOM_RETURN_KEY
 
 TYPE_CHECKING = False
@@ -145,12 +145,15 @@ class TaskInstance(AsksElsewhere):
         return self.task.log
 
     def xcom_push(self, key: str, value: Any) -> None:
-        """Store a JSON value under a key, for tasks that come later.
+        """Store a value under a key, for tasks that come later: they get it as it is.
+
+        It is what JSON has (None, a bool, a number, a text, a list, a dict with texts as keys), a date, a time, a
+        timedelta, a timezone, a tuple, a set, a Decimal, a UUID or bytes, or lists, dicts, tuples and sets of these.
 
         Raises:
-            TypeError: The value is no JSON; the message names its type.
+            TypeError: The value has something else in it; the message names its type.
         """
-        ask("xcom_push", key=key, value=as_json(value, f"XCom {key!r}"))
+        ask("xcom_push", key=key, value=to_transport(value, f"XCom {key!r} of task {self.task_id!r}"))
 
     def xcom_pull(
         self,
@@ -190,6 +193,7 @@ class TaskInstance(AsksElsewhere):
             )
         except SupervisorNotFound:
             found = []
+        found = [(name, index, from_transport(value)) for name, index, value in found]
         values = [_value_of_task(name, found, default, one=one) for name in names]
         return values[0] if single else values
 

@@ -57,7 +57,7 @@ with DAG("d", on_failure_callback=note):
 
     @task
     def not_json():
-        return {"when": datetime(2030, 1, 1)}
+        return {"when": [object()]}
 
     @task
     def huge():
@@ -178,7 +178,7 @@ OUTCOMES = {
     "bash_fails": ("failed", "exit code 3"),
     "gives_up": ("failed", "never again"),
     "waits": ("up_for_reschedule", "2030-01-01"),
-    "not_json": ("failed", "datetime"),
+    "not_json": ("failed", "type object"),
     "huge": ("failed", "too large"),
     "exits": ("failed", "sys.exit(3) was called"),
     "exits_hard": ("failed", "exit code 7"),

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from asynsched.authoring.transport import to_transport
 from asynsched.executors.trigger_host_tokens import code_of_trigger, host_key, new_host_token
 from sandbox.protocol import CodeVersion, Launch, Reply, Request, RunContext
 from sandbox.sources.local_imports import DAG_MODULE_PREFIX
@@ -201,7 +202,7 @@ async def test_a_host_outlives_the_scheduler_and_repeats_its_questions_to_the_ne
 async def test_asynscheds_own_triggers_need_no_code_of_a_dag_file(bench: Bench, code: CodeVersion):
     host = Host(bench, code)
     path = "asynsched.authoring.triggers.temporal.DateTimeTrigger"
-    moment = {"__type__": "datetime", "__value__": {"at": "2020-01-01T00:00:00+00:00", "zone": None}}
+    moment = to_transport(datetime(2020, 1, 1, tzinfo=UTC))
     host.steps.put_nowait(TriggerWork("s", 1, (TriggerSpec("t", path, {"moment": moment}, "d", "r", "t", -1, 1),)))
     async with bench.running() as executor:
         await executor.launch([host.launch])

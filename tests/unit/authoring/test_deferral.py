@@ -6,8 +6,6 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from asynsched import (
     DAG,
@@ -30,7 +28,6 @@ from asynsched import (
     task,
     timezone,
 )
-from asynsched.authoring.transport import from_transport, to_transport
 
 EVENTS = {"success": TaskSuccessEvent(xcoms={"rows": 3}), "failed": TaskFailedEvent(), "skipped": TaskSkippedEvent()}
 CLEANED: list[str] = []
@@ -217,23 +214,6 @@ def test_the_deferrable_sensors_wait_until_it_is_time(ago, tmp_path):
 def test_a_date_time_trigger_refuses_a_moment_that_is_none(arguments, error):
     with pytest.raises(error):
         DateTimeTrigger(**arguments)
-
-
-VALUES = st.recursive(
-    st.one_of(
-        st.none(), st.booleans(), st.integers(-(2**60), 2**60), st.floats(allow_nan=False), st.text(), st.binary(),
-        st.dates(), st.timedeltas(), st.times(), st.datetimes(timezones=st.just(dt.UTC)), st.datetimes(),
-    ),
-    lambda inner: st.one_of(
-        st.lists(inner), st.lists(inner).map(tuple),
-        st.dictionaries(st.text() | st.sampled_from(["__type__", "__value__"]), inner),
-    ),
-)  # fmt: skip
-
-
-@given(VALUES)
-def test_values_come_back_as_they_were(value):
-    assert from_transport(to_transport(value)) == value
 
 
 def test_dag_error_is_raised_at_once_for_a_trigger_class_that_is_none():

@@ -226,22 +226,6 @@ def test_a_function_gets_of_the_context_what_it_asks_for(dag, supervisor):
         get_current_context()
 
 
-@pytest.mark.parametrize(
-    ("value", "words"),
-    [
-        ({1}, "type set"),
-        ({"a": [object()]}, "type object"),
-        ({1: 2}, "type int"),
-        (dt.datetime(2024, 1, 1), "type datetime.datetime"),
-        (float("nan"), "the number nan"),
-    ],
-)
-def test_a_value_that_is_no_json_fails_the_task_and_names_its_type(dag, value, words):
-    with pytest.raises(TypeError, match=f"what task 't' returned is no JSON: it has .*{words}"):
-        run(PythonOperator(task_id="t", dag=dag, python_callable=lambda: value))
-    assert run(PythonOperator(task_id="u", dag=dag, python_callable=lambda: value, do_xcom_push=False)).value is None
-
-
 def test_branches_are_checked_and_short_circuits_reported(dag, supervisor):
     with dag:
 

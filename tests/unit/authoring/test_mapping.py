@@ -288,9 +288,9 @@ def test_zipped_and_concatenated_results_are_mapped_over_beside_others(dag):
     few, many = give.override(task_id="few")([1, 2]), give.override(task_id="many")([3, 4, 5])
     listed.override(task_id="pairs").expand(xs=few.zip(many, fillvalue=0))
     echo.expand(x=few.zip(many, fillvalue=0), y=few.concat(many))
-    zipped, joined = [[1, 3], [2, 4], [0, 5]], [1, 2, 3, 4, 5]
+    zipped, joined = [(1, 3), (2, 4), (0, 5)], [1, 2, 3, 4, 5]
     assert results(dag, "echo") == [[x, y] for x in zipped for y in joined]
-    assert results(dag, "pairs") == zipped
+    assert results(dag, "pairs") == [list(pair) for pair in zipped]
 
 
 def test_a_thousand_results_are_fetched_in_few_questions_and_a_value_in_one(dag):

@@ -62,8 +62,8 @@ def is_killed():
 
 
 @task
-def returns_a_set():
-    return {1, 2}
+def returns_an_object():
+    return object()
 
 
 @task(execution_timeout=timedelta(seconds=1))
@@ -100,7 +100,7 @@ with DAG("ends", schedule="@once"):
     leaves()
     leaves_at_once()
     is_killed()
-    returns_a_set()
+    returns_an_object()
     takes_too_long()
     BashOperator(task_id="bash_fails", bash_command="echo before the end; exit 7")
     BashOperator(task_id="bash_skips", bash_command="exit 99")

@@ -1,5 +1,6 @@
 """Values that travel: XComs, templates, params, variables, connections, and what a process is not given."""
 
+import datetime as dt
 import os
 
 from asynsched import DAG, BashOperator, Connection, Variable, get_current_context, task
@@ -20,12 +21,13 @@ with DAG("values", params={"greeting": "hello"}):
 
     @task
     def pushes(ti=None):
-        ti.xcom_push(key="left", value={"a": None})
+        ti.xcom_push(key="left", value={"a": None, "at": dt.datetime(2026, 1, 1, tzinfo=dt.UTC), "tags": {"x"}})
 
     @task
     def pulls():
         ti = get_current_context()["ti"]
-        return ti.xcom_pull(task_ids="pushes", key="left")
+        pulled = ti.xcom_pull(task_ids="pushes", key="left")
+        return {**pulled, "later": pulled["at"] + dt.timedelta(days=1), "is_set": "x" in pulled["tags"] | {"y"}}
 
     @task.bash
     def says():
