@@ -61,7 +61,7 @@ class SlotsFreed:
 
 @dataclass(frozen=True, slots=True)
 class SchedulersChanged:
-    """Another scheduler of this database has come, or has gone and left its runs to others."""
+    """Another scheduler of this database has come, or has gone, or has left a run to others."""
 
 
 @dataclass(frozen=True, slots=True)

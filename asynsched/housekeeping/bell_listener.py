@@ -100,6 +100,7 @@ _FOR_EVALUATOR: Mapping[str, Callable[[Hint], Any]] = {
     "backfill": lambda hint: BackfillChanged(hint.dag_id),
     "pool": lambda _: PoolsChanged(),
     "slots": lambda _: SlotsFreed(),
+    "orphan": lambda _: SchedulersChanged(),
 }
 
 

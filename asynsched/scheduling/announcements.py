@@ -9,6 +9,8 @@ from asynsched.channels import (
     AssetsUpdated,
     CallbackRequested,
     Channels,
+    DagChanged,
+    PoolsChanged,
     RunEnded,
     TaskFinished,
     TaskReady,
@@ -85,6 +87,12 @@ class Announcer:
                 if unwanted := unwanted_try(task):
                     # Whoever stopped the run may have gone before it said so.
                     self._channels.ready.put_nowait(TryUnwanted(*unwanted))
+
+    def tell_of_takeover(self, dag_ids: Iterable[str]) -> None:
+        """Have it read again what others have of the limits: some of that is this scheduler's now."""
+        self._channels.active_runs.offer(PoolsChanged())
+        for dag_id in sorted(dag_ids):
+            self._channels.active_runs.offer(DagChanged(dag_id))
 
     def end_unclaimed(self, held: Held, claimed: Collection[str]) -> None:
         """Have the tries of tasks ended that an executor still holds, and that no task instance waits for any more."""

@@ -168,7 +168,8 @@ class DependencyEvaluator(Service):
             self._evaluation.grant(now)
         if not self._waits_for_company(now):
             await self._store()
-        if has_taken_all:
+        if has_taken_all and not self._transfers.disturbed:
+            # What was disturbed may have put ends back, to be decided once more.
             self.stored_until.rise(began_at)
         self._has_started_all = not self._is_stopping
         may_start_more = self._intake.starts_any and not self._is_stopping
@@ -230,6 +231,7 @@ class DependencyEvaluator(Service):
             self._evaluation.try_started(message.event, now)
         else:
             self._evaluation.try_ended(message.event, now)
+            self._transfers.try_ended(message.event.token)
 
     async def _sweep(self, now: datetime) -> None:
         """Now and then, look for what no message told of."""

@@ -4,7 +4,9 @@ from collections.abc import Awaitable, Callable
 from datetime import datetime
 
 import structlog
+from sqlalchemy import Connection
 
+from asynsched.bell import Hint, encode_hints
 from asynsched.errors import DagError, NotFound
 from asynsched.executors.base import Held
 from asynsched.keys import DagRunKey
@@ -13,7 +15,9 @@ from asynsched.scheduling.evaluation.evaluation import Evaluation
 from asynsched.scheduling.requests.request_taking import RequestTaker
 from asynsched.scheduling.run_intake import RunIntake
 from asynsched.store.database import Database
-from asynsched.store.run_queue import MOST_TAKEN_OVER, QueuedRun, owned_runs, take_over_runs
+from asynsched.store.notifications import notify
+from asynsched.store.run_queue import MOST_TAKEN_OVER, QueuedRun, give_back_run, owned_runs, take_over_runs
+from asynsched.store.task_instances import load_task_instances
 
 log = structlog.get_logger(__name__)
 
@@ -49,7 +53,11 @@ class RunTransfers:
         self._owner = owner
         self._store = store
         self._may_be_orphans = False
+        self._is_unanswered = False
         self._taken_over: dict[int, QueuedRun] = {}
+        self._given_back: set[int] = set()
+        self._still_run: set[str] = set()
+        """Tries that the executor may still run, of runs that memory does not have."""
         self.disturbed: dict[int, DagRunKey] = {}
         self.are_requests_due = True
 
@@ -60,6 +68,7 @@ class RunTransfers:
 
     async def recover(self, held: Held, now: datetime) -> None:
         """Take up the runs that nobody owns, and the tries that the executor still holds of them."""
+        self._still_run |= held.starting | held.running
         self._may_be_orphans = True
         while self._may_be_orphans:
             await self.adopt(held, now)
@@ -75,15 +84,30 @@ class RunTransfers:
             held: What the executor holds of their tries: nothing, where they were begun on another home.
         """
         if self._may_be_orphans:
-            found = await self._database.write(take_over_runs, *self._owner)
-            self._may_be_orphans = len(found) == MOST_TAKEN_OVER
-            self._taken_over |= {row.id: row for row in found}
-            if found:
-                log.info("runs.taken_over", n_runs=len(found))
-        # Each is dropped only once it was taken up: the database may go away between two of them.
-        while self._taken_over:
-            await self._take_up(next(iter(self._taken_over.values())), held, now)
-            del self._taken_over[next(iter(self._taken_over))]
+            await self._take_over()
+        if not self._taken_over:
+            return
+        dag_ids = {row.dag_id for row in self._taken_over.values()}
+        try:
+            # Each is dropped only once it was taken up: the database may go away between two of them.
+            while self._taken_over:
+                await self._take_up(next(iter(self._taken_over.values())), held, now)
+                del self._taken_over[next(iter(self._taken_over))]
+        finally:
+            self._announcer.tell_of_takeover(dag_ids)
+
+    async def _take_over(self) -> None:
+        if self._is_unanswered:
+            # What was taken over then is ours already, and uses slots: memory has to know of it before it grants any.
+            self._taken_over |= await self._unknown()
+        self._is_unanswered = True
+        left = frozenset(self._given_back)
+        found = await self._database.write(take_over_runs, *self._owner, excluding=left)
+        self._is_unanswered = False
+        self._may_be_orphans = len(found) == MOST_TAKEN_OVER
+        self._taken_over |= {row.id: row for row in found}
+        if found:
+            log.info("runs.taken_over", n_runs=len(found))
 
     async def reload_disturbed(self, now: datetime) -> None:
         """Take runs up anew whose rows somebody else has changed; forget those that are no longer ours."""
@@ -103,10 +127,16 @@ class RunTransfers:
 
     async def find_unknown(self) -> None:
         """Note the runs that are ours, and that memory knows nothing of: an answer of the database was lost."""
-        pending = self._evaluation.pending.runs
-        for row in await self._database.read(owned_runs, self._owner[1]):
-            if row.key not in self._evaluation.runs and row.id not in pending and row.id not in self._taken_over:
-                self.disturbed[row.id] = row.key
+        self.disturbed |= {run_id: row.key for run_id, row in (await self._unknown()).items()}
+
+    def try_ended(self, token: str) -> None:
+        """Take note that the executor runs a try no more."""
+        self._still_run.discard(token)
+
+    async def _unknown(self) -> dict[int, QueuedRun]:
+        known = self._evaluation.pending.runs.keys() | self._taken_over.keys()
+        owned = await self._database.read(owned_runs, self._owner[1])
+        return {row.id: row for row in owned if row.id not in known and row.key not in self._evaluation.runs}
 
     async def _take_up(self, row: QueuedRun, held: Held | None, now: datetime) -> None:
         """Take up a running run as it is stored.
@@ -118,7 +148,7 @@ class RunTransfers:
         try:
             run = await self._intake.load(row)
         except (NotFound, DagError) as exc:
-            log.warning("run.unusable", dag_id=row.dag_id, run_id=row.run_id, reason=str(exc))
+            await self._give_back(row, str(exc))
             return
         tasks = await self._intake.load_tasks(run)
         let_go = self._evaluation.drop_run(run.key)
@@ -130,3 +160,25 @@ class RunTransfers:
         else:
             self._announcer.end_tries(let_go, tasks)
             self._announcer.launch_unknown(let_go, tasks)
+
+    async def _give_back(self, row: QueuedRun, reason: str) -> None:
+        """Leave a run to others that this scheduler cannot read: a newer one may.
+
+        Not while a try of it may run here: another scheduler would start that once more.
+        """
+        let_go = self._evaluation.drop_run(row.key)
+        self._still_run.update(let_go)
+        self._announcer.end_tries(let_go)
+        self._intake.ended(row.key)
+        tasks = await self._database.read(load_task_instances, row.id)
+        if any(task.token in self._still_run for task in tasks):
+            return
+        await self._database.write(give_back, row.id, *self._owner)
+        self._given_back.add(row.id)
+        log.warning("run.given_back", dag_id=row.dag_id, run_id=row.run_id, reason=reason)
+
+
+def give_back(conn: Connection, run_row_id: int, scheduler_id: str, epoch: int) -> None:
+    """Let a run be nobody's, and tell the others, of which one may take it at once; see `give_back_run`."""
+    if give_back_run(conn, run_row_id, scheduler_id, epoch):
+        notify(conn, encode_hints([Hint("orphan", origin=scheduler_id)]))

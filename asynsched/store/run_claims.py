@@ -15,8 +15,9 @@ from sqlalchemy import Connection
 from asynsched.states import DagRunState
 from asynsched.store.dag_runs import IS_ACTIVE
 from asynsched.store.run_queue import QueuedRun, runs_by_id
+from asynsched.store.schedulers import holds_lease
 from asynsched.store.schema.rerun_tables import backfill
-from asynsched.store.schema.tables import dag, dag_run, scheduler, task_instance
+from asynsched.store.schema.tables import dag, dag_run, task_instance
 
 Group = tuple[str, int | None]
 """Runs that share their limits: a DAG's, or those of one of its backfills."""
@@ -40,15 +41,6 @@ class Claims(NamedTuple):
     is_busy: bool
 
 
-_THIS = (
-    sa.select(sa.literal(1))
-    .where(
-        scheduler.c.id == sa.bindparam("me"),
-        scheduler.c.lease_epoch == sa.bindparam("epoch"),
-        scheduler.c.ended_at.is_(None),
-    )
-    .with_for_update(read=True)
-)
 _IS_WANTED = dag_run.c.id.in_(sa.bindparam("ids", expanding=True))
 _IS_QUEUED = sa.and_(IS_ACTIVE, dag_run.c.state == DagRunState.QUEUED)
 _QUEUED = sa.select(dag_run.c.id).where(_IS_WANTED, _IS_QUEUED)
@@ -111,7 +103,7 @@ def claim_runs(conn: Connection, run_row_ids: Sequence[int], scheduler_id: str, 
         now: When they start.
     """
     ids = list(run_row_ids)
-    if conn.scalar(_THIS, {"me": scheduler_id, "epoch": epoch}) is None:
+    if not holds_lease(conn, scheduler_id, epoch):
         return Claims([], frozenset(ids), {}, is_busy=True)
     rows = conn.execute(_LOCKED, {"ids": ids}).all()
     locked = {row.id: (row.dag_id, row.backfill_id) for row in rows}

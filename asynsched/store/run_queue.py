@@ -1,5 +1,6 @@
 """Which DagRuns wait to be started, and which a scheduler owns: claims, and what is taken over from the dead."""
 
+from collections.abc import Collection
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ from sqlalchemy import Connection
 from asynsched.keys import DagRunKey
 from asynsched.states import DagRunState
 from asynsched.store.dag_runs import IS_ACTIVE
+from asynsched.store.schedulers import holds_lease
 from asynsched.store.schema.rerun_tables import backfill
 from asynsched.store.schema.tables import dag, dag_run, scheduler, task_instance
 
@@ -107,6 +109,8 @@ _BEGIN_AGAIN = (
         lease_epoch=sa.bindparam("epoch"),
     )
 )  # fmt: skip
+NOBODYS_EPOCH = 0
+"""Stands for the lease epoch of what no scheduler owns: those of leases begin with 1."""
 MOST_TAKEN_OVER = 100
 """Runs that one transaction takes over."""
 _ORPHANED = (
@@ -114,6 +118,7 @@ _ORPHANED = (
     .where(
         IS_ACTIVE,
         dag_run.c.state == DagRunState.RUNNING,
+        dag_run.c.id.not_in(sa.bindparam("excluding", expanding=True)),
         sa.or_(
             dag_run.c.scheduler_id.is_(None),
             dag_run.c.scheduler_id.not_in(sa.select(scheduler.c.id).where(scheduler.c.ended_at.is_(None))),
@@ -154,19 +159,60 @@ def dag_admissions(conn: Connection, dag_ids: list[str]) -> list[DagAdmission]:
     return [DagAdmission(*row) for row in conn.execute(_ADMISSIONS, {"dag_ids": dag_ids})]
 
 
-def take_over_runs(conn: Connection, scheduler_id: str, epoch: int, limit: int = MOST_TAKEN_OVER) -> list[QueuedRun]:
+_GIVE_BACK = (
+    sa.update(dag_run)
+    .where(
+        dag_run.c.id == sa.bindparam("key"),
+        dag_run.c.scheduler_id == sa.bindparam("owner"),
+        dag_run.c.lease_epoch == sa.bindparam("epoch"),
+        dag_run.c.state == DagRunState.RUNNING,
+    )
+    .values(scheduler_id=None, lease_epoch=NOBODYS_EPOCH)
+)
+
+
+def take_over_runs(
+    conn: Connection,
+    scheduler_id: str,
+    epoch: int,
+    limit: int = MOST_TAKEN_OVER,
+    *,
+    excluding: Collection[int] = (),
+) -> list[QueuedRun]:
     """Make running runs this scheduler's own that nobody owns any more, oldest first, and return them.
 
-    They are those of schedulers that have left or were given up, and those that this scheduler has inherited from an
-    earlier one of its home.
+    They are those of schedulers that have left or were given up, those that were given back, and those that this
+    scheduler has inherited from an earlier one of its home.
+
+    Args:
+        scheduler_id: Who asks. One that was given up gets nothing.
+        epoch: Its lease's.
+        limit: How many at most.
+        excluding: Row ids of runs that are left to others.
     """
-    ids = list(conn.scalars(_ORPHANED, {"me": scheduler_id, "epoch": epoch, "limit": limit}))
+    if not holds_lease(conn, scheduler_id, epoch):
+        return []
+    wanted = {"me": scheduler_id, "epoch": epoch, "limit": limit, "excluding": list(excluding)}
+    ids = list(conn.scalars(_ORPHANED, wanted))
     if not ids:
         return []
     conn.execute(sa.update(dag_run).where(dag_run.c.id.in_(ids)).values(scheduler_id=scheduler_id, lease_epoch=epoch))
     # Also of tasks that have ended: they may be removed, when what they are mapped over has changed.
     conn.execute(sa.update(task_instance).where(task_instance.c.dag_run_id.in_(ids)).values(lease_epoch=epoch))
     return [_queued_run(row) for row in conn.execute(_OWNED.where(dag_run.c.id.in_(ids)), {"epoch": epoch})]
+
+
+def give_back_run(conn: Connection, run_row_id: int, scheduler_id: str, epoch: int) -> bool:
+    """Let a running run be nobody's, for another scheduler to take over. False: it is this scheduler's no more.
+
+    Its slots count as somebody else's from here on.
+    """
+    own = {"key": run_row_id, "owner": scheduler_id, "epoch": epoch}
+    if not conn.execute(_GIVE_BACK, own).rowcount:
+        return False
+    of_run = sa.update(task_instance).where(task_instance.c.dag_run_id == run_row_id)
+    conn.execute(of_run.values(lease_epoch=NOBODYS_EPOCH))
+    return True
 
 
 def begin_again(conn: Connection, run_row_id: int, scheduler_id: str, epoch: int, now: datetime) -> QueuedRun | None:

@@ -73,6 +73,11 @@ _INHERIT_CALLBACKS = (
     .values(scheduler_id=sa.bindparam("heir"))
 )
 _IS_THIS = sa.and_(scheduler.c.id == sa.bindparam("key"), scheduler.c.ended_at.is_(None))
+_HOLDS = (
+    sa.select(sa.literal(1))
+    .where(_IS_THIS, scheduler.c.lease_epoch == sa.bindparam("epoch"))
+    .with_for_update(read=True)
+)
 _RENEW = (
     sa.update(scheduler)
     .where(_IS_THIS, scheduler.c.lease_epoch == sa.bindparam("epoch"))
@@ -187,6 +192,11 @@ def renew_scheduler(
     """Make a lease last until `lease_until`. False: there is no such lease any more."""
     renewed = {"key": scheduler_id, "epoch": lease_epoch, "now": now, "until": lease_until}
     return conn.execute(_RENEW, renewed).rowcount > 0
+
+
+def holds_lease(conn: Connection, scheduler_id: str, lease_epoch: int) -> bool:
+    """Return whether a scheduler may take runs: it has neither left nor was given up. So it is until this commits."""
+    return conn.scalar(_HOLDS, {"key": scheduler_id, "epoch": lease_epoch}) is not None
 
 
 def has_peers(conn: Connection, scheduler_id: str) -> bool:

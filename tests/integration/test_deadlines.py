@@ -9,9 +9,11 @@ import sqlalchemy as sa
 from asynsched import DAG, BashOperator, DeadlineAlert, DeadlineReference, SyncCallback
 from asynsched.channels import RunCreated
 from asynsched.keys import DagRunKey
+from asynsched.scheduling.creation.failing_dags import apply_and_pause
 from asynsched.scheduling.creation.triggering import create_manual_run
 from asynsched.scheduling.requests.run_requests import submit_request
 from asynsched.simulation.executor import Outcome
+from asynsched.store.changes import Stale
 from asynsched.store.dag_runs import get_run
 from asynsched.store.deadlines import list_deadlines, next_deadline_at, settle_due_deadlines
 from asynsched.store.run_requests import ClearTasks
@@ -163,6 +165,29 @@ async def test_a_success_that_came_in_time_counts_though_the_database_was_away(t
     assert await told(simulated) == [("0", 32 * MINUTE, "met")]
     run = await simulated.inline.read(get_run, "dag", "r0")
     assert run.ended_at - START == lasts
+
+
+class Disputed(FlakyDatabase):
+    """The first end of a try finds its run changed by somebody else: it is to be decided once more, in a while."""
+
+    is_disputed = False
+
+    async def write(self, query, *args, **kwargs):
+        if query is apply_and_pause and not self.is_disputed:
+            run_ids = frozenset(row.dag_run_id for row in args[0].tasks if row.state == "success")
+            if run_ids:
+                self.is_disputed = True
+                self.away.add("owned_runs")
+                return Stale(run_ids, frozenset()), []
+        return await super().write(query, *args, **kwargs)
+
+
+async def test_a_success_of_the_very_moment_counts_though_it_has_to_be_decided_twice(tmp_path):
+    simulated = simulation(tmp_path, (0, (QUEUED, 32 * MINUTE)), lasts=32 * MINUTE)
+    database = simulated.database = Disputed(simulated.inline)
+    await serve(simulated, 1, timedelta())
+    assert database.is_disputed
+    assert await told(simulated) == [("0", 32 * MINUTE, "met")]
 
 
 class Contended(FlakyDatabase):

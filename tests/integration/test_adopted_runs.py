@@ -1,0 +1,132 @@
+"""Runs that go from one scheduler to another: whose scheduler is gone, or cannot read them."""
+
+import pytest
+import sqlalchemy as sa
+from structlog.testing import capture_logs
+
+from asynsched.bell import Hint, encode_hints
+from asynsched.channels import SchedulersChanged
+from asynsched.housekeeping.peer_watch import leave
+from asynsched.scheduling.creation.triggering import create_manual_run
+from asynsched.store.notifications import notify
+from asynsched.store.pools import set_pool
+from asynsched.store.schedulers import register_scheduler
+from asynsched.store.schema.tables import dag_version
+from tests.support.peers import CLOCK, N_RUNS, Peer, dag_of, serve_both, two_schedulers
+from tests.support.waiting import eventually
+
+
+@pytest.mark.parametrize("how", ["left", "next of its home"])
+async def test_the_runs_of_one_that_is_gone_go_on_with_another(postgres_url, tmp_path, how):
+    async with two_schedulers(postgres_url, tmp_path) as peers:
+        one, other = peers.both
+        peers.serve(one)
+        await peers.trigger(dag_of(2), 2)
+        await eventually(lambda: len(one.running) == 4, "one runs all")
+        lost = dict(one.running)
+        peers.serve(other)
+        if how == "next of its home":
+            # Its keeper may still run its tries: nobody else may take them, not even for a moment.
+            await peers.database.write(
+                register_scheduler, scheduler_id="heir", hostname="h", pid=1, home="one", version="1", now=CLOCK.now(),
+                lease_until=CLOCK.now(),
+            )  # fmt: skip
+            other.channels.active_runs.put_nowait(SchedulersChanged())
+            await eventually(lambda: other.channels.active_runs.empty(), "the other has looked")
+            assert await peers.owners() == {one.epoch: 2}
+            return
+        await peers.database.write(leave, "one", CLOCK.now())
+        other.channels.active_runs.put_nowait(SchedulersChanged())
+        # Whether it has begun them is not known: they are launched under their tokens, each of which starts once.
+        await eventually(lambda: other.running == lost, "the other runs all")
+        assert await peers.owners() == {other.epoch: 2}
+        # The one that was taken for gone wakes up: nothing that it says counts any more.
+        one.end(*lost)
+        await eventually(lambda: one.evaluator.n_runs == 0, "it has let go of the runs")
+        assert set((await peers.states()).values()) == {"running"}
+        other.end(*lost)
+        await peers.until_all_are("success")
+
+
+@pytest.mark.parametrize("shared", ["pool", "max_active_runs", "max_active_tis_per_dag"])
+async def test_what_the_runs_of_one_that_is_gone_have_used_is_free_once_they_end(postgres_url, tmp_path, shared):
+    """What others have of a limit is known from when they were in the way: some of that is the heir's own now."""
+    async with two_schedulers(postgres_url, tmp_path) as peers:
+        one, other = peers.both
+        await peers.database.write(set_pool, "narrow", 1)
+        task_options = {"pool": {"pool": "narrow"}, "max_active_tis_per_dag": {"max_active_tis_per_dag": 1}}.get(shared)
+        dag = dag_of(task_options=task_options, max_active_runs=1 if shared == "max_active_runs" else 16)
+        other.limit_to(0)
+        for peer in peers.both:
+            peers.serve(peer)
+        await peers.trigger(dag, 1)
+        await eventually(lambda: one.running, "one runs it")
+        one.limit_to(1)
+        other.limit_to(N_RUNS)
+        await peers.database.write(create_manual_run, "d", now=CLOCK.now(), run_id="later")
+        await peers.database.write(notify, encode_hints([Hint("run", "d", "later")]))
+        # Once it has nothing to do but to wait, it has been refused.
+        await eventually(lambda: has_been_refused(other, shared), "the other knows that there is no room")
+        lost = dict(one.running)
+        await peers.database.write(leave, "one", CLOCK.now())
+        other.channels.active_runs.put_nowait(SchedulersChanged())
+        await eventually(lambda: other.running == lost, "the other has what was running")
+        other.end(*lost)
+        await eventually(lambda: [run_id for run_id, _ in other.running.values()] == ["later"], "there is room again")
+
+
+def has_been_refused(peer: Peer, shared: str) -> bool:
+    """Whether a scheduler has taken note of what others have of a limit."""
+    evaluator = peer.evaluator
+    if shared == "max_active_runs":
+        return bool(evaluator._intake._admission._elsewhere)
+    if shared == "pool":
+        return evaluator.evaluation.queues.pool("narrow").elsewhere == 1
+    return any(limit.elsewhere for limit in evaluator.evaluation.limits.all_shared)
+
+
+async def test_a_run_that_waited_here_when_another_began_it_is_taken_over_once(postgres_url, tmp_path):
+    async with two_schedulers(postgres_url, tmp_path) as peers:
+        one, other = peers.both
+        one.limit_to(1)
+        other.limit_to(0)
+        for peer in peers.both:
+            peers.serve(peer)
+        await peers.trigger(dag_of(max_active_runs=100), 1)
+        await eventually(lambda: one.running, "one runs it")
+        await eventually(
+            lambda: other.channels.active_runs.empty() and not other.evaluator.is_idle, "the other takes it for queued"
+        )
+        lost = dict(one.running)
+        await peers.database.write(leave, "one", CLOCK.now())
+        other.channels.active_runs.put_nowait(SchedulersChanged())
+        await eventually(lambda: other.running == lost, "the other has it")
+        other.limit_to(N_RUNS)
+        await peers.database.write(create_manual_run, "d", now=CLOCK.now(), run_id="later")
+        await peers.database.write(notify, encode_hints([Hint("run", "d", "later")]))
+        await eventually(lambda: ("later", "t0") in other.running.values(), "what is queued has been looked at")
+        assert [token for token, (run_id, _) in other.running.items() if run_id == "r0"] == [*lost]
+        other.end(*other.running)
+        await peers.until_all_are("success")
+
+
+async def test_a_run_whose_code_only_a_newer_version_can_read_is_left_to_that_one(postgres_url, tmp_path):
+    async with two_schedulers(postgres_url, tmp_path) as peers:
+        dag = dag_of()
+        await peers.trigger(dag, 1)
+        stored = await peers.database.read(lambda conn: conn.scalar(sa.select(dag_version.c.serialized)))
+        newer = sa.update(dag_version).values(serialized=b'{"from": "tomorrow"}')
+        await peers.database.write(lambda conn: conn.execute(newer))
+        with capture_logs() as logs:
+            serve_both(peers)
+            await eventually(
+                lambda: [line["event"] for line in logs].count("run.left_to_others") >= 2, "both have seen it"
+            )
+        assert await peers.states() == {"r0": "queued"}
+
+        def can_be_read(conn: sa.Connection) -> None:
+            conn.execute(sa.update(dag_version).values(serialized=stored))
+            notify(conn, encode_hints([Hint("run", "d", "r0")]))
+
+        await peers.database.write(can_be_read)
+        await eventually(lambda: len(peers.running) == 1, "it starts with who can read it")
