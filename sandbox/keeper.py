@@ -2,10 +2,11 @@
 
 It outlives the scheduler: a scheduler that is killed and starts again on the same home takes it and its tries back.
 When none comes until the lease and its grace are over, it ends its tries, and itself. It never runs user code. It has
-one thread and no event loop of asyncio's, so that its forks are clean and small.
+one thread and no event loop of asyncio's, so that its forks are clean and small. It forks once, before it hears of any
+try: what it passes on to tries is then in no other's memory.
 
-    keeper ──fork──▶ template (a version of a DAG file, loaded) ──fork──▶ try
-       └─────────────────────────fork─────────────────────────▶ try of a file that cannot be forked
+    keeper ──fork──▶ zygote ──forks──▶ template (a version of a DAG file, loaded) ──fork──▶ try
+                        └─────────────────────forks─────────────────────▶ try of a file that cannot be forked
 """
 
 import argparse
@@ -33,6 +34,7 @@ from sandbox.supervision.lifeline import MARK, sweep
 from sandbox.supervision.reactor import Reactor, Urgency
 from sandbox.supervision.scheduler_port import SchedulerPort
 from sandbox.supervision.tries import Limits, Tries
+from sandbox.supervision.zygote_handle import ZygoteHandle
 
 log = logging.getLogger("sandbox.keeper")
 
@@ -47,12 +49,12 @@ for the scheduler, whose stack is higher."""
 class Keeper:
     """Joins the tries with the scheduler, and holds both to the lease."""
 
-    def __init__(self, options: argparse.Namespace, lifeline: int) -> None:
+    def __init__(self, options: argparse.Namespace, zygote: ZygoteHandle) -> None:
         self._options = options
         self._reactor = Reactor()
         self._fence = Fence(self._reactor.now() + options.lease_seconds, options.lease_grace)
         limits = Limits(options.import_timeout, options.kill_time, options.log_bytes)
-        self._tries = Tries(self._reactor, options.home, lifeline, limits, self._report)
+        self._tries = Tries(self._reactor, options.home, zygote, limits, self._report)
         self._tries.recover()
         self._port = SchedulerPort(self._reactor, options.home, self._heard, self._leased, self._welcome)
         self._is_stopping = False
@@ -156,8 +158,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         # After the rehearsal of a try, which makes its process readable.
         set_readable(readable=False)
         set_default_timezone(options.default_timezone)
+        zygote = ZygoteHandle(options.home, lifeline, options.default_timezone)
         sys.setrecursionlimit(DEEPEST)
-        keeper = Keeper(options, lifeline)
+        keeper = Keeper(options, zygote)
         with suppress(BrokenPipeError):
             # A scheduler that died meanwhile may have a successor, which finds this keeper.
             os.write(options.ready, b"ready")

@@ -28,6 +28,12 @@ FORK = b"f"
 """What the keeper sends for each process that it wants."""
 
 
+class Born(Struct, frozen=True, tag="born"):
+    """The first message on the channel of a template: which process that is."""
+
+    pid: int
+
+
 class Loaded(Struct, frozen=True, tag="loaded"):
     """The file is loaded.
 
@@ -55,7 +61,7 @@ class Exited(Struct, frozen=True, tag="exited"):
     status: int
 
 
-FromTemplate = Loaded | Forked | Exited
+FromTemplate = Born | Loaded | Forked | Exited
 
 
 class Ends(NamedTuple):
@@ -85,7 +91,10 @@ class Ends(NamedTuple):
 
 
 class TemplateStart(NamedTuple):
-    """What a template is forked with. `output` takes what the file writes while it is imported."""
+    """What a template is forked with. `output` takes what the file writes while it is imported.
+
+    One that `is_lone_try` becomes the one try of a file that cannot be forked once it is loaded.
+    """
 
     code: CodeVersion
     sources_folder: Path
@@ -93,6 +102,7 @@ class TemplateStart(NamedTuple):
     output: int
     lifeline: int
     keeper: int
+    is_lone_try: bool = False
 
 
 _USUAL_RECURSION = sys.getrecursionlimit()
@@ -109,7 +119,7 @@ def keep_only(*descriptors: int) -> None:
 
 
 def become_template(start: TemplateStart) -> NoReturn:
-    """Load the version, and serve the keeper until it hangs up. Never returns: the keeper's frames stay below."""
+    """Load the version, and serve the keeper until it hangs up. Never returns: the frames of its parent stay below."""
     try:
         die_with(start.keeper)
         keep_only(start.channel.fileno(), start.output, start.lifeline)
@@ -118,9 +128,20 @@ def become_template(start: TemplateStart) -> NoReturn:
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
+        if start.is_lone_try:
+            _become_lone_try(start)
         Template(start).serve()
     finally:
         os._exit(1)
+
+
+def _become_lone_try(start: TemplateStart) -> NoReturn:
+    """Give the keeper its ends, as a template does for the processes that it forks, and wait for the launch."""
+    ends = Ends.make()
+    socket.send_fds(start.channel, [encode_frame(Forked(os.getpid()))], [ends.control, ends.output])
+    keep_only(ends.own_control, ends.own_output, start.lifeline)
+    descriptors = TryDescriptors(ends.own_control, ends.own_output, start.lifeline)
+    become_try(descriptors, lambda _code: load_version(start.code, start.sources_folder))
 
 
 class Template:

@@ -11,6 +11,8 @@ from functools import cache
 PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
 PR_SET_KEEPCAPS = 8
+PR_SET_NAME = 15
+PR_GET_NAME = 16
 PR_SET_SECCOMP = 22
 PR_CAPBSET_DROP = 24
 PR_SET_CHILD_SUBREAPER = 36
@@ -25,6 +27,7 @@ CAP_SETUID = 7
 CAP_SETPCAP = 8
 
 _CAPABILITY_VERSION_3 = 0x20080522
+_NAME_BYTES = 16
 
 
 @cache
@@ -43,6 +46,19 @@ def prctl(option: int, *arguments: int) -> int:
     """Change something of the calling process."""
     padded = [ctypes.c_ulong(value) for value in (*arguments, 0, 0, 0, 0)[:4]]
     return _checked(int(_libc().prctl(ctypes.c_int(option), *padded)), f"prctl({option})")
+
+
+def process_name() -> bytes:
+    """Return the name of the calling process, as `ps` shows it."""
+    buffer = ctypes.create_string_buffer(_NAME_BYTES)
+    prctl(PR_GET_NAME, ctypes.addressof(buffer))
+    return buffer.value
+
+
+def set_process_name(name: bytes) -> None:
+    """Give the calling process a name, of 15 bytes at most."""
+    buffer = ctypes.create_string_buffer(name, _NAME_BYTES)
+    prctl(PR_SET_NAME, ctypes.addressof(buffer))
 
 
 class _Filter(ctypes.Structure):

@@ -8,7 +8,7 @@ child of the keeper without its knowledge.
 import os
 import signal
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -53,19 +53,23 @@ def kill_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
-def kill_strangers(known: Collection[int]) -> None:
-    """Send SIGKILL to every child that is not known: what ended tries have left behind."""
-    for pid in _children():
-        if pid not in known:
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
+def kill_strangers(known: Callable[[], Collection[int]]) -> None:
+    """Send SIGKILL to every child that is not known: what ended tries have left behind.
+
+    Args:
+        known: Called when it is certain who is a child: those that become one meanwhile are not looked at.
+    """
+    children = _children()
+    for pid in set(children).difference(known()):
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def end_all_children() -> None:
     """Kill every descendant of a process that adopts orphans, and return when all are gone."""
     with suppress(ChildProcessError):
         while True:
-            kill_strangers(frozenset())
+            kill_strangers(frozenset)
             os.waitpid(-1, 0)
 
 

@@ -3,21 +3,23 @@
 import os
 import signal
 import socket
+import sys
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from sandbox.frames import FrameReader, ProtocolError
 from sandbox.protocol import CodeVersion
-from sandbox.running.loading import freeze_heap
 from sandbox.supervision.reactor import Reactor, Urgency
-from sandbox.template import FORK, Forked, FromTemplate, TemplateStart, become_template
+from sandbox.supervision.zygote_handle import ZygoteHandle
+from sandbox.template import FORK, Born, Forked, FromTemplate
+from sandbox.zygote import LONE_TRY, TEMPLATE
 
 READ_BYTES = 64 * 1024
 MAX_DESCRIPTORS = 16
+CLOSE_ON_EXEC = socket.MSG_CMSG_CLOEXEC if sys.platform == "linux" else 0
 N_READY = 1
 """Processes that a template has ready beyond those that are wanted: the next try starts without a fork."""
 
@@ -39,7 +41,9 @@ class TemplateHandle:
     """One template. `forget` it when its process is reaped, not earlier: its last words are still to be read.
 
     Args:
-        lifeline: Reading end of the pipe that ties tries to the keeper.
+        zygote: Is asked for the process.
+        is_lone_try: Whether it becomes a try itself, the first that waits: its process is the one that gets ready.
+        on_stillborn: Called when no process has come of what was asked for.
         on_message: Takes Loaded and Exited.
         on_ready: Called when a process is ready.
         on_output: Takes what the file writes while it is imported.
@@ -50,13 +54,17 @@ class TemplateHandle:
         reactor: Reactor,
         code: CodeVersion,
         *,
-        sources_folder: Path,
-        lifeline: int,
+        zygote: ZygoteHandle,
+        is_lone_try: bool = False,
+        on_stillborn: Callable[["TemplateHandle"], None],
         on_message: Callable[["TemplateHandle", Any], None],
         on_ready: Callable[["TemplateHandle"], None],
         on_output: Callable[["TemplateHandle", bytes], None],
     ) -> None:
         self.code = code
+        self.is_lone_try = is_lone_try
+        self.pid: int | None = None
+        """Its process, None until that has told of itself."""
         self.used_at = reactor.now()
         self.waiting: deque[int] = deque()
         """Numbers of the tries that have no process yet."""
@@ -65,6 +73,8 @@ class TemplateHandle:
         self.n_bytes = 0
         """Memory that it takes of its own, known once it is loaded."""
         self._reactor = reactor
+        self._zygote = zygote
+        self._on_stillborn = partial(on_stillborn, self)
         self._on_message = partial(on_message, self)
         self._on_ready = partial(on_ready, self)
         self._on_output = partial(on_output, self)
@@ -72,23 +82,31 @@ class TemplateHandle:
         self._reader = FrameReader(FromTemplate)
         self._descriptors: deque[int] = deque()
         self._channel, theirs = socket.socketpair()
-        self._output: int | None = None
         output, their_output = os.pipe()
-        freeze_heap()
-        keeper = os.getpid()
-        self.pid = os.fork()
-        if self.pid == 0:
-            become_template(TemplateStart(code, sources_folder, theirs, their_output, lifeline, keeper))
-        theirs.close()
-        os.close(their_output)
+        try:
+            zygote.ask(LONE_TRY if is_lone_try else TEMPLATE, code, theirs.fileno(), their_output)
+        except OSError:
+            self._channel.close()
+            os.close(output)
+            raise
+        finally:
+            theirs.close()
+            os.close(their_output)
         os.set_blocking(output, False)
         self._channel.setblocking(False)
-        self._output = output
+        self._output: int | None = output
         reactor.watch(self._channel.fileno(), lambda _: self.read(), Urgency.FRAMES)
         reactor.watch(output, lambda _: self.read_output(), Urgency.OUTPUT)
 
+    @property
+    def parent(self) -> int | None:
+        """The parent of the processes that are ready."""
+        return os.getpid() if self.is_lone_try else self.pid
+
     def ask(self) -> None:
         """Have as many processes forked as tries wait for, and those that are to be ready beyond."""
+        if self.is_lone_try:
+            return
         wanted = len(self.waiting) + (0 if self.is_retired else N_READY)
         missing = wanted - len(self.ready) - self._n_asked
         if missing > 0:
@@ -107,7 +125,13 @@ class TemplateHandle:
                 self._channel.shutdown(socket.SHUT_WR)
 
     def kill(self) -> None:
-        """Kill it. Its process is not reaped yet, so the number is its own."""
+        """Kill it. Its process is not reaped yet, so the number is its own.
+
+        While it has none, the zygote does not answer: that is killed then.
+        """
+        if self.pid is None:
+            self._zygote.kill()
+            return
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
 
@@ -115,7 +139,7 @@ class TemplateHandle:
         """Read what it has reported so far."""
         while self._channel.fileno() >= 0:
             try:
-                data, descriptors, _, _ = socket.recv_fds(self._channel, READ_BYTES, MAX_DESCRIPTORS)
+                data, descriptors, _, _ = socket.recv_fds(self._channel, READ_BYTES, MAX_DESCRIPTORS, CLOSE_ON_EXEC)
                 self._descriptors.extend(descriptors)
                 messages = self._reader.feed(data)
             except BlockingIOError:
@@ -125,7 +149,10 @@ class TemplateHandle:
             if not data:
                 # Whatever made it hang up, it is of no use any more.
                 self._close_channel()
-                self.kill()
+                if self.pid is None:
+                    self._on_stillborn()
+                elif not self.is_lone_try:
+                    self.kill()
             for message in messages:
                 self._take(message)
 
@@ -139,9 +166,7 @@ class TemplateHandle:
             if data:
                 self._on_output(data)
             else:
-                self._reactor.forget(self._output)
-                os.close(self._output)
-                self._output = None
+                self._close_output(self._output)
 
     def lose_ready(self, pid: int) -> bool:
         """Take note that a process has exited. Returns whether it was one that was ready."""
@@ -158,11 +183,15 @@ class TemplateHandle:
         self.read_output()
         self._close_channel()
         self._dismiss_ready()
-        for descriptor in self._descriptors:
-            os.close(descriptor)
+        while self._descriptors:
+            os.close(self._descriptors.popleft())
+        if self._output is not None:
+            self._close_output(self._output)
 
     def _take(self, message: Any) -> None:
-        if isinstance(message, Forked):
+        if isinstance(message, Born):
+            self.pid = message.pid
+        elif isinstance(message, Forked):
             self._n_asked -= 1
             # Descriptors arrive in the order of the frames that they came with.
             self.ready.append(ReadyProcess(message.pid, self._descriptors.popleft(), self._descriptors.popleft()))
@@ -173,6 +202,11 @@ class TemplateHandle:
     def _dismiss_ready(self) -> None:
         while self.ready:
             self.ready.popleft().dismiss()
+
+    def _close_output(self, descriptor: int) -> None:
+        self._reactor.forget(descriptor)
+        os.close(descriptor)
+        self._output = None
 
     def _close_channel(self) -> None:
         if self._channel.fileno() >= 0:

@@ -1,21 +1,18 @@
 """The keeper's templates: one for each version of a DAG file that is in use, started at its first try.
 
-A file that cannot be forked once it is loaded (it leaves threads or sockets) has no template: each of its tries is a
-fork of the keeper, which loads the file itself.
+A file that cannot be forked once it is loaded (it leaves threads or sockets) has no template: each of its tries loads
+the file itself.
 """
 
-import os
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from sandbox.protocol import CodeVersion, FailureCause
-from sandbox.run import TryDescriptors, become_try
-from sandbox.running.loading import freeze_heap, load_version
 from sandbox.running.try_outcome import of_status
 from sandbox.supervision.reactor import Reactor, Timer
 from sandbox.supervision.template_handle import ReadyProcess, TemplateHandle
-from sandbox.template import Ends, Exited, Loaded, keep_only
+from sandbox.supervision.zygote_handle import ZygoteHandle
+from sandbox.template import Exited, Loaded
 
 MAX_TEMPLATES = 16
 MAX_BYTES = 1024**3
@@ -34,7 +31,7 @@ class Loss(NamedTuple):
 class TryEvents(Protocol):
     """What the pool tells of tries."""
 
-    def forked(self, number: int, process: ReadyProcess, parent: int) -> None:
+    def forked(self, number: int, process: ReadyProcess, parent: int | None) -> None:
         """This process is the try's. It waits for the launch."""
 
     def output(self, number: int, data: bytes) -> None:
@@ -54,102 +51,101 @@ class TemplatePool:
     """Gives processes to tries.
 
     Args:
-        lifeline: Reading end of the pipe that ties tries to the keeper.
+        zygote: Forks what loads files.
         import_timeout: Longest that a file may take to be loaded, seconds.
     """
 
-    def __init__(
-        self, reactor: Reactor, sources_folder: Path, lifeline: int, import_timeout: float, events: TryEvents
-    ) -> None:
+    def __init__(self, reactor: Reactor, zygote: ZygoteHandle, import_timeout: float, events: TryEvents) -> None:
         self._reactor = reactor
-        self._sources_folder = sources_folder
-        self._lifeline = lifeline
+        self._zygote = zygote
         self._import_timeout = import_timeout
         self._events = events
         self._by_code: dict[CodeVersion, TemplateHandle] = {}
-        self._by_pid: dict[int, TemplateHandle] = {}
-        self._import_timers: dict[int, Timer] = {}
-        self._losses: dict[int, Loss] = {}
+        self._all: dict[TemplateHandle, None] = {}
+        self._import_timers: dict[TemplateHandle, Timer] = {}
+        self._losses: dict[TemplateHandle, Loss] = {}
         self._unfit: set[CodeVersion] = set()
         self._reactor.after(IDLE_SECONDS / 5, self._retire_idle)
 
     @property
     def pids(self) -> frozenset[int]:
-        """The processes of templates, and those that wait for a launch."""
-        ready = (process.pid for template in self._by_pid.values() for process in template.ready)
-        return frozenset((*self._by_pid, *ready))
+        """The processes of the zygote and of templates, and those that wait for a launch."""
+        pids = [self._zygote.pid, *(template.pid for template in self._all)]
+        ready = (process.pid for template in self._all for process in template.ready)
+        return frozenset((*(pid for pid in pids if pid is not None), *ready))
 
     def assign(self, number: int, code: CodeVersion) -> None:
         """Find a process for a try: `forked` or `lost` is told, perhaps at once."""
         code = _file_version(code)
-        if code in self._unfit:
-            self._fork_alone(number, code)
+        try:
+            template = self._template_for(code)
+        except OSError as exc:
+            # No descriptor or no process to be had.
+            self._events.lost(number, Loss(f"the try could not be started: {exc}", "machine", may_retry=False))
             return
-        template = self._by_code.get(code)
-        if template is None:
-            self._make_room(for_one_more=True)
-            template = self._start(code)
         template.used_at = self._reactor.now()
         template.waiting.append(number)
-        self._match(template)
+        if not template.is_lone_try:
+            self._match(template)
 
     def withdraw(self, number: int) -> None:
         """Find no process for this try any more."""
-        for template in self._by_pid.values():
+        for template in self._all:
             if number in template.waiting:
                 template.waiting.remove(number)
 
     def read_news(self) -> None:
         """Read what the templates have reported so far."""
-        for template in list(self._by_pid.values()):
+        for template in list(self._all):
             template.read()
 
     def ended(self, pid: int, status: int) -> bool:
-        """Take note that a child of the keeper has exited. Returns False when it was no template."""
-        template = self._by_pid.get(pid)
+        """Take note that a child of the keeper has exited. Returns False when it was the process of a try."""
+        if self._zygote.ended(pid):
+            return True
+        template = next((template for template in self._all if template.pid == pid), None)
         if template is None:
             return False
-        template.forget()
-        del self._by_pid[pid]
-        self._set_aside(template)
-        loss = self._losses.pop(pid, None)
-        if loss is None:
-            reason, cause = of_status(status)
-            loss = Loss(f"importing {_path(template.code)}: {reason}", cause, may_retry=True)
-        for number in template.waiting:
-            self._events.lost(number, loss)
+        reason, cause = of_status(status)
+        self._lose(template, Loss(f"importing {_path(template.code)}: {reason}", cause, may_retry=True))
         self._events.orphaned(pid)
         return True
 
-    def _start(self, code: CodeVersion) -> TemplateHandle:
+    def _template_for(self, code: CodeVersion) -> TemplateHandle:
+        """Return the template of a version, or a new one; for a version that cannot be forked, what becomes a try.
+
+        Raises:
+            OSError: None could be started.
+        """
+        template = self._by_code.get(code)
+        if template is not None:
+            return template
+        is_lone_try = code in self._unfit
+        if not is_lone_try:
+            self._make_room(for_one_more=True)
         template = TemplateHandle(
             self._reactor,
             code,
-            sources_folder=self._sources_folder,
-            lifeline=self._lifeline,
+            zygote=self._zygote,
+            is_lone_try=is_lone_try,
+            on_stillborn=self._miss,
             on_message=self._heard,
             on_ready=self._match,
             on_output=self._wrote,
         )
-        self._by_code[code] = self._by_pid[template.pid] = template
-        self._import_timers[template.pid] = self._reactor.after(self._import_timeout, partial(self._time_out, template))
+        self._all[template] = None
+        if not is_lone_try:
+            self._by_code[code] = template
+        self._import_timers[template] = self._reactor.after(self._import_timeout, partial(self._time_out, template))
         return template
-
-    def _fork_alone(self, number: int, code: CodeVersion) -> None:
-        ends = Ends.make()
-        freeze_heap()
-        pid = os.fork()
-        if pid == 0:
-            keep_only(ends.own_control, ends.own_output, self._lifeline)
-            descriptors = TryDescriptors(ends.own_control, ends.own_output, self._lifeline)
-            become_try(descriptors, lambda _code: load_version(code, self._sources_folder))
-        ends.close_own()
-        self._events.forked(number, ReadyProcess(pid, ends.control, ends.output), os.getpid())
 
     def _match(self, template: TemplateHandle) -> None:
         """Give processes to tries, have more forked for those that are left, end what is not needed any more."""
         while template.waiting and template.ready:
-            self._events.forked(template.waiting.popleft(), template.ready.popleft(), template.pid)
+            self._events.forked(template.waiting.popleft(), template.ready.popleft(), template.parent)
+        if template.is_lone_try:
+            self._leave(template)
+            return
         template.ask()
         if template.is_retired:
             template.retire()
@@ -160,7 +156,7 @@ class TemplatePool:
                 self._events.exited(message.pid, message.status)
         elif isinstance(message, Loaded):
             template.read_output()
-            self._import_timers.pop(template.pid).cancel()
+            self._import_timers.pop(template).cancel()
             if message.unfit:
                 self._unfit.add(template.code)
             if message.is_broken or message.unfit:
@@ -170,7 +166,7 @@ class TemplatePool:
             template.n_bytes = message.n_bytes
             self._make_room()
             while message.unfit and template.waiting:
-                self._fork_alone(template.waiting.popleft(), template.code)
+                self.assign(template.waiting.popleft(), template.code)
 
     def _wrote(self, template: TemplateHandle, data: bytes) -> None:
         if template.waiting:
@@ -178,9 +174,25 @@ class TemplatePool:
 
     def _time_out(self, template: TemplateHandle) -> None:
         reason = f"{_path(template.code)} took longer than {self._import_timeout:g} s to import"
-        self._losses[template.pid] = Loss(reason, "task", may_retry=False)
+        if template.pid is not None:
+            self._losses[template] = Loss(reason, "task", may_retry=False)
         self._set_aside(template)
         template.kill()
+
+    def _miss(self, template: TemplateHandle) -> None:
+        """The zygote has died, or could not fork, before there was a process."""
+        self._lose(template, Loss("no process could be had to load its file", "machine", may_retry=True))
+
+    def _lose(self, template: TemplateHandle, loss: Loss) -> None:
+        self._leave(template)
+        loss = self._losses.pop(template, loss)
+        for number in template.waiting:
+            self._events.lost(number, loss)
+
+    def _leave(self, template: TemplateHandle) -> None:
+        template.forget()
+        del self._all[template]
+        self._set_aside(template)
 
     def _make_room(self, *, for_one_more: bool = False) -> None:
         """End templates that no try waits for, the one that was used least recently first, while there are too many."""
@@ -206,7 +218,7 @@ class TemplatePool:
 
     def _set_aside(self, template: TemplateHandle) -> None:
         """Give it no new tries."""
-        timer = self._import_timers.pop(template.pid, None)
+        timer = self._import_timers.pop(template, None)
         if timer is not None:
             timer.cancel()
         if self._by_code.get(template.code) is template:

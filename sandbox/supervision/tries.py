@@ -26,6 +26,7 @@ from sandbox.supervision.task_log import TaskLog
 from sandbox.supervision.template_handle import ReadyProcess
 from sandbox.supervision.template_pool import Loss, TemplatePool
 from sandbox.supervision.wire import Wire
+from sandbox.supervision.zygote_handle import ZygoteHandle
 
 log = logging.getLogger("sandbox.keeper")
 FromTry = Started | Request | Ended
@@ -51,25 +52,21 @@ class Tries:
     """
 
     def __init__(
-        self,
-        reactor: Reactor,
-        home: Path,
-        lifeline: int,
-        limits: Limits,
-        report: Callable[[Struct], None],
+        self, reactor: Reactor, home: Path, zygote: ZygoteHandle, limits: Limits, report: Callable[[Struct], None]
     ) -> None:
         self._reactor = reactor
         self._limits = limits
         self._report = report
         self._logs = home / "logs"
         self._records = AttemptRecords(home / "attempts")
-        self._pool = TemplatePool(reactor, home / "sources", lifeline, limits.import_timeout, self)
+        self._pool = TemplatePool(reactor, zygote, limits.import_timeout, self)
         self._numbers = count(1)
         self._secrets = environment_secrets(os.environ)
         self._by_token: dict[str, SupervisedTry] = {}
         self._by_number: dict[int, SupervisedTry] = {}
         self._by_pid: dict[int, SupervisedTry] = {}
         self._reaped: Collection[int] = ()
+        self._looks_for_strangers = False
         self.ends: dict[str, Ended] = {}
         """Ends that the scheduler has not acknowledged."""
 
@@ -119,11 +116,7 @@ class Tries:
         task_log = TaskLog(self._logs / launch.log_path, self._limits.log_bytes, secrets)
         supervised = SupervisedTry(next(self._numbers), launch, task_log, secrets)
         self._by_token[launch.token] = self._by_number[supervised.number] = supervised
-        try:
-            self._pool.assign(supervised.number, launch.code)
-        except OSError as exc:
-            # No descriptor or no process to be had.
-            self._gone(supervised, f"the try could not be started: {exc}", "machine")
+        self._pool.assign(supervised.number, launch.code)
 
     def kill(self, kill: Kill) -> None:
         """End a try; an unknown one is ignored."""
@@ -174,11 +167,13 @@ class Tries:
     def reap(self, exits: dict[int, int]) -> None:
         """Take note of children of the keeper that have exited, templates first: they know of tries."""
         self._reaped = exits.keys()
+        # Among them may be templates that have told of themselves just now.
+        self._pool.read_news()
         tries = {pid: status for pid, status in exits.items() if not self._pool.ended(pid, status)}
         for pid, status in tries.items():
             self.exited(pid, status)
 
-    def forked(self, number: int, process: ReadyProcess, parent: int) -> None:
+    def forked(self, number: int, process: ReadyProcess, parent: int | None) -> None:
         supervised = self._by_number[number]
         supervised.pid, supervised.parent, supervised.output = process.pid, parent, process.output
         self._by_pid[process.pid] = supervised
@@ -198,7 +193,9 @@ class Tries:
         supervised = self._by_pid.pop(pid, None)
         if supervised is not None:
             self._gone(supervised, *of_status(status))
-        kill_strangers(self._pool.pids | self._by_pid.keys())
+        if not self._looks_for_strangers:
+            self._looks_for_strangers = True
+            self._reactor.after(0.0, self._kill_strangers)
 
     def lost(self, number: int, loss: Loss) -> None:
         supervised = self._by_number[number]
@@ -252,6 +249,15 @@ class Tries:
             self._report(request)
         except ProtocolError as exc:
             self.reply(Reply(supervised.token, request.request_id, error=f"{request.operation}: {exc}"))
+
+    def _kill_strangers(self) -> None:
+        self._looks_for_strangers = False
+        kill_strangers(self._known)
+
+    def _known(self) -> Collection[int]:
+        # Who is a child of the keeper has told of itself before.
+        self._pool.read_news()
+        return self._pool.pids | self._by_pid.keys()
 
     def _kill(self, supervised: SupervisedTry) -> None:
         self._pool.read_news()

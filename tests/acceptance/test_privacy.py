@@ -55,7 +55,8 @@ def site() -> Iterator[Site]:
 def test_a_task_cannot_read_the_memory_or_the_environment_of_scheduler_and_keeper(site):
     with site.up() as up:
         site.wait_for_dag("looks")
-        asked = json.dumps({"scheduler": up.process.pid, "keeper": site.keeper()})
+        site.until(lambda: len(keeper_and_zygote(site)) == 2, "the keeper and its zygote are there")
+        asked = json.dumps({"scheduler": up.process.pid, **keeper_and_zygote(site)})
         site.run("dags", "trigger", "looks", "--conf", asked, "--run-id", "one", "--wait")
         [found] = site.json("tasks", "xcom", "looks", "one", "around")
     assert found["value"] == {
@@ -63,7 +64,14 @@ def test_a_task_cannot_read_the_memory_or_the_environment_of_scheduler_and_keepe
         "self": "read",
         "scheduler": "refused",
         "keeper": "refused",
+        "zygote": "refused",
     }
+
+
+def keeper_and_zygote(site: Site) -> dict[str, int]:
+    """Return their processes, while there is no task."""
+    found = [process for process in site.processes() if "sandbox.keeper" in process.cmdline()]
+    return {"zygote" if process.name() == "zygote" else "keeper": process.pid for process in found}
 
 
 SECRET = "hunter" + "2" * 8

@@ -17,12 +17,12 @@ from tests.support.postgres import PostgresServer
 STOPS_CLEANLY = frozenset({"scheduler", "keeper"})
 """Who takes SIGTERM as the wish to stop well: that is no kill."""
 VICTIMS = {
-    "scheduler": 12, "keeper": 8, "template": 10, "task": 30, "ready process": 3, "trigger host": 5,
+    "scheduler": 12, "keeper": 8, "zygote": 4, "template": 10, "task": 30, "ready process": 3, "trigger host": 5,
     "parse server": 6, "guardian": 6, "parse": 14,
 }  # fmt: skip
 PAUSED = {
-    "scheduler": 12, "keeper": 10, "template": 6, "task": 12, "trigger host": 2, "parse server": 2, "guardian": 2,
-    "parse": 2,
+    "scheduler": 12, "keeper": 10, "zygote": 3, "template": 6, "task": 12, "trigger host": 2, "parse server": 2,
+    "guardian": 2, "parse": 2,
 }  # fmt: skip
 FAULTS = {"kill": 70, "terminate": 16, "pause": 14, "power cut": 1}
 DATABASE_FAULTS = {"cut connections": 2, "cut a connection": 3, "restart PostgreSQL": 0.5}

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROLES = (
-    "scheduler", "keeper", "template", "task", "ready process", "trigger host", "parse server", "guardian", "parse",
+    "scheduler", "keeper", "zygote", "template", "task", "ready process", "trigger host", "parse server", "guardian",
+    "parse",
 )  # fmt: skip
 
 
@@ -23,6 +24,7 @@ class Stat(NamedTuple):
     """What the kernel says of a process."""
 
     pid: int
+    name: str
     parent: int
     session: int
     state: str
@@ -70,11 +72,12 @@ def read_stat(pid: int) -> Stat | None:
     """Return what the kernel says of a process, None when it is gone."""
     folder = Path("/proc", str(pid))
     try:
-        fields = (folder / "stat").read_text().rpartition(")")[2].split()
+        named, _, text = (folder / "stat").read_text().rpartition(")")
+        fields = text.split()
         command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     except (OSError, IndexError):
         return None
-    return Stat(pid, int(fields[1]), int(fields[3]), fields[0], int(fields[19]), command)
+    return Stat(pid, named.partition("(")[2], int(fields[1]), int(fields[3]), fields[0], int(fields[19]), command)
 
 
 def census(root: Path, schedulers: Collection[int], running: Collection[int]) -> dict[str, list[Victim]]:
@@ -100,7 +103,7 @@ def census(root: Path, schedulers: Collection[int], running: Collection[int]) ->
 def _role(stat: Stat, stats: dict[int, Stat], schedulers: Collection[int], running: Collection[int]) -> str | None:
     if stat.pid in schedulers:
         return "scheduler"
-    if "sandbox.keeper" in stat.command:
+    if _is_of_keeper(stat):
         return _role_below_keeper(stat, stats, running)
     if "sandbox.parse_server" in stat.command:
         return _role_below_parse_server(stat, stats)
@@ -112,12 +115,17 @@ def _role_below_keeper(stat: Stat, stats: dict[int, Stat], running: Collection[i
         return "task"
     parent = stats.get(stat.parent)
     if stat.leads_session:
-        if parent is not None and "sandbox.keeper" not in parent.command:
+        if parent is not None and not _is_of_keeper(parent):
             return None  # it starts a keeper, and is gone in a moment
         return "trigger host" if _has_threads_or_loop(stat.pid) else "ready process"
-    if parent is None or "sandbox.keeper" not in parent.command:
+    if parent is None or not _is_of_keeper(parent):
         return "keeper"
-    return "template"
+    return "zygote" if stat.name == "zygote" else "template"
+
+
+def _is_of_keeper(stat: Stat) -> bool:
+    """Whether a process is a keeper, or a fork of one, or of a zygote that was executed when the first had died."""
+    return "sandbox.keeper" in stat.command or "sandbox.zygote" in stat.command
 
 
 def _has_threads_or_loop(pid: int) -> bool:

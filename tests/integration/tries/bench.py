@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -107,7 +107,7 @@ class Bench:
             raise AssertionError(f"not within {DEADLINE:g} s: {what}\n{self._keeper_log()}") from None
 
     def processes(self) -> list[psutil.Process]:
-        """Return the keeper of this home, its templates and its tries; all have its command line."""
+        """Return the keeper, its zygote, its templates and its tries: all have the home on their command line."""
         found = []
         for process in psutil.process_iter():
             try:
@@ -118,11 +118,24 @@ class Bench:
         return found
 
     def keeper(self) -> psutil.Process:
-        """Return the keeper's process: the one that is no child of another of them."""
-        found = self.processes()
-        pids = {process.pid for process in found}
-        (keeper,) = [process for process in found if process.ppid() not in pids]
-        return keeper
+        """Return the keeper's process: the oldest that is no child of another of them."""
+        parents: dict[psutil.Process, int] = {}
+        for process in self.processes():
+            with suppress(psutil.NoSuchProcess):
+                parents[process] = process.ppid()
+        pids = {process.pid for process in parents}
+        # Others may have lost their parent just now.
+        return min((one for one, parent in parents.items() if parent not in pids), key=psutil.Process.create_time)
+
+    def children_of_keeper(self) -> tuple[list[psutil.Process], list[psutil.Process]]:
+        """Return the zygote, if there is one, and the keeper's other children: templates, and tries without one."""
+        keeper = self.keeper().pid
+        found: tuple[list[psutil.Process], list[psutil.Process]] = [], []
+        for process in self.processes():
+            with suppress(psutil.NoSuchProcess):
+                if process.ppid() == keeper:
+                    found[process.name() != "zygote"].append(process)
+        return found
 
     def end_processes(self) -> None:
         """Kill what a failed test has left."""

@@ -136,7 +136,7 @@ async def test_a_template_that_is_killed_is_replaced_and_its_running_tries_go_on
         running = bench.launch(code, "say")
         await executor.launch([running])
         pid = (await bench.start_of(running)).pid
-        (template,) = [p for p in bench.processes() if p.ppid() == bench.keeper().pid]
+        _, [template] = bench.children_of_keeper()
         assert template.pid != pid
         os.kill(template.pid, signal.SIGKILL)
         assert value(await bench.run(executor, bench.launch(code, "other"))) == "other"
@@ -145,7 +145,7 @@ async def test_a_template_that_is_killed_is_replaced_and_its_running_tries_go_on
         dying = bench.launch(code, "say", try_number=2)
         await executor.launch([dying])
         pid = (await bench.start_of(dying)).pid
-        (template,) = [p for p in bench.processes() if p.ppid() == bench.keeper().pid and p.pid != pid]
+        [template] = [process for process in bench.children_of_keeper()[1] if process.pid != pid]
         os.kill(template.pid, signal.SIGKILL)
         os.kill(pid, signal.SIGKILL)
         ended = await bench.end_of(dying)

@@ -10,6 +10,7 @@ from sandbox.supervision.reactor import Reactor
 from sandbox.template import Loaded
 
 MIB = 1024**2
+CODE = CodeVersion("a", "/dags", (SourceRef("a", "a", "a"),))
 
 
 class Handle:
@@ -19,6 +20,9 @@ class Handle:
 
     def __init__(self, reactor, code, **callbacks):
         self.code, self.used_at, self.pid, self.n_bytes = code, reactor.now(), next(self.pids), 0
+        self.is_lone_try = callbacks["is_lone_try"]
+        self.miss = callbacks["on_stillborn"]
+        self.is_killed = False
         self.waiting, self.ready, self.is_retired = deque(), deque(), False
         self.hear = callbacks["on_message"]
 
@@ -34,6 +38,19 @@ class Handle:
     def retire(self):
         self.is_retired = True
 
+    def kill(self):
+        self.is_killed = True
+
+    def forget(self):
+        pass
+
+
+class Losses(list):
+    """What is told of tries that get no process, by their numbers."""
+
+    def lost(self, number, loss):
+        self.append((number, loss))
+
 
 class Templates:
     """A pool of such, and the clock that it goes by."""
@@ -41,9 +58,10 @@ class Templates:
     def __init__(self, monkeypatch, tmp_path):
         self.seconds = 0.0
         self.made: list[Handle] = []
+        self.losses = Losses()
         monkeypatch.setattr(template_pool, "TemplateHandle", self._make)
         self.reactor = Reactor(lambda: self.seconds)
-        self.pool = template_pool.TemplatePool(self.reactor, tmp_path, 0, 30.0, events=None)
+        self.pool = template_pool.TemplatePool(self.reactor, None, 30.0, events=self.losses)
 
     def _make(self, *args, **kwargs):
         self.made.append(Handle(*args, **kwargs))
@@ -101,3 +119,27 @@ def test_templates_that_are_not_used_go(templates):
     templates.use("b")
     templates.pass_time(template_pool.IDLE_SECONDS / 5)
     assert templates.kept == ["b"]
+
+
+def test_a_try_whose_template_gets_no_process_in_time_is_the_machines_and_may_have_another(templates):
+    templates.pool.assign(7, CODE)
+    [template] = templates.made
+    template.pid = None
+    templates.pass_time(31)
+    assert template.is_killed
+    template.miss(template)
+    [(number, loss)] = templates.losses
+    assert (number, loss.cause, loss.may_retry) == (7, "machine", True)
+    templates.pool.assign(7, CODE)
+    assert len(templates.made) == 2
+
+
+def test_a_try_whose_template_cannot_be_asked_for_is_told_so(templates, monkeypatch):
+    def refuse(*_args, **_kwargs):
+        raise OSError("too many open files")
+
+    monkeypatch.setattr(template_pool, "TemplateHandle", refuse)
+    templates.pool.assign(7, CODE)
+    [(number, loss)] = templates.losses
+    assert (number, loss.reason) == (7, "the try could not be started: too many open files")
+    assert (loss.cause, loss.may_retry) == ("machine", False)

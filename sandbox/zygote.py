@@ -1,0 +1,187 @@
+"""The zygote: forks the processes that load DAG files, and has never seen a secret.
+
+A fork has all the memory of the process that it is a fork of, and what the keeper passes on to tries leaves remains in
+the keeper's. So the keeper forks this process when it is warm, before it hears of any try, and has it fork templates:
+they are as warm, and find nothing of others in their memory.
+
+    keeper ──asks──▶ zygote ──fork──▶ midwife ──fork──▶ template, or a try that loads its file itself
+
+The midwife tells the keeper the number of the new process and is gone at once. So the keeper, a subreaper, becomes the
+parent, and knows the number before it is that. A zygote that dies takes nobody along: the keeper executes a new one,
+`python -P -m sandbox.zygote`.
+"""
+
+import argparse
+import logging
+import os
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+import msgspec
+
+from asynsched.authoring.timezone import set_default_timezone
+from sandbox.confinement import kernel
+from sandbox.frames import encode_frame
+from sandbox.protocol import CodeVersion
+from sandbox.running.loading import freeze_heap
+from sandbox.running.try_logging import configure_logging
+from sandbox.running.warming import warm
+from sandbox.supervision.children import die_with, set_readable
+from sandbox.template import Born, TemplateStart, become_template, keep_only
+
+log = logging.getLogger("sandbox.zygote")
+
+NAME = b"zygote"
+"""Of its process, as `ps` shows it."""
+TEMPLATE = b"t"
+LONE_TRY = b"l"
+"""What the keeper asks for: one of these bytes, with the descriptors of an `Errand`."""
+_GO = b"g"
+
+
+class Errand(NamedTuple):
+    """The descriptors that come with a request.
+
+    Attributes:
+        channel: The new process's end of its connection to the keeper.
+        output: Takes what the file writes while it is imported.
+        code: An open file that holds the version to be loaded.
+    """
+
+    channel: int
+    output: int
+    code: int
+
+    def close(self) -> None:
+        """Close all of them, here."""
+        for descriptor in self:
+            os.close(descriptor)
+
+
+class ZygoteStart(NamedTuple):
+    """What a zygote works with. `channel` brings the keeper's requests."""
+
+    channel: socket.socket
+    lifeline: int
+    sources_folder: Path
+    keeper: int
+
+
+def become_zygote(start: ZygoteStart) -> NoReturn:
+    """Serve the keeper until it hangs up. Never returns: the frames of who called stay below."""
+    try:
+        die_with(start.keeper)
+        keep_only(start.channel.fileno(), start.lifeline)
+        Zygote(start).serve()
+    except BaseException:
+        log.exception("The zygote failed")
+    finally:
+        os._exit(1)
+
+
+class Zygote:
+    """Forks whenever the keeper asks."""
+
+    def __init__(self, start: ZygoteStart) -> None:
+        self._start = start
+        self._name_of_others = kernel.process_name()
+
+    def serve(self) -> None:
+        """Fork until the keeper hangs up."""
+        set_readable(readable=False)
+        kernel.set_process_name(NAME)
+        freeze_heap()
+        n_descriptors = len(Errand._fields)
+        while True:
+            kind, descriptors, _, _ = socket.recv_fds(self._start.channel, 1, n_descriptors, socket.MSG_CMSG_CLOEXEC)
+            if not kind:
+                return
+            if len(descriptors) == n_descriptors:
+                errand = Errand(*descriptors)
+                try:
+                    self._fork(kind, errand)
+                except OSError:
+                    # The keeper sees that the errand's channel is closed.
+                    log.exception("No process could be forked for a DAG file")
+                errand.close()
+
+    def _fork(self, kind: bytes, errand: Errand) -> None:
+        """Have a process made that is the keeper's child. It goes on when the midwife is gone."""
+        waits, gives_way = os.pipe()
+        try:
+            midwife = os.fork()
+            if midwife == 0:
+                self._deliver(kind, errand, waits, gives_way)
+            _, status = os.waitpid(midwife, 0)
+            if status == 0:
+                with suppress(BrokenPipeError):
+                    os.write(gives_way, _GO)
+        finally:
+            os.close(waits)
+            os.close(gives_way)
+
+    def _deliver(self, kind: bytes, errand: Errand, waits: int, gives_way: int) -> NoReturn:
+        status = 1
+        try:
+            pid = os.fork()
+            if pid == 0:
+                os.close(gives_way)
+                self._grow_up(kind, errand, waits)
+            with socket.socket(fileno=os.dup(errand.channel)) as channel:
+                channel.sendall(encode_frame(Born(pid)))
+            status = 0
+        except BaseException:
+            log.exception("No process could be forked for a DAG file")
+        finally:
+            os._exit(status)
+
+    def _grow_up(self, kind: bytes, errand: Errand, waits: int) -> NoReturn:
+        try:
+            if os.read(waits, 1) != _GO:
+                os._exit(1)  # the keeper does not know of this process, or nobody is left
+            kernel.set_process_name(self._name_of_others)
+            with os.fdopen(os.dup(errand.code), "rb") as file:
+                file.seek(0)
+                code = msgspec.json.decode(file.read(), type=CodeVersion)
+            become_template(
+                TemplateStart(
+                    code,
+                    self._start.sources_folder,
+                    socket.socket(fileno=errand.channel),
+                    errand.output,
+                    self._start.lifeline,
+                    self._start.keeper,
+                    is_lone_try=kind == LONE_TRY,
+                )
+            )
+        except BaseException:
+            log.exception("A process that was to load a DAG file failed")
+        finally:
+            os._exit(1)
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Get as warm as the keeper was, and serve it: a zygote before this one has died."""
+    parser = argparse.ArgumentParser(prog="python -P -m sandbox.zygote", description=__doc__)
+    parser.add_argument("--home", type=Path, required=True, help="folder of the scheduler's state")
+    parser.add_argument("--channel", type=int, required=True, help="descriptor that brings the keeper's requests")
+    parser.add_argument("--lifeline", type=int, required=True, help="descriptor that ties tries to the keeper")
+    parser.add_argument("--keeper", type=int, required=True, help="the keeper's process")
+    parser.add_argument("--default-timezone", default="UTC", help="zone of naive dates in DAG files")
+    options = parser.parse_args(arguments)
+    die_with(options.keeper)
+    keep_only(options.channel, options.lifeline)
+    for descriptor in (options.channel, options.lifeline):
+        os.set_inheritable(descriptor, False)
+    configure_logging()
+    warm()
+    set_default_timezone(options.default_timezone)
+    channel = socket.socket(fileno=options.channel)
+    become_zygote(ZygoteStart(channel, options.lifeline, options.home / "sources", options.keeper))
+
+
+if __name__ == "__main__":
+    main()
