@@ -115,6 +115,21 @@ def is_serving(home: Path) -> bool:
     return _ask(home, Hint("ping")) == PONG
 
 
+def is_abandoned(home: Path) -> bool:
+    """Return whether a scheduler on this home, and on this machine, has ended without a farewell.
+
+    Its bell is still there, and no process hears it. False also where that cannot be known.
+    """
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as asker, _address(home) as address:
+            asker.connect(address)
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
 def ask_health(home: Path) -> bytes | None:
     """Return the Health of this home's scheduler as JSON; None when none answers within PING_SECONDS."""
     return _ask(home, Hint("health"))

@@ -58,7 +58,8 @@ def hold_home(home: Path) -> Iterator[None]:
             holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
             raise HomeInUse(
                 f"A scheduler is serving the home {home} already (process {holder}). "
-                "Stop it first, or choose another home with ASYNSCHED_HOME."
+                "Stop it first, or use another home: "
+                "--home or ASYNSCHED_HOME for a command, Settings(home=…) in a program."
             ) from None
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)

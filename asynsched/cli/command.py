@@ -14,7 +14,7 @@ from asynsched.cli.configuration import Configuration, load_configuration, with_
 from asynsched.cli.rendering import FORMS, Answer, Output, note
 from asynsched.cli.session import Session
 from asynsched.cli.showing import show
-from asynsched.errors import AsynschedError
+from asynsched.errors import AsynschedError, NotFound
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -50,7 +50,7 @@ def command(name: str, *, negative_numbers: bool = False) -> Callable[[Callable[
                 options["output"] = output
             with errors_in_one_line():
                 configuration = with_served_folder(configure(home=home, database=database))
-                with Session(configuration) as session:
+                with Session(configuration) as session, dags_explained(session):
                     answer = function(session, **options)
                     if answer is not None:
                         show(answer, Output(output))
@@ -95,6 +95,20 @@ def errors_in_one_line() -> Iterator[None]:
         # Whoever read the answer has gone. Python would complain once more when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise click.exceptions.Exit(1) from None
+
+
+@contextmanager
+def dags_explained(session: Session) -> Iterator[None]:
+    """Let an error about a DAG that is not known tell what it may have to do with."""
+    try:
+        yield
+    except NotFound as exc:
+        if exc.kind != "DAG":
+            raise
+        from asynsched.cli.unread_dags import why_unknown  # loaded only where it is needed
+
+        more = session.read(why_unknown, exc.name)
+        raise AsynschedError(f"{exc} {more}".rstrip()) from exc
 
 
 def fail(message: str) -> NoReturn:

@@ -10,6 +10,7 @@ from asynsched.cli.dag_lookup import dag_of, structure_of
 from asynsched.cli.dot import as_dot
 from asynsched.cli.rendering import FORMS, Listing, Record
 from asynsched.cli.session import Session
+from asynsched.cli.unread_dags import unparsed_files
 from asynsched.serialization.schema import TEMPLATE, UNSTABLE, SerializedDag, SerializedTask
 from asynsched.store.dags import DagRow, list_dags
 from asynsched.store.import_errors import list_errors
@@ -34,7 +35,8 @@ SPARE_TASK_FIELDS = (
 def show_dags(session: Session) -> Listing:
     """List the DAGs. `next_run_at` is when the next scheduled run is due."""
     rows = [_dag_fields(dag) for dag in session.read(list_dags)]
-    nothing = "No DAG is known. `asynsched up DIR` reads the DAG files of a folder."
+    trouble = "" if rows else session.read(unparsed_files)
+    nothing = f"No DAG is known. {trouble or '`asynsched up DIR` reads the DAG files of a folder.'}"
     return Listing(COLUMNS, rows, nothing, spare=("tags", "file"))
 
 

@@ -5,6 +5,7 @@ from difflib import get_close_matches
 from sqlalchemy import Connection
 
 from asynsched.errors import AsynschedError, NotFound
+from asynsched.scheduling.requests.named_tasks import no_such_instance
 from asynsched.states import FINISHED_RUN_STATES
 from asynsched.store.dag_runs import DagRunRow, get_run, list_runs
 from asynsched.store.dags import find_dag, get_dag
@@ -41,14 +42,6 @@ def find_task(conn: Connection, dag_id: str, run_id: str, task_id: str, map_inde
             return instance
     indexes = sorted(instance.map_index for instance in instances if instance.task_id == task_id)
     if indexes:
-        raise AsynschedError(_other_index(task_id, map_index, indexes))
+        raise AsynschedError(no_such_instance(task_id, map_index, indexes))
     known = sorted({instance.task_id for instance in instances})
     raise NotFound("task", task_id, tuple(get_close_matches(task_id, known)))
-
-
-def _other_index(task_id: str, map_index: int, indexes: list[int]) -> str:
-    if indexes == [-1]:
-        return f"The task {task_id!r} has no instance {map_index}, it has one only: leave --map-index out."
-    range_of_all = f"{indexes[0]} to {indexes[-1]}" if len(indexes) > 1 else str(indexes[0])
-    missing = "is mapped" if map_index < 0 else f"is mapped, but has no instance {map_index}"
-    return f"The task {task_id!r} {missing}: say which with --map-index, {range_of_all}."

@@ -110,8 +110,8 @@ class DependencyEvaluator(Service):
 
     @property
     def is_idle(self) -> bool:
-        """Whether no run is active, and none could start."""
-        return self._is_done and not self._evaluation.runs
+        """Whether no run is active, and none could start, once it has looked for runs that wait."""
+        return self._has_started_all and self._is_done and not self._evaluation.runs
 
     @property
     def is_at_a_standstill(self) -> bool:

@@ -1,6 +1,8 @@
 """Commands on a home that no scheduler serves: what they answer, what they refuse, and how."""
 
 import json
+import os
+import socket
 import sqlite3
 import stat
 import subprocess
@@ -11,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from click.testing import CliRunner
 
+from asynsched.bell import open_bell
 from asynsched.cli.app import build_app
 from asynsched.store.engines.direct_database import open_direct
 from asynsched.store.schedulers import register_scheduler, remove_scheduler
@@ -277,6 +280,53 @@ def test_runs_of_a_dag_whose_file_is_gone_are_explained(new_site):
     explained = site.json("why", "etl", "r")
     assert (explained["state"], explained["reasons"][0]["rule"]) == ("queued", "scheduler")
     assert "no run 'q'" in site.run("why", "etl", "q", code=1).stderr
+
+
+def test_a_dag_that_is_not_known_is_looked_for_among_files_with_errors_and_files_that_are_gone(new_site):
+    site = new_site()
+    path = site.write("weather.py", "from asynsched import DAG\ndag = DAG('weather'")
+    site.run("dags", "show", "weather", code=1)
+    assert (
+        site.run("dags", "list").stderr
+        == "No DAG is known. 1 DAG file has errors, weather.py: see `asynsched dags errors`.\n"
+    )
+    for command in (("runs", "list"), ("dags", "pause"), ("dags", "trigger"), ("dags", "test"), ("why",)):
+        said = site.run(*command, "weather", code=1).stderr.splitlines()[-1]
+        assert said.startswith("Error: There is no DAG 'weather'"), said
+        assert said.endswith("1 DAG file has errors, weather.py: see `asynsched dags errors`."), said
+    path.write_text("from asynsched import DAG\ndag = DAG('weather')")
+    site.run("dags", "show", "weather")
+    path.rename(path.with_name("moved.py"))
+    path.with_name("moved.py").write_text("from asynsched import DAG\nDAG(")
+    site.run("dags", "show", "nothing", code=1)
+    said = site.run("dags", "show", "weather", code=1).stderr
+    assert "There is no DAG 'weather'. It was in weather.py, which is gone. 1 DAG file has errors, moved.py" in said
+
+
+def test_a_scheduler_that_was_killed_on_this_machine_is_said_to_be_gone(new_site):
+    site = new_site()
+    with subprocess.Popen(["true"]) as ended:
+        pass
+    now, here = datetime.now(UTC), socket.gethostname()
+    schedulers = {"gone": (ended.pid, here), "own": (os.getpid(), here), "heard": (ended.pid, here), "far": (1, "far")}
+    bells = {name: open_bell(make_folder(site.root / name)) for name in schedulers}
+    for name in ("gone", "far"):
+        bells[name].close()
+    with open_direct(f"sqlite:///{site.home / 'asynsched.db'}") as database:
+        for name, (pid, host) in schedulers.items():
+            database.write(
+                register_scheduler, scheduler_id=name, hostname=host, pid=pid, home=str(site.root / name), version="1",
+                now=now, lease_until=now + timedelta(hours=1),
+            )  # fmt: skip
+    listed = {row["id"]: row["state"] for row in site.json("schedulers", "list")}
+    assert listed == {"gone": "gone", "own": "serving", "heard": "serving", "far": "serving"}
+    for bell in bells.values():
+        bell.close()
+
+
+def make_folder(path):
+    path.mkdir()
+    return path
 
 
 def test_pools_are_set_listed_and_deleted(site):

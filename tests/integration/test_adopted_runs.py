@@ -91,11 +91,14 @@ async def test_a_run_that_waited_here_when_another_began_it_is_taken_over_once(p
         one.limit_to(1)
         other.limit_to(0)
         for peer in peers.both:
+            assert not peer.evaluator.is_idle, "it does not know yet what waits"
             peers.serve(peer)
+        await eventually(lambda: one.evaluator.is_idle and other.evaluator.is_idle, "both know that nothing waits")
         await peers.trigger(dag_of(max_active_runs=100), 1)
         await eventually(lambda: one.running, "one runs it")
         await eventually(
-            lambda: other.channels.active_runs.empty() and not other.evaluator.is_idle, "the other takes it for queued"
+            lambda: other.channels.active_runs.empty() and other.evaluator._intake.may_start_any,
+            "the other takes it for queued",
         )
         lost = dict(one.running)
         await peers.database.write(leave, "one", CLOCK.now())

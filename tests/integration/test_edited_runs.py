@@ -8,12 +8,13 @@ import pytest
 
 from asynsched import DAG, BashOperator
 from asynsched.channels import RunCreated, RunEdited
+from asynsched.errors import AsynschedError
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.creation.triggering import create_manual_run
 from asynsched.scheduling.requests.run_requests import submit_request
 from asynsched.simulation.executor import Outcome
 from asynsched.store.dag_runs import get_run
-from asynsched.store.run_requests import CancelRun, ClearTasks, MarkRun, MarkTasks
+from asynsched.store.run_requests import CancelRun, ClearTasks, ForceTask, MarkRun, MarkTasks
 from asynsched.store.task_instances import load_task_instances
 from sandbox.protocol import BranchDecision
 from tests.support.simulated import Simulated
@@ -167,3 +168,38 @@ async def test_a_run_that_failed_fast_forgets_that_when_it_is_cleared(tmp_path):
         assert [launch.try_number for launch in scene.launched("tries")] == [1, 2, 3]
 
     await scene.play(act)
+
+
+async def test_an_instance_that_a_run_does_not_have_is_refused_in_one_message(tmp_path):
+    with DAG("dag") as dag:
+        BashOperator.partial(task_id="mapped").expand(bash_command=["true"] * 3)
+        operator("plain")
+    scene = Scene(tmp_path, dag)
+    refused = {}
+
+    async def act():
+        key = await scene.trigger("r")
+        await scene.clock.sleep(2 * HOUR)
+        for request in (
+            ClearTasks(("mapped",), map_index=3), MarkTasks(("mapped",), "failed", map_index=7),
+            ClearTasks(("plain",), map_index=0), ClearTasks((), map_index=1),
+            ClearTasks(("mapped", "plain"), map_index=1),
+            ForceTask("mapped", -1), ForceTask("mapped", 9),
+        ):  # fmt: skip
+            try:
+                await scene.submit(key, request)
+            except AsynschedError as exc:
+                refused[request] = str(exc)
+        await scene.submit(key, ClearTasks(("mapped",), map_index=2))
+
+    await scene.play(act)
+    assert list(refused.values()) == [
+        "The task 'mapped' is mapped, but has no instance 3: say which by its map index, 0 to 2.",
+        "The task 'mapped' is mapped, but has no instance 7: say which by its map index, 0 to 2.",
+        "The task 'plain' has no instance 0, it has one only: leave the map index out.",
+        "No task is named whose instance 1 is meant: name one.",
+        "The task 'plain' has no instance 1, it has one only: leave the map index out.",
+        "The task 'mapped' is mapped: say which by its map index, 0 to 2.",
+        "The task 'mapped' is mapped, but has no instance 9: say which by its map index, 0 to 2.",
+    ]
+    assert [launch.map_index for launch in scene.launched("mapped")] == [0, 1, 2, 2]

@@ -204,7 +204,7 @@ async def test_cancelling_serve_leaves_no_process_behind(scheduler, program):
 
 async def test_a_second_scheduler_on_the_same_home_is_refused(scheduler):
     async with running(scheduler):
-        with pytest.raises(HomeInUse, match="another home"):
+        with pytest.raises(HomeInUse, match=r"another home: .* Settings\(home=…\) in a program"):
             await Scheduler(settings=scheduler.settings).serve()
 
 

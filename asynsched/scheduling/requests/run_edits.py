@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from asynsched.errors import AsynschedError, NotFound
+from asynsched.errors import AsynschedError
 from asynsched.scheduling.evaluation.structure import DagStructure
+from asynsched.scheduling.requests.named_tasks import check_instances, check_tasks
 from asynsched.scheduling.rules.clearing import (
     after_clear,
     fits,
@@ -31,7 +32,6 @@ from asynsched.states import (
 )
 from asynsched.store.changes import Batch, ForgottenRow, HistoryRow, RunRow, TaskRow
 from asynsched.store.dag_runs import DagRunRow
-from asynsched.store.rows import near_names
 from asynsched.store.run_requests import CancelRun, ClearTasks, ForceTask, MarkRun, MarkTasks, RunRequest
 from asynsched.store.task_instances import TaskInstanceRow
 
@@ -151,7 +151,12 @@ def _history(row: TaskInstanceRow, try_number: int) -> HistoryRow:
 
 
 def fill_in(edit: RunEdit, request: RunRequest, actor: str) -> None:
-    """Put what a request changes into an edit. Raises NotFound, with near names, when the run lacks a named task."""
+    """Put what a request changes into an edit.
+
+    Raises:
+        NotFound: The run lacks a named task; carries the nearest names.
+        AsynschedError: It lacks the named instance of one.
+    """
     match request:
         case ClearTasks():
             _clear(edit, request)
@@ -168,7 +173,7 @@ def fill_in(edit: RunEdit, request: RunRequest, actor: str) -> None:
 def _clear(edit: RunEdit, request: ClearTasks) -> None:
     if request.latest:
         _follow_version(edit)
-    _check_names(edit, request.task_ids)
+    _check_named(edit, request)
     selection = TaskSelection(edit.structure.dag.tasks)
     wanted = selection.to_clear(
         request.task_ids or [*edit.structure.tasks], upstream=request.upstream, downstream=request.downstream
@@ -190,7 +195,7 @@ def _clear(edit: RunEdit, request: ClearTasks) -> None:
 
 
 def _mark(edit: RunEdit, request: MarkTasks, actor: str) -> None:
-    _check_names(edit, request.task_ids)
+    _check_named(edit, request)
     selection = TaskSelection(edit.structure.dag.tasks)
     wanted = selection.to_mark(request.task_ids, upstream=request.upstream, downstream=request.downstream)
     state = State(request.state)
@@ -209,11 +214,9 @@ def _mark(edit: RunEdit, request: MarkTasks, actor: str) -> None:
 
 
 def _force(edit: RunEdit, request: ForceTask) -> None:
-    _check_names(edit, (request.task_id,))
-    found = [row for row in edit.instances if (row.task_id, row.map_index) == (request.task_id, request.map_index)]
-    if not found:
-        raise NotFound("instance of that map index of the task", request.task_id)
-    [row] = found
+    check_tasks((request.task_id,), edit.structure.tasks)
+    check_instances(edit.instances, (request.task_id,), request.map_index)
+    [row] = [row for row in edit.instances if (row.task_id, row.map_index) == (request.task_id, request.map_index)]
     verdict = may_be_forced(
         _state(row), ignore_state=request.ignore_state, ignore_retry_period=request.ignore_retry_period
     )
@@ -272,10 +275,10 @@ def _follow_version(edit: RunEdit) -> None:
     edit.instances = kept
 
 
-def _check_names(edit: RunEdit, task_ids: tuple[str, ...]) -> None:
-    for task_id in task_ids:
-        if task_id not in edit.structure.tasks:
-            raise NotFound("task", task_id, near_names(task_id, edit.structure.tasks))
+def _check_named(edit: RunEdit, request: ClearTasks | MarkTasks) -> None:
+    check_tasks(request.task_ids, edit.structure.tasks)
+    if request.map_index is not None:
+        check_instances(edit.instances, request.task_ids, request.map_index)
 
 
 def _instances_of(edit: RunEdit, wanted: frozenset[str], request: ClearTasks | MarkTasks) -> Iterator[TaskInstanceRow]:

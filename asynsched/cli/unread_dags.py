@@ -1,0 +1,32 @@
+"""What a DAG that is not known may have to do with: a file that could not be parsed, or one that is gone."""
+
+from sqlalchemy import Connection
+
+from asynsched.store.dag_files import get_file
+from asynsched.store.dags import get_dag
+from asynsched.store.import_errors import list_errors
+
+MOST_NAMED = 3
+"""Files that are named; of the rest, their number."""
+
+
+def why_unknown(conn: Connection, dag_id: str) -> str:
+    """Return what is known of a DAG that is not active, in sentences; empty if nothing is."""
+    told = []
+    before = get_dag(conn, dag_id)
+    if before is not None:
+        gone = "is gone" if get_file(conn, before.file_path) is None else "has it no longer"
+        told.append(f"It was in {before.file_path}, which {gone}.")
+    if trouble := unparsed_files(conn):
+        told.append(trouble)
+    return " ".join(told)
+
+
+def unparsed_files(conn: Connection) -> str:
+    """Return in a sentence which files could not be parsed, or only in part; empty if there are none."""
+    files = list(dict.fromkeys(error.file_path for error in list_errors(conn) if not error.is_warning))
+    if not files:
+        return ""
+    more = f" and {len(files) - MOST_NAMED} more" if len(files) > MOST_NAMED else ""
+    what = "1 DAG file has" if len(files) == 1 else f"{len(files)} DAG files have"
+    return f"{what} errors, {', '.join(files[:MOST_NAMED])}{more}: see `asynsched dags errors`."
