@@ -1,5 +1,7 @@
 """`asynsched tasks list`."""
 
+from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 import click
@@ -8,6 +10,7 @@ from asynsched.cli.command import command, dag_argument, run_argument
 from asynsched.cli.lookup import find_run
 from asynsched.cli.rendering import Listing
 from asynsched.cli.session import Session
+from asynsched.states import TaskInstanceState
 from asynsched.store.task_instances import TaskInstanceRow, list_task_instances, list_tries
 
 COLUMNS = (
@@ -33,6 +36,9 @@ SPARE_COLUMNS = ("priority_weight", "pool", "scheduled_at", "queued_at", "ended_
 TRY_COLUMNS = ("task_id", "map_index", "try_number", "state", "reason", "queued_at", "started_at", "ended_at")
 
 
+_TO_GO_ON = {TaskInstanceState.DEFERRED, TaskInstanceState.UP_FOR_RESCHEDULE, TaskInstanceState.SCHEDULED}
+
+
 @command("list")
 @dag_argument
 @run_argument
@@ -51,15 +57,26 @@ def show_tasks(session: Session, dag_id: str, run_id: str, all_tries: bool) -> L
 def _tries(session: Session, dag_run_id: int) -> Listing:
     """Return every try of a run's tasks; a task instance that has none yet is left out."""
     earlier = session.read(list_tries, dag_run_id)
-    known = {(one.task_id, one.map_index, one.try_number) for one in earlier}
-    newest = [
-        row
-        for row in session.read(list_task_instances, dag_run_id)
-        if row.try_number and (row.task_id, row.map_index, row.try_number) not in known
+    known = {(one.task_id, one.map_index, one.try_number): one.queued_at for one in earlier}
+    newest = [(row, _newest_try(row, known)) for row in session.read(list_task_instances, dag_run_id)]
+    rows = [{name: getattr(one, name) for name in TRY_COLUMNS} for one in earlier]
+    rows += [
+        {name: getattr(row, name) for name in TRY_COLUMNS} | {"try_number": number}
+        for row, number in newest
+        if number and (row.task_id, row.map_index, number) not in known
     ]
-    rows = [{name: getattr(row, name) for name in TRY_COLUMNS} for row in (*earlier, *newest)]
     rows.sort(key=lambda row: (row["task_id"], row["map_index"], row["try_number"]))
     return Listing(TRY_COLUMNS, rows, nothing="The run has no tries yet.", spare=("map_index", "queued_at"))
+
+
+def _newest_try(row: TaskInstanceRow, known: Mapping[tuple[str, int, int], datetime | None]) -> int:
+    """Return the number of a task instance's newest try; 0 where there is none.
+
+    One that is to go on or to be begun anew (deferred, rescheduled, interrupted) has not used its number up.
+    """
+    has_begun = row.token is not None and row.queued_at is not None
+    is_over = known.get((row.task_id, row.map_index, row.try_number)) == row.queued_at
+    return row.try_number + (row.state in _TO_GO_ON and has_begun and not is_over)
 
 
 def _fields(row: TaskInstanceRow) -> dict[str, Any]:

@@ -163,11 +163,15 @@ def test_a_task_that_outlasts_the_stop_is_handed_back_and_not_failed(site):
         up.terminate()
         assert up.wait() == 0
         site.assert_nothing_left()
+    [interrupted] = site.json("tasks", "list", "waiter", "r1", "--all-tries")
+    assert (interrupted["state"], interrupted["try_number"], interrupted["started_at"]) == ("scheduled", 1, None)
+    assert "interrupted" in interrupted["reason"] or "stopped" in interrupted["reason"]
     open_gate(site)
     site.up_until_idle()
     assert state_of_run(site) == "success"
     [task] = [task for task in site.json("tasks", "list", "waiter", "r1") if task["task_id"] == "waits"]
     assert task["try_number"] == 1, "an interrupted try is no failed try"
+    assert task["started_at"] >= task["queued_at"] > interrupted["queued_at"], "it began anew"
 
 
 def test_a_second_signal_stops_at_once_and_leaves_nothing_behind(site):

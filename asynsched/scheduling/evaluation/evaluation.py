@@ -17,7 +17,7 @@ from asynsched.scheduling.evaluation.expansion import first_instances
 from asynsched.scheduling.evaluation.past import PastLinks
 from asynsched.scheduling.evaluation.pending import PendingBatch
 from asynsched.scheduling.evaluation.ready_queues import ReadyQueues
-from asynsched.scheduling.evaluation.restarts import restart
+from asynsched.scheduling.evaluation.restarts import restart, take_span
 from asynsched.scheduling.evaluation.run_limits import RunLimits
 from asynsched.scheduling.evaluation.run_stopping import fail_fast, stop_tasks
 from asynsched.scheduling.evaluation.state_changes import StateChanges
@@ -231,8 +231,7 @@ class Evaluation:
         self._follow_past(now)
 
     def _take_outcome(self, task: ActiveTask, event: Ended, outcome: TryOutcome, now: datetime) -> None:
-        task.started_at = task.started_at or event.started_at
-        task.ended_at = event.ended_at
+        take_span(task, event)
         task.rendered_map_index = event.rendered_map_index or task.rendered_map_index
         task.next_try_at = outcome.next_try_at
         task.deferral = after_end(task.deferral, event)

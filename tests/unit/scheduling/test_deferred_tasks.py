@@ -76,6 +76,7 @@ def test_what_is_handed_back_is_resumed_again_and_a_retry_begins_anew(how, resum
     engine.try_ended(Ended(ready.token, "failed", NOON, NOON, "gone", **how), NOON)
     engine.time_passed(NOON + timedelta(seconds=60))
     [again] = granted(engine)
+    assert again.started_at == (NOON if resumes else None)
     assert (task_launch(again, 1024).resume is not None) == resumes
     assert again.try_number == (1 if resumes else 2)
 

@@ -5,6 +5,7 @@ from datetime import timedelta
 import msgspec
 import pytest
 
+from asynsched.scheduling.launches import task_launch
 from sandbox.protocol import BranchDecision, Ended, ShortCircuitDecision, Started
 from tests.support.runs import NOON, evaluation, run_of, task
 
@@ -137,15 +138,33 @@ def test_each_further_kill_by_the_machine_is_made_up_for_after_twice_the_time():
         engine.time_passed(now)
 
 
-def test_an_interrupted_try_is_handed_back_under_the_same_number():
+def test_an_interrupted_try_is_handed_back_under_the_same_number_and_has_a_new_start():
     run = run_of([task("a")])
     engine = evaluation()
     engine.start_run(run, NOON)
     engine.grant(NOON)
-    engine.try_ended(Ended(run.instance("a").token, "failed", NOON, NOON, "", cause="interrupted"), NOON)
-    assert (run.instance("a").state, run.instance("a").try_number) == ("scheduled", 0)
+    ready = run.instance("a")
+    engine.try_started(Started(ready.token, NOON, 1), NOON)
+    engine.try_ended(Ended(ready.token, "failed", NOON, NOON, "", cause="interrupted"), NOON)
+    assert (ready.state, ready.try_number, ready.started_at, ready.ended_at) == ("scheduled", 0, None, None)
+    later = NOON + timedelta(hours=1)
+    engine.grant(later)
+    engine.try_started(Started(ready.token, later, 2), later)
+    assert (ready.state, ready.try_number, ready.started_at) == ("running", 1, later)
+
+
+def test_a_sensor_that_is_interrupted_when_it_looks_again_keeps_the_start_of_its_first_look():
+    run = run_of([task("a", sensor_mode="reschedule")])
+    engine = evaluation()
+    engine.start_run(run, NOON)
     engine.grant(NOON)
-    assert (run.instance("a").state, run.instance("a").try_number) == ("queued", 1)
+    ready, later = run.instance("a"), NOON + timedelta(minutes=1)
+    engine.try_ended(Ended(ready.token, "up_for_reschedule", NOON, NOON, reschedule_at=later), NOON)
+    engine.time_passed(later)
+    engine.grant(later)
+    engine.try_ended(Ended(ready.token, "failed", later, later, cause="interrupted"), later)
+    engine.grant(later)
+    assert (ready.state, ready.started_at, task_launch(ready, 1).reschedule_started_at) == ("queued", NOON, NOON)
 
 
 def test_a_message_of_an_earlier_try_changes_nothing_and_is_counted():
