@@ -1,0 +1,240 @@
+"""What a task is given when it runs."""
+
+import datetime as dt
+
+import msgspec
+import pytest
+
+from asynsched import (
+    DAG,
+    AsynschedException,
+    Connection,
+    PythonOperator,
+    Variable,
+    XComNotFound,
+    get_current_context,
+    literal,
+)
+from asynsched.authoring.supervisor import SupervisorError
+from asynsched.errors import AsynschedError
+from asynsched.store.dag_runs import DagRunRow
+from tests.unit.authoring.one_task import DATE, context_of, rendered, run
+
+
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        ("{{ ds }} {{ ds_nodash }}", "2024-05-01 20240501"),
+        ("{{ ts }}", "2024-05-01T12:30:00+00:00"),
+        ("{{ ts_nodash }} {{ ts_nodash_with_tz }}", "20240501T123000 20240501T123000+0000"),
+        ("{{ data_interval_start | ds }}..{{ data_interval_end | ts_nodash }}", "2024-04-30..20240501T123000"),
+        ("{{ logical_date | ds_nodash }} {{ logical_date | ts_nodash_with_tz }}", "20240501 20240501T123000+0000"),
+        ("{{ dag.dag_id }} {{ task.task_id }} {{ ti.try_number }} {{ run_id }}", "d t 1 r1"),
+        ("{{ dag_run.run_type }} {{ dag_run.logical_date.year }}", "manual 2024"),
+        ("{{ task_instance_key_str }}", "d__t__20240501"),
+        ("{{ data_interval_start.subtract(days=1).in_timezone('Asia/Tokyo') }}", "2024-04-29 21:30:00+09:00"),
+        ("{{ logical_date.add(weeks=1).format('YYYY/MM/DD') }} {{ dag_run.run_after.day }}", "2024/05/08 1"),
+        ("{{ macros.datetime_diff_for_humans(data_interval_start, logical_date) }}", "1 day before"),
+        ("{{ params.n }} {{ params['free'] }} {{ conf }}", "1 x {}"),
+        ("{{ macros.ds_add(ds, -1) }} {{ macros.ds_format(ds, '%Y-%m-%d', '%d.%m.') }}", "2024-04-30 01.05."),
+        ("{{ macros.datetime(2024, 1, 1).year }} {{ macros.json.dumps([1]) }}", "2024 [1]"),
+        ("{{ var.value.plain }} {{ var.json.data.a }} {{ var.value.get('no', 'default') }}", "text [1] default"),
+        ("{{ conn.db.host }} {{ conn.get('no', 'none') }}", "h none"),
+        ("{{ prev_start_date_success }}", "None"),
+        (["a", {"k": ("{{ ds }}",)}], ["a", {"k": ("2024-05-01",)}]),
+        ("no template\n", "no template"),
+        (literal("{{ ds }}"), "{{ ds }}"),
+    ],
+)
+def test_templates_have_airflows_variables(dag, supervisor, template, expected):
+    assert rendered(dag, template) == expected
+
+
+PREVIOUS = {
+    "prev_data_interval_start_success": "2024-04-28T00:00:00+00:00",
+    "prev_data_interval_end_success": "2024-04-29T00:00:00+00:00",
+    "prev_start_date_success": "2024-04-29T00:01:00+00:00",
+    "prev_end_date_success": "2024-04-29T00:02:00+00:00",
+}
+
+
+@pytest.fixture
+def asked(supervisor):
+    """Return the arguments of each question for the run before."""
+    asked = []
+
+    def answer(**arguments):
+        asked.append(arguments)
+        start, end, started, ended = map(dt.datetime.fromisoformat, PREVIOUS.values())
+        row = DagRunRow(
+            1, "d", "r0", "scheduled", "success", "", start, start, end, end, end, started, ended, {}, 1, "", 1
+        )
+        return msgspec.to_builtins(row)
+
+    supervisor._answer_previous_run = answer
+    return asked
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda context: context,
+        lambda context: {name: context[name] for name in PREVIOUS},
+        lambda context: {name: context.get(name) for name in PREVIOUS},
+        lambda context: {**context},
+        lambda context: context.copy(),
+        lambda context: dict(context.items()),
+        lambda context: dict(zip(context, context.values(), strict=True)),
+        lambda context: (lambda **kwargs: kwargs)(**context),
+    ],
+)
+def test_the_dates_of_the_last_success_are_asked_for_once_however_they_are_read(dag, asked, read):
+    context = context_of(PythonOperator(task_id="t", dag=dag, python_callable=print))
+    assert asked == []
+    found = read(context)
+    assert {name: found[name].isoformat() for name in PREVIOUS} == PREVIOUS
+    assert asked == [{"state": "success"}]
+
+
+def test_the_dates_of_the_last_success_are_asked_for_only_where_they_are_used(dag, asked):
+    def takes(prev_end_date_success, ds):
+        return [prev_end_date_success.isoformat(), ds]
+
+    def takes_all(**context):
+        return context["prev_end_date_success"].isoformat()
+
+    end = PREVIOUS["prev_end_date_success"]
+    assert rendered(dag, "{{ ds }}") == "2024-05-01"
+    assert asked == []
+    assert rendered(dag, "{{ prev_end_date_success | ts }} {{ prev_start_date_success | ds }}") == f"{end} 2024-04-29"
+    assert run(PythonOperator(task_id="a", dag=dag, python_callable=takes)).value == [end, "2024-05-01"]
+    assert run(PythonOperator(task_id="b", dag=dag, python_callable=takes_all)).value == end
+    assert len(asked) == 3
+    assert rendered(dag, "{{ prev_end_date_success }}", logical_date=None) == "None"
+    assert len(asked) == 3
+
+
+def test_the_run_and_the_task_instance_before_are_objects(dag, asked, supervisor):
+    ti = context_of(PythonOperator(task_id="t", dag=dag, python_callable=print), try_number=3)["ti"]
+    before = ti.get_previous_dagrun()
+    assert (before.run_id, before.run_type, before.state, before.conf) == ("r0", "scheduled", "success", {})
+    assert before.end_date.diff(before.start_date).in_seconds() == 60
+    fields = {"dag_id": "d", "run_id": "r0", "task_id": "t", "map_index": -1, "state": "failed", "try_number": 2}
+    dates = dict.fromkeys(("logical_date", "started_at"), "2024-04-29T00:00:00Z") | {"ended_at": "2024-04-29T00:01:00Z"}
+    wanted = []
+    supervisor._answer_previous_task_instance = lambda **arguments: wanted.append(arguments) or fields | dates
+    found = ti.get_previous_ti(state="failed")
+    assert wanted == [{"task_id": "t", "before": DATE.isoformat(), "map_index": -1, "state": "failed"}]
+    assert (found.try_number, found.duration, found.start_date.add(days=1).day) == (2, 60, 30)
+    assert ti.log_url == "asynsched tasks logs d r1 t --try 3"
+    with pytest.raises(SupervisorError, match="run_count cannot be answered in a run without a scheduler"):
+        ti.get_dr_count("d")
+
+
+def test_dates_are_undefined_without_a_logical_date(dag):
+    with pytest.raises(AsynschedException, match=r"'op_args' cannot be rendered: 'ds' is undefined"):
+        rendered(dag, "{{ ds }}", logical_date=None)
+    assert rendered(dag, "{{ task_instance_key_str }}", logical_date=None) == "d__t1__r1"
+
+
+def test_templates_come_from_files_and_native_dags_render_to_values(tmp_path):
+    (tmp_path / "query.sql").write_text("select {{ params.n }}")
+    dag = DAG("d", params={"n": 3}, template_searchpath=str(tmp_path), render_template_as_native_obj=True)
+    operator = PythonOperator(
+        task_id="t", dag=dag, python_callable=lambda *a: a, op_args=["query.sql", "{{ [params.n] }}"],
+        templates_exts=[".sql"],
+    )  # fmt: skip
+    assert run(operator).value == ("select 3", [3])
+    missing = PythonOperator(task_id="m", dag=dag, python_callable=print, op_args=["no.sql"], templates_exts=[".sql"])
+    with pytest.raises(AsynschedException, match=r"Task\(PythonOperator\): m.*'op_args'.*no\.sql"):
+        run(missing)
+
+
+def test_templates_cannot_reach_pythons_internals(dag):
+    with pytest.raises(AsynschedException, match="unsafe"):
+        rendered(dag, "{{ dag.__class__.__mro__ }}")
+
+
+def test_a_function_gets_of_the_context_what_it_asks_for(dag, supervisor):
+    def ask(a, b=2, *, ds, ti=None, **rest):
+        return [a, b, ds, ti.task_id, "dag_run" in rest, "a" in rest]
+
+    assert run(PythonOperator(task_id="t", dag=dag, python_callable=ask, op_args=[1])).value == [
+        1, 2, "2024-05-01", "t", True, False
+    ]  # fmt: skip
+    assert run(PythonOperator(task_id="u", dag=dag, python_callable=max, op_args=[1, 2])).value == 2
+    with pytest.raises(AsynschedError, match="inside of a running task"):
+        get_current_context()
+
+
+def test_an_unknown_xcom_key_fails_and_a_missing_result_is_none(dag, supervisor):
+    with dag:
+        first = PythonOperator(task_id="first", python_callable=lambda: None)
+        good = PythonOperator(task_id="good", python_callable=lambda x: x is None, op_args=[first.output])
+        bad = PythonOperator(task_id="bad", python_callable=print, op_args=[first.output["key"]])
+        text = PythonOperator(task_id="text", python_callable=lambda x: x, op_args=[f"<{first.output}>"])
+    assert run(good).value is True
+    with pytest.raises(XComNotFound, match="task 'first' pushed no XCom 'key'"):
+        run(bad)
+    supervisor.keep_result("first", 7)
+    assert run(text).value == "<7>"
+
+
+def test_variables_and_connections_come_from_the_environment_first(supervisor, monkeypatch):
+    monkeypatch.setenv("AIRFLOW_VAR_PLAIN", "env")
+    monkeypatch.setenv("AIRFLOW_CONN_WEB", "https://me:se%2Fcret@Host.example:8443/path?timeout=5")
+    assert Variable.get("plain") == "env"
+    Variable.set("made", {"a": 1}, serialize_json=True)
+    assert Variable.get("made", deserialize_json=True) == {"a": 1}
+    Variable.delete("made")
+    assert Variable.get("made", default=None) is None
+    with pytest.raises(KeyError, match="there is no variable 'made'"):
+        Variable.get("made")
+    web = Connection.get("web")
+    assert (web.host, web.port, web.password, web.extra_dejson) == ("Host.example", 8443, "se/cret", {"timeout": "5"})
+    assert "se" + "/cret" not in repr(web)
+    with pytest.raises(KeyError, match="there is no connection 'nope'"):
+        Connection.get("nope")
+
+
+def test_variables_are_items_of_the_context_too(dag, supervisor):
+    var = context_of(PythonOperator(task_id="t", dag=dag, python_callable=print))["var"]
+    assert (var["value"].get("plain"), var["json"].get("data")) == ("text", {"a": [1]})
+    with pytest.raises(KeyError, match="var has 'value' and 'json', not 'plain'"):
+        var["plain"]
+
+
+def test_the_default_of_a_variable_hides_no_failure(supervisor):
+    def fail(**_):
+        raise SupervisorError("the keeper is gone")
+
+    supervisor._answer_variable_get = fail
+    with pytest.raises(SupervisorError, match="the keeper is gone"):
+        Variable.get("plain", default="d")
+
+
+def test_variables_are_not_there_while_a_file_is_parsed(monkeypatch):
+    assert Variable.get("x", default="d") == "d"
+    with pytest.raises(SupervisorError, match=r"while a task runs.*\{\{ var\.value\.name \}\}"):
+        Variable.get("x")
+    monkeypatch.setenv("AIRFLOW_VAR_X", "1")
+    assert Variable.get("x") == "1"
+
+
+def test_xcom_pull_gives_values_lists_and_defaults(dag, supervisor):
+    ti = context_of(PythonOperator(task_id="t", dag=dag, python_callable=print))["ti"]
+    supervisor.keep_result("a", (1, 2))
+    supervisor.running_task = "t"
+    ti.xcom_push("own", {"k": 1})
+    assert ti.xcom_pull("a") == [1, 2]
+    assert ti.xcom_pull(["a", "b"], default=0) == [[1, 2], 0]
+    assert ti.xcom_pull(key="own") == {"k": 1}
+    pulled = []
+    supervisor._answer_xcom_pull = lambda *, map_indexes, **_: pulled.append(map_indexes) or [("a", -1, 5)]
+    assert ti.xcom_pull("a", map_indexes=-1) == 5
+    ti.xcom_pull("a", map_indexes=range(2))
+    ti.xcom_pull("a")
+    assert pulled == [[-1], [0, 1], None]
+    assert ti.get_previous_dagrun() is None
+    with pytest.raises(TypeError, match="XCom 'bad'"):
+        ti.xcom_push("bad", object())

@@ -1,0 +1,49 @@
+"""Params: what they may be, and what a run gives them."""
+
+import pytest
+
+from asynsched import Param, ParamValidationError
+from tests.unit.authoring.one_task import rendered
+
+
+def test_conf_overrides_params_and_must_fit_them(dag):
+    assert rendered(dag, "{{ params.n }} {{ dag_run.conf.extra }}", conf={"n": 5, "extra": 1}) == "5 1"
+    with pytest.raises(ParamValidationError, match=r"run 'r1': param 'n': 'x' is not of type 'integer'"):
+        rendered(dag, "", conf={"n": "x"})
+
+
+def test_a_date_param_must_be_a_date_with_a_zone():
+    param = Param(type="string", format="date-time")
+    assert param.resolve("2024-05-01T12:30:00+02:00") == "2024-05-01T12:30:00+02:00"
+    for wrong in ("yesterday", "2024-05-01", "2024-05-01T12:30:00"):
+        with pytest.raises(ParamValidationError, match=f"'{wrong}' is not a 'date-time'"):
+            param.resolve(wrong)
+
+
+@pytest.mark.parametrize(
+    ("schema", "right", "wrong"),
+    [
+        ({"format": "date"}, "2024-02-29", "2023-02-29"),
+        ({"format": "time"}, "12:30:00", "25:00:00"),
+        ({"format": "uuid"}, "6c1a2f5e-3c55-4f0b-9d8d-0a3a0f6f0a11", "6c1a"),
+        ({"format": "ipv4"}, "10.0.0.1", "10.0.0.256"),
+        ({"format": "email"}, "a@b.c", "a"),
+        ({"format": "regex"}, "a+", "("),
+        ({"$ref": "#/$defs/size", "$defs": {"size": {"enum": ["s", "m"]}}}, "m", "l"),
+        ({"oneOf": [{"type": "integer"}, {"type": "array", "items": {"const": 1}, "maxItems": 2}]}, [1, 1], [1, 1, 1]),
+        ({"type": "object", "required": ["a"], "dependentRequired": {"b": ["c"]}}, {"a": 1}, {"a": 1, "b": 2}),
+        ({"if": {"minimum": 10}, "then": {"multipleOf": 10}}, 20, 21),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
+)
+def test_a_param_takes_what_its_json_schema_allows_and_nothing_else(schema, right, wrong):
+    param = Param(schema=schema)
+    assert param.resolve(right) == right
+    with pytest.raises(ParamValidationError):
+        param.resolve(wrong)
+
+
+@pytest.mark.parametrize("elsewhere", ["#/$defs/no", "http://127.0.0.1:9/schema.json", "file:///etc/hostname"])
+def test_a_schema_is_never_fetched_from_elsewhere(elsewhere):
+    with pytest.raises(ParamValidationError, match="refers to something that is not in it"):
+        Param(schema={"$ref": elsewhere}).resolve(1)
