@@ -1,85 +1,15 @@
-"""The dispatcher's decisions: what is parsed, when, in which order, and what is stored of it."""
+"""What the dispatcher has parsed: when, in which order, and how many at once."""
 
 import os
-from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
-from typing import Any
 
 import anyio
-import pytest
 from structlog.testing import capture_logs
 
-from asynsched.errors import ParseCrashed, ParseTimeout
-from asynsched.parsing.outcome_batch import COMPANY
+from asynsched.errors import ParseCrashed
 from asynsched.parsing.repeats import SECOND_CHANCES
 from asynsched.settings import WatchSettings
-from asynsched.store.database import Database
-from tests.support.flaky_database import FlakyDatabase
-from tests.unit.parsing.dispatching import LONG_AGO, START, Folder
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Folder]:
-    folder = Folder(tmp_path)
-    yield folder
-    folder.close()
-
-
-class CountingDatabase:
-    """A database that counts its transactions."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-        self.n_writes = 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._database, name)
-
-    async def write(self, *args: Any, **kwargs: Any) -> Any:
-        self.n_writes += 1
-        return await self._database.write(*args, **kwargs)
-
-
-def test_what_a_start_parses_is_stored_in_few_transactions_and_a_single_file_at_once(folder):
-    database = CountingDatabase(folder.database)
-    dispatching = folder.new(database=database)
-    for number in range(60):
-        dispatching.write(f"file_{number}.py", f"dag dag_{number}")
-
-    async def start():
-        async with dispatching.running():
-            await dispatching.scan()
-            assert len(await dispatching.idle()) == 60
-            assert len(await dispatching.dags()) == 60
-            assert database.n_writes <= 5
-            dispatching.write("saved.py", "dag saved")
-            before = folder.clock.now()
-            await dispatching.tell("saved.py")
-            assert await dispatching.idle() == ["saved.py"]
-            assert folder.clock.now() - before < COMPANY
-            assert "saved" in await dispatching.dags()
-
-    folder.run(start)
-
-
-def test_an_outcome_does_not_wait_long_for_a_parse_that_hangs(folder):
-    dispatching = folder.dispatching
-    for name in ("a", "b", "c", "d"):
-        dispatching.write(f"{name}.py", f"dag {name}")
-    dispatching.parser.gates = {"b.py": anyio.Event(), "c.py": anyio.Event()}
-
-    async def start():
-        async with dispatching.running():
-            await dispatching.scan()
-            await folder.clock.sleep(2 * COMPANY)
-            assert await dispatching.dags() == {"a": "a.py"}
-            for gate in dispatching.parser.gates.values():
-                gate.set()
-            await dispatching.idle()
-            assert len(await dispatching.dags()) == 4
-
-    folder.run(start)
+from tests.unit.parsing.dispatching import LONG_AGO
 
 
 def test_a_start_parses_only_what_is_new_changed_or_uses_a_changed_module(folder):
@@ -294,135 +224,6 @@ def test_a_module_edited_during_the_first_parse_of_its_importer_is_not_missed(fo
     folder.run(main)
 
 
-def test_a_dag_leaves_only_on_proof(folder):
-    site = folder.dispatching
-
-    async def main():
-        for name in ("deleted", "fails", "fleeting", "emptied", "ignored", "stays"):
-            site.write(f"{name}.py", f"dag {name}")
-        async with site.running():
-            await site.scan()
-            await site.idle()
-            site.write("fails.py", "error syntax")
-            site.parser.gates["fleeting.py"] = gate = anyio.Event()
-            site.write("fleeting.py", "dag fleeting", "error exception")
-            # Somebody is writing this file at the moment: it is empty now, and complete a second later.
-            (site.root / "emptied.py").write_text("")
-            os.utime(site.root / "emptied.py", (START.timestamp(), START.timestamp()))
-            await site.tell("fails.py", "fleeting.py", "emptied.py", "stays.py")
-            await site.tell("deleted.py", "stays.py", removed=True)
-            await site.tell("ignored.py", is_ignored=True)
-            (site.root / "deleted.py").unlink()
-            await folder.clock.sleep(timedelta(seconds=0.5))
-            assert set(await site.dags()) == {"fails", "fleeting", "emptied", "stays"}
-            (site.root / "fleeting.py").unlink()
-            gate.set()
-            await site.idle()
-            assert set(await site.dags()) == {"fails", "stays"}
-            assert await site.errors() == {"fails.py": "syntax"}
-
-    folder.run(main)
-
-
-def test_nothing_leaves_while_the_folder_itself_is_away(folder):
-    site = folder.dispatching
-
-    async def main():
-        site.write("kept.py", "dag kept")
-        async with site.running():
-            await site.scan()
-            await site.idle()
-            away = site.root.rename(site.root.with_name("unmounted"))
-            await site.tell("kept.py", removed=True)
-            await folder.clock.sleep(timedelta(seconds=30))
-            assert set(await site.dags()) == {"kept"}
-            away.rename(site.root)
-            await site.idle()
-            assert set(await site.dags()) == {"kept"}
-
-    folder.run(main)
-
-
-def test_what_cannot_be_read_is_an_error_of_that_file_alone(folder):
-    site = folder.dispatching
-
-    async def main():
-        site.write("good.py", "dag good")
-        (site.root / "broken.py").symlink_to("nowhere.py")
-        (site.root / "loop.py").symlink_to("loop.py")
-        os.mkfifo(site.root / "pipe.py")
-        (site.root / "huge.py").write_bytes(b"airflow dag" + bytes(17 * 1024**2))
-        os.close(os.open(os.fsencode(site.root) + b"/odd\xff.py", os.O_CREAT, 0o600))
-        async with site.running():
-            await site.scan()
-            await site.idle()
-            unreadable = {"broken.py", "loop.py", "pipe.py", "huge.py", "odd\\xff.py"}
-            assert await site.errors() == dict.fromkeys(unreadable, "unreadable")
-            assert set(await site.dags()) == {"good"}
-            (site.root / "broken.py").unlink()
-            site.write("broken.py", "dag mended")
-            (site.root / os.fsdecode(b"odd\xff.py")).unlink()
-            await site.tell("broken.py")
-            await site.tell(os.fsdecode(b"odd\xff.py"), removed=True)
-            await site.idle()
-            assert set(await site.errors()) == unreadable - {"broken.py", "odd\\xff.py"}
-            assert "mended" in await site.dags()
-
-    folder.run(main)
-
-
-def test_a_dag_id_of_two_files_goes_to_the_other_when_the_first_leaves(folder):
-    site = folder.dispatching
-
-    async def main():
-        site.write("first.py", "dag same")
-        async with site.running():
-            await site.scan()
-            await site.idle()
-            site.write("second.py", "dag same")
-            await site.tell("second.py")
-            await site.idle()
-            assert (await site.dags(), await site.errors()) == ({"same": "first.py"}, {"second.py": "dag"})
-            (site.root / "first.py").unlink()
-            await site.tell("first.py", removed=True)
-            assert await site.idle() == ["second.py"]
-            assert (await site.dags(), await site.errors()) == ({"same": "second.py"}, {})
-
-    folder.run(main)
-
-
-def test_each_distinct_error_is_logged_once_and_again_after_a_restart(folder):
-    async def failures(site) -> list[str]:
-        with capture_logs() as logs:
-            async with site.running():
-                await site.scan()
-                await site.idle()
-                for kind in ("syntax", "exception", "exception"):
-                    site.write("bad.py", f"error {kind}", "edited" * len(site.parser.parsed))
-                    await site.tell("bad.py", forced=True)
-                    await site.idle()
-                site.parser.failures["bad.py"] = ParseTimeout("bad.py", 60)
-                site.dispatcher.reparse("bad.py")
-                assert await site.idle() == ["bad.py"]
-        return [log["message"] for log in logs if log["event"] == "file.failed" and log["log_level"] == "warning"]
-
-    async def main():
-        site = folder.dispatching
-        site.write("bad.py", "error syntax")
-        assert await failures(site) == ["bad.py has an error", "bad.py: parsing took longer than 60 s"]
-        with capture_logs() as logs:
-            site.write("bad.py", "error syntax")
-            for _ in range(2):
-                site = folder.new()
-                async with site.running():
-                    await site.scan()
-                    await site.idle()
-        failed = [(log["file"], log["message"]) for log in logs if log["event"] == "file.failed"]
-        assert failed == [("bad.py", "bad.py has an error")] * 2
-
-    folder.run(main)
-
-
 def test_unchanged_files_are_parsed_again_and_statistics_logged_when_their_intervals_have_passed(folder):
     site = folder.new(watch=WatchSettings(min_file_process_interval=60, print_stats_interval=100))
 
@@ -439,22 +240,6 @@ def test_unchanged_files_are_parsed_again_and_statistics_logged_when_their_inter
                 assert sorted(await site.idle()) == ["one.py", "one.py", "one.py", "two.py", "two.py", "two.py"]
         statistics = [(log["file"], log["n_dags"]) for log in logs if log["event"] == "file.statistics"]
         assert statistics == [("one.py", 1), ("two.py", 1)]
-
-    folder.run(main)
-
-
-def test_a_lost_database_is_waited_for_and_no_result_is_lost(folder):
-    database = FlakyDatabase(folder.database, fails_at=[n for n in range(30) if n % 3])
-    database.arm()
-    site = folder.new(database=database)
-
-    async def main():
-        for number in range(5):
-            site.write(f"{number}.py", f"dag d{number}")
-        async with site.running():
-            await site.scan()
-            assert len(await site.idle()) == 5
-        assert len(await folder.new().dags()) == 5
 
     folder.run(main)
 

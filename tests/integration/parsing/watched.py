@@ -1,0 +1,85 @@
+"""A folder that is watched with the kernel's own events."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from asynsched.channels import Channel, Channels, FileChanged, FolderScanned
+from asynsched.clock import SystemClock
+from asynsched.parsing.watching.watcher import Watcher
+from asynsched.settings import Settings, WatchSettings
+
+
+class Watched:
+    """A watched folder, and what the watcher has said of it so far."""
+
+    def __init__(self, root: Path, home: Path, queue_size: int, watch: dict[str, Any]) -> None:
+        self.root = root
+        self.files: dict[str, FileChanged] = {}
+        self.n_messages = 0
+        self.n_scans = 0
+        self._channel: Channel[FileChanged | FolderScanned] = Channel(queue_size)
+        settings = Settings(dags_folder=str(root), home=str(home), watch=WatchSettings(**watch))
+        self.watcher = Watcher(settings, Channels(file_changes=self._channel), SystemClock())
+
+    def write(self, path: str, text: str = "x = 1") -> None:
+        file = self.root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+    @property
+    def known(self) -> set[str]:
+        """The files that are to be parsed, as far as the messages tell."""
+        return {path for path, change in self.files.items() if not change.removed and not change.is_ignored}
+
+    async def until(self, check: Callable[[], object]) -> None:
+        """Take messages until the check holds."""
+        with anyio.fail_after(20):
+            while not check():
+                self._take(await self._channel.get())
+
+    async def told_of(self, *paths: str) -> None:
+        """Wait for news of each of these files."""
+        for path in paths:
+            self.files.pop(path, None)
+        await self.until(lambda: self.files.keys() >= set(paths))
+
+    async def told_of_edits(self, path: str) -> None:
+        """Wait until the watcher is at rest, edit a file, and wait for news of it."""
+        with anyio.fail_after(20):
+            while not self.watcher.is_caught_up:  # noqa: ASYNC110 - nobody else needs to be told
+                await anyio.sleep(0.005)
+        self.take_all()
+        self.write(path, "y = 4444")
+        await self.told_of(path)
+
+    def take_all(self) -> None:
+        """Take the messages that have come."""
+        for message in self._channel.take():
+            self._take(message)
+
+    def _take(self, message: FileChanged | FolderScanned) -> None:
+        if isinstance(message, FolderScanned):
+            self.n_scans += 1
+        else:
+            self.files[message.path] = message
+            self.n_messages += 1
+
+
+@asynccontextmanager
+async def watching(
+    root: Path, *, home: Path | None = None, queue_size: int = 100, **watch: Any
+) -> AsyncIterator[Watched]:
+    """Watch a folder inside the block, from when its first scan is done and its events arrive."""
+    watched = Watched(root, home or root.parent / "home", queue_size, watch)
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(watched.watcher.run)
+        await watched.until(lambda: watched.n_scans)
+        with anyio.fail_after(20):
+            while not watched.watcher.is_caught_up:  # noqa: ASYNC110 - nobody else needs to be told
+                await anyio.sleep(0.005)
+        yield watched
+        tasks.cancel_scope.cancel()
