@@ -1,6 +1,5 @@
 """What becomes of a task that runs, and of its result."""
 
-import datetime as dt
 import logging
 import os
 
