@@ -8,6 +8,7 @@ from asynsched.scheduling.evaluation.by_settings import evaluation_by_settings
 from asynsched.scheduling.evaluation.pending import PendingBatch
 from asynsched.scheduling.evaluator import DependencyEvaluator
 from asynsched.scheduling.run_intake import RunIntake
+from asynsched.scheduling.slices import AT_ONCE
 from asynsched.scheduling.versions import VersionCache
 
 
@@ -33,6 +34,7 @@ def make_evaluator(
         parallelism=parallelism,
         executors=executors,
         new_token=new_token,
+        at_once=AT_ONCE,
     )
     intake = RunIntake(
         database=base.database,

@@ -140,7 +140,7 @@ async def _take_up_running(database: Database, intake: RunIntake, evaluation: Ev
             run = await intake.load(row)
         except (NotFound, DagError):
             continue  # as the scheduler leaves it
-        tasks = await intake.load_tasks(run)
+        tasks = await intake.fill(run)
         intake.resumed(row)
         evaluation.resume_run(run, tasks, now)
 

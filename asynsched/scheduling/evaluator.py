@@ -30,6 +30,7 @@ from asynsched.scheduling.run_intake import RunIntake
 from asynsched.scheduling.run_metrics import RunMetrics
 from asynsched.scheduling.run_transfers import RunTransfers
 from asynsched.scheduling.shared_limits import SharedLimits
+from asynsched.scheduling.slices import settle
 from asynsched.scheduling.watermark import Watermark
 from asynsched.service import Service
 from asynsched.settings import Settings
@@ -130,7 +131,7 @@ class DependencyEvaluator(Service):
     @property
     def is_settled(self) -> bool:
         """Whether everything that was reported is stored."""
-        return self._pending.is_empty and not self._channels.finished.qsize()
+        return self._pending.is_empty and not self._channels.finished.qsize() and not self._evaluation.is_unsettled
 
     def stop_granting(self) -> None:
         """Start no task from now on, and keep nothing back: the scheduler is stopping."""
@@ -157,6 +158,7 @@ class DependencyEvaluator(Service):
         await self._transfers.adopt(NOTHING_HELD, now)
         for message in self._channels.finished.take(MAX_EVENTS):
             self._take_event(message, now)
+            await settle(self._evaluation, now)
         has_taken_all = not self._channels.finished.qsize()
         self._evaluation.time_passed(now)
         await self._sweep(now)
@@ -164,6 +166,7 @@ class DependencyEvaluator(Service):
             # What was read meanwhile may be younger than this pass: nothing is to start before it was queued.
             now = max(now, self.clock.now())
             await self._intake.start(now)
+            await settle(self._evaluation, now)
             self._shared.try_again(now)
             self._evaluation.grant(now)
         if not self._waits_for_company(now):

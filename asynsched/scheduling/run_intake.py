@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Callable
 from datetime import datetime
 from functools import partial
+from itertools import chain
 
 import structlog
 
@@ -14,10 +15,12 @@ from asynsched.scheduling.admission import Admission
 from asynsched.scheduling.evaluation.active_run import ActiveRun
 from asynsched.scheduling.evaluation.active_task import ActiveTask
 from asynsched.scheduling.evaluation.evaluation import Evaluation
+from asynsched.scheduling.evaluation.expansion import first_instances
 from asynsched.scheduling.evaluation.pending import SKIPMIXIN_KEY
 from asynsched.scheduling.rules.verdict import Verdict
 from asynsched.scheduling.run_claiming import RunClaimer
 from asynsched.scheduling.run_loading import active_run, active_tasks, past_of
+from asynsched.scheduling.slices import Slices, settle
 from asynsched.scheduling.versions import VersionCache
 from asynsched.states import DagRunState
 from asynsched.store.dag_runs import end_queued_run, get_run
@@ -57,6 +60,7 @@ class RunIntake:
         self._channels = channels
         self._admission = Admission(max_started_at_once)
         self._admitted: deque[QueuedRun] = deque()
+        self._slices = Slices()
         self._owner = owner
         self._claimer = None
         if owner is not None and database.is_shared:
@@ -124,15 +128,18 @@ class RunIntake:
                 await self._end_queued(row, str(exc), now)
                 self._admission.ended(row.key)
             self._admitted.popleft()
+            await settle(self._evaluation, now)
 
     async def _start(self, row: QueuedRun, now: datetime) -> None:
         if row.state == DagRunState.RUNNING:
             # It was claimed; one that has not begun before has no task instances yet.
             run = await self.load(row)
-            self._evaluation.resume_run(run, await self.load_tasks(run) if row.has_begun else [], now)
+            self._evaluation.resume_run(run, await self.fill(run, is_new=not row.has_begun), now)
             return
         if not row.has_begun:
-            self._evaluation.start_run(await self.load(row), now)
+            run = await self.load(row)
+            await self.fill(run, is_new=True)
+            self._evaluation.start_run(run, now)
             return
         # It was cleared. What it is made of may have been edited since it was admitted: it is read once it is ours.
         begun = row if self._owner is None else await self._database.write(begin_again, row.id, *self._owner, now)
@@ -140,7 +147,7 @@ class RunIntake:
             self._admission.ended(row.key)
             return
         run = await self.load(begun)
-        tasks = await self.load_tasks(run)
+        tasks = await self.fill(run)
         run.state = DagRunState.RUNNING
         self._evaluation.resume_run(run, tasks, now)
 
@@ -171,6 +178,13 @@ class RunIntake:
         if any(run.structure.deciders.values()):
             decisions = await self._database.read(partial(get_xcoms, key=SKIPMIXIN_KEY), run.id)
         return active_tasks(run, rows, decisions)
+
+    async def fill(self, run: ActiveRun, *, is_new: bool = False) -> list[ActiveTask]:
+        """Give a run its task instances: those that are stored, which are returned, and new ones of all other tasks."""
+        stored = [] if is_new else await self.load_tasks(run)
+        known = {task.task_id for task in stored}
+        await self._slices.take(run.adding_tasks(chain(first_instances(run, known), stored)))
+        return stored
 
     async def _read_past(self, run: ActiveRun) -> bool:
         """Read how it went in the run before; return whether that has changed."""

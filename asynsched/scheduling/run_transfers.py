@@ -14,6 +14,7 @@ from asynsched.scheduling.announcements import Announcer
 from asynsched.scheduling.evaluation.evaluation import Evaluation
 from asynsched.scheduling.requests.request_taking import RequestTaker
 from asynsched.scheduling.run_intake import RunIntake
+from asynsched.scheduling.slices import settle
 from asynsched.store.database import Database
 from asynsched.store.notifications import notify
 from asynsched.store.run_queue import MOST_TAKEN_OVER, QueuedRun, give_back_run, owned_runs, take_over_runs
@@ -150,7 +151,7 @@ class RunTransfers:
         except (NotFound, DagError) as exc:
             await self._give_back(row, str(exc))
             return
-        tasks = await self._intake.load_tasks(run)
+        tasks = await self._intake.fill(run)
         let_go = self._evaluation.drop_run(run.key)
         self._intake.resumed(row)
         self._evaluation.resume_run(run, tasks, now)
@@ -160,6 +161,7 @@ class RunTransfers:
         else:
             self._announcer.end_tries(let_go, tasks)
             self._announcer.launch_unknown(let_go, tasks)
+        await settle(self._evaluation, now)
 
     async def _give_back(self, row: QueuedRun, reason: str) -> None:
         """Leave a run to others that this scheduler cannot read: a newer one may.

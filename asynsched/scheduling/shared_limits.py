@@ -18,6 +18,7 @@ from asynsched.scheduling.evaluation.active_task import ActiveTask
 from asynsched.scheduling.evaluation.evaluation import Evaluation
 from asynsched.scheduling.evaluation.limit import Limit
 from asynsched.scheduling.evaluation.ready_queues import ReadyQueues
+from asynsched.scheduling.slices import Slices
 from asynsched.states import SLOT_TASK_STATES, TaskInstanceState
 from asynsched.store.changes import Batch, Stale, TaskRow, TaskRowKey
 from asynsched.store.database import Database
@@ -44,6 +45,7 @@ class SharedLimits:
         self._database = database
         self._id, self._epoch = owner
         self._busy: list[Limit] = []
+        self._slices = Slices()
         self.retry_at: datetime | None = None
 
     @property
@@ -59,7 +61,7 @@ class SharedLimits:
             tell: Whether there are others, who are told what concerns them.
         """
         pending = self._evaluation.pending
-        batch = pending.batch()
+        batch = pending.batch(await self._slices.take(pending.task_rows()))
         if not self.is_active:
             return await self._database.write(apply_and_pause, batch, failed)
         granted = {_key(task): task for task in pending.granted if task.state is TaskInstanceState.QUEUED}

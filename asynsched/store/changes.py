@@ -9,7 +9,7 @@ TaskRowKey = tuple[int, str, int]
 """dag_run_id, task_id, map_index"""
 
 
-class TaskRow(Struct, frozen=True):
+class TaskRow(Struct, frozen=True, array_like=True):
     """What is written of a TaskInstance, and the state and try number that its row must have for that."""
 
     dag_run_id: int
@@ -39,7 +39,7 @@ class TaskRow(Struct, frozen=True):
     ignored_dependencies: str | None = None
 
 
-class ExpandedRow(Struct, frozen=True):
+class ExpandedRow(Struct, frozen=True, array_like=True):
     """A TaskInstance whose place its instances take, as it was known."""
 
     dag_run_id: int
@@ -48,7 +48,7 @@ class ExpandedRow(Struct, frozen=True):
     before_state: str | None
 
 
-class HistoryRow(Struct, frozen=True):
+class HistoryRow(Struct, frozen=True, array_like=True):
     """An earlier try of a TaskInstance."""
 
     dag_run_id: int
@@ -64,7 +64,7 @@ class HistoryRow(Struct, frozen=True):
     ended_at: datetime | None
 
 
-class RunRow(Struct, frozen=True):
+class RunRow(Struct, frozen=True, array_like=True):
     """What is written of a DagRun, and the state and lease epoch that its row must have for that.
 
     `stop`: JSON of the RunStop of a run that is being stopped, or was.
@@ -84,7 +84,7 @@ class RunRow(Struct, frozen=True):
     stop: str | None = None
 
 
-class ForgottenRow(Struct, frozen=True):
+class ForgottenRow(Struct, frozen=True, array_like=True):
     """A TaskInstance of which no XCom is kept."""
 
     dag_run_id: int
@@ -92,7 +92,7 @@ class ForgottenRow(Struct, frozen=True):
     map_index: int
 
 
-class XComRow(Struct, frozen=True):
+class XComRow(Struct, frozen=True, array_like=True):
     """A value that a task returned or a decision that it made; `value` is JSON."""
 
     dag_run_id: int
@@ -103,7 +103,7 @@ class XComRow(Struct, frozen=True):
     created_at: datetime
 
 
-class CallbackRow(Struct, frozen=True):
+class CallbackRow(Struct, frozen=True, array_like=True):
     """A callback to be run because of a state change. `caused_by`: JSON of the CausingTry, empty for a run's."""
 
     dag_run_id: int

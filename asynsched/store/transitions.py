@@ -1,7 +1,7 @@
 """The one function that writes a state change of a DagRun or a TaskInstance.
 
-All changes of one moment are one batch in one transaction, and each kind of change is one statement, whatever their
-number: the rows travel as one JSON array. Every update is guarded by the state, the try number and the lease epoch
+All changes of one moment are one batch in one transaction, and each kind of change is one statement for a thousand of
+them: the rows travel as a JSON array. Every update is guarded by the state, the try number and the lease epoch
 that its author knew. What does not match was changed by somebody else: it is left as it is, and returned as stale.
 A batch whose commit was not confirmed may be applied again.
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 from sqlalchemy import Connection, TextClause, text
 
 from asynsched.store.asset_events import record_events
@@ -29,7 +29,7 @@ from asynsched.store.changes import (
     XComRow,
 )
 from asynsched.store.encryption import writing_cipher
-from asynsched.store.rows import storable
+from asynsched.store.rows import portions, storable
 from asynsched.store.schema.column_types import microseconds
 
 
@@ -234,21 +234,25 @@ _STATEMENTS = {dialect: _statements(dialect) for dialect in ("sqlite", "postgres
 def _execute(conn: Connection, name: str, rows: list[Any], epoch: int | None = None) -> list[Any]:
     dialect = conn.dialect.name
     statement = _STATEMENTS[dialect][name]
-    parameters: dict[str, object] = {"rows": _as_json(rows, dialect)}
-    if ":epoch" in statement.text:
-        parameters["epoch"] = epoch
-    result = conn.execute(statement, parameters)
-    return list(result.all()) if result.returns_rows else []
+    parameters = {"epoch": epoch} if ":epoch" in statement.text else {}
+    returned: list[Any] = []
+    for some in portions(rows):
+        result = conn.execute(statement, {"rows": _as_json(some, dialect), **parameters})
+        returned += result.all() if result.returns_rows else ()
+    return returned
 
 
 def _as_json(rows: list[Any], dialect: str) -> str:
     """Return the rows as a JSON array of arrays; SQLite keeps instants as microseconds since 1970."""
-    plain = [[getattr(row, name) for name in row.__struct_fields__] for row in rows]
+    plain: list[Any] = rows
     if dialect == "sqlite":
-        plain = [[microseconds(value) if isinstance(value, datetime) else value for value in row] for row in plain]
+        plain = [
+            [microseconds(value) if isinstance(value, datetime) else value for value in astuple(row)] for row in rows
+        ]
     encoded = msgspec.json.encode(plain).decode()
     if r"\u0000" in encoded:  # no database keeps that in a text
-        encoded = msgspec.json.encode([[_cleaned(value) for value in row] for row in plain]).decode()
+        cleaned = [[_cleaned(value) for value in row] for row in msgspec.json.decode(encoded)]
+        encoded = msgspec.json.encode(cleaned).decode()
     return encoded
 
 

@@ -1,15 +1,19 @@
 """The scheduler dies at any call to its database, before or after it was done, and the next one goes on from there."""
 
 import asyncio
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 
 import msgspec
 import pytest
+from anyio.lowlevel import checkpoint
 
 from asynsched import DAG, BashOperator
-from asynsched.channels import RunCreated, RunEdited
+from asynsched.assembly import evaluating
+from asynsched.channels import Channels, RunCreated, RunEdited
 from asynsched.executors.base import Held
 from asynsched.keys import DagRunKey
+from asynsched.scheduling import slices
 from asynsched.scheduling.creation.triggering import create_manual_run
 from asynsched.scheduling.evaluator import DependencyEvaluator
 from asynsched.simulation.executor import Outcome
@@ -18,7 +22,7 @@ from asynsched.store.dag_runs import get_run
 from asynsched.store.run_requests import CancelRun, ClearTasks, MarkTasks, add_request, open_requests
 from asynsched.store.task_instances import load_task_instances
 from sandbox.protocol import Launch
-from tests.support.crashing import CrashingSimulated
+from tests.support.crashing import Crash, CrashingSimulated
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -88,6 +92,47 @@ async def test_wherever_the_scheduler_dies_the_next_one_does_what_it_would_have_
         assert await story(simulation(tmp_path, *requests, **options, crashes_at=n, after=after)) == expected, (
             f"call {n}"
         )
+
+
+async def test_a_scheduler_that_dies_between_two_slices_of_its_work_leaves_nothing_half_done(tmp_path, monkeypatch):
+    monkeypatch.setattr(slices, "AT_ONCE", 3)
+    monkeypatch.setattr(evaluating, "AT_ONCE", 3)
+    pauses: list[int] = []
+
+    def sliced(crashes_at: int | None = None) -> CrashingSimulated:
+        with DAG("dag") as dag:
+            source = BashOperator(task_id="source", bash_command="true")
+            mapped = BashOperator.partial(task_id="mapped").expand(bash_command=source.output)
+            mapped >> BashOperator(task_id="last", bash_command="true")
+        simulated = CrashingSimulated(tmp_path, [dag], returns_seven, START)
+        pauses.clear()
+
+        async def pause() -> None:
+            pauses.append(len(pauses))
+            if pauses[-1] == crashes_at:
+                raise Crash
+            await checkpoint()
+
+        async def act(channels: Channels) -> None:
+            await simulated.inline.write(create_manual_run, *RUN[:1], now=START, run_id=RUN.run_id)
+            await channels.active_runs.put(RunCreated(RUN))
+
+        monkeypatch.setattr(slices, "checkpoint", pause)
+        simulated.act = act
+        return simulated
+
+    expected = await story(sliced())
+    n_pauses = len(pauses)
+    assert expected[0] == "success"
+    assert Counter(end[0] for end in expected[3]) == {"source": 1, "mapped": 7, "last": 1}
+    assert n_pauses > 5
+    for n in range(n_pauses):
+        assert await story(sliced(crashes_at=n)) == expected, f"pause {n}"
+
+
+def returns_seven(launch: Launch) -> Outcome:
+    """Every task takes a minute; `source` returns seven values."""
+    return Outcome(duration=MINUTE, return_value=["true"] * 7 if launch.task_id == "source" else None)
 
 
 async def test_a_run_that_was_taken_up_stands_not_still_before_its_tasks_were_looked_at(tmp_path, monkeypatch):

@@ -77,6 +77,16 @@ class NaiveEvaluator:
             if state is None and not self._is_unexpanded(name, index) and self._verdict(self._tasks[name], index).met
         }
 
+    def has_lost_a_place(self) -> bool:
+        """Whether instances stand in a group in a group that is mapped over what is no list any more: nobody knows."""
+        return any(
+            len(self._mapped_groups(task)) > 1
+            and self._indexes(name) != [-1]
+            and self._count(task) is None
+            and self._have_succeeded({source for length in self._factors(task) for source in _results(length)})
+            for name, task in self._tasks.items()
+        )
+
     def _settle(self, task: SerializedTask, index: int) -> None:
         key = task.task_id, index
         if self.states[key] is not None:

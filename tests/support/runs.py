@@ -1,5 +1,6 @@
 """Runs and tasks in memory, made of a few words, for tests of the evaluation."""
 
+import sys
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from itertools import count
@@ -47,6 +48,7 @@ def evaluation(
     max_active_tasks: int = 1000,
     keep_slots_after: timedelta | None = None,
     executors: Mapping[str, int] = MappingProxyType({}),
+    at_once: int = sys.maxsize,
 ) -> Evaluation:
     """Return an evaluation without runs."""
     queues = ReadyQueues(parallelism, keep_slots_after)
@@ -58,4 +60,5 @@ def evaluation(
         pending=PendingBatch("scheduler", 1),
         new_token=lambda: f"token-{next(tokens)}",
         max_machine_kills=3,
+        at_once=at_once,
     )

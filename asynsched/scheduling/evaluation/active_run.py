@@ -6,7 +6,7 @@ Nothing here decides or stores.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
@@ -37,6 +37,7 @@ class ActiveRun:
         key_before: The run before, where a task depends on it.
         past: How the tasks that depend on the past went in the run before, by task_id; those not named have no past.
         to_be_remapped: Mapped tasks, expanded earlier, whose number may be another one now.
+        half_expanded: Instances of mapped tasks that are being made, and are none yet.
         n_waiting: Instances that start only when another one of this run ends.
         waiting_of: How many of these each task has.
         unfinished_of: How many instances of each task have not ended.
@@ -69,6 +70,7 @@ class ActiveRun:
     group_counts: dict[tuple[str, ...], int] = field(default_factory=dict)
     past: dict[str, PastTask] = field(default_factory=dict)
     to_be_remapped: set[str] = field(default_factory=set)
+    half_expanded: dict[str, list[ActiveTask]] = field(default_factory=dict)
     n_unfinished: int = 0
     n_waiting: int = 0
     waiting_of: Counter[str] = field(default_factory=Counter)
@@ -87,21 +89,30 @@ class ActiveRun:
 
     def add_tasks(self, tasks: Iterable[ActiveTask]) -> None:
         """Take up the task instances, stored or new, and count their upstream ends."""
+        for _ in self.adding_tasks(tasks):
+            pass
+
+    def adding_tasks(self, tasks: Iterable[ActiveTask]) -> Iterator[None]:
+        """Take up the task instances in small steps, between which their run must not be used."""
         self.instances = {task.task_id: {} for task in self.structure.dag.tasks}
+        self.n_expanded = dict.fromkeys(self.instances, 0)
         for task in tasks:
             self._add(task)
-        for task_id in self.instances:
+            yield
+        for task_id in filter(self.structure.is_mapped, self.instances):
             self._count_expanded(task_id)
         for task_id in self.instances:
             self._recount(task_id)
+            yield
 
-    def replace(self, task_id: str, *, gone: Iterable[ActiveTask], new: Iterable[ActiveTask]) -> None:
+    def replace(self, task_id: str, *, gone: Iterable[ActiveTask], new: Collection[ActiveTask]) -> None:
         """Take instances of a task out, put others in, and count anew what depends on them."""
         for task in gone:
             del self.instances[task_id][task.map_index]
             self._tally(task_id, task.state, -1)
-        for task in new:
-            self._add(task)
+        self.instances[task_id].update({task.map_index: task for task in new})
+        for state, times in Counter(task.state for task in new).items():
+            self._tally(task_id, state, times)
         self._count_expanded(task_id)
         for changed in dict.fromkeys((task_id, *(link.task_id for link in self.structure.links_from[task_id]))):
             self._recount(changed)
@@ -199,12 +210,16 @@ class ActiveRun:
         links = self.structure.links_to[task_id]
         for link in links:
             if not link.common_groups:
-                _count(shared.of(link), self.instances[link.upstream_id].values())
+                is_setup = self.structure.tasks[link.upstream_id].is_setup
+                _count(shared.of(link), self.instances[link.upstream_id].values(), is_setup=is_setup)
+        if task_id not in self.structure.split:
+            return
         for task in self.instances[task_id].values():
             task.own_counts = None
             for link in (link for link in links if link.common_groups):
                 task.own_counts = task.own_counts or UpstreamEnds()
-                _count(task.own_counts.of(link), self._own_upstreams(link, task))
+                is_setup = self.structure.tasks[link.upstream_id].is_setup
+                _count(task.own_counts.of(link), self._own_upstreams(link, task), is_setup=is_setup)
 
     def _own_upstreams(self, link: Link, task: ActiveTask) -> Iterator[ActiveTask]:
         """Yield the upstream instances of the same instance of a mapped group; an unexpanded one is of all."""
@@ -214,7 +229,7 @@ class ActiveRun:
         if task.map_index >= 0:
             n_common = self._group_count(link.common_groups)
             n_own, n_other = self.n_expanded[link.task_id], self.n_expanded[link.upstream_id]
-            if n_common and n_other:
+            if n_common and n_own and n_other:
                 for index in relevant_indexes(task.map_index, n_own=n_own, n_other=n_other, n_common=n_common):
                     if index in found:
                         yield found[index]
@@ -264,9 +279,10 @@ class ActiveRun:
         return sum(task.result_length is not None for task in found.values() if task.state is not State.REMOVED)
 
 
-def _count(counts: UpstreamCounts, upstreams: Iterable[ActiveTask]) -> None:
-    for upstream in upstreams:
-        is_setup = upstream.task.is_setup
-        counts.add_expected(1, is_setup=is_setup)
-        if upstream.state in FINISHED_TASK_STATES:
-            counts.add(upstream.state, is_setup=is_setup)
+def _count(counts: UpstreamCounts, upstreams: Iterable[ActiveTask], *, is_setup: bool) -> None:
+    """Count instances of one task."""
+    states = [upstream.state for upstream in upstreams]
+    counts.add_expected(len(states), is_setup=is_setup)
+    for state in states:
+        if state in FINISHED_TASK_STATES:
+            counts.add(state, is_setup=is_setup)

@@ -1,5 +1,6 @@
 """An evaluation as the settings want it."""
 
+import sys
 from collections.abc import Callable, Mapping
 
 from asynsched.scheduling.evaluation.evaluation import Evaluation
@@ -16,6 +17,7 @@ def evaluation_by_settings(
     parallelism: int,
     executors: Mapping[str, int],
     new_token: Callable[[], str],
+    at_once: int = sys.maxsize,
 ) -> Evaluation:
     """Return an evaluation without runs.
 
@@ -25,6 +27,7 @@ def evaluation_by_settings(
         parallelism: How many tasks may run at once.
         executors: How many of them in each of several executors, by the names that tasks give.
         new_token: Gives an attempt token.
+        at_once: How many task instances it decides about before it asks for a pause.
     """
     return Evaluation(
         queues=ReadyQueues(parallelism, settings.keep_slots),
@@ -32,4 +35,5 @@ def evaluation_by_settings(
         pending=pending,
         new_token=new_token,
         max_machine_kills=settings.max_machine_kills,
+        at_once=at_once,
     )

@@ -4,6 +4,7 @@ The evaluator feeds it and stores what it gives. Work follows change: an event t
 downstream tasks, and the limits it gives back; nothing is ever looked through.
 """
 
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 
@@ -11,9 +12,9 @@ from asynsched.keys import DagRunKey, TaskInstanceKey
 from asynsched.scheduling.evaluation.active_run import ActiveRun
 from asynsched.scheduling.evaluation.active_task import ActiveTask
 from asynsched.scheduling.evaluation.deferral import after_end, timeout_of
-from asynsched.scheduling.evaluation.dependencies import may_be_skipped
 from asynsched.scheduling.evaluation.examination import Examination
 from asynsched.scheduling.evaluation.expansion import first_instances
+from asynsched.scheduling.evaluation.left_out import skip_left_out
 from asynsched.scheduling.evaluation.past import PastLinks
 from asynsched.scheduling.evaluation.pending import PendingBatch
 from asynsched.scheduling.evaluation.ready_queues import ReadyQueues
@@ -22,7 +23,6 @@ from asynsched.scheduling.evaluation.run_limits import RunLimits
 from asynsched.scheduling.evaluation.run_stopping import fail_fast, stop_tasks
 from asynsched.scheduling.evaluation.state_changes import StateChanges
 from asynsched.scheduling.evaluation.timers import Timers
-from asynsched.scheduling.rules.branching import skips_of
 from asynsched.scheduling.rules.retry import instance_name
 from asynsched.scheduling.rules.run_stop import RunStop, stopped_try, timed_out
 from asynsched.scheduling.rules.try_end import TryOutcome, after_try
@@ -43,6 +43,7 @@ class Evaluation:
         pending: Takes every change.
         new_token: Gives an attempt token.
         max_machine_kills: How often a try that the machine killed is made up for.
+        at_once: How many task instances are decided about before `is_unsettled` asks for a pause.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class Evaluation:
         pending: PendingBatch,
         new_token: Callable[[], str],
         max_machine_kills: int,
+        at_once: int = sys.maxsize,
     ) -> None:
         self.runs: dict[DagRunKey, ActiveRun] = {}
         self.queues = queues
@@ -63,7 +65,7 @@ class Evaluation:
         self._timers: Timers[TaskInstanceKey | DagRunKey] = Timers()
         self._past = PastLinks(self.runs)
         self._changes = StateChanges(queues=queues, limits=limits, pending=pending, past=self._past)
-        self._examination = Examination(self._changes, self.runs)
+        self._examination = Examination(self._changes, self.runs, at_once)
         self.obstacle = self._changes.obstacle
 
     @property
@@ -74,11 +76,12 @@ class Evaluation:
     # What may happen
 
     def start_run(self, run: ActiveRun, now: datetime) -> None:
-        """Begin a queued run: all its task instances are new."""
+        """Begin a queued run: all its task instances are new, and made here unless it has them already."""
         self.runs[run.key] = run
         run.started_at = now
         self._changes.set_run_state(run, DagRunState.RUNNING, "")
-        run.add_tasks(made for task in run.structure.dag.tasks for made in first_instances(run, task))
+        if not run.instances:
+            run.add_tasks(first_instances(run))
         for task in run.all_instances():
             self.pending.touch(task)
         self._past.add(run)
@@ -90,12 +93,12 @@ class Evaluation:
         """Take up a run that was begun before, with its task instances as stored; tasks that it lacks are new."""
         self.runs[run.key] = run
         stored = {task.task_id for task in tasks}
-        missing = [task for task in run.structure.dag.tasks if task.task_id not in stored]
-        new = [made for task in missing for made in first_instances(run, task)]
-        run.add_tasks([*tasks, *new])
+        if not run.instances:
+            run.add_tasks([*tasks, *first_instances(run, stored)])
         run.to_be_remapped = {task_id for task_id, n_expanded in run.n_expanded.items() if n_expanded}
-        for task in new:
-            self.pending.touch(task)
+        for task in run.all_instances():
+            if task.task_id not in stored:
+                self.pending.touch(task)
         self._past.add(run)
         self._arm_timeout(run)
         for task in tasks:
@@ -124,6 +127,7 @@ class Evaluation:
             self._changes.by_token.pop(task.token or "", None)
             self._changes.deferred.remove(task)
             task.state = None
+        self._examination.forget(run)
         self._past.remove(run)
         self.queues.forget(self.limits.forget(run))
         return tokens
@@ -195,6 +199,16 @@ class Evaluation:
             self._changes.make_ready(task, now)
 
     @property
+    def is_unsettled(self) -> bool:
+        """Whether something is left to decide that follows from what has happened: `go_on`, after a pause."""
+        return self._examination.is_unfinished
+
+    def go_on(self, now: datetime) -> None:
+        """Decide more of it. What else happens meanwhile is taken up as well, and a crash forgets nothing stored."""
+        self._examination.go_on(now)
+        self._follow_past(now)
+
+    @property
     def next_timer(self) -> datetime | None:
         """When the earliest timer is due."""
         return self._timers.next_at
@@ -226,7 +240,7 @@ class Evaluation:
         )
         self._take_outcome(task, event, outcome, now)
         # All at once: a run that is looked at with half of it done may seem deadlocked.
-        settled = [*self._apply_decision(task, event, now), *fail_fast(task, self._changes, now)]
+        settled = [*skip_left_out(self._changes, task, event, now), *fail_fast(task, self._changes, now)]
         self._examination.examine_dependents([task, *settled], now)
         self._follow_past(now)
 
@@ -260,22 +274,6 @@ class Evaluation:
         self._changes.deferred.add(task)
         if task.next_try_at is not None:
             self._timers.arm(task.next_try_at, task.key)
-
-    def _apply_decision(self, task: ActiveTask, event: Ended, now: datetime) -> list[ActiveTask]:
-        """Skip what a branch or a short circuit leaves out, and return that."""
-        if event.decision is None:
-            return []
-        structure = task.run.structure
-        skips = skips_of(event.decision, task.task_id, structure.downstream, structure.teardowns)
-        task.skips = skips.task_ids
-        self.pending.skips(task, sorted(skips.task_ids), now)
-        targets = [target for task_id in sorted(skips.task_ids) for target in task.run.instances_beside(task, task_id)]
-        for target in targets:
-            if (not target.is_finished or target.state is State.UPSTREAM_FAILED) and (
-                target.state not in SLOT_TASK_STATES and may_be_skipped(target)
-            ):
-                self._changes.set_state(target, State.SKIPPED, skips.reason, now)
-        return targets
 
     def _end_early(self, run: ActiveRun, stop: RunStop, now: datetime) -> None:
         if run.stop is None or not run.stop.fails_run:

@@ -1,6 +1,7 @@
 """What follows from a change: which tasks are ready now, which are settled, which expand, and whether the run is over.
 
 Work follows change: what is examined is what depends on a task that ended, in topological order, and nothing else.
+It is examined in slices: ten thousand tasks that are to be looked at do not hold up whoever else has something to do.
 """
 
 import heapq
@@ -25,12 +26,17 @@ class Examination:
     Args:
         changes: Takes every change of state.
         runs: The active runs; those that end are taken out.
+        at_once: How many task instances are decided about, or made, until `go_on` is called.
     """
 
-    def __init__(self, changes: StateChanges, runs: dict[DagRunKey, ActiveRun]) -> None:
+    def __init__(self, changes: StateChanges, runs: dict[DagRunKey, ActiveRun], at_once: int) -> None:
         self._changes = changes
         self._runs = runs
         self._expansion = Expansion(changes)
+        self._at_once = at_once
+        self._left = at_once
+        self._agendas: dict[ActiveRun, list[tuple[int, int]]] = {}
+        """What is still to be looked at: heaps of places in topological order, with map indexes."""
 
     def examine(self, run: ActiveRun, tasks: Iterable[ActiveTask], now: datetime) -> None:
         """Decide about task instances whose upstream has changed, and about those that follow from that.
@@ -38,23 +44,46 @@ class Examination:
         In topological order: what one event settles is all settled before a task that depends on it is looked at.
         """
         position = run.structure.position
-        queue = [(position[task.task_id], task.map_index) for task in tasks]
-        heapq.heapify(queue)
-        names = run.structure.dag.tasks
-        while queue:
-            place, map_index = heapq.heappop(queue)
+        agenda = self._agendas.setdefault(run, [])
+        agenda += [(position[task.task_id], task.map_index) for task in tasks]
+        heapq.heapify(agenda)
+        self._go_through(run, agenda, now)
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether there is something left to look at."""
+        return bool(self._agendas)
+
+    def go_on(self, now: datetime) -> None:
+        """Look at the next of what is left."""
+        self._left = self._at_once
+        for run, agenda in list(self._agendas.items()):
+            self._go_through(run, agenda, now)
+
+    def forget(self, run: ActiveRun) -> None:
+        """Look at nothing of a run any more."""
+        self._agendas.pop(run, None)
+
+    def _go_through(self, run: ActiveRun, agenda: list[tuple[int, int]], now: datetime) -> None:
+        position, names = run.structure.position, run.structure.dag.tasks
+        while agenda and self._left > 0:
+            place, map_index = heapq.heappop(agenda)
             task = run.instances[names[place].task_id].get(map_index)
             if task is not None and task.state in WAITING:
+                self._left -= 1
                 for dependent in self._decide(task, now):
-                    heapq.heappush(queue, (position[dependent.task_id], dependent.map_index))
-        self.end_if_over(run, now)
+                    heapq.heappush(agenda, (position[dependent.task_id], dependent.map_index))
+        if not agenda:
+            self.forget(run)
+            # Not before: with half of it looked at, it may seem deadlocked.
+            self._end_if_over(run, now)
 
     def examine_dependents(self, tasks: Iterable[ActiveTask], now: datetime) -> None:
         """Decide about what depends on task instances of one run that have ended."""
         tasks = list(tasks)
         self.examine(tasks[0].run, [found for task in tasks for found in task.run.dependents(task)], now)
 
-    def end_if_over(self, run: ActiveRun, now: datetime) -> None:
+    def _end_if_over(self, run: ActiveRun, now: datetime) -> None:
         """End a run in which nothing can happen any more."""
         if run.state is not DagRunState.RUNNING or not run.may_have_ended:
             return
@@ -85,10 +114,17 @@ class Examination:
             elif not verdict.met:
                 return new
             elif task.is_unexpanded:
-                return [*self._expansion.expand(task, now), *task.run.dependents(task)]
+                return self._expand(task, now)
             else:
                 self._start(task, now)
         return [*new, *_next_alike(task), *(task.run.dependents(task) if task.is_finished else ())]
+
+    def _expand(self, task: ActiveTask, now: datetime) -> list[ActiveTask]:
+        n_made = self._expansion.make_instances(task, at_most=self._at_once)
+        self._left -= n_made
+        if n_made == self._at_once:
+            return [task]  # there may be more to make
+        return [*self._expansion.expand(task, now), *task.run.dependents(task)]
 
     def _start(self, task: ActiveTask, now: datetime) -> None:
         if task.task.is_empty:

@@ -3,7 +3,7 @@
 Source: Apache Airflow's `TaskMap.expand_mapped_task` and `DagRun._revise_map_indexes_if_mapped`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from datetime import datetime
 
 from asynsched.scheduling.evaluation.active_run import ActiveRun
@@ -15,10 +15,18 @@ from asynsched.states import SLOT_TASK_STATES, TaskInstanceState
 State = TaskInstanceState
 
 
-def first_instances(run: ActiveRun, task: SerializedTask) -> list[ActiveTask]:
-    """Return the instances that a task has when its run begins: one, or as many as it is known to be mapped to."""
-    n_instances = run.map_count(task.task_id) if run.structure.is_mapped(task.task_id) else None
-    return [_instance(run, task, map_index) for map_index in (range(n_instances) if n_instances else (-1,))]
+def first_instances(run: ActiveRun, known: Collection[str] = ()) -> Iterator[ActiveTask]:
+    """Make the instances that tasks have when their run begins: one each, or as many as it is known to be mapped to.
+
+    Args:
+        run: The run.
+        known: Ids of the tasks that have instances already.
+    """
+    for task in run.structure.dag.tasks:
+        if task.task_id not in known:
+            n_instances = run.map_count(task.task_id) if run.structure.is_mapped(task.task_id) else None
+            for map_index in range(n_instances) if n_instances else (-1,):
+                yield _instance(run, task, map_index)
 
 
 class Expansion:
@@ -31,9 +39,25 @@ class Expansion:
     def __init__(self, changes: StateChanges) -> None:
         self._changes = changes
 
-    def expand(self, task: ActiveTask, now: datetime) -> list[ActiveTask]:
-        """Put instances in the place of an unexpanded one, and return them; settle it where there are none."""
+    def make_instances(self, task: ActiveTask, *, at_most: int) -> int:
+        """Make instances that `expand` is to put in the place of an unexpanded one; return how many, 0: all are made.
+
+        Nobody sees them until then: a crash before is one before the expansion.
+        """
         run = task.run
+        made = run.half_expanded.setdefault(task.task_id, [])
+        n_instances = run.map_count(task.task_id) or 0
+        indexes = range(len(made), min(n_instances, len(made) + at_most))
+        made += [_instance(run, task.task, map_index) for map_index in indexes]
+        return len(indexes)
+
+    def expand(self, task: ActiveTask, now: datetime) -> list[ActiveTask]:
+        """Put the instances that were made in the place of an unexpanded one, and return them.
+
+        Where there are to be none, it is settled.
+        """
+        run = task.run
+        new = run.half_expanded.pop(task.task_id, [])
         n_instances = run.map_count(task.task_id)
         if n_instances is None:
             sources = ", ".join(run.structure.map_sources[task.task_id])
@@ -42,7 +66,6 @@ class Expansion:
         elif n_instances == 0:
             self._changes.set_state(task, State.SKIPPED, "it is mapped over nothing", now)
         else:
-            new = [_instance(run, task.task, map_index) for map_index in range(n_instances)]
             run.replace(task.task_id, gone=[task], new=new)
             self._changes.pending.expand(task, new)
             return new

@@ -1,6 +1,6 @@
 """The changes of one moment, gathered until they are stored, and what is to be said once they are."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -155,15 +155,20 @@ class PendingBatch:
                 )
             )  # fmt: skip
 
-    def batch(self) -> Batch:
-        """Return what is to be written, in key order."""
-        tasks = sorted(self.tasks.values(), key=lambda task: (task.run.id, task.task_id, task.map_index))
+    def task_rows(self) -> Iterator[tuple[ActiveTask, TaskRow]]:
+        """Yield what is to be written of task instances, in key order."""
+        for task in sorted(self.tasks.values(), key=lambda task: (task.run.id, task.task_id, task.map_index)):
+            yield task, _task_row(task)
+
+    def batch(self, task_rows: Iterable[tuple[ActiveTask, TaskRow]] | None = None) -> Batch:
+        """Return what is to be written, in key order, with the rows of task instances if they were made before."""
+        rows = list(self.task_rows() if task_rows is None else task_rows)
         return Batch(
             lease_epoch=self.lease_epoch,
             runs=[self._run_row(self.runs[run_id]) for run_id in sorted(self.runs)],
             expanded=self.expanded,
-            new_tasks=[_task_row(task) for task in tasks if not task.is_stored],
-            tasks=[_task_row(task) for task in tasks if task.is_stored],
+            new_tasks=[row for task, row in rows if not task.is_stored],
+            tasks=[row for task, row in rows if task.is_stored],
             history=self.history,
             forgotten=self.forgotten,
             xcoms=self.xcoms,

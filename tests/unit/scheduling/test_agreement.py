@@ -104,7 +104,8 @@ class Comparison:
     def __init__(self, data, dag):
         self.data = data
         self.dag = dag
-        self.engine = evaluation()
+        self.at_once = data.draw(st.sampled_from([100, 1, 2, 3]), label="task instances looked at in a slice")
+        self.engine = evaluation(at_once=self.at_once)
         self.run = run_of(dag.tasks, task_groups=dag.task_groups)
         self.naive = NaiveEvaluator(dag)
         self.queued = []
@@ -116,7 +117,7 @@ class Comparison:
     def clear_and_resume(self, cleared):
         """Clear some tasks, as a user does, and take the run up anew from its rows."""
         earlier = self.run
-        self.engine = evaluation()
+        self.engine = evaluation(at_once=self.at_once)
         self.run = run_of(self.dag.tasks, task_groups=self.dag.task_groups)
         kept = [
             ActiveTask(
@@ -135,21 +136,28 @@ class Comparison:
 
     def drive(self):
         now = NOON
+        self.settle(now)
         self.compare()
         while True:
             now += timedelta(seconds=1)
             self.engine.time_passed(now)
+            self.settle(now)
             self.engine.grant(now)
             self.queued += self.engine.pending.granted
             self.engine.pending.mark_stored()
             self.engine.pending.clear()
             if self.queued:
                 self.end(self.queued.pop(self.data.draw(st.integers(0, len(self.queued) - 1))), now)
+                self.settle(now)
                 self.compare()
             elif self.engine.next_timer is None:
                 return
             else:
                 now = self.engine.next_timer
+
+    def settle(self, now):
+        while self.engine.is_unsettled:
+            self.engine.go_on(now)
 
     def end(self, task, now):
         state = self.data.draw(st.sampled_from(["success", "success", "failed", "skipped"]), label=f"{task.key} ends")
@@ -164,6 +172,7 @@ class Comparison:
         self.naive.take_up(
             {key: (found.state, found.result_length) for key, found in instances.items() if found.started_at}
         )
+        assume(not self.naive.has_lost_a_place())
         ended = {key: found.state for key, found in instances.items() if found.is_finished}
         assert ended == self.naive.finished()
         unfinished = {key for key, found in instances.items() if found.state and not found.is_finished}

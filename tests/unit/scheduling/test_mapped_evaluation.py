@@ -162,3 +162,22 @@ def test_a_decision_skips_instances_of_its_own_place_and_mapped_tasks_further_do
     assert states(run, "left") == [(0, "scheduled"), (1, "skipped")]
     assert states(run, "right") == [(0, "skipped"), (1, "scheduled")]
     assert states(run, "mapped") == [(0, "skipped"), (1, "skipped")]
+
+
+def test_instances_of_a_group_mapped_over_nothing_any_more_are_removed_in_each_instance_of_the_group_around_it():
+    groups = (
+        SerializedTaskGroup("outer", map_length=MapLiteral(2)),
+        SerializedTaskGroup("inner", parent_id="outer", map_length=MapResult("source")),
+    )
+    first = run_of(
+        [task("source", "inside"), task("beside", "inside", group_id="outer"), task("inside", group_id="inner")],
+        task_groups=groups,
+    )
+    engine = evaluation()
+    drive(engine, {"source": 1}, start=lambda: engine.start_run(first, NOON))
+    assert states(first, "inside") == [(0, "success"), (1, "success")]
+    engine = evaluation()
+    run, tasks = resumed(first, {"source", "inside"})
+    drive(engine, {"source": 0}, start=lambda: engine.resume_run(run, tasks, NOON))
+    assert states(run, "inside") == [(0, "removed"), (1, "removed")]
+    assert run.state == "success"

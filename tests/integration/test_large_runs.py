@@ -1,0 +1,120 @@
+"""A run of very many task instances holds up nobody else: what the event loop does between two turns is counted."""
+
+import asyncio
+import sys
+from collections import Counter
+
+import anyio
+import msgspec
+import pytest
+import sqlalchemy as sa
+
+from asynsched import Scheduler
+from asynsched.assembly import evaluating
+from asynsched.scheduling import slices
+from asynsched.settings import Settings
+from asynsched.store import rows
+from asynsched.store.engines.async_database import open_database
+from tests.support.instant_executor import InstantExecutor
+
+AT_ONCE = 20
+N = 150
+LARGE = f"""
+    from asynsched import DAG, task
+
+    with DAG("wide"):
+        @task
+        def work():
+            pass
+
+        [work.override(task_id=f"task_{{k}}")() for k in range({N})]
+
+    with DAG("mapped"):
+        @task
+        def source():
+            pass
+
+        @task
+        def work(n):
+            pass
+
+        work.expand(n=source())
+"""
+BOUNDED = {"_instance": "made", "_decide": "decided about", "_task_row": "made into rows"}
+
+
+class MappingExecutor(InstantExecutor):
+    """Has the task `source` return a long list."""
+
+    def end_of(self, launch, now):
+        ended = super().end_of(launch, now)
+        if launch.task_id != "source":
+            return ended
+        return msgspec.structs.replace(ended, return_value=msgspec.Raw(b"[]"), result_length=N)
+
+
+class Turns:
+    """Counts how often functions run in one turn of the event loop, at most and together."""
+
+    def __init__(self) -> None:
+        self.most: Counter[str] = Counter()
+        self.total: Counter[str] = Counter()
+        self._now: Counter[str] = Counter()
+
+    def note(self, frame, event, _argument) -> None:
+        if event == "call" and frame.f_code.co_name in BOUNDED:
+            self._now[frame.f_code.co_name] += 1
+
+    async def count(self) -> None:
+        sys.setprofile(self.note)
+        try:
+            while True:
+                await asyncio.sleep(0)
+                self.most |= self._now
+                self.total += self._now
+                self._now.clear()
+        finally:
+            sys.setprofile(None)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request, tmp_path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'asynsched.db'}"
+    return request.getfixturevalue("postgres_url")
+
+
+async def test_thousands_of_task_instances_are_made_and_decided_about_and_stored_in_slices(program, url, monkeypatch):
+    for module in (slices, evaluating):
+        monkeypatch.setattr(module, "AT_ONCE", AT_ONCE)
+    monkeypatch.setattr(rows, "_MOST_PARAMETERS", 40)
+    program.write(LARGE)
+    database = await open_database(url, synchronous="normal")
+    settings = Settings(home=str(program.home), parallelism=4, max_map_length=N)
+    scheduler = Scheduler(dags=program.dags, database=database, executor=MappingExecutor, settings=settings)
+    found = {}
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(scheduler.serve)
+        await scheduler.wait_idle()
+        for dag_id in ("wide", "mapped"):
+            found[dag_id] = Turns()
+            async with anyio.create_task_group() as beside:
+                beside.start_soon(found[dag_id].count)
+                assert (await scheduler.run(dag_id)).state == "success"
+                beside.cancel_scope.cancel()
+        scheduler.request_stop()
+    states = await database.read(_states)
+    await database.close()
+    assert states == {("wide", "success"): N, ("mapped", "success"): N + 1}
+    for turns in found.values():
+        assert all(turns.total[name] >= N for name in BOUNDED), turns.total
+        # What runs at once, or has ended, comes on top.
+        assert all(turns.most[name] <= 2 * AT_ONCE for name in BOUNDED), turns.most
+
+
+def _states(conn):
+    counted = sa.text(
+        "SELECT r.dag_id, t.state, count(*) FROM task_instance AS t JOIN dag_run AS r ON r.id = t.dag_run_id"
+        " GROUP BY r.dag_id, t.state"
+    )
+    return {(row[0], row[1]): row[2] for row in conn.execute(counted)}
