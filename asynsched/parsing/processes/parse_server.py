@@ -153,8 +153,12 @@ class ServerProcess:
 
     def complaint(self) -> str:
         """Return the last line that the server or a guardian of it wrote to its standard error."""
-        self._errors.seek(0)
-        return last_line(self._errors.read(MAX_COMPLAINT_BYTES))
+        try:
+            self._errors.seek(0)
+            return last_line(self._errors.read(MAX_COMPLAINT_BYTES))
+        except ValueError:
+            # It was ended while somebody still waited for a guardian of it.
+            return ""
 
     def end(self) -> None:
         """Have it end, and its guardians with it; kill it if it does not. Blocks."""
