@@ -40,6 +40,10 @@ class DagError(AsynschedError):
     """A DAG file's author made a mistake. The message says which and what to do."""
 
 
+class DagWarning(UserWarning):
+    """A DAG file does what its author hardly means. The message says what to do. Warned, not raised."""
+
+
 class DagImportError(DagError):
     """A DAG file cannot be imported."""
 

@@ -1,15 +1,18 @@
-"""Which DAG and task group the statements of a DAG file are inside of, and which DAGs a file has made."""
+"""Which DAG and task group the statements of a DAG file are inside of, and which DAGs a file has made, or has not."""
 
 from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from types import FunctionType
+
     from asynsched.authoring.dag import DAG
     from asynsched.authoring.task_group import TaskGroup
 
 _dags: list[DAG | None] = []
 _groups: list[TaskGroup | None] = []
 _registered: dict[int, DAG] = {}
+_dag_functions: dict[FunctionType, bool] = {}
 
 
 def push_dag(dag: DAG | None) -> None:
@@ -59,6 +62,22 @@ def registered() -> tuple[DAG, ...]:
     return tuple(_registered.values())
 
 
+def note_dag_function(function: FunctionType, *, is_called: bool) -> None:
+    """Remember that a function was decorated with `@dag`, or that this was called."""
+    _dag_functions[function] = is_called
+
+
+def forgotten_dag_functions(path: str) -> list[FunctionType]:
+    """Return the functions of a file, or of an archive, that were decorated with `@dag`, if none of them was called."""
+    own = {
+        function: is_called
+        for function, is_called in _dag_functions.items()
+        if hasattr(function, "__code__") and f"{function.__code__.co_filename}/".startswith(f"{path}/")
+    }
+    return [] if any(own.values()) else list(own)
+
+
 def forget_registered() -> None:
     """Forget all registered DAGs, before another file is imported."""
     _registered.clear()
+    _dag_functions.clear()

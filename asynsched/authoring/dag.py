@@ -7,6 +7,7 @@ import datetime as dt
 from asynsched.authoring import active
 from asynsched.authoring.active import forget_registered
 from asynsched.authoring.dag_arguments import DagArguments
+from asynsched.authoring.doubtful import warn_of_short_schedule
 from asynsched.authoring.exceptions import DuplicateTaskIdFound, TaskNotFound
 from asynsched.authoring.node import topological_order
 from asynsched.authoring.origin import where_made
@@ -60,6 +61,7 @@ class DAG(DagArguments):
             self.params.check_defaults()
             return
         timetable = self.timetable
+        warn_of_short_schedule(self)
         limit = timetable.active_runs_limit
         if limit is not None:
             self.max_active_runs = limit if self.max_active_runs is None else self.max_active_runs

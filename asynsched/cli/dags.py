@@ -11,7 +11,7 @@ from asynsched.cli.dot import as_dot
 from asynsched.cli.rendering import FORMS, Listing, Record
 from asynsched.cli.session import Session
 from asynsched.cli.unread_dags import unparsed_files
-from asynsched.serialization.schema import TEMPLATE, UNSTABLE, SerializedDag, SerializedTask
+from asynsched.serialization.schema import DOUBTFUL, TEMPLATE, UNSTABLE, SerializedDag, SerializedTask
 from asynsched.store.dags import DagRow, list_dags
 from asynsched.store.import_errors import list_errors
 
@@ -68,7 +68,7 @@ def show_dag(session: Session, output: str, dag_id: str) -> Record | None:
 @click.option("--warnings", is_flag=True, help="Warnings, too.")
 @click.option("--traceback", is_flag=True, help="Tracebacks below the table; JSON has them anyway.")
 def show_errors(session: Session, warnings: bool, traceback: bool) -> Listing:
-    """List what is wrong with which DAG file, and which fields of its DAGs no two parses agree on."""
+    """List what is wrong with which DAG file, what its author hardly means, and what no two parses agree on."""
     rows = [
         {
             "file": error.file_path,
@@ -81,7 +81,7 @@ def show_errors(session: Session, warnings: bool, traceback: bool) -> Listing:
             "is_warning": error.is_warning,
         }
         for error in session.read(list_errors)
-        if warnings or not error.is_warning or error.kind == UNSTABLE
+        if warnings or not error.is_warning or error.kind in (DOUBTFUL, UNSTABLE)
     ]
     details = ("traceback", "output", "is_warning")
     texts = ("traceback",) if traceback else ()

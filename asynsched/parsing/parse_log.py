@@ -7,6 +7,7 @@ import structlog
 
 from asynsched.metrics.base import Metrics
 from asynsched.parsing.report_store import Stored
+from asynsched.serialization.schema import DOUBTFUL
 from asynsched.store.dag_files import DagFileRow
 from asynsched.store.import_errors import ImportErrorRow
 
@@ -14,7 +15,7 @@ log = structlog.get_logger(__name__)
 
 
 class ParseLog:
-    """Logs `file.parsed`, `file.removed`, `file.failed` and `file.statistics`.
+    """Logs `file.parsed`, `file.removed`, `file.failed`, `file.doubtful` and `file.statistics`.
 
     Args:
         interval: Time between two rounds of statistics; zero: none.
@@ -48,7 +49,6 @@ class ParseLog:
         if any(error.kind == "timeout" for error in file.errors):
             metrics.count("dag_processing.processor_timeouts", file.path)
         if not file.row.n_errors:
-            self._told.pop(file.path, None)
             log.info("file.parsed", file=file.path, n_dags=file.row.n_dags, seconds=round(file.row.parse_seconds, 3))
 
     def statistics(self, files: Iterable[DagFileRow], now: datetime) -> None:
@@ -67,9 +67,13 @@ class ParseLog:
             )
 
     def _failed(self, path: str, found: Sequence[ImportErrorRow]) -> None:
-        errors = [error for error in found if not error.is_warning]
+        errors = [error for error in found if not error.is_warning or error.kind == DOUBTFUL]
         told = self._told.get(path, frozenset())
         for error in errors:
             if error.message not in told:
-                log.warning("file.failed", file=path, line=error.line, kind=error.kind, message=error.message)
-        self._told[path] = frozenset(error.message for error in errors)
+                event = "file.doubtful" if error.is_warning else "file.failed"
+                log.warning(event, file=path, line=error.line, kind=error.kind, message=error.message)
+        if errors:
+            self._told[path] = frozenset(error.message for error in errors)
+        else:
+            self._told.pop(path, None)

@@ -196,13 +196,16 @@ UNSTABLE = "unstable"
 TEMPLATE = "template"
 """Kind of the warning that no process can be forked from one that has loaded the file."""
 
+DOUBTFUL = "doubtful"
+"""Kind of the warning that the file does what its author hardly means: shown with the errors, and logged."""
+
 
 class FileError(Struct, frozen=True, omit_defaults=True):
     """Why a file, or one DAG of it, could not be used."""
 
     kind: Annotated[str, Meta(max_length=32)]
     """syntax, import, exception, exit, crash, timeout, memory, dag, serialization, output, unreadable, archive;
-    of warnings: warning, unstable, template."""
+    of warnings: warning, unstable, template, doubtful."""
     message: str
     """One line: what is wrong and what to do."""
     traceback: str = ""

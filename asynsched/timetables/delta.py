@@ -45,6 +45,8 @@ class Delta:
             length = (_SOME_DAY + value) - _SOME_DAY
         except (OverflowError, ValueError) as exc:
             raise TimetableError(f"{what} of {value!r} is out of range: {exc}") from exc
+        self.length = length
+        """How long it is from some day on."""
         if length < timedelta() or (length == timedelta() and not zero):
             raise TimetableError(f"{what} must be positive, not {value!r}")
         if length > LONGEST:

@@ -130,7 +130,7 @@ class DeltaDataIntervalTimetable(_DataIntervalTimetable):
     kind = "delta_data_interval"
 
     def __init__(self, delta: "AnyDelta") -> None:
-        self._delta = Delta(delta, "schedule")
+        self._delta = self.every = Delta(delta, "schedule")
         super().__init__(self._delta)
 
     def serialize(self) -> dict[str, Any]:

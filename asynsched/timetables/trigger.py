@@ -82,7 +82,7 @@ class DeltaTriggerTimetable(_TriggerTimetable):
     kind = "delta_trigger"
 
     def __init__(self, delta: "AnyDelta", *, interval: "AnyDelta" = NO_INTERVAL) -> None:
-        self._delta = Delta(delta, "schedule")
+        self._delta = self.every = Delta(delta, "schedule")
         super().__init__(self._delta, interval)
 
     def serialize(self) -> dict[str, Any]:

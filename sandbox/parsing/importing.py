@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, NoReturn, TextIO
 
 import msgspec
 
+from asynsched.authoring.active import forgotten_dag_functions
 from asynsched.authoring.dag import DAG, collect_dags
 from asynsched.authoring.timezone import set_default_timezone
-from asynsched.errors import DagError
+from asynsched.errors import DagError, DagWarning
 from asynsched.serialization.encode import serialize_dag
 from asynsched.serialization.schema import (
+    DOUBTFUL,
     TEMPLATE,
     FileError,
     ParsedDag,
@@ -135,6 +137,7 @@ class _Finding:
             self._channel.send(Imported())
             note_later_imports(self._sources, self._request.dags_folder)
             dags, errors = self._dags_of(module)
+            self._note_forgotten()
             if dags and os.getpid() == owner:
                 self._note_obstacle()
         except BaseException as exc:  # noqa: BLE001 - user code may raise anything
@@ -170,12 +173,20 @@ class _Finding:
     def _note_warning(self, message: Warning, category: type[Warning], filename: str, lineno: int, *_: object) -> None:
         if filename.startswith(f"{self._folder}/") and len(self._warnings) < MAX_WARNINGS:
             where = filename.removeprefix(f"{self._folder}/")
-            line = lineno if where == self._request.path else None
-            self._warnings.append(
-                FileError(
-                    "warning", encodable(f"{where}:{lineno}: {category.__name__}: {message}"[:_MAX_WARNING]), line=line
-                )
-            )
+            is_doubtful = issubclass(category, DagWarning)
+            what = f"{message}" if is_doubtful else f"{category.__name__}: {message}"
+            self._warn(DOUBTFUL if is_doubtful else "warning", where, lineno, what)
+
+    def _warn(self, kind: str, where: str, lineno: int, what: str) -> None:
+        line = lineno if where == self._request.path else None
+        self._warnings.append(FileError(kind, encodable(f"{where}:{lineno}: {what}"[:_MAX_WARNING]), line=line))
+
+    def _note_forgotten(self) -> None:
+        """Warn of `@dag` functions where the file calls none of them."""
+        for function in forgotten_dag_functions(f"{self._folder}/{self._request.path}"):
+            code, name = function.__code__, function.__name__
+            what = f"{name} is decorated with @dag, but never called, so it makes no DAG: add {name}() below it"
+            self._warn(DOUBTFUL, code.co_filename.removeprefix(f"{self._folder}/"), code.co_firstlineno, what)
 
     def _note_obstacle(self) -> None:
         """Warn of a file that no process can be forked from once it is loaded."""

@@ -67,6 +67,9 @@ BAD = {
     "argument.py": Bad(
         HEAD + "with DAG('d5'):\n    EmptyOperator(task_id='t5', retrys=1)\n", "exception", ("retrys",), 3
     ),
+    "forgotten.py": Bad(
+        "from asynsched import dag\n\n@dag\ndef forgotten(): ...\n", "doubtful", ("never called", "add forgotten()"), 3
+    ),
 }  # fmt: skip
 LIMITS = {
     "ASYNSCHED_PARSE__IMPORT_TIMEOUT": "4",

@@ -244,12 +244,13 @@ def dag(dag_id: Any = "", **kwargs: Any) -> Any:
     return lambda function: _dag_function(function, {"dag_id": dag_id or function.__name__, **kwargs})
 
 
-def _dag_function(function: Callable[..., Any], dag_kwargs: dict[str, Any]) -> Callable[..., DAG]:
+def _dag_function(function: Any, dag_kwargs: dict[str, Any]) -> Callable[..., DAG]:
     from functools import wraps
     from inspect import signature
 
     @wraps(function)
     def make_dag(*args: Any, **kwargs: Any) -> DAG:
+        active.note_dag_function(function, is_called=True)
         bound = signature(function).bind(*args, **kwargs)
         bound.apply_defaults()
         with DAG(**{"doc_md": function.__doc__, **dag_kwargs}) as made:
@@ -258,6 +259,7 @@ def _dag_function(function: Callable[..., Any], dag_kwargs: dict[str, Any]) -> C
             function(**params)
         return made
 
+    active.note_dag_function(function, is_called=False)
     return make_dag
 
 

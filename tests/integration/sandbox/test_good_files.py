@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from asynsched.serialization.schema import TEMPLATE
 from sandbox.sources.local_imports import DAG_MODULE_PREFIX
@@ -132,6 +133,51 @@ def test_unknown_default_zone_is_an_error_and_runs_nothing(parse: Parser) -> Non
     parsed = parse("print('ran')", default_timezone="Moon/Base")
     assert "Moon/Base" in parsed.error.message
     assert parsed.report.output == ""
+
+
+FORGOTTEN = """
+from asynsched import dag, task
+from elsewhere import imported
+
+@dag
+def first(): ...
+
+@dag(schedule="@daily")
+def second(): ...
+"""
+
+
+def test_a_file_that_calls_none_of_its_dag_functions_is_warned_of_and_any_other_is_not(parse_once: Parser) -> None:
+    parse_once.write("from asynsched import dag\n\n@dag\ndef imported(): ...\n", "elsewhere.py")
+    for called, warned in (("", ["first", "second"]), ("second()", []), ("imported()", ["first", "second"])):
+        report = parse_once(f"{FORGOTTEN}\n{called}\n").report
+        assert [(warning.kind, warning.line) for warning in report.warnings] == [("doubtful", 5), ("doubtful", 8)][
+            : len(warned)
+        ]
+        assert [warning.message.partition(": ")[2] for warning in report.warnings] == [
+            f"{name} is decorated with @dag, but never called, so it makes no DAG: add {name}() below it"
+            for name in warned
+        ]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "is_warned"),
+    [
+        ("timedelta(microseconds=1)", True),
+        ("DeltaDataIntervalTimetable(timedelta(milliseconds=999))", True),
+        ("timedelta(seconds=1)", False),
+        ("'* * * * * *'", False),
+    ],
+)
+def test_a_schedule_of_less_than_a_second_is_warned_of(parse_once: Parser, schedule: str, is_warned: bool) -> None:
+    report = parse_once(
+        "from datetime import timedelta\nfrom asynsched import DAG, DeltaDataIntervalTimetable\n"
+        f"d = DAG('d', schedule={schedule})\n"
+    ).report
+    assert len(report.dags) == 1
+    assert [(warning.kind, warning.line, "let a second or more" in warning.message) for warning in report.warnings] == [
+        ("doubtful", 3, True)
+    ][:is_warned]
 
 
 def test_warnings_of_the_folder_are_reported_with_their_line(parse: Parser) -> None:
