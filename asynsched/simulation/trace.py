@@ -2,12 +2,15 @@
 
 from collections.abc import Collection
 from datetime import datetime
+from typing import TypeVar
 
 from msgspec import Struct
 from sqlalchemy import Connection
 
 from asynsched.store.task_instances import TaskInstanceRow, TryRow
 from asynsched.store.whole_runs import WholeRun, all_runs
+
+T = TypeVar("T", bound=Struct)
 
 
 class TryTrace(Struct, frozen=True):
@@ -71,39 +74,15 @@ def read_trace(conn: Connection, *, without: Collection[int] = ()) -> tuple[RunT
 
 
 def _run(whole: WholeRun) -> RunTrace:
-    run = whole.run
-    return RunTrace(
-        dag_id=run.dag_id,
-        run_id=run.run_id,
-        run_type=run.run_type,
-        state=run.state,
-        reason=run.reason,
-        logical_date=run.logical_date,
-        data_interval_start=run.data_interval_start,
-        data_interval_end=run.data_interval_end,
-        run_after=run.run_after,
-        queued_at=run.queued_at,
-        started_at=run.started_at,
-        ended_at=run.ended_at,
-        tasks=tuple(_task(row, whole.tries.get((row.task_id, row.map_index), ())) for row in whole.tasks),
-    )
+    tasks = tuple(_task(row, whole.tries.get((row.task_id, row.map_index), ())) for row in whole.tasks)
+    return _without_ids(RunTrace, whole.run, tasks=tasks)
 
 
 def _task(row: TaskInstanceRow, earlier: Collection[TryRow]) -> TaskTrace:
-    return TaskTrace(
-        task_id=row.task_id,
-        map_index=row.map_index,
-        try_number=row.try_number,
-        state=row.state,
-        reason=row.reason,
-        scheduled_at=row.scheduled_at,
-        queued_at=row.queued_at,
-        started_at=row.started_at,
-        ended_at=row.ended_at,
-        pool=row.pool,
-        pool_slots=row.pool_slots,
-        earlier_tries=tuple(
-            TryTrace(one.try_number, one.state, one.reason, one.queued_at, one.started_at, one.ended_at)
-            for one in earlier
-        ),
-    )
+    return _without_ids(TaskTrace, row, earlier_tries=tuple(_without_ids(TryTrace, one) for one in earlier))
+
+
+def _without_ids(trace: type[T], row: Struct, **parts: object) -> T:
+    """Return what a trace has of a row, which names it alike, beside these parts."""
+    names = (name for name in trace.__struct_fields__ if name not in parts)
+    return trace(**{name: getattr(row, name) for name in names}, **parts)

@@ -81,42 +81,37 @@ class _Continuous(Struct, tag_field="kind", tag="continuous", forbid_unknown_fie
         return ContinuousTimetable()
 
 
-class _CronTrigger(Struct, tag_field="kind", tag="cron_trigger", forbid_unknown_fields=True):
+class _OptionsOfCronTriggers(Struct, kw_only=True):
+    timezone: _Zone
+    interval: _Seconds | _Relative = 0.0
+    run_immediately: bool | _Seconds = False
+    gap: GapPolicy | None = None
+    fold: FoldPolicy | None = None
+
+    def options(self) -> dict[str, Any]:
+        return {
+            "timezone": self.timezone,
+            "interval": _delta(self.interval),
+            "run_immediately": _run_immediately(self.run_immediately),
+            "gap": self.gap,
+            "fold": self.fold,
+        }
+
+
+class _CronTrigger(_OptionsOfCronTriggers, tag_field="kind", tag="cron_trigger", forbid_unknown_fields=True):
     expression: _Expression
-    timezone: _Zone
-    interval: _Seconds | _Relative = 0.0
-    run_immediately: bool | _Seconds = False
-    gap: GapPolicy | None = None
-    fold: FoldPolicy | None = None
 
     def timetable(self) -> KnownTimetable:
-        return CronTriggerTimetable(
-            self.expression,
-            timezone=self.timezone,
-            interval=_delta(self.interval),
-            run_immediately=_run_immediately(self.run_immediately),
-            gap=self.gap,
-            fold=self.fold,
-        )
+        return CronTriggerTimetable(self.expression, **self.options())
 
 
-class _MultipleCronTrigger(Struct, tag_field="kind", tag="multiple_cron_trigger", forbid_unknown_fields=True):
+class _MultipleCronTrigger(
+    _OptionsOfCronTriggers, tag_field="kind", tag="multiple_cron_trigger", forbid_unknown_fields=True
+):
     expressions: Annotated[list[_Expression], Meta(max_length=MAX_EXPRESSIONS)]
-    timezone: _Zone
-    interval: _Seconds | _Relative = 0.0
-    run_immediately: bool | _Seconds = False
-    gap: GapPolicy | None = None
-    fold: FoldPolicy | None = None
 
     def timetable(self) -> KnownTimetable:
-        return MultipleCronTriggerTimetable(
-            *self.expressions,
-            timezone=self.timezone,
-            interval=_delta(self.interval),
-            run_immediately=_run_immediately(self.run_immediately),
-            gap=self.gap,
-            fold=self.fold,
-        )
+        return MultipleCronTriggerTimetable(*self.expressions, **self.options())
 
 
 class _CronDataInterval(Struct, tag_field="kind", tag="cron_data_interval", forbid_unknown_fields=True):

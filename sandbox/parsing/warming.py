@@ -1,19 +1,16 @@
 """Loads what parses need before anything is forked, and tells when that has been replaced on the disk."""
 
-import importlib
 import os
-import pkgutil
 import sys
 from types import ModuleType
 
-import asynsched.authoring
 from asynsched.authoring.active import forget_registered
 from asynsched.authoring.dag import collect_dags
 from asynsched.serialization.encode import serialize_dag
 from asynsched.serialization.schema import SourceFile
 from asynsched.serialization.version import version_hash
 from sandbox.confine import prepare
-from sandbox.running.loading import freeze_heap
+from sandbox.running.loading import freeze_heap, import_authoring
 
 _NEEDED_WITHIN_FUNCTIONS = (
     "sandbox.confinement.privileges", "sandbox.confinement.seccomp", "sandbox.parsing.explain",
@@ -36,10 +33,7 @@ with DAG("warm", schedule="@daily", start_date=datetime(2024, 1, 1)):
 
 def warm() -> None:
     """Import what a parse commonly needs, run one of our own to fill the caches, settle the heap for forking."""
-    for module in pkgutil.walk_packages(asynsched.authoring.__path__, "asynsched.authoring."):
-        importlib.import_module(module.name)
-    for name in _NEEDED_WITHIN_FUNCTIONS:
-        importlib.import_module(name)
+    import_authoring(_NEEDED_WITHIN_FUNCTIONS)
     prepare()
     _define_dag()
     freeze_heap()

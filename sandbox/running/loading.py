@@ -3,12 +3,14 @@
 import gc
 import importlib
 import os
+import pkgutil
 import traceback
 from collections.abc import Iterable
 from inspect import iscoroutinefunction
 from pathlib import Path
 from typing import NamedTuple
 
+import asynsched.authoring
 from asynsched.authoring.active import forget_registered
 from asynsched.authoring.dag import DAG, collect_dags
 from asynsched.authoring.running.tracebacks import one_line, user_frames
@@ -56,6 +58,14 @@ def _load_what_tasks_need(dags: Iterable[DAG]) -> None:
     functions = (getattr(task, "python_callable", None) for dag in dags for task in dag.tasks)
     if any(map(iscoroutinefunction, functions)):
         importlib.import_module("asyncio")
+
+
+def import_authoring(others: Iterable[str]) -> None:
+    """Import all that a DAG file can use of asynsched, and other modules: they are there once for all forks."""
+    for module in pkgutil.walk_packages(asynsched.authoring.__path__, "asynsched.authoring."):
+        importlib.import_module(module.name)
+    for name in others:
+        importlib.import_module(name)
 
 
 def freeze_heap() -> None:

@@ -3,6 +3,7 @@
 import os
 import signal
 from datetime import datetime
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -72,6 +73,7 @@ def _length(value: Any) -> int | None:
 
 def of_exception(token: str, span: Span, exc: BaseException, rendered_map_index: str | None = None) -> Ended:
     """Return the end of a try whose code raised."""
+    end = partial(Ended, token, ended_at=span.ended_at, started_at=span.started_at)
     if isinstance(exc, TaskDeferred):
         try:
             deferral = _deferral(exc)
@@ -79,30 +81,13 @@ def of_exception(token: str, span: Span, exc: BaseException, rendered_map_index:
             exc = wrong
         else:
             reason = f"waits for the trigger {class_name(deferral.classpath)}"
-            return Ended(token, "deferred", span.ended_at, started_at=span.started_at, reason=reason, deferral=deferral)
+            return end("deferred", reason=reason, deferral=deferral)
     if isinstance(exc, AsynschedSkipException):
-        return Ended(
-            token,
-            "skipped",
-            span.ended_at,
-            started_at=span.started_at,
-            reason=one_line(exc),
-            rendered_map_index=rendered_map_index,
-        )
+        return end("skipped", reason=one_line(exc), rendered_map_index=rendered_map_index)
     if isinstance(exc, AsynschedRescheduleException):
-        return Ended(
-            token,
-            "up_for_reschedule",
-            span.ended_at,
-            started_at=span.started_at,
-            reason=str(exc),
-            reschedule_at=exc.reschedule_date,
-        )
-    return Ended(
-        token,
+        return end("up_for_reschedule", reason=str(exc), reschedule_at=exc.reschedule_date)
+    return end(
         "failed",
-        span.ended_at,
-        started_at=span.started_at,
         reason=_reason(exc),
         rendered_map_index=rendered_map_index,
         retry=not isinstance(exc, AsynschedFailException),

@@ -1,12 +1,9 @@
 """Loads what tries need before anything is forked, and rehearses a try: what is done here is done in no try."""
 
-import importlib
-import pkgutil
 import signal
 import socket
 from datetime import UTC, datetime
 
-import asynsched.authoring
 from asynsched.authoring.active import forget_registered
 from asynsched.authoring.dag import DAG
 from asynsched.authoring.supervisor import set_supervisor
@@ -14,7 +11,7 @@ from asynsched.authoring.taskflow.decorators import task
 from sandbox.frames import encode_frame
 from sandbox.protocol import CodeVersion, Launch, RunContext
 from sandbox.run import run_launch
-from sandbox.running.loading import LoadedFile, freeze_heap
+from sandbox.running.loading import LoadedFile, freeze_heap, import_authoring
 from sandbox.running.scheduler_link import SchedulerLink
 from sandbox.supervision.children import set_readable
 
@@ -29,10 +26,7 @@ _N_REHEARSALS = 10
 
 def warm() -> None:
     """Import everything that a task commonly needs, rehearse a try, and settle the heap for forking."""
-    for module in pkgutil.walk_packages(asynsched.authoring.__path__, "asynsched.authoring."):
-        importlib.import_module(module.name)
-    for name in _NEEDED_WITHIN_FUNCTIONS:
-        importlib.import_module(name)
+    import_authoring(_NEEDED_WITHIN_FUNCTIONS)
     rehearse()
     freeze_heap()
 

@@ -13,6 +13,7 @@ from asynsched.settings import Settings
 from asynsched.store.database import Database
 from asynsched.store.engines.async_database import open_database
 from tests.support.instant_executor import InstantExecutor
+from tests.support.passing_database import PassingDatabase
 
 CHAINS = """
     from asynsched import DAG, chain, task
@@ -43,20 +44,20 @@ class ValuesExecutor(InstantExecutor):
         return msgspec.structs.replace(ended, return_value=msgspec.Raw(b"1"), result_length=-1)
 
 
-class CountingDatabase(Database):
+class CountingDatabase(PassingDatabase):
     """Passes everything on. Counts the queries by name, and the statements of those that store changes of state."""
 
     def __init__(self, inner: Database) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self.counts: Counter[str] = Counter()
 
     async def read(self, query, *args, **kwargs):
         self.counts[query.__name__] += 1
-        return await self._inner.read(query, *args, **kwargs)
+        return await super().read(query, *args, **kwargs)
 
     async def write(self, query, *args, **kwargs):
         self.counts[query.__name__] += 1
-        return await self._inner.write(self._counted, query, args, kwargs)
+        return await super().write(self._counted, query, args, kwargs)
 
     def _counted(self, conn, query, args, kwargs):
         def note(_conn, _cursor, statement, *_):
@@ -71,9 +72,6 @@ class CountingDatabase(Database):
             return query(conn, *args, **kwargs)
         finally:
             sa.event.remove(conn, "before_cursor_execute", note)
-
-    async def close(self) -> None:
-        await self._inner.close()
 
 
 @asynccontextmanager

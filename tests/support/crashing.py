@@ -11,6 +11,7 @@ from asynsched.executors.base import Executor, ExecutorContext, Held, TryEvent
 from asynsched.simulation.executor import Script, ScriptedExecutor
 from asynsched.store.database import Database
 from sandbox.protocol import Ended
+from tests.support.passing_database import PassingDatabase
 from tests.support.simulated import Simulated
 
 
@@ -18,14 +19,14 @@ class Crash(Exception):
     """The scheduler's process is gone."""
 
 
-class CrashingDatabase(Database):
+class CrashingDatabase(PassingDatabase):
     """Passes calls on. The scheduler dies at the call of number `crashes_at`, before or after that was done.
 
     Calls are counted from `arm` on. `watch` is called at each call.
     """
 
     def __init__(self, inner: Database, *, crashes_at: int | None = None, after: bool = False) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self._crashes_at = crashes_at
         self._after = after
         self._is_armed = False
@@ -35,22 +36,13 @@ class CrashingDatabase(Database):
     def arm(self) -> None:
         self._is_armed = True
 
-    async def read(self, query: Any, *args: Any, **kwargs: Any) -> Any:
-        return await self._call(self.inner.read, query, args, kwargs)
-
-    async def write(self, query: Any, *args: Any, **kwargs: Any) -> Any:
-        return await self._call(self.inner.write, query, args, kwargs)
-
-    async def close(self) -> None:
-        await self.inner.close()
-
-    async def _call(self, call: Any, query: Any, args: Any, kwargs: Any) -> Any:
+    async def pass_on(self, call: Any, query: Any, args: Any, kwargs: Any) -> Any:
         self.watch()
         crashes = self._is_armed and self.n_calls == self._crashes_at
         self.n_calls += self._is_armed
         if crashes and not self._after:
             raise Crash(f"before {query.__name__}")
-        result = await call(query, *args, **kwargs)
+        result = await super().pass_on(call, query, args, kwargs)
         if crashes:
             raise Crash(f"after {query.__name__}")
         return result

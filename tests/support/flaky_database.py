@@ -5,9 +5,10 @@ from typing import Any
 
 from asynsched.errors import StoreUnavailable
 from asynsched.store.database import Database
+from tests.support.passing_database import PassingDatabase
 
 
-class FlakyDatabase(Database):
+class FlakyDatabase(PassingDatabase):
     """Passes calls on, but for some: those raise, before or after they were done.
 
     `fails_at` has the numbers of such calls, which are counted from `arm` on, in `n_calls`; `away` has the names of
@@ -15,7 +16,7 @@ class FlakyDatabase(Database):
     """
 
     def __init__(self, inner: Database, *, fails_at: Collection[int] = (), after: bool = False) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self.away: set[str] = set()
         self.is_away: Callable[[str], bool] = lambda _: False
         self._fails_at = fails_at
@@ -26,16 +27,7 @@ class FlakyDatabase(Database):
     def arm(self) -> None:
         self._armed = True
 
-    async def read(self, query: Any, *args: Any, **kwargs: Any) -> Any:
-        return await self._call(self.inner.read, query, args, kwargs)
-
-    async def write(self, query: Any, *args: Any, **kwargs: Any) -> Any:
-        return await self._call(self.inner.write, query, args, kwargs)
-
-    async def close(self) -> None:
-        await self.inner.close()
-
-    async def _call(self, call: Any, query: Any, args: Any, kwargs: Any) -> Any:
+    async def pass_on(self, call: Any, query: Any, args: Any, kwargs: Any) -> Any:
         fails = (
             self.is_away(query.__name__)
             or query.__name__ in self.away
@@ -45,7 +37,7 @@ class FlakyDatabase(Database):
         self.n_calls += self._armed
         if fails and not self._after:
             raise StoreUnavailable(f"away before {query.__name__}")
-        result = await call(query, *args, **kwargs)
+        result = await super().pass_on(call, query, args, kwargs)
         if fails:
             raise StoreUnavailable(f"away after {query.__name__}")
         return result

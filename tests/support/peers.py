@@ -28,6 +28,7 @@ from asynsched.store.notifications import notify
 from asynsched.store.parse_results import DagDefaults, FileStamp, store_report
 from asynsched.store.schema.tables import dag_run, task_instance
 from sandbox.protocol import Ended
+from tests.support.passing_database import PassingDatabase
 from tests.support.simulated import report_of
 from tests.support.waiting import eventually
 
@@ -39,24 +40,14 @@ Try = tuple[str, str]
 """run_id, task_id"""
 
 
-class UninterruptedDatabase(Database):
+class UninterruptedDatabase(PassingDatabase):
     """A database whose queries are not broken off when a scheduler is: no connection is left half open."""
 
     is_shared = True
 
-    def __init__(self, inner: Database) -> None:
-        self.inner = inner
-
-    async def read(self, query: Any, *args: Any, **kwargs: Any) -> Any:
+    async def pass_on(self, call: Any, query: Any, args: Any, kwargs: Any) -> Any:
         with anyio.CancelScope(shield=True):
-            return await self.inner.read(query, *args, **kwargs)
-
-    async def write(self, query: Any, *args: Any, **kwargs: Any) -> Any:
-        with anyio.CancelScope(shield=True):
-            return await self.inner.write(query, *args, **kwargs)
-
-    async def close(self) -> None:
-        await self.inner.close()
+            return await super().pass_on(call, query, args, kwargs)
 
 
 class Peer:

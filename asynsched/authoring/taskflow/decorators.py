@@ -5,7 +5,6 @@ from __future__ import annotations
 from asynsched.authoring import active
 from asynsched.authoring.dag import DAG
 from asynsched.authoring.mapping.expand_input import ExpandInput, ExpandKwargs, ExpandProduct
-from asynsched.authoring.mapping.mapped_arguments import check_names, refuse_repeated
 from asynsched.authoring.node import flatten
 from asynsched.authoring.operators.base import BaseOperator
 from asynsched.authoring.operators.mapped import BASE_ARGUMENTS, MappedOperator, refuse_unknown
@@ -13,6 +12,7 @@ from asynsched.authoring.operators.meta import task_owner
 from asynsched.authoring.task_group import unique_id
 from asynsched.authoring.taskflow import decorated
 from asynsched.authoring.taskflow.conditions import run_if, skip_if
+from asynsched.authoring.taskflow.decorated_function import DecoratedFunction
 from asynsched.authoring.taskflow.task_group_function import TaskGroupFunction
 from asynsched.authoring.trigger_rule import TriggerRule
 from asynsched.authoring.xcom_arg import ResultArg, XComArg
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-class TaskFunction:
+class TaskFunction(DecoratedFunction):
     """A decorated function: calling it makes a task, and returns that task's result, to be passed on.
 
     Args:
@@ -38,19 +38,15 @@ class TaskFunction:
     ) -> None:
         if not callable(function):
             raise DagError(f"@task decorates functions, not {function!r}")
-        self.function = function
+        super().__init__(function, {"task_id": function.__name__, **kwargs})
         self.operator_class = operator_class
-        self.kwargs = {"task_id": function.__name__, **kwargs}
-        self.shared: dict[str, Any] = {}
         self.is_setup = False
         self.is_teardown = False
         self.teardown_setups: Any = None
         self.on_failure_fail_dagrun: bool | None = None
-        _look_like(self, function)
 
     def __call__(self, *args: Any, **kwargs: Any) -> XComArg:
-        if self.shared:
-            raise DagError(f"task {self.kwargs['task_id']!r}: partial() is followed by expand() or expand_kwargs()")
+        self._refuse_call()
         task = self.operator_class(
             python_callable=self.function, op_args=args, op_kwargs=kwargs, **self._operator_arguments()
         )
@@ -64,18 +60,6 @@ class TaskFunction:
         other.shared = self.shared
         return other
 
-    def partial(self, **kwargs: Any) -> TaskFunction:
-        """Return the same, with arguments of the function that all instances of a mapped task share.
-
-        Raises:
-            TypeError: The function has no such argument, or it was given before.
-        """
-        check_names(self.function, "partial", kwargs)
-        refuse_repeated(self._who, self.shared, kwargs)
-        other = self.override()
-        other.shared = {**self.shared, **kwargs}
-        return other
-
     def expand(self, **kwargs: Any) -> XComArg:
         """Make a mapped task: an instance for each combination of the arguments' values.
 
@@ -83,8 +67,7 @@ class TaskFunction:
             TypeError: There are no arguments, or the function has no such one, or it cannot be mapped over.
             DagError: Its trigger rule does not let it wait for what it is mapped over.
         """
-        check_names(self.function, "expand", kwargs)
-        refuse_repeated(self._who, self.shared, kwargs)
+        self._check_given("expand", kwargs)
         if any(isinstance(value, ResultArg) for value in kwargs.values()):
             self._refuse_always("expand")
         return self._mapped(ExpandProduct(self._who, kwargs))
@@ -261,12 +244,6 @@ def _dag_function(function: Any, dag_kwargs: dict[str, Any]) -> Callable[..., DA
 
     active.note_dag_function(function, is_called=False)
     return make_dag
-
-
-def _look_like(wrapper: Any, function: Callable[..., Any]) -> None:
-    from functools import update_wrapper
-
-    update_wrapper(wrapper, function)
 
 
 def _returns_mapping(function: Callable[..., Any]) -> bool:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from asynsched.authoring.mapping.expand_input import ExpandInput, ExpandKwargs, ExpandProduct, MappedArgument
-from asynsched.authoring.mapping.mapped_arguments import check_names, parameters_of, refuse_repeated
+from asynsched.authoring.mapping.mapped_arguments import parameters_of
 from asynsched.authoring.task_group import TaskGroup
-from asynsched.errors import DagError
+from asynsched.authoring.taskflow.decorated_function import DecoratedFunction
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -13,22 +13,16 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-class TaskGroupFunction:
+class TaskGroupFunction(DecoratedFunction):
     """A function decorated with `@task_group`: each call makes a group with the tasks that the function makes."""
 
     def __init__(self, function: Callable[..., Any], kwargs: dict[str, Any]) -> None:
-        self.function = function
-        self.kwargs = {"group_id": function.__name__, **kwargs}
-        self.shared: dict[str, Any] = {}
+        super().__init__(function, {"group_id": function.__name__, **kwargs})
         if function.__doc__:
             self.kwargs.setdefault("tooltip", function.__doc__.strip())
-        from functools import update_wrapper
-
-        update_wrapper(self, function)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self.shared:
-            raise DagError(f"{self._who}: partial() is followed by expand() or expand_kwargs()")
+        self._refuse_call()
         with TaskGroup(**{"add_suffix_on_collision": True, **self.kwargs}) as group:
             made = self.function(*args, **kwargs)
         return group if made is None else made
@@ -39,26 +33,13 @@ class TaskGroupFunction:
         other.shared = self.shared
         return other
 
-    def partial(self, **kwargs: Any) -> TaskGroupFunction:
-        """Return the same, with arguments of the function that all instances of a mapped group share.
-
-        Raises:
-            TypeError: The function has no such argument, or it was given before.
-        """
-        check_names(self.function, "partial", kwargs)
-        refuse_repeated(self._who, self.shared, kwargs)
-        other = self.override()
-        other.shared = {**self.shared, **kwargs}
-        return other
-
     def expand(self, **kwargs: Any) -> Any:
         """Make a mapped group: an instance of its tasks for each combination of the arguments' values.
 
         Raises:
             TypeError: There are no arguments, or the function has no such one, or it cannot be mapped over.
         """
-        check_names(self.function, "expand", kwargs)
-        refuse_repeated(self._who, self.shared, kwargs)
+        self._check_given("expand", kwargs)
         return self._mapped(ExpandProduct(self._who, kwargs), list(kwargs))
 
     def expand_kwargs(self, kwargs: Any) -> Any:

@@ -20,18 +20,10 @@ async def open_database(
     default_pool_slots: int = DEFAULT_POOL_SLOTS,
     keys: FernetKeys | None = None,
 ) -> Database:
-    """Open a database; make it where there is none (SQLite), and migrate it where it is behind.
-
-    Args:
-        url: `sqlite:///PATH` or `postgresql://USER@HOST/NAME`.
-        synchronous: SQLite only: `full` survives a power cut, `normal` may lose its last moment.
-        default_pool_slots: Slots of the default_pool of a new database.
-        keys: Those of its secrets; None: no query of them is possible.
+    """Open a database for the event loop; what it is given, does and raises is as `open_direct` says.
 
     Raises:
-        SettingsError: The URL names no database, or the server refused the user, the password or the name.
-        StoreUnavailable: The database cannot be reached.
-        StoreVersionError: It has a schema that this version of asynsched does not know.
+        SettingsError: The URL names a SQLite database in memory, too.
     """
     parsed = parse_url(url)
     if parsed.backend == "postgresql":

@@ -22,6 +22,7 @@ from asynsched.store.engines.direct_database import open_direct
 from tests.benchmarks.measuring import Sheet, at_least
 from tests.benchmarks.systems import Ours
 from tests.support.instant_executor import InstantExecutor
+from tests.support.passing_database import PassingDatabase
 from tests.support.waiting import eventually
 
 LAYERS = """
@@ -45,27 +46,21 @@ def layers(depth: int, width: int) -> str:
     return LAYERS.replace("WIDTH", str(width)).replace("DEPTH", str(depth))
 
 
-class NotingDatabase(Database):
+class NotingDatabase(PassingDatabase):
     """Passes everything on, and notes how large the batches of state changes are and how long they take."""
 
     def __init__(self, inner: Database) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self.batches: list[tuple[int, float]] = []
-
-    async def read(self, query, *args, **kwargs):
-        return await self._inner.read(query, *args, **kwargs)
 
     async def write(self, query, *args, **kwargs):
         if query is not apply_and_pause:
-            return await self._inner.write(query, *args, **kwargs)
+            return await super().write(query, *args, **kwargs)
         n_rows = sum(len(rows) for rows in (args[0].tasks, args[0].new_tasks, args[0].runs))
         begin = time.perf_counter()
-        result = await self._inner.write(query, *args, **kwargs)
+        result = await super().write(query, *args, **kwargs)
         self.batches.append((n_rows, time.perf_counter() - begin))
         return result
-
-    async def close(self) -> None:
-        await self._inner.close()
 
 
 @dataclass

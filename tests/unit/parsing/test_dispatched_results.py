@@ -9,24 +9,19 @@ from structlog.testing import capture_logs
 
 from asynsched.errors import ParseTimeout
 from asynsched.parsing.outcome_batch import COMPANY
-from asynsched.store.database import Database
 from tests.support.flaky_database import FlakyDatabase
+from tests.support.passing_database import PassingDatabase
 from tests.unit.parsing.dispatching import START
 
 
-class CountingDatabase:
+class CountingDatabase(PassingDatabase):
     """A database that counts its transactions."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
-        self.n_writes = 0
+    n_writes = 0
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._database, name)
-
-    async def write(self, *args: Any, **kwargs: Any) -> Any:
+    async def write(self, query: Any, *args: Any, **kwargs: Any) -> Any:
         self.n_writes += 1
-        return await self._database.write(*args, **kwargs)
+        return await super().write(query, *args, **kwargs)
 
 
 def test_what_a_start_parses_is_stored_in_few_transactions_and_a_single_file_at_once(folder):
