@@ -11,7 +11,7 @@ from asynsched.cli.command import command, dag_argument
 from asynsched.cli.dag_lookup import dag_of
 from asynsched.cli.dag_trigger import conf_option, read_conf
 from asynsched.cli.instants import INSTANT_FORMS, read_instant
-from asynsched.cli.rendering import Done, Listing, Record
+from asynsched.cli.rendering import Done, Listing, Record, are
 from asynsched.cli.session import Session, actor
 from asynsched.scheduling.creation.backfills import (
     BackfillPlan,
@@ -91,8 +91,10 @@ def create(
         detail={"from": start.isoformat(), "to": end.isoformat(), **options},
     )
     n_left_out = sum(date.exception_reason is not None for date in session.read(list_dates, made.id))
-    left_out = f" {n_left_out} dates are left out: `asynsched backfill show {made.id}`." if n_left_out else ""
-    return Done(f"Backfill {made.id} of the DAG {dag_id!r}: {made.n_queued} runs are queued.{left_out}", _fields(made))
+    left_out = f" {are(n_left_out, 'date')} left out: `asynsched backfill show {made.id}`." if n_left_out else ""
+    return Done(
+        f"Backfill {made.id} of the DAG {dag_id!r}: {are(made.n_queued, 'run')} queued.{left_out}", _fields(made)
+    )
 
 
 @command("list")

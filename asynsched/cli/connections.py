@@ -9,7 +9,7 @@ from sqlalchemy import Connection as DatabaseConnection
 from asynsched.authoring.connection import FIELDS, Connection
 from asynsched.authoring.exceptions import AsynschedException
 from asynsched.cli.command import command, fail
-from asynsched.cli.rendering import Done, Listing, Record
+from asynsched.cli.rendering import Done, Listing, Record, are
 from asynsched.cli.session import Session
 from asynsched.cli.text_files import STANDARD_STREAM, read_text, write_private
 from asynsched.store import connections as store
@@ -91,7 +91,7 @@ def import_connections(session: Session, file: str) -> Done:
 
     names = [row.conn_id for row in rows]
     session.change("connection.import", write, detail={"conn_ids": names})
-    return Done(f"{len(rows)} connections are set.", {"conn_ids": names})
+    return Done(f"{are(len(rows), 'connection')} set.", {"conn_ids": names})
 
 
 @command("export")
@@ -100,7 +100,7 @@ def export_connections(session: Session, file: str) -> Done | None:
     """Write all connections, with their passwords, as a JSON file that `import` reads; - is standard output."""
     rows = session.read(store.list_connections)
     content = {row.conn_id: {name: getattr(row, name) for name in FIELDS} for row in rows}
-    return write_private(file, content, f"{len(content)} connections are written to {file}.")
+    return write_private(file, content, f"{are(len(content), 'connection')} written to {file}.")
 
 
 def _checked(conn_id: str, parts: dict[str, Any]) -> store.ConnectionRow:

@@ -1,7 +1,7 @@
 """`asynsched db rotate-key`: encrypt the secrets in the database with another key."""
 
 from asynsched.cli.command import command, fail
-from asynsched.cli.rendering import Done
+from asynsched.cli.rendering import Done, are
 from asynsched.cli.session import Session
 from asynsched.home import prepare_home
 from asynsched.store.encryption import change_key, check_key
@@ -21,7 +21,7 @@ def rotate_key(session: Session) -> Done:
     n_secrets = session.change("key.rotate", change_key, detail={"from": before, "to": session.keys.first()})
     fields = {"secrets": n_secrets, "from": before, "to": session.keys.first(), "keys": session.keys.source}
     return Done(
-        f"{n_secrets} secrets are encrypted with the key {fields['to']} of {fields['keys']}."
+        f"{are(n_secrets, 'secret')} encrypted with the key {fields['to']} of {fields['keys']}."
         " Backups made until now need the keys before it.",
         fields,
     )

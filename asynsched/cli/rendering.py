@@ -88,6 +88,11 @@ def printable(text: str, *, keep: str = "") -> str:
     return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)
 
 
+def are(n: int, what: str) -> str:
+    """Return how many of something are, for people: `1 run is`, `3 runs are`."""
+    return f"{n} {what} is" if n == 1 else f"{n} {what}s are"
+
+
 def cell(value: Any) -> str:
     """Return a value as one line of a table."""
     if value is None:

@@ -149,6 +149,7 @@ def _read_pool(text: str) -> tuple[str, int]:
 
 def _simulated(settings: Settings, plan: "Plan") -> "SpanReport":
     """Read a folder and simulate it; say on standard error what is wrong with its files."""
+    from asynsched.simulation.expectations import why_unused
     from asynsched.simulation.folder import asker, parse_folder
     from asynsched.simulation.span import simulate_span
 
@@ -162,5 +163,5 @@ def _simulated(settings: Settings, plan: "Plan") -> "SpanReport":
     names = {f"{parsed.dag.dag_id}.{task.task_id}" for report in reports for parsed in report.dags
              for task in parsed.dag.tasks}  # fmt: skip
     for pattern in plan.expectations.unused(names):
-        note(f"Warning: --durations: no task is named {pattern!r}.")
+        note(f"Warning: --durations: {why_unused(pattern, names)}")
     return simulate_span(settings, reports, plan, ask=asker(settings))

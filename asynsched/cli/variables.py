@@ -7,7 +7,7 @@ import msgspec
 from sqlalchemy import Connection
 
 from asynsched.cli.command import command, fail
-from asynsched.cli.rendering import Done, Listing, Record
+from asynsched.cli.rendering import Done, Listing, Record, are
 from asynsched.cli.session import Session
 from asynsched.cli.text_files import STANDARD_STREAM, read_text, write_private
 from asynsched.store import variables as store
@@ -74,7 +74,7 @@ def import_variables(session: Session, file: str) -> Done:
             store.set_variable(conn, key, value, description)
 
     session.change("variable.import", write, detail={"keys": sorted(parsed)})
-    return Done(f"{len(parsed)} variables are set.", {"keys": sorted(parsed)})
+    return Done(f"{are(len(parsed), 'variable')} set.", {"keys": sorted(parsed)})
 
 
 @command("export")
@@ -85,7 +85,7 @@ def export_variables(session: Session, file: str) -> Done | None:
     content = {
         row.key: {"value": row.value, "description": row.description} if row.description else row.value for row in rows
     }
-    return write_private(file, content, f"{len(content)} variables are written to {file}.")
+    return write_private(file, content, f"{are(len(content), 'variable')} written to {file}.")
 
 
 def _fields(row: store.VariableRow) -> dict[str, Any]:

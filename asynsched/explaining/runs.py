@@ -21,7 +21,8 @@ def explain_run(snapshot: Snapshot, row: DagRunRow, run: ActiveRun | None) -> Ex
     """
     subject = f"{row.run_id} of {row.dag_id}"
     if row.state in FINISHED_RUN_STATES:
-        why = f": {row.reason}" if row.reason else ""
+        colon = "" if row.reason.startswith("because") else ":"
+        why = f"{colon} {row.reason}" if row.reason else ""
         return Explanation(subject, row.state, f"It ended as {row.state}{why}.", _ends(snapshot, run))
     if run is None:
         verdict = snapshot.admission(row.dag_id, row.backfill_id)

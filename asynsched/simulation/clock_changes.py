@@ -19,6 +19,8 @@ from asynsched.timetables.zones import wall_clock, zone_name, zone_named
 DAY = timedelta(days=1)
 MOST_RUNS = 20_000
 """Runs around one change that are looked at: one every fifteen seconds."""
+LONGEST_EFFECT = timedelta(days=2)
+"""For how long after a change runs are looked at."""
 ALWAYS = TimeRestriction(earliest=None, latest=None, catchup=True)
 
 
@@ -51,27 +53,37 @@ class _Run(NamedTuple):
 
 
 def clock_changes(dags: Iterable[SerializedDag], start: datetime, end: datetime) -> list[ClockChange]:
-    """Return what the changes of the clock between two instants do to these DAGs, by day and DAG."""
+    """Return what changes of the clock do to the days of these DAGs between two instants, by day and DAG."""
     found = [
         change
         for dag in dags
         for name in sorted(_zones(dag.timetable))
-        for day, shift in transitions(zone_named(name), start, end)
+        for day, shift in transitions(zone_named(name), start - LONGEST_EFFECT, end)
         for change in _of_dag(dag, name, day, shift)
+        if _midnight(change.date, name) < end and start < _midnight(change.date + DAY, name)
     ]
     return sorted(found, key=lambda change: (change.date, change.dag_id, change.zone))
 
 
 def transitions(zone: tzinfo, start: datetime, end: datetime) -> Iterator[tuple[date, timedelta]]:
-    """Yield each day before whose noon, and after the noon before, a zone's clock is changed, and by how much."""
+    """Yield each day before whose noon, and after the noon before, a zone's clock is changed, and by how much.
+
+    The change itself is before `end`, and no more than a day before `start`.
+    """
     if zone is UTC:
         return
     day = wall_clock(start, zone).date()
     while _noon(day - DAY, zone) < end:
         shift = _offset(_noon(day, zone), zone) - _offset(_noon(day - DAY, zone), zone)
-        if shift:
+        # When the span ends, the clock has been changed, or will only be.
+        last = min(end - datetime.resolution, _noon(day, zone))
+        if shift and _offset(last, zone) == _offset(_noon(day, zone), zone):
             yield day, shift
         day += DAY
+
+
+def _midnight(day: date, zone: str) -> datetime:
+    return datetime.combine(day, time(), zone_named(zone)).astimezone(UTC)
 
 
 def _zones(timetable: Any) -> set[str]:

@@ -19,6 +19,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from asynsched.errors import SettingsError
+from asynsched.store.rows import near_names
 
 LONGEST_SECONDS = 10 * 366 * 24 * 3600.0
 Seconds = Annotated[float, Meta(ge=0, le=LONGEST_SECONDS)]
@@ -54,7 +55,7 @@ class Expectation(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
         return msgspec.structs.replace(other, **said)
 
 
-FIELDS = frozenset(Expectation.__struct_fields__)
+FIELDS = Expectation.__struct_fields__
 NOTHING = Expectation()
 
 
@@ -112,6 +113,22 @@ class Expectations:
         return sorted([*patterns, *(self._names.keys() - names)])
 
 
+def why_unused(pattern: str, names: set[str]) -> str:
+    """Return what is wrong with a pattern that fits none of these tasks: a key of a table, or a name."""
+    task, _, key = pattern.rpartition(".")
+    if any(fnmatchcase(name, task) for name in names):
+        return _unknown_key(task, key)
+    return f"no task is named {pattern!r}.{_hint(near_names(pattern, sorted(names)))}"
+
+
+def _unknown_key(name: str, key: str) -> str:
+    return f"{name!r} has no key {key!r}.{_hint(near_names(key, FIELDS))} Its keys are {', '.join(FIELDS)}."
+
+
+def _hint(near: tuple[str, ...]) -> str:
+    return f" Did you mean {' or '.join(near)}?" if near else ""
+
+
 def read_entries(path: Path) -> tuple[Entry, ...]:
     """Return what a file of expectations says, in its order.
 
@@ -145,6 +162,8 @@ def _entries(path: Path, content: Mapping[str, Any], prefix: str) -> Iterator[En
         if "." not in name:
             raise SettingsError(f'{path}: {name!r} names no task: write DAG.TASK, e.g. "{name}.*"')
         form = value if is_table else {"duration": value}
+        if unknown := sorted(form.keys() - set(FIELDS)):
+            raise SettingsError(f"{path}: {_unknown_key(name, unknown[0])}")
         try:
             yield Entry(name, msgspec.convert(form, Expectation))
         except msgspec.ValidationError as exc:

@@ -3,6 +3,7 @@
 All of a connection but its name, type and description is encrypted: hosts and logins may hold secrets, too.
 """
 
+import re
 from typing import Any
 
 import msgspec
@@ -10,7 +11,7 @@ import sqlalchemy as sa
 from msgspec import Struct
 from sqlalchemy import Connection, Row
 
-from asynsched.errors import AlreadyExists, NotFound
+from asynsched.errors import AlreadyExists, NotFound, StoreError
 from asynsched.store.conflicts import insert_ignoring, insert_or_update
 from asynsched.store.encryption import Cipher, reading_cipher, writing_cipher
 from asynsched.store.rows import check_name, near_names
@@ -35,6 +36,9 @@ class ConnectionRow(Struct, frozen=True):
         return f"ConnectionRow({self.conn_id!r}, {self.conn_type!r}, …)"
 
 
+_SIGNS = "# ! ( ) - _ . : / \\"
+_CONN_ID = re.compile(r"[\w#!()\-.:/\\]+")
+"""Source: Airflow's `sanitize_conn_id`."""
 _ALL = sa.select(connection).order_by(connection.c.conn_id)
 _ONE = sa.select(connection).where(connection.c.conn_id == sa.bindparam("conn_id"))
 _IDS = sa.select(connection.c.conn_id).order_by(connection.c.conn_id)
@@ -64,14 +68,14 @@ def add_connection(conn: Connection, added: ConnectionRow) -> None:
 
     Raises:
         AlreadyExists: There is one of that name.
-        StoreError: The name is empty or too long.
+        StoreError: The name is empty or too long, or has other characters than Airflow's.
     """
     if conn.execute(insert_ignoring(conn, connection), _values(conn, added)).rowcount == 0:
         raise AlreadyExists(f"There is a connection {added.conn_id!r} already; delete it first.")
 
 
 def set_connection(conn: Connection, changed: ConnectionRow) -> None:
-    """Make a connection, or replace it. Raises StoreError when the name is empty or too long."""
+    """Make a connection, or replace it. Raises StoreError as `add_connection` does."""
     conn.execute(insert_or_update(conn, connection), _values(conn, changed))
 
 
@@ -92,6 +96,8 @@ def _row(cipher: Cipher, found: Row[Any]) -> ConnectionRow:
 
 def _values(conn: Connection, row: ConnectionRow) -> dict[str, object]:
     check_name("connection name", row.conn_id, ID_LENGTH)
+    if _CONN_ID.fullmatch(row.conn_id) is None:
+        raise StoreError(f"A connection name has letters, digits and the signs {_SIGNS} only: {row.conn_id!r}.")
     fields = msgspec.structs.asdict(row)
     shown = {name: fields.pop(name) for name in ("conn_id", "conn_type", "description")}
     secret = writing_cipher(conn).encrypt(msgspec.json.encode(fields).decode())

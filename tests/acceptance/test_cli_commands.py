@@ -225,6 +225,8 @@ def test_reparse_without_a_scheduler_waits_for_the_result(site):
         (("variables", "get", "nothing"), 1, ("no variable 'nothing'",)),
         (("connections", "get", "nothing"), 1, ("no connection 'nothing'",)),
         (("connections", "add", "c", "--conn-uri", "nonsense"), 1, ("type://login",)),
+        (("connections", "add", "bad id", "--conn-type", "http"), 1, ("letters, digits", "'bad id'")),
+        (("connections", "add", "x" * 251, "--conn-type", "http"), 1, ("1 to 250 characters, not 251",)),
         (("variables", "import", "/no/such/file"), 1, ("/no/such/file",)),
         (("dag", "list"), 2, ("Did you mean 'dags'",)),
         (("dags", "lst"), 2, ("'list'",)),

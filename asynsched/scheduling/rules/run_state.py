@@ -45,7 +45,7 @@ def decide_run_state(tasks: Iterable[TaskEnd]) -> RunVerdict | None:
     failed = sorted(task.task_id for task in tasks if task.decides and task.state in FAILED_TASK_STATES)
     if not unfinished:
         if failed:
-            return RunVerdict(DagRunState.FAILED, f"failed: {_shortened(failed)}", "task_failure")
+            return RunVerdict(DagRunState.FAILED, f"because of {_shortened(failed)}", "task_failure")
         return RunVerdict(DagRunState.SUCCESS, "all tasks have ended", "success")
     if all(task.is_waiting for task in unfinished):
         names = sorted(task.task_id for task in unfinished)

@@ -57,7 +57,7 @@ def test_a_failure_fails_what_follows_and_names_the_leaf_in_the_runs_reason():
     assert states(run) == {"a": "failed", "b": "upstream_failed", "c": "upstream_failed"}
     assert run.instance("a").reason == "it was failed"
     assert "all_success" in run.instance("b").reason
-    assert (run.state, run.reason) == ("failed", "failed: c")
+    assert (run.state, run.reason) == ("failed", "because of c")
 
 
 def test_a_retry_waits_for_its_delay_and_keeps_the_failed_try():

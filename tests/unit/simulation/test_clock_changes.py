@@ -63,6 +63,21 @@ def test_the_days_that_a_change_of_the_clock_makes_different_are_told(timetable,
     assert told(timetable, span) == expected
 
 
+@pytest.mark.parametrize(
+    ("start", "end", "days"),
+    [
+        (datetime(2026, 3, 28, tzinfo=UTC), datetime(2026, 3, 29, 1, tzinfo=UTC), []),
+        (datetime(2026, 3, 28, tzinfo=UTC), datetime(2026, 3, 29, 1, 0, 1, tzinfo=UTC), [29]),
+        (datetime(2026, 3, 29, 1, tzinfo=UTC), datetime(2026, 3, 30, 1, tzinfo=UTC), [29, 30]),
+        (datetime(2026, 3, 29, 22, tzinfo=UTC), datetime(2026, 3, 30, 1, tzinfo=UTC), [30]),
+        (datetime(2026, 3, 30, 22, tzinfo=UTC), datetime(2026, 4, 2, tzinfo=UTC), []),
+    ],
+)
+def test_a_span_tells_of_its_own_days_and_of_no_change_after_it(start, end, days):
+    by_night = CronTriggerTimetable("30 2 * * *", timezone=BERLIN)
+    assert [day.day for day, *_ in told(by_night, (start, end))] == days
+
+
 def test_a_change_outside_the_span_is_not_told_and_one_at_midnight_is():
     timetable = CronTriggerTimetable("0 * * * *", timezone="Africa/Cairo")
     before = datetime(2026, 4, 20, tzinfo=UTC)

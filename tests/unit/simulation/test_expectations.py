@@ -6,7 +6,7 @@ import pytest
 
 from asynsched.errors import SettingsError
 from asynsched.simulation.executor import Outcome
-from asynsched.simulation.expectations import Entry, Expectation, Expectations, read_entries
+from asynsched.simulation.expectations import Entry, Expectation, Expectations, read_entries, why_unused
 from asynsched.simulation.home_state import history_of
 from asynsched.simulation.script import ExpectedEnds
 from asynsched.store.whole_runs import PastTry
@@ -41,6 +41,34 @@ def test_a_file_says_what_is_expected_of_tasks_a_name_over_a_pattern(tmp_path, n
     assert expected.unused({"etl.load", "reports.a_mail"}) == ["etl.choose", "etl.group.extract"]
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            '"etl.load" = { duration = 5, failure_rat = 0.1 }',
+            "'etl.load' has no key 'failure_rat'. Did you mean failure",
+        ),
+        (
+            '"etl.*" = { duraton = 5 }',
+            "'etl.*' has no key 'duraton'. Did you mean duration? Its keys are duration, fail",
+        ),
+        ("etl.load.durat = 5", "'etl.load' has no key 'durat'. Did you mean duration?"),
+        ('"etl.laod" = 5', "no task is named 'etl.laod'. Did you mean etl.load?"),
+        ('"elt.group.load" = 5', "no task is named 'elt.group.load'. Did you mean etl.group.load"),
+        ('"mail.x" = 5', "no task is named 'mail.x'."),
+    ],
+)
+def test_a_key_or_a_name_that_is_mistyped_is_named_with_what_is_near(tmp_path, text, message):
+    path, names = tmp_path / "file.toml", {"etl.load", "etl.group.load"}
+    path.write_text(text)
+    try:
+        [pattern] = Expectations(read_entries(path)).unused(names)
+        told = why_unused(pattern, names)
+    except SettingsError as exc:
+        told = str(exc).removeprefix(f"{path}: ")
+    assert told.startswith(message)
+
+
 def test_an_option_holds_over_history_and_a_file_over_both():
     history = {"d.t": Expectation(duration=7, failure_rate=0.2)}
     assert Expectations(history=history).of("d", "t") == Expectation(duration=7, failure_rate=0.2)
@@ -71,7 +99,7 @@ def test_history_gives_the_median_of_good_tries_and_the_share_of_bad_ones():
         ("f.toml", "load = 5", "'load' names no task"),
         ("f.toml", '"a.b" = -1', "'a.b': Expected `float` >= 0.0"),
         ("f.toml", '"a.b" = "long"', "'a.b': Expected `float | null`, got `str`"),
-        ("f.toml", '"a.b" = {duration = 1, rate = 2}', "'a.b': Object contains unknown field `rate`"),
+        ("f.toml", '"a.b" = {duration = 1, rate = 2}', "'a.b' has no key 'rate'. Its keys are duration"),
         ("f.toml", '"a.b" = {failure_rate = 2}', "'a.b': Expected `float` <= 1.0"),
     ],
 )
