@@ -9,9 +9,10 @@ from sqlalchemy import Connection as DatabaseConnection
 from asynsched.authoring.connection import FIELDS, Connection
 from asynsched.authoring.exceptions import AsynschedException
 from asynsched.cli.command import command, fail
-from asynsched.cli.rendering import Done, Listing, Record, are
+from asynsched.cli.rendering import Done, Listing, Record, are, note
 from asynsched.cli.session import Session
 from asynsched.cli.text_files import STANDARD_STREAM, read_text, write_private
+from asynsched.errors import SecretsUnreadable
 from asynsched.store import connections as store
 from sandbox.supervision.masking import is_sensitive
 
@@ -21,8 +22,15 @@ HIDDEN = "***"
 
 @command("list")
 def show_connections(session: Session) -> Listing:
-    """List the connections. Passwords are hidden."""
-    rows = [_shown(row) for row in session.read(store.list_connections)]
+    """List the connections. Passwords are hidden, and without the key there are only names and types."""
+    try:
+        rows = [_shown(row) for row in session.read(store.list_connections)]
+    except SecretsUnreadable as exc:
+        note(f"Warning: of the connections, only these fields can be read. {exc}")
+        rows = [
+            {"conn_id": conn_id, "conn_type": conn_type, "description": description}
+            for conn_id, conn_type, description in session.read(store.connection_names)
+        ]
     return Listing(COLUMNS, rows, nothing="There are no connections.", spare=("extra", "description", "password"))
 
 

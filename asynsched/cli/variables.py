@@ -7,9 +7,10 @@ import msgspec
 from sqlalchemy import Connection
 
 from asynsched.cli.command import command, fail
-from asynsched.cli.rendering import Done, Listing, Record, are
+from asynsched.cli.rendering import Done, Listing, Record, are, note
 from asynsched.cli.session import Session
 from asynsched.cli.text_files import STANDARD_STREAM, read_text, write_private
+from asynsched.errors import SecretsUnreadable
 from asynsched.store import variables as store
 from sandbox.supervision.masking import is_sensitive
 
@@ -19,8 +20,15 @@ COLUMNS = ("key", "value", "description")
 
 @command("list")
 def show_variables(session: Session) -> Listing:
-    """List the variables. Values whose key sounds secret are hidden."""
-    rows = [_fields(row) for row in session.read(store.list_variables)]
+    """List the variables. Values whose key sounds secret are hidden, and without the key there are only names."""
+    try:
+        rows = [_fields(row) for row in session.read(store.list_variables)]
+    except SecretsUnreadable as exc:
+        note(f"Warning: no value can be read. {exc}")
+        rows = [
+            {"key": key, "value": None, "description": description}
+            for key, description in session.read(store.variable_names)
+        ]
     for row in rows:
         if is_sensitive(row["key"]):
             row["value"] = HIDDEN

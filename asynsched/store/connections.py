@@ -51,6 +51,11 @@ def list_connections(conn: Connection) -> list[ConnectionRow]:
     return [_row(cipher, found) for found in conn.execute(_ALL)]
 
 
+def connection_names(conn: Connection) -> list[tuple[str, str, str | None]]:
+    """Return name, type and description of all connections, by name; for who lacks the key of the rest."""
+    return [(row.conn_id, row.conn_type, row.description) for row in conn.execute(_ALL)]
+
+
 def get_connection(conn: Connection, conn_id: str) -> ConnectionRow:
     """Return a connection.
 

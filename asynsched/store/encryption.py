@@ -49,7 +49,7 @@ def reading_cipher(conn: Connection) -> Cipher:
     Raises:
         SecretsUnreadable: The key that they are encrypted with is not there.
     """
-    keys = _keys(conn)
+    keys = keys_of_connection(conn)
     if keys is not None and (key_id := conn.scalar(_KEY_ID)) is not None:
         _require(keys, key_id)
     return Cipher(keys)
@@ -61,7 +61,7 @@ def writing_cipher(conn: Connection) -> Cipher:
     Raises:
         SecretsUnreadable: The key that the others are encrypted with is not there.
     """
-    keys = _keys(conn)
+    keys = keys_of_connection(conn)
     if keys is None:
         return Cipher(None)
     key_id = conn.scalar(_KEY_ID_TO_USE)
@@ -78,22 +78,25 @@ def check_key(conn: Connection) -> str | None:
     Raises:
         SecretsUnreadable: That key is not there.
     """
-    keys, key_id = _keys(conn), conn.scalar(_KEY_ID)
+    keys, key_id = keys_of_connection(conn), conn.scalar(_KEY_ID)
     if keys is not None and key_id is not None:
         _require(keys, key_id)
     return key_id
 
 
-def change_key(conn: Connection) -> int:
+def change_key(conn: Connection, *, is_lost: bool = False) -> int:
     """Encrypt every secret with the first of the keys. Returns how many there are.
+
+    Args:
+        is_lost: The key that they were encrypted with is lost, and no secret of it is left.
 
     Raises:
         SecretsUnreadable: The key that they are encrypted with is not there.
     """
-    keys = _keys(conn)
+    keys = keys_of_connection(conn)
     assert keys is not None
     before, after = conn.scalar(_KEY_ID_TO_CHANGE), keys.first()
-    if before is not None:
+    if before is not None and not is_lost:
         _require(keys, before)
     conn.execute(insert_ignoring(conn, fernet_key), {"id": ONLY_ROW, "key_id": after})
     conn.execute(sa.update(fernet_key).where(fernet_key.c.id == ONLY_ROW).values(key_id=after))
@@ -114,7 +117,7 @@ def _change_column(conn: Connection, keys: FernetKeys, column: sa.Column[Any], k
     return len(rows)
 
 
-def _keys(conn: Connection) -> FernetKeys | None:
+def keys_of_connection(conn: Connection) -> FernetKeys | None:
     """Return the keys of a connection; None where nothing is encrypted."""
     options = conn.get_execution_options()
     if OPTION not in options:
@@ -133,5 +136,6 @@ def _require(keys: FernetKeys, key_id: str) -> None:
     raise SecretsUnreadable(
         f"The secrets in the database are encrypted with the key {key_id}, but {keys.source}"
         f" {f'has {found}' if found else 'has no key'}. Put that key there, or name it with ASYNSCHED_FERNET_KEY or"
-        " fernet_key_file. All schedulers and commands of one database need the same key."
+        " fernet_key_file. All schedulers and commands of one database need the same key. If it is lost for good:"
+        " `asynsched db rotate-key --lost`."
     )

@@ -35,6 +35,11 @@ def list_variables(conn: Connection) -> list[VariableRow]:
     return [as_struct(VariableRow, row, value=cipher.decrypt(row.value)) for row in conn.execute(_ALL)]
 
 
+def variable_names(conn: Connection) -> list[tuple[str, str]]:
+    """Return key and description of all variables, by key; for who lacks the key of their values."""
+    return [(row.key, row.description) for row in conn.execute(_ALL)]
+
+
 def get_variable(conn: Connection, key: str) -> VariableRow:
     """Return a variable.
 

@@ -378,6 +378,26 @@ def test_passwords_of_connections_are_shown_by_export_alone(site, tmp_path):
     assert [row["conn_id"] for row in site.json("connections", "list")] == ["db", "uri", "web"]
 
 
+def test_where_the_key_is_lost_secrets_are_named_and_can_be_set_again(new_site):
+    site = new_site()
+    site.run("variables", "set", "plain", "1")
+    site.run("connections", "add", "db", "--conn-uri", "postgres://me:hunter2@host/shop")
+    site.run("db", "rotate-key", "--lost", "--yes", code=1)  # it is not
+    (site.home / "fernet.key").unlink()
+    listed = site.run("variables", "list", "--output", "json")
+    assert listed.json == [{"key": "plain", "value": None, "description": ""}]
+    assert "`asynsched db rotate-key --lost`" in listed.stderr
+    [connection] = site.json("connections", "list")
+    assert (connection["conn_id"], connection["conn_type"], connection["host"]) == ("db", "postgres", None)
+    lost = [{"kind": "connection", "name": "db"}, {"kind": "variable", "name": "plain"}]
+    assert site.json("db", "rotate-key", "--lost", "--dry-run") == lost
+    site.run("db", "rotate-key", "--lost", code=1)  # nobody has said yes
+    assert site.json("db", "rotate-key", "--lost", "--yes")["lost"] == lost
+    site.run("variables", "set", "plain", "2")
+    assert [row["value"] for row in site.json("variables", "list")] == ["2"]
+    assert site.json("connections", "list") == []
+
+
 def test_settings_are_shown_with_their_source_and_without_secrets(site):
     site.env["ASYNSCHED_PARSE__TIMEOUT"] = "12"
     site.env["ASYNSCHED_PARALELISM"] = "12"

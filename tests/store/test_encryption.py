@@ -12,15 +12,22 @@ from asynsched.errors import SecretsUnreadable
 from asynsched.fernet_keys import FernetKeys, keys_of
 from asynsched.settings import Settings
 from asynsched.store.changes import Batch
-from asynsched.store.connections import ConnectionRow, get_connection, list_connections, set_connection
+from asynsched.store.connections import (
+    ConnectionRow,
+    connection_names,
+    get_connection,
+    list_connections,
+    set_connection,
+)
 from asynsched.store.dag_runs import insert_run
 from asynsched.store.database import Database
 from asynsched.store.encryption import change_key, check_key
 from asynsched.store.engines.async_database import open_database
+from asynsched.store.lost_secrets import forget_lost, lost_secrets
 from asynsched.store.schema.metadata import metadata
 from asynsched.store.task_instances import load_task_instances
 from asynsched.store.transitions import apply
-from asynsched.store.variables import get_variable, list_variables, set_variable
+from asynsched.store.variables import get_variable, list_variables, set_variable, variable_names
 from tests.store.test_runs import new_run, task
 
 SECRET = "hunter" + "2" * 8
@@ -135,6 +142,27 @@ async def test_given_keys_are_changed_without_a_moment_in_which_somebody_lacks_o
             assert await read_secrets_of(second, "shade") == SECRET + "!"
     async with opened(url, of_home(tmp_path, fernet_key=new)) as third:
         assert await read_secrets_of(third, "shade") == SECRET + "!"
+
+
+async def test_what_a_lost_key_encrypted_is_named_and_deleted_and_another_key_takes_its_place(
+    new_url: Callable[[], str], tmp_path: Path
+):
+    url, old = new_url(), Fernet.generate_key().decode()
+    async with opened(url, of_home(tmp_path / "one", fernet_key=old)) as database:
+        run = await store_secrets(database)
+    both = of_home(tmp_path / "one", fernet_key=f"{Fernet.generate_key().decode()},{old}")
+    async with opened(url, both) as database:
+        assert await database.read(lost_secrets) == []
+    async with opened(url, of_home(tmp_path / "two")) as database:
+        lost = await database.read(lost_secrets)
+        assert lost == [("connection", "db"), ("variable", "shade"), ("deferred task", "d r1 waits")]
+        assert await database.read(variable_names) == [("shade", "")]
+        assert await database.read(connection_names) == [("db", "http", "")]
+        assert await database.write(forget_lost) == 0
+        assert await database.read(list_variables) == []
+        assert [found.deferral for found in await database.read(load_task_instances, run)] == [None]
+        await database.write(set_variable, "shade", SECRET)
+        assert await read_secrets_of(database, "shade") == SECRET
 
 
 async def read_secrets_of(database: Database, key: str) -> str:
