@@ -32,7 +32,7 @@ from sandbox.supervision.children import adopt_orphans, end_all_children, reap, 
 from sandbox.supervision.fencing import Fence
 from sandbox.supervision.lifeline import MARK, sweep
 from sandbox.supervision.reactor import Reactor, Urgency
-from sandbox.supervision.scheduler_port import SchedulerPort
+from sandbox.supervision.scheduler_port import LONGEST_REASON, READY, SchedulerPort
 from sandbox.supervision.tries import Limits, Tries
 from sandbox.supervision.zygote_handle import ZygoteHandle
 
@@ -145,32 +145,47 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         # The keeper is nobody's child: a scheduler that dies or restarts has nothing to wait for.
         os._exit(0)
     try:
-        lock = take_lock(options.home)
-        previous = os.pread(lock, 64, 0).decode().strip()
-        if previous:
-            sweep(previous)
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, os.environ[MARK].encode(), 0)
-        lifeline, _writing_end = os.pipe()
-        adopt_orphans()
-        configure_logging()
-        warm()
-        # After the rehearsal of a try, which makes its process readable.
-        set_readable(readable=False)
-        set_default_timezone(options.default_timezone)
-        zygote = ZygoteHandle(options.home, lifeline, options.default_timezone)
-        sys.setrecursionlimit(DEEPEST)
-        keeper = Keeper(options, zygote)
-        with suppress(BrokenPipeError):
-            # A scheduler that died meanwhile may have a successor, which finds this keeper.
-            os.write(options.ready, b"ready")
-        os.close(options.ready)
+        keeper, lock = _started(options)
+    except BaseException as exc:
+        log.exception("The keeper failed")
+        _tell(options.ready, f"{type(exc).__name__}: {exc}".encode(errors="backslashreplace"))
+        os._exit(1)
+    try:
+        _tell(options.ready, READY)
         keeper.serve()
         os.ftruncate(lock, 0)
     except BaseException:
         log.exception("The keeper failed")
         os._exit(1)
     os._exit(0)
+
+
+def _started(options: argparse.Namespace) -> "tuple[Keeper, int]":
+    """Return a keeper that takes connections, and the lock on its home, which has its name."""
+    lock = take_lock(options.home)
+    previous = os.pread(lock, 64, 0).decode().strip()
+    if previous:
+        sweep(previous)
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, os.environ[MARK].encode(), 0)
+    lifeline, _writing_end = os.pipe()
+    adopt_orphans()
+    configure_logging()
+    warm()
+    # After the rehearsal of a try, which makes its process readable.
+    set_readable(readable=False)
+    set_default_timezone(options.default_timezone)
+    zygote = ZygoteHandle(options.home, lifeline, options.default_timezone)
+    sys.setrecursionlimit(DEEPEST)
+    return Keeper(options, zygote), lock
+
+
+def _tell(descriptor: int, text: bytes) -> None:
+    """Tell whoever started this keeper how that went."""
+    with suppress(BrokenPipeError):
+        # A scheduler that died meanwhile may have a successor, which finds this keeper.
+        os.write(descriptor, text[:LONGEST_REASON])
+    os.close(descriptor)
 
 
 def take_lock(home: Path) -> int:

@@ -1,7 +1,6 @@
 """Finds the keeper of a home, or starts one."""
 
 import os
-import re
 import select
 import socket
 import subprocess
@@ -13,14 +12,12 @@ from asynsched.errors import ExecutorError, KeeperGone
 from asynsched.home import LOGS
 from asynsched.settings import Settings
 from sandbox.supervision.lifeline import MARK
-from sandbox.supervision.scheduler_port import Address
+from sandbox.supervision.scheduler_port import LONGEST_REASON, READY, Address
 
 KEEPER_LOG = "keeper.log"
 START_SECONDS = 60.0
 """How long a keeper may take to be ready: a keeper before it, which is ending its tries, keeps it waiting."""
 CONNECT_SECONDS = 1.0
-COMPLAINT = re.compile(r"The keeper failed|^Traceback|error", re.IGNORECASE)
-"""In the log of a keeper that is at fault itself."""
 
 
 def connect(home: Path) -> socket.socket | None:
@@ -48,16 +45,21 @@ def start_keeper(home: Path, settings: Settings) -> None:
     reading_end, writing_end = os.pipe()
     try:
         try:
-            was_killed = _spawn(home, settings, writing_end) < 0
+            status = _spawn(home, settings, writing_end)
         finally:
             os.close(writing_end)
         ready, _, _ = select.select([reading_end], [], [], START_SECONDS)
         if not ready:
             raise ExecutorError(f"the keeper of {home} was not ready within {START_SECONDS:g} s; does an old one hang?")
-        if not os.read(reading_end, 16):
-            raise _failure(log, said_before, was_killed=was_killed)
+        told = os.read(reading_end, LONGEST_REASON)
     finally:
         os.close(reading_end)
+    if told == READY:
+        return
+    reason = told.decode(errors="replace") or (_last_line(log, said_before) if status > 0 else "")
+    if not reason:
+        raise KeeperGone("the keeper could not be started: it ended without a word, as what is killed does")
+    raise ExecutorError(f"the keeper could not be started: {reason} (more in {log})")
 
 
 def _spawn(home: Path, settings: Settings, ready: int) -> int:
@@ -90,14 +92,12 @@ def _spawn(home: Path, settings: Settings, ready: int) -> int:
         os.close(log)
 
 
-def _failure(log: Path, start: int, *, was_killed: bool) -> ExecutorError:
-    """Return why a keeper is not ready: what it has complained of in its log, after the first `start` bytes of that."""
+def _last_line(log: Path, start: int) -> str:
+    """Return the last line of a log, after its first `start` bytes: with that, Python says why it could not begin."""
     try:
         with log.open("rb") as file:
             file.seek(start)
             lines = file.read().decode(errors="replace").strip().splitlines()
     except OSError as exc:
-        return ExecutorError(f"the keeper could not be started: {exc}")
-    if was_killed or not any(COMPLAINT.search(line) for line in lines):
-        return KeeperGone("the keeper could not be started: it ended without a word, as what is killed does")
-    return ExecutorError(f"the keeper could not be started: {lines[-1]} (more in {log})")
+        return str(exc)
+    return lines[-1] if lines else "it failed at its start"
