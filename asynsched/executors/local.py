@@ -27,6 +27,7 @@ FIRST_BACKOFF = timedelta(milliseconds=100)
 LONGEST_BACKOFF = timedelta(seconds=10)
 REFUSAL_PAUSE = timedelta(seconds=1)
 """How long the news waits that a keeper has refused a launch: the next launch would be refused at once as well."""
+STOPPED = "the scheduler stopped"
 LAST_WORDS = timedelta(seconds=5)
 """How much longer than its tries a keeper may take to end."""
 
@@ -72,6 +73,11 @@ class LocalExecutor(Executor):
     async def launch(self, launches: Sequence[Launch]) -> None:
         for launch in launches:
             if launch.token not in self._launched and launch.token not in self._reported:
+                if self._draining.is_set():
+                    # Granted in the moment of the stop: nobody would be left to store how it ends.
+                    now = self.context.clock.now()
+                    self._take(Ended(launch.token, "failed", now, reason=STOPPED, cause="interrupted"))
+                    continue
                 self._launched[launch.token] = launch
                 if self._connection is not None and self._connection.is_open:
                     self._send_launch(launch)
@@ -93,7 +99,7 @@ class LocalExecutor(Executor):
         if await self._ended_within(deadline - self.context.clock.now()):
             return
         for token in self._launched:
-            self._send(Kill(token, "the scheduler stopped", grace=self._kill_time, cause="interrupted"))
+            self._send(Kill(token, STOPPED, grace=self._kill_time, cause="interrupted"))
         if not await self._ended_within(timedelta(seconds=self._kill_time) + LAST_WORDS):
             log.error("executor.tries_left", n_tries=len(self._launched))
 
@@ -210,7 +216,7 @@ class LocalExecutor(Executor):
             self._reported.add(message.token)
             was_begun = message.started_at is not None or message.token in self._begun
             self._forget(message.token)
-            if message.cause == "interrupted" and not was_begun and not self._is_closing:
+            if message.cause == "interrupted" and not was_begun and not (self._is_closing or self._draining.is_set()):
                 self._spawn(self._report_later(message))
             else:
                 self.context.report(message)

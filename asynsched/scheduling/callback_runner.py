@@ -1,6 +1,7 @@
 """Runs the callbacks of tasks and runs: durable rows, each in a process of its own, at least once."""
 
 from collections import deque
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -58,6 +59,9 @@ class CallbackRunner(Service):
         self._news: deque[CallbackRequested | TaskFinished] = deque()
         self._may_have_more = True
         self._is_stopping = False
+        self._is_taking = False
+        self._left_to_others: set[int] = set()
+        """Callbacks whose code only a newer asynsched can read, by row id."""
         channels.callbacks.wakes(self.wake)
 
     @property
@@ -68,7 +72,7 @@ class CallbackRunner(Service):
     @property
     def is_settled(self) -> bool:
         """Whether everything that was reported is stored."""
-        return not (self._news or self._channels.callbacks.qsize())
+        return not (self._is_taking or self._news or self._channels.callbacks.qsize())
 
     def stop_beginning(self) -> None:
         """Begin no callback from now on: the scheduler is stopping, and would only interrupt it."""
@@ -85,7 +89,9 @@ class CallbackRunner(Service):
                     self._channels.ready.put_nowait(TryUnwanted(token, "its callback is not wanted any more"))
                 continue
             self._running[token] = request
-            launch = await self._prepare(request, token)
+            launch = None
+            with suppress(DagError):  # it goes on all the same, and only what it asks for is not answered
+                launch = await self._prepare(request, token)
             if launch is not None:
                 # So that what it asks for is answered. A token starts one process at most, so this starts none.
                 self._channels.ready.put_nowait(TaskReady(request.dag_run_id, launch))
@@ -104,8 +110,8 @@ class CallbackRunner(Service):
         room = self._settings.processes - len(self._running)
         if room <= 0 or self._is_stopping:
             return
-        running = [request.id for request in self._running.values()]
-        waiting = await self._database.read(next_callbacks, self._scheduler_id, room, running)
+        others = {request.id for request in self._running.values()} | self._left_to_others
+        waiting = await self._database.read(next_callbacks, self._scheduler_id, room, others)
         self._may_have_more = len(waiting) == room
         for request in waiting:
             await self._begin(request)
@@ -119,23 +125,44 @@ class CallbackRunner(Service):
             await self._give_up(request, f"it was begun {request.attempts} times and never ended")
             return
         token = new_callback_token()
-        launch = await self._prepare(request, token)
+        try:
+            launch = await self._prepare(request, token)
+        except DagError as exc:
+            self._left_to_others.add(request.id)
+            log.warning("callback.left_to_others", **await self._about(request), reason=str(exc))
+            return
         if launch is None:
-            await self._give_up(request, "its run was deleted, or the code of its run cannot be loaded")
+            await self._give_up(request, "its run was deleted, or the code of its run is gone")
             return
-        if not await self._database.write(take_callback, request, token, self._scheduler_id):
-            return
+        self._is_taking = True
+        try:
+            if not await self._database.write(take_callback, request, token, self._scheduler_id):
+                return
+        finally:
+            self._is_taking = False
         self._running[token] = request
+        if self._is_stopping:
+            # It was asked to stop meanwhile: this attempt is over before it began, and does not count.
+            reason = "the scheduler is stopping"
+            self._news.append(
+                TaskFinished(Ended(token, "failed", self.clock.now(), reason=reason, cause="interrupted"))
+            )
+            self.wake()
+            return
         self._channels.ready.put_nowait(TaskReady(request.dag_run_id, launch))
 
     async def _prepare(self, request: CallbackRequest, token: str) -> Launch | None:
-        """Return the launch of a callback; None when its run was deleted, or has no code that can be loaded."""
+        """Return the launch of a callback; None when its run was deleted, or its code.
+
+        Raises:
+            DagError: This asynsched cannot read its code: a newer one has written it.
+        """
         rows = await self._database.read(runs_by_id, [request.dag_run_id])
         if not rows or rows[0].version_id is None:
             return None
         try:
             version = await self._versions.get(rows[0].version_id)
-        except (NotFound, DagError):
+        except NotFound:
             return None
         launch = callback_launch(request, active_run(rows[0], version), token, self._settings.timeout)
         if request.event != MISS_EVENT:

@@ -83,7 +83,7 @@ def next_callbacks(
     """Return the oldest callbacks that a scheduler may run: those that wait, and those begun by somebody who is gone.
 
     Args:
-        excluding: Those that it runs already.
+        excluding: Those that it runs already, or leaves to others.
     """
     rows = conn.execute(_NEXT, {"me": scheduler_id, "limit": limit, "excluding": list(excluding)})
     return [as_struct(CallbackRequest, row) for row in rows]

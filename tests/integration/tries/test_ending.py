@@ -169,3 +169,12 @@ async def test_a_drain_lets_short_tries_finish(bench: Bench):
 def test_the_sequential_executor_has_room_for_one(bench: Bench):
     bench.settings = Settings(parallelism=7)
     assert (bench.executor().parallelism, bench.executor(SequentialExecutor).parallelism) == (7, 1)
+
+
+async def test_what_is_launched_in_the_moment_of_a_stop_is_handed_back_at_once(bench: Bench, code):
+    executor = bench.executor()
+    await executor.drain(datetime.now(UTC))
+    launch = bench.launch(code, "tidy")
+    await executor.launch([launch])
+    assert [(end.cause, end.started_at) for end in bench.ended[launch.token]] == [("interrupted", None)]
+    assert not bench.processes()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from structlog.testing import capture_logs
 
 from asynsched import DAG, BashOperator
 from asynsched.channels import Channels
@@ -20,12 +21,13 @@ from asynsched.scheduling.versions import VersionCache
 from asynsched.serialization.encode import serialize_dag
 from asynsched.serialization.schema import SCHEMA_VERSION, ParsedDag, ParseReport
 from asynsched.settings import CallbacksSettings, Settings
+from asynsched.store.callback_requests import take_callback
 from asynsched.store.dag_runs import get_run
 from asynsched.store.database import Database
 from asynsched.store.engines.direct_database import open_inline
 from asynsched.store.parse_results import DagDefaults, FileStamp, store_report
 from asynsched.store.schema.callback_tables import callback_request
-from asynsched.store.schema.tables import dag_run
+from asynsched.store.schema.tables import dag_run, dag_version
 from sandbox.protocol import Ended, Request
 from tests.support.flaky_database import FlakyDatabase
 from tests.support.runs import NOON
@@ -199,3 +201,37 @@ async def test_callbacks_that_stops_interrupt_wait_for_the_next_start_and_lose_n
     scheduler.end(*scheduler.launched)
     await scheduler.tick()
     assert await states(database) == {("success", 1): 1}
+
+
+async def test_a_stop_in_the_moment_in_which_a_callback_is_begun_begins_none_and_takes_no_attempt(database, tmp_path):
+    await request_callbacks(database, 1)
+    stopping = Scheduler(database, tmp_path)
+    write = database.inner.write
+
+    async def write_while_it_is_stopped(query, *args, **kwargs):
+        if query is take_callback:
+            stopping.runner.stop_beginning()
+            assert not stopping.runner.is_settled, "a stop waits for this"
+        return await write(query, *args, **kwargs)
+
+    database.inner.write = write_while_it_is_stopped
+    await stopping.tick()
+    assert not stopping.runner.is_settled
+    await stopping.tick()
+    assert stopping.runner.is_settled
+    assert stopping.launched == []
+    assert await states(database) == {("queued", 0): 1}
+
+
+async def test_callbacks_whose_code_only_a_newer_version_can_read_are_left_to_that_one(database, tmp_path):
+    await request_callbacks(database, CALLBACKS.processes + 1)
+    stored = await database.read(lambda conn: conn.scalar(sa.select(dag_version.c.serialized)))
+    for serialized, n_launched in ((b'{"from": "tomorrow"}', 0), (stored, CALLBACKS.processes)):
+        await database.write(lambda conn, code=serialized: conn.execute(sa.update(dag_version).values(serialized=code)))
+        scheduler = Scheduler(database, tmp_path)
+        with capture_logs() as logs:
+            for _ in range(4):
+                await scheduler.tick()
+        assert len(scheduler.launched) == n_launched
+        assert len(logs) == (0 if n_launched else CALLBACKS.processes + 1), "each is told of once"
+    assert await states(database) == {("running", 1): CALLBACKS.processes, ("queued", 0): 1}
