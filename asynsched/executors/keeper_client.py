@@ -89,7 +89,7 @@ class KeeperConnection(asyncio.Protocol):
                 self._on_message(message)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        was_greeted = self._greeted.done() and self._greeted.exception() is None
+        was_greeted = self._greeted.done() and not self._greeted.cancelled() and self._greeted.exception() is None
         self._fail(KeeperGone("the keeper hung up"))
         self._transport = None
         self.closed.set()

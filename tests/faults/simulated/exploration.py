@@ -27,7 +27,11 @@ LONGEST = 900.0
 """Virtual seconds after which everything must have ended."""
 LONGEST_STEPS = 30_000
 """Steps of the event loop after which something turns in circles: usual are some hundreds."""
-SETTINGS = Settings(parallelism=5, lease=LeaseSettings(duration=30.0, renew_interval=10.0, grace=10.0, kill_time=5.0))
+SETTINGS = Settings(
+    parallelism=5,
+    shutdown_grace=2.0,  # below what some tries take: a stop interrupts them
+    lease=LeaseSettings(duration=30.0, renew_interval=10.0, grace=10.0, kill_time=5.0),
+)
 
 
 class Exploration:
@@ -97,6 +101,12 @@ class Exploration:
     def crash(self, process: Process, when: str) -> None:
         """Kill a scheduler."""
         next(site for site in self.sites.values() if site.process is process).crash(when)
+
+    def process_begins(self) -> None:
+        """The process of a try or of a callback begins: somebody may ask its scheduler to stop in this moment."""
+        for site in self.sites.values():
+            if site.is_serving and self.chance.happens("asked_to_stop"):
+                site.ask_to_stop()
 
     def pool_of(self, launch: Launch) -> tuple[str, int]:
         """Return the pool of a launched task, and how many slots it takes."""
@@ -174,8 +184,7 @@ class Exploration:
             if self.chance.happens("stopped"):
                 site.stop_process(self.chance.between(0.1, 70))
             elif self.chance.happens("asked_to_stop"):
-                self.say("people", f"ask {site.process.name} to stop")
-                site.process.context.run(site.scheduler.request_stop)
+                site.ask_to_stop()
             elif self.chance.happens("clock_jump"):
                 site.jump_clock(timedelta(seconds=self.chance.random.choice([-3600, -5, 5, 3600])))
 

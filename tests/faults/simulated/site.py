@@ -140,6 +140,13 @@ class Site:
             if stream.process is self.process:
                 stream.cut("its scheduler is killed")
 
+    def ask_to_stop(self) -> None:
+        """Ask the scheduler to stop, as Ctrl-C does."""
+        assert self.process is not None
+        assert self.scheduler is not None
+        self.world.say("people", f"ask {self.process.name} to stop")
+        self.process.context.run(self.scheduler.request_stop)
+
     def stop_process(self, seconds: float) -> None:
         """SIGSTOP, and SIGCONT later."""
         process = self.process

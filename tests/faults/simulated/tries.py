@@ -73,6 +73,7 @@ class SimulatedTry:
             return
         launch = self.launch
         self.started = Started(launch.token, self._keeper.clock.now(), 1)
+        self._world.process_begins()
         if not launch.callback:
             pool, slots = self._world.pool_of(launch)
             self._execution = self._world.ledger.begin(launch, self._world.clock.monotonic(), pool, slots)
