@@ -102,6 +102,9 @@ def test_a_killed_task_is_known_at_once_and_retried(site):
         site.until(lambda: state_of_run(site) == "success", "the run has succeeded")
     assert [mark[0] for mark in marks(site)] == ["begin", "begin", "end", "follow"]
     assert "SIGKILL" in site.run("tasks", "logs", "waiter", "r1", "waits", "--try", "1").stdout
+    tries = site.json("tasks", "list", "waiter", "r1", "--all-tries")
+    reasons = {(row["task_id"], row["try_number"]): row["reason"] for row in tries}
+    assert "SIGKILL" in reasons["waits", 1]
 
 
 def test_a_killed_keeper_takes_its_task_with_it_which_is_then_retried(site):

@@ -18,6 +18,7 @@ from tests.benchmarks import airflow
 from tests.benchmarks.flames import recorded
 from tests.benchmarks.measuring import Figure, Sheet, machine, table, yardstick_seconds
 from tests.benchmarks.systems import Ours, System
+from tests.benchmarks.workloads.dying import dead_without_a_word
 from tests.benchmarks.workloads.engine import transitions
 from tests.benchmarks.workloads.folders import FOLDERS, ten_thousand_files
 from tests.benchmarks.workloads.growth import GROWTH
@@ -34,6 +35,7 @@ SHARED: dict[str, Workload] = {**RUNNING, **FOLDERS, "start": start_to_healthy}
 """What a peer can be asked to do, too."""
 OWN: dict[str, Workload] = {
     "many-files": ten_thousand_files,
+    "death": dead_without_a_word,
     "engine": transitions,
     "history": one_task_in_a_full_database,
     **LATENESS,
