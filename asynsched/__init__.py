@@ -92,7 +92,7 @@ if TYPE_CHECKING:
     from asynsched.metrics.prometheus import PrometheusMetrics as PrometheusMetrics
     from asynsched.scheduler import Scheduler as Scheduler
     from asynsched.settings import Settings as Settings
-    from asynsched.states import DagRunState, TaskInstanceState
+    from asynsched.states import DagRunState, DagRunType, State, TaskInstanceState
     from asynsched.timetables import (
         AssetOrTimeSchedule,
         ContinuousTimetable,
@@ -164,7 +164,7 @@ _MODULES = {
     "metrics.prometheus": "PrometheusMetrics",
     "scheduler": "Scheduler",
     "settings": "Settings",
-    "states": "DagRunState TaskInstanceState",
+    "states": "DagRunState DagRunType State TaskInstanceState",
     "timetables": (
         "AssetOrTimeSchedule ContinuousTimetable CronDataIntervalTimetable CronTriggerTimetable DagRunInfo DataInterval"
         " DeltaDataIntervalTimetable DeltaTriggerTimetable EventsTimetable MultipleCronTriggerTimetable NullTimetable"
@@ -180,19 +180,19 @@ __all__ = [
     "BaseNotifier", "BaseOperator", "BaseSensorOperator", "BaseTrigger", "BashOperator", "BashSensor",
     "BranchDateTimeOperator", "BranchDayOfWeekOperator", "BranchExternalPythonOperator", "BranchPythonOperator",
     "BranchPythonVirtualenvOperator", "Connection", "Context", "ContinuousTimetable", "CronDataIntervalTimetable",
-    "CronTriggerTimetable", "DagError", "DagRunInfo", "DagRunState", "DagStateTrigger", "DataInterval",
+    "CronTriggerTimetable", "DagError", "DagRunInfo", "DagRunState", "DagRunType", "DagStateTrigger", "DataInterval",
     "DateTimeSensor", "DateTimeSensorAsync", "DateTimeTrigger", "DayOfWeekSensor", "DeadlineAlert", "DeadlineReference",
     "DeltaDataIntervalTimetable", "DeltaTriggerTimetable", "DuplicateTaskIdFound", "EdgeModifier", "EmptyOperator",
     "EventsTimetable", "ExceptionRetryPolicy", "ExternalPythonOperator", "ExternalTaskMarker", "ExternalTaskSensor",
     "FileSensor", "FileTrigger", "Label", "LatestOnlyOperator", "Metadata", "MultipleCronTriggerTimetable",
     "NullTimetable", "OnceTimetable", "Param", "ParamValidationError", "ParamsDict", "PokeReturnValue",
     "PythonOperator", "PythonSensor", "PythonVirtualenvOperator", "RetryAction", "RetryDecision", "RetryPolicy",
-    "RetryRule", "ShortCircuitOperator", "StartTriggerArgs", "SyncCallback", "TaskDeferralError", "TaskDeferralTimeout",
-    "TaskDeferred", "TaskFailedEvent", "TaskGroup", "TaskInstance", "TaskInstanceState", "TaskNotFound",
-    "TaskSkippedEvent", "TaskSuccessEvent", "TimeDeltaSensor", "TimeDeltaSensorAsync", "TimeDeltaTrigger",
-    "TimeRestriction", "TimeSensor", "TimeSensorAsync", "Timetable", "TriggerDagRunOperator", "TriggerEvent",
-    "TriggerRule", "Variable", "WaitSensor", "WeekDay", "WeightRule", "WorkflowTrigger", "XComArg", "XComNotFound",
-    "__version__", "asset", "chain", "chain_linear", "cross_downstream", "dag", "get_current_context",
+    "RetryRule", "ShortCircuitOperator", "StartTriggerArgs", "State", "SyncCallback", "TaskDeferralError",
+    "TaskDeferralTimeout", "TaskDeferred", "TaskFailedEvent", "TaskGroup", "TaskInstance", "TaskInstanceState",
+    "TaskNotFound", "TaskSkippedEvent", "TaskSuccessEvent", "TimeDeltaSensor", "TimeDeltaSensorAsync",
+    "TimeDeltaTrigger", "TimeRestriction", "TimeSensor", "TimeSensorAsync", "Timetable", "TriggerDagRunOperator",
+    "TriggerEvent", "TriggerRule", "Variable", "WaitSensor", "WeekDay", "WeightRule", "WorkflowTrigger", "XComArg",
+    "XComNotFound", "__version__", "asset", "chain", "chain_linear", "cross_downstream", "dag", "get_current_context",
     "get_parsing_context", "literal", "macros", "setup", "task", "task_group", "teardown", "timezone",
 ]  # fmt: skip
 

@@ -60,6 +60,34 @@ SLOT_TASK_STATES = frozenset({_T.QUEUED, _T.RUNNING, _T.RESTARTING})
 A restarting one does until its process is gone."""
 FINISHED_RUN_STATES = frozenset({_R.SUCCESS, _R.FAILED})
 
+
+class State:
+    """Every state of a TaskInstance and of a DagRun by its name, and sets of them, as Airflow's `State` has them."""
+
+    NONE = None
+    REMOVED = _T.REMOVED
+    SCHEDULED = _T.SCHEDULED
+    QUEUED = _T.QUEUED
+    RUNNING = _T.RUNNING
+    SUCCESS = _T.SUCCESS
+    RESTARTING = _T.RESTARTING
+    FAILED = _T.FAILED
+    UP_FOR_RETRY = _T.UP_FOR_RETRY
+    UP_FOR_RESCHEDULE = _T.UP_FOR_RESCHEDULE
+    UPSTREAM_FAILED = _T.UPSTREAM_FAILED
+    SKIPPED = _T.SKIPPED
+    DEFERRED = _T.DEFERRED
+
+    task_states: tuple[TaskInstanceState | None, ...] = (None, *_T)
+    finished = FINISHED_TASK_STATES
+    unfinished: frozenset[TaskInstanceState | None] = frozenset(task_states) - finished
+    failed_states = FAILED_TASK_STATES
+    success_states = frozenset({_T.SUCCESS, _T.SKIPPED})
+    dag_states = tuple(_R)
+    finished_dr_states = FINISHED_RUN_STATES
+    unfinished_dr_states = frozenset(dag_states) - finished_dr_states
+
+
 _ENDS = frozenset({_T.SUCCESS, _T.FAILED, _T.SKIPPED})
 _PAUSES = frozenset({_T.UP_FOR_RETRY, _T.UP_FOR_RESCHEDULE, _T.DEFERRED})
 _SETTLED_BY_RULE = frozenset({_T.UPSTREAM_FAILED, _T.SKIPPED, _T.REMOVED, _T.FAILED})

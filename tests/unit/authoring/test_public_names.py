@@ -11,7 +11,7 @@ import asynsched
 from asynsched import EmptyOperator, TriggerRule, WeightRule, timetables
 
 EMBEDDING = {"Scheduler", "Settings", "OpenTelemetryMetrics", "PrometheusMetrics"}
-RUNTIME = {"DagRunState", "TaskInstanceState"}
+RUNTIME = {"DagRunState", "DagRunType", "State", "TaskInstanceState"}
 TIMETABLES = set(timetables.__all__)
 AUTHORING = sorted(set(asynsched.__all__) - RUNTIME - TIMETABLES)
 HEAVY = {
