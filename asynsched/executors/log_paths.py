@@ -38,11 +38,6 @@ def callback_log_path(key: TaskInstanceKey, event: str, try_number: int) -> str:
     return "/".join([*_folders(key), name])
 
 
-def log_file(home: Path, key: TaskInstanceKey, try_number: int) -> Path:
-    """Return where the log of a try is. There is no file when the try wrote nothing."""
-    return home / LOGS / log_path(key, try_number)
-
-
 def remove_logs(home: Path, runs: Iterable[DagRunKey]) -> None:
     """Remove every log of these runs. Blocks: not for the event loop."""
     for run in runs:

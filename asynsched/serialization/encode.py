@@ -21,7 +21,6 @@ from asynsched.serialization.assets import schedule_condition, task_assets
 from asynsched.serialization.mapping import group_map_length, operator_class, task_map_length
 from asynsched.serialization.schema import (
     CallbackEvent,
-    ParseReport,
     SerializedDag,
     SerializedDeadline,
     SerializedParam,
@@ -38,11 +37,6 @@ if TYPE_CHECKING:
 _TASK_EVENTS: tuple[CallbackEvent, ...] = ("on_execute", "on_success", "on_failure", "on_retry", "on_skipped")
 _DAG_EVENTS: tuple[CallbackEvent, ...] = ("on_success", "on_failure")
 _PARAM_ADVICE = "use texts, numbers, lists and dicts, such as the ISO 8601 text of a date"
-
-
-def encode_report(report: ParseReport) -> bytes:
-    """Return a report as JSON."""
-    return msgspec.json.encode(report)
 
 
 def serialize_dag(dag: DAG) -> SerializedDag:

@@ -25,18 +25,9 @@ class AuditRow(Struct, frozen=True):
 
 
 _COLUMNS = tuple(audit.c[name] for name in AuditRow.__struct_fields__)
-_NEWEST = sa.select(*_COLUMNS).order_by(audit.c.id.desc()).limit(sa.bindparam("limit"))
-_NEWEST_OF_DAG = (
-    sa.select(*_COLUMNS)
-    .where(audit.c.dag_id == sa.bindparam("dag_id"))
-    .order_by(audit.c.at.desc(), audit.c.id.desc())
-    .limit(sa.bindparam("limit"))
-)
 _OF_DAG_SINCE = sa.select(*_COLUMNS).where(
     audit.c.dag_id == sa.bindparam("dag_id"), audit.c.at >= sa.bindparam("since")
 )
-
-
 _OLDEST = (
     sa.select(audit.c.id).where(audit.c.at < sa.bindparam("before")).order_by(audit.c.id).limit(sa.bindparam("limit"))
 )
@@ -75,15 +66,6 @@ def record_audit(
             "detail": to_json(dict(detail or {})),
         },
     )
-
-
-def list_audit(conn: Connection, *, dag_id: str | None = None, limit: int = 100) -> list[AuditRow]:
-    """Return what was done last, the newest first."""
-    if dag_id is None:
-        rows = conn.execute(_NEWEST, {"limit": limit})
-    else:
-        rows = conn.execute(_NEWEST_OF_DAG, {"dag_id": dag_id, "limit": limit})
-    return [as_struct(AuditRow, row, detail=from_json(row.detail)) for row in rows]
 
 
 def count_old_audit(conn: Connection, *, before: datetime) -> int:

@@ -28,10 +28,12 @@ class DagVersionRow(Struct, frozen=True):
 
 
 _ONE = sa.select(dag_version).where(dag_version.c.id == sa.bindparam("id"))
-_ALL = (
-    sa.select(dag_version).where(dag_version.c.dag_id == sa.bindparam("dag_id")).order_by(dag_version.c.number.desc())
+_LATEST = (
+    sa.select(dag_version)
+    .where(dag_version.c.dag_id == sa.bindparam("dag_id"))
+    .order_by(dag_version.c.number.desc())
+    .limit(1)
 )
-_LATEST = _ALL.limit(1)
 _HASHES = (
     sa.select(dag.c.dag_id, dag_version.c.version_hash)
     .join(dag_version, dag_version.c.id == dag.c.version_id)
@@ -59,11 +61,6 @@ def latest_hashes(conn: Connection, dag_ids: Sequence[str]) -> dict[str, str]:
     return {
         row.dag_id: row.version_hash for some in portions(dag_ids) for row in conn.execute(_HASHES, {"dag_ids": some})
     }
-
-
-def list_versions(conn: Connection, dag_id: str) -> list[DagVersionRow]:
-    """Return a DAG's versions, the newest first."""
-    return [_version(row) for row in conn.execute(_ALL, {"dag_id": dag_id})]
 
 
 def add_version(

@@ -13,7 +13,6 @@ from sqlalchemy import Connection
 
 P = ParamSpec("P")
 T = TypeVar("T")
-Query = Callable[Concatenate[Connection, P], T]
 
 
 class Database(ABC):

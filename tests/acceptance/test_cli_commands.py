@@ -1,51 +1,18 @@
 """Commands on a home that no scheduler serves: what they answer, what they refuse, and how."""
 
 import json
-import os
-import socket
-import sqlite3
 import stat
 import subprocess
 import sys
-from contextlib import closing
-from datetime import UTC, datetime, timedelta
 
 import pytest
 from click.testing import CliRunner
 
-from asynsched.bell import open_bell
 from asynsched.cli.app import build_app
 from asynsched.store.engines.direct_database import open_direct
-from asynsched.store.schedulers import register_scheduler, remove_scheduler
-from tests.conformance.dag_text import HEADER, dag_id_of, dag_text, usable_cases
-from tests.conformance.test_timetables import instant
+from tests.acceptance.idle_site import DAGS, make_idle_site
 from tests.store.test_retention import add_dag, add_run
 from tests.support.up import Site
-
-DAGS = """
-    from datetime import datetime
-    from asynsched import DAG, EmptyOperator, Label, TaskGroup, task
-
-    with DAG("etl", schedule="30 6 * * *", start_date=datetime(2026, 1, 1), tags=["b", "a"]):
-
-        @task
-        def extract():
-            print("from the task \\x1b[31mred")
-            return [1, 2]
-
-        with TaskGroup("inner"):
-            EmptyOperator(task_id="load")
-
-        extract() >> Label("all of it") >> EmptyOperator(task_id="transform")
-
-    with DAG("broken"):
-
-        @task(retries=0)
-        def fails():
-            raise ValueError("as it must")
-
-        fails()
-"""
 
 
 @pytest.fixture(scope="module")
@@ -56,11 +23,7 @@ def backend() -> str:
 
 @pytest.fixture(scope="module")
 def site(new_site) -> Site:
-    site = new_site()
-    site.write("some.py", DAGS)
-    site.write("wrong.py", "import asynsched\nfrom asynsched import DAG\nimport no_such_module\n")
-    site.run("dags", "show", "etl")
-    return site
+    return make_idle_site(new_site)
 
 
 def test_commands_make_the_database_and_read_the_folder_that_no_scheduler_has_seen(new_site):
@@ -91,124 +54,6 @@ def test_db_clean_says_what_would_go_then_deletes_it_and_without_options_what_th
     assert site.json("db", "clean", "-y")["deleted"] == {"runs": 3}
     assert sorted(run["run_id"] for run in site.runs("d")) == ["r0", "r1", "r2", "r3"]
     assert len(list((site.home / "logs" / "dag_id=d").iterdir())) == 4
-
-
-def test_a_dag_is_shown_with_its_tasks_and_edges(site):
-    on_demand, listed = site.json("dags", "list")
-    assert (on_demand["dag_id"], on_demand["schedule"]) == ("broken", None)
-    assert listed == {
-        "dag_id": "etl", "file": "some.py", "schedule": "30 6 * * *", "paused": False, "next_run_at": None,
-        "tags": ["a", "b"], "has_errors": False,
-    }  # fmt: skip
-    shown = site.json("dags", "show", "etl")
-    assert {task["task_id"]: task["group_id"] for task in shown["tasks"]} == {
-        "extract": None, "inner.load": "inner", "transform": None,
-    }  # fmt: skip
-    assert shown["edges"] == [{"source_id": "extract", "target_id": "transform", "label": "all of it"}]
-    assert shown["task_start"] == "each task is a fork of a process that has loaded the file"
-    dot = site.run("dags", "show", "etl", "--output", "dot").stdout
-    assert '"extract" -> "transform" [label="all of it"]' in dot
-    assert 'subgraph "cluster_inner"' in dot
-    assert "transform" in site.run("dags", "show", "etl").stdout
-
-
-def test_a_dag_is_shown_with_what_keeps_its_tasks_from_being_forked(new_site):
-    site = new_site()
-    site.write(
-        "threads.py",
-        """
-        from threading import Event, Thread
-        from asynsched import DAG, task
-
-        Thread(target=Event().wait, daemon=True).start()
-        with DAG("threads"):
-            task(print)()
-    """,
-    )
-    assert "it leaves a thread running; start that in a task" in site.json("dags", "show", "threads")["task_start"]
-
-
-def test_errors_name_file_line_and_reason(site):
-    [error] = site.json("dags", "errors")
-    assert (error["file"], error["kind"], error["line"]) == ("wrong.py", "import", 3)
-    assert "no_such_module" in error["message"]
-    assert "no_such_module" in error["traceback"]
-    assert "wrong.py" in site.run("dags", "errors").stdout
-
-
-def test_next_runs_are_those_of_the_given_moment_and_last_run(site):
-    runs = site.json(
-        "dags", "next", "etl", "-n", "2", "--now", "2026-03-01T00:00Z", "--last-run", "2026-02-01/2026-02-01"
-    )
-    assert [run["run_after"] for run in runs] == ["2026-02-28T06:30:00Z", "2026-03-01T06:30:00Z"]
-    assert set(runs[0]) == {"logical_date", "data_interval_start", "data_interval_end", "run_after"}
-    assert "2026-02-28 06:30:00" in site.run("dags", "next", "etl", "--now", "2026-02-28T07:00Z").stdout
-
-
-def test_a_paused_dag_is_shown_as_such_and_can_be_unpaused(site):
-    site.run("dags", "pause", "broken")
-    assert {dag["dag_id"]: dag["paused"] for dag in site.json("dags", "list")} == {"broken": True, "etl": False}
-    assert site.json("dags", "unpause", "broken") == {
-        "dag_id": "broken", "paused": False, "due_runs": 0, "first_logical_date": None, "next_run_at": None,
-    }  # fmt: skip
-
-
-def test_unpausing_says_what_is_about_to_be_created(site):
-    [due] = site.json("dags", "next", "etl")
-    site.run("dags", "pause", "etl")
-    told = site.json("dags", "unpause", "etl")
-    assert (told["due_runs"], told["first_logical_date"]) == (1, due["logical_date"])
-    following = datetime.fromisoformat(told["next_run_at"])
-    assert following - datetime.fromisoformat(due["run_after"]) == timedelta(days=1)
-    site.run("dags", "pause", "etl")
-    said = site.run("dags", "unpause", "etl").stdout
-    assert f"One run is due, from the logical date {due['logical_date'][:10]}" in said
-    assert f"The next one is due at {following:%Y-%m-%d %H:%M:%S}" in said
-
-
-def test_next_runs_of_every_kind_of_timetable_are_told_as_airflow_makes_them(new_site):
-    site = new_site()
-    cases = list({case["kind"]: case for case in usable_cases() if case["advance"] == "fixed"}.values())
-    site.write("kinds.py", HEADER + "\n".join(map(dag_text, cases)))
-    assert len(cases) == 9
-    for case in cases:
-        last = case.get("last_run")
-        given = ["--last-run", f"{last['data_interval_start']}/{last['data_interval_end']}"] if last else []
-        runs = site.json("dags", "next", dag_id_of(case), "-n", str(case["n"]), "--now", case["now"], *given)
-        wanted = [{name: instant(value) for name, value in run.items() if name != "now"} for run in case["runs"]]
-        assert [{name: instant(value) for name, value in run.items()} for run in runs] == wanted, case["id"]
-
-
-def test_a_triggered_run_waits_for_a_scheduler(site):
-    site.run("dags", "trigger", "etl", "--run-id", "by hand", code=1)
-    made = site.json("dags", "trigger", "etl", "--run-id", "by_hand", "--logical-date", "2026-05-01", "--conf", "{}")
-    assert (made["state"], made["run_type"], made["logical_date"]) == ("queued", "manual", "2026-05-01T00:00:00Z")
-    assert site.json("runs", "list", "etl", "--state", "queued") == [made]
-    assert site.json("runs", "show", "etl", "by_hand").items() >= made.items()
-    assert site.json("tasks", "list", "etl", "by_hand") == []
-    refused = site.run("tasks", "logs", "etl", "by_hand", "extract", code=1).stderr
-    assert refused == "Error: The run 'by_hand' is queued, and has no tasks yet.\n"
-
-
-def test_a_dag_is_tested_in_the_foreground_with_its_output_beside_the_answer(site):
-    tested = site.run("dags", "test", "etl", "--output", "json")
-    assert tested.json["state"] == "success"
-    assert {task["task_id"]: task["state"] for task in tested.json["tasks"]}["extract"] == "success"
-    assert "from the task" in tested.stderr
-    failed = site.run("dags", "test", "broken", "--output", "json", code=1)
-    assert failed.json["state"] == "failed"
-    assert "as it must" in failed.stderr
-
-
-def test_reparse_without_a_scheduler_waits_for_the_result(site):
-    assert site.json("dags", "reparse", "etl") == {"dag_id": "etl", "file": "some.py"}
-    site.write("some.py", "from asynsched import DAG DAG")
-    refused = site.run("dags", "reparse", "etl", code=1)
-    site.write("some.py", DAGS)
-    assert "some.py:1" in refused.stderr
-    site.run("dags", "reparse", "etl")
-    assert "no_such_module" in site.run("dags", "reparse", "wrong.py", code=1).stderr
-    assert "no DAG 'rong.py'" in site.run("dags", "reparse", "rong.py", code=1).stderr
 
 
 @pytest.mark.parametrize(
@@ -246,89 +91,6 @@ def test_mistakes_are_named_in_one_message_with_the_nearest_name(site, monkeypat
     assert (refused.exit_code, refused.stdout) == (code, ""), refused.output
     assert [word for word in words if word not in refused.stderr] == []
     assert "Traceback" not in refused.stderr
-
-
-def test_why_only_reads_and_says_first_that_nobody_schedules_and_since_when(new_site):
-    site = new_site()
-    site.write("some.py", DAGS)
-    site.run("dags", "trigger", "etl", "--run-id", "r")
-    register_then_leave(site, at=datetime(2026, 3, 1, 12, tzinfo=UTC))
-    with closing(sqlite3.connect(site.home / "asynsched.db", isolation_level=None)) as writer:
-        writer.execute("BEGIN IMMEDIATE")
-        for names in (["etl"], ["etl", "r"]):
-            said = site.run("why", *names).stdout.splitlines()
-            assert said[0].startswith(
-                "No scheduler is serving since 2026-03-01 12:00:00+00:00: start one with `asynsched up`."
-            )
-
-
-def register_then_leave(site, at):
-    with open_direct(f"sqlite:///{site.home / 'asynsched.db'}") as database:
-        database.write(
-            register_scheduler, scheduler_id="gone", hostname="h", pid=1, home=str(site.home), version="1",
-            now=at, lease_until=at,
-        )  # fmt: skip
-        database.write(remove_scheduler, "gone", at)
-
-
-def test_runs_of_a_dag_whose_file_is_gone_are_explained(new_site):
-    site = new_site()
-    path = site.write("some.py", DAGS)
-    site.run("dags", "trigger", "etl", "--run-id", "r")
-    path.unlink()
-    site.run("dags", "show", "what makes it read the folder", code=1)
-    assert "some.py is gone" in site.run("why", "etl").stdout
-    assert [reason["rule"] for reason in site.json("why", "etl")["reasons"]] == ["scheduler", "removed"]
-    explained = site.json("why", "etl", "r")
-    assert (explained["state"], explained["reasons"][0]["rule"]) == ("queued", "scheduler")
-    assert "no run 'q'" in site.run("why", "etl", "q", code=1).stderr
-
-
-def test_a_dag_that_is_not_known_is_looked_for_among_files_with_errors_and_files_that_are_gone(new_site):
-    site = new_site()
-    path = site.write("weather.py", "from asynsched import DAG\ndag = DAG('weather'")
-    site.run("dags", "show", "weather", code=1)
-    assert (
-        site.run("dags", "list").stderr
-        == "No DAG is known. 1 DAG file has errors, weather.py: see `asynsched dags errors`.\n"
-    )
-    for command in (("runs", "list"), ("dags", "pause"), ("dags", "trigger"), ("dags", "test"), ("why",)):
-        said = site.run(*command, "weather", code=1).stderr.splitlines()[-1]
-        assert said.startswith("Error: There is no DAG 'weather'"), said
-        assert said.endswith("1 DAG file has errors, weather.py: see `asynsched dags errors`."), said
-    path.write_text("from asynsched import DAG\ndag = DAG('weather')")
-    site.run("dags", "show", "weather")
-    path.rename(path.with_name("moved.py"))
-    path.with_name("moved.py").write_text("from asynsched import DAG\nDAG(")
-    site.run("dags", "show", "nothing", code=1)
-    said = site.run("dags", "show", "weather", code=1).stderr
-    assert "There is no DAG 'weather'. It was in weather.py, which is gone. 1 DAG file has errors, moved.py" in said
-
-
-def test_a_scheduler_that_was_killed_on_this_machine_is_said_to_be_gone(new_site):
-    site = new_site()
-    with subprocess.Popen(["true"]) as ended:
-        pass
-    now, here = datetime.now(UTC), socket.gethostname()
-    schedulers = {"gone": (ended.pid, here), "own": (os.getpid(), here), "heard": (ended.pid, here), "far": (1, "far")}
-    bells = {name: open_bell(make_folder(site.root / name)) for name in schedulers}
-    for name in ("gone", "far"):
-        bells[name].close()
-    with open_direct(f"sqlite:///{site.home / 'asynsched.db'}") as database:
-        for name, (pid, host) in schedulers.items():
-            database.write(
-                register_scheduler, scheduler_id=name, hostname=host, pid=pid, home=str(site.root / name), version="1",
-                now=now, lease_until=now + timedelta(hours=1),
-            )  # fmt: skip
-    listed = {row["id"]: row["state"] for row in site.json("schedulers", "list")}
-    assert listed == {"gone": "gone", "own": "serving", "heard": "serving", "far": "serving"}
-    for bell in bells.values():
-        bell.close()
-
-
-def make_folder(path):
-    path.mkdir()
-    return path
 
 
 def test_pools_are_set_listed_and_deleted(site):

@@ -4,8 +4,8 @@ from contextlib import closing
 
 import pytest
 
-from asynsched.store.dag_versions import list_versions
 from asynsched.store.engines.direct_database import open_direct
+from tests.support.stored import list_versions
 
 HEAD = """
     from datetime import datetime, timedelta

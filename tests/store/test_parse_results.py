@@ -19,7 +19,7 @@ from asynsched.serialization.schema import (
     SourceFile,
 )
 from asynsched.store.dag_files import get_file, known_files
-from asynsched.store.dag_versions import get_version, latest_version, list_versions
+from asynsched.store.dag_versions import get_version, latest_version
 from asynsched.store.dags import (
     find_dag,
     get_dag,
@@ -36,6 +36,7 @@ from asynsched.store.import_errors import list_errors
 from asynsched.store.parse_results import DagDefaults, FileStamp, StoredReport, remove_file, store_report
 from asynsched.store.sources import get_source, get_sources
 from asynsched.timetables.base import DagRunInfo
+from tests.support.stored import list_versions
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=1)

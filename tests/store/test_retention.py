@@ -7,17 +7,16 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection, select, update
 
-from asynsched.executors.log_paths import log_file
 from asynsched.home import SOURCES, prepare_home
 from asynsched.housekeeping.retention import Sweep
 from asynsched.housekeeping.retention_policy import RetentionPolicy, policy_of
 from asynsched.keys import TaskInstanceKey
 from asynsched.states import DagRunState
-from asynsched.store.audit import count_old_audit, list_audit, record_audit
+from asynsched.store.audit import count_old_audit, record_audit
 from asynsched.store.callback_requests import finish_callback, next_callbacks
 from asynsched.store.changes import Batch, CallbackRow, HistoryRow
 from asynsched.store.dag_runs import end_queued_run, insert_run, list_runs
-from asynsched.store.dag_versions import add_version, list_versions
+from asynsched.store.dag_versions import add_version
 from asynsched.store.database import Database
 from asynsched.store.deadlines import settle_due_deadlines
 from asynsched.store.retention import Bound, count_old_runs, count_old_xcoms, delete_runs, old_runs
@@ -30,6 +29,7 @@ from asynsched.store.xcoms import XComValue, put_xcom
 from asynsched.upkeep_settings import RetentionSettings
 from sandbox.protocol import SourceRef
 from tests.store.test_runs import new_run, task
+from tests.support.stored import list_audit, list_versions, log_file
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 DAY = timedelta(days=1)

@@ -15,12 +15,13 @@ import psutil
 from asynsched.clock import SystemClock, new_token
 from asynsched.executors.base import ExecutorContext, Held
 from asynsched.executors.local import LocalExecutor
-from asynsched.executors.log_paths import log_file, log_path
+from asynsched.executors.log_paths import log_path
 from asynsched.home import prepare_home
 from asynsched.keys import TaskInstanceKey
 from asynsched.settings import LeaseSettings, LogSettings, Settings
 from sandbox.protocol import CodeVersion, Ended, Launch, Reply, Request, RunContext, SourceRef, Started
 from sandbox.sources.local_imports import DAG_MODULE_PREFIX
+from tests.support.stored import log_file
 
 DEADLINE = 20.0
 STAMP = re.compile(r"\[(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z)\] (.*\n)")

@@ -1,0 +1,139 @@
+"""Commands about DAGs on a home that no scheduler serves: what they show, what comes next, what is tried out."""
+
+from datetime import datetime, timedelta
+
+import pytest
+
+from tests.acceptance.idle_site import DAGS, make_idle_site
+from tests.conformance.dag_text import HEADER, dag_id_of, dag_text, usable_cases
+from tests.conformance.test_timetables import instant
+from tests.support.up import Site
+
+
+@pytest.fixture(scope="module")
+def backend() -> str:
+    """Return one kind of database: that the commands work on PostgreSQL, too, is seen where they steer a scheduler."""
+    return "sqlite"
+
+
+@pytest.fixture(scope="module")
+def site(new_site) -> Site:
+    return make_idle_site(new_site)
+
+
+def test_a_dag_is_shown_with_its_tasks_and_edges(site):
+    on_demand, listed = site.json("dags", "list")
+    assert (on_demand["dag_id"], on_demand["schedule"]) == ("broken", None)
+    assert listed == {
+        "dag_id": "etl", "file": "some.py", "schedule": "30 6 * * *", "paused": False, "next_run_at": None,
+        "tags": ["a", "b"], "has_errors": False,
+    }  # fmt: skip
+    shown = site.json("dags", "show", "etl")
+    assert {task["task_id"]: task["group_id"] for task in shown["tasks"]} == {
+        "extract": None, "inner.load": "inner", "transform": None,
+    }  # fmt: skip
+    assert shown["edges"] == [{"source_id": "extract", "target_id": "transform", "label": "all of it"}]
+    assert shown["task_start"] == "each task is a fork of a process that has loaded the file"
+    dot = site.run("dags", "show", "etl", "--output", "dot").stdout
+    assert '"extract" -> "transform" [label="all of it"]' in dot
+    assert 'subgraph "cluster_inner"' in dot
+    assert "transform" in site.run("dags", "show", "etl").stdout
+
+
+def test_a_dag_is_shown_with_what_keeps_its_tasks_from_being_forked(new_site):
+    site = new_site()
+    site.write(
+        "threads.py",
+        """
+        from threading import Event, Thread
+        from asynsched import DAG, task
+
+        Thread(target=Event().wait, daemon=True).start()
+        with DAG("threads"):
+            task(print)()
+    """,
+    )
+    assert "it leaves a thread running; start that in a task" in site.json("dags", "show", "threads")["task_start"]
+
+
+def test_errors_name_file_line_and_reason(site):
+    [error] = site.json("dags", "errors")
+    assert (error["file"], error["kind"], error["line"]) == ("wrong.py", "import", 3)
+    assert "no_such_module" in error["message"]
+    assert "no_such_module" in error["traceback"]
+    assert "wrong.py" in site.run("dags", "errors").stdout
+
+
+def test_next_runs_are_those_of_the_given_moment_and_last_run(site):
+    runs = site.json(
+        "dags", "next", "etl", "-n", "2", "--now", "2026-03-01T00:00Z", "--last-run", "2026-02-01/2026-02-01"
+    )
+    assert [run["run_after"] for run in runs] == ["2026-02-28T06:30:00Z", "2026-03-01T06:30:00Z"]
+    assert set(runs[0]) == {"logical_date", "data_interval_start", "data_interval_end", "run_after"}
+    assert "2026-02-28 06:30:00" in site.run("dags", "next", "etl", "--now", "2026-02-28T07:00Z").stdout
+
+
+def test_a_paused_dag_is_shown_as_such_and_can_be_unpaused(site):
+    site.run("dags", "pause", "broken")
+    assert {dag["dag_id"]: dag["paused"] for dag in site.json("dags", "list")} == {"broken": True, "etl": False}
+    assert site.json("dags", "unpause", "broken") == {
+        "dag_id": "broken", "paused": False, "due_runs": 0, "first_logical_date": None, "next_run_at": None,
+    }  # fmt: skip
+
+
+def test_unpausing_says_what_is_about_to_be_created(site):
+    [due] = site.json("dags", "next", "etl")
+    site.run("dags", "pause", "etl")
+    told = site.json("dags", "unpause", "etl")
+    assert (told["due_runs"], told["first_logical_date"]) == (1, due["logical_date"])
+    following = datetime.fromisoformat(told["next_run_at"])
+    assert following - datetime.fromisoformat(due["run_after"]) == timedelta(days=1)
+    site.run("dags", "pause", "etl")
+    said = site.run("dags", "unpause", "etl").stdout
+    assert f"One run is due, from the logical date {due['logical_date'][:10]}" in said
+    assert f"The next one is due at {following:%Y-%m-%d %H:%M:%S}" in said
+
+
+def test_next_runs_of_every_kind_of_timetable_are_told_as_airflow_makes_them(new_site):
+    site = new_site()
+    cases = list({case["kind"]: case for case in usable_cases() if case["advance"] == "fixed"}.values())
+    site.write("kinds.py", HEADER + "\n".join(map(dag_text, cases)))
+    assert len(cases) == 9
+    for case in cases:
+        last = case.get("last_run")
+        given = ["--last-run", f"{last['data_interval_start']}/{last['data_interval_end']}"] if last else []
+        runs = site.json("dags", "next", dag_id_of(case), "-n", str(case["n"]), "--now", case["now"], *given)
+        wanted = [{name: instant(value) for name, value in run.items() if name != "now"} for run in case["runs"]]
+        assert [{name: instant(value) for name, value in run.items()} for run in runs] == wanted, case["id"]
+
+
+def test_a_triggered_run_waits_for_a_scheduler(site):
+    site.run("dags", "trigger", "etl", "--run-id", "by hand", code=1)
+    made = site.json("dags", "trigger", "etl", "--run-id", "by_hand", "--logical-date", "2026-05-01", "--conf", "{}")
+    assert (made["state"], made["run_type"], made["logical_date"]) == ("queued", "manual", "2026-05-01T00:00:00Z")
+    assert site.json("runs", "list", "etl", "--state", "queued") == [made]
+    assert site.json("runs", "show", "etl", "by_hand").items() >= made.items()
+    assert site.json("tasks", "list", "etl", "by_hand") == []
+    refused = site.run("tasks", "logs", "etl", "by_hand", "extract", code=1).stderr
+    assert refused == "Error: The run 'by_hand' is queued, and has no tasks yet.\n"
+
+
+def test_a_dag_is_tested_in_the_foreground_with_its_output_beside_the_answer(site):
+    tested = site.run("dags", "test", "etl", "--output", "json")
+    assert tested.json["state"] == "success"
+    assert {task["task_id"]: task["state"] for task in tested.json["tasks"]}["extract"] == "success"
+    assert "from the task" in tested.stderr
+    failed = site.run("dags", "test", "broken", "--output", "json", code=1)
+    assert failed.json["state"] == "failed"
+    assert "as it must" in failed.stderr
+
+
+def test_reparse_without_a_scheduler_waits_for_the_result(site):
+    assert site.json("dags", "reparse", "etl") == {"dag_id": "etl", "file": "some.py"}
+    site.write("some.py", "from asynsched import DAG DAG")
+    refused = site.run("dags", "reparse", "etl", code=1)
+    site.write("some.py", DAGS)
+    assert "some.py:1" in refused.stderr
+    site.run("dags", "reparse", "etl")
+    assert "no_such_module" in site.run("dags", "reparse", "wrong.py", code=1).stderr
+    assert "no DAG 'rong.py'" in site.run("dags", "reparse", "rong.py", code=1).stderr

@@ -1,0 +1,33 @@
+"""What tests look up that no command shows: the audit, all versions of a DAG, where a log is."""
+
+from pathlib import Path
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from asynsched.executors.log_paths import log_path
+from asynsched.home import LOGS
+from asynsched.keys import TaskInstanceKey
+from asynsched.store.audit import AuditRow
+from asynsched.store.dag_versions import DagVersionRow, get_version
+from asynsched.store.rows import as_struct, from_json
+from asynsched.store.schema.tables import audit, dag_version
+
+
+def list_audit(conn: Connection, *, dag_id: str | None = None) -> list[AuditRow]:
+    """Return what was done from outside, to one DAG or to all, the newest first."""
+    columns = [audit.c[name] for name in AuditRow.__struct_fields__]
+    is_wanted = sa.true() if dag_id is None else audit.c.dag_id == dag_id
+    rows = conn.execute(sa.select(*columns).where(is_wanted).order_by(audit.c.id.desc()))
+    return [as_struct(AuditRow, row, detail=from_json(row.detail)) for row in rows]
+
+
+def list_versions(conn: Connection, dag_id: str) -> list[DagVersionRow]:
+    """Return a DAG's versions, the newest first."""
+    ids = sa.select(dag_version.c.id).where(dag_version.c.dag_id == dag_id).order_by(dag_version.c.number.desc())
+    return [get_version(conn, row_id) for row_id in conn.scalars(ids)]
+
+
+def log_file(home: Path, key: TaskInstanceKey, try_number: int) -> Path:
+    """Return where the log of a try is. There is no file when the try wrote nothing."""
+    return home / LOGS / log_path(key, try_number)
