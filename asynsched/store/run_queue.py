@@ -15,6 +15,7 @@ from asynsched.store.dag_runs import IS_ACTIVE
 from asynsched.store.schedulers import holds_lease
 from asynsched.store.schema.rerun_tables import backfill
 from asynsched.store.schema.tables import dag, dag_run, scheduler, task_instance
+from asynsched.store.transitions import take_for_begun
 
 
 class QueuedRun(Struct, frozen=True):
@@ -114,7 +115,7 @@ NOBODYS_EPOCH = 0
 MOST_TAKEN_OVER = 100
 """Runs that one transaction takes over."""
 _ORPHANED = (
-    sa.select(dag_run.c.id)
+    sa.select(dag_run.c.id, dag_run.c.scheduler_id)
     .where(
         IS_ACTIVE,
         dag_run.c.state == DagRunState.RUNNING,
@@ -182,7 +183,8 @@ def take_over_runs(
     """Make running runs this scheduler's own that nobody owns any more, oldest first, and return them.
 
     They are those of schedulers that have left or were given up, those that were given back, and those that this
-    scheduler has inherited from an earlier one of its home.
+    scheduler has inherited from an earlier one of its home. Of the others, tries that were queued are taken for begun:
+    their scheduler may have gone before it could store that, and only its own home would know.
 
     Args:
         scheduler_id: Who asks. One that was given up gets nothing.
@@ -193,9 +195,11 @@ def take_over_runs(
     if not holds_lease(conn, scheduler_id, epoch):
         return []
     wanted = {"me": scheduler_id, "epoch": epoch, "limit": limit, "excluding": list(excluding)}
-    ids = list(conn.scalars(_ORPHANED, wanted))
-    if not ids:
+    owners = {row.id: row.scheduler_id for row in conn.execute(_ORPHANED, wanted)}
+    if not owners:
         return []
+    ids = list(owners)
+    take_for_begun(conn, [run_id for run_id, owner in owners.items() if owner != scheduler_id])
     conn.execute(sa.update(dag_run).where(dag_run.c.id.in_(ids)).values(scheduler_id=scheduler_id, lease_epoch=epoch))
     # Also of tasks that have ended: they may be removed, when what they are mapped over has changed.
     conn.execute(sa.update(task_instance).where(task_instance.c.dag_run_id.in_(ids)).values(lease_epoch=epoch))

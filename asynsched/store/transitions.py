@@ -1,4 +1,4 @@
-"""The one function that writes a state change of a DagRun or a TaskInstance.
+"""The one function that writes a state change of a DagRun or a TaskInstance, and the one of runs that change hands.
 
 All changes of one moment are one batch in one transaction, and each kind of change is one statement for a thousand of
 them: the rows travel as a JSON array. Every update is guarded by the state, the try number and the lease epoch
@@ -6,14 +6,16 @@ that its author knew. What does not match was changed by somebody else: it is le
 A batch whose commit was not confirmed may be applied again.
 """
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import astuple, replace
-from sqlalchemy import Connection, TextClause, text
+from sqlalchemy import Connection, TextClause, bindparam, text, update
 
+from asynsched.states import TaskInstanceState
 from asynsched.store.asset_events import record_events
 from asynsched.store.changes import (
     AssetEventRow,
@@ -31,6 +33,7 @@ from asynsched.store.changes import (
 from asynsched.store.encryption import writing_cipher
 from asynsched.store.rows import portions, storable
 from asynsched.store.schema.column_types import microseconds
+from asynsched.store.schema.tables import task_instance
 
 
 def apply(conn: Connection, batch: Batch) -> Stale:
@@ -62,6 +65,25 @@ def apply(conn: Connection, batch: Batch) -> Stale:
     if batch.asset_events:
         record_events(conn, filter(is_valid, batch.asset_events))
     return Stale(frozenset(runs), frozenset(tasks))
+
+
+_TAKE_FOR_BEGUN = (
+    update(task_instance)
+    .where(
+        task_instance.c.dag_run_id.in_(bindparam("ids", expanding=True)),
+        task_instance.c.state == TaskInstanceState.QUEUED,
+    )
+    .values(state=TaskInstanceState.RUNNING)
+)
+
+
+def take_for_begun(conn: Connection, run_row_ids: Sequence[int]) -> None:
+    """Let queued task instances of some runs be running: nobody knows whether their tries have begun.
+
+    Call it in the transaction that makes the runs one's own, with their rows locked.
+    """
+    if run_row_ids:
+        conn.execute(_TAKE_FOR_BEGUN, {"ids": list(run_row_ids)})
 
 
 def _key(row: TaskRow | HistoryRow | ForgottenRow | XComRow | CallbackRow | AssetEventRow) -> TaskRowKey:
