@@ -8,6 +8,7 @@ import click
 from click import Command, Context
 
 from asynsched._version import __version__
+from asynsched.cli.airflow_names import COMMANDS_HERE
 
 GROUP_HELP = {
     "dags": "See and steer DAGs.",
@@ -125,6 +126,9 @@ class LazyGroup(click.Group):
 
     def resolve_command(self, ctx: Context, args: list[str]) -> tuple[str | None, Command | None, list[str]]:
         if args[0] not in self.members and not args[0].startswith("-"):
+            group = "" if ctx.parent is None else f"{ctx.info_name} "
+            if (here := COMMANDS_HERE.get(f"{group}{args[0]}")) is not None:
+                raise click.UsageError(f"Airflow's `{group}{args[0]}` is `asynsched {here}` here.", ctx)
             raise click.NoSuchCommand(args[0], possibilities=self.members, ctx=ctx)
         return super().resolve_command(ctx, args)
 
@@ -132,6 +136,9 @@ class LazyGroup(click.Group):
 def build_app() -> click.Group:
     """Return the whole command line."""
     app = LazyGroup(
-        COMMANDS, name="asynsched", help="A scheduler for DAGs of Python tasks, of the Apache Airflow family."
+        COMMANDS,
+        name="asynsched",
+        help="A scheduler for DAGs of Python tasks, of the Apache Airflow family.",
+        context_settings={"help_option_names": ["-h", "--help"]},
     )
     return click.version_option(__version__, message="%(version)s")(app)

@@ -21,6 +21,7 @@ from asynsched.scheduling.creation.backfills import (
     set_paused,
 )
 from asynsched.store.backfills import BackfillRow, get_backfill, list_backfills, list_dates
+from asynsched.store.rows import LARGEST_INTEGER
 
 COLUMNS = (
     "id",
@@ -41,7 +42,7 @@ COLUMNS = (
 SPARE_COLUMNS = ("actor", "created_at", "is_reverse", "max_active_runs", "reprocess")
 DATE_COLUMNS = ("logical_date", "run_id", "state", "exception_reason")
 
-backfill_argument = click.argument("backfill_id", metavar="ID", type=int)
+backfill_argument = click.argument("backfill_id", metavar="ID", type=click.IntRange(max=LARGEST_INTEGER))
 
 
 @command("create")

@@ -1,6 +1,7 @@
 """How a command is made: the options that all have, its answer shown, its errors as one line and exit code 1."""
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +17,9 @@ from asynsched.cli.session import Session
 from asynsched.cli.showing import show
 from asynsched.errors import AsynschedError, NotFound
 
+FILES = ("file",)
+"""Arguments that name a file, which may be any bytes."""
+_UNDECODED = re.compile("[\ud800-\udfff]")
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 home_option = click.option("--home", metavar="DIR", help="Folder of the scheduler's state.")
@@ -48,6 +52,7 @@ def command(name: str, *, negative_numbers: bool = False) -> Callable[[Callable[
         def run(*, home: str | None, database: str | None, output: str, **options: Any) -> None:
             if own_output is not None:
                 options["output"] = output
+            _refuse_undecodable(options)
             with errors_in_one_line():
                 configuration = with_served_folder(configure(home=home, database=database))
                 with Session(configuration) as session, dags_explained(session):
@@ -62,6 +67,15 @@ def command(name: str, *, negative_numbers: bool = False) -> Callable[[Callable[
         return run
 
     return make
+
+
+def _refuse_undecodable(options: dict[str, Any]) -> None:
+    """Raise UsageError for an argument that is no text: the name of nothing that is stored, though maybe of a file."""
+    for name, value in options.items():
+        texts = value if isinstance(value, tuple) else (value,)
+        for text in texts:
+            if isinstance(text, str) and name not in FILES and not text.isascii() and _UNDECODED.search(text):
+                raise click.UsageError(f"This is not UTF-8: {text!r}")
 
 
 def told_output(option: Decorator = output_option) -> Decorator:
@@ -108,6 +122,8 @@ def dags_explained(session: Session) -> Iterator[None]:
         from asynsched.cli.unread_dags import why_unknown  # loaded only where it is needed
 
         more = session.read(why_unknown, exc.name)
+        if not session.settings.dags_path.is_dir():
+            more = f"{more} There is no DAG folder {session.settings.dags_path}.".lstrip()
         raise AsynschedError(f"{exc} {more}".rstrip()) from exc
 
 

@@ -27,14 +27,14 @@ WAIT_SECONDS = 0.1
 """Time between two looks at a run that is waited for."""
 
 
-conf_option = click.option("--conf", metavar="JSON", help="An object; overrides the DAG's params.")
-logical_date_option = click.option("--logical-date", metavar="T", help=f"By default now. {INSTANT_FORMS}")
+conf_option = click.option("-c", "--conf", metavar="JSON", help="An object; overrides the DAG's params.")
+logical_date_option = click.option("-l", "--logical-date", metavar="T", help=f"By default now. {INSTANT_FORMS}")
 
 
 @command("trigger")
 @dag_argument
 @conf_option
-@click.option("--run-id", metavar="ID", help="Name of the run.")
+@click.option("-r", "--run-id", metavar="ID", help="Name of the run.")
 @logical_date_option
 @click.option(
     "--no-logical-date",

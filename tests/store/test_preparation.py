@@ -118,12 +118,22 @@ def test_a_database_of_a_newer_version_is_refused_and_left_alone(new_url):
     assert schema_state(url).current == "0999"
 
 
-def test_a_database_that_holds_tables_of_something_else_is_refused(new_url):
+@pytest.mark.parametrize("table", ["connection (id integer)", "alembic_version AS SELECT '0001' AS version_num"])
+def test_a_database_that_holds_tables_of_something_else_is_refused(new_url, table):
     url = new_url()
     with connect_direct(parse_url(url)) as database:
-        database.write(lambda conn: conn.execute(sa.text("CREATE TABLE connection (id integer)")))
-    with pytest.raises(StoreVersionError, match="'connection' that is not asynsched's"):
+        database.write(lambda conn: conn.execute(sa.text(f"CREATE TABLE {table}")))
+    with pytest.raises(StoreVersionError, match=f"'{table.split()[0]}' that is not asynsched's"):
         open_direct(url)
+
+
+def test_no_table_is_added_to_a_file_of_another_program(tmp_path):
+    url = f"sqlite:///{tmp_path / 'other.db'}"
+    with connect_direct(parse_url(url)) as database:
+        database.write(lambda conn: conn.execute(sa.text("CREATE TABLE songs (id integer)")))
+        with pytest.raises(StoreVersionError, match="'songs' that is not asynsched's"):
+            open_direct(url)
+        assert database.read(lambda conn: sa.inspect(conn).get_table_names()) == ["songs"]
 
 
 def test_schema_state_of_a_database_that_is_not_there_makes_none(tmp_path):

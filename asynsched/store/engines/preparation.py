@@ -40,6 +40,7 @@ _HAS_TABLE = {
         " WHERE c.relname = :name AND n.nspname = current_schema()"
     ),
 }
+_ANY_TABLE = sa.text("SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite!_%' ESCAPE '!'")
 _VERSION = sa.text("SELECT version_num FROM alembic_version")
 _VERSION_TABLE = sa.Table(
     "alembic_version",
@@ -58,7 +59,8 @@ class SchemaState(NamedTuple):
 
 def current_revision(conn: Connection) -> str | None:
     """Return the revision that a database is at; None when it was never prepared."""
-    if not _has_table(conn, "alembic_version"):
+    # Another program may have an alembic_version, too, and even with this revision.
+    if not _has_table(conn, schema_compatibility.name):
         return None
     revision: str | None = conn.scalar(_VERSION)
     return revision
@@ -116,16 +118,24 @@ def make_folder(path: Path | None) -> None:
 
 
 def _create(conn: Connection, shown: str, default_pool_slots: int) -> None:
-    foreign = [name for name in metadata.tables if _has_table(conn, name)]
-    if foreign:
+    if foreign := _foreign_table(conn):
         raise StoreVersionError(
-            f"The database {shown} has a table {foreign[0]!r} that is not asynsched's. Give it a database of its own."
+            f"The database {shown} has a table {foreign!r} that is not asynsched's. Give it a database of its own."
         )
     metadata.create_all(conn, checkfirst=False)
     _VERSION_TABLE.create(conn)
     _note_compatibility(conn)
     conn.execute(_VERSION_TABLE.insert().values(version_num=HEAD))
     conn.execute(pool.insert().values(name=DEFAULT_POOL, slots=default_pool_slots, description="Default pool"))
+
+
+def _foreign_table(conn: Connection) -> str | None:
+    """Return a table that is in the way; in a SQLite file, any."""
+    if conn.dialect.name == "sqlite":
+        found: str | None = conn.scalar(_ANY_TABLE)
+        return found
+    names = (_VERSION_TABLE.name, *metadata.tables)
+    return next((name for name in names if _has_table(conn, name)), None)
 
 
 def _note_compatibility(conn: Connection) -> None:

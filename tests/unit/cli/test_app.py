@@ -1,7 +1,10 @@
 """The map of the command line is true: every command is where it says, under its name, with a help text."""
 
 import click
+import pytest
+from click.testing import CliRunner
 
+from asynsched.cli.airflow_names import COMMANDS_HERE
 from asynsched.cli.app import COMMANDS, GROUP_HELP, build_app
 
 
@@ -18,3 +21,17 @@ def test_every_command_is_where_the_map_says():
             assert [
                 option.name for option in member.params if isinstance(option, click.Option) and not option.help
             ] == []
+
+
+@pytest.mark.parametrize("name", COMMANDS_HERE)
+def test_a_command_of_airflow_s_names_the_one_that_is_here(name):
+    app = build_app()
+    refused = CliRunner().invoke(app, name.split(), prog_name="asynsched")
+    assert refused.exit_code == 2
+    assert f"Airflow's `{name}` is `asynsched {COMMANDS_HERE[name]}` here." in refused.stderr
+    words = [word for word in COMMANDS_HERE[name].split() if not word.startswith("-")]
+    for flag in ("-h", "--help"):
+        assert (
+            "Usage: asynsched " + " ".join(words)
+            in CliRunner().invoke(app, [*words, flag], prog_name="asynsched").stdout
+        )

@@ -1,0 +1,28 @@
+"""What commands of Airflow's are called here: whoever types one from habit is told."""
+
+COMMANDS_HERE = {
+    "scheduler": "up",
+    "standalone": "up",
+    "dag-processor": "up",
+    "triggerer": "up",
+    "jobs": "check --live",
+    "info": "check",
+    "dags list-runs": "runs list",
+    "dags list-import-errors": "dags errors",
+    "dags list-jobs": "schedulers list",
+    "dags details": "dags show",
+    "dags state": "runs show",
+    "dags next-execution": "dags next",
+    "dags backfill": "backfill create",
+    "dags reserialize": "dags reparse",
+    "tasks states-for-dag-run": "tasks list",
+    "tasks state": "tasks list",
+    "tasks failed-deps": "why",
+    "tasks test": "dags test",
+    "pools get": "pools list",
+    "config list": "config show",
+    "config get-value": "config show",
+    "db init": "db upgrade",
+    "db migrate": "db upgrade",
+    "db check-migrations": "db check",
+}
