@@ -83,12 +83,13 @@ class Pool(Limit):
         kept_for = self._overdue_entry(overdue)
         if kept_for is not None:
             return kept_for if self.has_room(kept_for[2].slots) else None
-        heads = (
-            self._best_of(heap)
-            for (slots, wide), heap in self.waiting.items()
-            if self.has_room(slots) and _have_room(wide)
-        )
-        return min((head for head in heads if head is not None), default=None, key=lambda head: head[:2])
+        best: Entry | None = None
+        for (slots, wide), heap in self.waiting.items():
+            if self.has_room(slots) and _have_room(wide):
+                head = self._best_of(heap)
+                if head is not None and (best is None or head[:2] < best[:2]):
+                    best = head
+        return best
 
     def kept_for(self, overdue: datetime | None) -> ActiveTask | None:
         """Return the task that free slots are kept for, because narrower ones have taken them for too long."""
@@ -143,7 +144,9 @@ class ReadyQueues:
 
     def pool(self, name: str) -> Pool:
         """Return a pool, one with no slots if nobody made it."""
-        return self.pools.setdefault(name, Pool(name, 0))
+        if name not in self.pools:
+            self.pools[name] = Pool(name, 0)
+        return self.pools[name]
 
     def obstacle(self, task: ActiveTask) -> str:
         """Return why a task's pool can never let it start as things are; empty if it can."""
