@@ -19,8 +19,6 @@ SOCKET_NAME = "bell.sock"
 MAX_RING_BYTES = 60_000
 PING_SECONDS = 2.0
 PONG = b"pong"
-
-
 KINDS = (
     "dag", "run", "edit", "backfill", "file", "pool", "asset", "ping", "health", "end", "slots", "orphan", "scheduler",
 )  # fmt: skip

@@ -31,11 +31,7 @@ COLUMNS = (
 UNMAPPED: dict[str, object] = {"rendered_map_index": None, "map_index": -1}
 """Columns for mapped tasks, and what they have for the others."""
 SPARE_COLUMNS = ("priority_weight", "pool", "scheduled_at", "queued_at", "ended_at", "started_at", "try_number")
-
-
 TRY_COLUMNS = ("task_id", "map_index", "try_number", "state", "reason", "queued_at", "started_at", "ended_at")
-
-
 _TO_GO_ON = {TaskInstanceState.DEFERRED, TaskInstanceState.UP_FOR_RESCHEDULE, TaskInstanceState.SCHEDULED}
 
 

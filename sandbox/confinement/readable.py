@@ -31,8 +31,6 @@ OF_THE_PROCESS = (
 
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 """Devices that may be read and written: they keep nothing."""
-
-
 _MODULE_SUFFIXES = (".py", ".so", ".egg-info")
 
 

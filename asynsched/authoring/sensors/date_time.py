@@ -7,6 +7,7 @@ import datetime as dt
 from asynsched.authoring.operators import arguments
 from asynsched.authoring.operators.meta import task_owner
 from asynsched.authoring.sensors.base import BaseSensorOperator
+from asynsched.authoring.sensors.moment import MomentSensor
 from asynsched.authoring.timezone import convert_to_utc, utcnow
 from asynsched.authoring.triggers.temporal import DateTimeTrigger
 from asynsched.errors import DagError
@@ -75,7 +76,7 @@ class DateTimeSensorAsync(DateTimeSensor):
         """Go on when the time has come: there is nothing left to do."""
 
 
-class TimeSensor(BaseSensorOperator):
+class TimeSensor(MomentSensor):
     """Waits until a time of the day on which it begins, in the DAG's zone.
 
     Args:
@@ -96,26 +97,16 @@ class TimeSensor(BaseSensorOperator):
         trigger_kwargs: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(deferrable=deferrable, end_from_trigger=end_from_trigger, **kwargs)
         if not isinstance(target_time, dt.time):
             raise DagError(f"task {self.task_id!r}: target_time must be a datetime.time, not {target_time!r}")
         self.target_time = target_time
-        self.deferrable = deferrable
-        self.end_from_trigger = end_from_trigger
-
-    def poke(self, context: Context) -> bool:
-        moment = self._moment(context)
-        self.log.info("Waiting until %s", moment)
-        return utcnow() > moment
 
     def execute(self, context: Context) -> Any:
         if self.deferrable:
             trigger = DateTimeTrigger(moment=self._moment(context), end_from_trigger=self.end_from_trigger)
             self.defer(trigger=trigger, method_name="execute_complete")
         return super().execute(context)
-
-    def execute_complete(self, context: Context, event: Any = None) -> None:
-        """Go on when the time has come: there is nothing left to do."""
 
     def _moment(self, context: Context) -> dt.datetime:
         """Return the instant. The day is that of the first look: what begins before midnight waits for no other."""

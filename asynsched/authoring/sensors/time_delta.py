@@ -7,6 +7,7 @@ import datetime as dt
 from asynsched.authoring.operators import arguments
 from asynsched.authoring.operators.meta import task_owner
 from asynsched.authoring.sensors.base import BaseSensorOperator
+from asynsched.authoring.sensors.moment import MomentSensor
 from asynsched.authoring.timezone import utcnow
 from asynsched.authoring.triggers.temporal import DateTimeTrigger, TimeDeltaTrigger
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from asynsched.authoring.running.context import Context
 
 
-class TimeDeltaSensor(BaseSensorOperator):
+class TimeDeltaSensor(MomentSensor):
     """Waits until `delta` after the run's `data_interval_end`, or, without one, after its `run_after`.
 
     Args:
@@ -34,15 +35,8 @@ class TimeDeltaSensor(BaseSensorOperator):
         end_from_trigger: bool = False,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(deferrable=deferrable, end_from_trigger=end_from_trigger, **kwargs)
         self.delta = arguments.duration(task_owner(self.task_id, None), "delta", delta)
-        self.deferrable = deferrable
-        self.end_from_trigger = end_from_trigger
-
-    def poke(self, context: Context) -> bool:
-        moment = self._moment(context)
-        self.log.info("Waiting until %s", moment)
-        return utcnow() > moment
 
     def execute(self, context: Context) -> Any:
         if not self.deferrable:
@@ -55,9 +49,6 @@ class TimeDeltaSensor(BaseSensorOperator):
                 timeout=self.timeout,
             )
         return True
-
-    def execute_complete(self, context: Context, event: Any = None) -> None:
-        """Go on when the time has come: there is nothing left to do."""
 
     def _moment(self, context: Context) -> dt.datetime:
         base: dt.datetime = context.get("data_interval_end") or context["dag_run"].run_after

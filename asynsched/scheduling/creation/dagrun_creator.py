@@ -25,8 +25,6 @@ log = structlog.get_logger(__name__)
 
 MAX_DUE_AT_ONCE = 1_000
 """DAGs that one step finds to be due; what they need is done a few at a time."""
-
-
 ASK_AGAIN = timedelta(minutes=5)
 """How long a timetable of an author's own has to say which runs come next."""
 

@@ -9,8 +9,6 @@ from asynsched.authoring.running.execution import execute
 from asynsched.authoring.running.task_instance import TaskInstanceFacts
 
 DATE = dt.datetime(2024, 5, 1, 12, 30, tzinfo=dt.UTC)
-
-
 DAY = dt.timedelta(days=1)
 
 

@@ -56,8 +56,6 @@ def follows(make, zone="UTC", run_type="manual", schedule=None, date=NOON, **arg
 
 
 FOLLOW = {"follow_task_ids_if_true": "yes", "follow_task_ids_if_false": ["no"]}
-
-
 LATE = NOON + dt.timedelta(hours=11, minutes=30)
 
 
