@@ -25,7 +25,7 @@ DAGS = """
     def numbers():
         @task
         def count(params):
-            return list(range(params["n"]))
+            return tuple(range(params["n"]))
 
         @task
         def total(values):
@@ -95,7 +95,7 @@ async def test_a_program_runs_a_dag_and_gets_its_results(scheduler):
         run = await scheduler.run("numbers", conf={"n": 4})
     assert (run.state, run.dag_id) == ("success", "numbers")
     assert [(task.task_id, task.state, task.result) for task in run.tasks] == [
-        ("count", "success", [0, 1, 2, 3]),
+        ("count", "success", (0, 1, 2, 3)),
         ("total", "success", 6),
     ]
 
