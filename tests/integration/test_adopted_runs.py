@@ -1,17 +1,24 @@
 """Runs that go from one scheduler to another: whose scheduler is gone, or cannot read them."""
 
+from datetime import UTC, datetime
+
 import pytest
 import sqlalchemy as sa
 from structlog.testing import capture_logs
 
+from asynsched import DAG, BashOperator
 from asynsched.bell import Hint, encode_hints
-from asynsched.channels import SchedulersChanged
+from asynsched.channels import SchedulersChanged, TaskFinished, TriggerFired
 from asynsched.housekeeping.peer_watch import leave
+from asynsched.scheduling.creation.backfills import BackfillPlan, create_backfill
 from asynsched.scheduling.creation.triggering import create_manual_run
+from asynsched.store.backfills import list_backfills
 from asynsched.store.notifications import notify
 from asynsched.store.pools import set_pool
 from asynsched.store.schedulers import register_scheduler
-from asynsched.store.schema.tables import dag_version
+from asynsched.store.schema.tables import dag_version, task_instance
+from sandbox.protocol import Ended
+from sandbox.triggering.messages import Deferral, TriggerOutcome
 from tests.support.peers import CLOCK, N_RUNS, Peer, dag_of, serve_both, two_schedulers
 from tests.support.waiting import eventually
 
@@ -37,14 +44,15 @@ async def test_the_runs_of_one_that_is_gone_go_on_with_another(postgres_url, tmp
             return
         await peers.database.write(leave, "one", CLOCK.now())
         other.channels.active_runs.put_nowait(SchedulersChanged())
-        # Whether it has begun them is not known: they are launched under their tokens, each of which starts once.
-        await eventually(lambda: other.running == lost, "the other runs all")
+        # Whether they have begun is not known: they are lost, and begin anew.
+        await eventually(lambda: sorted(other.running.values()) == sorted(lost.values()), "the other runs all")
+        assert not other.running.keys() & lost.keys()
         assert await peers.owners() == {other.epoch: 2}
         # The one that was taken for gone wakes up: nothing that it says counts any more.
         one.end(*lost)
         await eventually(lambda: one.evaluator.n_runs == 0, "it has let go of the runs")
         assert set((await peers.states()).values()) == {"running"}
-        other.end(*lost)
+        other.end(*other.running)
         await peers.until_all_are("success")
 
 
@@ -67,12 +75,62 @@ async def test_what_the_runs_of_one_that_is_gone_have_used_is_free_once_they_end
         await peers.database.write(notify, encode_hints([Hint("run", "d", "later")]))
         # Once it has nothing to do but to wait, it has been refused.
         await eventually(lambda: has_been_refused(other, shared), "the other knows that there is no room")
-        lost = dict(one.running)
+        one.running.clear()  # with that scheduler they are gone
         await peers.database.write(leave, "one", CLOCK.now())
         other.channels.active_runs.put_nowait(SchedulersChanged())
-        await eventually(lambda: other.running == lost, "the other has what was running")
-        other.end(*lost)
-        await eventually(lambda: [run_id for run_id, _ in other.running.values()] == ["later"], "there is room again")
+        done = await peers.end_one_by_one(2, limit=1)
+        assert done == {("r0", "t0"): 1, ("later", "t0"): 1}
+
+
+async def test_who_takes_over_a_deferred_task_waits_for_its_trigger(postgres_url, tmp_path):
+    async with two_schedulers(postgres_url, tmp_path) as peers:
+        one, other = peers.both
+        peers.serve(one)
+        await peers.trigger(dag_of(), 1)
+        await eventually(lambda: one.running, "one runs it")
+        [token] = one.running
+        deferral = Deferral("module.Trigger", {"a": 1}, "go_on")
+        deferred = Ended(token, "deferred", CLOCK.now(), CLOCK.now(), "waits", deferral=deferral)
+        one.channels.finished.put_nowait(TaskFinished(deferred))
+        await eventually(lambda: one.channels.triggers.qsize(), "it is stored as deferred")
+        peers.serve(other)
+        await peers.database.write(leave, "one", CLOCK.now())
+        other.channels.active_runs.put_nowait(SchedulersChanged())
+        await eventually(lambda: other.channels.triggers.qsize(), "the other wants the trigger")
+        [wanted] = other.channels.triggers.take()
+        assert (wanted.trigger.id, wanted.trigger.kwargs) == (token, {"a": 1})
+        assert not other.running
+        other.channels.finished.put_nowait(TriggerFired(TriggerOutcome(token, "event", payload=3)))
+        await eventually(lambda: other.running, "it goes on")
+        other.end(*other.running)
+        await peers.until_all_are("success")
+        tries = await peers.database.read(lambda conn: conn.scalars(sa.select(task_instance.c.try_number)).all())
+        assert tries == [1], "it was the same try all the time"
+
+
+async def test_a_backfill_goes_on_within_its_own_limit_where_its_runs_are_taken_over(postgres_url, tmp_path):
+    first, last = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 4, tzinfo=UTC)
+    plan = BackfillPlan("d", first, last, max_active_runs=2, is_reverse=True)
+    with DAG("d", schedule="@daily", start_date=first, max_active_runs=1) as dag:
+        BashOperator(task_id="t0", bash_command="true")
+    async with two_schedulers(postgres_url, tmp_path) as peers:
+        one, other = peers.both
+        await peers.trigger(dag, 0)
+        await peers.database.write(create_backfill, plan, actor="me", now=CLOCK.now())
+        serve_both(peers, n_runs=N_RUNS)
+        other.limit_to(0)
+        await peers.database.write(notify, encode_hints([Hint("backfill", "d")]))
+        await eventually(lambda: len(one.running) == 2, "one runs as many as may run")
+        other.limit_to(N_RUNS)
+        one.limit_to(0)
+        one.running.clear()  # with that scheduler they are gone
+        await peers.database.write(leave, "one", CLOCK.now())
+        other.channels.active_runs.put_nowait(SchedulersChanged())
+        done = await peers.end_one_by_one(4, limit=2)
+        assert set(done.values()) == {1}
+        await peers.until_all_are("success")
+        [found] = await peers.database.read(list_backfills)
+        assert (found.state, found.n_success) == ("completed", 4)
 
 
 def has_been_refused(peer: Peer, shared: str) -> bool:
@@ -100,15 +158,14 @@ async def test_a_run_that_waited_here_when_another_began_it_is_taken_over_once(p
             lambda: other.channels.active_runs.empty() and other.evaluator._intake.may_start_any,
             "the other takes it for queued",
         )
-        lost = dict(one.running)
         await peers.database.write(leave, "one", CLOCK.now())
         other.channels.active_runs.put_nowait(SchedulersChanged())
-        await eventually(lambda: other.running == lost, "the other has it")
         other.limit_to(N_RUNS)
+        await eventually(lambda: other.running, "the other has it")
         await peers.database.write(create_manual_run, "d", now=CLOCK.now(), run_id="later")
         await peers.database.write(notify, encode_hints([Hint("run", "d", "later")]))
         await eventually(lambda: ("later", "t0") in other.running.values(), "what is queued has been looked at")
-        assert [token for token, (run_id, _) in other.running.items() if run_id == "r0"] == [*lost]
+        assert sorted(other.running.values()) == [("later", "t0"), ("r0", "t0")]
         other.end(*other.running)
         await peers.until_all_are("success")
 

@@ -10,8 +10,13 @@ from asynsched import DAG, BashOperator
 from asynsched.channels import PoolsChanged
 from asynsched.explaining.snapshot import take_snapshot
 from asynsched.explaining.tasks import explain_task
+from asynsched.keys import DagRunKey
+from asynsched.settings import Settings
 from asynsched.simulation.executor import Outcome
+from asynsched.store.engines.direct_database import open_inline
 from asynsched.store.pools import set_pool
+from tests.support.lone_evaluator import run_on, serving, store_dag
+from tests.support.runs import NOON
 from tests.support.simulated import Simulated
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -97,3 +102,19 @@ def test_nothing_holds_a_task_up_exactly_when_the_scheduler_starts_it_now(tmp_pa
 async def make_pools(simulation):
     await simulation.database.write(set_pool, "one", 1)
     await simulation.database.write(set_pool, "two", 2)
+
+
+async def test_the_room_of_an_executor_is_that_of_all_schedulers_together(tmp_path):
+    database = open_inline()
+    with DAG("d") as dag:
+        BashOperator(task_id="t", bash_command="true", executor="narrow")
+    await store_dag(database, dag)
+    served = [await serving(database, tmp_path, name, {"local": 8, "narrow": 1}) for name in ("one", "other")]
+    for scheduler, run_id in zip([*served, served[0]], ("r0", "r1", "r2"), strict=True):
+        await run_on(scheduler, database, run_id)
+    snapshot = await take_snapshot(database, Settings(home=str(tmp_path)), NOON)
+    [waiting] = snapshot.evaluation.runs[DagRunKey("d", "r2")].all_instances()
+    [reason] = explain_task(snapshot, waiting).reasons
+    assert reason.text == "executor narrow: 2 of 2 taken, 1 needed"
+    assert [cause.text for cause in reason.causes] == ["t of r0 of d: queued", "t of r1 of d: queued"]
+    await database.close()

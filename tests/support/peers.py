@@ -15,6 +15,7 @@ from asynsched.assembly.foundation import Foundation
 from asynsched.bell import Hint, encode_hints
 from asynsched.channels import Channels, TaskFinished, TaskReady, TryUnwanted
 from asynsched.clock import SystemClock
+from asynsched.fernet_keys import keys_of
 from asynsched.housekeeping.notification_listener import NotificationListener
 from asynsched.housekeeping.peer_watch import enter
 from asynsched.scheduling.creation.triggering import create_manual_run
@@ -155,7 +156,8 @@ class Peers:
 @asynccontextmanager
 async def two_schedulers(postgres_url: str, home: Path) -> AsyncIterator[Peers]:
     """Make two schedulers that hear one another; what they are asked to do waits until they are served."""
-    databases = [UninterruptedDatabase(await open_database(postgres_url)) for _ in range(3)]
+    keys = keys_of(Settings(home=str(home)))
+    databases = [UninterruptedDatabase(await open_database(postgres_url, keys=keys)) for _ in range(3)]
     found = []
     for name, database in zip(("one", "other"), databases, strict=False):
         epoch = await database.write(

@@ -1,68 +1,26 @@
 """Runs whose scheduler is gone: taken over once, also if an answer is lost, and given back by who cannot read them."""
 
 from collections import Counter
-from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 from structlog.testing import capture_logs
 
 from asynsched import DAG, BashOperator
-from asynsched.assembly.evaluating import make_evaluator
-from asynsched.assembly.foundation import Foundation
-from asynsched.channels import Channels, RunCreated, SchedulersChanged, TaskFinished, TaskReady
-from asynsched.clock import VirtualClock
+from asynsched.channels import SchedulersChanged
 from asynsched.errors import StoreUnavailable
 from asynsched.executors.base import Held
-from asynsched.keys import DagRunKey
-from asynsched.scheduling.creation.triggering import create_manual_run
-from asynsched.scheduling.versions import VersionCache
-from asynsched.settings import Settings
 from asynsched.states import SLOT_TASK_STATES
 from asynsched.store.database import Database
 from asynsched.store.engines.direct_database import open_inline
-from asynsched.store.parse_results import DagDefaults, FileStamp, store_report
 from asynsched.store.pools import set_pool
 from asynsched.store.run_queue import take_over_runs
 from asynsched.store.schedulers import register_scheduler, remove_scheduler
 from asynsched.store.schema.tables import dag_run, dag_version, task_instance
 from asynsched.store.slot_settlement import pool_use_elsewhere
-from sandbox.protocol import Ended
 from tests.support.flaky_database import FlakyDatabase
+from tests.support.lone_evaluator import LoneEvaluator, run_on, serving, store_dag
 from tests.support.runs import NOON
-from tests.support.simulated import report_of
-
-
-class Scheduler:
-    """The evaluator of one scheduler; the executor is the test."""
-
-    def __init__(self, database: Database, folder: Path, name: str, epoch: int) -> None:
-        self.name, self.epoch = name, epoch
-        self.clock = VirtualClock(NOON)
-        self.channels = Channels()
-        base = Foundation(
-            settings=Settings(sweep_interval=60), channels=self.channels, clock=self.clock, database=database,
-            database_url=None, scheduler_id=name, lease_epoch=epoch,
-        )  # fmt: skip
-        self.evaluator = make_evaluator(base, VersionCache(database, folder, folder), 9, {}, lambda: False)
-
-    async def tick(self, *news: object) -> dict[str, str]:
-        """Let it go round until it rests; return the run of each try that it has launched, by token."""
-        for message in news:
-            self.channels.active_runs.put_nowait(message)
-        for _ in range(5):
-            await self.evaluator.tick(self.clock.now())
-        ready = [message.launch for message in self.channels.ready.take() if isinstance(message, TaskReady)]
-        return {launch.token: launch.run.run_id for launch in ready}
-
-    async def sweep(self) -> None:
-        """Let it go round after the time of a sweep."""
-        self.clock.leap(61)
-        await self.tick()
-
-    def end(self, *tokens: str) -> None:
-        for token in tokens:
-            self.channels.finished.put_nowait(TaskFinished(Ended(token, "success", NOON)))
 
 
 @pytest.fixture
@@ -70,27 +28,10 @@ async def database():
     database = open_inline()
     with DAG("d") as dag:
         BashOperator(task_id="t", bash_command="true", pool="narrow")
-    await database.write(
-        store_report, report_of(dag), FileStamp("", 0, 0, ""), now=NOON,
-        defaults=DagDefaults(max_active_runs=16, paused=False),
-    )  # fmt: skip
+    await store_dag(database, dag)
     await database.write(set_pool, "narrow", 1)
     yield database
     await database.close()
-
-
-async def scheduler(database: Database, folder: Path, name: str) -> Scheduler:
-    values = {"hostname": name, "pid": 1, "home": name, "version": "1", "now": NOON, "lease_until": NOON}
-    epoch = await database.write(register_scheduler, scheduler_id=name, **values)
-    found = Scheduler(database, folder, name, epoch)
-    await found.evaluator.recover(Held(), NOON)
-    await found.tick()
-    return found
-
-
-async def run_on(scheduler: Scheduler, database: Database, run_id: str) -> dict[str, str]:
-    await database.write(create_manual_run, "d", now=NOON, run_id=run_id)
-    return await scheduler.tick(RunCreated(DagRunKey("d", run_id)))
 
 
 async def owners(database: Database) -> list[tuple[str | None, int, int]]:
@@ -120,10 +61,10 @@ async def write_code(database: Database, serialized: bytes) -> None:
 
 
 async def test_a_takeover_whose_answer_is_lost_gives_no_slot_twice_and_loses_no_try(database, tmp_path):
-    gone = await scheduler(database, tmp_path, "gone")
+    gone = await serving(database, tmp_path, "gone")
     lost = await run_on(gone, database, "r0")
     flaky = FlakyDatabase(database, after=True)
-    heir = await scheduler(flaky, tmp_path, "heir")
+    heir = await serving(flaky, tmp_path, "heir")
     await database.write(remove_scheduler, "gone")
     flaky.away = {"take_over_runs"}
     with pytest.raises(StoreUnavailable):
@@ -143,17 +84,17 @@ async def test_a_takeover_whose_answer_is_lost_gives_no_slot_twice_and_loses_no_
 
 
 async def test_a_try_that_waits_on_the_own_home_is_launched_under_its_token_which_starts_once(database, tmp_path):
-    gone = await scheduler(database, tmp_path, "gone")
+    gone = await serving(database, tmp_path, "gone")
     launched = await run_on(gone, database, "r0")
     values = {"hostname": "gone", "pid": 2, "home": "gone", "version": "1", "now": NOON, "lease_until": NOON}
     epoch = await database.write(register_scheduler, scheduler_id="next", **values)
-    following = Scheduler(database, tmp_path, "next", epoch)
+    following = LoneEvaluator(database, tmp_path, "next", epoch, {})
     await following.evaluator.recover(Held(), NOON)
     assert await following.tick() == launched
 
 
 async def test_one_that_was_given_up_takes_over_nothing(database, tmp_path):
-    gone, sleeper = [await scheduler(database, tmp_path, name) for name in ("gone", "sleeper")]
+    gone, sleeper = [await serving(database, tmp_path, name) for name in ("gone", "sleeper")]
     await run_on(gone, database, "r0")
     for name in ("gone", "sleeper"):
         await database.write(remove_scheduler, name)
@@ -163,9 +104,9 @@ async def test_one_that_was_given_up_takes_over_nothing(database, tmp_path):
 
 
 async def test_a_run_that_only_a_newer_version_can_read_is_given_back_and_not_taken_again(database, tmp_path):
-    gone = await scheduler(database, tmp_path, "gone")
+    gone = await serving(database, tmp_path, "gone")
     lost = await run_on(gone, database, "r0")
-    older = await scheduler(database, tmp_path, "older")
+    older = await serving(database, tmp_path, "older")
     stored = await make_unreadable(database)
     await database.write(remove_scheduler, "gone")
     with capture_logs() as logs:
@@ -178,7 +119,7 @@ async def test_a_run_that_only_a_newer_version_can_read_is_given_back_and_not_ta
     used = await database.read(pool_use_elsewhere, older.epoch, frozenset())
     assert used == {"narrow": 1}, "its slots are somebody else's"
     await write_code(database, stored)
-    newer = await scheduler(database, tmp_path, "newer")
+    newer = await serving(database, tmp_path, "newer")
     newer.clock.leap(2)
     another = await newer.tick()
     assert [*another.values()] == [*lost.values()]
@@ -188,10 +129,10 @@ async def test_a_run_that_only_a_newer_version_can_read_is_given_back_and_not_ta
 
 
 async def test_a_run_that_cannot_be_read_stays_while_a_try_of_it_runs_here(database, tmp_path):
-    gone = await scheduler(database, tmp_path, "gone")
+    gone = await serving(database, tmp_path, "gone")
     [token] = await run_on(gone, database, "r0")
     await database.write(remove_scheduler, "gone")
-    older = Scheduler(database, tmp_path, "older", 2)
+    older = LoneEvaluator(database, tmp_path, "older", 2, {})
     values = {"hostname": "gone", "pid": 2, "home": "gone", "version": "1", "now": NOON, "lease_until": NOON}
     await database.write(register_scheduler, scheduler_id="older", **values)
     await make_unreadable(database)

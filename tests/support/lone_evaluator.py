@@ -1,0 +1,90 @@
+"""One scheduler's evaluator beside others on one database, ticked by a test: who owns what, without anything else."""
+
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from types import MappingProxyType
+
+from asynsched import DAG
+from asynsched.assembly.evaluating import make_evaluator
+from asynsched.assembly.foundation import Foundation
+from asynsched.channels import Channels, RunCreated, TaskFinished, TaskReady
+from asynsched.clock import VirtualClock
+from asynsched.executors.base import Held
+from asynsched.keys import DagRunKey
+from asynsched.scheduling.creation.triggering import create_manual_run
+from asynsched.scheduling.versions import VersionCache
+from asynsched.settings import Settings
+from asynsched.store.database import Database
+from asynsched.store.parse_results import DagDefaults, FileStamp, store_report
+from asynsched.store.schedulers import register_scheduler, set_room
+from sandbox.protocol import Ended
+from tests.support.runs import NOON
+from tests.support.simulated import report_of
+
+PARALLELISM = 9
+NO_OTHERS: Mapping[str, int] = MappingProxyType({})
+
+
+class LoneEvaluator:
+    """The evaluator of one scheduler; the executor is the test.
+
+    Args:
+        executors: How many tasks each of several executors takes, by name.
+    """
+
+    def __init__(self, database: Database, folder: Path, name: str, epoch: int, executors: Mapping[str, int]) -> None:
+        self.name, self.epoch = name, epoch
+        self.clock = VirtualClock(NOON)
+        self.channels = Channels()
+        base = Foundation(
+            settings=Settings(sweep_interval=60), channels=self.channels, clock=self.clock, database=database,
+            database_url=None, scheduler_id=name, lease_epoch=epoch,
+        )  # fmt: skip
+        self.evaluator = make_evaluator(
+            base, VersionCache(database, folder, folder), PARALLELISM, executors, lambda: False
+        )
+
+    async def tick(self, *news: object) -> dict[str, str]:
+        """Let it go round until it rests; return the run of each try that it has launched, by token."""
+        for message in news:
+            self.channels.active_runs.put_nowait(message)
+        for _ in range(5):
+            await self.evaluator.tick(self.clock.now())
+        ready = [message.launch for message in self.channels.ready.take() if isinstance(message, TaskReady)]
+        return {launch.token: launch.run.run_id for launch in ready}
+
+    async def sweep(self) -> None:
+        """Let it go round after the time of a sweep."""
+        self.clock.leap(61)
+        await self.tick()
+
+    def end(self, *tokens: str) -> None:
+        for token in tokens:
+            self.channels.finished.put_nowait(TaskFinished(Ended(token, "success", NOON)))
+
+
+async def store_dag(database: Database, dag: DAG) -> None:
+    """Store a DAG as if its file had been parsed."""
+    defaults = DagDefaults(max_active_runs=16, paused=False)
+    await database.write(store_report, report_of(dag), FileStamp("", 0, 0, ""), now=NOON, defaults=defaults)
+
+
+async def serving(
+    database: Database, folder: Path, name: str, executors: Mapping[str, int] = NO_OTHERS
+) -> LoneEvaluator:
+    """Return the evaluator of a new scheduler, which has taken up what is there."""
+    values = {"hostname": name, "pid": 1, "home": name, "version": "1", "now": NOON}
+    until = NOON + timedelta(hours=1)
+    epoch = await database.write(register_scheduler, scheduler_id=name, lease_until=until, **values)
+    await database.write(set_room, name, PARALLELISM, executors)
+    found = LoneEvaluator(database, folder, name, epoch, executors)
+    await found.evaluator.recover(Held(), NOON)
+    await found.tick()
+    return found
+
+
+async def run_on(scheduler: LoneEvaluator, database: Database, run_id: str) -> dict[str, str]:
+    """Have a run of the DAG `d` made and begun; return what `tick` does."""
+    await database.write(create_manual_run, "d", now=NOON, run_id=run_id)
+    return await scheduler.tick(RunCreated(DagRunKey("d", run_id)))
