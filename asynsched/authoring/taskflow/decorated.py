@@ -57,7 +57,10 @@ class DecoratedOperator(BaseOperator):
 
 
 class _PythonCall(DecoratedOperator):
-    """Passes the function on to an operator that calls it."""
+    """Passes the function on to an operator that calls it.
+
+    Subclasses name that operator's template fields: those of DecoratedOperator would come before them.
+    """
 
     def __init__(self, *, python_callable: Callable[..., Any], **kwargs: Any) -> None:
         super().__init__(
