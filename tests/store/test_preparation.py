@@ -1,10 +1,12 @@
 """Databases are made, migrated, and refused."""
 
 import shutil
+import sqlite3
 import stat
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -129,11 +131,16 @@ def test_a_database_that_holds_tables_of_something_else_is_refused(new_url, tabl
 
 def test_no_table_is_added_to_a_file_of_another_program(tmp_path):
     url = f"sqlite:///{tmp_path / 'other.db'}"
+    with closing(sqlite3.connect(tmp_path / "other.db")) as other:
+        other.execute("CREATE TABLE songs (id integer)")
+    before = (tmp_path / "other.db").read_bytes()
     with connect_direct(parse_url(url)) as database:
-        database.write(lambda conn: conn.execute(sa.text("CREATE TABLE songs (id integer)")))
         with pytest.raises(StoreVersionError, match="'songs' that is not asynsched's"):
             open_direct(url)
+        with pytest.raises(StoreVersionError, match="'songs' that is not asynsched's"):
+            schema_state(url)
         assert database.read(lambda conn: sa.inspect(conn).get_table_names()) == ["songs"]
+    assert (tmp_path / "other.db").read_bytes() == before
 
 
 def test_schema_state_of_a_database_that_is_not_there_makes_none(tmp_path):

@@ -118,15 +118,20 @@ def make_folder(path: Path | None) -> None:
 
 
 def _create(conn: Connection, shown: str, default_pool_slots: int) -> None:
-    if foreign := _foreign_table(conn):
-        raise StoreVersionError(
-            f"The database {shown} has a table {foreign!r} that is not asynsched's. Give it a database of its own."
-        )
+    refuse_foreign(conn, shown)
     metadata.create_all(conn, checkfirst=False)
     _VERSION_TABLE.create(conn)
     _note_compatibility(conn)
     conn.execute(_VERSION_TABLE.insert().values(version_num=HEAD))
     conn.execute(pool.insert().values(name=DEFAULT_POOL, slots=default_pool_slots, description="Default pool"))
+
+
+def refuse_foreign(conn: Connection, shown: str) -> None:
+    """Raise StoreVersionError if a database that was never prepared holds tables of something else."""
+    if foreign := _foreign_table(conn):
+        raise StoreVersionError(
+            f"The database {shown} has a table {foreign!r} that is not asynsched's. Give it a database of its own."
+        )
 
 
 def _foreign_table(conn: Connection) -> str | None:

@@ -142,10 +142,17 @@ def _engine(path: Path | None, synchronous: Synchronous, read_only: bool, keys: 
 
 
 def _configure(driver: sqlite3.Connection, synchronous: Synchronous, read_only: bool) -> None:
-    if driver.execute("PRAGMA journal_mode").fetchone()[0] not in {"wal", "memory"}:
+    mode = driver.execute("PRAGMA journal_mode").fetchone()[0]
+    if mode not in {"wal", "memory"} and not _is_foreign(driver):
         driver.execute("PRAGMA journal_mode = wal")
     driver.execute(f"PRAGMA synchronous = {synchronous}")
     driver.execute("PRAGMA foreign_keys = on")
     driver.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
     if read_only:
         driver.execute("PRAGMA query_only = on")
+
+
+def _is_foreign(driver: sqlite3.Connection) -> bool:
+    """Whether a file is another program's, of which nothing is changed, not even its journal."""
+    tables = {name for (name,) in driver.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    return bool(tables) and "schema_compatibility" not in tables

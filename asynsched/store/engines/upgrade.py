@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from asynsched.store.engines.direct_database import connect_direct, open_direct
-from asynsched.store.engines.preparation import DEFAULT_POOL_SLOTS, HEAD, SchemaState, current_revision
+from asynsched.store.engines.preparation import DEFAULT_POOL_SLOTS, HEAD, SchemaState, current_revision, refuse_foreign
 from asynsched.store.engines.urls import parse_url
 
 
@@ -13,12 +13,16 @@ def schema_state(url: str) -> SchemaState:
     Raises:
         SettingsError: The URL names no database.
         StoreUnavailable: The database cannot be reached.
+        StoreVersionError: It holds tables of something else.
     """
     parsed = parse_url(url)
     if parsed.backend == "sqlite" and not _exists(parsed.path):
         return SchemaState(None, HEAD)
     with connect_direct(parsed) as database:
-        return SchemaState(database.read(current_revision), HEAD)
+        current = database.read(current_revision)
+        if current is None:
+            database.read(refuse_foreign, parsed.shown)
+        return SchemaState(current, HEAD)
 
 
 def upgrade(url: str, *, default_pool_slots: int = DEFAULT_POOL_SLOTS) -> SchemaState:
