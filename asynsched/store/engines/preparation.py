@@ -108,9 +108,11 @@ def make_folder(path: Path | None) -> None:
     Raises:
         StoreUnavailable: That is not possible; the message names the path.
     """
-    if path is None or path.exists():
+    if path is None:
         return
     try:
+        if path.exists():
+            return
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
     except OSError as exc:

@@ -1,10 +1,9 @@
 """What `asynsched db` does: say which schema a database has, and migrate it on request."""
 
-from pathlib import Path
-
+from asynsched.errors import StoreUnavailable
 from asynsched.store.engines.direct_database import connect_direct, open_direct
 from asynsched.store.engines.preparation import DEFAULT_POOL_SLOTS, HEAD, SchemaState, current_revision, refuse_foreign
-from asynsched.store.engines.urls import parse_url
+from asynsched.store.engines.urls import DatabaseUrl, parse_url
 
 
 def schema_state(url: str) -> SchemaState:
@@ -16,7 +15,7 @@ def schema_state(url: str) -> SchemaState:
         StoreVersionError: It holds tables of something else.
     """
     parsed = parse_url(url)
-    if parsed.backend == "sqlite" and not _exists(parsed.path):
+    if parsed.backend == "sqlite" and not _exists(parsed):
         return SchemaState(None, HEAD)
     with connect_direct(parsed) as database:
         current = database.read(current_revision)
@@ -38,5 +37,8 @@ def upgrade(url: str, *, default_pool_slots: int = DEFAULT_POOL_SLOTS) -> Schema
     return before
 
 
-def _exists(path: Path | None) -> bool:
-    return path is not None and path.exists()
+def _exists(url: DatabaseUrl) -> bool:
+    try:
+        return url.path is not None and url.path.exists()
+    except OSError as exc:
+        raise StoreUnavailable(f"The database {url.shown} cannot be reached: {exc.strerror}") from exc
