@@ -55,14 +55,14 @@ async def serve_through(options: dict, outage: Outage) -> tuple[FinishedRun, lis
         async with anyio.create_task_group() as tasks:
             await tasks.start(scheduler.serve)
             tasks.start_soon(run)
-            await eventually((folder / "begun").exists, "the task has begun")
+            await eventually((folder / "begun").exists, "the task has begun", seconds=60)
             bring_back = await outage()
             (folder / "away").touch()
-            await eventually(lambda: said("store.unavailable"), "the database is missed")
+            await eventually(lambda: said("store.unavailable"), "the database is missed", seconds=60)
             await anyio.sleep(1)
             await bring_back()
-            await eventually(lambda: finished, "the run has ended")
-            await eventually(lambda: said("store.available"), "the database is found again")
+            await eventually(lambda: finished, "the run has ended", seconds=60)
+            await eventually(lambda: said("store.available"), "the database is found again", seconds=60)
             scheduler.request_stop()
     return finished[0], logs
 
@@ -72,6 +72,7 @@ def assert_unnoticed(run: FinishedRun, logs: list[dict], folder: Path) -> None:
     assert (run.state, task.state, task.try_number, task.result) == ("success", "success", 1, "green")
     assert (folder / "begun").read_text() == "x"
     told = [line["event"] for line in logs if line["log_level"] in ("warning", "error") or "store." in line["event"]]
+    told = [event for event in told if event != "loop.stalled"]  # it is the machine that is busy then
     assert told == ["store.unavailable", "store.available"]
 
 
@@ -83,7 +84,7 @@ def options(program, monkeypatch) -> dict:
 
 
 async def test_while_somebody_keeps_sqlite_locked(options, program, monkeypatch):
-    monkeypatch.setattr(sqlite_connection, "BUSY_TIMEOUT_SECONDS", 0.1)
+    monkeypatch.setattr(sqlite_connection, "BUSY_TIMEOUT_SECONDS", 1.0)  # more than a commit takes on a busy machine
 
     async def lock():
         other = sqlite3.connect(program.home / "asynsched.db", isolation_level=None)

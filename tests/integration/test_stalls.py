@@ -39,7 +39,10 @@ DAGS = """
         writes()
 """
 STALL_SECONDS = 5.0
-LEASE = LeaseSettings(duration=2.5, renew_interval=0.3, grace=1.0, kill_time=0.5)
+OUTLASTED = LeaseSettings(duration=3.0, renew_interval=0.3, grace=1.5, kill_time=0.5)
+"""Over before the stall is, unless it is renewed meanwhile; long enough for a thread that a busy machine holds up."""
+OVER = LeaseSettings(duration=2.0, renew_interval=0.3, grace=0.5, kill_time=0.5)
+"""Over long before the stall is: also for a keeper that a busy machine holds up."""
 
 
 def sleeps() -> None:
@@ -53,11 +56,11 @@ def keeps_the_lock() -> None:
 
 
 @pytest.fixture
-def scheduler(program, monkeypatch) -> Scheduler:
+def make_scheduler(program, monkeypatch) -> Callable[[LeaseSettings], Scheduler]:
     monkeypatch.setattr(lease, "STALL_SECONDS", 1.0)
     monkeypatch.setenv("FOLDER", str(program.root))
     program.write(DAGS)
-    return Scheduler(**program.options(lease=LEASE))
+    return lambda settings: Scheduler(**program.options(lease=settings))
 
 
 async def run_through(scheduler: Scheduler, stall: Callable[[], None], folder: Path) -> tuple[FinishedRun, list[str]]:
@@ -71,25 +74,25 @@ async def run_through(scheduler: Scheduler, stall: Callable[[], None], folder: P
         async with anyio.create_task_group() as tasks:
             await tasks.start(scheduler.serve)
             tasks.start_soon(run)
-            await eventually((folder / "marks").exists, "the task has begun")
+            await eventually((folder / "marks").exists, "the task has begun", seconds=60)
             stall()
             (folder / "gate").touch()
-            await eventually(lambda: finished, "the run has ended")
+            await eventually(lambda: finished, "the run has ended", seconds=60)
             scheduler.request_stop()
     return finished[0], [line["stack"] for line in logs if line["event"] == "loop.stalled"]
 
 
-async def test_a_loop_that_its_program_has_sleep_keeps_its_lease_and_says_where_it_stands(scheduler, program):
-    run, stacks = await run_through(scheduler, sleeps, program.root)
+async def test_a_loop_that_its_program_has_sleep_keeps_its_lease_and_says_where_it_stands(make_scheduler, program):
+    run, stacks = await run_through(make_scheduler(OUTLASTED), sleeps, program.root)
     [task] = run.tasks
     assert (task.state, task.try_number, task.reason) == ("success", 1, "")
     assert (program.root / "marks").read_text().count("\n") == 1
-    assert len(stacks) == 1
-    assert "time.sleep(STALL_SECONDS)" in stacks[0]
+    # A busy machine may hold the loop up elsewhere, too.
+    assert ["time.sleep(STALL_SECONDS)" in stack for stack in stacks].count(True) == 1
 
 
-async def test_a_stall_that_keeps_the_interpreter_lock_runs_nothing_twice_at_once(scheduler, program):
-    run, _ = await run_through(scheduler, keeps_the_lock, program.root)
+async def test_a_stall_that_keeps_the_interpreter_lock_runs_nothing_twice_at_once(make_scheduler, program):
+    run, _ = await run_through(make_scheduler(OVER), keeps_the_lock, program.root)
     marks = [line.split()[0] for line in (program.root / "marks").read_text().splitlines()]
     assert run.state == "success"
     assert marks == ["begin"] * run.tasks[0].try_number, "no try began while another one ran"
