@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 from msgspec.structs import astuple, replace
-from sqlalchemy import Connection, TextClause, bindparam, text, update
+from sqlalchemy import Connection, TextClause, bindparam, select, text, update
 
 from asynsched.states import TaskInstanceState
 from asynsched.store.asset_events import record_events
@@ -33,7 +33,7 @@ from asynsched.store.changes import (
 from asynsched.store.encryption import writing_cipher
 from asynsched.store.rows import portions, storable
 from asynsched.store.schema.column_types import microseconds
-from asynsched.store.schema.tables import task_instance
+from asynsched.store.schema.tables import dag_run, task_instance
 
 
 def apply(conn: Connection, batch: Batch) -> Stale:
@@ -47,6 +47,7 @@ def apply(conn: Connection, batch: Batch) -> Stale:
     disturbed = {key[0] for key in tasks}
     runs = {row.id for row in batch.runs if row.id in disturbed}
     runs |= _update_runs(conn, [row for row in batch.runs if row.id not in disturbed])
+    runs |= _taken_away(conn, {row.dag_run_id for row in batch.new_tasks} - {row.id for row in batch.runs}, epoch)
 
     written = {_key(row) for row in batch.tasks} - tasks
 
@@ -119,6 +120,23 @@ def _update_runs(conn: Connection, rows: list[RunRow]) -> set[int]:
         return set()
     updated = {key[0] for key in _execute(conn, "update_runs", rows)}
     return {row.id for row in rows if row.id not in updated and not _run_is_applied(conn, row)}
+
+
+_OWNED = (
+    select(dag_run.c.id)
+    .where(dag_run.c.id.in_(bindparam("ids", expanding=True)), dag_run.c.lease_epoch == bindparam("epoch"))
+    .order_by(dag_run.c.id)
+    .with_for_update(read=True)
+)
+
+
+def _taken_away(conn: Connection, run_row_ids: set[int], epoch: int) -> set[int]:
+    """Return those of some runs that are another scheduler's by now. The others stay this one's until this commits.
+
+    A task instance that is new has no row whose epoch could guard it.
+    """
+    owned = conn.scalars(_OWNED, {"ids": sorted(run_row_ids), "epoch": epoch}) if run_row_ids else ()
+    return run_row_ids.difference(owned)
 
 
 _IS_APPLIED = text(

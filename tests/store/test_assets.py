@@ -78,7 +78,7 @@ async def test_a_batch_that_is_applied_again_updates_no_asset_twice_and_a_stale_
     def check(conn):
         run = insert_run(conn, new_run())
         store_dag(conn, dag_of("of_a", Asset("a")))
-        apply(conn, Batch(1, new_tasks=[task(run, "t", "running"), task(run, "stale", "skipped")]))
+        apply(conn, Batch(0, new_tasks=[task(run, "t", "running"), task(run, "stale", "skipped")]))
         source = {"dag_run_id": run, "dag_id": "d", "run_id": "r1"}
         events = [
             event(Asset("a"), token="1", task_id="t", **source),
@@ -86,7 +86,7 @@ async def test_a_batch_that_is_applied_again_updates_no_asset_twice_and_a_stale_
             event(Asset("a"), token="2", task_id="stale", **source),
         ]
         ended = [task(run, name, "success", before_state="running") for name in ("t", "stale")]
-        batch = Batch(1, tasks=ended, asset_events=events)
+        batch = Batch(0, tasks=ended, asset_events=events)
         stale = [apply(conn, batch) for _ in range(2)]
         return stale, list_events(conn), pending_events(conn, "of_a")
 

@@ -119,6 +119,8 @@ async def test_a_batch_changes_what_is_as_its_author_knew_it_and_returns_the_res
     assert await database.write(apply, Batch(5, tasks=[ended, late])) == Stale(frozenset(), frozenset({(run, "b", -1)}))
     taken_over = msgspec.structs.replace(ended, before_state="success", state="failed")
     assert await database.write(apply, Batch(4, tasks=[taken_over])) == Stale(frozenset(), frozenset({(run, "a", -1)}))
+    fresh = Batch(4, new_tasks=[task(run, "d", None)])
+    assert await database.write(apply, fresh) == Stale(frozenset({run}), frozenset())
     a, _, _ = await database.read(load_task_instances, run)
     assert (a.state, a.reason, a.started_at, a.ended_at) == ("success", "nul \ufffd \\u0000", NOW, NOW + DAY)
     found = await database.read(states_by_run, TaskFilter("d"))
@@ -192,7 +194,7 @@ async def test_slots_of_a_pool_are_counted_from_states(database):
         ("e", "deferred", "other", 3),
     ]
     tasks = [task(run, name, state, pool=pool, pool_slots=slots) for name, state, pool, slots in rows]
-    await database.write(apply, Batch(1, new_tasks=tasks))
+    await database.write(apply, Batch(0, new_tasks=tasks))
     default, other = await database.read(list_pools)
     assert (default.running_slots, default.queued_slots, default.occupied_slots, default.open_slots) == (2, 1, 3, 125)
     assert (other.occupied_slots, other.open_slots) == (3, None)
