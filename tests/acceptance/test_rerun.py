@@ -220,9 +220,8 @@ def test_what_is_asked_for_while_no_scheduler_serves_is_done_by_the_next(new_sit
             assert not answer["done"]
         asked = site.json("why", *cancelled.key)
         assert asked["answer"].endswith("Before that: cancelling the run.")
-        assert (asked["reasons"][0]["rule"], asked["reasons"][0]["text"].split(" by ")[0]) == (
-            "request", "cancelling the run was asked for"
-        )  # fmt: skip
+        told = [(reason["rule"], reason["text"].split(" since ")[0].split(" by ")[0]) for reason in asked["reasons"]]
+        assert told[:2] == [("scheduler", "no scheduler is serving"), ("request", "cancelling the run was asked for")]
         assert "clearing task waits was asked for" in site.run("why", *cleared.key, "waits").stdout
         with site.up():
             cancelled.wait("failed")
