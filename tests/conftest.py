@@ -12,9 +12,17 @@ from tests.support.postgres import new_postgres_database, postgres_server, postg
 # What a shell starts in the background ignores Ctrl-C, and so would every process that the tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# How long an example takes depends on what else the machine does, and no test asserts on speed.
-settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("busy machine")
+# How long an example takes depends on what else the machine does, and no test asserts on speed; no example depends on
+# what an earlier one has left in a fixture. Examples are the same each time, so that it is a change that breaks a test;
+# `--hypothesis-profile=explore` looks for new ones.
+unhurried = {
+    "deadline": None,
+    "suppress_health_check": [HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+    "print_blob": True,
+}
+settings.register_profile("explore", **unhurried)
+settings.register_profile("repeatable", **unhurried, derandomize=True)
+settings.load_profile("repeatable")
 
 __all__ = ["new_postgres_database", "postgres_server", "postgres_url"]
 

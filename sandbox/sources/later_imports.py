@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from asynsched.serialization.schema import SourceFile
+from sandbox.sources.archives import ArchiveError
 
 _MAY_IMPORT_LATER = re.compile(
     r"(?m)^[ \t]+(?:import|from)\b|[:;][ \t]*(?:import|from)\b|\bimport_module\b|\b__import__\b"
@@ -92,12 +93,12 @@ def _search(name: str, entries: list[str]) -> ModuleSpec | None:
 
 
 def _record(name: str, spec: ModuleSpec) -> None:
-    """Record a module's source; one that is no text is left to the import, which says so."""
+    """Record a module's source; one that cannot be read is left to the import, which says so."""
     if spec.origin is None or not spec.origin.endswith(".py"):
         return
     try:
         cast("_NotingLoader", spec.loader).get_source(name)
-    except (OSError, SyntaxError):
+    except (OSError, SyntaxError, ArchiveError):
         return
 
 

@@ -116,7 +116,7 @@ class Scene(Simulated):
         return report.dags[0].dag.tasks
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(cases())
 def test_whatever_people_clear_and_mark_the_run_ends_in_the_states_that_its_rules_give(case):
     dag, actions, outcomes = case

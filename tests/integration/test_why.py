@@ -3,7 +3,7 @@
 import asyncio
 from datetime import UTC, datetime, timedelta
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asynsched import DAG, BashOperator
@@ -67,7 +67,7 @@ async def explained(simulation):
     return keys(free), keys(held)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25)
 @given(workloads())
 def test_nothing_holds_a_task_up_exactly_when_the_scheduler_starts_it_now(tmp_path, workload):
     dags, outcomes, grown = workload

@@ -83,6 +83,13 @@ def test_bad_archive_is_an_error_of_that_archive(name: str, archive: Path, parse
     assert error.message.startswith("team/dags.zip/etl.py: ")
 
 
+def test_module_that_a_function_may_import_spoils_nothing_by_being_bad(archive: Path, parse_once: Parser) -> None:
+    huge = "#" * (archives.MAX_SOURCE_BYTES + 1)
+    _write(archive, {"etl.py": f"{ETL}def later():\n    import huge\n", "helper.py": "", "huge.py": huge,
+                     "package/__init__.py": "", "package/inner.py": "VALUE = 1\n"})  # fmt: skip
+    assert parse_once.file("team/dags.zip/etl.py").dag_ids == ["zipped"]
+
+
 def test_file_that_the_archive_has_not_is_unreadable(archive: Path, parse_once: Parser) -> None:
     error = parse_once.file("team/dags.zip/gone.py").error
     assert error.kind == "unreadable"

@@ -91,7 +91,7 @@ class Admitting(RuleBasedStateMachine):
 
 
 TestAdmitting = Admitting.TestCase
-TestAdmitting.settings = settings(max_examples=60, deadline=None)
+TestAdmitting.settings = settings(max_examples=60)
 
 
 def test_a_backfill_has_a_limit_of_its_own_beside_that_of_its_dag_and_waits_while_it_or_its_dag_is_paused():

@@ -181,7 +181,7 @@ class Comparison:
 
 
 @given(st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_counting_by_events_always_agrees_with_recomputing_everything(data):
     comparison = Comparison(data, data.draw(dags(RULES)))
     comparison.start()
@@ -189,7 +189,7 @@ def test_counting_by_events_always_agrees_with_recomputing_everything(data):
 
 
 @given(st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_so_it_does_when_tasks_are_cleared_and_lengths_become_others(data):
     dag = data.draw(dags(PATIENT_RULES))
     comparison = Comparison(data, dag)

@@ -101,7 +101,7 @@ def dags(draw):
     return dag
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(dags())
 def test_a_dag_survives_the_way_to_the_scheduler(dag):
     serialized = serialize_dag(dag)

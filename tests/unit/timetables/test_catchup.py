@@ -48,7 +48,7 @@ def runs(timetable, bounds, now, last=None):
     end_after=st.none() | st.integers(1, 24 * 90),
     n_done=st.integers(0, 3),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_latest_makes_up_for_the_newest_of_the_missed_runs_and_nothing_else(timetable, hours, end_after, n_done):
     now = START + timedelta(hours=hours)
     end = None if end_after is None else START + timedelta(hours=end_after)

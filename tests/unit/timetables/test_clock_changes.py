@@ -38,7 +38,7 @@ def runs(timetable, start, n, *, catchup=True):
 @example(zone="Australia/Lord_Howe", start=datetime(2025, 10, 4, 12, tzinfo=UTC), expression="*/30 * * * *")
 @example(zone="Europe/Berlin", start=datetime(2025, 3, 29, 19, tzinfo=UTC), expression="15,45 1-3 * * *")
 @example(zone="Pacific/Apia", start=datetime(2011, 12, 29, 5, tzinfo=UTC), expression="0 9 * * *")
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_runs_follow_one_another_without_a_repetition(make, catchup, zone, start, expression):
     found = list(runs(make(expression, timezone=zone), start, 12, catchup=catchup))
     for before, after in pairwise(found):
@@ -51,7 +51,7 @@ def test_runs_follow_one_another_without_a_repetition(make, catchup, zone, start
 @example(zone="Europe/Berlin", start=datetime(2025, 3, 1, tzinfo=UTC), minute=30, hour=2)
 @example(zone="America/New_York", start=datetime(2025, 10, 20, tzinfo=UTC), minute=30, hour=1)
 @example(zone="Pacific/Apia", start=datetime(2011, 12, 25, tzinfo=UTC), minute=0, hour=9)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_a_daily_run_is_made_once_a_day_whatever_the_clock_does(zone, start, minute, hour):
     n = 60
     found = [info.run_after for info in runs(CronTriggerTimetable(f"{minute} {hour} * * *", timezone=zone), start, n)]
@@ -62,7 +62,7 @@ def test_a_daily_run_is_made_once_a_day_whatever_the_clock_does(zone, start, min
 
 
 @given(zone=zones, start=days, minute=st.integers(0, 59))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_an_hourly_run_never_waits_longer_than_an_hour(zone, start, minute):
     found = [info.run_after for info in runs(CronTriggerTimetable(f"{minute} * * * *", timezone=zone), start, 100)]
     assert all(timedelta() < b - a <= timedelta(hours=1) for a, b in pairwise(found))
