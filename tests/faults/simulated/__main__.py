@@ -19,7 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _replay(options: argparse.Namespace) -> int:
-    violation, trace = explore(options.seed, _stress(options))
+    violation, trace = explore(options.seed, *_conditions(options))
     print("\n".join(trace))
     return 0 if violation is None else 1
 
@@ -27,7 +27,7 @@ def _replay(options: argparse.Namespace) -> int:
 def _explore_many(options: argparse.Namespace) -> int:
     seeds = range(options.first, options.first + options.seeds)
     n_found = 0
-    for seed, found in _found(seeds, options.processes, _stress(options)):
+    for seed, found in _found(seeds, options.processes, _conditions(options)):
         if found:
             n_found += 1
             print(f"seed {seed}: {found}\n  replay: {replay_command(seed, options.bug)}", flush=True)
@@ -37,12 +37,14 @@ def _explore_many(options: argparse.Namespace) -> int:
     return 1 if n_found else 0
 
 
-def _stress(options: argparse.Namespace) -> str:
-    return BUGS[options.bug].stress if options.bug else ""
+def _conditions(options: argparse.Namespace) -> tuple[str, int]:
+    """Return stress and number of schedulers, as `explore` takes them."""
+    bug = BUGS.get(options.bug)
+    return ("", 0) if bug is None else (bug.stress, bug.n_sites)
 
 
-def _found(seeds: Sequence[int], n_processes: int, stress: str) -> Iterator[tuple[int, str]]:
-    one = partial(_one, stress=stress)
+def _found(seeds: Sequence[int], n_processes: int, conditions: tuple[str, int]) -> Iterator[tuple[int, str]]:
+    one = partial(_one, conditions=conditions)
     if n_processes == 1:
         yield from map(one, seeds)
         return
@@ -50,8 +52,8 @@ def _found(seeds: Sequence[int], n_processes: int, stress: str) -> Iterator[tupl
         yield from pool.imap(one, seeds, chunksize=8)
 
 
-def _one(seed: int, stress: str) -> tuple[int, str]:
-    violation, _ = explore(seed, stress)
+def _one(seed: int, conditions: tuple[str, int]) -> tuple[int, str]:
+    violation, _ = explore(seed, *conditions)
     return seed, "" if violation is None else f"{type(violation).__name__}: {violation}"
 
 

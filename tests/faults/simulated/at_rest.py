@@ -28,9 +28,14 @@ class Use:
         self.of_task = Counter((row.dag_id, row.task_id) for row in active)
         self.runs = Counter(run.dag_id for run in stored.runs.values() if run.state == "running")
 
-    def limits(self, parallelism: int) -> Iterator[tuple[str, int, int]]:
-        """Yield each limit: its name, how much there is of it, how much is taken."""
-        yield "parallelism", parallelism, self.n_tasks
+    def limits(self, parallelism: int | None) -> Iterator[tuple[str, int, int]]:
+        """Yield each limit: its name, how much there is of it, how much is taken.
+
+        Args:
+            parallelism: None where there are several schedulers: who takes runs over has more for a moment.
+        """
+        if parallelism is not None:
+            yield "parallelism", parallelism, self.n_tasks
         for pool, slots in self.pools.items():
             yield f"the pool {pool}", POOLS[pool], slots
         for (dag_id, run_id), n_used in self.of_run.items():
@@ -67,7 +72,9 @@ def complaints(exploration: Any, stored: Stored) -> Iterator[str]:
     ends = {token for keeper in keepers for token in keeper.ends}
     use = Use(exploration.world, stored)
     yield from _of_tasks(exploration, stored, use, live | ends)
-    yield from _of_runs(stored, use)
+    # A scheduler that is full leaves queued runs to others.
+    may_start = len(keepers) == 1 or use.n_tasks < exploration.settings.parallelism
+    yield from _of_runs(stored, use, may_start=may_start)
     yield from _of_callbacks(stored, live | ends)
     for token in ends:
         yield f"the end of {token} is reported, and not taken"
@@ -85,10 +92,10 @@ def _of_tasks(exploration: Any, stored: Stored, use: Use, known: set[str]) -> It
             yield f"{name} is {row.state}, and no process is there for it"
 
 
-def _of_runs(stored: Stored, use: Use) -> Iterator[str]:
+def _of_runs(stored: Stored, use: Use, *, may_start: bool) -> Iterator[str]:
     for run in stored.runs.values():
         name = f"the run {run.dag_id} {run.run_id}"
-        if run.state == "queued" and use.has_room_for_run(run.dag_id):
+        if run.state == "queued" and use.has_room_for_run(run.dag_id) and may_start:
             yield f"{name} is queued, its DAG has room, and it waits"
         elif run.state == "running" and all(row.state in ENDED for row in stored.tasks.values() if row[:2] == run[:2]):
             yield f"all tasks of {name} have ended, and it has not"

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from functools import cache, partial
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from asynsched.clock import VirtualClock
@@ -16,6 +17,7 @@ from tests.faults.simulated.chance import Chance
 from tests.faults.simulated.invariants import Invariants
 from tests.faults.simulated.ledger import Ledger, Violation
 from tests.faults.simulated.loop import NOBODY, Process, ShuffledLoop
+from tests.faults.simulated.notifications import Notifications
 from tests.faults.simulated.site import Site
 from tests.faults.simulated.stand_ins import exchanged
 from tests.faults.simulated.tries import Plan
@@ -25,6 +27,8 @@ CALM_AFTER = 60.0
 """Virtual seconds after which nothing fails any more."""
 LONGEST = 900.0
 """Virtual seconds after which everything must have ended."""
+SHARE_OF_TWO = 0.4
+"""Of the seeds, those in which two schedulers work on one database."""
 LONGEST_STEPS = 30_000
 """Steps of the event loop after which something turns in circles: usual are some hundreds."""
 SETTINGS = Settings(
@@ -39,12 +43,13 @@ class Exploration:
 
     Args:
         stress: A fault that is to happen often, whatever the seed says.
+        n_sites: How many schedulers there are; 0: as the seed says.
 
     Attributes:
         trace: What has happened, a line for each thing: the same for the same seed.
     """
 
-    def __init__(self, seed: int, stress: str = "") -> None:
+    def __init__(self, seed: int, stress: str = "", n_sites: int = 0) -> None:
         self.seed = seed
         self.clock = VirtualClock(START)
         self.chance = Chance(seed, self.clock, stress)
@@ -56,9 +61,12 @@ class Exploration:
         self.trace: list[str] = []
         self.is_over = False
         self._away_until = 0.0
+        self._after_takeover: list[Callable[[], Any]] = []
         self._violation: BaseException | None = None
         self.world.restore()
-        self.sites = {home: Site(self, home) for home in [_home("a")]}
+        self.notifications = Notifications(self)
+        n_sites = n_sites or (2 if Random(f"sites {seed}").random() < SHARE_OF_TWO else 1)
+        self.sites = {home: Site(self, home) for home in map(_home, "ab"[:n_sites])}
         self.invariants = Invariants(self)
         self.loop.after_step = self._stepped
         self.loop.before_leap = self._guarded(self.invariants.check_at_rest)
@@ -83,6 +91,13 @@ class Exploration:
         else:
             self.loop.call_soon(self._guarded(call), *args, context=context)
 
+    def later_or_after_takeover(self, call: Callable[..., Any], *args: Any) -> None:
+        """Call something within seconds, or when it does most harm: when a scheduler has just taken over runs."""
+        if self.chance.random.random() < 0.5:
+            self._after_takeover.append(partial(call, *args))
+        else:
+            self.later(self.chance.between(0, 3), call, *args)
+
     def site_of(self, home: Path) -> Site:
         """Return the machine of a home."""
         return self.sites[home]
@@ -96,6 +111,10 @@ class Exploration:
 
     def committed(self, process: Process, query: str) -> None:
         """A call of the database was done."""
+        if query == "take_over_runs":
+            for call in self._after_takeover:
+                self.later(0, call)
+            self._after_takeover.clear()
         self.invariants.check_commit(process, query)
 
     def crash(self, process: Process, when: str) -> None:
@@ -182,14 +201,14 @@ class Exploration:
             if not site.is_serving:
                 continue
             if self.chance.happens("stopped"):
-                site.stop_process(self.chance.between(0.1, 70))
+                site.stop_process(self.chance.between(0.1, 70 * len(self.sites)))
             elif self.chance.happens("asked_to_stop"):
                 site.ask_to_stop()
             elif self.chance.happens("clock_jump"):
                 site.jump_clock(timedelta(seconds=self.chance.random.choice([-3600, -5, 5, 3600])))
 
     def _stepped(self, process: Process | None) -> None:
-        if self.loop.n_steps > LONGEST_STEPS and not self.is_over:
+        if self.loop.n_steps > LONGEST_STEPS * len(self.sites) and not self.is_over:
             self._fail(Violation(f"after {LONGEST_STEPS} steps not all has ended: something turns in circles"))
             self.is_over = True
             for site in self.sites.values():
@@ -210,9 +229,9 @@ class Exploration:
         self._violation = self._violation or violation
 
 
-def explore(seed: int, stress: str = "") -> tuple[BaseException | None, list[str]]:
+def explore(seed: int, stress: str = "", n_sites: int = 0) -> tuple[BaseException | None, list[str]]:
     """Live through a seed. Returns what must not have happened, None: all was well, and the trace."""
-    exploration = Exploration(seed, stress)
+    exploration = Exploration(seed, stress, n_sites)
     try:
         exploration.run()
     except Exception as exc:  # noqa: BLE001 - whatever it is, the seed has found it

@@ -19,6 +19,7 @@ class FaultyDatabase(Database):
     """Passes calls on to the database of all, unless the world lets them fail."""
 
     def __init__(self, world: Any, process: Process, inline: InlineDatabase) -> None:
+        self.is_shared = len(world.sites) > 1
         self._world = world
         self._process = process
         self._inline = inline
@@ -54,12 +55,13 @@ class FaultyDatabase(Database):
         if chance.happens("crash_before"):
             if run == self._inline.connection.write and chance.happens("late_write"):
                 # A server goes on with what it was sent, whatever becomes of the client.
-                world.later(chance.between(0, 3), self._land, run, query, args, kwargs)
+                world.later_or_after_takeover(self._land, run, query, args, kwargs)
             await self._crash(f"before {name}")
         if world.database_is_away() or chance.happens("away_before"):
             world.say("database", f"away before {name}")
             raise StoreUnavailable(f"away before {name}")
-        result = run(lambda connection: query(connection, *args, **kwargs))
+        with world.notifications.of_one_transaction():
+            result = run(lambda connection: query(connection, *args, **kwargs))
         world.committed(self._process, name)
         if chance.happens("crash_after"):
             await self._crash(f"after {name}")
@@ -73,7 +75,7 @@ class FaultyDatabase(Database):
     def _land(self, run: Any, query: Any, args: Any, kwargs: Any) -> None:
         """Do what was asked for by a scheduler that is dead."""
         self._world.say("fault", f"a late {name_of(query)}")
-        with suppress(AsynschedError):
+        with suppress(AsynschedError), self._world.notifications.of_one_transaction():
             run(lambda connection: query(connection, *args, **kwargs))
         self._world.committed(self._process, f"late {name_of(query)}")
 

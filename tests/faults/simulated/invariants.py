@@ -1,7 +1,7 @@
 """What must hold after every step, at rest, and in the end. It looks at the database itself, and at the ledger."""
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from asynsched.states import (
@@ -19,6 +19,7 @@ from tests.faults.simulated.stored import RunRow, Stored, TaskRow
 
 PATIENCE = 2.0
 """Virtual seconds that something may wait that nothing holds up."""
+Rows = Mapping[Any, Any]
 ENDED_RUNS = frozenset(str(state) for state in FINISHED_RUN_STATES)
 _BETWEEN = [*SLOT_TASK_STATES, *(TaskInstanceState(name) for name in ("scheduled", "up_for_retry", "deferred"))]
 
@@ -59,21 +60,29 @@ class Invariants:
         tasks, runs = stored.tasks, stored.runs
         if not stored.read():
             return
-        say = self._exploration.say
         ended: dict[tuple[str, str], list[TaskRow]] = defaultdict(list)
         for key, row in stored.tasks.items():
             if (before := tasks.get(key)) != row:
-                say(process.name, f"{query}: {'.'.join(map(str, key))} {row.state} try {row.try_number} {row.reason}")
+                self._exploration.say(process.name, f"{query}: {_said(row)}")
                 _check_task(before, row)
+                _check_writer(process, row, stored.runs[key[:2]])
                 if row.token and row.state in ENDED:
                     ended[key[:2]].append(row)
         for run_key, rows in ended.items():
             self.ended_together[run_key].append(rows)
         for run_key, run in stored.runs.items():
             if (was := runs.get(run_key)) != run:
-                say(process.name, f"{query}: {'.'.join(run_key)} {run.state}")
+                self._exploration.say(process.name, f"{query}: {'.'.join(run_key)} {run.state}")
                 _check_run(was, run)
-        for name, limit, n_used in Use(self._exploration.world, stored).limits(self._exploration.settings.parallelism):
+        self._check_shared(tasks, runs)
+
+    def _check_shared(self, tasks: Rows, runs: Rows) -> None:
+        """Look at what all task instances share: limits, and who writes."""
+        is_alone = len(self._exploration.sites) == 1
+        if is_alone:
+            _check_epochs(tasks, runs, self.stored)
+        use = Use(self._exploration.world, self.stored)
+        for name, limit, n_used in use.limits(self._exploration.settings.parallelism if is_alone else None):
             if n_used > limit:
                 raise Violation(f"{name}: {n_used} of {limit}")
 
@@ -97,6 +106,7 @@ class Invariants:
             and site.keeper is not None
             and site.keeper.connection is not None
             and site.has_right_clock
+            and (len(self._exploration.sites) == 1 or site.hears_others)
             for site in self._exploration.sites.values()
         )
 
@@ -140,6 +150,10 @@ class Invariants:
                 raise Violation(f"all has ended, and the scheduler still counts {left}")
 
 
+def _said(row: TaskRow) -> str:
+    return f"{'.'.join(map(str, row[:4]))} {row.state} try {row.try_number} {row.reason}"
+
+
 def _check_task(before: TaskRow | None, row: TaskRow) -> None:
     key = row[:4]
     if before is None:
@@ -148,8 +162,24 @@ def _check_task(before: TaskRow | None, row: TaskRow) -> None:
         raise Violation(f"{key} went from {before.state} to {row.state}")
     if before.state in ENDED and row.state != before.state:
         raise Violation(f"{key} had ended as {before.state}, and is {row.state}")
-    if row.lease_epoch < before.lease_epoch:
-        raise Violation(f"{key} was written under epoch {row.lease_epoch}, and before under {before.lease_epoch}")
+
+
+def _check_writer(process: Process, row: TaskRow, run: RunRow) -> None:
+    """Only the scheduler whose run it is may write a task instance."""
+    if process.lease_epoch is not None and run.lease_epoch != process.lease_epoch:
+        raise Violation(
+            f"{process.name}, of epoch {process.lease_epoch}, wrote {row[:4]}, whose run is of epoch {run.lease_epoch}"
+        )
+
+
+def _check_epochs(tasks: Rows, runs: Rows, stored: Stored) -> None:
+    """Where schedulers come one after the other, nothing goes back to an earlier one."""
+    for before, now in ((tasks, stored.tasks), (runs, stored.runs)):
+        for key, row in now.items():
+            if key in before and row.lease_epoch < before[key].lease_epoch:
+                raise Violation(
+                    f"{key} was written under {row.lease_epoch}, and before under {before[key].lease_epoch}"
+                )
 
 
 def _check_run(before: RunRow | None, run: RunRow) -> None:
@@ -159,8 +189,6 @@ def _check_run(before: RunRow | None, run: RunRow) -> None:
         raise Violation(f"the run {run[:2]} went from {before.state} to {run.state}")
     if before.state in ENDED_RUNS and run.state != before.state:
         raise Violation(f"the run {run[:2]} had ended as {before.state}, and is {run.state}")
-    if run.lease_epoch < before.lease_epoch:
-        raise Violation(f"the run {run[:2]} was taken back by epoch {run.lease_epoch} from {before.lease_epoch}")
 
 
 def _left_on(site: Any) -> Iterator[str]:

@@ -24,6 +24,7 @@ class Process:
         self.name = name
         self.is_stopped = False
         self.is_dead = False
+        self.lease_epoch: int | None = None
         self.tasks: dict[asyncio.Task[Any], None] = {}
         self.context = contextvars.copy_context()
         self.context.run(PROCESS.set, self)

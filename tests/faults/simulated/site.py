@@ -14,6 +14,7 @@ from asynsched.assembly.services import Services
 from asynsched.channels import RunCreated
 from asynsched.errors import ExecutorError, HomeInUse, LeaseLost, StoreUnavailable
 from asynsched.executors.local import LocalExecutor
+from asynsched.housekeeping.notification_listener import NotificationListener
 from asynsched.keys import DagRunKey
 from asynsched.scheduler import Scheduler
 from asynsched.service import Service
@@ -22,8 +23,9 @@ from sandbox.protocol import Ended
 from tests.faults.simulated.faulty_database import FaultyDatabase
 from tests.faults.simulated.keeper import SimulatedKeeper
 from tests.faults.simulated.ledger import Violation
-from tests.faults.simulated.loop import NotYet, Process
+from tests.faults.simulated.loop import PROCESS, NotYet, Process
 from tests.faults.simulated.machine_clock import MachineClock
+from tests.faults.simulated.notifications import URL
 from tests.faults.simulated.stream import Stream
 from tests.faults.simulated.worlds import inline_database
 
@@ -31,12 +33,16 @@ EXPECTED_ENDS = (StoreUnavailable, LeaseLost, ExecutorError, asyncio.CancelledEr
 """What a scheduler may end with, to be started again by whoever watches over it."""
 
 
+LONG_PAUSES = 0.5
+"""Share of pauses that outlast leases, where there are other schedulers."""
+
+
 class ServicesWithoutOthers(Services):
     """The production services, less what watches files and other terminals: none are here."""
 
     @property
     def producers(self) -> tuple[Service, ...]:
-        return (self.creator,)
+        return (self.creator, *(part for part in self.listeners if isinstance(part, NotificationListener)))
 
 
 class SimulatedScheduler(Scheduler):
@@ -49,8 +55,15 @@ class SimulatedScheduler(Scheduler):
     services: Services | None = None
 
     def made(self, base: Foundation, **options: Any) -> Services:
+        PROCESS.get().lease_epoch = base.lease_epoch
         services = assemble(base, **options)
-        self.services = ServicesWithoutOthers(**{part.name: getattr(services, part.name) for part in fields(services)})
+        parts = {part.name: getattr(services, part.name) for part in fields(services)}
+        if base.database.is_shared:
+            listener = NotificationListener(
+                url=URL, channels=base.channels, clock=base.clock, scheduler_id=base.scheduler_id
+            )
+            parts["listeners"] = (listener,)
+        self.services = ServicesWithoutOthers(**parts)
         return self.services
 
 
@@ -77,6 +90,7 @@ class Site:
         self.n_starts = 0
         self.n_seconds_off = 0.0
         self.is_right_since = -self.settings.sweep_interval
+        self.has_missed_hint_at = -self.settings.sweep_interval
 
     @property
     def is_serving(self) -> bool:
@@ -93,6 +107,11 @@ class Site:
         return not self.clock.offset and n_seconds_right >= self.settings.sweep_interval
 
     @property
+    def hears_others(self) -> bool:
+        """Whether it has heard all that was said since the last sweep."""
+        return self.world.clock.monotonic() - self.has_missed_hint_at >= self.settings.sweep_interval
+
+    @property
     def is_stopping(self) -> bool:
         """Whether the scheduler was asked to stop."""
         return self.scheduler is not None and self.scheduler._stop_requested.is_set()
@@ -103,7 +122,14 @@ class Site:
             await self._serve()
             if self.world.is_over:
                 return
-            await asyncio.sleep(self.world.chance.between(0.1, 20 if self.world.climate.slow else 3))
+            await asyncio.sleep(self._pause())
+
+    def _pause(self) -> float:
+        """Return how long nobody serves here: with others there, also for so long that they take everything."""
+        chance = self.world.chance
+        if len(self.world.sites) > 1 and not chance.is_calm and chance.random.random() < LONG_PAUSES:
+            return chance.between(40, 90)
+        return chance.between(0.1, 20 if self.world.climate.slow else 3)
 
     async def _serve(self) -> None:
         world = self.world

@@ -13,7 +13,13 @@ import structlog
 from asynsched import clock, scheduler
 from asynsched.assembly.foundation import Foundation
 from asynsched.executors import lease_line, local
+from asynsched.housekeeping import notification_listener, peer_watch
+from asynsched.scheduling import run_transfers, shared_limits
+from asynsched.scheduling.creation import dagrun_creator
 from tests.faults.simulated.loop import PROCESS
+
+NOTIFYING = (peer_watch, dagrun_creator, run_transfers, shared_limits)
+"""What tells other schedulers of something. The command line does so, too, and is not here."""
 
 
 @contextmanager
@@ -44,6 +50,8 @@ def exchanged(exploration: Any) -> Iterator[None]:
         (local, "start_keeper", start_keeper),
         (lease_line, "connect", connect),
         (scheduler, "assemble", assembled),
+        (notification_listener, "connect", exploration.notifications.connect),
+        *((module, "notify", exploration.notifications.notify) for module in NOTIFYING),
         (anyio.to_thread, "run_sync", run_sync),
         (clock, "os", SimpleNamespace(urandom=chance.tokens.randbytes)),
         (clock, "random", SimpleNamespace(random=chance.tokens.random)),

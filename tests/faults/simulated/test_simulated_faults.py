@@ -29,7 +29,8 @@ def test_no_seed_finds_anything(first):
 def test_each_planted_bug_is_found(name):
     bug = BUGS[name]
     with bug.planted():
-        assert any(explore(seed, bug.stress)[0] is not None for seed in range(BUGGY_SEEDS))
+        seeds = range(bug.first, bug.first + BUGGY_SEEDS)
+        assert any(explore(seed, bug.stress, bug.n_sites)[0] is not None for seed in seeds)
 
 
 def test_a_seed_is_replayed_byte_for_byte_in_another_process():

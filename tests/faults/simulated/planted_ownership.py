@@ -1,0 +1,54 @@
+"""Bugs that are planted on purpose where runs go from one scheduler to another, and limits are shared."""
+
+import sqlalchemy as sa
+
+from asynsched.store import run_queue, slot_settlement, transitions
+from tests.faults.simulated.bug import Bug, Change
+
+
+def _unguarded_write() -> list[Change]:
+    statements = {name: statement.text for name, statement in transitions._STATEMENTS["sqlite"].items()}
+    for name, guard in (("update_tasks", "task_instance.lease_epoch = :epoch"), ("update_runs", _RUN_GUARD)):
+        assert guard in statements[name]
+        statements[name] = statements[name].replace(guard, "true")
+    made = {name: sa.text(statement) for name, statement in statements.items()}
+    return [(transitions, "_STATEMENTS", {"sqlite": made})]
+
+
+_RUN_GUARD = "dag_run.lease_epoch = v.before_epoch"
+
+
+def _uncounted_others() -> list[Change]:
+    return [(slot_settlement, "pool_use_elsewhere", lambda *_: {})]
+
+
+def _begun_elsewhere() -> list[Change]:
+    return [(run_queue, "take_for_begun", lambda *_: None)]
+
+
+def _unguarded_insert() -> list[Change]:
+    return [(transitions, "_taken_away", lambda *_: set())]
+
+
+BUGS_OF_OWNERSHIP: dict[str, Bug] = {
+    "unguarded-write": Bug(
+        "Who has lost a run to another scheduler still writes to it.", _unguarded_write, "crash_before"
+    ),
+    "uncounted-others": Bug(
+        "What other schedulers have of a pool is not counted.", _uncounted_others, n_sites=2, first=70
+    ),
+    "begun-elsewhere": Bug(
+        "A try that was queued on another home is launched once more under its token.",
+        _begun_elsewhere,
+        "crash_before",
+        n_sites=2,
+        first=180,
+    ),
+    "unguarded-insert": Bug(
+        "Task instances are inserted into a run that is another scheduler's by now.",
+        _unguarded_insert,
+        "crash_before",
+        n_sites=2,
+        first=40,
+    ),
+}
