@@ -98,7 +98,7 @@ def spread(pair: Pair) -> None:
     pair.trigger("r0", "r1", "r2", "r3")
     first = pair.sites[0]
     first.until(lambda: [row["n_tasks"] for row in pair.schedulers().values()] == [2, 2], "each runs two tasks")
-    first.until(lambda: len(pair.marks("begin")) == 4, "all tasks wait")
+    first.until(lambda: len(set(pair.marks("begin"))) == 4, "all tasks wait")
 
 
 def test_the_tasks_of_a_scheduler_that_was_killed_run_again_on_the_other_and_never_twice_at_once(pair):
@@ -118,6 +118,8 @@ def test_the_tasks_of_a_scheduler_that_was_killed_run_again_on_the_other_and_nev
 
 
 def test_a_scheduler_that_is_stopped_hands_its_runs_to_the_other_at_once(pair):
+    for site in pair.sites:
+        site.env["ASYNSCHED_LEASE__DURATION"] = "30"  # none is to lapse, however busy the machine is
     with ExitStack() as stack:
         one, other = start_both(pair, stack, "--parallelism", "2")
         spread(pair)
