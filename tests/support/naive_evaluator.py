@@ -78,12 +78,11 @@ class NaiveEvaluator:
         }
 
     def has_lost_a_place(self) -> bool:
-        """Whether instances stand in a group in a group that is mapped over what is no list any more: nobody knows."""
+        """Whether instances stand in a group in a group whose length is not known any more: what it comes from was
+        cleared, or is no list now. Nobody can tell then who stands beside whom.
+        """
         return any(
-            len(self._mapped_groups(task)) > 1
-            and self._indexes(name) != [-1]
-            and self._count(task) is None
-            and self._have_succeeded({source for length in self._factors(task) for source in _results(length)})
+            len(self._mapped_groups(task)) > 1 and self._indexes(name) != [-1] and self._count(task) is None
             for name, task in self._tasks.items()
         )
 
