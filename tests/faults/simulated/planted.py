@@ -214,7 +214,7 @@ N_SEEDS = 400
 BUGS: dict[str, Bug] = {
     "early-commit": Bug("A try is launched before it is stored as queued.", _early_commit, "crash_before"),
     "early-acknowledgement": Bug(
-        "The keeper may forget an end before it is stored.", _early_acknowledgement, "crash_before"
+        "The keeper may forget an end before it is stored.", _early_acknowledgement, "crash_before", first=145
     ),
     "lost-wake-up": Bug("Nobody is woken by the end of a try.", _lost_wake_up),
     "forgotten-release": Bug("A try that failed gives back no slots.", _forgotten_release),

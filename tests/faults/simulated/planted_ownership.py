@@ -34,9 +34,7 @@ BUGS_OF_OWNERSHIP: dict[str, Bug] = {
     "unguarded-write": Bug(
         "Who has lost a run to another scheduler still writes to it.", _unguarded_write, "crash_before"
     ),
-    "uncounted-others": Bug(
-        "What other schedulers have of a pool is not counted.", _uncounted_others, n_sites=2, first=70
-    ),
+    "uncounted-others": Bug("What other schedulers have of a pool is not counted.", _uncounted_others, n_sites=2),
     "begun-elsewhere": Bug(
         "A try that was queued on another home is launched once more under its token.",
         _begun_elsewhere,
