@@ -55,11 +55,6 @@ class Errand(NamedTuple):
     output: int
     code: int
 
-    def close(self) -> None:
-        """Close all of them, here."""
-        for descriptor in self:
-            os.close(descriptor)
-
 
 class ZygoteStart(NamedTuple):
     """What a zygote works with. `channel` brings the keeper's requests."""
@@ -94,19 +89,25 @@ class Zygote:
         set_readable(readable=False)
         kernel.set_process_name(NAME)
         freeze_heap()
+        while self.serve_one():
+            pass
+
+    def serve_one(self) -> bool:
+        """Wait for a request, and fork. Returns False when the keeper has hung up."""
         n_descriptors = len(Errand._fields)
-        while True:
-            kind, descriptors, _, _ = socket.recv_fds(self._start.channel, 1, n_descriptors, socket.MSG_CMSG_CLOEXEC)
-            if not kind:
-                return
+        kind, descriptors, _, _ = socket.recv_fds(self._start.channel, 1, n_descriptors, socket.MSG_CMSG_CLOEXEC)
+        try:
             if len(descriptors) == n_descriptors:
-                errand = Errand(*descriptors)
-                try:
-                    self._fork(kind, errand)
-                except OSError:
-                    # The keeper sees that the errand's channel is closed.
-                    log.exception("No process could be forked for a DAG file")
-                errand.close()
+                self._fork(kind, Errand(*descriptors))
+            elif kind:
+                log.error("No process was forked for a DAG file: no descriptors are left")
+        except OSError:
+            log.exception("No process could be forked for a DAG file")
+        finally:
+            # Where nothing came of it, the keeper sees that the errand's channel is closed.
+            for descriptor in descriptors:
+                os.close(descriptor)
+        return bool(kind)
 
     def _fork(self, kind: bytes, errand: Errand) -> None:
         """Have a process made that is the keeper's child. It goes on when the midwife is gone."""

@@ -2,8 +2,12 @@
 
 import io
 import logging
+import os
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 TRY_FORMAT = "{%(filename)s:%(lineno)d} %(levelname)s - %(message)s"
 """Without the time: the keeper puts that before every line."""
@@ -29,6 +33,18 @@ def configure_logging() -> None:
     root = logging.getLogger()
     root.handlers[:] = [_handler]
     root.setLevel(logging.INFO)
+
+
+@contextmanager
+def logging_nowhere() -> Iterator[None]:
+    """Format what is logged, and write it nowhere."""
+    stream = _handler.stream
+    with Path(os.devnull).open("w") as nowhere:
+        _handler.setStream(nowhere)
+        try:
+            yield
+        finally:
+            _handler.setStream(stream)
 
 
 def leave_time_to_keeper() -> None:

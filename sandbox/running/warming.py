@@ -13,6 +13,7 @@ from sandbox.protocol import CodeVersion, Launch, RunContext
 from sandbox.run import run_launch
 from sandbox.running.loading import LoadedFile, freeze_heap, import_authoring
 from sandbox.running.scheduler_link import SchedulerLink
+from sandbox.running.try_logging import logging_nowhere
 from sandbox.supervision.children import set_readable
 
 _NEEDED_WITHIN_FUNCTIONS = (
@@ -42,8 +43,9 @@ def rehearse() -> None:
         task(_nothing, task_id="nothing")("{{ ds }}")
     file = LoadedFile({dag.dag_id: dag})
     try:
-        for _ in range(_N_REHEARSALS):
-            _rehearse_once(file, dag)
+        with logging_nowhere():
+            for _ in range(_N_REHEARSALS):
+                _rehearse_once(file, dag)
     finally:
         signal.signal(signal.SIGTERM, on_sigterm)
         set_supervisor(None)

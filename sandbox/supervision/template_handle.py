@@ -1,5 +1,6 @@
 """What the keeper knows of one template: its process, its channel, and the processes that it has ready."""
 
+import logging
 import os
 import signal
 import socket
@@ -12,13 +13,17 @@ from typing import Any, NamedTuple
 
 from sandbox.frames import FrameReader, ProtocolError
 from sandbox.protocol import CodeVersion
-from sandbox.supervision.reactor import Reactor, Urgency
+from sandbox.supervision.reactor import Reactor, Timer, Urgency
 from sandbox.supervision.zygote_handle import ZygoteHandle
 from sandbox.template import FORK, Born, Forked, FromTemplate
 from sandbox.zygote import LONE_TRY, TEMPLATE
 
+log = logging.getLogger("sandbox.keeper")
+
 READ_BYTES = 64 * 1024
 MAX_DESCRIPTORS = 16
+N_DESCRIPTORS = 2
+"""Of each process that is ready."""
 CLOSE_ON_EXEC = socket.MSG_CMSG_CLOEXEC if sys.platform == "linux" else 0
 N_READY = 1
 """Processes that a template has ready beyond those that are wanted: the next try starts without a fork."""
@@ -44,7 +49,7 @@ class TemplateHandle:
         zygote: Is asked for the process.
         is_lone_try: Whether it becomes a try itself, the first that waits: its process is the one that gets ready.
         on_stillborn: Called when no process has come of what was asked for.
-        on_message: Takes Loaded and Exited.
+        on_message: Takes Born, Loaded and Exited.
         on_ready: Called when a process is ready.
         on_output: Takes what the file writes while it is imported.
     """
@@ -70,10 +75,13 @@ class TemplateHandle:
         """Numbers of the tries that have no process yet."""
         self.ready: deque[ReadyProcess] = deque()
         self.is_retired = False
+        self.is_late = False
+        """Whether it is killed because the import took too long."""
         self.n_bytes = 0
         """Memory that it takes of its own, known once it is loaded."""
+        self.timer: Timer | None = None
+        """Runs while there is something that it has to do in time."""
         self._reactor = reactor
-        self._zygote = zygote
         self._on_stillborn = partial(on_stillborn, self)
         self._on_message = partial(on_message, self)
         self._on_ready = partial(on_ready, self)
@@ -125,36 +133,44 @@ class TemplateHandle:
                 self._channel.shutdown(socket.SHUT_WR)
 
     def kill(self) -> None:
-        """Kill it. Its process is not reaped yet, so the number is its own.
+        """Kill it, if it has a process. That is not reaped yet, so the number is its own."""
+        if self.pid is not None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
 
-        While it has none, the zygote does not answer: that is killed then.
-        """
+    def set_timer(self, seconds: float, late: Callable[[], None]) -> None:
+        """Have `late` called after so many seconds, and forget what was to be called before."""
+        self.stop_timer()
+        self.timer = self._reactor.after(seconds, late)
+
+    def stop_timer(self) -> None:
+        """Have nothing called: it has done in time what it had to do."""
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+
+    def hang_up(self) -> None:
+        """Listen to it no more, and kill it: whatever it does, it is of no use."""
+        self._close_channel()
         if self.pid is None:
-            self._zygote.kill()
-            return
-        with suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)
+            self._on_stillborn()
+        elif not self.is_lone_try:
+            self.kill()
 
     def read(self) -> None:
         """Read what it has reported so far."""
         while self._channel.fileno() >= 0:
             try:
                 data, descriptors, _, _ = socket.recv_fds(self._channel, READ_BYTES, MAX_DESCRIPTORS, CLOSE_ON_EXEC)
-                self._descriptors.extend(descriptors)
-                messages = self._reader.feed(data)
             except BlockingIOError:
                 return
-            except (OSError, ProtocolError):
-                data, messages = b"", []
-            if not data:
-                # Whatever made it hang up, it is of no use any more.
-                self._close_channel()
-                if self.pid is None:
-                    self._on_stillborn()
-                elif not self.is_lone_try:
-                    self.kill()
-            for message in messages:
-                self._take(message)
+            except OSError:
+                data, descriptors = b"", []
+            self._descriptors.extend(descriptors)
+            if data:
+                self._hear(data)
+            else:
+                self.hang_up()
 
     def read_output(self) -> None:
         """Pass on what the file has written while it was imported."""
@@ -181,6 +197,7 @@ class TemplateHandle:
         """Read its last words, and give back every descriptor."""
         self.read()
         self.read_output()
+        self.stop_timer()
         self._close_channel()
         self._dismiss_ready()
         while self._descriptors:
@@ -188,10 +205,24 @@ class TemplateHandle:
         if self._output is not None:
             self._close_output(self._output)
 
+    def _hear(self, data: bytes) -> None:
+        """Take what it says. The file that it loads may write to the channel, too: that harms no other template."""
+        try:
+            for message in self._reader.feed(data):
+                self._take(message)
+        except Exception:
+            log.exception("The process that loads a DAG file is ended for what it has said")
+            self.hang_up()
+
     def _take(self, message: Any) -> None:
+        if (self.pid is None) != isinstance(message, Born):
+            raise ProtocolError("a template is born once, and says nothing before")
         if isinstance(message, Born):
             self.pid = message.pid
+            self._on_message(message)
         elif isinstance(message, Forked):
+            if len(self._descriptors) < N_DESCRIPTORS:
+                raise ProtocolError("a process without its descriptors")
             self._n_asked -= 1
             # Descriptors arrive in the order of the frames that they came with.
             self.ready.append(ReadyProcess(message.pid, self._descriptors.popleft(), self._descriptors.popleft()))

@@ -9,15 +9,19 @@ from typing import Any, NamedTuple, Protocol
 
 from sandbox.protocol import CodeVersion, FailureCause
 from sandbox.running.try_outcome import of_status
-from sandbox.supervision.reactor import Reactor, Timer
+from sandbox.supervision.reactor import Reactor
 from sandbox.supervision.template_handle import ReadyProcess, TemplateHandle
-from sandbox.supervision.zygote_handle import ZygoteHandle
-from sandbox.template import Exited, Loaded
+from sandbox.supervision.zygote_handle import ZygoteBusy, ZygoteHandle
+from sandbox.template import Born, Exited, Loaded
 
 MAX_TEMPLATES = 16
 MAX_BYTES = 1024**3
 """Memory that all templates together may take of their own; those that were used least recently go."""
 IDLE_SECONDS = 300.0
+START_SECONDS = 60.0
+"""Longest that a template may take to have a process: another zygote may have to start for it."""
+BUSY_SECONDS = 0.1
+"""Until a zygote is asked again that has more to do than it can be told."""
 
 
 class Loss(NamedTuple):
@@ -62,8 +66,8 @@ class TemplatePool:
         self._events = events
         self._by_code: dict[CodeVersion, TemplateHandle] = {}
         self._all: dict[TemplateHandle, None] = {}
-        self._import_timers: dict[TemplateHandle, Timer] = {}
-        self._losses: dict[TemplateHandle, Loss] = {}
+        self._postponed: dict[int, CodeVersion] = {}
+        """Tries that the zygote could not be told of yet."""
         self._unfit: set[CodeVersion] = set()
         self._reactor.after(IDLE_SECONDS / 5, self._retire_idle)
 
@@ -79,6 +83,10 @@ class TemplatePool:
         code = _file_version(code)
         try:
             template = self._template_for(code)
+        except ZygoteBusy:
+            self._postponed[number] = code
+            self._reactor.after(BUSY_SECONDS, partial(self._assign_postponed, number))
+            return
         except OSError as exc:
             # No descriptor or no process to be had.
             self._events.lost(number, Loss(f"the try could not be started: {exc}", "machine", may_retry=False))
@@ -90,6 +98,7 @@ class TemplatePool:
 
     def withdraw(self, number: int) -> None:
         """Find no process for this try any more."""
+        self._postponed.pop(number, None)
         for template in self._all:
             if number in template.waiting:
                 template.waiting.remove(number)
@@ -136,8 +145,13 @@ class TemplatePool:
         self._all[template] = None
         if not is_lone_try:
             self._by_code[code] = template
-        self._import_timers[template] = self._reactor.after(self._import_timeout, partial(self._time_out, template))
+        template.set_timer(START_SECONDS, partial(self._give_up, template))
         return template
+
+    def _assign_postponed(self, number: int) -> None:
+        code = self._postponed.pop(number, None)
+        if code is not None:
+            self.assign(number, code)
 
     def _match(self, template: TemplateHandle) -> None:
         """Give processes to tries, have more forked for those that are left, end what is not needed any more."""
@@ -154,9 +168,11 @@ class TemplatePool:
         if isinstance(message, Exited):
             if not template.lose_ready(message.pid):
                 self._events.exited(message.pid, message.status)
+        elif isinstance(message, Born):
+            template.set_timer(self._import_timeout, partial(self._time_out, template))
         elif isinstance(message, Loaded):
             template.read_output()
-            self._import_timers.pop(template).cancel()
+            template.stop_timer()
             if message.unfit:
                 self._unfit.add(template.code)
             if message.is_broken or message.unfit:
@@ -172,10 +188,18 @@ class TemplatePool:
         if template.waiting:
             self._events.output(template.waiting[0], data)
 
+    def _give_up(self, template: TemplateHandle) -> None:
+        """The zygote has not answered in time."""
+        template.read()
+        if template.pid is None and template in self._all:
+            self._zygote.kill()
+            template.hang_up()
+
     def _time_out(self, template: TemplateHandle) -> None:
-        reason = f"{_path(template.code)} took longer than {self._import_timeout:g} s to import"
-        if template.pid is not None:
-            self._losses[template] = Loss(reason, "task", may_retry=False)
+        template.read()
+        if template.timer is None:
+            return  # it is loaded since a moment ago
+        template.is_late = True
         self._set_aside(template)
         template.kill()
 
@@ -184,8 +208,10 @@ class TemplatePool:
         self._lose(template, Loss("no process could be had to load its file", "machine", may_retry=True))
 
     def _lose(self, template: TemplateHandle, loss: Loss) -> None:
+        if template.is_late:
+            reason = f"{_path(template.code)} took longer than {self._import_timeout:g} s to import"
+            loss = Loss(reason, "task", may_retry=False)
         self._leave(template)
-        loss = self._losses.pop(template, loss)
         for number in template.waiting:
             self._events.lost(number, loss)
 
@@ -218,9 +244,6 @@ class TemplatePool:
 
     def _set_aside(self, template: TemplateHandle) -> None:
         """Give it no new tries."""
-        timer = self._import_timers.pop(template, None)
-        if timer is not None:
-            timer.cancel()
         if self._by_code.get(template.code) is template:
             del self._by_code[template.code]
 

@@ -15,6 +15,10 @@ from sandbox.template import Born, TemplateStart, become_template
 from sandbox.zygote import LONE_TRY, ZygoteStart, become_zygote
 
 
+class ZygoteBusy(OSError):
+    """The zygote has more to do than its socket holds."""
+
+
 class ZygoteHandle:
     """The zygote of now. Make it when the keeper is warm, and has heard of no try yet.
 
@@ -45,6 +49,7 @@ class ZygoteHandle:
         """Ask for a process that loads a version, and is to have these descriptors. It says `Born` on the channel.
 
         Raises:
+            ZygoteBusy: It cannot be asked now.
             OSError: It cannot be asked.
         """
         if sys.platform != "linux":
@@ -57,6 +62,8 @@ class ZygoteHandle:
             descriptors = (channel, output, file)
             try:
                 socket.send_fds(self._channel, [kind], descriptors)
+            except BlockingIOError as exc:
+                raise ZygoteBusy(*exc.args) from exc
             except (BrokenPipeError, ConnectionResetError):
                 self._replace()
                 socket.send_fds(self._channel, [kind], descriptors)

@@ -105,7 +105,7 @@ class Bench:
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
-            raise AssertionError(f"not within {DEADLINE:g} s: {what}\n{self._keeper_log()}") from None
+            raise AssertionError(f"not within {DEADLINE:g} s: {what}\n{self.keeper_log()}") from None
 
     def processes(self) -> list[psutil.Process]:
         """Return the keeper, its zygote, its templates and its tries: all have the home on their command line."""
@@ -120,13 +120,14 @@ class Bench:
 
     def keeper(self) -> psutil.Process:
         """Return the keeper's process: the oldest that is no child of another of them."""
-        parents: dict[psutil.Process, int] = {}
+        found: dict[psutil.Process, tuple[int, float]] = {}
         for process in self.processes():
+            # Any of them may end just now.
             with suppress(psutil.NoSuchProcess):
-                parents[process] = process.ppid()
-        pids = {process.pid for process in parents}
+                found[process] = process.ppid(), process.create_time()
+        pids = {process.pid for process in found}
         # Others may have lost their parent just now.
-        return min((one for one, parent in parents.items() if parent not in pids), key=psutil.Process.create_time)
+        return min((one for one in found if found[one][0] not in pids), key=lambda one: found[one][1])
 
     def children_of_keeper(self) -> tuple[list[psutil.Process], list[psutil.Process]]:
         """Return the zygote, if there is one, and the keeper's other children: templates, and tries without one."""
@@ -160,7 +161,8 @@ class Bench:
         answer = self.answers.get(request.operation)
         return Reply(request.token, request.request_id) if answer is None else answer(request)
 
-    def _keeper_log(self) -> str:
+    def keeper_log(self) -> str:
+        """Return what the keeper, its zygotes and templates have logged."""
         return (self.home / "logs" / "keeper.log").read_text()
 
 

@@ -82,4 +82,5 @@ async def test_a_try_finds_no_secret_of_another_in_its_memory_and_no_address_of_
     assert its_own == [True, False]
     assert found == [[False, False]] * 5
     assert another.pid != zygote.pid
+    assert "rehearsal" not in bench.keeper_log(), "what is rehearsed is not logged"
     assert bench.processes() == []

@@ -1,79 +1,120 @@
-"""Which templates the keeper has: one a version, few, and those that are in use."""
+"""Which templates the keeper has: one a version, few, and those that are in use; and what one may do to others."""
 
-from collections import deque
+import os
+import socket
+from itertools import count
 
 import pytest
 
+from sandbox.frames import encode_frame
 from sandbox.protocol import CodeVersion, SourceRef
 from sandbox.supervision import template_pool
 from sandbox.supervision.reactor import Reactor
-from sandbox.template import Loaded
+from sandbox.supervision.template_handle import TemplateHandle
+from sandbox.supervision.template_pool import START_SECONDS
+from sandbox.supervision.zygote_handle import ZygoteBusy
+from sandbox.template import Born, Exited, Forked, Loaded
 
 MIB = 1024**2
+IMPORT_TIMEOUT = 0.3
 CODE = CodeVersion("a", "/dags", (SourceRef("a", "a", "a"),))
 
 
-class Handle:
-    """A template that is no process."""
+class Template(TemplateHandle):
+    """What the keeper knows of a template. The test says what the process says."""
 
-    pids = iter(range(1, 10_000))
+    pids = count(1)
 
-    def __init__(self, reactor, code, **callbacks):
-        self.code, self.used_at, self.pid, self.n_bytes = code, reactor.now(), next(self.pids), 0
-        self.is_lone_try = callbacks["is_lone_try"]
-        self.miss = callbacks["on_stillborn"]
+    def __init__(self, reactor, code, **options):
+        super().__init__(reactor, code, **options)
+        self.process = options["zygote"].channels.pop()
         self.is_killed = False
-        self.waiting, self.ready, self.is_retired = deque(), deque(), False
-        self.hear = callbacks["on_message"]
 
-    def load(self, n_bytes):
-        self.hear(self, Loaded(n_bytes=n_bytes))
+    def say(self, *messages, descriptors=()):
+        socket.send_fds(self.process, [b"".join(encode_frame(message) for message in messages)], descriptors)
 
-    def ask(self):
-        pass
+    def is_born(self):
+        self.say(Born(next(self.pids)))
 
-    def read_output(self):
-        pass
-
-    def retire(self):
-        self.is_retired = True
+    def fork(self):
+        """Say that there is a process for a try, and return its number."""
+        ends = [os.open(os.devnull, os.O_RDONLY) for _ in range(2)]
+        pid = next(self.pids)
+        self.say(Forked(pid), descriptors=ends)
+        for end in ends:
+            os.close(end)
+        return pid
 
     def kill(self):
         self.is_killed = True
 
-    def forget(self):
+
+class Zygote:
+    """One that leaves it to the test what becomes of a request."""
+
+    pid = None
+
+    def __init__(self):
+        self.channels = []
+        self.is_killed = self.is_busy = False
+
+    def ask(self, kind, code, channel, output):
+        if self.is_busy:
+            raise ZygoteBusy
+        self.channels.append(socket.socket(fileno=os.dup(channel)))
+
+    def kill(self):
+        self.is_killed = True
+
+    def ended(self, pid):
+        return False
+
+
+class Events:
+    """What is told of tries, by their numbers."""
+
+    def __init__(self):
+        self.losses, self.processes = [], {}
+
+    def lost(self, number, loss):
+        self.losses.append((number, loss))
+
+    def forked(self, number, process, parent):
+        process.dismiss()
+        self.processes[number] = process.pid
+
+    def orphaned(self, parent):
         pass
 
 
-class Losses(list):
-    """What is told of tries that get no process, by their numbers."""
-
-    def lost(self, number, loss):
-        self.append((number, loss))
-
-
 class Templates:
-    """A pool of such, and the clock that it goes by."""
+    """A pool, and the clock that it goes by."""
 
-    def __init__(self, monkeypatch, tmp_path):
+    def __init__(self, monkeypatch):
         self.seconds = 0.0
-        self.made: list[Handle] = []
-        self.losses = Losses()
+        self.made: list[Template] = []
+        self.zygote, self.events = Zygote(), Events()
         monkeypatch.setattr(template_pool, "TemplateHandle", self._make)
         self.reactor = Reactor(lambda: self.seconds)
-        self.pool = template_pool.TemplatePool(self.reactor, None, 30.0, events=self.losses)
+        self.pool = template_pool.TemplatePool(self.reactor, self.zygote, IMPORT_TIMEOUT, self.events)
 
     def _make(self, *args, **kwargs):
-        self.made.append(Handle(*args, **kwargs))
+        self.made.append(Template(*args, **kwargs))
         return self.made[-1]
 
+    def begin(self, name, number=1):
+        """Have a try of a file begin."""
+        self.pool.assign(number, CodeVersion(name, "/dags", (SourceRef(name, name, name),)))
+
     def use(self, name, n_bytes=MIB):
-        """Have a try of a file begin; its template is loaded if it was not."""
-        self.seconds += 1
+        """Do so; its template is loaded if it was not."""
+        self.seconds += 0.001
         n_before = len(self.made)
-        self.pool.assign(1, CodeVersion(name, "/dags", (SourceRef(name, name, name),)))
+        self.begin(name)
         for template in self.made[n_before:]:
-            template.load(n_bytes)
+            template.is_born()
+            template.say(Loaded(n_bytes=n_bytes))
+        self.pool.read_news()
         for template in self.made:
             template.waiting.clear()
 
@@ -81,14 +122,24 @@ class Templates:
         self.seconds += seconds
         self.reactor._call_due()
 
+    def end(self, template):
+        """Have a template's process be gone."""
+        template.process.close()
+        self.pool.read_news()
+        self.pool.ended(template.pid, 9)
+
     @property
     def kept(self) -> list[str]:
         return [template.code.sources[0].path for template in self.made if not template.is_retired]
 
 
 @pytest.fixture
-def templates(monkeypatch, tmp_path) -> Templates:
-    return Templates(monkeypatch, tmp_path)
+def templates(monkeypatch):
+    templates = Templates(monkeypatch)
+    yield templates
+    for template in templates.made:
+        template.process.close()
+        template.forget()
 
 
 def test_templates_are_few_and_those_used_least_recently_go(templates):
@@ -121,17 +172,108 @@ def test_templates_that_are_not_used_go(templates):
     assert templates.kept == ["b"]
 
 
+def test_a_file_has_its_time_from_when_it_has_a_process_however_long_that_takes(templates):
+    templates.begin("a", 7)
+    [template] = templates.made
+    templates.pass_time(START_SECONDS - 1)
+    template.is_born()
+    templates.pass_time(1)  # the zygote's time is over: what has arrived is read first
+    templates.pass_time(IMPORT_TIMEOUT - 0.01)
+    assert (templates.zygote.is_killed, template.is_killed, templates.events.losses) == (False, False, [])
+    templates.pass_time(0.02)
+    assert template.is_killed
+    template.say(Loaded())  # too late
+    templates.end(template)
+    [(number, loss)] = templates.events.losses
+    assert (number, loss.reason) == (7, "a took longer than 0.3 s to import")
+    assert (loss.cause, loss.may_retry) == ("task", False)
+
+
+def test_a_file_that_was_loaded_at_the_last_moment_is_loaded(templates):
+    templates.begin("a", 7)
+    [template] = templates.made
+    template.is_born()
+    templates.pool.read_news()
+    template.say(Loaded())
+    templates.pass_time(IMPORT_TIMEOUT + 0.01)
+    pid = template.fork()
+    templates.pool.read_news()
+    assert (template.is_killed, templates.events.processes) == (False, {7: pid})
+
+
 def test_a_try_whose_template_gets_no_process_in_time_is_the_machines_and_may_have_another(templates):
     templates.pool.assign(7, CODE)
-    [template] = templates.made
-    template.pid = None
-    templates.pass_time(31)
-    assert template.is_killed
-    template.miss(template)
-    [(number, loss)] = templates.losses
+    templates.pass_time(START_SECONDS + 1)
+    assert templates.zygote.is_killed
+    [(number, loss)] = templates.events.losses
     assert (number, loss.cause, loss.may_retry) == (7, "machine", True)
     templates.pool.assign(7, CODE)
     assert len(templates.made) == 2
+
+
+def test_a_template_that_nobody_needs_any_more_has_its_time_to_import_and_no_more(templates):
+    for name in ("hangs", "loads"):
+        templates.begin(name, 7)
+        templates.pool.withdraw(7)
+        templates.made[-1].is_born()
+    templates.pool.read_news()
+    for number in range(template_pool.MAX_TEMPLATES):
+        templates.use(f"f{number:02}")
+    hangs, loads = templates.made[:2]
+    assert hangs.is_retired
+    assert loads.is_retired
+    loads.say(Loaded())
+    templates.pool.read_news()
+    templates.pass_time(IMPORT_TIMEOUT)
+    assert (hangs.is_killed, loads.is_killed) == (True, False)
+    templates.end(hangs)
+    assert templates.events.losses == []
+
+
+@pytest.mark.parametrize(
+    "said",
+    [[Born(3), Born(4)], [Loaded()], [Born(3), Forked(5)], [Born(3), Loaded(), Loaded(), Forked(5)], [Exited(3, 0)]],
+)
+def test_a_template_that_says_what_makes_no_sense_is_ended_and_no_other(templates, said):
+    templates.begin("a", 7)
+    templates.begin("b", 8)
+    odd, good = templates.made
+    odd.say(*said)
+    good.is_born()
+    good.say(Loaded())
+    pid = good.fork()
+    templates.pool.read_news()
+    assert templates.events.processes == {8: pid}
+    assert good.is_killed is False
+    if odd.pid is None:
+        [(number, loss)] = templates.events.losses
+        assert (number, loss.cause) == (7, "machine")
+    else:
+        assert odd.is_killed
+
+
+def test_whatever_comes_of_what_a_template_says_others_go_on(templates, monkeypatch):
+    templates.begin("a", 7)
+    [template] = templates.made
+    monkeypatch.setattr(templates.events, "forked", None)
+    template.is_born()
+    template.say(Loaded())
+    template.fork()
+    templates.pool.read_news()
+    assert template.is_killed
+
+
+def test_a_try_that_a_busy_zygote_cannot_be_told_of_is_told_to_it_later_unless_it_is_ended(templates):
+    templates.zygote.is_busy = True
+    templates.begin("a", 7)
+    templates.begin("b", 8)
+    templates.pass_time(1)
+    templates.pool.withdraw(8)
+    assert (templates.made, templates.events.losses) == ([], [])
+    templates.zygote.is_busy = False
+    templates.pass_time(1)
+    [template] = templates.made
+    assert list(template.waiting) == [7]
 
 
 def test_a_try_whose_template_cannot_be_asked_for_is_told_so(templates, monkeypatch):
@@ -140,6 +282,6 @@ def test_a_try_whose_template_cannot_be_asked_for_is_told_so(templates, monkeypa
 
     monkeypatch.setattr(template_pool, "TemplateHandle", refuse)
     templates.pool.assign(7, CODE)
-    [(number, loss)] = templates.losses
+    [(number, loss)] = templates.events.losses
     assert (number, loss.reason) == (7, "the try could not be started: too many open files")
     assert (loss.cause, loss.may_retry) == ("machine", False)
