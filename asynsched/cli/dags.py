@@ -8,7 +8,7 @@ import click
 from asynsched.cli.command import command, dag_argument, told_output
 from asynsched.cli.dag_lookup import dag_of, structure_of
 from asynsched.cli.dot import as_dot
-from asynsched.cli.rendering import FORMS, Listing, Record
+from asynsched.cli.rendering import FORMS, Listing, Record, note
 from asynsched.cli.session import Session
 from asynsched.cli.unread_dags import unparsed_files
 from asynsched.serialization.schema import DOUBTFUL, TEMPLATE, UNSTABLE, SerializedDag, SerializedTask
@@ -65,10 +65,12 @@ def show_dag(session: Session, output: str, dag_id: str) -> Record | None:
 
 
 @command("errors")
-@click.option("--warnings", is_flag=True, help="Warnings, too.")
+@click.option("--warnings", is_flag=True, help="All other warnings, too; without it, their number is said.")
 @click.option("--traceback", is_flag=True, help="Tracebacks below the table; JSON has them anyway.")
 def show_errors(session: Session, warnings: bool, traceback: bool) -> Listing:
     """List what is wrong with which DAG file, what its author hardly means, and what no two parses agree on."""
+    found = session.read(list_errors)
+    shown = [error for error in found if warnings or not error.is_warning or error.kind in (DOUBTFUL, UNSTABLE)]
     rows = [
         {
             "file": error.file_path,
@@ -80,9 +82,10 @@ def show_errors(session: Session, warnings: bool, traceback: bool) -> Listing:
             "output": error.output,
             "is_warning": error.is_warning,
         }
-        for error in session.read(list_errors)
-        if warnings or not error.is_warning or error.kind in (DOUBTFUL, UNSTABLE)
+        for error in shown
     ]
+    if n_left_out := len(found) - len(shown):
+        note(f"Warnings that are not shown: {n_left_out}. `asynsched dags errors --warnings` has them.")
     details = ("traceback", "output", "is_warning")
     texts = ("traceback",) if traceback else ()
     return Listing(ERROR_COLUMNS, rows, "No DAG file has errors.", details, spare=("line", "kind"), texts=texts)
