@@ -95,7 +95,10 @@ class WatchSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
     ] = "modified_time"
     safe_mode: Annotated[
         bool,
-        doc("Parse only files whose text mentions a dag and asynsched or airflow (Airflow: dag_discovery_safe_mode)."),
+        doc(
+            "Parse a new file only if its text mentions a dag and asynsched or airflow; one that has had DAGs is parsed"
+            " in any case (Airflow: dag_discovery_safe_mode)."
+        ),
     ] = True
     print_stats_interval: Annotated[
         Seconds,

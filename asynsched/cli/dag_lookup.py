@@ -1,7 +1,12 @@
 """A DAG, or an asset, by the name that a user typed; the DAG folder is read first where nobody else does."""
 
+import time
+from collections.abc import Callable
+from datetime import timedelta
+
 from asynsched.cli.rendering import note
 from asynsched.cli.session import Session
+from asynsched.errors import HomeInUse
 from asynsched.home import served_dags_folder
 from asynsched.serialization.decode import decode_dag
 from asynsched.serialization.schema import SerializedDag
@@ -9,6 +14,10 @@ from asynsched.store.asset_names import AssetRow, find_asset, get_asset
 from asynsched.store.dag_files import known_files
 from asynsched.store.dag_versions import get_version
 from asynsched.store.dags import DagRow, find_dag, get_dag
+
+STARTING_TIME = timedelta(seconds=20)
+"""How long a command waits for a scheduler that reads the folder for the first time."""
+LOOK_SECONDS = 0.1
 
 
 def dag_of(session: Session, dag_id: str) -> DagRow:
@@ -20,35 +29,44 @@ def dag_of(session: Session, dag_id: str) -> DagRow:
     Raises:
         NotFound: There is none; carries the nearest names.
     """
-    found = session.read(get_dag, dag_id)
-    is_known = found is not None and found.is_active
-    if not is_known:
-        read_unread_folder(session)
+    _have_read(session, lambda: _is_active(session, dag_id))
     return session.read(find_dag, dag_id)
 
 
 def known_dag_of(session: Session, dag_id: str) -> DagRow:
     """Return a DAG as `dag_of` does, also one whose file is gone. Raises NotFound."""
-    found = session.read(get_dag, dag_id)
-    if found is None or not found.is_active:
-        read_unread_folder(session)
+    _have_read(session, lambda: _is_active(session, dag_id))
     return session.read(get_dag, dag_id) or session.read(find_dag, dag_id)
 
 
 def asset_of(session: Session, name_or_uri: str) -> AssetRow:
     """Return an asset by its name or its URI; the DAG folder is read first as for `dag_of`. Raises NotFound."""
-    if session.read(find_asset, name=name_or_uri) is None and session.read(find_asset, uri=name_or_uri) is None:
-        read_unread_folder(session)
+    _have_read(
+        session,
+        lambda: bool(session.read(find_asset, name=name_or_uri) or session.read(find_asset, uri=name_or_uri)),
+    )
     return session.read(get_asset, name_or_uri)
 
 
-def read_unread_folder(session: Session) -> None:
-    """Read the DAG folder, unless somebody else does, or it is another one than was read before."""
-    if _may_read_folder(session):
-        from asynsched.cli.folder_reading import read_folder  # half a scheduler
+def _is_active(session: Session, dag_id: str) -> bool:
+    found = session.read(get_dag, dag_id)
+    return found is not None and found.is_active
 
-        note(f"Reading the DAG folder {session.settings.dags_path}.")
+
+def _have_read(session: Session, is_known: Callable[[], bool]) -> None:
+    """Read the DAG folder, unless this is known, somebody else reads it, or another one was read before."""
+    if is_known() or not _may_read_folder(session):
+        return
+    from asynsched.cli.folder_reading import read_folder  # half a scheduler
+
+    note(f"Reading the DAG folder {session.settings.dags_path}.")
+    try:
         read_folder(session.settings)
+    except HomeInUse:
+        # A scheduler that is about to serve, or another command: it reads the folder now.
+        deadline = session.now() + STARTING_TIME
+        while not is_known() and session.now() < deadline:
+            time.sleep(LOOK_SECONDS)
 
 
 def _may_read_folder(session: Session) -> bool:

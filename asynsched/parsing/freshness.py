@@ -94,8 +94,9 @@ def next_step(
     if safe_mode and not examined.mentions_dag:
         if known is None:
             return Step.NOTHING
-        is_settled = abs(now_seconds - examined.modified_ns / 1e9) >= SETTLED_SECONDS
-        return Step.REMOVE if is_settled else Step.LOOK_LATER
+        # What had DAGs is parsed once more: only a parse can tell that they are gone, and not that the file is broken.
+        if abs(now_seconds - examined.modified_ns / 1e9) < SETTLED_SECONDS:
+            return Step.LOOK_LATER
     is_new = known is None or (known.content_hash, known.runtime) != (examined.content_hash, runtime)
     if known is not None and may_have_healed:
         # Saved again, or touched: what it lacked, such as a package, may be there by now.

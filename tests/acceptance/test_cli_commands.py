@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from asynsched.cli.app import build_app
+from asynsched.home import hold_home
 from asynsched.store.engines.direct_database import open_direct
 from tests.acceptance.idle_site import DAGS, make_idle_site
 from tests.store.test_retention import add_dag, add_run
@@ -34,6 +35,24 @@ def test_commands_make_the_database_and_read_the_folder_that_no_scheduler_has_se
     assert len(site.json("dags", "next", "etl", "-n", "4")) == 4
     assert [dag["dag_id"] for dag in site.json("dags", "list")] == ["broken", "etl"]
     assert stat.S_IMODE(site.home.stat().st_mode) == 0o700
+
+
+def test_a_command_that_meets_somebody_who_reads_the_folder_waits_for_what_is_found(new_site):
+    site = new_site()
+    site.write("some.py", DAGS)
+    site.run("db", "upgrade")
+    shows = subprocess.Popen(
+        site.command("dags", "show", "etl"), env=site.environment, cwd=site.root, text=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    with hold_home(site.home), shows:  # as a scheduler does that is about to serve
+        assert "Reading the DAG folder" in shows.stderr.readline()
+        other_home = site.environment | {"ASYNSCHED_HOME": str(site.root / "other")}
+        reads = [*site.command("dags", "show", "etl"), "--database", f"sqlite:///{site.home / 'asynsched.db'}"]
+        subprocess.run(reads, env=other_home, cwd=site.root, check=True, capture_output=True, timeout=60)
+        out, err = shows.communicate(timeout=60)
+    assert (shows.returncode, err) == (0, "")
+    assert "etl" in out
 
 
 def test_db_clean_says_what_would_go_then_deletes_it_and_without_options_what_the_settings_say(new_site):

@@ -67,7 +67,7 @@ def read_patterns(name: str, text: str) -> Patterns:
             continue
         try:
             _spec([pattern])
-        except ValueError:
+        except (ValueError, re.error, FutureWarning):  # the latter where a program makes warnings errors
             problems.append(f"{name}, line {number}: {line.strip()!r} is no glob pattern; the line is skipped")
         else:
             lines.append(pattern)

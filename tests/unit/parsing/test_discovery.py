@@ -60,10 +60,10 @@ def test_ignore_files_hold_for_their_folder_and_below_and_the_deeper_one_has_the
 
 def test_a_line_that_is_no_pattern_is_named_and_the_others_hold(root):
     make(root, "a.py", "b.py")
-    make(root, ".airflowignore", text="!\nb.py\n")
+    make(root, ".airflowignore", text="!\nreport[2026-01].py\nb.py\n[[:alpha:]].txt\n")
     snapshot = scan(root, root / "home")
     assert snapshot.files["b.py"].is_ignored
-    assert [problem[:22] for problem in snapshot.problems] == [".airflowignore, line 1"]
+    assert [problem[:22] for problem in snapshot.problems] == [f".airflowignore, line {n}" for n in (1, 2, 4)]
 
 
 @given(st.text(max_size=200), st.lists(st.text("ab.*/!", min_size=1, max_size=8), max_size=5))

@@ -11,7 +11,7 @@ from asynsched.errors import ParseTimeout
 from asynsched.parsing.outcome_batch import COMPANY
 from tests.support.flaky_database import FlakyDatabase
 from tests.support.passing_database import PassingDatabase
-from tests.unit.parsing.dispatching import START
+from tests.unit.parsing.dispatching import LONG_AGO, START
 
 
 class CountingDatabase(PassingDatabase):
@@ -69,28 +69,31 @@ def test_a_dag_leaves_only_on_proof(folder):
     site = folder.dispatching
 
     async def main():
-        for name in ("deleted", "fails", "fleeting", "emptied", "ignored", "stays"):
+        for name in ("deleted", "fails", "broken", "fleeting", "emptied", "ignored", "stays"):
             site.write(f"{name}.py", f"dag {name}")
         async with site.running():
             await site.scan()
             await site.idle()
             site.write("fails.py", "error syntax")
+            # What is left of this one mentions no DAG; whether it has one only a parse can tell.
+            (site.root / "broken.py").write_text("error syntax")
+            os.utime(site.root / "broken.py", (LONG_AGO, LONG_AGO))
             site.parser.gates["fleeting.py"] = gate = anyio.Event()
             site.write("fleeting.py", "dag fleeting", "error exception")
             # Somebody is writing this file at the moment: it is empty now, and complete a second later.
             (site.root / "emptied.py").write_text("")
             os.utime(site.root / "emptied.py", (START.timestamp(), START.timestamp()))
-            await site.tell("fails.py", "fleeting.py", "emptied.py", "stays.py")
+            await site.tell("fails.py", "broken.py", "fleeting.py", "emptied.py", "stays.py")
             await site.tell("deleted.py", "stays.py", removed=True)
             await site.tell("ignored.py", is_ignored=True)
             (site.root / "deleted.py").unlink()
             await folder.clock.sleep(timedelta(seconds=0.5))
-            assert set(await site.dags()) == {"fails", "fleeting", "emptied", "stays"}
+            assert set(await site.dags()) == {"fails", "broken", "fleeting", "emptied", "stays"}
             (site.root / "fleeting.py").unlink()
             gate.set()
             await site.idle()
-            assert set(await site.dags()) == {"fails", "stays"}
-            assert await site.errors() == {"fails.py": "syntax"}
+            assert set(await site.dags()) == {"fails", "broken", "stays"}
+            assert await site.errors() == {"fails.py": "syntax", "broken.py": "syntax"}
 
     folder.run(main)
 
