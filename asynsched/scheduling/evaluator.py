@@ -162,6 +162,7 @@ class DependencyEvaluator(Service):
         has_taken_all = not self._channels.finished.qsize()
         self._evaluation.time_passed(now)
         await self._sweep(now)
+        await settle(self._evaluation, now)
         if not self._is_stopping:
             # What was read meanwhile may be younger than this pass: nothing is to start before it was queued.
             now = max(now, self.clock.now())

@@ -38,9 +38,12 @@ async def test_the_runs_of_one_that_is_gone_go_on_with_another(postgres_url, tmp
                 register_scheduler, scheduler_id="heir", hostname="h", pid=1, home="one", version="1", now=CLOCK.now(),
                 lease_until=CLOCK.now(),
             )  # fmt: skip
+            one.limit_to(0)
             other.channels.active_runs.put_nowait(SchedulersChanged())
-            await eventually(lambda: other.channels.active_runs.empty(), "the other has looked")
-            assert await peers.owners() == {one.epoch: 2}
+            await peers.database.write(create_manual_run, "d", now=CLOCK.now(), run_id="later")
+            await peers.database.write(notify, encode_hints([Hint("run", "d", "later")]))
+            await eventually(lambda: other.running, "the other has looked, and runs what is nobody's")
+            assert await peers.owners() == {one.epoch: 2, other.epoch: 1}
             return
         await peers.database.write(leave, "one", CLOCK.now())
         other.channels.active_runs.put_nowait(SchedulersChanged())
@@ -148,16 +151,13 @@ async def test_a_run_that_waited_here_when_another_began_it_is_taken_over_once(p
         one, other = peers.both
         one.limit_to(1)
         other.limit_to(0)
-        for peer in peers.both:
-            assert not peer.evaluator.is_idle, "it does not know yet what waits"
-            peers.serve(peer)
-        await eventually(lambda: one.evaluator.is_idle and other.evaluator.is_idle, "both know that nothing waits")
+        assert not other.evaluator.is_idle, "it does not know yet what waits"
+        peers.serve(other)
+        await eventually(lambda: other.evaluator.is_idle, "it knows that nothing waits")
         await peers.trigger(dag_of(max_active_runs=100), 1)
+        await eventually(lambda: other.evaluator._intake.may_start_any, "the other takes it for queued")
+        peers.serve(one)
         await eventually(lambda: one.running, "one runs it")
-        await eventually(
-            lambda: other.channels.active_runs.empty() and other.evaluator._intake.may_start_any,
-            "the other takes it for queued",
-        )
         await peers.database.write(leave, "one", CLOCK.now())
         other.channels.active_runs.put_nowait(SchedulersChanged())
         other.limit_to(N_RUNS)
