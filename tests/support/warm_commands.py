@@ -101,6 +101,7 @@ class _Server(socketserver.ForkingMixIn, socketserver.UnixStreamServer):
 
     block_on_close = False
     max_children = 100
+    request_queue_size = 100
 
 
 def _import_commands() -> None:
@@ -115,5 +116,6 @@ def _import_commands() -> None:
 
 if __name__ == "__main__":
     _import_commands()
-    with _Server(sys.argv[1], _Command) as server:
+    with _Server(f"{sys.argv[1]}.new", _Command) as server:
+        Path(f"{sys.argv[1]}.new").rename(sys.argv[1])  # only what listens is found
         server.serve_forever()
