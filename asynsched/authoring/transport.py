@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 TYPE_KEY, VALUE_KEY = "__type__", "__value__"
+_TOO_LARGE = 10**4300
+"""Python reads no number of more digits, unless it is told to."""
 
 
 def to_transport(value: Any, what: str = "the value") -> Any:
@@ -29,7 +31,7 @@ def to_transport(value: Any, what: str = "the value") -> Any:
 
     Raises:
         TypeError: It has something that cannot travel; the message names the type and says what to do.
-        ValueError: It is nested too deeply, or contains itself.
+        ValueError: It is nested too deeply, contains itself, or has a text or a number that nobody could read.
     """
     try:
         return _written(value, what)
@@ -73,7 +75,7 @@ def readable(value: Any) -> Any:
 
 def _written(value: Any, what: str) -> Any:
     if isinstance(value, (str, int, float, type(None))):
-        return _scalar(value)
+        return _scalar(value, what)
     if isinstance(value, dict):
         return _object(value, what)
     if isinstance(value, list):
@@ -87,16 +89,35 @@ def _written(value: Any, what: str) -> Any:
     raise TypeError(f"{what} has a value of type {_type_name(value)}, which cannot be passed on: {_what_to_do(value)}")
 
 
-def _scalar(value: Any) -> Any:
+def _scalar(value: Any, what: str) -> Any:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
-        return str.__str__(value)
+        return _whole_text(value, what)
     if isinstance(value, int):
-        return int(value)
+        number = int(value)
+        if not -_TOO_LARGE < number < _TOO_LARGE:
+            raise ValueError(
+                f"{what} has an int of more than 4300 digits, which cannot be passed on: pass on hex(value)"
+            )
+        return number
     if value != value or value in (float("inf"), float("-inf")):
         return _wrapped("float", str(value))
     return float(value)
+
+
+def _whole_text(value: str, what: str) -> str:
+    text = str.__str__(value)
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as exc:
+            half = ascii(text[exc.start])
+            raise ValueError(
+                f"{what} has a text with half of a surrogate pair, {half}, which cannot be passed on:"
+                " replace it, or pass on bytes"
+            ) from None
+    return text
 
 
 def _type_name(value: Any) -> str:
@@ -122,7 +143,7 @@ def _object(value: dict[Any, Any], what: str) -> Any:
     for key in value:
         if not isinstance(key, str):
             raise TypeError(f"{what} has a dict with the key {key!r} of type {_type_name(key)}: keys must be texts")
-    written = {str.__str__(key): _written(item, what) for key, item in value.items()}
+    written = {_whole_text(key, what): _written(item, what) for key, item in value.items()}
     return _wrapped("dict", written) if TYPE_KEY in value else written
 
 

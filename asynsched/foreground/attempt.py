@@ -84,6 +84,11 @@ def attempt(task: BaseOperator, make_context: Callable[[], Context]) -> TryEnd:
             return TryEnd(TaskInstanceState.FAILED, one_line(exc), retry, exception=exc, context=context)
 
 
+def failed(end: TryEnd, exc: Exception) -> TryEnd:
+    """Return the end of a try whose code returned, but whose result nobody can be told."""
+    return TryEnd(TaskInstanceState.FAILED, one_line(exc), exception=exc, context=end.context)
+
+
 def _ended_by(event: BaseTaskEndEvent, context: Context | None) -> TryEnd:
     for key, value in (event.xcoms or {}).items():
         ask_supervisor("xcom_push", key=key, value=to_transport(value, f"XCom {key!r} of the trigger's event"))

@@ -20,7 +20,7 @@ from asynsched.authoring.running.dag_run import RunFacts
 from asynsched.authoring.running.execution import run_callbacks
 from asynsched.authoring.running.task_instance import TaskInstanceFacts
 from asynsched.authoring.timezone import coerce_datetime, utcnow
-from asynsched.foreground.attempt import TryEnd, attempt
+from asynsched.foreground.attempt import TryEnd, attempt, failed
 from asynsched.foreground.supervisor import MemorySupervisor
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.evaluation.active_run import ActiveRun
@@ -116,7 +116,12 @@ class ForegroundDriver:
             self._supervisor.running_task, self._supervisor.running_index = task.task_id, task.map_index
             end = attempt(self._dag.get_task(task.task_id), self._context_maker(task, looked_since))
             self.ends[task.task_id, task.map_index] = end
-            ended = _ended(token, Span(started_at, utcnow()), end)
+            try:
+                ended = _ended(token, Span(started_at, utcnow()), end)
+            except (TypeError, ValueError, RecursionError) as exc:
+                # What it said of assets, or how it named its instance, cannot be passed on.
+                end = self.ends[task.task_id, task.map_index] = failed(end, exc)
+                ended = _ended(token, Span(started_at, utcnow()), end)
             self._keep_result(task, end)
         self._evaluation.try_ended(ended, utcnow())
 

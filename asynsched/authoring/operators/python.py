@@ -62,8 +62,16 @@ class PythonOperator(BaseOperator):
             context["templates_dict"] = self.templates_dict
         value = call_with_context(self.python_callable, self.op_args, self.op_kwargs, context)
         if self.show_return_value_in_logs and value is not None:
-            self.log.info("Done. Returned value was: %s", value)
+            self.log.info("Done. Returned value was: %s", _shown(value))
         return value
+
+
+def _shown(value: Any) -> str:
+    """Return a value as text. What has none, such as a list that is nested too deeply, fails no task for that."""
+    try:
+        return str(value)
+    except Exception as exc:  # noqa: BLE001 - it may be of a class of the user's
+        return f"of type {type(value).__name__}, which has no text ({type(exc).__name__})"
 
 
 class BranchPythonOperator(BaseBranchOperator, PythonOperator):

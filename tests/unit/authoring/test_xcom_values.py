@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 import pendulum
 import pytest
 
-from asynsched import DAG, PythonOperator, task
+from asynsched import DAG, Asset, PythonOperator, task
 from asynsched.authoring.assets.events import SourceTaskInstance
 from asynsched.authoring.supervisor import set_supervisor
 from asynsched.authoring.transport import to_transport
@@ -107,6 +107,13 @@ def _circle():
     return circle
 
 
+def _deep():
+    inner = []
+    for _ in range(5000):
+        inner = [inner]
+    return inner
+
+
 @pytest.mark.parametrize(
     ("value", "words"),
     [
@@ -114,7 +121,12 @@ def _circle():
         ({"a": Row("x")}, r"test_xcom_values.Row, which cannot be passed on: pass on dataclasses.asdict\(value\)"),
         ({1: 2}, "has a dict with the key 1 of type int: keys must be texts"),
         (_circle(), "is nested too deeply, or contains itself"),
+        (_deep(), "is nested too deeply, or contains itself"),
+        ("a\ud800b", r"has a text with half of a surrogate pair, '\\ud800', which cannot be passed on: replace it"),
+        ([{"\udfff": 1}], "has a text with half of a surrogate pair"),
+        (-(10**4300), r"has an int of more than 4300 digits, which cannot be passed on: pass on hex\(value\)"),
     ],
+    ids=["type", "class", "key", "circle", "depth", "surrogate", "surrogate in a key", "digits"],
 )
 def test_what_cannot_be_passed_on_fails_the_task_and_names_task_and_type(value, words):
     def push(ti):
@@ -129,3 +141,20 @@ def test_what_cannot_be_passed_on_fails_the_task_and_names_task_and_type(value, 
     for task_id, what in (("returns", "what task 'returns' returned"), ("pushes", "XCom 'k' of task 'pushes'")):
         with pytest.raises((TypeError, ValueError), match=f"{what} .*{words}"):
             raise run.task(task_id).exception
+
+
+def test_what_cannot_be_told_of_an_asset_fails_the_task_and_the_run_goes_on():
+    with DAG("d") as dag:
+
+        @task(outlets=[Asset("a")])
+        def update(outlet_events=None):
+            outlet_events[Asset("a")].extra = {"half": "\ud800"}
+
+        @task
+        def other():
+            return 1
+
+        update() >> other()
+    run = dag.test()
+    assert [found.state for found in run.tasks] == ["failed", "upstream_failed"]
+    assert "surrogates not allowed" in run.task("update").reason
