@@ -1,14 +1,13 @@
 """Turns what a DAG file raised into one error that names the file, the line, and what to do."""
 
-import difflib
 import importlib.util
-import sys
 import traceback
 from pathlib import Path
 from types import TracebackType
 
 from asynsched.errors import DagError, DagImportError, SerializationError
 from asynsched.serialization.schema import FileError
+from sandbox.parsing.airflow_names import missing_name, no_airflow
 from sandbox.parsing.hints import hint_for, said
 from sandbox.parsing.messages import encodable
 from sandbox.sources.archives import ArchiveError
@@ -30,7 +29,7 @@ def explain(exc: BaseException, path: str, dags_folder: str, *, confined: bool =
         line = exc.lineno if where.startswith(path) else line
     else:
         where = path if line is None else f"{path}:{line}"
-        what = _what(exc, kind) + _link_hint(exc, dags_folder)
+        what = _what(exc, kind, frames) + _link_hint(exc, dags_folder)
         if isinstance(exc, DagError):
             what = what.replace(f"{dags_folder}/", "")
     hint = hint_for(exc) if confined and kind == "exception" else ""
@@ -84,7 +83,7 @@ def _syntax(exc: SyntaxError, path: str, dags_folder: str) -> tuple[str, str]:
     return (filename if exc.lineno is None else f"{filename}:{exc.lineno}"), f"{type(exc).__name__}: {exc.msg}"
 
 
-def _what(exc: BaseException, kind: str) -> str:
+def _what(exc: BaseException, kind: str, frames: list[TracebackType]) -> str:
     """Return what happened, and what to do about it."""
     text = said(exc)
     match exc:
@@ -99,18 +98,16 @@ def _what(exc: BaseException, kind: str) -> str:
         case ModuleNotFoundError() if (
             exc.name and exc.name.partition(".")[0] == "airflow" and not _is_installed("airflow")
         ):
-            return f"{type(exc).__name__}: {text}; import the same names from asynsched"
+            return f"{type(exc).__name__}: {text}; {no_airflow(frames)}"
         case ImportError() if exc.name == "asynsched" and "cannot import name" in text:
             return _missing_name(text)
     return f"{type(exc).__name__}: {text}" if text else type(exc).__name__
 
 
 def _missing_name(text: str) -> str:
-    """Return what to say of a name that asynsched does not have: the near ones, in place of where it is installed."""
+    """Return what to say of a name that asynsched does not have, in place of where it is installed."""
     name = text.partition("'")[2].partition("'")[0]
-    near = difflib.get_close_matches(name, dir(sys.modules["asynsched"]))
-    hint = f"; did you mean {' or '.join(near)}?" if near else ""
-    return f"ImportError: asynsched has no name {name!r}{hint}"
+    return f"ImportError: {missing_name(name)}"
 
 
 def _link_hint(exc: BaseException, dags_folder: str) -> str:

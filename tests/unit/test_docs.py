@@ -19,6 +19,7 @@ MOVING = Path(__file__).parents[2] / "docs" / "how-to" / "move-from-airflow.md"
 OF_AIRFLOW = """\
 from airflow import DAG
 from airflow.assets.metadata import Metadata
+from airflow.datasets.metadata import Metadata
 from airflow.decorators import dag, setup, task, task_group, teardown
 from airflow.decorators.base import task_group
 from airflow.exceptions import AirflowException, AirflowFailException, AirflowNotFoundException
