@@ -143,14 +143,23 @@ class _Walk:
                 continue
             relative = join(folder, name)
             try:
-                text = _read_text(self._absolute(relative))
+                content = _read_start(self._absolute(relative))
             except OSError as exc:
                 self._snapshot.problems.append(f"{relative}: the ignore file cannot be read: {exc.strerror}")
                 continue
-            patterns = read_patterns(relative, text)
+            patterns = read_patterns(relative, self._decoded(relative, content))
             self._snapshot.problems += patterns.problems
             rules = rules.below(folder, patterns.spec)
         return rules
+
+    def _decoded(self, name: str, content: bytes) -> str:
+        try:
+            return content.decode()
+        except UnicodeDecodeError as exc:
+            if exc.end < MAX_IGNORE_FILE_BYTES:  # else it may be whole, and only its start is read
+                number = content.count(b"\n", 0, exc.start) + 1
+                self._snapshot.problems.append(f"{name}, line {number}: this is not UTF-8; save the file as UTF-8")
+            return content.decode(errors="replace")
 
     def _see(self, path: str, entry: os.DirEntry[str], rules: IgnoreRules, *, is_ignored: bool) -> None:
         if entry.name.startswith(".") or entry.name in NEVER_ENTERED:
@@ -198,6 +207,6 @@ def _folder_id(path: str) -> FolderId | None:
     return FolderId(status.st_dev, status.st_ino)
 
 
-def _read_text(path: str) -> str:
+def _read_start(path: str) -> bytes:
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
-        return file.read(MAX_IGNORE_FILE_BYTES).decode("utf-8", "replace")
+        return file.read(MAX_IGNORE_FILE_BYTES)

@@ -22,10 +22,13 @@ IGNORE_FILES = (".airflowignore", ".asynschedignore")
 LONGEST_PATTERN = 4096
 """No path is longer."""
 _COMMENT = re.compile(r"(^|(?<!\s)\s+)#.*")
+_REGULAR_EXPRESSION = re.compile(r"^!?\^|\$$|\\[.dwsb]|(?<![^\W_])(?<![]*?-])\.\*|\.\*(?![./]|$)")
+"""What only a regular expression has, or a glob pattern for names that no DAG file has. `name.*` and `name.*.py` are
+globs that one may mean."""
 
 
 class Patterns(NamedTuple):
-    """The patterns of one folder, and which lines are none."""
+    """The patterns of one folder, and which lines are none, or hardly what is meant."""
 
     spec: GitIgnoreSpec
     problems: tuple[str, ...]
@@ -54,6 +57,8 @@ class IgnoreRules:
 def read_patterns(name: str, text: str) -> Patterns:
     """Return the patterns in an ignore file's text; a line that is no pattern is named, and skipped.
 
+    A line that looks like a regular expression, which was the default of Airflow 2, is named, but holds as a glob.
+
     Args:
         name: The file, as it is shown to users.
         text: Its content.
@@ -71,6 +76,11 @@ def read_patterns(name: str, text: str) -> Patterns:
             problems.append(f"{name}, line {number}: {line.strip()!r} is no glob pattern; the line is skipped")
         else:
             lines.append(pattern)
+            if _REGULAR_EXPRESSION.search(pattern.strip()):
+                problems.append(
+                    f"{name}, line {number}: {line.strip()!r} looks like a regular expression, but is read as a glob"
+                    " pattern, in which * stands for any text, and a dot for itself: *.py, sub/"
+                )
     return Patterns(_spec(lines), tuple(problems))
 
 

@@ -107,6 +107,29 @@ def test_a_pattern_longer_than_any_path_is_named_and_skipped():
     assert IgnoreRules().below("", found.spec).ignores("a.py")
 
 
+@pytest.mark.parametrize(
+    ("pattern", "is_named"),
+    [
+        (r".*\.py$", True), ("sub/.*", True), ("^old_", True), (r"!^old_", True), (r"test_\d+", True), ("a_.*_b", True),
+        ("x.*y.py", True), ("*.py", False), ("name.*", False), ("*.*", False), ("name.*.py", False), ("a/**/b", False),
+        ("[ab].*", False), (r"\#a.py", False), ("$a.py", False),
+    ],
+)  # fmt: skip
+def test_a_line_that_looks_like_a_regular_expression_is_named_and_holds_as_a_glob(pattern, is_named):
+    found = read_patterns(".airflowignore", f"a.py\n{pattern}")
+    named = f".airflowignore, line 2: {pattern!r} looks like a regular expression, but is read as a glob"
+    assert [problem.startswith(named) for problem in found.problems] == [True] * is_named
+    assert len(found.spec.patterns) == 2
+
+
+def test_an_ignore_file_in_another_encoding_is_named_and_its_other_lines_hold(root):
+    make(root, "a.py")
+    (root / ".airflowignore").write_bytes("café\n".encode() + "café\na.py\n".encode("latin-1"))
+    snapshot = scan(root, root / "home")
+    assert snapshot.files["a.py"].is_ignored
+    assert snapshot.problems == [".airflowignore, line 2: this is not UTF-8; save the file as UTF-8"]
+
+
 def test_linked_folders_are_followed_and_loops_are_cut(root, tmp_path):
     make(root, "own/a.py")
     make(tmp_path / "elsewhere", "b.py", "sub/c.py")
