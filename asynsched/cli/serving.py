@@ -15,6 +15,7 @@ import structlog
 from asynsched._version import __version__
 from asynsched.cli import USUAL_COLLECTION
 from asynsched.cli.causes import only_cause
+from asynsched.cli.idle_report import say_what_failed
 from asynsched.cli.logging import configure_logging
 from asynsched.cli.open_telemetry import telemetry
 from asynsched.cli.rendering import note
@@ -56,6 +57,7 @@ def serve_until_stopped(settings: Settings, rules: StopRules) -> None:
     # They are of the same user, and the environment may name the database with its password.
     set_readable(readable=False)
     manager = service_manager()
+    since = SystemClock().now()
     gc.set_threshold(*USUAL_COLLECTION)
     configure_logging(settings.log)
     try:
@@ -63,6 +65,8 @@ def serve_until_stopped(settings: Settings, rules: StopRules) -> None:
             asyncio.run(_serve(settings, rules, manager))
     except BaseExceptionGroup as group:
         raise only_cause(group) from group
+    if rules.until_idle:
+        say_what_failed(settings, since)
 
 
 async def _serve(settings: Settings, rules: StopRules, manager: ServiceManager) -> None:

@@ -17,7 +17,8 @@ from asynsched.cli.command import configure, database_option, errors_in_one_line
 @click.option(
     "--until-idle",
     is_flag=True,
-    help="End when every file is parsed and no run is active; with code 1 if runs are left that cannot go on.",
+    help="End when every file is parsed and no run is active, and say which files have errors and how many runs have"
+    " failed; with code 1 if runs are left that cannot go on.",
 )
 @click.option("--num-runs", type=click.IntRange(min=1), metavar="N", help="End when so many runs have ended.")
 @click.option("--for", "seconds", type=click.FloatRange(min=0), metavar="SECONDS", help="End after this time.")

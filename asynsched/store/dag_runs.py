@@ -83,6 +83,9 @@ _N_ACTIVE = (
     )
     .group_by(dag_run.c.dag_id)
 )
+_N_FAILED = sa.select(sa.func.count()).where(
+    dag_run.c.ended_at >= sa.bindparam("since"), dag_run.c.state == DagRunState.FAILED
+)
 _LAST_SCHEDULED = (
     sa.select(dag_run.c.data_interval_start, dag_run.c.data_interval_end)
     .where(_IS_OF_DAG, _IS_SCHEDULED)
@@ -170,6 +173,12 @@ def run_is_made(conn: Connection, dag_id: str, run_id: str, logical_date: dateti
 def count_active_runs(conn: Connection, dag_ids: Collection[str]) -> dict[str, int]:
     """Return how many runs are queued or running, backfills aside, by dag_id; DAGs with none are left out."""
     return {row.dag_id: row.n for row in conn.execute(_N_ACTIVE, {"dag_ids": list(dag_ids)})}
+
+
+def count_failed_since(conn: Connection, since: datetime) -> int:
+    """Return how many runs have failed since an instant."""
+    n_failed: int = conn.execute(_N_FAILED, {"since": since}).scalar_one()
+    return n_failed
 
 
 def last_scheduled_interval(conn: Connection, dag_id: str) -> DataInterval | None:

@@ -156,8 +156,13 @@ def test_errors_are_told_at_the_terminal_too(site):
     shown = site.run("dags", "errors").stdout
     assert [name for name in BAD if name not in shown] == []
     (site.dags / "syntax.py").write_text("# asynsched dag\n(\n")
+    fails = "with DAG('fails', schedule='@once'):\n  BashOperator(task_id='t', bash_command='false')\n"
+    site.write("fails.py", f"from asynsched import DAG, BashOperator\n{fails}")
     ended = site.up_until_idle()
     assert "syntax.py" in ended.stderr + ended.stdout
+    last = ended.stderr.splitlines()[-1]
+    assert "DAG files have errors, " in last
+    assert last.endswith("`asynsched dags errors`. 1 run has failed: see `asynsched runs list --state failed`.")
 
 
 def test_no_scratch_and_no_process_of_a_parse_is_left(site):
