@@ -144,7 +144,6 @@ class Invariants:
                 "runs": len(evaluation.runs),
                 "launched": len(services.heartbeat._launched),
                 "in the executor": len(services.executor._launched),
-                "messages": sum(channel.qsize() for channel in _channels(site.scheduler.channels)),
             }
             if any(left.values()):
                 raise Violation(f"all has ended, and the scheduler still counts {left}")
@@ -203,9 +202,11 @@ def _left_on(site: Any) -> Iterator[str]:
             yield f"the {service.name} of {site.home.name} is not idle"
     if site.keeper.live or site.keeper.ends:
         yield f"the keeper of {site.home.name} has tries"
+    for name in _read_by_the_scheduler(site.scheduler.channels):
+        if getattr(site.scheduler.channels, name).qsize():
+            yield f"{site.home.name} has not taken what its channel {name} has"
 
 
-def _channels(channels: Any) -> list[Any]:
+def _read_by_the_scheduler(channels: Any) -> list[str]:
     # File changes and the ends of runs have readers elsewhere: the parse dispatcher, and whoever waits for a run.
-    names = [name for name in channels.__slots__ if name not in ("file_changes", "run_ends")]
-    return [getattr(channels, name) for name in names]
+    return [name for name in channels.__slots__ if name not in ("file_changes", "run_ends")]
