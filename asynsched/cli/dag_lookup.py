@@ -63,7 +63,7 @@ def _have_read(session: Session, is_known: Callable[[], bool]) -> None:
     try:
         read_folder(session.settings)
     except HomeInUse:
-        # A scheduler that is about to serve, or another command: it reads the folder now.
+        note("A scheduler that is about to serve, or another command, reads it already: waiting for what it finds.")
         deadline = session.now() + STARTING_TIME
         while not is_known() and session.now() < deadline:
             time.sleep(LOOK_SECONDS)

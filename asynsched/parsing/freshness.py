@@ -83,7 +83,7 @@ def next_step(
         known: What was last parsed of it, None if nothing was.
         is_ignored: Whether an ignore file names it.
         runtime: What a parse's result would depend on now.
-        safe_mode: Whether only files that mention a DAG are DAG files.
+        safe_mode: Whether a file that nothing is known of has to mention a DAG.
         now_seconds: The time, in seconds since 1970.
         may_have_healed: Whether it has an error of `TRANSIENT_KINDS`.
     """

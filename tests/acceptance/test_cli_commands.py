@@ -50,9 +50,11 @@ def test_a_command_that_meets_somebody_who_reads_the_folder_waits_for_what_is_fo
         other_home = site.environment | {"ASYNSCHED_HOME": str(site.root / "other")}
         reads = [*site.command("dags", "show", "etl"), "--database", f"sqlite:///{site.home / 'asynsched.db'}"]
         subprocess.run(reads, env=other_home, cwd=site.root, check=True, capture_output=True, timeout=60)
-        out, err = shows.communicate(timeout=60)
-    assert (shows.returncode, err) == (0, "")
-    assert "etl" in out
+        # Not by `communicate`, which knows nothing of what was read beyond the first line.
+        said, shown = shows.stderr.read(), shows.stdout.read()
+    assert shows.returncode == 0, said
+    assert [line.endswith("waiting for what it finds.") for line in said.splitlines()] == [True]
+    assert "etl" in shown
 
 
 def test_db_clean_says_what_would_go_then_deletes_it_and_without_options_what_the_settings_say(new_site):
