@@ -34,8 +34,6 @@ class Policy:
     """Readable, even inside something hidden."""
     scratch: str
     """Readable and writable, the only such folder."""
-    linked: tuple[str, ...] = ()
-    """Where symbolic links on the way to the DAG file lead; readable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +182,7 @@ def _readable(policy: Policy) -> set[str]:
     asked += [f"/proc/{os.getpid()}/{name}" for name in readable.OF_THE_PROCESS]
     asked += [
         path
-        for path in map(os.path.realpath, (*policy.limits.readable, *policy.linked))
+        for path in map(os.path.realpath, policy.limits.readable)
         if not any(readable.is_within(path, home) for home in hidden)
     ]
     return {granted for path in asked for granted in readable.without_hidden(path, hidden)}

@@ -58,7 +58,7 @@ def main(descriptor: int, request: ForegroundRequest) -> None:
     try:
         found = _load(request)
     except BaseException as exc:  # noqa: BLE001 - a DAG file may raise anything, SystemExit too
-        error = explain(exc, request.path, request.dags_folder, confined=False)
+        error = explain(exc, request.path, request.dags_folder, limits=None)
         sys.stderr.write(error.traceback)
         result = ForegroundResult(error=error.message)
     else:

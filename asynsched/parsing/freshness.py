@@ -14,7 +14,7 @@ from asynsched.store.dag_files import DagFileRow
 SETTLED_SECONDS = 1.0
 """A file that has just lost its DAGs' text may be in the middle of being written: it is looked at again after this."""
 
-TRANSIENT_KINDS = frozenset({"import", "exception", "exit", "crash", "timeout", "memory"})
+TRANSIENT_KINDS = frozenset({"import", "exception", "exit", "crash", "timeout", "memory", "unreadable"})
 """Errors that may be gone although the file is the same, so that a start tries again."""
 
 

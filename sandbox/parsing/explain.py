@@ -1,12 +1,15 @@
 """Turns what a DAG file raised into one error that names the file, the line, and what to do."""
 
 import importlib.util
+import os
 import traceback
 from pathlib import Path
 from types import TracebackType
 
 from asynsched.errors import DagError, DagImportError, SerializationError
 from asynsched.serialization.schema import FileError
+from sandbox.confinement.limits import ParseLimits
+from sandbox.confinement.readable import is_within, link_outside, of_the_machine
 from sandbox.parsing.airflow_names import missing_name, no_airflow
 from sandbox.parsing.hints import hint_for, said
 from sandbox.parsing.messages import encodable
@@ -16,10 +19,10 @@ MAX_MESSAGE = 1_000
 MAX_TRACEBACK = 32 * 1024
 
 
-def explain(exc: BaseException, path: str, dags_folder: str, *, confined: bool = True) -> FileError:
+def explain(exc: BaseException, path: str, dags_folder: str, limits: ParseLimits | None) -> FileError:
     """Return the error of the DAG file at `path`, relative to the DAG folder.
 
-    `confined` says whether the file ran under the rules of a parse: they may be what it has met.
+    `limits` are those of the parse, None if the file ran without its rules: they may be what it has met.
     """
     frames = _user_frames(exc.__traceback__, dags_folder)
     line = _line_in(f"{dags_folder}/{path}", frames)
@@ -27,12 +30,14 @@ def explain(exc: BaseException, path: str, dags_folder: str, *, confined: bool =
     if isinstance(exc, SyntaxError):
         where, what = _syntax(exc, path, dags_folder)
         line = exc.lineno if where.startswith(path) else line
+    elif kind == "unreadable":
+        where, what = path, f"cannot be read: {_why_unreadable(exc, path, dags_folder, limits)}"
     else:
         where = path if line is None else f"{path}:{line}"
-        what = _what(exc, kind, frames) + _link_hint(exc, dags_folder)
+        what = _what(exc, frames) + _link_hint(exc, dags_folder)
         if isinstance(exc, DagError):
             what = what.replace(f"{dags_folder}/", "")
-    hint = hint_for(exc) if confined and kind == "exception" else ""
+    hint = hint_for(exc) if limits is not None and kind == "exception" else ""
     return FileError(kind, _one_line(f"{where}: {what}", hint), _traceback(exc, frames), line)
 
 
@@ -83,7 +88,7 @@ def _syntax(exc: SyntaxError, path: str, dags_folder: str) -> tuple[str, str]:
     return (filename if exc.lineno is None else f"{filename}:{exc.lineno}"), f"{type(exc).__name__}: {exc.msg}"
 
 
-def _what(exc: BaseException, kind: str, frames: list[TracebackType]) -> str:
+def _what(exc: BaseException, frames: list[TracebackType]) -> str:
     """Return what happened, and what to do about it."""
     text = said(exc)
     match exc:
@@ -93,8 +98,6 @@ def _what(exc: BaseException, kind: str, frames: list[TracebackType]) -> str:
             return "ran out of the memory that a parse may use (parse.memory_bytes); do heavy work in tasks"
         case DagError():
             return text
-        case OSError() if kind == "unreadable":
-            return f"cannot be read: {exc.strerror or text}"
         case ModuleNotFoundError() if (
             exc.name and exc.name.partition(".")[0] == "airflow" and not _is_installed("airflow")
         ):
@@ -102,6 +105,22 @@ def _what(exc: BaseException, kind: str, frames: list[TracebackType]) -> str:
         case ImportError() if exc.name == "asynsched" and "cannot import name" in text:
             return _missing_name(text)
     return f"{type(exc).__name__}: {text}" if text else type(exc).__name__
+
+
+def _why_unreadable(exc: BaseException, path: str, dags_folder: str, limits: ParseLimits | None) -> str:
+    """Return why the file itself cannot be read; of a link that leads to where a parse may not read, what to do."""
+    link = link_outside(dags_folder, path) if limits is not None and isinstance(exc, PermissionError) else None
+    if link is not None and limits is not None:
+        name, target = link
+        if any(is_within(target, os.path.realpath(home)) for home in limits.hidden):
+            return f"{name} is a link to {target}, in the scheduler's home, which no parse may read"
+        granted = (*of_the_machine(), *map(os.path.realpath, limits.readable))
+        if not any(is_within(target, place) for place in granted):
+            return (
+                f"{name} is a link to {target}, out of the DAG folder, which a parse may read only if parse.readable"
+                f" has it; add {target}, or a folder that it is in, to parse.readable"
+            )
+    return getattr(exc, "strerror", None) or said(exc)
 
 
 def _missing_name(text: str) -> str:

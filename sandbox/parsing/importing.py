@@ -34,7 +34,6 @@ from asynsched.timetables.custom import CustomTimetable
 from sandbox.confine import ConfinementError, Policy, confine
 from sandbox.confinement.environment import environment_of_parse
 from sandbox.confinement.limits import ParseLimits, use_reserves
-from sandbox.confinement.readable import linked_paths
 from sandbox.forkable import ForkCheck
 from sandbox.parsing.messages import Channel, Confined, Found, Imported, Refused, Sourced, encodable
 from sandbox.sources.later_imports import note_later_imports
@@ -112,9 +111,7 @@ def _enter(request: ParseRequest, channel_fd: int, output_fd: int) -> None:
 
 
 def _confine(request: ParseRequest) -> tuple[str, ...]:
-    folder = str(request.dags_folder)
-    linked = tuple(linked_paths(folder, request.path))
-    return confine(Policy(request.limits, folder, str(request.scratch), linked))
+    return confine(Policy(request.limits, str(request.dags_folder), str(request.scratch)))
 
 
 class _Finding:
@@ -161,7 +158,8 @@ class _Finding:
             # Loaded for a file with errors only.
             from sandbox.parsing.explain import explain
 
-            return explain(exc, self._request.path, self._folder, confined=self._is_confined)
+            limits = self._request.limits if self._is_confined else None
+            return explain(exc, self._request.path, self._folder, limits)
         except BaseException as worse:  # noqa: BLE001 - user code may have put anything in the place of what is used here
             why = f"{type(exc).__name__}, and then {type(worse).__name__}: the file has changed how Python itself works"
             return FileError("exception", encodable(f"{self._request.path}: {why}"))

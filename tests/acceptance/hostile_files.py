@@ -151,6 +151,9 @@ def fill(folder: Path, secret: Path) -> None:
     """Write the corpus into a DAG folder. `secret` is a file beside it that nobody may learn anything of."""
     (folder / "link").symlink_to(secret)
     (folder / "linked_folder").symlink_to(secret.parent)
+    # DAG files that are such files themselves: whoever reads them as Python tells of them in the message.
+    (folder / "leak.py").symlink_to(secret)
+    (secret.parent / "private.py").write_text(secret.read_text())
     for name, hostile in CORPUS.items():
         # Written under another name, so that no half of it is seen.
         (folder / f"{name}.tmp").write_text(HEAD + hostile.text + "\n", encoding="utf-8", errors="backslashreplace")

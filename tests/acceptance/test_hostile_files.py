@@ -15,6 +15,8 @@ from tests.support.up import Site
 from tests.support.users import ORDINARY_UID, become_ordinary
 
 ARCHIVES = {"bomb.zip", "traversal.zip"}
+LEAKS = {"leak.py": "secret.txt", "linked_folder/private.py": ""}
+"""DAG files that lie elsewhere, and what of that place is linked."""
 OTHERS = """
     from asynsched import DAG, task
 
@@ -72,7 +74,7 @@ class Attacked:
         for error in self.site.json("dags", "errors"):
             self.errors.setdefault(error["file"], []).append(error)
         known = {dag["file"] for dag in self.site.json("dags", "list")}
-        files = {f"{name}.py" for name in CORPUS} | ARCHIVES
+        files = {f"{name}.py" for name in CORPUS} | ARCHIVES | LEAKS.keys()
         return files <= self.errors.keys() | known
 
 
@@ -123,6 +125,15 @@ def test_archives_are_contained(attacked):
     messages = {name: " ".join(error["message"] for error in attacked.errors[name]) for name in ARCHIVES}
     assert "is larger than 16 MiB" in messages["bomb.zip"]
     assert "leads out of the archive" in messages["traversal.zip"]
+
+
+def test_dag_files_that_are_links_out_of_the_folder_are_not_read_and_their_authors_are_told_of_the_setting(attacked):
+    for name, linked in LEAKS.items():
+        [error] = attacked.errors[name]
+        target = attacked.site.root / linked
+        begin = f"{name}: cannot be read: {name.partition('/')[0]} is a link to {target}, out of the DAG folder"
+        assert error["message"].startswith(begin)
+        assert error["message"].endswith(f"add {target}, or a folder that it is in, to parse.readable")
 
 
 def test_nothing_is_written_nothing_is_learnt_and_nothing_is_left(attacked):

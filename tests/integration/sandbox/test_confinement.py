@@ -125,13 +125,33 @@ def test_readable_setting_opens_a_folder_for_reading_only(parse: Parser, tmp_pat
     assert outcomes == {"read": "done", "write": "EACCES"}
 
 
-def test_linked_dag_file_is_parsed(parse: Parser, tmp_path: Path) -> None:
+def test_dag_file_behind_a_link_out_of_the_folder_is_parsed_where_a_parse_may_read(
+    parse_once: Parser, tmp_path: Path
+) -> None:
     (tmp_path / "checkout").mkdir()
-    (tmp_path / "checkout" / "etl.py").write_text("print(__file__)")
-    (parse.dags / "repo").symlink_to(tmp_path / "checkout")
-    (parse.dags / "alone.py").symlink_to(tmp_path / "checkout" / "etl.py")
-    assert parse.file("repo/etl.py").lines == [str(parse.dags / "repo" / "etl.py")]
-    assert parse.file("alone.py").lines == [str(parse.dags / "alone.py")]
+    (tmp_path / "checkout" / "etl.py").write_text("print(__file__)\nthe_word_is_mum")
+    (parse_once.dags / "repo").symlink_to(tmp_path / "checkout")
+    (parse_once.dags / "alone.py").symlink_to("repo/etl.py")
+    for name, link, target in (("repo/etl.py", "repo", "checkout"), ("alone.py", "alone.py", "checkout/etl.py")):
+        refused = f"{name}: cannot be read: {link} is a link to {tmp_path / target}, "
+        error = parse_once.file(name).error
+        assert error.kind == "unreadable"
+        assert error.message.startswith(f"{refused}out of the DAG folder")
+        assert error.message.endswith(f"add {tmp_path / target}, or a folder that it is in, to parse.readable")
+        told = parse_once.file(name, readable=[str(tmp_path / target)])
+        assert (told.error.kind, told.report.output.split()) == ("exception", [str(parse_once.dags / name)])
+    told = parse_once.file("alone.py", readable=[str(tmp_path)], hidden=[str(tmp_path / "checkout")])
+    assert told.error.message == f"{refused}in the scheduler's home, which no parse may read"
+
+
+def test_dag_file_behind_links_inside_the_folder_is_parsed(parse_once: Parser) -> None:
+    dags = parse_once.dags
+    parse_once.write("print(__file__)", "..2026_11_22/etl.py")
+    (dags / "..data").symlink_to("..2026_11_22")
+    (dags / "etl.py").symlink_to("..data/etl.py")
+    (dags / ".asynsched").mkdir()
+    for hidden in ([], [str(dags / ".asynsched")]):
+        assert parse_once.file("etl.py", hidden=hidden).lines == [str(dags / "etl.py")]
 
 
 def test_secrets_of_the_scheduler_are_not_even_in_memory(parse: Parser) -> None:

@@ -20,6 +20,7 @@ def test_a_start_parses_only_what_is_new_changed_or_uses_a_changed_module(folder
     first.write("user.py", "dag user", "imports helper.py")
     first.write("loser.py", "dag loser", "imports lost.py")
     first.write("flaky.py", "error exception")
+    first.write("refused.py", "error unreadable")
     first.write("broken.py", "error syntax")
     first.write("helper.py", "one")
     first.write("lost.py", "one")
@@ -30,7 +31,8 @@ def test_a_start_parses_only_what_is_new_changed_or_uses_a_changed_module(folder
             await first.scan()
             assert "data.py" not in await first.idle()
             assert set(await first.dags()) == {"same", "edited", "gone", "user", "loser"}
-            assert await first.errors() == {"flaky.py": "exception", "broken.py": "syntax"}
+            errors = {"flaky.py": "exception", "refused.py": "unreadable", "broken.py": "syntax"}
+            assert await first.errors() == errors
 
     async def second_start():
         second = folder.new()
@@ -42,14 +44,16 @@ def test_a_start_parses_only_what_is_new_changed_or_uses_a_changed_module(folder
         async with second.running():
             await second.scan()
             parsed = await second.idle()
-            assert set(parsed) == {"edited.py", "user.py", "loser.py", "flaky.py", "new.py", "helper.py"}
-            assert len(parsed) == 6
+            again = {"edited.py", "user.py", "loser.py", "flaky.py", "refused.py", "new.py", "helper.py"}
+            assert set(parsed) == again
+            assert len(parsed) == len(again)
             assert set(await second.dags()) == {"same", "edited", "user", "loser", "new"}
             assert (await second.errors())["loser.py"] == "import"
 
     async def third_start():
         (folder.dispatching.root / "loser.py").unlink()
         (folder.dispatching.root / "flaky.py").unlink()
+        (folder.dispatching.root / "refused.py").unlink()
         third = folder.new()
         async with third.running():
             await third.scan()
