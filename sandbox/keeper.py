@@ -34,6 +34,7 @@ from sandbox.supervision.lifeline import MARK, sweep
 from sandbox.supervision.reactor import Reactor, Urgency
 from sandbox.supervision.scheduler_port import LONGEST_REASON, READY, SchedulerPort
 from sandbox.supervision.tries import Limits, Tries
+from sandbox.supervision.watchdog import Alarm
 from sandbox.supervision.zygote_handle import ZygoteHandle
 
 log = logging.getLogger("sandbox.keeper")
@@ -49,8 +50,11 @@ for the scheduler, whose stack is higher."""
 class Keeper:
     """Joins the tries with the scheduler, and holds both to the lease."""
 
-    def __init__(self, options: argparse.Namespace, zygote: ZygoteHandle) -> None:
+    def __init__(self, options: argparse.Namespace, zygote: ZygoteHandle, alarm: Alarm) -> None:
         self._options = options
+        self._alarm = alarm
+        self._may_lose_runs = False
+        """Whether other schedulers may take over what runs here. Where none can, nothing is gained by haste."""
         self._reactor = Reactor()
         self._fence = Fence(self._reactor.now() + options.lease_seconds, options.lease_grace)
         limits = Limits(options.import_timeout, options.kill_time, options.log_bytes)
@@ -66,6 +70,8 @@ class Keeper:
         """Serve until stopped, or fenced without a scheduler, and nothing runs any more."""
         while not (self._tries.is_idle and (self._is_stopping or (self._is_fenced and not self._port.is_connected))):
             self._reactor.turn(self._check_fence)
+            if self._is_fenced and self._tries.is_idle:
+                self._alarm.silence()
         self._port.close_listener()
         end_all_children()
 
@@ -95,6 +101,7 @@ class Keeper:
             case Shutdown():
                 self._stop(message.grace)
             case Hello():
+                self._may_lose_runs = message.shares_database
                 # A scheduler that serves holds a lease, of which it tells us in a moment.
                 self._leased(Lease(self._reactor.now() + self._options.lease_seconds, self._fence.grace))
 
@@ -104,6 +111,7 @@ class Keeper:
         self._fence_timer = self._reactor.at(self._fence.closes_at, self._check_fence)
         if not self._fence.is_closed(self._reactor.now()):
             self._is_fenced = False
+        self._alarm.set(self._fence.closes_at + self._options.kill_time if self._may_lose_runs else 0.0)
 
     def _check_fence(self) -> None:
         """Look at the clock before anything else is done: this process itself may have been stopped for long."""
@@ -114,7 +122,10 @@ class Keeper:
             self._port.close_listener()
         if self._tries.live:
             log.warning("The scheduler's lease is over: ending %d tries", len(self._tries.live))
-        self._tries.end_all(ENDED_BY_FENCE, "machine", self._options.kill_time)
+        kill_time = self._options.kill_time
+        if self._may_lose_runs:
+            kill_time = self._fence.time_to_end(self._reactor.now(), kill_time)
+        self._tries.end_all(ENDED_BY_FENCE, "machine", kill_time)
 
     def _stop(self, grace: float) -> None:
         self._is_stopping = True
@@ -175,9 +186,10 @@ def _started(options: argparse.Namespace) -> "tuple[Keeper, int]":
     # After the rehearsal of a try, which makes its process readable.
     set_readable(readable=False)
     set_default_timezone(options.default_timezone)
-    zygote = ZygoteHandle(options.home, lifeline, options.default_timezone)
+    alarm = Alarm()
+    zygote = ZygoteHandle(options.home, lifeline, alarm, options.default_timezone)
     sys.setrecursionlimit(DEEPEST)
-    return Keeper(options, zygote), lock
+    return Keeper(options, zygote, alarm), lock
 
 
 def _tell(descriptor: int, text: bytes) -> None:

@@ -99,6 +99,8 @@ class Hello(Struct, frozen=True, tag="hello", omit_defaults=True):
     lease_epoch: int = 0
     role: Role = "scheduler"
     """`lease`: a second connection, written by the thread that renews the lease; it carries Lease frames only."""
+    shares_database: bool = False
+    """Whether other schedulers may take over the runs of this one, once its lease is over and its tries have ended."""
 
 
 class Launch(Struct, frozen=True, tag="launch", omit_defaults=True):

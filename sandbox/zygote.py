@@ -2,7 +2,8 @@
 
 A fork has all the memory of the process that it is a fork of, and what the keeper passes on to tries leaves remains in
 the keeper's. So the keeper forks this process when it is warm, before it hears of any try, and has it fork templates:
-they are as warm, and find nothing of others in their memory.
+they are as warm, and find nothing of others in their memory. It also watches over the keeper, in case that stands
+still (`sandbox.supervision.watchdog`).
 
     keeper ──asks──▶ zygote ──fork──▶ midwife ──fork──▶ template, or a try that loads its file itself
 
@@ -14,6 +15,7 @@ parent, and knows the number before it is that. A zygote that dies takes nobody 
 import argparse
 import logging
 import os
+import select
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
@@ -30,6 +32,7 @@ from sandbox.running.loading import freeze_heap
 from sandbox.running.try_logging import configure_logging
 from sandbox.running.warming import warm
 from sandbox.supervision.children import die_with, set_readable
+from sandbox.supervision.watchdog import Watchdog
 from sandbox.template import Born, TemplateStart, become_template, keep_only
 
 log = logging.getLogger("sandbox.zygote")
@@ -57,10 +60,11 @@ class Errand(NamedTuple):
 
 
 class ZygoteStart(NamedTuple):
-    """What a zygote works with. `channel` brings the keeper's requests."""
+    """What a zygote works with. `channel` brings the keeper's requests, `alarm` is the timer that it shares with it."""
 
     channel: socket.socket
     lifeline: int
+    alarm: int
     sources_folder: Path
     keeper: int
 
@@ -69,7 +73,7 @@ def become_zygote(start: ZygoteStart) -> NoReturn:
     """Serve the keeper until it hangs up. Never returns: the frames of who called stay below."""
     try:
         die_with(start.keeper)
-        keep_only(start.channel.fileno(), start.lifeline)
+        keep_only(start.channel.fileno(), start.lifeline, start.alarm)
         Zygote(start).serve()
     except BaseException:
         log.exception("The zygote failed")
@@ -78,22 +82,30 @@ def become_zygote(start: ZygoteStart) -> NoReturn:
 
 
 class Zygote:
-    """Forks whenever the keeper asks."""
+    """Forks whenever the keeper asks, and kills a keeper that lets its alarm ring."""
 
     def __init__(self, start: ZygoteStart) -> None:
         self._start = start
+        self._watchdog = Watchdog(start.keeper, start.alarm)
         self._name_of_others = kernel.process_name()
 
     def serve(self) -> None:
-        """Fork until the keeper hangs up."""
+        """Fork until the keeper hangs up, or has to be killed."""
         set_readable(readable=False)
         kernel.set_process_name(NAME)
         freeze_heap()
-        while self.serve_one():
-            pass
+        poll = select.poll()
+        poll.register(self._start.channel, select.POLLIN)
+        poll.register(self._start.alarm, select.POLLIN)
+        while True:
+            ready = {descriptor for descriptor, _ in poll.poll()}
+            if self._start.alarm in ready and self._watchdog.bites():
+                return
+            if self._start.channel.fileno() in ready and not self.serve_one():
+                return
 
     def serve_one(self) -> bool:
-        """Wait for a request, and fork. Returns False when the keeper has hung up."""
+        """Take a request, and fork. Returns False when the keeper has hung up."""
         n_descriptors = len(Errand._fields)
         kind, descriptors, _, _ = socket.recv_fds(self._start.channel, 1, n_descriptors, socket.MSG_CMSG_CLOEXEC)
         try:
@@ -170,18 +182,20 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     parser.add_argument("--home", type=Path, required=True, help="folder of the scheduler's state")
     parser.add_argument("--channel", type=int, required=True, help="descriptor that brings the keeper's requests")
     parser.add_argument("--lifeline", type=int, required=True, help="descriptor that ties tries to the keeper")
+    parser.add_argument("--alarm", type=int, required=True, help="descriptor of the keeper's alarm")
     parser.add_argument("--keeper", type=int, required=True, help="the keeper's process")
     parser.add_argument("--default-timezone", default="UTC", help="zone of naive dates in DAG files")
     options = parser.parse_args(arguments)
     die_with(options.keeper)
-    keep_only(options.channel, options.lifeline)
-    for descriptor in (options.channel, options.lifeline):
+    given = (options.channel, options.lifeline, options.alarm)
+    keep_only(*given)
+    for descriptor in given:
         os.set_inheritable(descriptor, False)
     configure_logging()
     warm()
     set_default_timezone(options.default_timezone)
     channel = socket.socket(fileno=options.channel)
-    become_zygote(ZygoteStart(channel, options.lifeline, options.home / "sources", options.keeper))
+    become_zygote(ZygoteStart(channel, options.lifeline, options.alarm, options.home / "sources", options.keeper))
 
 
 if __name__ == "__main__":

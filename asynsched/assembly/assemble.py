@@ -94,6 +94,7 @@ def _execution(
             scheduler_id=base.scheduler_id,
             report=heartbeat.report,
             answer=heartbeat.answer,
+            shares_database=base.database.is_shared,
         )
     )
     heartbeat.drive(executor)

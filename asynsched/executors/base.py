@@ -21,7 +21,8 @@ class ExecutorContext:
     """What an executor is given when it is made.
 
     `report` takes the events of tries, in order, and never blocks: the scheduler keeps an Ended until it is stored,
-    then calls `acknowledge`. `answer` serves a Request of a try (XCom, variables, connections).
+    then calls `acknowledge`. `answer` serves a Request of a try (XCom, variables, connections). Where it
+    `shares_database`, other schedulers take over the runs of one that is gone: no try of it may go on then.
     """
 
     home: Path
@@ -30,6 +31,7 @@ class ExecutorContext:
     scheduler_id: str
     report: Callable[[TryEvent], None]
     answer: Callable[[Request], Awaitable[Reply]]
+    shares_database: bool = False
 
 
 @dataclass(frozen=True, slots=True)

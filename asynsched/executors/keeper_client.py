@@ -21,11 +21,15 @@ class KeeperConnection(asyncio.Protocol):
     Args:
         on_message: Takes everything that arrives but the Hello.
         on_lost: Called once, when a connection that was greeted has ended.
+        shares_database: Whether other schedulers may take over our runs.
     """
 
-    def __init__(self, on_message: Callable[[Any], None], on_lost: Callable[[], None]) -> None:
+    def __init__(
+        self, on_message: Callable[[Any], None], on_lost: Callable[[], None], *, shares_database: bool
+    ) -> None:
         self._on_message = on_message
         self._on_lost = on_lost
+        self._shares_database = shares_database
         self._reader = FrameReader(FromKeeper)
         self._transport: asyncio.Transport | None = None
         self._epoch = 0
@@ -47,7 +51,8 @@ class KeeperConnection(asyncio.Protocol):
         """
         self._epoch = lease_epoch
         await asyncio.get_running_loop().create_connection(lambda: self, sock=connection)
-        self.send(Hello(PROTOCOL_VERSION, os.getpid(), scheduler_id, lease_epoch))
+        shares = self._shares_database
+        self.send(Hello(PROTOCOL_VERSION, os.getpid(), scheduler_id, lease_epoch, shares_database=shares))
         try:
             async with asyncio.timeout(GREETING_SECONDS):
                 return await self._greeted

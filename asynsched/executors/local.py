@@ -162,7 +162,8 @@ class LocalExecutor(Executor):
 
     async def _greet(self, connection: socket.socket) -> Inventory:
         # Requests may arrive with the greeting, and their answers need the connection.
-        self._connection = KeeperConnection(self._take, self._lost)
+        shares = self.context.shares_database
+        self._connection = KeeperConnection(self._take, self._lost, shares_database=shares)
         return await self._connection.greet(connection, self.context.scheduler_id, self._epoch)
 
     def _hold(self, inventory: Inventory) -> None:

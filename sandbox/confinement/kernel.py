@@ -1,4 +1,4 @@
-"""Calls to Linux that Python has no function for: prctl, seccomp, unshare, capabilities.
+"""Calls to Linux that Python has no function for: prctl, seccomp, unshare, capabilities, timers.
 
 Everything here raises OSError where the kernel refuses. On other systems nothing here can be called.
 """
@@ -20,6 +20,8 @@ PR_SET_NO_NEW_PRIVS = 38
 PR_CAP_AMBIENT = 47
 PR_CAP_AMBIENT_RAISE = 2
 SECCOMP_MODE_FILTER = 2
+CLOCK_BOOTTIME = 7
+TFD_TIMER_ABSTIME = 1
 
 CAP_DAC_READ_SEARCH = 2
 CAP_SETGID = 6
@@ -103,6 +105,19 @@ def keep_capabilities(bits: int) -> None:
     sets = _CapabilitySets(low, low, low, high, high, high)
     header = _CapabilityHeader(_CAPABILITY_VERSION_3, 0)
     _checked(int(_libc().capset(ctypes.byref(header), ctypes.byref(sets))), "capset")
+
+
+def make_timer() -> int:
+    """Return the descriptor of a timer that is off. It is readable once its time has come, until it is set anew."""
+    return _checked(int(_libc().timerfd_create(CLOCK_BOOTTIME, os.O_CLOEXEC | os.O_NONBLOCK)), "timerfd_create")
+
+
+def set_timer(descriptor: int, when: float) -> None:
+    """Set a timer to an instant of CLOCK_BOOTTIME, in seconds, which may be past; 0 turns it off."""
+    seconds = int(when)
+    # Once, not again and again: the first two are an interval.
+    times = (ctypes.c_long * 4)(0, 0, seconds, int((when - seconds) * 1e9))
+    _checked(int(_libc().timerfd_settime(descriptor, TFD_TIMER_ABSTIME, ctypes.byref(times), None)), "timerfd_settime")
 
 
 def environment_addresses() -> list[tuple[int, bytes]]:

@@ -45,7 +45,8 @@ def hold(reading_end: int) -> None:
 def sweep(keeper_id: str) -> int:
     """Kill what a dead keeper's tries have left behind, and return how many processes that were.
 
-    They are gone when this returns, or cannot be killed: the next keeper is to report their tries as ended.
+    They are gone when this returns, or cannot be killed: the next keeper is to report their tries as ended. The process
+    that calls this is spared.
     """
     mark = f"{MARK}={keeper_id}".encode()
     killed: set[int] = set()
@@ -58,8 +59,13 @@ def sweep(keeper_id: str) -> int:
 
 def _kill_marked(mark: bytes) -> Iterator[int]:
     for entry in Path("/proc").glob("[0-9]*/environ"):
+        pid = int(entry.parent.name)
         with suppress(OSError):
-            if mark in entry.read_bytes().split(b"\0"):
-                pid = int(entry.parent.name)
-                os.kill(pid, signal.SIGKILL)
-                yield pid
+            # Opened before it is known whose number this is: the signal goes to no other that gets it in between.
+            process = os.pidfd_open(pid)
+            try:
+                if pid != os.getpid() and mark in entry.read_bytes().split(b"\0"):
+                    signal.pidfd_send_signal(process, signal.SIGKILL)
+                    yield pid
+            finally:
+                os.close(process)

@@ -4,6 +4,7 @@ A file that cannot be forked once it is loaded (it leaves threads or sockets) ha
 the file itself.
 """
 
+import logging
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -14,6 +15,8 @@ from sandbox.supervision.template_handle import ReadyProcess, TemplateHandle
 from sandbox.supervision.zygote_handle import ZygoteBusy, ZygoteHandle
 from sandbox.template import Born, Exited, Loaded
 
+log = logging.getLogger("sandbox.keeper")
+
 MAX_TEMPLATES = 16
 MAX_BYTES = 1024**3
 """Memory that all templates together may take of their own; those that were used least recently go."""
@@ -22,6 +25,8 @@ START_SECONDS = 60.0
 """Longest that a template may take to have a process: another zygote may have to start for it."""
 BUSY_SECONDS = 0.1
 """Until a zygote is asked again that has more to do than it can be told."""
+REPLACE_SECONDS = 1.0
+"""Until another zygote is started for one that has died, if none was needed before: they may all die as they start."""
 
 
 class Loss(NamedTuple):
@@ -111,6 +116,7 @@ class TemplatePool:
     def ended(self, pid: int, status: int) -> bool:
         """Take note that a child of the keeper has exited. Returns False when it was the process of a try."""
         if self._zygote.ended(pid):
+            self._reactor.after(REPLACE_SECONDS, self._replace_zygote)
             return True
         template = next((template for template in self._all if template.pid == pid), None)
         if template is None:
@@ -119,6 +125,13 @@ class TemplatePool:
         self._lose(template, Loss(f"importing {_path(template.code)}: {reason}", cause, may_retry=True))
         self._events.orphaned(pid)
         return True
+
+    def _replace_zygote(self) -> None:
+        try:
+            self._zygote.replace()
+        except OSError as exc:
+            log.warning("No other zygote can be started: %s", exc)
+            self._reactor.after(REPLACE_SECONDS, self._replace_zygote)
 
     def _template_for(self, code: CodeVersion) -> TemplateHandle:
         """Return the template of a version, or a new one; for a version that cannot be forked, what becomes a try.

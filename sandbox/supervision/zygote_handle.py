@@ -11,6 +11,7 @@ import msgspec
 
 from sandbox.frames import encode_frame
 from sandbox.protocol import CodeVersion
+from sandbox.supervision.watchdog import Alarm
 from sandbox.template import Born, TemplateStart, become_template
 from sandbox.zygote import LONE_TRY, ZygoteStart, become_zygote
 
@@ -26,12 +27,14 @@ class ZygoteHandle:
 
     Args:
         lifeline: Reading end of the pipe that ties tries to the keeper.
+        alarm: When it rings, the zygote kills the keeper.
         default_timezone: Zone of naive dates in DAG files.
     """
 
-    def __init__(self, home: Path, lifeline: int, default_timezone: str) -> None:
+    def __init__(self, home: Path, lifeline: int, alarm: Alarm, default_timezone: str) -> None:
         self._home = home
         self._lifeline = lifeline
+        self._alarm = alarm
         self._default_timezone = default_timezone
         self.pid: int | None = None
         """Its process, None when it is known to be gone."""
@@ -42,7 +45,7 @@ class ZygoteHandle:
         keeper = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
-            become_zygote(ZygoteStart(theirs, lifeline, home / "sources", keeper))
+            become_zygote(ZygoteStart(theirs, lifeline, alarm.descriptor, home / "sources", keeper))
         theirs.close()
 
     def ask(self, kind: bytes, code: CodeVersion, channel: int, output: int) -> None:
@@ -65,7 +68,7 @@ class ZygoteHandle:
             except BlockingIOError as exc:
                 raise ZygoteBusy(*exc.args) from exc
             except (BrokenPipeError, ConnectionResetError):
-                self._replace()
+                self._start_anew()
                 socket.send_fds(self._channel, [kind], descriptors)
         finally:
             os.close(file)
@@ -83,6 +86,15 @@ class ZygoteHandle:
         self.pid = None
         return True
 
+    def replace(self) -> None:
+        """Start another one if it is gone: the next template need not wait for it, and it watches over the keeper.
+
+        Raises:
+            OSError: None can be started now.
+        """
+        if self.pid is None and sys.platform == "linux":
+            self._start_anew()
+
     def _fork_here(self, kind: bytes, code: CodeVersion, channel: int, output: int) -> None:
         keeper = os.getpid()
         if os.fork() == 0:
@@ -95,20 +107,23 @@ class ZygoteHandle:
             finally:
                 os._exit(1)
 
-    def _replace(self) -> None:
+    def _start_anew(self) -> None:
         """Start another one, which is executed: a fork of the keeper would have the memory of now."""
         self._channel.close()
         self._channel, theirs = socket.socketpair()
         self._channel.setblocking(False)
         command = [
             sys.executable, "-P", "-m", "sandbox.zygote", "--home", str(self._home),
-            "--channel", str(theirs.fileno()), "--lifeline", str(self._lifeline), "--keeper", str(os.getpid()),
+            "--channel", str(theirs.fileno()), "--lifeline", str(self._lifeline),
+            "--alarm", str(self._alarm.descriptor), "--keeper", str(os.getpid()),
             "--default-timezone", self._default_timezone,
         ]  # fmt: skip
+        given = (theirs.fileno(), self._lifeline, self._alarm.descriptor)
         with theirs:
-            theirs.set_inheritable(True)
-            os.set_inheritable(self._lifeline, True)
+            for descriptor in given:
+                os.set_inheritable(descriptor, True)
             try:
                 self.pid = os.posix_spawn(sys.executable, command, os.environ)
             finally:
-                os.set_inheritable(self._lifeline, False)
+                for descriptor in given:
+                    os.set_inheritable(descriptor, False)

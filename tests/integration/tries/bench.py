@@ -42,6 +42,7 @@ class Bench:
         self.requests: list[Request] = []
         self.answers: dict[str, Callable[[Request], Reply]] = {}
         self.answer_later: dict[str, Callable[[Request], Awaitable[Reply]]] = {}
+        self.shares_database = False
         self._changed = asyncio.Event()
 
     def code(self, text: str, path: str = "dag_file.py") -> CodeVersion:
@@ -69,7 +70,8 @@ class Bench:
 
     def executor(self, kind: type[LocalExecutor] = LocalExecutor) -> LocalExecutor:
         """Return a new executor on this home."""
-        return kind(ExecutorContext(self.home, self.settings, SystemClock(), "test", self._report, self._answer))
+        clock, shares = SystemClock(), self.shares_database
+        return kind(ExecutorContext(self.home, self.settings, clock, "test", self._report, self._answer, shares))
 
     @asynccontextmanager
     async def running(self, lease_epoch: int = 1) -> AsyncIterator[LocalExecutor]:

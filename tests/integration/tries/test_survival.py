@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+from contextlib import suppress
 
 import msgspec
 import psutil
@@ -16,7 +17,7 @@ from asynsched.executors.local import REFUSAL_PAUSE
 from asynsched.settings import LeaseSettings, Settings
 from sandbox.protocol import PROTOCOL_VERSION
 from tests.integration.tries.bench import Bench, replies, value
-from tests.support.waiting import until
+from tests.support.waiting import eventually, until
 
 DAG_FILE = """
 import os, subprocess, sys
@@ -244,6 +245,37 @@ async def test_a_keeper_that_was_stopped_past_its_lease_notices_before_it_does_a
         ends = [await bench.end_of(launch) for launch in (running, late)]
         assert [(end.cause, "lease" in end.reason) for end in ends] == [("machine", True), ("interrupted", True)]
     assert begun(bench) == 1
+
+
+@pytest.mark.parametrize("zygote", ["forked", "executed"])
+async def test_tries_end_in_time_though_their_scheduler_is_gone_and_their_keeper_is_stopped(bench: Bench, code, zygote):
+    bench.settings = Settings(lease=LeaseSettings(grace=0.0, kill_time=0.2))
+    bench.shares_database = True
+    first = bench.executor()
+    await first.start(1)
+    first.renew_lease(SystemClock().boottime() + 100)
+    launches = [bench.launch(code, "waits"), bench.launch(code, "escapes")]
+    await first.launch(launches)
+    pids = [(await bench.start_of(launch)).pid for launch in launches]
+    child = bench.home / "escaped"
+    pids.append(int(await eventually(lambda: child.exists() and child.read_text(), "the child of a try")))
+    keeper, [watching] = bench.keeper().pid, bench.children_of_keeper()[0]
+    if zygote == "executed":
+        watching.kill()
+        await eventually(
+            lambda: [one for one in bench.children_of_keeper()[0] if one.pid != watching.pid], "another zygote"
+        )
+    first.renew_lease(SystemClock().boottime() + 1)
+    # The keeper hears of the lease before it is asked for this.
+    await bench.run(first, bench.launch(code, "asks"))
+    await first.close()
+    os.kill(keeper, signal.SIGSTOP)
+    await eventually(lambda: not [pid for pid in pids if is_alive(pid)], "the tries have ended, and what they started")
+    with suppress(ProcessLookupError):
+        os.kill(keeper, signal.SIGKILL)  # where a busy machine let it end the tries before it was stopped
+    async with bench.running(lease_epoch=2):
+        ends = [await bench.end_of(launch) for launch in launches]
+        assert {(end.state, end.cause) for end in ends} == {("failed", "machine")}
 
 
 async def test_a_home_with_a_very_long_path_works(tmp_path):

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from sandbox.protocol import CodeVersion
+from sandbox.supervision.watchdog import Alarm
 from sandbox.supervision.zygote_handle import ZygoteBusy, ZygoteHandle
 from sandbox.zygote import TEMPLATE, Zygote, ZygoteStart
 
@@ -15,7 +16,7 @@ def test_a_zygote_that_gets_too_few_descriptors_keeps_none_so_that_the_keeper_se
     keeper, channel = socket.socketpair()
     ours, theirs = socket.socketpair()
     with keeper, channel, ours:
-        zygote = Zygote(ZygoteStart(channel, -1, Path(), os.getpid()))
+        zygote = Zygote(ZygoteStart(channel, -1, Alarm().descriptor, Path(), os.getpid()))
         with theirs:
             socket.send_fds(keeper, [TEMPLATE], [theirs.fileno()])
         assert zygote.serve_one()
