@@ -118,6 +118,49 @@ with DAG("d"):
     assert (ended.state, ended.retry, ended.retry_delay) == ("failed", True, 3600.0)
 
 
+IMPOSTOR = """
+import os, time
+from datetime import UTC, datetime
+from pathlib import Path
+from asynsched import DAG, get_current_context, task
+from asynsched.authoring.supervisor import current_supervisor
+from sandbox.protocol import Ended, Request, Started
+with DAG("d"):
+    @task
+    def holds():
+        while not Path(get_current_context()["dag_run"].conf["gate"]).exists():
+            time.sleep(0.01)
+        return "its own"
+    @task
+    def poses():
+        victim, now = get_current_context()["dag_run"].conf["token"], datetime.now(UTC)
+        link = current_supervisor()
+        link.send(Started(victim, now, os.getpid()))
+        link.send(Request(victim, 7, "xcom_push", {"key": "return_value", "value": "forged", "task_id": "holds"}))
+        link.send(Ended(victim, "failed", now, now, "posed"))
+        os._exit(0)
+    holds()
+    poses()
+"""
+
+
+async def test_a_try_that_speaks_under_the_token_of_another_speaks_for_itself(bench: Bench, tmp_path):
+    code = bench.code(IMPOSTOR)
+    holds = bench.launch(code, "holds", conf={"gate": str(tmp_path / "gate")})
+    async with bench.running() as executor:
+        await executor.launch([holds])
+        started = await bench.start_of(holds)
+        poses = bench.launch(code, "poses", conf={"token": holds.token})
+        posed = await bench.run(executor, poses)
+        assert holds.token not in bench.ended
+        (tmp_path / "gate").touch()
+        ended = await bench.end_of(holds)
+    assert (posed.token, posed.state, posed.reason) == (poses.token, "failed", "posed")
+    assert [(request.token, request.request_id) for request in bench.requests] == [(poses.token, 7)]
+    assert bench.started[holds.token] == started
+    assert (ended.state, value(ended), len(bench.ended[holds.token])) == ("success", "its own", 1)
+
+
 FORGER = """
 import os
 from datetime import UTC, datetime

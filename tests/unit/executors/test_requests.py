@@ -1,0 +1,73 @@
+"""What tries may ask of the scheduler, and for whom."""
+
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from asynsched.channels import TaskReady
+from asynsched.clock import VirtualClock
+from asynsched.executors import requests
+from asynsched.executors.requests import RequestAnswerer
+from asynsched.states import DagRunState, DagRunType
+from asynsched.store.dag_runs import NewRun, insert_run
+from asynsched.store.engines.direct_database import open_inline
+from asynsched.store.schema.tables import dag_run, task_instance, xcom
+from asynsched.store.xcoms import XComValue, put_xcom
+from sandbox.protocol import CodeVersion, Launch, Request, RunContext
+from tests.support.runs import NOON
+
+OPERATIONS = sorted(requests._OPERATIONS)
+"""Taken from there, so that one that is added is tried, too."""
+
+
+@pytest.fixture
+async def database():
+    database = open_inline()
+    yield database
+    await database.close()
+
+
+async def a_run(database: Any, dag_id: str) -> int:
+    """Store a run with one value, and return its row id."""
+    run = NewRun(
+        dag_id=dag_id, run_id="r", run_type=DagRunType.MANUAL, state=DagRunState.RUNNING, logical_date=NOON,
+        data_interval_start=NOON, data_interval_end=NOON, run_after=NOON, queued_at=NOON, conf={},
+    )  # fmt: skip
+    row_id = await database.write(insert_run, run)
+    await database.write(put_xcom, XComValue(row_id, "t", -1, "k", b'"as it was"', NOON))
+    return row_id
+
+
+def rows(conn: Any) -> dict[str, list[tuple[Any, ...]]]:
+    tables = dag_run, task_instance, xcom
+    return {table.name: [tuple(row) for row in conn.execute(sa.select(table))] for table in tables}
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+async def test_whatever_run_a_try_names_it_writes_values_of_its_own_instance_only(database, operation):
+    own, other = await a_run(database, "own"), await a_run(database, "other")
+    launch = Launch("token", "t", -1, 1, 0, RunContext("own", "r", "manual", NOON), CodeVersion("", ""), "log")
+    before = await database.read(rows)
+    names_another = {
+        "key": "k", "value": "forged", "dag_id": "other", "run_id": "r", "run": other, "dag_run_id": other,
+        "task_id": "t", "map_index": -1, "token": "another", "conn_id": "k", "name": "k", "offset": 0, "limit": 1,
+        "map_indexes": None, "before": NOON.isoformat(),
+    }  # fmt: skip
+    answerer = RequestAnswerer(database, VirtualClock(NOON))
+    reply = await answerer.answer(Request("token", 1, operation, names_another), TaskReady(own, launch))
+    after = await database.read(rows)
+    if operation == "xcom_push":
+        assert not reply.error
+        before["xcom"] = [(*row[:-2], b'"forged"', row[-1]) if row[0] == own else row for row in before["xcom"]]
+    assert after == before
+
+
+async def test_a_try_reads_what_it_names_as_in_airflow(database):
+    own = await a_run(database, "own")
+    await a_run(database, "other")
+    launch = Launch("token", "t", -1, 1, 0, RunContext("own", "r", "manual", NOON), CodeVersion("", ""), "log")
+    answerer = RequestAnswerer(database, VirtualClock(NOON))
+    asked = {"key": "k", "dag_id": "other", "run_id": "r", "task_ids": ["t"]}
+    reply = await answerer.answer(Request("token", 1, "xcom_pull", asked), TaskReady(own, launch))
+    assert reply.value == [["t", -1, "as it was"]]
