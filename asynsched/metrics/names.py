@@ -60,5 +60,7 @@ FIGURES: dict[str, Figure] = {
     "triggers.running": Figure("gauge", (), "Triggers that run."),
     "scheduler.loop_age_seconds": Figure("gauge", ("loop",), "How long ago the last step of a loop ended."),
     "scheduler.loop_step_seconds": Figure("gauge", ("loop",), "For how long the step of a loop goes on; 0 between."),
-    "scheduler.stale_messages": Figure("gauge", (), "Messages so far that came too late to mean anything."),
+    "scheduler.stale_messages": Figure(
+        "gauge", (), "Messages and changes so far that came too late: they changed nothing."
+    ),
 }

@@ -266,6 +266,7 @@ class DependencyEvaluator(Service):
             return
         failed = failed_runs(pending.ended_runs, self._max_failed_runs)
         stale, paused = await self._shared.store(failed, tell=self._has_peers())
+        pending.count_stale(len(stale.runs) + len(stale.tasks))
         RunMetrics(self.metrics).stored(pending, stale)
         pending.mark_stored()
         for task in pending.tasks.values():

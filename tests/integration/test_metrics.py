@@ -4,19 +4,23 @@ from collections import Counter
 from datetime import UTC, datetime, timedelta
 
 import pytest
+import sqlalchemy as sa
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from asynsched import DAG, Asset, BashOperator, OpenTelemetryMetrics, PrometheusMetrics
+from asynsched.channels import TaskFinished
 from asynsched.errors import SettingsError
+from asynsched.gauges import name_gauges
 from asynsched.metrics.base import Metrics
 from asynsched.metrics.making import make_metrics
 from asynsched.metrics.names import FIGURES
 from asynsched.simulation.executor import Outcome
+from asynsched.store.schema.tables import dag_run, task_instance
 from asynsched.upkeep_settings import MonitorSettings
-from sandbox.protocol import Launch
+from sandbox.protocol import Ended, Launch
 from tests.support.simulated import Simulated
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -108,6 +112,45 @@ def test_open_telemetry_is_given_what_happened(tmp_path):
                 lengths[key] = (point.count, pytest.approx(point.sum / 1000, abs=1))
     assert {key: n for key, n in counted.items() if key != ("scheduler_heartbeat",)} == COUNTED
     assert lengths == LENGTHS
+
+
+class Gauged(Simulated):
+    """Has its gauges named, as a scheduler that is not simulated has."""
+
+    async def _live(self, services, channels, span):
+        name_gauges(self.metrics, services)
+        await super()._live(services, channels, span)
+
+
+def test_what_came_too_late_to_change_anything_is_counted(tmp_path):
+    with DAG("slow", schedule="@once") as slow:
+        for name in ("one", "two"):
+            BashOperator(task_id=name, bash_command="true")
+    simulated = Gauged(tmp_path, [slow], script, NOON)
+    simulated.metrics = metrics = PrometheusMetrics(CollectorRegistry(), prefix="etl")
+    told = []
+
+    def read() -> float:
+        families = {family.name: family for family in text_string_to_metric_families(metrics.exposition()[0].decode())}
+        [sample] = families["etl_scheduler_stale_messages"].samples
+        return sample.value
+
+    async def meddle(channels):
+        await simulated.clock.sleep(timedelta(seconds=30))
+        channels.finished.put_nowait(TaskFinished(Ended("an earlier try", "success", simulated.clock.now())))
+        await simulated.clock.sleep(timedelta(seconds=1))
+        told.append(read())
+        # Another scheduler has taken the run over, and nobody has told this one.
+        for table, others in ((dag_run, {"scheduler_id": "another"}), (task_instance, {})):
+            taken = sa.update(table).values(lease_epoch=99, **others)
+            await simulated.database.write(lambda conn, taken=taken: conn.execute(taken))
+        await simulated.clock.sleep(timedelta(minutes=2))
+        told.append(read())
+
+    simulated.act = meddle
+    simulated.run_for(timedelta(minutes=3))
+    assert told[0] == 1, "the message"
+    assert told[1] - told[0] >= 3, "what the database has refused: the ends of two tasks, and of their run"
 
 
 def test_settings_choose_the_library_and_name_one_that_is_missing(monkeypatch):

@@ -122,6 +122,11 @@ async def test_a_batch_changes_what_is_as_its_author_knew_it_and_returns_the_res
     assert await database.write(apply, Batch(5, tasks=[ended, late])) == Stale(frozenset(), frozenset({(run, "b", -1)}))
     taken_over = msgspec.structs.replace(ended, before_state="success", state="failed")
     assert await database.write(apply, Batch(4, tasks=[taken_over])) == Stale(frozenset(), frozenset({(run, "a", -1)}))
+    # A try that nobody has begun any more: the state and the epoch are those of the newer one.
+    of_an_earlier_try = msgspec.structs.replace(taken_over, before_try=0, try_number=0)
+    assert await database.write(apply, Batch(5, tasks=[of_an_earlier_try])) == Stale(
+        frozenset(), frozenset({(run, "a", -1)})
+    )
     fresh = Batch(4, new_tasks=[task(run, "d", None)])
     assert await database.write(apply, fresh) == Stale(frozenset({run}), frozenset())
     a, _, _ = await database.read(load_task_instances, run)

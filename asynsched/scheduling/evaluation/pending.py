@@ -79,9 +79,9 @@ class PendingBatch:
         """Note that a run is about to change."""
         self.runs[run.id] = run
 
-    def count_stale(self) -> None:
-        """Note that a message came too late to mean anything."""
-        self.n_stale += 1
+    def count_stale(self, n: int = 1) -> None:
+        """Note that messages came too late to mean anything, or changes that the database has refused for that."""
+        self.n_stale += n
 
     @property
     def is_urgent(self) -> bool:
