@@ -247,12 +247,12 @@ class Scheduler(Embedding):
 
     async def _end_tries(self, executor: Executor) -> None:
         # First to drain, then to close: an executor may give its tries their time in each.
-        with anyio.move_on_after(CLEANUP_SECONDS + 2 * self.settings.lease.kill_time, shield=True):
+        with anyio.move_on_after(2 * (CLEANUP_SECONDS + self.settings.lease.kill_time), shield=True):
             if self._services is not None:
                 # Not after a start that failed: tries that have outlived a crash wait for the next start.
                 await executor.drain(self.clock.now())
             await executor.close()
-            self._have_tries_ended = self._services is not None
+            self._have_tries_ended = self._services is not None and not executor.has_left_tries
 
     async def _leave(self, database: Database) -> None:
         """Give up the lease, unless tries may still run, which nobody else may start then.
@@ -260,6 +260,8 @@ class Scheduler(Embedding):
         Where the database is away for long, the lease lapses by itself.
         """
         if not self._have_tries_ended:
+            if self._services is not None:
+                log.warning("lease.kept", reason="tries may be left that could not be ended")
             return None
         with anyio.move_on_after(CLEANUP_SECONDS, shield=True):
             while True:

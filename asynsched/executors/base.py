@@ -110,3 +110,11 @@ class Executor(ABC):
     @abstractmethod
     async def close(self) -> None:
         """Release everything. Leaves no process behind after `drain`; without it, tries may go on."""
+
+    @property
+    def has_left_tries(self) -> bool:
+        """Whether tries may go on after `drain` and `close`, because they could not be ended, or that is not known.
+
+        Then the scheduler keeps its runs: others take them over when its lease and all that follows are over.
+        """
+        return False

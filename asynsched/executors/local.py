@@ -56,12 +56,17 @@ class LocalExecutor(Executor):
         self._none_left = anyio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closing = False
+        self._has_left_tries = False
         self._keeper_start: asyncio.Future[None] | None = None
         """A keeper that is being started, or was and is not greeted yet."""
 
     @property
     def parallelism(self) -> int:
         return self.context.settings.parallelism
+
+    @property
+    def has_left_tries(self) -> bool:
+        return self._has_left_tries
 
     async def start(self, lease_epoch: int) -> Held:
         self._epoch = lease_epoch
@@ -109,21 +114,27 @@ class LocalExecutor(Executor):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._lease_line.close()
-        has_new_keeper = await self._meet_new_keeper()
+        has_met_keeper = await self._meet_keeper()
         if self._connection is None:
             return
-        if (self._draining.is_set() or has_new_keeper) and self._connection.is_open:
+        if (self._draining.is_set() or has_met_keeper) and self._connection.is_open:
             self._connection.send(Shutdown(grace=self._kill_time))
             with anyio.move_on_after(self._kill_time + LAST_WORDS.total_seconds()):
                 await self._connection.closed.wait()
+            # It hangs up when no process of a try is left, and not if it stands still.
+            self._has_left_tries |= self._connection.is_open
         self._connection.close()
         await self._connection.closed.wait()
 
-    async def _meet_new_keeper(self) -> bool:
-        """Return whether we are connected to a keeper whose start was broken off: it runs nothing, nobody wants it."""
-        if self._keeper_start is None:
+    async def _meet_keeper(self) -> bool:
+        """Return whether we are connected to a keeper that has to be ended, though it was not known until now.
+
+        It runs nothing where its start was broken off. Where only its connection was lost, our tries go on in it.
+        """
+        if self._keeper_start is not None:
+            await asyncio.wait([self._keeper_start])
+        elif not (self._draining.is_set() and self._launched):
             return False
-        await asyncio.wait([self._keeper_start])
         if self._connection is None or not self._connection.is_open:
             found = await anyio.to_thread.run_sync(connect, self.context.home)
             if found is None:
@@ -132,6 +143,7 @@ class LocalExecutor(Executor):
                 await self._greet(found)
             except ExecutorError as exc:
                 log.warning("executor.keeper_unavailable", error=str(exc))
+                self._has_left_tries = not isinstance(exc, KeeperGone)
         return True
 
     async def _connect_at_start(self) -> Inventory:

@@ -77,6 +77,10 @@ class SeveralExecutors(Executor):
     async def close(self) -> None:
         await asyncio.gather(*(executor.close() for executor in self._executors.values()))
 
+    @property
+    def has_left_tries(self) -> bool:
+        return any(executor.has_left_tries for executor in self._executors.values())
+
     def _holding(self, token: str) -> list[Executor]:
         """Return the executor that a token was launched in; all of them where that is not known."""
         name = self._of_token.get(token)

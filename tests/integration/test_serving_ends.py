@@ -18,7 +18,7 @@ from asynsched.scheduling.evaluator import DependencyEvaluator
 from asynsched.settings import LeaseSettings
 from asynsched.simulation.executor import ScriptedExecutor
 from asynsched.store.engines.async_database import open_database
-from asynsched.store.schedulers import list_schedulers
+from asynsched.store.schedulers import list_schedulers, unended_schedulers
 from asynsched.store.schema.tables import scheduler as scheduler_table
 from tests.support.flaky_database import FlakyDatabase
 from tests.support.waiting import eventually
@@ -137,6 +137,28 @@ async def test_a_stop_while_the_database_is_away_is_a_good_end(options, tmp_path
         await serving
         assert database.away == set()
         assert await database.read(list_schedulers, scheduler.clock.now()) == []
+
+
+@pytest.mark.parametrize("has_left_tries", [False, True])
+async def test_runs_are_handed_over_when_all_tries_have_ended_and_kept_when_some_may_be_left(
+    options, tmp_path, has_left_tries
+):
+    class Ended(ScriptedExecutor):
+        @property
+        def has_left_tries(self):
+            return has_left_tries
+
+    async with AsyncExitStack() as stack:
+        database = await open_database(f"sqlite:///{tmp_path / 'state.db'}")
+        stack.push_async_callback(database.close)
+        scheduler = Scheduler(database=database, executor=Ended, **options)
+        serving = asyncio.create_task(scheduler.serve())
+        await scheduler.started.wait()
+        scheduler.request_stop()
+        with capture_logs() as logs:
+            await serving
+        assert len(await database.read(unended_schedulers)) == has_left_tries
+        assert ("lease.kept" in {entry["event"] for entry in logs}) == has_left_tries
 
 
 async def test_a_start_that_fails_ends_no_try_that_survived_a_crash(options, monkeypatch):

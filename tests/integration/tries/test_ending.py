@@ -5,8 +5,9 @@ from datetime import UTC, datetime, timedelta
 import psutil
 import pytest
 
+from asynsched.executors import keeper_client, local
 from asynsched.executors.sequential import SequentialExecutor
-from asynsched.settings import Settings
+from asynsched.settings import LeaseSettings, Settings
 from tests.integration.tries.bench import Bench, value
 from tests.support.waiting import eventually, until
 
@@ -150,6 +151,34 @@ async def test_a_drain_ends_what_is_left_at_its_deadline_as_interrupted(bench: B
     until(lambda: not bench.processes(), "no process is left", seconds=5)
     assert not (bench.home / "keeper.sock").exists()
     assert list((bench.home / "attempts").iterdir()) == []
+
+
+@pytest.mark.parametrize("is_connected", [True, False])
+async def test_tries_whose_keeper_does_not_answer_are_left_and_this_is_told(
+    bench: Bench, code, monkeypatch, is_connected
+):
+    bench.settings = Settings(lease=LeaseSettings(kill_time=0.1))
+    executor = bench.executor()
+    await executor.start(1)
+    launch = bench.launch(code, "tidy")
+    await executor.launch([launch])
+    started = await bench.start_of(launch)
+    keeper = bench.keeper()
+    keeper.suspend()
+    with monkeypatch.context() as hurry:
+        hurry.setattr(local, "LAST_WORDS", timedelta(seconds=0.1))
+        hurry.setattr(keeper_client, "GREETING_SECONDS", 0.1)
+        if not is_connected:
+            executor._connection.close()
+        await executor.drain(datetime.now(UTC))
+        await executor.close()
+    assert executor.has_left_tries
+    assert psutil.pid_exists(started.pid)
+    keeper.resume()
+    async with bench.running(lease_epoch=2) as second:
+        await second.drain(datetime.now(UTC))
+    assert not second.has_left_tries
+    until(lambda: not bench.processes(), "no process is left", seconds=5)
 
 
 async def test_a_drain_lets_short_tries_finish(bench: Bench):
