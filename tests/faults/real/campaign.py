@@ -15,11 +15,11 @@ from asynsched.store.engines.direct_database import DirectDatabase, connect_dire
 from asynsched.store.engines.urls import parse_url
 from asynsched.store.pools import set_pool
 from tests.faults.real.dag_files import EDITED, MARKS
-from tests.faults.real.faults import Faults
+from tests.faults.real.faults import RESTART, Faults
 from tests.faults.real.ledger import LedgerReader
 from tests.faults.real.report import Report, tally_fields
 from tests.faults.real.serving import Served
-from tests.faults.real.verdict import Stored, ended_runs, left_behind, problems, stored
+from tests.faults.real.verdict import Stored, ended_runs, left_behind, problems, stored, too_little, wrong_edit
 from tests.faults.real.workload import N_RUNS, POOL, POOL_SLOTS, SHAPES, Wave
 from tests.support.postgres import PostgresServer
 from tests.support.up import Site
@@ -74,6 +74,8 @@ class Campaign:
     def __post_init__(self) -> None:
         self._chance = random.Random(self.plan.seed)
         self._next_edit = self._next_fault = 0.0
+        # Each campaign has at least one restart of the server, somewhere among its kills.
+        self._restart_at = self._chance.randrange(max(self.plan.min_kills, FIRST_KILLS)) if self.server else 0
         self._temporary = self.root / "tmp"
         ledger = self.root / "ledger"
         for folder in (self._temporary, self.root / "locks"):
@@ -111,7 +113,7 @@ class Campaign:
                 result = database.read(stored)
             ledger = self._reader.read()
             found += (
-                self._too_few_sigkills()
+                too_little(self.faults.tally, has_server=self.server is not None)
                 + last_edit
                 + problems(result, ledger, self.waves)
                 + [*left_behind(self.sites, self._temporary)]
@@ -153,7 +155,8 @@ class Campaign:
             self._edit()
             self._next_edit = now + EDIT_SECONDS
         if now >= self._next_fault and self._may_strike():
-            self.faults.strike()
+            is_due = self._wants_restart() and self.faults.tally.n_kills >= self._restart_at
+            self.faults.strike(RESTART if is_due else None)
             self._next_fault = now + self._chance.expovariate(1 / MEAN_GAP_SECONDS)
 
     def _may_strike(self) -> bool:
@@ -161,7 +164,11 @@ class Campaign:
         return self.faults.tally.n_kills <= FIRST_KILLS + n_begun / EXECUTIONS_PER_KILL
 
     def _is_fulfilled(self, seconds: float) -> bool:
-        return self.faults.tally.n_kills >= self.plan.min_kills and seconds >= self.plan.min_seconds
+        is_enough = self.faults.tally.n_kills >= self.plan.min_kills and seconds >= self.plan.min_seconds
+        return is_enough and not self._wants_restart()
+
+    def _wants_restart(self) -> bool:
+        return self.server is not None and not self.faults.tally.database[RESTART]
 
     def _release_wave(self) -> None:
         wave = Wave(len(self.waves) + 1)
@@ -179,25 +186,16 @@ class Campaign:
         path.rename(self.sites[0].dags / name)
 
     def _last_edit_is_known(self, progress: "Progress") -> list[str]:
-        wanted = [f"edit-{self.n_edits}"]
         deadline = time.monotonic() + STUCK_SECONDS
         tags: object = None
         while time.monotonic() < deadline:
             for served in self.served:
                 served.tend()
             tags = progress.tags_of("edited_1")
-            if tags == wanted:
-                return []
+            if not wrong_edit(tags, self.n_edits):
+                break
             time.sleep(TURN_SECONDS)
-        return [f"the last edit of edited_1.py is not known: its tags are {tags}, not {wanted}"]
-
-    def _too_few_sigkills(self) -> list[str]:
-        tally = self.faults.tally
-        return (
-            [f"{tally.n_sigkills} of {tally.n_kills} kills were SIGKILL"]
-            if 2 * tally.n_sigkills < tally.n_kills
-            else []
-        )
+        return wrong_edit(tags, self.n_edits)
 
     def _hanging(self, progress: "Progress") -> str:
         words = "\n".join(served.last_words() for served in self.served)

@@ -25,7 +25,8 @@ PAUSED = {
     "guardian": 2, "parse": 2,
 }  # fmt: skip
 FAULTS = {"kill": 70, "terminate": 16, "pause": 14, "power cut": 1}
-DATABASE_FAULTS = {"cut connections": 2, "cut a connection": 3, "restart PostgreSQL": 0.5}
+RESTART = "restart PostgreSQL"
+DATABASE_FAULTS = {"cut connections": 2, "cut a connection": 3, RESTART: 0.5}
 YOUNG_SECONDS = 4.0
 SPARED = 0.8
 """Share of faults that pass by the young in these roles: where one always dies as it starts, nothing gets done."""
@@ -84,10 +85,11 @@ class Faults:
         pids = {served.pid for served in self._schedulers if served.pid is not None}
         return census(self._root, pids, self._reader.running)
 
-    def strike(self) -> None:
-        """Do one thing, if there is somebody to do it to."""
-        choices = FAULTS | (DATABASE_FAULTS if self._server is not None else {})
-        [fault] = self._chance.choices([*choices], [*choices.values()])
+    def strike(self, fault: str | None = None) -> None:
+        """Do one thing, if there is somebody to do it to: this one, or one that is drawn."""
+        if fault is None:
+            choices = FAULTS | (DATABASE_FAULTS if self._server is not None else {})
+            [fault] = self._chance.choices([*choices], [*choices.values()])
         if fault in DATABASE_FAULTS:
             _DATABASE_FAULTS[fault](self)
             self.tally.database[fault] += 1
@@ -168,5 +170,5 @@ _PROCESS_FAULTS: dict[str, Callable[[Faults, Victim], None]] = {
 _DATABASE_FAULTS: dict[str, Callable[[Faults], None]] = {
     "cut connections": Faults._cut_connections,
     "cut a connection": Faults._cut_a_connection,
-    "restart PostgreSQL": Faults._restart_server,
+    RESTART: Faults._restart_server,
 }

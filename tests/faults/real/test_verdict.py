@@ -1,13 +1,22 @@
 """The verdict on a campaign finds what is wrong: each test plants one thing that the rules do not allow."""
 
 import json
+import random
+import socket
+import subprocess
+from collections import Counter
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
+from tests.faults.real import verdict as judging
+from tests.faults.real.faults import RESTART, Tally
 from tests.faults.real.ledger import Ledger, LedgerReader, TaskInstance
-from tests.faults.real.verdict import Stored, StoredTask, problems
+from tests.faults.real.serving import Served
+from tests.faults.real.verdict import Stored, StoredTask, left_behind, problems, too_little, wrong_edit
 from tests.faults.real.workload import N_RUNS, SHAPES, Wave
+from tests.support.up import MARK, Site
 
 RUNS = [f"run-{number}" for number in range(N_RUNS)]
 
@@ -129,6 +138,10 @@ def find_a_lock_taken(story: Story) -> None:
     story.add("extract", "overlap", 0)
 
 
+def find_the_slots_taken(story: Story) -> None:
+    story.add("wide", "overcommitted", 0)
+
+
 def fill_a_pool_beyond_its_slots(story: Story) -> None:
     for pid, (task_id, slots) in enumerate({"thin": 1, "wide": 2}.items()):
         story.drop_lines(task_id, "start", "end")
@@ -154,6 +167,7 @@ PLANTED = {
     run_tries_out_of_order: "ran in the order [2, 1]",
     run_twice_at_once: "overlapping executions",
     find_a_lock_taken: "overlap: chain_1",
+    find_the_slots_taken: "overcommitted: narrow_1",
     fill_a_pool_beyond_its_slots: "pool narrow has 3 of 2 slots taken",
     forget_a_callback: "its callback was never called",
 }
@@ -169,3 +183,85 @@ def test_what_is_wrong_is_found(verdict, spoil):
     spoil(story)
     found = verdict(story)
     assert any(PLANTED[spoil] in problem for problem in found), found
+
+
+def test_an_edit_that_is_not_known_is_found():
+    assert wrong_edit(["edit-7"], 7) == []
+    for tags in (["edit-6"], None, []):
+        assert "the last edit of edited_1.py is not known" in wrong_edit(tags, 7)[0]
+
+
+def test_a_campaign_that_has_done_too_little_shows_nothing():
+    kills = Counter({("SIGKILL", "task"): 5, ("SIGTERM", "task"): 5})
+    assert too_little(Tally(kills), has_server=False) == []
+    assert too_little(Tally(kills, database=Counter({RESTART: 1})), has_server=True) == []
+    assert too_little(Tally(kills), has_server=True) == ["PostgreSQL was never restarted"]
+    kills["SIGTERM", "parse"] += 1
+    assert too_little(Tally(kills), has_server=False) == ["5 of 11 kills were SIGKILL"]
+
+
+def test_what_is_left_behind_is_found(tmp_path, monkeypatch):
+    monkeypatch.setattr(judging, "LEAVE_SECONDS", 0.0)
+    site, temporary = Site(tmp_path / "site"), tmp_path / "tmp"
+    for folder in (temporary, site.home / "attempts", site.home / "tmp"):
+        folder.mkdir(parents=True)
+    assert list(left_behind([site], temporary)) == []
+    for left in (site.home / "attempts" / "token", site.home / "tmp" / "scratch", temporary / "leaked"):
+        left.touch()
+        [found] = left_behind([site], temporary)
+        assert found.endswith(f"file left: {left}")
+        left.unlink()
+    with socket.socket(socket.AF_UNIX) as bell:
+        bell.bind(str(site.home / "bell.sock"))
+        assert {found.partition(":")[0] for found in left_behind([site], temporary)} == {"socket left"}
+        (site.home / "bell.sock").unlink()
+        [found] = left_behind([site], temporary)
+        assert str(site.home) in found, "the kernel has it still"
+    with subprocess.Popen(["sleep", "1000"], env={MARK: site.mark, "PATH": "/usr/bin:/bin"}) as process:
+        [found] = left_behind([site], temporary)
+        assert f"pid={process.pid}" in found
+        process.kill()
+
+
+@pytest.mark.parametrize(
+    ("code", "was_asked", "words", "is_fine"),
+    [
+        (-9, False, "", True),
+        (0, True, "scheduler.started", True),
+        (-15, True, "", True),
+        (1, True, "scheduler.started a second signal", True),
+        (1, False, "scheduler.started lease.lost", True),
+        (1, False, "Error: the database x cannot be reached", True),
+        (1, False, "scheduler.started Error: the database x cannot be reached", False),
+        (0, False, "scheduler.started", False),
+        (1, False, "Traceback", False),
+        (1, True, "scheduler.started Traceback", False),
+        (-11, True, "scheduler.started", False),
+        (-15, False, "scheduler.started", False),
+    ],
+)
+def test_an_end_of_a_scheduler_that_nobody_has_caused_is_found(tmp_path, code, was_asked, words, is_fine):
+    site = Site(tmp_path)
+    (tmp_path / f"up-{site.home_name}.log").write_text(words)
+    served = Served(site, random.Random(1), 1.0, process=SimpleNamespace(pid=7))
+    if was_asked:
+        served.will_stop()
+    served._ended(code)
+    assert [words in complaint for complaint in served.complaints] == ([] if is_fine else [True])
+
+
+def test_a_scheduler_that_does_not_stop_is_found(tmp_path):
+    site = Site(tmp_path)
+    (tmp_path / f"up-{site.home_name}.log").write_text("scheduler.started")
+    killed = []
+
+    def wait(timeout=None):
+        if not killed:
+            raise subprocess.TimeoutExpired("up", timeout)
+        return -9
+
+    process = SimpleNamespace(pid=7, send_signal=print, wait=wait, kill=lambda: killed.append(True))
+    served = Served(site, random.Random(1), 1.0, process=process)
+    served.stop()
+    [complaint] = served.complaints
+    assert complaint.startswith("a scheduler did not stop within 60 s")

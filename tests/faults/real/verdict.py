@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from asynsched.store.schema.tables import dag_run, task_instance, task_instance_history
+from tests.faults.real.faults import RESTART, Tally
 from tests.faults.real.ledger import Execution, Ledger, TaskInstance, overcommitments, overlaps
 from tests.faults.real.workload import N_RUNS, Wave, expected_of
 from tests.support.up import Site
@@ -134,6 +135,22 @@ def _wrong_executions(name: str, task: StoredTask, runs: list[Execution]) -> Ite
     numbers = [run.try_number for run in sorted(runs, key=lambda execution: execution.started_at)]
     if numbers != sorted(numbers):
         yield f"tries of task {name} ran in the order {numbers}"
+
+
+def too_little(tally: Tally, *, has_server: bool) -> list[str]:
+    """Return what was not done often enough for a campaign to show what it is to show."""
+    found = []
+    if 2 * tally.n_sigkills < tally.n_kills:
+        found.append(f"{tally.n_sigkills} of {tally.n_kills} kills were SIGKILL")
+    if has_server and not tally.database[RESTART]:
+        found.append("PostgreSQL was never restarted")
+    return found
+
+
+def wrong_edit(tags: object, n_edits: int) -> list[str]:
+    """Return what is wrong with the tags that a DAG has in the end, whose file was edited that many times."""
+    wanted = [f"edit-{n_edits}"]
+    return [] if tags == wanted else [f"the last edit of edited_1.py is not known: its tags are {tags}, not {wanted}"]
 
 
 def left_behind(sites: Iterable[Site], temporary: Path) -> Iterator[str]:
