@@ -1,6 +1,7 @@
 """The database goes away while real tasks run: the scheduler waits, says so once, and goes on; tasks notice nothing."""
 
 import sqlite3
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -12,6 +13,8 @@ from structlog.testing import capture_logs
 from asynsched import Scheduler
 from asynsched.results import FinishedRun
 from asynsched.store.engines import postgres_database, sqlite_connection
+from asynsched.store.engines.sqlite_connection import SqliteConnection
+from asynsched.store.schema.tables import pool
 from tests.support.database_gate import gate_before
 from tests.support.postgres import PostgresServer
 from tests.support.waiting import eventually
@@ -96,6 +99,35 @@ async def test_while_somebody_keeps_sqlite_locked(options, program, monkeypatch)
         return unlock
 
     assert_unnoticed(*await serve_through(options, lock), program.root)
+
+
+async def test_while_the_disk_of_sqlite_is_full(options, program, monkeypatch):
+    is_full = threading.Event()
+    write = SqliteConnection.write
+
+    def write_on_this_disk(connection, query):
+        def fitting(conn):
+            conn.exec_driver_sql(f"PRAGMA max_page_count = {1 if is_full.is_set() else 2**30}")
+            if is_full.is_set():
+                # SQLite may find room in the pages that it has. A disk that is full has none for its log either.
+                conn.execute(pool.insert(), {"name": "big", "slots": 1, "description": "x" * 1_000_000})
+            return query(conn)
+
+        return write(connection, fitting)
+
+    monkeypatch.setattr(SqliteConnection, "write", write_on_this_disk)
+
+    async def fill():
+        is_full.set()
+
+        async def empty() -> None:
+            is_full.clear()
+
+        return empty
+
+    run, logs = await serve_through(options, fill)
+    assert_unnoticed(run, logs, program.root)
+    assert "the disk is full" in next(line["error"] for line in logs if line["event"] == "store.unavailable")
 
 
 @pytest.mark.parametrize("kind", ["gone", "silent", "read-only"])
