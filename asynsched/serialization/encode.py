@@ -46,10 +46,18 @@ def serialize_dag(dag: DAG) -> SerializedDag:
         DagError: The DAG is not coherent; a DagCycleError names the tasks of a circle.
         SerializationError: A value cannot be written; the message names DAG, task and field.
     """
+    try:
+        return _checked(_serialized(dag))
+    except RecursionError as exc:
+        why = "it has a value that is nested too deeply, or contains itself"
+        raise SerializationError(f"DAG {dag.dag_id!r} cannot be written as JSON: {why}") from exc
+
+
+def _serialized(dag: DAG) -> SerializedDag:
     dag.validate()
     groups = dag.task_group_dict
     timetable = stored_timetable(dag)
-    serialized = SerializedDag(
+    return SerializedDag(
         dag_id=dag.dag_id,
         timetable=timetable.serialize(),
         asset_condition=schedule_condition(f"DAG {dag.dag_id!r}", dag.timetable),
@@ -76,7 +84,6 @@ def serialize_dag(dag: DAG) -> SerializedDag:
         task_groups=tuple(_task_group(group) for group in groups.values()),
         tasks=tuple(_task(dag, task) for task in dag.topological_sort()),
     )
-    return _checked(serialized)
 
 
 def _checked(dag: SerializedDag) -> SerializedDag:

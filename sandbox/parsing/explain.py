@@ -15,6 +15,7 @@ from sandbox.parsing.hints import hint_for, said
 from sandbox.parsing.messages import encodable
 from sandbox.sources.archives import ArchiveError
 
+_NOT_IN_THE_FILE = "this came up in asynsched's own code: the file has changed how that works, or it is a bug there"
 MAX_MESSAGE = 1_000
 MAX_TRACEBACK = 32 * 1024
 
@@ -38,6 +39,8 @@ def explain(exc: BaseException, path: str, dags_folder: str, limits: ParseLimits
         if isinstance(exc, DagError):
             what = what.replace(f"{dags_folder}/", "")
     hint = hint_for(exc) if limits is not None and kind == "exception" else ""
+    if kind == "exception" and not frames and not isinstance(exc, OSError):
+        hint = hint or _NOT_IN_THE_FILE
     return FileError(kind, _one_line(f"{where}: {what}", hint), _traceback(exc, frames), line)
 
 

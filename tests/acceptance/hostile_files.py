@@ -43,7 +43,7 @@ _FORBIDDEN = "they may not do this"
 _WRITE = "write in a task"
 _READ = "parse.readable"
 _TIMEOUT = ("timeout",)
-_SPENT = ("timeout", "memory", "output", "crash")
+_SPENT = ("timeout", "memory", "output")
 
 CORPUS = {
     # Too much of everything.
@@ -51,18 +51,19 @@ CORPUS = {
     "memory_bomb": Hostile("x = []\nwhile True: x.append(bytearray(10**7))", ("memory",), ("parse.memory_bytes",)),
     "infinite_loop": Hostile("while True: pass", _TIMEOUT, ("parse.import_timeout",)),
     "endless_output": Hostile("while True: print('x' * 10_000)", _TIMEOUT, ("parse.import_timeout",)),
-    "a_million_dags": Hostile("for i in range(10**6): globals()[f'd{i}'] = DAG(f'd{i}')", _SPENT),
+    "a_million_dags": Hostile("for i in range(10**6): globals()[f'd{i}'] = DAG(f'd{i}')", _SPENT, ("parse.",)),
     "a_task_list_of_100_mb": Hostile(
         "with DAG('huge') as d:\n    for i in range(100): EmptyOperator(task_id=f't{i}', doc_md='x' * 10**6)",
         ("memory", "output"), ("parse.",),
     ),
     "deep_json": Hostile(
         "x = []\nfor _ in range(10**5): x = [x]\nd = DAG('deep', params={'p': x})",
-        ("dag", "serialization", "exception"),
+        ("serialization",), ("DAG 'deep' cannot be written as JSON", "nested too deeply"),
     ),
     "nan": Hostile("d = DAG('nan', params={'p': float('nan')})", ("serialization",), ("is no JSON", "nan")),
     "lone_surrogates": Hostile(
-        "d = DAG('halves', description='\\ud800', doc_md='\\udfff')", ("serialization", "exception")
+        "d = DAG('halves', description='\\ud800', doc_md='\\udfff')", ("serialization",),
+        ("DAG 'halves' cannot be written as JSON", "surrogates not allowed"),
     ),
     "numbers": Hostile("with DAG('n') as d: EmptyOperator(task_id='t', retries=10**12)", ("dag",), ("at most",)),
     "descriptors_left_open": Hostile("left = [os.dup(1) for _ in range(100)]\nos.fork()\nd = DAG('left_open')", ()),
@@ -123,7 +124,7 @@ CORPUS = {
     "patched_serializer": Hostile(
         "import asynsched.serialization.encode as e\nfor n in list(vars(e)):\n"
         "    if callable(vars(e)[n]): setattr(e, n, lambda *a, **k: {'dag_id': '../../x'})\nd = DAG('patched')",
-        ("exception", "serialization", "dag", "exit"),
+        words=("the file has changed how that works",),
     ),
     "forged_result": Hostile(
         "for fd in range(3, 200):\n    try:\n"
@@ -155,11 +156,15 @@ def fill(folder: Path, secret: Path) -> None:
     (folder / "leak.py").symlink_to(secret)
     (secret.parent / "private.py").write_text(secret.read_text())
     for name, hostile in CORPUS.items():
-        # Written under another name, so that no half of it is seen.
-        (folder / f"{name}.tmp").write_text(HEAD + hostile.text + "\n", encoding="utf-8", errors="backslashreplace")
-        (folder / f"{name}.tmp").rename(folder / f"{name}.py")
+        write(folder, name, hostile.text)
     _zip(folder / "bomb.zip", {"dag.py": HEAD + "#" * (17 * 1024 * 1024)})
     _zip(folder / "traversal.zip", {"../../climbed.py": HEAD, "/tmp/climbed.py": HEAD})
+
+
+def write(folder: Path, name: str, text: str) -> None:
+    """Write one file, under another name first, so that no half of it is seen."""
+    (folder / f"{name}.tmp").write_text(f"{HEAD}{text}\n", encoding="utf-8", errors="backslashreplace")
+    (folder / f"{name}.tmp").rename(folder / f"{name}.py")
 
 
 def _zip(path: Path, files: dict[str, str]) -> None:

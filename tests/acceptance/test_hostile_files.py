@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.hostile_files import CORPUS, fill
+from tests.acceptance.hostile_files import CORPUS, fill, write
 from tests.support.up import Site
 from tests.support.users import ORDINARY_UID, become_ordinary
 
@@ -37,6 +37,13 @@ LIMITS = {
     "ASYNSCHED_PARSE__PROCESSES": "4",
     "ASYNSCHED_WATCH__SAFE_MODE": "false",
 }
+PATIENCE = {
+    "ASYNSCHED_PARSE__IMPORT_TIMEOUT": "3600",
+    "ASYNSCHED_PARSE__TIMEOUT": "3600",
+    "ASYNSCHED_PARSE__CPU_SECONDS": "3600",
+}
+HANGING = ("infinite_loop", "signals_blocked", "sleeps")
+"""As many as there are processes for parses, but one."""
 SECRET = "the_word_" + "is_mum"
 
 
@@ -119,6 +126,28 @@ def test_others_are_served_meanwhile_and_nobody_is_harmed(attacked):
     assert attacked.lives
     assert {"others", "left_open", "double_fork", "atexit_hangs", "thread_hangs", "kills_nobody"} <= attacked.dags
     assert not {name for name in attacked.dags if "forged" in name or "/" in name}
+
+
+def test_others_are_served_while_files_are_parsed_that_never_end(tmp_path):
+    site = Site(tmp_path, env=LIMITS | PATIENCE)
+    site.write("victims.json", "{}")
+    site.write("others.py", OTHERS)
+    with site.up():
+        site.wait_for_dag("others")
+        for name in HANGING:
+            write(site.dags, name, CORPUS[name].text if name in CORPUS else "time.sleep(10_000)")
+
+        def n_under_way() -> int:
+            return len(list((site.home / "tmp").iterdir()))
+
+        site.until(lambda: n_under_way() == len(HANGING), "all of them are being parsed")
+        site.write("others.py", OTHERS.replace("others", "saved_meanwhile"))
+        site.wait_for_dag("saved_meanwhile")
+        site.run("dags", "trigger", "saved_meanwhile", "--run-id", "one", "--wait")
+        assert [run["state"] for run in site.runs("saved_meanwhile")] == ["success"]
+        # All of that was between their beginning and their end, which has not come yet.
+        assert n_under_way() == len(HANGING)
+        assert site.json("dags", "errors") == []
 
 
 def test_archives_are_contained(attacked):
