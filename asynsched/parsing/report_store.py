@@ -9,7 +9,8 @@ from sqlalchemy import Connection
 from asynsched.serialization.schema import ParseReport
 from asynsched.store.dag_files import DagFileRow, get_file, known_files
 from asynsched.store.import_errors import ImportErrorRow, list_errors
-from asynsched.store.parse_claims import drop_claim
+from asynsched.store.new_files import Parsed, store_new_files
+from asynsched.store.parse_claims import drop_claim, drop_claims
 from asynsched.store.parse_results import DagDefaults, FileStamp, StoredReport, remove_file, store_report
 
 
@@ -44,8 +45,14 @@ class Stored:
 def store_outcomes(
     conn: Connection, outcomes: Sequence[Outcome], *, now: datetime, defaults: DagDefaults
 ) -> list[Stored]:
-    """Store each outcome, in order."""
-    return [_store(conn, outcome, now, defaults) for outcome in outcomes]
+    """Store each outcome: those of new files together, then all others, in order."""
+    parsed = [Parsed(outcome.report, outcome.stamp) for outcome in outcomes if outcome.report and outcome.stamp]
+    new = store_new_files(conn, parsed, now=now, defaults=defaults)
+    _drop_claims(conn, [outcome for outcome in outcomes if outcome.path in new])
+    return [
+        _stored_as_new(new[outcome.path], outcome) if outcome.path in new else _store(conn, outcome, now, defaults)
+        for outcome in outcomes
+    ]
 
 
 def load_files(conn: Connection) -> tuple[list[DagFileRow], dict[str, tuple[ImportErrorRow, ...]]]:
@@ -54,6 +61,21 @@ def load_files(conn: Connection) -> tuple[list[DagFileRow], dict[str, tuple[Impo
     for error in list_errors(conn):
         errors[error.file_path] = (*errors.get(error.file_path, ()), error)
     return known_files(conn), errors
+
+
+def _drop_claims(conn: Connection, outcomes: Sequence[Outcome]) -> None:
+    by_scheduler: dict[str, list[str]] = {}
+    for outcome in outcomes:
+        if outcome.claimed_by is not None:
+            by_scheduler.setdefault(outcome.claimed_by, []).append(outcome.path)
+    for scheduler_id, paths in by_scheduler.items():
+        drop_claims(conn, paths, scheduler_id)
+
+
+def _stored_as_new(row: DagFileRow, outcome: Outcome) -> Stored:
+    assert outcome.report is not None
+    dag_ids = sorted(parsed.dag.dag_id for parsed in outcome.report.dags)
+    return Stored(outcome.path, StoredReport(new=tuple(dag_ids)), row, ())
 
 
 def _store(conn: Connection, outcome: Outcome, now: datetime, defaults: DagDefaults) -> Stored:

@@ -1,5 +1,6 @@
 """Queries of `dag_file`: what was last parsed of each file, so that a start with nothing changed parses nothing."""
 
+from collections.abc import Sequence
 from datetime import datetime
 
 import msgspec
@@ -8,7 +9,7 @@ from msgspec import Struct
 from sqlalchemy import Connection
 
 from asynsched.store.conflicts import insert_or_update
-from asynsched.store.rows import as_struct, to_json
+from asynsched.store.rows import as_struct, portions, to_json
 from asynsched.store.schema.tables import dag_file
 
 
@@ -36,6 +37,8 @@ class DagFileRow(Struct, frozen=True):
 
 _ALL = sa.select(dag_file).order_by(dag_file.c.path)
 _ONE = sa.select(dag_file).where(dag_file.c.path == sa.bindparam("path"))
+_SOME_PATHS = sa.select(dag_file.c.path).where(dag_file.c.path.in_(sa.bindparam("paths", expanding=True)))
+_INSERT = dag_file.insert()
 _DELETE = sa.delete(dag_file).where(dag_file.c.path == sa.bindparam("key"))
 _local_modules = msgspec.json.Decoder(list[LocalModule])
 
@@ -53,13 +56,26 @@ def get_file(conn: Connection, path: str) -> DagFileRow | None:
 
 def put_file(conn: Connection, file: DagFileRow) -> None:
     """Store what was parsed of a file."""
-    values = msgspec.structs.asdict(file)
-    conn.execute(insert_or_update(conn, dag_file), {**values, "local_modules": to_json(file.local_modules)})
+    conn.execute(insert_or_update(conn, dag_file), _values(file))
+
+
+def put_new_files(conn: Connection, files: Sequence[DagFileRow]) -> None:
+    """Store what was parsed of files that were not known."""
+    conn.execute(_INSERT, [_values(file) for file in files])
+
+
+def known_paths(conn: Connection, paths: Sequence[str]) -> set[str]:
+    """Return those of the paths whose files are known."""
+    return {path for some in portions(paths) for path in conn.scalars(_SOME_PATHS, {"paths": some})}
 
 
 def delete_file(conn: Connection, path: str) -> None:
     """Forget a file."""
     conn.execute(_DELETE, {"key": path})
+
+
+def _values(file: DagFileRow) -> dict[str, object]:
+    return {**msgspec.structs.asdict(file), "local_modules": to_json(file.local_modules)}
 
 
 def _file(row: "sa.Row[tuple[object, ...]]") -> DagFileRow:

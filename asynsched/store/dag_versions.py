@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 
 import msgspec
 import sqlalchemy as sa
@@ -10,7 +11,7 @@ from sqlalchemy import Connection
 
 from asynsched.errors import NotFound
 from asynsched.store.rows import as_struct, portions, to_json
-from asynsched.store.schema.tables import dag, dag_version
+from asynsched.store.schema.tables import dag_version
 from sandbox.protocol import SourceRef
 
 
@@ -28,18 +29,17 @@ class DagVersionRow(Struct, frozen=True):
 
 
 _ONE = sa.select(dag_version).where(dag_version.c.id == sa.bindparam("id"))
+_SERIALIZED = sa.select(dag_version.c.id, dag_version.c.serialized).where(
+    dag_version.c.id.in_(sa.bindparam("ids", expanding=True))
+)
 _LATEST = (
     sa.select(dag_version)
     .where(dag_version.c.dag_id == sa.bindparam("dag_id"))
     .order_by(dag_version.c.number.desc())
     .limit(1)
 )
-_HASHES = (
-    sa.select(dag.c.dag_id, dag_version.c.version_hash)
-    .join(dag_version, dag_version.c.id == dag.c.version_id)
-    .where(dag.c.dag_id.in_(sa.bindparam("dag_ids", expanding=True)))
-)
 _INSERT = dag_version.insert().returning(dag_version.c.id)
+_INSERT_MANY = dag_version.insert().returning(dag_version.c.dag_id, dag_version.c.id)
 
 
 def get_version(conn: Connection, version_id: int) -> DagVersionRow:
@@ -50,17 +50,16 @@ def get_version(conn: Connection, version_id: int) -> DagVersionRow:
     return _version(row)
 
 
+def serialized_versions(conn: Connection, version_ids: Sequence[int]) -> dict[int, bytes]:
+    """Return the JSON of the DAGs of several versions, by their ids."""
+    rows = (row for some in portions(version_ids) for row in conn.execute(_SERIALIZED, {"ids": some}))
+    return {row.id: row.serialized for row in rows}
+
+
 def latest_version(conn: Connection, dag_id: str) -> DagVersionRow | None:
     """Return a DAG's newest version; None when it has none."""
     row = conn.execute(_LATEST, {"dag_id": dag_id}).first()
     return None if row is None else _version(row)
-
-
-def latest_hashes(conn: Connection, dag_ids: Sequence[str]) -> dict[str, str]:
-    """Return the hashes of the newest versions of those DAGs that have one."""
-    return {
-        row.dag_id: row.version_hash for some in portions(dag_ids) for row in conn.execute(_HASHES, {"dag_ids": some})
-    }
 
 
 def add_version(
@@ -82,19 +81,36 @@ def add_version(
     latest = None if is_first else latest_version(conn, dag_id)
     if latest is not None and (latest.version_hash, latest.file_path) == (version_hash, file_path):
         return latest.id
-    version_id: int = conn.execute(
-        _INSERT,
-        {
-            "dag_id": dag_id,
-            "number": 1 if latest is None else latest.number + 1,
-            "version_hash": version_hash,
-            "file_path": file_path,
-            "serialized": serialized,
-            "sources": to_json(sources),
-            "created_at": now,
-        },
-    ).scalar_one()
+    number = 1 if latest is None else latest.number + 1
+    values = version_values(dag_id, version_hash, file_path, serialized, sources, now, number)
+    version_id: int = conn.execute(_INSERT, values).scalar_one()
     return version_id
+
+
+def add_first_versions(conn: Connection, versions: Sequence[dict[str, Any]]) -> dict[str, int]:
+    """Store the first version of each of several DAGs, as `version_values` has them; return their ids by dag_id."""
+    return {row.dag_id: row.id for row in conn.execute(_INSERT_MANY, versions)}
+
+
+def version_values(
+    dag_id: str,
+    version_hash: str,
+    file_path: str,
+    serialized: bytes,
+    sources: Sequence[SourceRef],
+    now: datetime,
+    number: int = 1,
+) -> dict[str, Any]:
+    """Return what the row of a version holds."""
+    return {
+        "dag_id": dag_id,
+        "number": number,
+        "version_hash": version_hash,
+        "file_path": file_path,
+        "serialized": serialized,
+        "sources": to_json(sources),
+        "created_at": now,
+    }
 
 
 _source_refs = msgspec.json.Decoder(list[SourceRef])

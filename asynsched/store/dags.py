@@ -1,5 +1,6 @@
 """Queries of `dag`: one row a DAG."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -8,7 +9,7 @@ from msgspec import Struct
 from sqlalchemy import Connection
 
 from asynsched.errors import NotFound
-from asynsched.store.rows import as_struct, from_json, near_names
+from asynsched.store.rows import as_struct, from_json, near_names, portions
 from asynsched.store.schema.tables import dag, import_error
 from asynsched.timetables.base import DagRunInfo
 
@@ -46,6 +47,7 @@ _HAS_ERRORS = (
 _COLUMNS: list[sa.ColumnElement[Any]] = [dag.c[name] for name in DagRow.__struct_fields__ if name in dag.c]
 _DAGS: sa.Select[Any] = sa.select(*_COLUMNS, _HAS_ERRORS)
 _ONE = _DAGS.where(dag.c.dag_id == sa.bindparam("dag_id"))
+_SOME = _DAGS.where(dag.c.dag_id.in_(sa.bindparam("dag_ids", expanding=True)))
 _ACTIVE = _DAGS.where(dag.c.is_active).order_by(dag.c.dag_id)
 _ALL = _DAGS.order_by(dag.c.dag_id)
 _IDS = sa.select(dag.c.dag_id).where(dag.c.is_active).order_by(dag.c.dag_id)
@@ -86,6 +88,12 @@ def get_dag(conn: Connection, dag_id: str) -> DagRow | None:
     """Return a DAG, also one that is no longer active; None when there never was one."""
     row = conn.execute(_ONE, {"dag_id": dag_id}).first()
     return None if row is None else as_struct(DagRow, row, tags=from_json(row.tags))
+
+
+def get_dags(conn: Connection, dag_ids: Sequence[str]) -> dict[str, DagRow]:
+    """Return DAGs by dag_id, also those that are no longer active; unknown ones are left out."""
+    rows = (row for some in portions(dag_ids) for row in conn.execute(_SOME, {"dag_ids": some}))
+    return {row.dag_id: as_struct(DagRow, row, tags=from_json(row.tags)) for row in rows}
 
 
 def find_dag(conn: Connection, dag_id: str) -> DagRow:

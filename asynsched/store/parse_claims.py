@@ -1,5 +1,6 @@
 """Queries of `parse_claim`: which of several schedulers parses a file, so that each is parsed by one of them."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -37,6 +38,11 @@ def claim_parse(conn: Connection, path: str, scheduler_id: str, now: datetime) -
         taken = conn.execute(_TAKE_FROM_THE_GONE, {"of_path": path, "me": scheduler_id, "now": now})
         is_own = taken.rowcount > 0
     return is_own, get_file(conn, path)
+
+
+def drop_claims(conn: Connection, paths: Sequence[str], scheduler_id: str) -> None:
+    """Let several files be parsed by others."""
+    conn.execute(_DELETE, [{"of_path": path, "me": scheduler_id} for path in paths])
 
 
 def drop_claim(conn: Connection, path: str, scheduler_id: str) -> None:

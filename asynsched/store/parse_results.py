@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable
 from datetime import datetime
 from typing import Any, NamedTuple
 
+import msgspec
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
@@ -105,7 +106,7 @@ def store_report(
     path = storable(report.path)
     if report.dags:
         put_sources(conn, {source.content_hash: source.text for source in report.sources})
-    sources = [SourceRef(source.path, source.module, source.content_hash) for source in report.sources]
+    sources = source_refs(report)
     known = _known_dags(conn, [parsed.dag.dag_id for parsed in report.dags])
     errors, new, changed = list(report.errors), [], []
     for parsed in sorted(report.dags, key=lambda parsed: parsed.dag.dag_id):
@@ -116,9 +117,7 @@ def store_report(
             errors.append(FileError("dag", str(exc), dag_id=dag_id))
             continue
         if before is None:
-            is_paused = parsed.dag.is_paused_upon_creation
-            values["is_paused"] = defaults.paused if is_paused is None else is_paused
-            conn.execute(dag.insert(), {"dag_id": dag_id, **values})
+            conn.execute(dag.insert(), {"dag_id": dag_id, **values, "is_paused": is_paused_at_first(parsed, defaults)})
             new.append(dag_id)
             store_references(conn, parsed.dag, now, is_new=True)
         elif any(getattr(before, name) != value for name, value in values.items() if name != "updated_at"):
@@ -157,13 +156,19 @@ def _values(
             " another dag_id"
         )
     serialized = to_json(found)
-    if _NUL in serialized:
+    if has_nul(serialized):
         raise _Refused(f"the DAG {found.dag_id!r} has a text with a NUL character, which cannot be stored; remove it")
     is_same = before is not None and (before.version_hash, before.file_path) == (parsed.version_hash, path)
     version_id = before.version_id if is_same else add_version(
         conn, found.dag_id, version_hash=parsed.version_hash, file_path=path, serialized=serialized, sources=sources,
         now=now, is_first=before is None,
     )  # fmt: skip
+    return values_of(path, parsed, version_id, now, defaults)
+
+
+def values_of(path: str, parsed: ParsedDag, version_id: int, now: datetime, defaults: DagDefaults) -> dict[str, Any]:
+    """Return what a DAG's row is to hold of a parse."""
+    found = parsed.dag
     limit = defaults.max_active_runs if found.max_active_runs is None else found.max_active_runs
     return {
         "file_path": path,
@@ -179,6 +184,22 @@ def _values(
     }
 
 
+def is_paused_at_first(parsed: ParsedDag, defaults: DagDefaults) -> bool:
+    """Whether a DAG that was not known before is paused."""
+    said = parsed.dag.is_paused_upon_creation
+    return defaults.paused if said is None else said
+
+
+def has_nul(serialized: bytes) -> bool:
+    """Whether a DAG has a character that cannot be stored."""
+    return _NUL in serialized
+
+
+def source_refs(report: ParseReport) -> list[SourceRef]:
+    """Return what a version says of its sources."""
+    return [SourceRef(source.path, source.module, source.content_hash) for source in report.sources]
+
+
 def _known_dags(conn: Connection, dag_ids: list[str]) -> dict[str, Any]:
     found = {}
     for some in portions(sorted(dag_ids)):
@@ -189,23 +210,28 @@ def _known_dags(conn: Connection, dag_ids: list[str]) -> dict[str, Any]:
 def _note_file(
     conn: Connection, path: str, report: ParseReport, stamp: FileStamp, *, n_errors: int, now: datetime
 ) -> None:
-    modules = [LocalModule(source.path, source.content_hash) for source in report.sources[1:]]
+    file = file_row(path, report, stamp, n_errors=n_errors, now=now)
     before = None if report.sources else get_file(conn, path)
     if before is not None:
-        modules = before.local_modules  # the parse ended before it could say: what was used before still counts
-    file = DagFileRow(
+        # The parse ended before it could say: what was used before still counts.
+        file = msgspec.structs.replace(file, local_modules=before.local_modules)
+    put_file(conn, file)
+
+
+def file_row(path: str, report: ParseReport, stamp: FileStamp, *, n_errors: int, now: datetime) -> DagFileRow:
+    """Return the row of a file that was parsed."""
+    return DagFileRow(
         path=path,
         content_hash=stamp.content_hash,
         modified_ns=stamp.modified_ns,
         size=stamp.size,
-        local_modules=modules,
+        local_modules=[LocalModule(source.path, source.content_hash) for source in report.sources[1:]],
         parsed_at=now,
         parse_seconds=report.duration,
         n_dags=len(report.dags),
         n_errors=n_errors,
         runtime=stamp.runtime,
     )
-    put_file(conn, file)
 
 
 def _remove_missing(conn: Connection, path: str, report: ParseReport, now: datetime) -> tuple[str, ...]:

@@ -1,6 +1,8 @@
 """Queries of `dag.timetable_plan`: the next runs of DAGs whose timetable is the author's own, and what to ask it."""
 
+from collections.abc import Iterable
 from datetime import datetime
+from typing import NamedTuple
 
 import msgspec
 import sqlalchemy as sa
@@ -8,13 +10,14 @@ from sqlalchemy import Connection
 
 from asynsched.serialization.schema import ParseQuestions, TimetableQuestion
 from asynsched.store.dag_runs import last_scheduled_interval
-from asynsched.store.schema.tables import dag
+from asynsched.store.schema.tables import dag, dag_version
 from asynsched.timetables import PlannedInterval, TimetablePlan
 
 _PLAN = sa.select(dag.c.timetable_plan).where(dag.c.dag_id == sa.bindparam("dag_id"))
-_PLANNED = (
-    sa.select(dag.c.dag_id)
-    .where(dag.c.file_path == sa.bindparam("path"), dag.c.timetable_plan.is_not(None))
+_OF_FILE = (
+    sa.select(dag.c.dag_id, dag_version.c.version_hash, dag.c.timetable_plan.is_not(None).label("has_plan"))
+    .join(dag_version, dag_version.c.id == dag.c.version_id, isouter=True)
+    .where(dag.c.file_path == sa.bindparam("path"))
     .order_by(dag.c.dag_id)
 )
 _FILE = sa.select(dag.c.file_path).where(
@@ -35,10 +38,28 @@ def file_to_ask(conn: Connection, dag_id: str) -> str | None:
     return path
 
 
+class BeforeParse(NamedTuple):
+    """What is stored of a file's DAGs: what to ask their timetables, and the hashes of their newest versions."""
+
+    questions: ParseQuestions
+    hashes: dict[str, str]
+
+
+def before_parse(conn: Connection, path: str, now: datetime) -> BeforeParse:
+    """Return what a parse of a file has to know of the DAGs that it had."""
+    rows = conn.execute(_OF_FILE, {"path": path}).all()
+    questions = _questions(conn, [row.dag_id for row in rows if row.has_plan], now)
+    return BeforeParse(questions, {row.dag_id: row.version_hash for row in rows if row.version_hash is not None})
+
+
 def questions_for_file(conn: Connection, path: str, now: datetime) -> ParseQuestions:
     """Return what the next parse of a file is to ask the timetables in it."""
+    return before_parse(conn, path, now).questions
+
+
+def _questions(conn: Connection, planned: Iterable[str], now: datetime) -> ParseQuestions:
     of_dags = {}
-    for dag_id in conn.scalars(_PLANNED, {"path": path}):
+    for dag_id in planned:
         last = last_scheduled_interval(conn, dag_id)
         of_dags[dag_id] = TimetableQuestion(last=None if last is None else PlannedInterval(*last))
     return ParseQuestions(now=now, of_dags=of_dags)

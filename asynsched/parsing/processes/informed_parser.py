@@ -5,6 +5,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Concatenate, ParamSpec, TypeVar
 
+import anyio
 import msgspec
 import structlog
 from sqlalchemy import Connection
@@ -12,12 +13,13 @@ from sqlalchemy import Connection
 from asynsched.clock import Clock
 from asynsched.errors import DagError, SandboxError, StoreUnavailable
 from asynsched.parsing.processes.sandbox_parser import SandboxParser
+from asynsched.parsing.processes.sandbox_setup import HASH_SEED
 from asynsched.parsing.processes.stability import KnownVersion, settled, would_be_new
 from asynsched.serialization.decode import decode_dag
-from asynsched.serialization.schema import ParseReport
-from asynsched.store.dag_versions import latest_hashes, latest_version
+from asynsched.serialization.schema import ParseQuestions, ParseReport
+from asynsched.store.dag_versions import latest_version
 from asynsched.store.database import Database
-from asynsched.store.timetable_plans import questions_for_file
+from asynsched.store.timetable_plans import BeforeParse, before_parse
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -25,36 +27,91 @@ log = structlog.get_logger(__name__)
 
 OTHER_SEED = 1
 """Of the hashes of texts, for a second parse."""
+FEW_DAGS = 10
+"""The versions of so many DAGs are read before it is known whether they are needed."""
 RETRY_DELAY = timedelta(seconds=1)
 
 
 class InformedParser:
     """Parses files in confined processes, for a dispatcher.
 
-    While the database is away, a parse waits.
+    Where a DAG would get a new version in place of another, its file is parsed a second time. Of a file that had DAGs
+    that is likely, so both parses are done side by side while no other file is being parsed; not where the parse before
+    gave nothing new, as it does for a file that is parsed again and again. While the database is away, a parse waits.
     """
 
     def __init__(self, parser: SandboxParser, database: Database, clock: Clock) -> None:
         self._parser = parser
         self._database = database
         self._clock = clock
+        self._n_under_way = 0
+        self._unchanged: set[str] = set()
 
     async def parse(self, path: str) -> ParseReport:
         """Parse a file; a second time if a DAG would get a new version in place of another. See `Parser.parse`."""
-        questions = await self._read(questions_for_file, path, self._clock.now())
-        report = await self._parser.parse(path, questions)
-        if not report.dags:
-            return report
-        hashes = await self._read(latest_hashes, [parsed.dag.dag_id for parsed in report.dags])
-        changed = would_be_new(report, hashes)
+        self._n_under_way += 1
+        try:
+            before = await self._read(before_parse, path, self._clock.now())
+            is_likely = 0 < len(before.hashes) <= FEW_DAGS and path not in self._unchanged
+            if is_likely and self._n_under_way == 1:
+                return await self._parse_side_by_side(path, before)
+            return await self._parse_in_turn(path, before)
+        finally:
+            self._n_under_way -= 1
+
+    async def _parse_in_turn(self, path: str, before: BeforeParse) -> ParseReport:
+        report = await self._parser.parse(path, before.questions)
+        changed = self._changed(report, before)
         if not changed:
             return report
         known = await self._read(_known_versions, changed)
-        questions = msgspec.structs.replace(questions, known={dag_id: version.dag for dag_id, version in known.items()})
+        return self._compared(report, await self._second(path, before, known), known)
+
+    async def _parse_side_by_side(self, path: str, before: BeforeParse) -> ParseReport:
+        known = await self._read(_known_versions, list(before.hashes))
+        again: list[ParseReport | SandboxError] = []
+
+        async def parse_again() -> None:
+            again.append(await self._second(path, before, known))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(parse_again)
+            report = await self._attempt(path, before.questions, HASH_SEED)
+        if isinstance(report, SandboxError):
+            raise report
+        changed = self._changed(report, before)
+        if not changed:
+            return report
+        return self._compared(report, again[0], {dag_id: known[dag_id] for dag_id in changed if dag_id in known})
+
+    def _changed(self, report: ParseReport, before: BeforeParse) -> list[str]:
+        """Return the DAGs that would get a new version, and note whether there are any."""
+        changed = would_be_new(report, before.hashes)
+        if changed or not before.hashes:
+            self._unchanged.discard(report.path)
+        else:
+            self._unchanged.add(report.path)
+        return changed
+
+    async def _second(
+        self, path: str, before: BeforeParse, known: dict[str, KnownVersion]
+    ) -> ParseReport | SandboxError:
+        """Parse a file under another hash seed, asked about the versions that are known."""
+        asked = {dag_id: version.dag for dag_id, version in known.items()}
+        questions = msgspec.structs.replace(before.questions, known=asked)
+        return await self._attempt(path, questions, OTHER_SEED)
+
+    async def _attempt(self, path: str, questions: ParseQuestions, hash_seed: int) -> ParseReport | SandboxError:
         try:
-            again = await self._parser.parse(path, questions, hash_seed=OTHER_SEED)
+            return await self._parser.parse(path, questions, hash_seed=hash_seed)
         except SandboxError as exc:
-            log.warning("file.not_compared", file=path, reason=str(exc))
+            return exc
+
+    def _compared(
+        self, report: ParseReport, again: ParseReport | SandboxError, known: dict[str, KnownVersion]
+    ) -> ParseReport:
+        if isinstance(again, SandboxError):
+            log.warning("file.not_compared", file=report.path, reason=str(again))
             return report
         if again.sources != report.sources:
             return report  # edited meanwhile: it is about to be parsed again

@@ -12,7 +12,7 @@ from asynsched.bell import Hint, encode_hints
 from asynsched.channels import AssetsUpdated, Channels, DagChanged, FileChanged, RunCreated, RunEnded
 from asynsched.clock import Clock
 from asynsched.keys import DagRunKey
-from asynsched.scheduling.creation.scheduled_runs import Examined, examine_dag
+from asynsched.scheduling.creation.scheduled_runs import Examined, examine_dags
 from asynsched.service import Service
 from asynsched.settings import Settings
 from asynsched.store.asset_queue import unexamined_dag_ids
@@ -174,7 +174,7 @@ class DagRunCreator(Service):
 
 
 def _examine(conn: Connection, dag_ids: list[str], now: datetime, tell_as: str | None) -> dict[str, Examined]:
-    examined = {dag_id: examine_dag(conn, dag_id, now) for dag_id in sorted(dag_ids)}
+    examined = examine_dags(conn, sorted(dag_ids), now)
     if tell_as is not None:
         made = [(dag_id, run_id) for dag_id, found in examined.items() for run_id in (found.triggered, found.created)]
         hints = [Hint("run", dag_id, run_id, origin=tell_as) for dag_id, run_id in made if run_id is not None]

@@ -1,5 +1,6 @@
 """Whether a DAG's next run is due, and its creation: one short transaction, so that no run is made twice or missed."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import NamedTuple
@@ -19,8 +20,8 @@ from asynsched.store.dag_runs import (
     last_scheduled_interval,
     run_is_made,
 )
-from asynsched.store.dag_versions import get_version
-from asynsched.store.dags import DagRow, find_dag, get_dag, set_next_dagrun
+from asynsched.store.dag_versions import get_version, serialized_versions
+from asynsched.store.dags import DagRow, find_dag, get_dag, get_dags, set_next_dagrun
 from asynsched.store.timetable_plans import get_plan
 from asynsched.timetables import CustomTimetable, DagRunInfo, DataInterval, KnownTimetable, decode
 
@@ -60,15 +61,26 @@ def scheduled_run_id(logical_date: datetime) -> str:
     return f"{DagRunType.SCHEDULED}__{logical_date.isoformat()}"
 
 
+def examine_dags(conn: Connection, dag_ids: Sequence[str], now: datetime) -> dict[str, Examined]:
+    """Create the runs of DAGs that are due: those that assets have triggered, and the next of each schedule."""
+    dags = get_dags(conn, dag_ids)
+    version_ids = sorted({dag.version_id for dag in dags.values() if dag.is_active and dag.version_id is not None})
+    versions = serialized_versions(conn, version_ids) if version_ids else {}
+    return {dag_id: _examine_one(conn, dags.get(dag_id), versions, now) for dag_id in dag_ids}
+
+
 def examine_dag(conn: Connection, dag_id: str, now: datetime) -> Examined:
-    """Create the runs of a DAG that are due: one that assets have triggered, and the next of its schedule."""
-    dag = get_dag(conn, dag_id)
+    """Create the runs of one DAG that are due."""
+    return examine_dags(conn, [dag_id], now)[dag_id]
+
+
+def _examine_one(conn: Connection, dag: DagRow | None, versions: Mapping[int, bytes], now: datetime) -> Examined:
     if dag is None or not dag.is_active or dag.version_id is None:
         return Examined()
     try:
-        serialized = decode_dag(get_version(conn, dag.version_id).serialized)
-    except (DagError, NotFound) as exc:
-        set_next_dagrun(conn, dag_id, None)
+        serialized = decode_dag(versions[dag.version_id])
+    except DagError as exc:
+        set_next_dagrun(conn, dag.dag_id, None)
         return Examined(error=str(exc))
     triggered = trigger_by_assets(conn, dag, serialized.asset_condition, now)
     found = _examine_schedule(conn, dag, serialized, now)
