@@ -106,6 +106,8 @@ class Service(ABC):
 
     name: str
     interval: timedelta | None = None
+    longest_backoff = LONGEST_BACKOFF
+    """The longest time between two attempts while the database is away, jitter apart, which is as much at most."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -140,7 +142,7 @@ class Service(ABC):
                 self.pulse.waits_for_database = True
                 self.availability.lost(self.name, exc)
                 await self.clock.sleep(backoff + jitter(backoff))
-                backoff = min(backoff * 2, LONGEST_BACKOFF)
+                backoff = min(backoff * 2, self.longest_backoff)
                 continue
             self.pulse.waits_for_database = False
             self.availability.found(self.name)

@@ -117,11 +117,23 @@ class LeaseSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
         Seconds,
         doc("PostgreSQL: how much longer tries go on while the database is away, of the only scheduler, seconds."),
     ] = 120.0
+    shared_outage: Annotated[
+        Seconds | None,
+        doc(
+            "PostgreSQL: the same where there are several schedulers, seconds; by so much later the others take over"
+            " what one had that died. By default four times lease.duration."
+        ),
+    ] = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.renew_interval >= self.duration:
             raise self.invalid("renew_interval", f"must be below lease.duration, which is {self.duration:g}")
+
+    @property
+    def longest_shared_outage(self) -> float:
+        """What `shared_outage` comes to, seconds."""
+        return 4 * self.duration if self.shared_outage is None else self.shared_outage
 
 
 class CallbacksSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):

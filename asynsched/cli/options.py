@@ -1,7 +1,8 @@
 """Every setting as an option: its name, environment variable, type in words, and how to read its text."""
 
 from collections.abc import Iterator
-from typing import Any, Literal, NamedTuple, get_args, get_origin
+from types import UnionType
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
 import msgspec
 from msgspec import Meta, Struct
@@ -89,7 +90,11 @@ def expectation(type_: Any, *, largest: bool = True) -> str:
 
 def _bare(type_: Any) -> tuple[Any, list[Meta]]:
     metas = [meta for meta in getattr(type_, "__metadata__", ()) if isinstance(meta, Meta)]
-    return (get_args(type_)[0] if metas else type_), metas
+    base = get_args(type_)[0] if metas else type_
+    if get_origin(base) in (Union, UnionType):  # or None: nothing was set
+        base, more = _bare(get_args(base)[0])
+        return base, metas + more
+    return base, metas
 
 
 def _read_list(text: str) -> list[Any]:

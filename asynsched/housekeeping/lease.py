@@ -109,12 +109,13 @@ class LeaseKeeper:
                     continue
                 self._is_due.clear()
                 try:
-                    valid_until = self._clock.boottime() + self._settings.duration
-                    if self._home_is_claim or self._outlasting.allows(valid_until):
+                    boottime = self._clock.boottime()
+                    valid_until = self._valid_already(boottime)
+                    if valid_until is not None:
                         self._executor.renew_lease(valid_until)
                     with self.pulse.step():
                         database = database or open_direct(self._database_url)
-                        self._renew(database, valid_until)
+                        self._renew(database, boottime)
                     self.pulse.waits_for_database = False
                     next_renewal = self._clock.monotonic() + self._settings.renew_interval
                 except Exception as exc:  # noqa: BLE001 - whatever it is, the next attempt may succeed
@@ -126,17 +127,21 @@ class LeaseKeeper:
             if database is not None:
                 database.close()
 
-    def _renew(self, database: DirectDatabase, valid_until: float) -> None:
+    def _valid_already(self, boottime: float) -> float | None:
+        """Return until when tries may go on whether or not the lease can be renewed."""
+        return boottime + self._settings.duration if self._home_is_claim else self._outlasting.allowed(boottime)
+
+    def _renew(self, database: DirectDatabase, boottime: float) -> None:
         is_ours, safe_until = database.write(
             self._outlasting.renew,
             self._scheduler_id,
             self._lease_epoch,
             now=self._clock.now(),
-            boottime=valid_until - self._settings.duration,
+            boottime=boottime,
         )
         if is_ours:
             self._outlasting.renewed(safe_until)
-            self._executor.renew_lease(valid_until)
+            self._executor.renew_lease(boottime + self._settings.duration)
             return
         log.error("lease.lost", scheduler_id=self._scheduler_id)
         self._stopped.set()

@@ -45,6 +45,7 @@ class LoopLease(Service):
     ) -> None:
         super().__init__(clock)
         self.interval = timedelta(seconds=settings.renew_interval)
+        self.longest_backoff = self.interval / 2  # when the database is back, tries have little time left
         self._duration = settings.duration
         self._database = database
         self._home_is_claim = home_is_claim
@@ -66,8 +67,9 @@ class LoopLease(Service):
                 self._outlasting.renew, self._scheduler_id, self._lease_epoch, now=now, boottime=boottime
             )
         except StoreUnavailable:
-            if self._home_is_claim or self._outlasting.allows(valid_until):
-                await self._tell_executor(valid_until)
+            allowed = valid_until if self._home_is_claim else self._outlasting.allowed(boottime)
+            if allowed is not None:
+                await self._tell_executor(allowed)
             raise
         if is_ours:
             self._outlasting.renewed(safe_until)

@@ -1,8 +1,9 @@
-"""Whether tries may outlast their scheduler's lease, because the database is away, and nobody could take their runs.
+"""Whether tries may outlast their scheduler's lease, because the database is away, and nobody takes their runs.
 
-Whoever cannot reach the database cannot tell whether others can. So a scheduler that is alone says beforehand, with
-each renewal, that it is to be given more time than others (`lease.outage`). Within that time its tries go on without
-the database. As soon as it sees another scheduler, it asks for no more than the usual time.
+Whoever cannot reach the database cannot tell whether others can. So a scheduler says beforehand, with each renewal, how
+much more time it is to be given than lease, grace and kill time: `lease.outage` if it is alone, `lease.shared_outage`
+as soon as it sees another scheduler, which waits so much longer for the runs of one that has died. Within that time its
+tries go on without the database.
 """
 
 from datetime import datetime, timedelta
@@ -38,7 +39,7 @@ class Outlasting:
         is_ours = renew_scheduler(conn, scheduler_id, lease_epoch, now=now, lease_until=lease_until)
         seconds = self._usual + self._lease.outage
         if has_peers(conn, scheduler_id):
-            seconds = self._usual
+            seconds = self._usual + self._lease.longest_shared_outage
             # Not only once this is known to be committed: the answer to the commit may be lost.
             self._safe_until = min(self._safe_until, boottime + seconds)
         if is_ours:
@@ -49,6 +50,12 @@ class Outlasting:
         """Take note that a renewal is committed."""
         self._safe_until = safe_until
 
-    def allows(self, valid_until: float) -> bool:
-        """Return whether the keeper may be told of a lease until then (CLOCK_BOOTTIME), though it is not renewed."""
-        return valid_until - self._lease.duration + self._usual <= self._safe_until
+    def allowed(self, now: float) -> float | None:
+        """Return until when the keeper may be told that the lease is valid, though it cannot be renewed.
+
+        Args:
+            now: CLOCK_BOOTTIME; so is what is returned. None: no longer than it was told before.
+        """
+        # Grace, kill time and a margin follow on the lease, and then others take the runs.
+        until = min(now, self._safe_until - self._usual) + self._lease.duration
+        return until if until > now else None

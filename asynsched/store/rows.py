@@ -16,7 +16,8 @@ T = TypeVar("T")
 LARGEST_INTEGER = 2**31 - 1
 """Largest value of an Integer column."""
 
-_MOST_PARAMETERS = 1000
+MOST_PARAMETERS = 1000
+"""How many values a statement is given at most."""
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 
@@ -50,8 +51,8 @@ def check_name(kind: str, name: str, longest: int) -> None:
 
 def portions(values: Sequence[T]) -> Iterator[list[T]]:
     """Yield the values in lists short enough to be parameters of one statement."""
-    for start in range(0, len(values), _MOST_PARAMETERS):
-        yield list(values[start : start + _MOST_PARAMETERS])
+    for start in range(0, len(values), MOST_PARAMETERS):
+        yield list(values[start : start + MOST_PARAMETERS])
 
 
 def near_names(name: str, known: Iterable[str]) -> tuple[str, ...]:

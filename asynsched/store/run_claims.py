@@ -14,6 +14,7 @@ from sqlalchemy import Connection
 
 from asynsched.states import DagRunState
 from asynsched.store.dag_runs import IS_ACTIVE
+from asynsched.store.row_locks import lock_tasks
 from asynsched.store.run_queue import QueuedRun, runs_by_id
 from asynsched.store.schedulers import holds_lease
 from asynsched.store.schema.rerun_tables import backfill
@@ -48,7 +49,7 @@ _LOCKED = (
     sa.select(dag_run.c.id, dag_run.c.dag_id, dag_run.c.backfill_id, dag_run.c.version_id)
     .where(_IS_WANTED, _IS_QUEUED)
     .order_by(dag_run.c.id)
-    .with_for_update(skip_locked=True)
+    .with_for_update(key_share=True, skip_locked=True)
 )
 _DAGS = (
     sa.select(dag.c.dag_id, dag.c.is_paused, dag.c.max_active_runs)
@@ -119,6 +120,7 @@ def claim_runs(conn: Connection, run_row_ids: Sequence[int], scheduler_id: str, 
     if granted:
         conn.execute(_BEGIN, {"ids": granted, "me": scheduler_id, "epoch": epoch, "now": now})
     if cleared := [run_id for run_id in granted if run_id in have_begun]:
+        lock_tasks(conn, cleared)
         conn.execute(_ADOPT_TASKS, {"ids": cleared, "epoch": epoch})
     own = [row for row in runs_by_id(conn, ids) if row.state == DagRunState.RUNNING and row.lease_epoch == epoch]
     left = {*ids} - {row.id for row in own}

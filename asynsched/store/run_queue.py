@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 from asynsched.keys import DagRunKey
 from asynsched.states import DagRunState
 from asynsched.store.dag_runs import IS_ACTIVE
+from asynsched.store.row_locks import lock_tasks
 from asynsched.store.schedulers import holds_lease
 from asynsched.store.schema.rerun_tables import backfill
 from asynsched.store.schema.tables import dag, dag_run, scheduler, task_instance
@@ -128,7 +129,7 @@ _ORPHANED = (
     )
     .order_by(dag_run.c.id)
     .limit(sa.bindparam("limit"))
-    .with_for_update(skip_locked=True)
+    .with_for_update(key_share=True, skip_locked=True)
 )
 
 
@@ -199,6 +200,7 @@ def take_over_runs(
     if not owners:
         return []
     ids = list(owners)
+    lock_tasks(conn, ids)
     take_for_begun(conn, [run_id for run_id, owner in owners.items() if owner != scheduler_id])
     conn.execute(sa.update(dag_run).where(dag_run.c.id.in_(ids)).values(scheduler_id=scheduler_id, lease_epoch=epoch))
     # Also of tasks that have ended: they may be removed, when what they are mapped over has changed.
@@ -214,6 +216,7 @@ def give_back_run(conn: Connection, run_row_id: int, scheduler_id: str, epoch: i
     own = {"key": run_row_id, "owner": scheduler_id, "epoch": epoch}
     if not conn.execute(_GIVE_BACK, own).rowcount:
         return False
+    lock_tasks(conn, [run_row_id])
     of_run = sa.update(task_instance).where(task_instance.c.dag_run_id == run_row_id)
     conn.execute(of_run.values(lease_epoch=NOBODYS_EPOCH))
     return True
@@ -226,6 +229,7 @@ def begin_again(conn: Connection, run_row_id: int, scheduler_id: str, epoch: int
     """
     begun = conn.execute(_BEGIN_AGAIN, {"key": run_row_id, "now": now, "owner": scheduler_id, "epoch": epoch})
     if begun.rowcount:
+        lock_tasks(conn, [run_row_id])
         conn.execute(sa.update(task_instance).where(task_instance.c.dag_run_id == run_row_id).values(lease_epoch=epoch))
     row = conn.execute(_OWNED.where(dag_run.c.id == run_row_id), {"epoch": epoch}).first()
     return None if row is None else _queued_run(row)

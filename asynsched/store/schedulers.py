@@ -59,9 +59,10 @@ _OF_HOME = sa.select(scheduler.c.id).where(_IS_OF_HOME).with_for_update()
 _DELETE = sa.delete(scheduler).where(
     sa.or_(scheduler.c.id.in_(sa.bindparam("ids", expanding=True)), scheduler.c.ended_at < sa.bindparam("before"))
 )
+_RUNS_OF = sa.select(dag_run.c.id).where(_IS_ACTIVE, dag_run.c.scheduler_id.in_(sa.bindparam("ids", expanding=True)))
 _INHERIT_RUNS = (
     sa.update(dag_run)
-    .where(_IS_ACTIVE, dag_run.c.scheduler_id.in_(sa.bindparam("ids", expanding=True)))
+    .where(dag_run.c.id.in_(_RUNS_OF.order_by(dag_run.c.id).with_for_update(key_share=True)))
     .values(scheduler_id=sa.bindparam("heir"))
 )
 _INHERIT_CALLBACKS = (

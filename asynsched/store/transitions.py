@@ -11,12 +11,12 @@ from datetime import datetime
 from typing import Any
 
 import msgspec
-from msgspec import Struct
 from msgspec.structs import astuple, replace
-from sqlalchemy import Connection, TextClause, bindparam, select, text, update
+from sqlalchemy import Connection, bindparam, text, update
 
 from asynsched.states import TaskInstanceState
 from asynsched.store.asset_events import record_events
+from asynsched.store.batch_statements import STATEMENTS
 from asynsched.store.changes import (
     AssetEventRow,
     Batch,
@@ -31,9 +31,10 @@ from asynsched.store.changes import (
     XComRow,
 )
 from asynsched.store.encryption import writing_cipher
-from asynsched.store.rows import portions, storable
+from asynsched.store.row_locks import lock_runs
+from asynsched.store.rows import MOST_PARAMETERS, portions, storable
 from asynsched.store.schema.column_types import microseconds
-from asynsched.store.schema.tables import dag_run, task_instance
+from asynsched.store.schema.tables import task_instance
 
 
 def apply(conn: Connection, batch: Batch) -> Stale:
@@ -43,11 +44,12 @@ def apply(conn: Connection, batch: Batch) -> Stale:
     instances that were written. A run is stale when one of its task instances is: its state follows from theirs.
     """
     epoch = batch.lease_epoch
+    taken_away = _lock_runs(conn, batch)
     tasks = _update_tasks(conn, _encrypted(conn, batch.tasks), epoch) | _delete_expanded(conn, batch.expanded, epoch)
     disturbed = {key[0] for key in tasks}
     runs = {row.id for row in batch.runs if row.id in disturbed}
     runs |= _update_runs(conn, [row for row in batch.runs if row.id not in disturbed])
-    runs |= _taken_away(conn, {row.dag_run_id for row in batch.new_tasks} - {row.id for row in batch.runs}, epoch)
+    runs |= taken_away
 
     written = {_key(row) for row in batch.tasks} - tasks
 
@@ -122,21 +124,23 @@ def _update_runs(conn: Connection, rows: list[RunRow]) -> set[int]:
     return {row.id for row in rows if row.id not in updated and not _run_is_applied(conn, row)}
 
 
-_OWNED = (
-    select(dag_run.c.id)
-    .where(dag_run.c.id.in_(bindparam("ids", expanding=True)), dag_run.c.lease_epoch == bindparam("epoch"))
-    .order_by(dag_run.c.id)
-    .with_for_update(read=True)
-)
+def _lock_runs(conn: Connection, batch: Batch) -> set[int]:
+    """Lock the runs of a batch if it is to lock more than some task instances, which one statement does in their order.
 
+    So whoever has a run, such as one that takes it over, waits for nobody who waits for that run.
 
-def _taken_away(conn: Connection, run_row_ids: set[int], epoch: int) -> set[int]:
-    """Return those of some runs that are another scheduler's by now. The others stay this one's until this commits.
-
-    A task instance that is new has no row whose epoch could guard it.
+    Returns:
+        The runs that are to get task instances, and are another scheduler's by now. The others stay this one's until
+        this commits: a task instance that is new has no row whose epoch could guard it.
     """
-    owned = conn.scalars(_OWNED, {"ids": sorted(run_row_ids), "epoch": epoch}) if run_row_ids else ()
-    return run_row_ids.difference(owned)
+    getting = {row.dag_run_id for row in batch.new_tasks} - {row.id for row in batch.runs}
+    wanted = set(getting)
+    if batch.tasks and (batch.runs or batch.new_tasks or batch.expanded or len(batch.tasks) > MOST_PARAMETERS):
+        wanted.update(row.id for row in batch.runs)
+        wanted.update(row.dag_run_id for row in batch.tasks)
+        wanted.update(row.dag_run_id for row in batch.expanded)
+    owners = lock_runs(conn, wanted) if conn.dialect.name != "sqlite" or getting else {}
+    return {run_id for run_id in getting if owners.get(run_id) != batch.lease_epoch}
 
 
 _IS_APPLIED = text(
@@ -168,112 +172,9 @@ def _run_is_applied(conn: Connection, row: RunRow) -> bool:
     return found.first() is not None
 
 
-_TYPES: dict[str, str] = {"dag_run_id": "bigint", "id": "bigint", "version_id": "bigint", "before_epoch": "bigint"} | {
-    "lease_epoch": "bigint",
-    "priority_weight": "bigint",
-    "map_index": "integer",
-    "before_try": "integer",
-    "try_number": "integer",
-    "max_tries": "integer",
-    "machine_kills": "integer",
-    "pool_slots": "integer",
-    "result_length": "integer",
-} | dict.fromkeys(
-    ("scheduled_at", "queued_at", "started_at", "ended_at", "next_try_at", "created_at"), "timestamptz"
-)  # fmt: skip
-
-
-def _rows_of(struct: type[Struct], dialect: str) -> str:
-    """Return a table expression that reads the JSON array `:rows` of such structs, each an array of its fields."""
-    fields = struct.__struct_fields__
-    if dialect == "sqlite":
-        columns = ", ".join(f"json_extract(value, '$[{place}]') AS {name}" for place, name in enumerate(fields))
-        return f"(SELECT {columns} FROM json_each(:rows))"  # noqa: S608 - names come from the structs above
-    columns = ", ".join(
-        f"CAST(item ->> {place} AS {_TYPES.get(name, 'text')}) AS {name}" for place, name in enumerate(fields)
-    )
-    return f"(SELECT {columns} FROM jsonb_array_elements(CAST(:rows AS jsonb)) AS item)"  # noqa: S608 - as above
-
-
-def _insert(table: str, struct: type[Struct], dialect: str, *, skip: frozenset[str], extra: str, conflict: str) -> str:
-    names = [name for name in struct.__struct_fields__ if name not in skip]
-    values = ", ".join(_blob(name, dialect) if (table, name) == ("xcom", "value") else f"v.{name}" for name in names)
-    columns = ", ".join(names)
-    if extra:
-        columns, values = f"{columns}, {extra}", f"{values}, {_EXTRA[extra]}"
-    # WHERE true keeps SQLite from reading ON CONFLICT as a join's ON.
-    return (
-        f"INSERT INTO {table} ({columns}) SELECT {values} FROM {_rows_of(struct, dialect)} AS v"  # noqa: S608 - as above
-        f" WHERE true ON CONFLICT {conflict}"
-    )
-
-
-_EXTRA = {"lease_epoch": ":epoch", "state, attempts": "'queued', 0"}
-
-
-def _blob(name: str, dialect: str) -> str:
-    return f"CAST(v.{name} AS BLOB)" if dialect == "sqlite" else f"convert_to(v.{name}, 'UTF8')"
-
-
-def _update(table: str, struct: type[Struct], dialect: str, *, keys: tuple[str, ...], guard: str, extra: str) -> str:
-    skip = {*keys, "before_state", "before_try", "before_epoch"}
-    written = ", ".join(f"{name} = v.{name}" for name in struct.__struct_fields__ if name not in skip)
-    same = " AND ".join(f"{table}.{key} = v.{key}" for key in keys)
-    returned = ", ".join(f"{table}.{key}" for key in keys)
-    return (
-        f"UPDATE {table} SET {written}{extra} FROM {_rows_of(struct, dialect)} AS v"  # noqa: S608 - as above
-        f" WHERE {same} AND {guard} RETURNING {returned}"
-    )
-
-
-_SAME_TASK = "t.dag_run_id = v.dag_run_id AND t.task_id = v.task_id AND t.map_index = v.map_index"
-
-
-def _statements(dialect: str) -> dict[str, TextClause]:
-    none: frozenset[str] = frozenset()
-    same_state = "IS" if dialect == "sqlite" else "IS NOT DISTINCT FROM"
-    before = frozenset({"before_state", "before_try"})
-    statements = {
-        "insert_tasks": _insert(
-            "task_instance", TaskRow, dialect, skip=before, extra="lease_epoch", conflict="DO NOTHING"
-        ),
-        "insert_history": _insert(
-            "task_instance_history", HistoryRow, dialect, skip=none, extra="", conflict="DO NOTHING"
-        ),
-        "delete_xcoms": "DELETE FROM xcom WHERE (dag_run_id, task_id, map_index) IN"  # noqa: S608 - as above
-        f" (SELECT v.dag_run_id, v.task_id, v.map_index FROM {_rows_of(ForgottenRow, dialect)} AS v)",
-        "upsert_xcoms": _insert(
-            "xcom", XComRow, dialect, skip=none, extra="",
-            conflict="(dag_run_id, task_id, map_index, key) DO UPDATE SET value = excluded.value,"
-            " created_at = excluded.created_at",
-        ),
-        "insert_callbacks": _insert(
-            "callback_request", CallbackRow, dialect, skip=none, extra="state, attempts", conflict="DO NOTHING"
-        ),
-        "update_tasks": _update(
-            "task_instance", TaskRow, dialect, keys=("dag_run_id", "task_id", "map_index"), extra="",
-            guard=f"task_instance.state {same_state} v.before_state AND task_instance.try_number = v.before_try"
-            " AND task_instance.lease_epoch = :epoch",
-        ),
-        "delete_expanded": "DELETE FROM task_instance WHERE id IN (SELECT t.id"  # noqa: S608 - as above
-        f" FROM {_rows_of(ExpandedRow, dialect)} AS v JOIN task_instance AS t ON {_SAME_TASK}"
-        f" WHERE t.state {same_state} v.before_state AND t.lease_epoch = :epoch)",
-        "find_expanded": "SELECT t.dag_run_id, t.task_id, t.map_index"  # noqa: S608 - as above
-        f" FROM {_rows_of(ExpandedRow, dialect)} AS v JOIN task_instance AS t ON {_SAME_TASK}",
-        "update_runs": _update(
-            "dag_run", RunRow, dialect, keys=("id",), extra="",
-            guard="dag_run.state = v.before_state AND dag_run.lease_epoch = v.before_epoch",
-        ),
-    }  # fmt: skip
-    return {name: text(statement) for name, statement in statements.items()}
-
-
-_STATEMENTS = {dialect: _statements(dialect) for dialect in ("sqlite", "postgresql")}
-
-
 def _execute(conn: Connection, name: str, rows: list[Any], epoch: int | None = None) -> list[Any]:
     dialect = conn.dialect.name
-    statement = _STATEMENTS[dialect][name]
+    statement = STATEMENTS[dialect][name]
     parameters = {"epoch": epoch} if ":epoch" in statement.text else {}
     returned: list[Any] = []
     for some in portions(rows):

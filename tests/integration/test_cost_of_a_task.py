@@ -30,7 +30,7 @@ CHAINS = """
         with DAG(f"wide_{n}", max_active_tasks=100):
             [work.override(task_id=f"task_{k:02}")() for k in range(n)]
 """
-TIMED = {"renew_lease", "next_callbacks", "running_callbacks", "owned_runs", "pool_capacities", "queued_runs"}
+TIMED = {"renew", "next_callbacks", "running_callbacks", "owned_runs", "pool_capacities", "queued_runs"}
 """Queries that time causes, not tasks."""
 
 

@@ -22,6 +22,7 @@ from asynsched.store.audit import record_audit
 from asynsched.store.dag_runs import DagRunRow, get_run
 from asynsched.store.dag_versions import get_version, latest_version
 from asynsched.store.deadlines import renew_deadlines
+from asynsched.store.row_locks import lock_runs, lock_tasks
 from asynsched.store.run_requests import (
     CancelRun,
     ClearTasks,
@@ -32,11 +33,10 @@ from asynsched.store.run_requests import (
     add_request,
     close_request,
 )
-from asynsched.store.schema.tables import dag_run, task_instance
+from asynsched.store.schema.tables import task_instance
 from asynsched.store.task_instances import TaskInstanceRow, load_task_instances
 from asynsched.store.transitions import apply
 
-_LOCK = sa.select(dag_run.c.id).where(dag_run.c.id == sa.bindparam("key")).with_for_update()
 _ADOPT = (
     sa.update(task_instance)
     .where(task_instance.c.dag_run_id == sa.bindparam("run"))
@@ -72,7 +72,7 @@ def submit_request(conn: Connection, key: DagRunKey, request: RunRequest, *, act
         NotFound: There is no such run or task; carries the nearest names.
         AsynschedError: The run has no tasks yet, or has ended already.
     """
-    conn.execute(_LOCK, {"key": _run(conn, key).id})
+    lock_runs(conn, [_run(conn, key).id])
     run = _run(conn, key)
     edit = _checked(conn, run, request, actor, now)
     request_id = None
@@ -100,7 +100,7 @@ def do_request(conn: Connection, wanted: OpenRequest, now: datetime) -> None:
         NotFound: The run has no such task any more, or its DAG no version.
         AsynschedError: The run has become another one, for which this makes no sense.
     """
-    conn.execute(_LOCK, {"key": wanted.dag_run_id})
+    lock_runs(conn, [wanted.dag_run_id])
     run = _run(conn, wanted.run)
     if not close_request(conn, wanted.id):
         return
@@ -120,6 +120,7 @@ def run_again(conn: Connection, key: DagRunKey, now: datetime) -> None:
 
 def _write(conn: Connection, edit: RunEdit) -> None:
     run = edit.run
+    lock_tasks(conn, [run.id])
     # Tasks that have ended may bear the epoch of an earlier owner of the run.
     conn.execute(_ADOPT, {"run": run.id, "epoch": run.lease_epoch})
     stale = apply(conn, edit.batch())

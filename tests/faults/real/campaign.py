@@ -24,7 +24,7 @@ from tests.faults.real.workload import N_RUNS, POOL, POOL_SLOTS, SHAPES, Wave
 from tests.support.postgres import PostgresServer
 from tests.support.up import Site
 
-LEASE = {"duration": 2.0, "renew_interval": 0.5, "grace": 1.0, "kill_time": 1.0}
+LEASE = {"duration": 2.0, "renew_interval": 0.5, "grace": 1.0, "kill_time": 1.0, "shared_outage": 0.0}
 OUTLAST_SECONDS = LEASE["duration"] + LEASE["grace"] + LEASE["kill_time"] + 1.0
 SETTINGS = {
     **{f"ASYNSCHED_LEASE__{name.upper()}": str(seconds) for name, seconds in LEASE.items()},

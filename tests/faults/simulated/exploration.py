@@ -34,7 +34,7 @@ LONGEST_STEPS = 30_000
 SETTINGS = Settings(
     parallelism=5,
     shutdown_grace=2.0,  # below what some tries take: a stop interrupts them
-    lease=LeaseSettings(duration=30.0, renew_interval=10.0, grace=10.0, kill_time=5.0),
+    lease=LeaseSettings(duration=30.0, renew_interval=10.0, grace=10.0, kill_time=5.0, shared_outage=0.0),
 )
 
 
@@ -44,19 +44,20 @@ class Exploration:
     Args:
         stress: A fault that is to happen often, whatever the seed says.
         n_sites: How many schedulers there are; 0: as the seed says.
+        settings: Theirs.
 
     Attributes:
         trace: What has happened, a line for each thing: the same for the same seed.
     """
 
-    def __init__(self, seed: int, stress: str = "", n_sites: int = 0) -> None:
+    def __init__(self, seed: int, stress: str = "", n_sites: int = 0, settings: Settings = SETTINGS) -> None:
         self.seed = seed
         self.clock = VirtualClock(START)
         self.chance = Chance(seed, self.clock, stress)
         self.climate = self.chance.climate
         self.world = world(seed % N_WORLDS)
         self.loop = ShuffledLoop(self.clock, self.chance.random)
-        self.settings = SETTINGS
+        self.settings = settings
         self.ledger = Ledger()
         self.trace: list[str] = []
         self.is_over = False

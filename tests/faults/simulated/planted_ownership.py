@@ -7,15 +7,15 @@ from tests.faults.simulated.bug import Bug, Change
 
 
 def _unguarded_write() -> list[Change]:
-    statements = {name: statement.text for name, statement in transitions._STATEMENTS["sqlite"].items()}
-    for name, guard in (("update_tasks", "task_instance.lease_epoch = :epoch"), ("update_runs", _RUN_GUARD)):
+    statements = {name: statement.text for name, statement in transitions.STATEMENTS["sqlite"].items()}
+    for name, guard in (("update_tasks", "t.lease_epoch = :epoch"), ("update_runs", _RUN_GUARD)):
         assert guard in statements[name]
         statements[name] = statements[name].replace(guard, "true")
     made = {name: sa.text(statement) for name, statement in statements.items()}
-    return [(transitions, "_STATEMENTS", {"sqlite": made})]
+    return [(transitions, "STATEMENTS", {"sqlite": made})]
 
 
-_RUN_GUARD = "dag_run.lease_epoch = v.before_epoch"
+_RUN_GUARD = "t.lease_epoch = v.before_epoch"
 
 
 def _uncounted_others() -> list[Change]:
@@ -27,7 +27,7 @@ def _begun_elsewhere() -> list[Change]:
 
 
 def _unguarded_insert() -> list[Change]:
-    return [(transitions, "_taken_away", lambda *_: set())]
+    return [(transitions, "_lock_runs", lambda *_: set())]
 
 
 BUGS_OF_OWNERSHIP: dict[str, Bug] = {

@@ -60,16 +60,18 @@ def test_every_setting_can_be_set_by_its_variable_and_in_the_file(tmp_path):
     options = all_options()
     texts = {o.name: ",".join(o.default) if isinstance(o.default, tuple) else str(o.default) for o in options.values()}
     without_default = {"database": "sqlite:///x.db", "fernet_key": "a,b", "fernet_key_file": "keys"}
-    texts |= without_default | {"log.file": "log", "monitor.listen": "unix:x"}
+    texts |= without_default | {"log.file": "log", "monitor.listen": "unix:x", "lease.shared_outage": "7"}
     by_variable = load(tmp_path, **{options[name].variable: text for name, text in texts.items()})
     assert {source.split()[0] for source in by_variable.sources.values()} == {"environment"}
     lines = [f'{name} = "{text}"' for name, text in texts.items()]
     by_file = load(tmp_path, toml="\n".join(lines))
-    assert (
-        by_file.settings
-        == by_variable.settings
-        == Settings(**without_default, log=LogSettings(file="log"), monitor=MonitorSettings(listen="unix:x"))
+    expected = Settings(
+        **without_default,
+        log=LogSettings(file="log"),
+        monitor=MonitorSettings(listen="unix:x"),
+        lease=LeaseSettings(shared_outage=7),
     )
+    assert by_file.settings == by_variable.settings == expected
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,9 @@ from asynsched.store.schedulers import unended_schedulers
 from tests.support.flaky_database import FlakyDatabase
 from tests.support.runs import NOON
 
-LEASE = LeaseSettings(duration=15, renew_interval=5, grace=10, kill_time=5, outage=120)
+LEASE = LeaseSettings(duration=15, renew_interval=5, grace=10, kill_time=5, outage=120, shared_outage=60)
 USUAL = takeover_seconds(LEASE)
+BESIDE_OTHERS = USUAL + 60
 
 
 class Lone:
@@ -75,20 +76,28 @@ async def test_the_tries_of_the_only_scheduler_outlast_an_outage_as_long_as_it_h
     await lone.pass_time(60)
     assert lone.told[-1] == lone.clock.boottime() + LEASE.duration, "as if nothing had happened"
     await lone.pass_time(3600)
-    assert renewed_at + 60 < lone.last_words <= renewed_at + USUAL + LEASE.outage
+    assert lone.last_words == renewed_at + USUAL + LEASE.outage
     lone.database.is_away = lambda _: False
     await lone.pass_time(5)
     assert lone.told[-1] == lone.clock.boottime() + LEASE.duration
 
 
-async def test_where_there_is_another_scheduler_tries_end_in_time_for_it_to_take_their_runs(lone):
+async def test_beside_another_scheduler_tries_outlast_a_minute_and_end_in_time_for_it_to_take_their_runs(lone):
     await lone.register("other")
     await lone.pass_time(5)
     renewed_at = lone.clock.boottime()
-    assert await lone.takeover() == USUAL
+    assert await lone.takeover() == BESIDE_OTHERS
     lone.database.is_away = lambda _: True
     await lone.pass_time(60)
-    assert lone.last_words == renewed_at + USUAL
+    assert lone.last_words == lone.clock.boottime() + USUAL, "as if nothing had happened"
+    await lone.pass_time(3600)
+    assert lone.last_words == renewed_at + BESIDE_OTHERS
+
+
+def test_the_time_beside_others_follows_the_lease_unless_it_is_said():
+    assert LeaseSettings().longest_shared_outage == 60
+    assert LeaseSettings(duration=3, renew_interval=1).longest_shared_outage == 12
+    assert LeaseSettings(shared_outage=0).longest_shared_outage == 0
 
 
 async def test_a_scheduler_that_comes_during_the_outage_gives_the_other_all_the_time_that_it_takes(lone):
@@ -104,7 +113,7 @@ async def test_tries_end_in_time_when_the_answer_to_the_first_renewal_beside_ano
     lone.losing_answers.away = {"renew"}
     await lone.pass_time(5)
     renewed_at = lone.clock.boottime()
-    assert await lone.takeover() == USUAL, "it is committed"
+    assert await lone.takeover() == BESIDE_OTHERS, "it is committed"
     lone.database.is_away = lambda _: True
     await lone.pass_time(3600)
-    assert lone.last_words <= renewed_at + USUAL
+    assert lone.last_words <= renewed_at + BESIDE_OTHERS

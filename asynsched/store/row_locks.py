@@ -1,0 +1,40 @@
+"""Locks of rows, in the order that every transaction keeps: runs, then their task instances, each by their ids.
+
+Two transactions that change the same rows may wait for one another, but never in a ring, for which the server would
+have to end one of them. Rows are locked as an update does that changes no key: what is inserted beside them, such as
+XComs of a run, waits for nobody. SQLite has one transaction that writes at a time.
+"""
+
+from collections.abc import Collection
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from asynsched.store.schema.tables import dag_run, task_instance
+
+_RUNS = (
+    sa.select(dag_run.c.id, dag_run.c.lease_epoch)
+    .where(dag_run.c.id.in_(sa.bindparam("ids", expanding=True)))
+    .order_by(dag_run.c.id)
+    .with_for_update(key_share=True)
+)
+_TASKS = sa.select(sa.func.count()).select_from(
+    sa.select(task_instance.c.id)
+    .where(task_instance.c.dag_run_id.in_(sa.bindparam("ids", expanding=True)))
+    .order_by(task_instance.c.id)
+    .with_for_update(key_share=True)
+    .subquery()
+)
+
+
+def lock_runs(conn: Connection, run_row_ids: Collection[int]) -> dict[int, int]:
+    """Lock runs until this transaction ends. Returns the lease epoch of each."""
+    if not run_row_ids:
+        return {}
+    return {row.id: row.lease_epoch for row in conn.execute(_RUNS, {"ids": sorted(run_row_ids)})}
+
+
+def lock_tasks(conn: Connection, run_row_ids: Collection[int]) -> None:
+    """Lock all task instances of runs that this transaction has locked."""
+    if run_row_ids and conn.dialect.name != "sqlite":
+        conn.execute(_TASKS, {"ids": list(run_row_ids)})

@@ -1,0 +1,113 @@
+"""Transactions that change the same rows on PostgreSQL wait for one another, and never in a ring."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import asyncpg
+import pytest
+import sqlalchemy as sa
+
+from asynsched.housekeeping.peer_watch import enter
+from asynsched.states import DagRunState
+from asynsched.store.changes import Batch, RunRow, Stale, TaskRow
+from asynsched.store.dag_runs import insert_run
+from asynsched.store.engines.async_database import open_database
+from asynsched.store.run_queue import give_back_run, take_over_runs
+from asynsched.store.schedulers import remove_scheduler
+from asynsched.store.transitions import apply
+from tests.store.test_runs import NOW, new_run, task
+
+RUNS = (1, 2, 3)
+NAMES = "abcdef"
+KEYS = [(run, name, -1) for run in RUNS for name in NAMES]
+WAITING = "SELECT count(DISTINCT pid) FROM pg_locks WHERE NOT granted"
+
+
+def prepare(conn: sa.Connection) -> None:
+    """Have the scheduler `gone` own three runs, with rows that lie on the disk in no order of theirs."""
+    for name, home in (("gone", "one"), ("me", "other")):
+        enter(
+            conn, scheduler_id=name, hostname="host", pid=1, home=home, version="1", now=NOW, lease_until=NOW,
+            takeover_seconds=30.0,
+        )  # fmt: skip
+    for run in RUNS:
+        run_id = insert_run(conn, new_run(f"r{run}", logical_date=None, state=DagRunState.RUNNING))
+        assert run_id == run
+    conn.execute(sa.text("UPDATE dag_run SET scheduler_id = 'gone', lease_epoch = 1"))
+    apply(conn, Batch(1, new_tasks=[task(*key[:2], "running", try_number=1) for key in KEYS]))
+    for table in ("task_instance", "dag_run"):
+        conn.execute(sa.text(f"UPDATE {table} SET reason = 'moved' WHERE id % 2 = 0"))
+
+
+def ended(keys: list[tuple[int, str, int]], *runs: int, state: str = "success") -> Callable[[sa.Connection], Stale]:
+    """Return what stores that these tasks have ended, and these runs."""
+    rows: list[TaskRow] = [task(*key[:2], state, before_state="running", before_try=1, try_number=1) for key in keys]
+    ends = [RunRow(run, "running", 1, state, "", NOW, NOW, None, "gone", 1, NOW) for run in runs]
+    return lambda conn: apply(conn, Batch(1, tasks=rows, runs=ends))
+
+
+def take_over(conn: sa.Connection) -> int:
+    remove_scheduler(conn, "gone")
+    return len(take_over_runs(conn, "me", 2))
+
+
+def give_back(conn: sa.Connection) -> bool:
+    return give_back_run(conn, 2, "gone", 1)
+
+
+def start_again(conn: sa.Connection) -> int:
+    return enter(
+        conn, scheduler_id="heir", hostname="host", pid=2, home="one", version="1", now=NOW, lease_until=NOW,
+        takeover_seconds=30.0,
+    )  # fmt: skip
+
+
+FORTH, BACK = ended(KEYS), ended(KEYS[::-1], state="failed")
+ENDED_RUNS, ENDED_RUNS_BACK = ended(KEYS, *RUNS), ended(KEYS[::-1], *RUNS[::-1], state="failed")
+TASK, RUN = "task_instance WHERE id = 9", "dag_run WHERE id = 2"
+"""The row at which the two meet: somebody else has it until both wait."""
+MEETINGS = {
+    "two-batches": (FORTH, BACK, TASK),
+    "two-batches-with-runs": (ENDED_RUNS, ENDED_RUNS_BACK, RUN),
+    "batch-and-takeover": (BACK, take_over, TASK),
+    "takeover-and-batch": (take_over, BACK, TASK),
+    "takeover-and-ended-runs": (take_over, ENDED_RUNS_BACK, TASK),
+    "ended-runs-and-takeover": (ENDED_RUNS_BACK, take_over, RUN),
+    "given-back-and-ended": (give_back, ENDED_RUNS, RUN),
+    "ended-and-given-back": (ENDED_RUNS_BACK, give_back, TASK),
+    "ended-and-inherited": (ENDED_RUNS_BACK, start_again, RUN),
+    "inherited-and-ended": (start_again, ENDED_RUNS_BACK, RUN),
+}
+
+
+@pytest.fixture
+async def opened(postgres_url):
+    database = await open_database(postgres_url)
+    await database.write(prepare)
+    holder = await asyncpg.connect(postgres_url)
+    yield database, holder
+    await holder.close()
+    await database.close()
+
+
+def n_ended(conn: sa.Connection) -> int:
+    return conn.scalar(sa.text("SELECT count(*) FROM task_instance WHERE state <> 'running'"))
+
+
+@pytest.mark.parametrize(("one", "other", "held"), MEETINGS.values(), ids=MEETINGS)
+async def test_two_that_change_the_same_rows_in_opposite_order_both_end(opened, one, other, held):
+    database, holder = opened
+
+    async def until_it_waits(*begun: asyncio.Task[Any]) -> None:
+        while sum(not one.done() for one in begun) > await holder.fetchval(WAITING):
+            pass
+
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks, holder.transaction():
+        await holder.execute(f"SELECT 1 FROM {held} FOR NO KEY UPDATE")
+        first = tasks.create_task(database.write(one))
+        await until_it_waits(first)
+        second = tasks.create_task(database.write(other))
+        await until_it_waits(first, second)
+    said = [len(KEYS) - len(it.result().tasks) for it in (first, second) if isinstance(it.result(), Stale)]
+    assert await database.read(n_ended) == sum(said), "what a batch could not write, it knows"
