@@ -146,7 +146,7 @@ def test_others_are_served_while_files_are_parsed_that_never_end(tmp_path):
         site.run("dags", "trigger", "saved_meanwhile", "--run-id", "one", "--wait")
         assert [run["state"] for run in site.runs("saved_meanwhile")] == ["success"]
         # All of that was between their beginning and their end, which has not come yet.
-        assert n_under_way() == len(HANGING)
+        site.until(lambda: n_under_way() == len(HANGING), "they, and nothing else, are being parsed")
         assert site.json("dags", "errors") == []
 
 

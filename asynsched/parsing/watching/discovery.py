@@ -148,9 +148,17 @@ class _Walk:
                 self._snapshot.problems.append(f"{relative}: the ignore file cannot be read: {exc.strerror}")
                 continue
             patterns = read_patterns(relative, self._decoded(relative, content))
-            self._snapshot.problems += patterns.problems
+            self._snapshot.problems += self._tellable(relative, patterns.problems)
             rules = rules.below(folder, patterns.spec)
         return rules
+
+    def _tellable(self, name: str, problems: tuple[str, ...]) -> tuple[str, ...]:
+        """Return problems of an ignore file, which quote its lines: not of one behind a link out of the DAG folder."""
+        inside = os.path.realpath(self._root)
+        if not problems or os.path.realpath(self._absolute(name)).startswith(f"{inside}/"):
+            return problems
+        why = "they are not shown, for the file is not in the DAG folder"
+        return (f"{name}: {len(problems)} lines may be no glob patterns; {why}",)
 
     def _decoded(self, name: str, content: bytes) -> str:
         try:

@@ -122,6 +122,16 @@ def test_a_line_that_looks_like_a_regular_expression_is_named_and_holds_as_a_glo
     assert len(found.spec.patterns) == 2
 
 
+def test_lines_of_an_ignore_file_elsewhere_are_not_shown(root, tmp_path):
+    make(root, "a.py", "b.py")
+    make(tmp_path, "secrets", text="a.py\n^the_word_is_mum\nb.*.py$\n")
+    (root / ".airflowignore").symlink_to(tmp_path / "secrets")
+    snapshot = scan(root, root / "home")
+    assert (snapshot.files["a.py"].is_ignored, snapshot.files["b.py"].is_ignored) == (True, False)
+    [problem] = snapshot.problems
+    assert problem.startswith(".airflowignore: 2 lines may be no glob patterns; they are not shown")
+
+
 def test_an_ignore_file_in_another_encoding_is_named_and_its_other_lines_hold(root):
     make(root, "a.py")
     (root / ".airflowignore").write_bytes("café\n".encode() + "café\na.py\n".encode("latin-1"))
