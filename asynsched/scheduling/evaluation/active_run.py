@@ -32,6 +32,8 @@ class ActiveRun:
     Attributes:
         instances: The task instances, by task_id and map index.
         shared_counts: How the upstreams of a task ended that matter to all its instances alike, by task_id.
+        group_ends: How those ended that matter to the instances in one instance of a mapped group alike: by task_id,
+            by the mapped groups around both, and by the number of the group's instance.
         n_expanded: How many instances each mapped task was expanded to, those left out that it no longer has.
         group_counts: How many instances the innermost of these mapped groups has.
         key_before: The run before, where a task depends on it.
@@ -66,6 +68,7 @@ class ActiveRun:
     stored_epoch: int = 0
     instances: dict[str, dict[int, ActiveTask]] = field(default_factory=dict)
     shared_counts: dict[str, UpstreamEnds] = field(default_factory=dict)
+    group_ends: dict[str, dict[tuple[str, ...], dict[int, UpstreamEnds]]] = field(default_factory=dict)
     n_expanded: dict[str, int] = field(default_factory=dict)
     group_counts: dict[tuple[str, ...], int] = field(default_factory=dict)
     past: dict[str, PastTask] = field(default_factory=dict)
@@ -119,11 +122,10 @@ class ActiveRun:
 
     def ends_of(self, task: ActiveTask) -> UpstreamEnds:
         """Return how everything ended that a task instance depends on."""
-        shared = self.shared_counts[task.task_id]
-        own = task.own_counts
-        if own is None:
-            return shared
-        return UpstreamEnds(shared.direct.together(own.direct), shared.setups.together(own.setups))
+        ends = self.shared_counts[task.task_id]
+        for own in task.own_counts:
+            ends = UpstreamEnds(ends.direct.together(own.direct), ends.setups.together(own.setups))
+        return ends
 
     def count_change(self, task: ActiveTask, before: State | None) -> None:
         """Keep the counters up after `task` went from `before` to its state."""
@@ -141,24 +143,36 @@ class ActiveRun:
     def dependents(self, task: ActiveTask) -> Iterator[ActiveTask]:
         """Yield the waiting instances that depend on this one.
 
-        Of instances that depend on just the same, the first stands for all: the others follow it.
+        Of instances that depend on just the same, the first stands for all: the others follow it. Those of a mapped
+        group are left out while nothing that could decide about them has changed.
         """
         for link in self.structure.links_from[task.task_id]:
-            targets = self.instances[link.task_id]
-            if not self.waiting_of[link.task_id]:
-                continue
-            if link.common_groups and task.map_index >= 0:
-                found = (targets[index] for index in self._relevant(link, task) if index in targets)
+            if self.waiting_of[link.task_id]:
+                found = self._affected(link, task) if link.task_id in self.structure.split else self._first(link)
                 yield from (target for target in found if target.state in WAITING)
-            else:
-                waiting = (target for target in targets.values() if target.state in WAITING)
-                yield from islice(waiting, None if link.task_id in self.structure.split else 1)
+
+    def _first(self, link: Link) -> Iterator[ActiveTask]:
+        waiting = (target for target in self.instances[link.task_id].values() if target.state in WAITING)
+        return islice(waiting, 1)
+
+    def _affected(self, link: Link, task: ActiveTask) -> list[ActiveTask]:
+        """Return those instances of a link's task that its upstream's instance may have decided about."""
+        targets = self.instances[link.task_id]
+        counters = list(self._counters(link, task))
+        if task.map_index < 0 or any(counts.has_news for counts in counters):
+            for counts in counters:
+                counts.has_news = False
+            indexes = self._relevant(link, task) if link.common_groups and task.map_index >= 0 else targets
+        else:
+            # What a branch skips is told to one instance.
+            indexes = (task.map_index,) if link.upstream_id in self.structure.deciders[link.task_id] else ()
+        return [targets[index] for index in indexes if index in targets]
 
     def waiting_after(self, task_id: str) -> Iterator[ActiveTask]:
         """Yield the waiting instances of whatever depends on a task, one of those that depend on just the same."""
         for link in self.structure.links_from[task_id]:
             waiting = (target for target in self.instances[link.task_id].values() if target.state in WAITING)
-            yield from islice(waiting, None if link.task_id in self.structure.split else 1)
+            yield from waiting if link.task_id in self.structure.split else islice(waiting, 1)
 
     def instances_beside(self, task: ActiveTask, other_id: str) -> list[ActiveTask]:
         """Return the instances of another task that belong to the same instance of the mapped groups around both."""
@@ -207,43 +221,45 @@ class ActiveRun:
 
     def _recount(self, task_id: str) -> None:
         shared = self.shared_counts[task_id] = UpstreamEnds()
-        links = self.structure.links_to[task_id]
-        for link in links:
-            if not link.common_groups:
-                is_setup = self.structure.tasks[link.upstream_id].is_setup
-                _count(shared.of(link), self.instances[link.upstream_id].values(), is_setup=is_setup)
-        if task_id not in self.structure.split:
-            return
-        for task in self.instances[task_id].values():
-            task.own_counts = None
-            for link in (link for link in links if link.common_groups):
-                task.own_counts = task.own_counts or UpstreamEnds()
-                is_setup = self.structure.tasks[link.upstream_id].is_setup
-                _count(task.own_counts.of(link), self._own_upstreams(link, task), is_setup=is_setup)
+        own = self.group_ends[task_id] = {}
+        instances = self.instances[task_id]
+        for link in self.structure.links_to[task_id]:
+            groups, is_setup = link.common_groups, self.structure.tasks[link.upstream_id].is_setup
+            if not groups:
+                shared.count(link, self.instances[link.upstream_id].values(), is_setup=is_setup)
+                continue
+            if groups not in own:
+                own[groups] = {self._place(task_id, groups, index): UpstreamEnds() for index in instances}
+            for place, ends in own[groups].items():
+                ends.count(link, self._upstreams_at(link, place), is_setup=is_setup)
+        if own:
+            for index, task in instances.items():
+                task.own_counts = tuple(found[self._place(task_id, groups, index)] for groups, found in own.items())
 
-    def _own_upstreams(self, link: Link, task: ActiveTask) -> Iterator[ActiveTask]:
-        """Yield the upstream instances of the same instance of a mapped group; an unexpanded one is of all."""
+    def _place(self, task_id: str, groups: tuple[str, ...], map_index: int) -> int:
+        """Return which instance of mapped groups an instance of a task belongs to; negative: none."""
+        n_instances = self.n_expanded[task_id]
+        return map_index * self._group_count(groups) // n_instances if map_index >= 0 and n_instances else -1
+
+    def _upstreams_at(self, link: Link, place: int) -> Iterator[ActiveTask]:
+        """Yield the upstream instances that belong to an instance of a mapped group; an unexpanded one is of all."""
         found = self.instances[link.upstream_id]
         if -1 in found:
             yield found[-1]
-        if task.map_index >= 0:
-            n_common = self._group_count(link.common_groups)
-            n_own, n_other = self.n_expanded[link.task_id], self.n_expanded[link.upstream_id]
-            if n_common and n_own and n_other:
-                for index in relevant_indexes(task.map_index, n_own=n_own, n_other=n_other, n_common=n_common):
-                    if index in found:
-                        yield found[index]
+        if place >= 0:
+            share = self.n_expanded[link.upstream_id] // self._group_count(link.common_groups)
+            yield from (found[index] for index in range(place * share, (place + 1) * share) if index in found)
 
     def _counters(self, link: Link, task: ActiveTask) -> Iterator[UpstreamCounts]:
         """Yield the counters that an upstream instance of a link is counted in."""
         if not link.common_groups:
             yield self.shared_counts[link.task_id].of(link)
             return
-        targets = self.instances[link.task_id]
-        affected = targets if task.map_index < 0 else self._relevant(link, task)
-        for index in affected:
-            if index in targets and (counts := targets[index].own_counts) is not None:
-                yield counts.of(link)
+        by_place = self.group_ends[link.task_id][link.common_groups]
+        if task.map_index < 0:
+            yield from (ends.of(link) for ends in by_place.values())
+        elif (ends := by_place.get(self._place(task.task_id, link.common_groups, task.map_index))) is not None:
+            yield ends.of(link)
 
     def _relevant(self, link: Link, task: ActiveTask) -> Iterable[int]:
         """Return the map indexes of a link's task that depend on an upstream instance."""
@@ -277,12 +293,3 @@ class ActiveRun:
         if not is_expanded or self.structure.tasks[task_id].map_length is None:
             return None
         return sum(task.result_length is not None for task in found.values() if task.state is not State.REMOVED)
-
-
-def _count(counts: UpstreamCounts, upstreams: Iterable[ActiveTask], *, is_setup: bool) -> None:
-    """Count instances of one task."""
-    states = [upstream.state for upstream in upstreams]
-    counts.add_expected(len(states), is_setup=is_setup)
-    for state in states:
-        if state in FINISHED_TASK_STATES:
-            counts.add(state, is_setup=is_setup)

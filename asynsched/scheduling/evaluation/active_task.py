@@ -1,5 +1,6 @@
 """A task instance of an active run, as its scheduler holds it in memory."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -29,6 +30,14 @@ class UpstreamEnds:
         """Return the counter that a link's upstream is counted in."""
         return self.setups if link.is_setup_constraint else self.direct
 
+    def count(self, link: Link, upstreams: "Iterable[ActiveTask]", *, is_setup: bool) -> None:
+        """Count instances of a link's upstream."""
+        counts, states = self.of(link), [upstream.state for upstream in upstreams]
+        counts.add_expected(len(states), is_setup=is_setup)
+        for state in states:
+            if state in FINISHED_TASK_STATES:
+                counts.add(state, is_setup=is_setup)
+
 
 @dataclass(slots=True, eq=False)
 class ActiveTask:
@@ -40,7 +49,8 @@ class ActiveTask:
         result_length: How many values `expand` over its result gives, -1 where it is no list or dict; None: no result.
         skips: The tasks that it decided to skip, as a branch or short circuit.
         ignored: The dependencies that do not count, because somebody has forced it.
-        own_counts: How those upstream instances ended that matter to this instance of a mapped group alone.
+        own_counts: How those upstream instances ended that matter to its instances of mapped groups only; it shares
+            these counts with others.
         stored_state: What the database has, as `stored_try`.
     """
 
@@ -63,7 +73,7 @@ class ActiveTask:
     result_length: int | None = None
     skips: frozenset[str] = frozenset()
     ignored: frozenset[str] = frozenset()
-    own_counts: "UpstreamEnds | None" = None
+    own_counts: tuple["UpstreamEnds", ...] = ()
     stored_state: TaskInstanceState | None = None
     stored_try: int = 0
     is_stored: bool = False

@@ -5,7 +5,7 @@ Source: Apache Airflow's trigger rules, `TriggerRuleDep`. A task is settled by w
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 
 from asynsched.scheduling.rules.verdict import MET, Verdict
 from asynsched.states import TaskInstanceState
@@ -19,7 +19,9 @@ REMOVED = TaskInstanceState.REMOVED
 class UpstreamCounts:
     """How many upstream task instances there are, and how many of them ended how.
 
-    `n_setups`, `success_setup` and `skipped_setup` count those among them that are setups.
+    `n_setups`, `success_setup` and `skipped_setup` count those among them that are setups. `has_news`: since somebody
+    has set it to False, something has changed that a rule could decide otherwise by. All rules go by which states there
+    are and whether all have ended, so one more success among many is no news.
     """
 
     total: int = 0
@@ -31,6 +33,7 @@ class UpstreamCounts:
     n_setups: int = 0
     success_setup: int = 0
     skipped_setup: int = 0
+    has_news: bool = field(default=True, compare=False)
 
     @property
     def done(self) -> int:
@@ -44,7 +47,10 @@ class UpstreamCounts:
 
     def add(self, state: TaskInstanceState, *, is_setup: bool, times: int = 1) -> None:
         """Count an upstream that ended in a finished state; `times=-1` takes it back."""
-        setattr(self, state.value, getattr(self, state.value) + times)
+        n_before = getattr(self, state.value)
+        setattr(self, state.value, n_before + times)
+        if not n_before or times < 0 or is_setup or self.removed or self.all_done:
+            self.has_news = True
         if is_setup and state is TaskInstanceState.SUCCESS:
             self.success_setup += times
         elif is_setup and state is SKIPPED:
@@ -57,13 +63,16 @@ class UpstreamCounts:
 
     def together(self, other: "UpstreamCounts") -> "UpstreamCounts":
         """Return the counts of both."""
-        return UpstreamCounts(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
+        return UpstreamCounts(*(getattr(self, name) + getattr(other, name) for name in _COUNTED))
 
     def describe(self) -> str:
         """Return e.g. `2 of 3 done: 1 success, 1 failed`."""
         names = ("success", "failed", "upstream_failed", "skipped", "removed")
         parts = [f"{getattr(self, name)} {name}" for name in names if getattr(self, name)]
         return f"{self.done} of {self.total} done" + (f": {', '.join(parts)}" if parts else "")
+
+
+_COUNTED = tuple(found.name for found in fields(UpstreamCounts) if found.name != "has_news")
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from tests.support.runs import NOON, evaluation, run_of, task
 VALUE = msgspec.Raw(b"0")
 
 
-def drive(engine, lengths=None, *, start):
-    """Let every try succeed, and return the values whose number is given; return how many calls that took."""
+def drive(engine, lengths=None, *, start, ends=None):
+    """Let every try end, as given or in success, and return the values whose number is given; return the calls."""
     n_calls = 0
 
     def count(_frame, event, _argument):
@@ -37,7 +37,8 @@ def drive(engine, lengths=None, *, start):
                 return n_calls
             for ready in granted:
                 length = (lengths or {}).get(ready.task_id, 1)
-                engine.try_ended(Ended(ready.token, "success", now, now, return_value=VALUE, result_length=length), now)
+                state = (ends or {}).get(ready.task_id, "success")
+                engine.try_ended(Ended(ready.token, state, now, now, return_value=VALUE, result_length=length), now)
     finally:
         sys.setprofile(None)
 
@@ -67,6 +68,40 @@ def test_the_work_for_mapped_tasks_grows_with_their_number_and_not_with_its_squa
         assert run.state == "success"
         assert sum(1 for _ in run.all_instances()) == 5 * n + 3
     assert calls[400] < 5 * calls[100]
+
+
+def across_the_border(n):
+    """A mapped task before a mapped group of as many instances, and two groups in a group, one after the other."""
+    return run_of(
+        [
+            task("source", "mapped", "x"),
+            task("mapped", "y", "y_of_any", map_length=MapResult("source")),
+            task("x", "y", "y_of_any", group_id="group"),
+            task("y", group_id="group", trigger_rule="all_done"),
+            task("y_of_any", group_id="group", trigger_rule="one_success"),
+            task("a", "b", "c", group_id="first"),
+            task("b", "c", group_id="second"),
+            task("c", group_id="second", trigger_rule="none_failed"),
+        ],
+        task_groups=(
+            SerializedTaskGroup("group", map_length=MapResult("source")),
+            SerializedTaskGroup("around", map_length=MapLiteral(1)),
+            SerializedTaskGroup("first", parent_id="around", map_length=MapLiteral(n)),
+            SerializedTaskGroup("second", parent_id="around", map_length=MapLiteral(n)),
+        ),
+    )
+
+
+@pytest.mark.parametrize("ends_as", ["success", "failed", "skipped"])
+def test_dependencies_across_the_border_of_a_mapped_group_are_counted_once_for_all_of_it(ends_as):
+    calls = {}
+    for n in (50, 200):
+        engine, run = evaluation(parallelism=3, max_active_tasks=3), across_the_border(n)
+        start = lambda engine=engine, run=run: engine.start_run(run, NOON)  # noqa: E731 - one line for two values
+        calls[n] = drive(engine, {"source": n}, start=start, ends={"mapped": ends_as, "a": ends_as})
+        assert run.ended_at is not None
+        assert sum(1 for _ in run.all_instances()) >= 6 * n
+    assert calls[200] < 5 * calls[50]
 
 
 def resumed(earlier, cleared):
