@@ -4,7 +4,6 @@
 with ASYNSCHED_ and name no setting are reported, not obeyed: a typing error must not be silent.
 """
 
-import tomllib
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -114,6 +113,8 @@ def _from_file(options: dict[str, Option], environ: Mapping[str, str], folder: P
     path = folder / (named or CONFIG_FILE)
     if not named and not path.exists():
         return {}
+    import tomllib  # a command without such a file need not wait for it
+
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as exc:

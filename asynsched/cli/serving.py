@@ -1,7 +1,6 @@
 """A scheduler in the foreground: what it says at start, and the signals that stop it."""
 
 import asyncio
-import gc
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -13,7 +12,7 @@ import anyio
 import structlog
 
 from asynsched._version import __version__
-from asynsched.cli import USUAL_COLLECTION
+from asynsched.cli import live_on
 from asynsched.cli.causes import only_cause
 from asynsched.cli.idle_report import say_what_failed
 from asynsched.cli.logging import configure_logging
@@ -58,7 +57,7 @@ def serve_until_stopped(settings: Settings, rules: StopRules) -> None:
     set_readable(readable=False)
     manager = service_manager()
     since = SystemClock().now()
-    gc.set_threshold(*USUAL_COLLECTION)
+    live_on()
     configure_logging(settings.log)
     try:
         with telemetry(settings):

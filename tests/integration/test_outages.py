@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from asynsched import Scheduler
 from asynsched.results import FinishedRun
-from asynsched.store.engines import postgres_database, sqlite_connection
+from asynsched.store.engines import postgres_engine, sqlite_connection
 from asynsched.store.engines.sqlite_connection import SqliteConnection
 from asynsched.store.schema.tables import pool
 from tests.support.database_gate import gate_before
@@ -132,7 +132,7 @@ async def test_while_the_disk_of_sqlite_is_full(options, program, monkeypatch):
 
 @pytest.mark.parametrize("kind", ["gone", "silent", "read-only"])
 async def test_while_postgresql_is(options, program, monkeypatch, postgres_server: PostgresServer, kind, tmp_path):
-    monkeypatch.setattr(postgres_database, "command_timeout", lambda dsn: 4.0)
+    monkeypatch.setattr(postgres_engine, "command_timeout", lambda dsn: 4.0)
     url = postgres_server.new_database()
     name = urlsplit(url).path.lstrip("/")
 

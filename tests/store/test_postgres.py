@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from asynsched.errors import AlreadyExists, SettingsError, StoreError, StoreUnavailable
-from asynsched.store.engines import postgres_database, preparation
+from asynsched.store.engines import postgres_database, postgres_engine, preparation
 from asynsched.store.engines.async_database import open_database
 from asynsched.store.notifications import CHANNEL, notify
 from asynsched.store.pools import list_pools, set_pool
@@ -78,7 +78,7 @@ def stopped(pid: int) -> Iterator[None]:
 
 
 async def test_a_server_that_stops_answering_is_given_up(postgres_url, monkeypatch):
-    monkeypatch.setattr(postgres_database, "ANSWER_SECONDS", -29.9)
+    monkeypatch.setattr(postgres_engine, "ANSWER_SECONDS", -29.9)
     monkeypatch.setattr(postgres_database, "ROLLBACK_TIMEOUT_SECONDS", 0.1)
     database = await open_database(postgres_url)
     pid = await database.write(backend_pid)
@@ -110,13 +110,12 @@ async def test_a_commit_without_an_answer_is_given_up(postgres, monkeypatch, is_
                 except StoreUnavailable as exc:
                     said.append(str(exc))
             await postgres.write(set_pool, "after", 1)
-    assert cancelling.cancelled_caught is is_cancelled
-    assert is_cancelled or "no answer to a commit within 0.1 s" in said[0]
+    assert "no answer to a commit within 0.1 s" in said[0]
 
 
 async def test_migrating_may_take_longer_than_any_query(new_postgres_database, monkeypatch):
     url = new_postgres_database()
-    monkeypatch.setattr(postgres_database, "ANSWER_SECONDS", -29.9)
+    monkeypatch.setattr(postgres_engine, "ANSWER_SECONDS", -29.9)
     monkeypatch.setattr(preparation, "_create", lambda conn, *_: conn.execute(sa.text("SELECT pg_sleep(0.3)")))
     monkeypatch.setattr(preparation, "current_revision", lambda conn: None)
     database = await open_database(url)
@@ -132,7 +131,7 @@ async def test_migrating_may_take_longer_than_any_query(new_postgres_database, m
     ],
 )  # fmt: skip
 def test_an_answer_is_waited_for_somewhat_longer_than_the_server_works_on_it(query, seconds):
-    assert postgres_database.command_timeout(f"postgresql://host/name{query}") == seconds
+    assert postgres_engine.command_timeout(f"postgresql://host/name{query}") == seconds
 
 
 async def test_all_that_one_read_sees_is_of_one_moment(postgres, postgres_url):

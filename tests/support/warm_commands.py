@@ -78,10 +78,10 @@ class _Command(socketserver.BaseRequestHandler):
 
 
 def _exit_code_of_command() -> int:
-    from asynsched.cli import main
+    from asynsched.cli import run_command
 
     try:
-        main()
+        run_command()
     except SystemExit as exc:
         code = exc.code if isinstance(exc.code, int) else int(exc.code is not None)
         if isinstance(exc.code, str):

@@ -8,10 +8,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Concatenate, ParamSpec, Self, TypeVar
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Engine
+from sqlalchemy.util import greenlet_spawn
 
 from asynsched.fernet_keys import FernetKeys
 from asynsched.store.database import Database
+from asynsched.store.engines.driver_errors import store_errors
 from asynsched.store.engines.preparation import DEFAULT_POOL_SLOTS, HEAD, bring_to_head, current_revision, make_folder
 from asynsched.store.engines.sqlite_connection import SqliteConnection, Synchronous
 from asynsched.store.engines.urls import DatabaseUrl, parse_url
@@ -128,19 +130,32 @@ class _DirectPostgres(DirectDatabase):
     """PostgreSQL through an event loop of its own, which runs only while a query does."""
 
     def __init__(self, url: DatabaseUrl, keys: FernetKeys | None) -> None:
-        from asynsched.store.engines.postgres_database import (
-            PostgresDatabase,  # the driver is loaded only where it is used
-        )
+        from asynsched.store.engines import postgres_engine  # the driver is loaded only where it is used
 
+        self._shown = url.shown
         self._runner = asyncio.Runner()
-        self._database = PostgresDatabase(url, pool_size=1, keys=keys)
+        self._engine = postgres_engine.pooled_engine(url, pool_size=1, keys=keys)
+        self._snapshots = postgres_engine.snapshots_of(self._engine)
+        self._for_migrations = partial(postgres_engine.unhurried_engine, url)
+        self._opening = True
 
     def read(self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._runner.run(self._database.read(query, *args, **kwargs))
+        return self._run(self._snapshots, lambda connection: query(connection, *args, **kwargs))
 
     def write(self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._runner.run(self._database.write(query, *args, **kwargs))
+        engine = self._for_migrations() if query is bring_to_head else self._engine
+        return self._run(engine, lambda connection: query(connection, *args, **kwargs))
 
     def close(self) -> None:
-        self._runner.run(self._database.close())
+        self._runner.run(greenlet_spawn(self._engine.dispose))
         self._runner.close()
+
+    def _run(self, engine: Engine, work: Callable[[Connection], T]) -> T:
+        with store_errors(self._shown, opening=self._opening):
+            result: T = self._runner.run(greenlet_spawn(self._transaction, engine, work))
+            return result
+
+    def _transaction(self, engine: Engine, work: Callable[[Connection], T]) -> T:
+        with engine.begin() as connection:
+            self._opening = False
+            return work(connection)

@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from sqlalchemy import Boolean, Column, ForeignKey, Index, Integer, String, Text, UniqueConstraint
 
 from asynsched.store.schema.column_types import BigId, Instant, Json
-from asynsched.store.schema.metadata import ID_LENGTH, metadata
+from asynsched.store.schema.metadata import ID_LENGTH, ONLY_WHERE, metadata
 
 asset = sa.Table(
     "asset",
@@ -91,7 +91,7 @@ asset_dag_run_queue = sa.Table(
     Column("event_id", BigId, ForeignKey("asset_event.id", ondelete="CASCADE"), primary_key=True),
     Column("is_examined", Boolean, nullable=False, default=False),
     Index("ix_asset_dag_run_queue_event_id", "event_id"),
-    Index("ix_asset_dag_run_queue_unexamined", "dag_id", sqlite_where=sa.text("NOT is_examined")),
+    Index("ix_asset_dag_run_queue_unexamined", "dag_id", info={ONLY_WHERE: "NOT is_examined"}),
 )
 """The events that a DAG waits for and that no run of it has consumed. `is_examined`: they were not enough so far."""
 

@@ -4,7 +4,7 @@ import sqlalchemy as sa
 from sqlalchemy import Column, ForeignKey, Index, Integer, String, Text, UniqueConstraint
 
 from asynsched.store.schema.column_types import BigId, Instant
-from asynsched.store.schema.metadata import ID_LENGTH, metadata
+from asynsched.store.schema.metadata import ID_LENGTH, ONLY_WHERE, metadata
 
 callback_request = sa.Table(
     "callback_request",
@@ -42,7 +42,7 @@ deadline = sa.Table(
     Column("due_at", Instant, nullable=False),
     Column("state", String(32), nullable=False, default="pending"),
     UniqueConstraint("dag_run_id", "number"),
-    Index("ix_deadline_pending", "due_at", sqlite_where=sa.text("state = 'pending'")),
+    Index("ix_deadline_pending", "due_at", info={ONLY_WHERE: "state = 'pending'"}),
 )
 """Until when a run is to have succeeded. `number` is its place among the DAG's deadlines; `state` is pending, met or
 missed."""

@@ -8,7 +8,7 @@ from sqlalchemy import Boolean, Column, Float, ForeignKey, Index, Integer, Strin
 
 from asynsched.store.schema import asset_tables, callback_tables, rerun_tables  # noqa: F401 - their tables belong to the same metadata
 from asynsched.store.schema.column_types import BigId, Instant, Json
-from asynsched.store.schema.metadata import ID_LENGTH, metadata
+from asynsched.store.schema.metadata import ID_LENGTH, ONLY_WHERE, metadata
 
 dag = sa.Table(
     "dag",
@@ -132,11 +132,11 @@ dag_run = sa.Table(
     Column("stop", Text, nullable=True),
     UniqueConstraint("dag_id", "run_id"),
     UniqueConstraint("dag_id", "logical_date"),
-    Index("ix_dag_run_unfinished", "state", "run_after", sqlite_where=sa.text("state IN ('queued', 'running')")),
+    Index("ix_dag_run_unfinished", "state", "run_after", info={ONLY_WHERE: "state IN ('queued', 'running')"}),
     Index("ix_dag_run_dag_id_run_after", "dag_id", "run_after"),
-    Index("ix_dag_run_ended_at", "ended_at", sqlite_where=sa.text("ended_at IS NOT NULL")),
+    Index("ix_dag_run_ended_at", "ended_at", info={ONLY_WHERE: "ended_at IS NOT NULL"}),
     Index("ix_dag_run_version_id", "version_id"),
-    Index("ix_dag_run_scheduled", "dag_id", "logical_date", sqlite_where=sa.text("run_type = 'scheduled'")),
+    Index("ix_dag_run_scheduled", "dag_id", "logical_date", info={ONLY_WHERE: "run_type = 'scheduled'"}),
 )  # fmt: skip
 """`scheduler_id` and `lease_epoch`: who owns the run, and under which lease its rows may be written.
 
@@ -173,7 +173,7 @@ task_instance = sa.Table(
     Column("ignored_dependencies", Text, nullable=True),
     UniqueConstraint("dag_run_id", "task_id", "map_index"),
     Index("ix_task_instance_slots", "pool", "state",
-          sqlite_where=sa.text("state IN ('queued', 'running', 'deferred')")),
+          info={ONLY_WHERE: "state IN ('queued', 'running', 'deferred')"}),
 )  # fmt: skip
 """`try_number` counts from 1, and is 0 before the first try. `token` names the try that is queued or running.
 `next_try_at` is when a retry or a rescheduled sensor is due, or a deferral times out. `deferral` is what a deferred

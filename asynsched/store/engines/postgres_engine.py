@@ -1,0 +1,118 @@
+"""PostgreSQL by asyncpg: SQLAlchemy's engine for it, and connections of the driver's own, with timeouts on everything.
+
+SQLAlchemy waits for that driver within greenlets: what is called here is to be run by `greenlet_spawn`. Its own asyncio
+package does little more than that, but imports the whole ORM, which would take each command a tenth of a second.
+"""
+
+import re
+from functools import partial
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+import asyncpg
+from sqlalchemy import Engine, create_engine
+from sqlalchemy.pool import NullPool
+
+from asynsched.errors import SettingsError, StoreUnavailable
+from asynsched.fernet_keys import FernetKeys
+from asynsched.store.encryption import execution_options
+from asynsched.store.engines.urls import DatabaseUrl
+
+CONNECT_TIMEOUT_SECONDS = 10.0
+POOL_TIMEOUT_SECONDS = 30.0
+ANSWER_SECONDS = 5.0
+"""How much longer than the server lets a statement take we wait for its answer: then the server is lost."""
+SERVER_SETTINGS = {
+    "application_name": "asynsched",
+    "timezone": "UTC",
+    "statement_timeout": "30s",
+    "lock_timeout": "10s",
+    "idle_in_transaction_session_timeout": "60s",
+}
+"""Sent when connecting; the same names in the URL's query win."""
+N_STATEMENTS = 500
+_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(us|ms|s|min|h|d|)\s*")
+_SECONDS_IN = {"us": 1e-6, "ms": 1e-3, "": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def pooled_engine(url: DatabaseUrl, *, pool_size: int, keys: FernetKeys | None) -> Engine:
+    """Return an engine for queries.
+
+    Args:
+        pool_size: Connections that are kept; as many again are opened when all are busy.
+        keys: Those of the database's secrets.
+    """
+    return _engine(
+        partial(connect, url, command_timeout=command_timeout(url.dsn)),
+        pool_size=pool_size,
+        max_overflow=pool_size,
+        pool_timeout=POOL_TIMEOUT_SECONDS,
+        pool_use_lifo=True,
+        execution_options=execution_options(keys),
+    )
+
+
+def snapshots_of(engine: Engine) -> Engine:
+    """Return the same engine for reading: one moment of the database for all statements of a query, as on SQLite."""
+    return engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+
+
+def unhurried_engine(url: DatabaseUrl) -> Engine:
+    """Return an engine for migrations: a statement may take as long as it takes, here as at the server."""
+    return _engine(partial(connect, url), poolclass=NullPool)
+
+
+async def connect(url: DatabaseUrl, *, command_timeout: float | None = None) -> "asyncpg.Connection[asyncpg.Record]":
+    """Return a connection of the driver's own.
+
+    Args:
+        command_timeout: Seconds to wait for the answer to a statement; None waits for ever.
+
+    Raises:
+        SettingsError: The URL has a parameter that the driver refuses.
+        StoreUnavailable: There was no answer in time.
+    """
+    dsn, timeout = _without_connect_timeout(url.dsn)
+    try:
+        return await asyncpg.connect(
+            dsn, timeout=timeout, command_timeout=command_timeout, server_settings=_server_settings(dsn)
+        )
+    except (asyncpg.ClientConfigurationError, asyncpg.InterfaceError, ValueError) as exc:
+        raise SettingsError(f"database: {url.shown} cannot be used: {exc}") from exc
+    except TimeoutError as exc:
+        raise StoreUnavailable(f"The database {url.shown} cannot be reached: no answer within {timeout:g} s") from exc
+
+
+def command_timeout(dsn: str) -> float | None:
+    """Return how many seconds to wait for the answer to a statement: somewhat longer than the server's own limit.
+
+    None where the URL's `statement_timeout` sets no limit. What the server will not understand is left to it to refuse.
+    """
+    given = dict(parse_qsl(urlsplit(dsn).query)).get("statement_timeout", "")
+    match = _DURATION.fullmatch(given) or _DURATION.fullmatch(SERVER_SETTINGS["statement_timeout"])
+    assert match
+    seconds = float(match[1]) * _SECONDS_IN[match[2]]
+    return seconds + ANSWER_SECONDS if seconds else None
+
+
+def _engine(connecting: partial[Any], **pool: Any) -> Engine:
+    connect_args = {"async_creator_fn": connecting, "prepared_statement_cache_size": N_STATEMENTS}
+    return create_engine("postgresql+asyncpg://", connect_args=connect_args, **pool)
+
+
+def _server_settings(dsn: str) -> dict[str, str]:
+    """Return our settings less those that the URL's query gives (the driver passes these on itself)."""
+    given = dict(parse_qsl(urlsplit(dsn).query))
+    return {name: value for name, value in SERVER_SETTINGS.items() if name not in given}
+
+
+def _without_connect_timeout(dsn: str) -> tuple[str, float]:
+    """Take libpq's `connect_timeout`, in seconds, out of a URL: the driver has no such parameter."""
+    parts = urlsplit(dsn)
+    query = parse_qsl(parts.query)
+    try:
+        timeout = float(dict(query).get("connect_timeout", CONNECT_TIMEOUT_SECONDS))
+    except ValueError as exc:
+        raise SettingsError("database: connect_timeout in the URL must be a number of seconds") from exc
+    kept = [(name, value) for name, value in query if name != "connect_timeout"]
+    return urlunsplit(parts._replace(query=urlencode(kept))), timeout
