@@ -3,7 +3,6 @@
 import gc
 import os
 import sys
-from typing import NoReturn
 
 _USUAL_COLLECTION = gc.get_threshold()
 _COLLECTION_IN_COMMANDS = (200_000, *_USUAL_COLLECTION[1:])
@@ -21,7 +20,7 @@ def main() -> None:
         gc.freeze()  # nothing to look for at the end, when Python would look through everything twice more
 
 
-def run_command() -> NoReturn:
+def run_command() -> None:
     """Run the command that the arguments of this process name. Raises SystemExit with its exit code."""
     if sys.platform == "win32":
         sys.exit("Error: asynsched runs on Linux and macOS; on Windows, use it in WSL 2.")
