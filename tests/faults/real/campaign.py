@@ -15,7 +15,7 @@ from asynsched.store.engines.direct_database import DirectDatabase, connect_dire
 from asynsched.store.engines.urls import parse_url
 from asynsched.store.pools import set_pool
 from tests.faults.real.dag_files import EDITED, MARKS
-from tests.faults.real.faults import RESTART, Faults
+from tests.faults.real.faults import ORPHAN, RESTART, Faults
 from tests.faults.real.ledger import LedgerReader
 from tests.faults.real.report import Report, tally_fields
 from tests.faults.real.serving import Served
@@ -25,7 +25,8 @@ from tests.support.postgres import PostgresServer
 from tests.support.up import Site
 
 LEASE = {"duration": 2.0, "renew_interval": 0.5, "grace": 1.0, "kill_time": 1.0, "shared_outage": 0.0}
-OUTLAST_SECONDS = LEASE["duration"] + LEASE["grace"] + LEASE["kill_time"] + 1.0
+OUTLAST_SECONDS = LEASE["duration"] + LEASE["grace"] + LEASE["kill_time"] + 1.0 + 3.0
+"""Until another scheduler has taken over, and what it took has begun to run."""
 SETTINGS = {
     **{f"ASYNSCHED_LEASE__{name.upper()}": str(seconds) for name, seconds in LEASE.items()},
     "ASYNSCHED_PARALLELISM": "12",
@@ -74,8 +75,8 @@ class Campaign:
     def __post_init__(self) -> None:
         self._chance = random.Random(self.plan.seed)
         self._next_edit = self._next_fault = 0.0
-        # Each campaign has at least one restart of the server, somewhere among its kills.
-        self._restart_at = self._chance.randrange(max(self.plan.min_kills, FIRST_KILLS)) if self.server else 0
+        # What each campaign has at least once comes somewhere among its kills, if chance has not brought it before.
+        self._insist_at = self._chance.randrange(max(self.plan.min_kills, FIRST_KILLS)) if self.server else 0
         self._temporary = self.root / "tmp"
         ledger = self.root / "ledger"
         for folder in (self._temporary, self.root / "locks"):
@@ -87,7 +88,8 @@ class Campaign:
             "FAULTS_LEDGER": str(ledger), "FAULTS_LOCKS": str(self.root / "locks"), "TMPDIR": str(self._temporary)
         }  # fmt: skip
         self.sites = [
-            Site(self.root, url, environment, home_name=f"home-{n}") for n in range(1, self.plan.n_schedulers + 1)
+            Site(self.root, url, environment | {"FAULTS_HOME": name}, home_name=name)
+            for name in (f"home-{n}" for n in range(1, self.plan.n_schedulers + 1))
         ]
         self.url = url or f"sqlite:///{self.sites[0].home / 'asynsched.db'}"
         self.served = [Served(site, self._chance, OUTLAST_SECONDS) for site in self.sites]
@@ -106,6 +108,7 @@ class Campaign:
             is_over = self._work(progress, began_at)
             found += [] if is_over else [self._hanging(progress)]
             last_edit = self._last_edit_is_known(progress) if is_over else []
+            found += self._all_serve()
             for served in self.served:
                 served.stop()
                 found += served.complaints
@@ -155,8 +158,8 @@ class Campaign:
             self._edit()
             self._next_edit = now + EDIT_SECONDS
         if now >= self._next_fault and self._may_strike():
-            is_due = self._wants_restart() and self.faults.tally.n_kills >= self._restart_at
-            self.faults.strike(RESTART if is_due else None)
+            insists = self.faults.tally.n_kills >= self._insist_at
+            self.faults.strike(self._missing() if insists else None)
             self._next_fault = now + self._chance.expovariate(1 / MEAN_GAP_SECONDS)
 
     def _may_strike(self) -> bool:
@@ -165,10 +168,13 @@ class Campaign:
 
     def _is_fulfilled(self, seconds: float) -> bool:
         is_enough = self.faults.tally.n_kills >= self.plan.min_kills and seconds >= self.plan.min_seconds
-        return is_enough and not self._wants_restart()
+        return is_enough and self._missing() is None
 
-    def _wants_restart(self) -> bool:
-        return self.server is not None and not self.faults.tally.database[RESTART]
+    def _missing(self) -> str | None:
+        """Return a fault that this campaign is to have at least once, and has not had."""
+        if self.server is not None and not self.faults.tally.database[RESTART]:
+            return RESTART
+        return ORPHAN if len(self.served) > 1 and not self.faults.tally.orphans else None
 
     def _release_wave(self) -> None:
         wave = Wave(len(self.waves) + 1)
@@ -196,6 +202,17 @@ class Campaign:
                 break
             time.sleep(TURN_SECONDS)
         return wrong_edit(tags, self.n_edits)
+
+    def _all_serve(self) -> list[str]:
+        """Wait until there is a scheduler on each home, which takes care of what one before it has left there."""
+        deadline = time.monotonic() + STUCK_SECONDS
+        while not all(served.is_serving for served in self.served):
+            if time.monotonic() > deadline:
+                return ["a scheduler does not start"]
+            for served in self.served:
+                served.tend()
+            time.sleep(TURN_SECONDS)
+        return []
 
     def _hanging(self, progress: "Progress") -> str:
         words = "\n".join(served.last_words() for served in self.served)

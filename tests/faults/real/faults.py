@@ -24,12 +24,15 @@ PAUSED = {
     "scheduler": 12, "keeper": 10, "zygote": 3, "template": 6, "task": 12, "trigger host": 2, "parse server": 2,
     "guardian": 2, "parse": 2,
 }  # fmt: skip
-FAULTS = {"kill": 70, "terminate": 16, "pause": 14, "power cut": 1}
+ORPHAN = "orphan"
+FAULTS = {"kill": 70, "terminate": 16, "pause": 14, ORPHAN: 5, "power cut": 1}
 RESTART = "restart PostgreSQL"
 DATABASE_FAULTS = {"cut connections": 2, "cut a connection": 3, RESTART: 0.5}
 YOUNG_SECONDS = 4.0
 SPARED = 0.8
 """Share of faults that pass by the young in these roles: where one always dies as it starts, nothing gets done."""
+LINGER_SECONDS = 1.0
+"""How long tasks that begin are told to go on until somebody else might run them, before their keeper is stopped."""
 SPARED_ROLES = frozenset({"scheduler", "keeper"})
 LONG_PAUSES = 0.4
 """Share of pauses that outlast every lease."""
@@ -46,6 +49,8 @@ class Tally:
     """By length (`short`, `long`) and role."""
     database: Counter[str] = field(default_factory=Counter)
     power_cuts: int = 0
+    orphans: int = 0
+    """Schedulers that were killed while their keeper was stopped."""
 
     @property
     def n_kills(self) -> int:
@@ -77,6 +82,7 @@ class Faults:
         self._server = server
         self._database = database
         self._paused: list[tuple[float, int, Victim]] = []
+        self._heir_is_needed_until = 0.0
         self.tally = Tally()
 
     def census(self) -> dict[str, list[Victim]]:
@@ -95,6 +101,8 @@ class Faults:
             self.tally.database[fault] += 1
         elif fault == "power cut":
             self._cut_power()
+        elif fault == ORPHAN:
+            self._orphan()
         elif (victim := self._draw(PAUSED if fault == "pause" else VICTIMS)) is not None:
             _PROCESS_FAULTS[fault](self, victim)
 
@@ -114,7 +122,16 @@ class Faults:
             return None
         victim = self._chance.choice(living[role])
         is_spared = role in SPARED_ROLES and victim.stat.age < YOUNG_SECONDS and self._chance.random() < SPARED
-        return None if is_spared else victim
+        return None if is_spared or self._is_needed(victim) else victim
+
+    def _is_needed(self, victim: Victim) -> bool:
+        """Whether this is the zygote of a keeper that is stopped, since no other process could end its tries in time.
+
+        Or whether it may be the one who is to take over what an orphaned keeper runs: else nobody would ever do it.
+        """
+        paused = {one.stat.pid for _, _, one in self._paused}
+        is_watching = victim.role == "zygote" and victim.stat.parent in paused
+        return is_watching or (victim.role in SPARED_ROLES and time.monotonic() < self._heir_is_needed_until)
 
     def _kill(self, victim: Victim) -> None:
         if victim.send(signal.SIGKILL):
@@ -131,8 +148,50 @@ class Faults:
                 self.tally.kills["SIGTERM", victim.role] += 1
 
     def _pause(self, victim: Victim) -> None:
-        is_long = self._chance.random() < LONG_PAUSES
-        seconds = self._outlast if is_long else self._chance.uniform(0.05, 1.0)
+        is_long = self._chance.random() < LONG_PAUSES and (victim.role != "keeper" or self._is_watched(victim))
+        self._stop(victim, self._outlast if is_long else self._chance.uniform(0.05, 1.0), is_long=is_long)
+
+    def _orphan(self) -> None:
+        """Stop a keeper that has long tasks, for long, and kill its scheduler, in either order."""
+        pairs = self._pairs()
+        if not pairs or time.monotonic() < self._heir_is_needed_until:
+            return
+        served, keeper, scheduler = self._chance.choice(pairs)
+        linger = self._root / "locks" / f"linger-{served.site.home_name}"
+        linger.touch()
+        time.sleep(LINGER_SECONDS)
+        linger.unlink()
+        served.will_rest()
+        steps = [lambda: self._kill(scheduler), lambda: self._stop(keeper, self._outlast, is_long=True)]
+        self._chance.shuffle(steps)
+        for step in steps:
+            step()
+        self.tally.orphans += 1
+        if len(self._schedulers) > 1:
+            self._heir_is_needed_until = time.monotonic() + self._outlast
+
+    def _pairs(self) -> list[tuple[Served, Victim, Victim]]:
+        """Return whom `_orphan` may hit: keepers that a zygote watches, with their schedulers."""
+        living = self.census()
+        return [
+            (served, keeper, scheduler)
+            for served in self._schedulers
+            for scheduler in living["scheduler"]
+            for keeper in living["keeper"]
+            if scheduler.stat.pid == served.pid
+            and str(served.site.home) in keeper.stat.command.split()
+            and self._is_watched(keeper)
+        ]
+
+    def _is_watched(self, keeper: Victim) -> bool:
+        """Whether a zygote is there that would end the tries of this keeper if it stood still, which it does not."""
+        paused = {one.stat.pid for _, _, one in self._paused}
+        return keeper.stat.pid not in paused and any(
+            zygote.stat.parent == keeper.stat.pid and zygote.stat.pid not in paused and zygote.stat.age > YOUNG_SECONDS
+            for zygote in self.census()["zygote"]
+        )
+
+    def _stop(self, victim: Victim, seconds: float, *, is_long: bool) -> None:
         if victim.send(signal.SIGSTOP):
             heapq.heappush(self._paused, (time.monotonic() + seconds, victim.stat.pid, victim))
             self.tally.pauses["long" if is_long else "short", victim.role] += 1

@@ -30,6 +30,7 @@ class Report:
     pauses: dict[str, dict[str, int]]
     database: dict[str, int]
     power_cuts: int
+    orphans: int
     scheduler_starts: int
     scheduler_exits: dict[str, int]
     problems: list[str]
@@ -48,6 +49,7 @@ class Report:
             *(f"  paused {length:<8}{_listed(roles)}" for length, roles in sorted(self.pauses.items())),
             f"  clean stops    {_listed(self.clean_stops)}",
             f"  power cuts     {self.power_cuts}",
+            f"  orphans        {self.orphans} schedulers killed while their keeper was stopped",
             f"  database       {_listed(self.database)}",
             f"  schedulers     {self.scheduler_starts} starts; ended by {_listed(self.scheduler_exits)}",
             f"  problems       {len(self.problems) or 'none'}",
@@ -68,6 +70,7 @@ def tally_fields(tally: Tally, ledger: Ledger) -> dict[str, Any]:
         "pauses": _nested(tally.pauses),
         "database": dict(tally.database),
         "power_cuts": tally.power_cuts,
+        "orphans": tally.orphans,
     }
 
 

@@ -31,6 +31,7 @@ class Served:
     exits: Counter[str] = field(default_factory=Counter)
     complaints: list[str] = field(default_factory=list)
     _may_exit: set[int] = field(default_factory=set)
+    _rests: bool = False
     _start_at: float = 0.0
     _log_begins_at: int = 0
 
@@ -38,6 +39,15 @@ class Served:
     def pid(self) -> int | None:
         """The process of the scheduler, None while there is none."""
         return None if self.process is None else self.process.pid
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether a scheduler is there, and has started."""
+        if self.process is None:
+            return False
+        with self._log.open("rb") as file:
+            file.seek(self._log_begins_at)
+            return b"scheduler.started" in file.read()
 
     def tend(self) -> None:
         """Take note of a scheduler that has ended, and start the next one when that is due."""
@@ -50,6 +60,10 @@ class Served:
         """Take note that the scheduler was told to end in a clean way."""
         if self.process is not None:
             self._may_exit.add(self.process.pid)
+
+    def will_rest(self) -> None:
+        """Have nobody serve this home for as long as can be, once the scheduler has ended."""
+        self._rests = True
 
     def stop(self) -> None:
         """Stop the scheduler for good, in a clean way; complain when it does not."""
@@ -93,7 +107,9 @@ class Served:
             asked = "though it was asked to stop" if was_asked else "though nobody asked it to"
             self.complaints.append(f"a scheduler ended with {how}, {asked}:\n{self.last_words()}")
         self.process = None
-        self._start_at = time.monotonic() + self.chance.choice([0.0, 0.0, 0.0, 0.5, self.longest_pause])
+        pause = self.longest_pause if self._rests else self.chance.choice([0.0, 0.0, 0.0, 0.5, self.longest_pause])
+        self._rests = False
+        self._start_at = time.monotonic() + pause
 
     def _is_fine(self, how: str, *, was_asked: bool) -> bool:
         if was_asked and how in {"exit code 0", "SIGTERM"}:
