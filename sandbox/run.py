@@ -43,7 +43,7 @@ from sandbox.running.scheduler_link import SchedulerLink
 from sandbox.running.try_logging import leave_time_to_keeper
 from sandbox.running.try_outcome import Span, TaskTerminated
 from sandbox.supervision import lifeline
-from sandbox.supervision.children import adopt_orphans, set_readable
+from sandbox.supervision.children import adopt_orphans
 
 Loader = Callable[[CodeVersion], LoadedFile]
 log = logging.getLogger("asynsched.task")
@@ -177,7 +177,6 @@ def _rendered_map_index(context: Context) -> str | None:
 def _settle(descriptors: TryDescriptors) -> None:
     """Make this fork a process of its own: session, output, signals, and a death with its keeper."""
     os.setsid()
-    set_readable(readable=True)
     lifeline.hold(descriptors.lifeline)
     adopt_orphans()
     signal.set_wakeup_fd(-1)

@@ -5,7 +5,7 @@ waits again, and memory knows from then on what they have, until they tell that 
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
 import msgspec
@@ -45,6 +45,8 @@ class SharedLimits:
         self._database = database
         self._id, self._epoch = owner
         self._busy: list[Limit] = []
+        self._doubtful: set[str] = set()
+        """Pools of which it is not known whether the last settlement was stored."""
         self._slices = Slices()
         self.retry_at: datetime | None = None
 
@@ -67,7 +69,12 @@ class SharedLimits:
         granted = {_key(task): task for task in pending.granted if task.state is TaskInstanceState.QUEUED}
         claims = [claim for task in granted.values() if (claim := self._claim(task)).pool or claim.task is not None]
         hints = self._hints() if tell else []
-        stale, paused, settled = await self._database.write(_store, batch, failed, claims, self._own_use(claims), hints)
+        counted = None if tell else self._counted(claims)
+        self._doubtful.update(claim.pool for claim in claims)
+        stale, paused, settled = await self._database.write(
+            _store, batch, failed, claims, self._own_use(claims), counted, hints
+        )
+        self._doubtful.difference_update(settled.pools)
         refused = [granted[key] for key in granted if key in settled.refused]
         pending.granted = [task for task in pending.granted if task not in refused]
         self._take_up(settled)
@@ -108,6 +115,11 @@ class SharedLimits:
             task=None if limit is None else (task.run.key.dag_id, task.task_id),
             max_active=0 if limit is None else limit.capacity or 0,
         )
+
+    def _counted(self, claims: Sequence[SlotClaim]) -> dict[str, int]:
+        """Return what others had of the pools of some claims when they were last counted, where that is certain."""
+        names = {claim.pool for claim in claims if claim.pool} - self._doubtful
+        return {name: self._evaluation.queues.pool(name).elsewhere for name in names}
 
     def _own_use(self, claims: Sequence[SlotClaim]) -> OwnUse:
         """Return what this scheduler takes beside what it claims."""
@@ -159,9 +171,9 @@ def _key(task: ActiveTask) -> TaskRowKey:
 
 def _store(
     conn: Connection, batch: Batch, failed: Sequence[FailedRun], claims: Sequence[SlotClaim], own: OwnUse,
-    hints: Sequence[Hint],
+    counted: Mapping[str, int] | None, hints: Sequence[Hint],
 ) -> tuple[Stale, list[FailedRun], Settlement]:  # fmt: skip
-    settled = settle_slots(conn, claims, own, batch.lease_epoch) if claims else Settlement()
+    settled = settle_slots(conn, claims, own, batch.lease_epoch, counted) if claims else Settlement()
     if settled.refused:
         new_tasks = [_unqueued(row, settled.refused) for row in batch.new_tasks]
         tasks = [_unqueued(row, settled.refused) for row in batch.tasks]

@@ -3,10 +3,14 @@
 A short critical section of the transaction that queues them: the rows of the pools are locked by whoever comes first,
 and the slots that others take are counted from states. Nobody waits for a lock: tasks of a pool whose row is locked are
 refused for the moment. `max_active_tis_per_dag` is settled in the same way under the row of the DAG.
+
+A scheduler that believes to be alone signs the rows of its pools. Whoever else settles slots of such a pool takes the
+signature away. So as long as it is there others have at most what they had when it was made, and are not counted again.
 """
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import sqlalchemy as sa
 from msgspec import Struct
@@ -63,10 +67,13 @@ class Settlement(Struct, frozen=True):
     tasks: Mapping[TaskOfDag, int] = {}
 
 
-_POOLS = sa.select(pool.c.name, pool.c.slots, pool.c.include_deferred).where(
+_POOLS = sa.select(pool.c.name, pool.c.slots, pool.c.include_deferred, pool.c.settled_by).where(
     pool.c.name.in_(sa.bindparam("names", expanding=True))
 )
 _LOCKED_POOLS = _POOLS.order_by(pool.c.name).with_for_update(key_share=True, skip_locked=True)
+_SIGN = (
+    sa.update(pool).where(pool.c.name.in_(sa.bindparam("names", expanding=True))).values(settled_by=sa.bindparam("by"))
+)
 _LOCKED_DAGS = (
     sa.select(dag.c.dag_id)
     .where(dag.c.dag_id.in_(sa.bindparam("ids", expanding=True)))
@@ -95,21 +102,27 @@ _TASK_USE = (
 )
 
 
-def settle_slots(conn: Connection, claims: Sequence[SlotClaim], own: OwnUse, epoch: int) -> Settlement:
+def settle_slots(
+    conn: Connection,
+    claims: Sequence[SlotClaim],
+    own: OwnUse,
+    epoch: int,
+    counted: Mapping[str, int] | None = None,
+) -> Settlement:
     """Decide which task instances may be queued; they are to be queued in this transaction.
 
     Args:
         claims: The task instances, the best first.
         own: What the others of this scheduler take once this transaction is done.
         epoch: That of this scheduler's lease: what has another one is somebody else's.
+        counted: What others had of pools when this scheduler last looked, if it believes to be alone.
     """
     names = {claim.pool for claim in claims if claim.pool}
     capacities = {row.name: row for row in conn.execute(_LOCKED_POOLS, {"names": sorted(names)})} if names else {}
     tasks = {claim.task: claim.max_active for claim in claims if claim.task is not None}
     dag_ids = sorted({dag_id for dag_id, _ in tasks})
     dags = set(conn.scalars(_LOCKED_DAGS, {"ids": dag_ids})) if tasks else set()
-    including = {row.name for row in capacities.values() if row.include_deferred}
-    pools_elsewhere = pool_use_elsewhere(conn, epoch, including) if capacities else {}
+    pools_elsewhere = _pool_use(conn, capacities, epoch, counted) if capacities else {}
     tasks_elsewhere = _task_use(conn, sorted(dags), [task_id for _, task_id in tasks], epoch) if dags else {}
 
     pools_used = defaultdict(int, {name: own.pools.get(name, 0) + pools_elsewhere.get(name, 0) for name in names})
@@ -132,6 +145,22 @@ def settle_slots(conn: Connection, claims: Sequence[SlotClaim], own: OwnUse, epo
         pools={name: pools_elsewhere.get(name, 0) for name in capacities},
         tasks={task: tasks_elsewhere.get(task, 0) for task in tasks if task[0] in dags},
     )
+
+
+def _pool_use(
+    conn: Connection, locked: Mapping[str, Any], epoch: int, counted: Mapping[str, int] | None
+) -> Mapping[str, int]:
+    """Return the slots that others take of pools whose rows are locked; sign these rows, or take signatures away.
+
+    Others can have come to more by a settlement only, which needs the row's lock, and leaves it without the signature.
+    """
+    signature = None if counted is None else epoch
+    unsigned = sorted(name for name, row in locked.items() if row.settled_by != signature)
+    if unsigned:
+        conn.execute(_SIGN, {"names": unsigned, "by": signature})
+    if counted is not None and not unsigned and locked.keys() <= counted.keys():
+        return counted
+    return pool_use_elsewhere(conn, epoch, {name for name, row in locked.items() if row.include_deferred})
 
 
 def pool_use_elsewhere(conn: Connection, epoch: int, including_deferred: set[str] | frozenset[str]) -> dict[str, int]:

@@ -207,8 +207,10 @@ pool = sa.Table(
     Column("slots", Integer, nullable=False),
     Column("description", Text, nullable=False, default=""),
     Column("include_deferred", Boolean, nullable=False, default=False),
+    Column("settled_by", sa.BigInteger, nullable=True),
 )
-"""`slots` of -1 is no limit. What is taken is counted from task_instance, never stored."""
+"""`slots` of -1 is no limit. What is taken is counted from task_instance, never stored. `settled_by`: lease epoch of a
+scheduler that alone has settled slots since it counted what others have; NULL where others may have, too."""
 
 xcom = sa.Table(
     "xcom",

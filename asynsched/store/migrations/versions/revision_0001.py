@@ -233,6 +233,7 @@ def _create_settings() -> None:
         sa.Column("slots", sa.Integer(), nullable=False),
         sa.Column("description", sa.Text(), nullable=False),
         sa.Column("include_deferred", sa.Boolean(), nullable=False),
+        sa.Column("settled_by", sa.BigInteger()),
         sa.PrimaryKeyConstraint("name", name="pk_pool"),
     )
     op.create_table(

@@ -1,0 +1,66 @@
+"""Slots that schedulers share: one that settles alone counts once, and again as soon as anybody else has settled."""
+
+import sqlalchemy as sa
+
+from asynsched.store.dag_runs import insert_run
+from asynsched.store.pools import set_pool
+from asynsched.store.schema.tables import task_instance
+from asynsched.store.slot_settlement import OwnUse, SlotClaim, settle_slots
+from tests.store.test_runs import new_run
+
+ONE, OTHER = 7, 8
+"""Lease epochs."""
+
+
+class Slots:
+    """A pool of three slots, and what two schedulers have of it."""
+
+    def __init__(self, database, run_row_id: int) -> None:
+        self._database = database
+        self._run = run_row_id
+        self._taken = {ONE: 0, OTHER: 0}
+
+    async def take(self, epoch: int, counted: dict[str, int] | None) -> tuple[bool, int, int]:
+        """Queue a task instance if it may be; return that, what others have, and how many statements that took."""
+        settled, n_statements = await self._database.write(self._settle, epoch, counted)
+        self._taken[epoch] += not settled.refused
+        return not settled.refused, settled.pools["narrow"], n_statements
+
+    def _settle(self, conn: sa.Connection, epoch: int, counted: dict[str, int] | None):
+        statements: list[str] = []
+
+        def note(_conn, _cursor, statement, *_):
+            statements.append(statement)
+
+        name = f"t{sum(self._taken.values())}"
+        own = OwnUse({"narrow": self._taken[epoch]})
+        sa.event.listen(conn, "before_cursor_execute", note)
+        settled = settle_slots(conn, [SlotClaim((self._run, name, -1), "narrow")], own, epoch, counted)
+        sa.event.remove(conn, "before_cursor_execute", note)
+        if not settled.refused:
+            row = {"dag_run_id": self._run, "task_id": name, "state": "queued", "pool": "narrow", "lease_epoch": epoch}
+            conn.execute(sa.insert(task_instance), row)
+        return settled, len(statements)
+
+
+async def test_a_scheduler_that_settles_alone_counts_once_and_whoever_comes_has_it_count_again(database):
+    await database.write(set_pool, "narrow", 3)
+    slots = Slots(database, await database.write(insert_run, new_run()))
+    nothing = {"narrow": 0}
+    assert await slots.take(ONE, nothing) == (True, 0, 3), "the row is locked and signed, what others have is counted"
+    assert await slots.take(ONE, nothing) == (True, 0, 1), "the row is locked"
+    assert await slots.take(OTHER, None) == (True, 2, 3), "the signature is taken away"
+    assert await slots.take(ONE, nothing) == (False, 1, 3), "what it remembers is no longer true"
+    assert await slots.take(OTHER, None) == (False, 2, 3)
+    assert await slots.take(OTHER, None) == (False, 2, 2), "who is not alone signs nothing"
+
+
+async def test_slots_are_counted_again_where_it_is_not_certain_what_was_counted_and_after_an_edit_of_the_pool(database):
+    await database.write(set_pool, "narrow", 3)
+    slots = Slots(database, await database.write(insert_run, new_run()))
+    await slots.take(OTHER, None)
+    assert await slots.take(ONE, {}) == (True, 1, 3)
+    assert await slots.take(ONE, {}) == (True, 1, 2)
+    await database.write(set_pool, "narrow", 4)
+    assert await slots.take(ONE, {"narrow": 0}) == (True, 1, 3)
+    assert await slots.take(ONE, {"narrow": 1}) == (False, 1, 1)
