@@ -262,6 +262,8 @@ class DependencyEvaluator(Service):
     async def _store(self) -> None:
         """Store what was decided, then say it. When the database is away, the next tick tries again."""
         pending = self._pending
+        # A run that is being stopped is stored when that is decided of all its tasks: a crash leaves it whole.
+        await settle(self._evaluation, self.clock.now())
         if pending.is_empty:
             return
         failed = failed_runs(pending.ended_runs, self._max_failed_runs)

@@ -20,7 +20,7 @@ from asynsched.scheduling.evaluation.pending import PendingBatch
 from asynsched.scheduling.evaluation.ready_queues import ReadyQueues
 from asynsched.scheduling.evaluation.restarts import restart, take_span
 from asynsched.scheduling.evaluation.run_limits import RunLimits
-from asynsched.scheduling.evaluation.run_stopping import fail_fast, stop_tasks
+from asynsched.scheduling.evaluation.run_stopping import fail_fast
 from asynsched.scheduling.evaluation.state_changes import StateChanges
 from asynsched.scheduling.evaluation.timers import Timers
 from asynsched.scheduling.rules.retry import instance_name
@@ -240,7 +240,9 @@ class Evaluation:
         )
         self._take_outcome(task, event, outcome, now)
         # All at once: a run that is looked at with half of it done may seem deadlocked.
-        settled = [*skip_left_out(self._changes, task, event, now), *fail_fast(task, self._changes, now)]
+        settled = skip_left_out(self._changes, task, event, now)
+        if (stop := fail_fast(task)) is not None:
+            self._examination.stop(task.run, stop, now)
         self._examination.examine_dependents([task, *settled], now)
         self._follow_past(now)
 
@@ -277,9 +279,8 @@ class Evaluation:
 
     def _end_early(self, run: ActiveRun, stop: RunStop, now: datetime) -> None:
         if run.stop is None or not run.stop.fails_run:
-            skipped = stop_tasks(run, stop, self._changes, now)
-            # Teardowns that are spared may have their turn now.
-            self._examination.examine(run, [found for task in skipped for found in run.dependents(task)], now)
+            self._examination.stop(run, stop, now)
+            self._examination.examine(run, (), now)
             self._follow_past(now)
 
     def _follow_past(self, now: datetime) -> None:

@@ -5,16 +5,19 @@ It is examined in slices: ten thousand tasks that are to be looked at do not hol
 """
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import datetime
+from itertools import islice
 
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.evaluation.active_run import ActiveRun
 from asynsched.scheduling.evaluation.active_task import WAITING, ActiveTask
 from asynsched.scheduling.evaluation.dependencies import verdict_of
 from asynsched.scheduling.evaluation.expansion import Expansion
+from asynsched.scheduling.evaluation.run_stopping import stopping
 from asynsched.scheduling.evaluation.state_changes import StateChanges
 from asynsched.scheduling.rules.run_state import RunVerdict, decide_run_state
+from asynsched.scheduling.rules.run_stop import RunStop
 from asynsched.states import DagRunState, TaskInstanceState
 
 State = TaskInstanceState
@@ -37,6 +40,8 @@ class Examination:
         self._left = at_once
         self._agendas: dict[ActiveRun, list[tuple[int, int]]] = {}
         """What is still to be looked at: heaps of places in topological order, with map indexes."""
+        self._stopping: dict[ActiveRun, Iterator[Iterable[ActiveTask]]] = {}
+        """What is left to do of the runs that are being stopped."""
 
     def examine(self, run: ActiveRun, tasks: Iterable[ActiveTask], now: datetime) -> None:
         """Decide about task instances whose upstream has changed, and about those that follow from that.
@@ -48,6 +53,12 @@ class Examination:
         agenda += [(position[task.task_id], task.map_index) for task in tasks]
         heapq.heapify(agenda)
         self._go_through(run, agenda, now)
+
+    def stop(self, run: ActiveRun, stop: RunStop, now: datetime) -> None:
+        """Have a run stopped: the next `examine` begins with that, and looks at nothing until it is done."""
+        self._changes.pending.touch_run(run)
+        run.stop = stop
+        self._stopping[run] = stopping(run, stop, self._changes, now)
 
     @property
     def is_unfinished(self) -> bool:
@@ -63,9 +74,12 @@ class Examination:
     def forget(self, run: ActiveRun) -> None:
         """Look at nothing of a run any more."""
         self._agendas.pop(run, None)
+        self._stopping.pop(run, None)
 
     def _go_through(self, run: ActiveRun, agenda: list[tuple[int, int]], now: datetime) -> None:
         position, names = run.structure.position, run.structure.dag.tasks
+        if run in self._stopping and not self._stop_some(run, agenda):
+            return
         while agenda and self._left > 0:
             place, map_index = heapq.heappop(agenda)
             task = run.instances[names[place].task_id].get(map_index)
@@ -77,6 +91,18 @@ class Examination:
             self.forget(run)
             # Not before: with half of it looked at, it may seem deadlocked.
             self._end_if_over(run, now)
+
+    def _stop_some(self, run: ActiveRun, agenda: list[tuple[int, int]]) -> bool:
+        """Go on with the stop of a run; return whether that is done."""
+        position = run.structure.position
+        for found in islice(self._stopping[run], max(0, self._left)):
+            self._left -= 1
+            for task in found:
+                heapq.heappush(agenda, (position[task.task_id], task.map_index))
+        if self._left <= 0:
+            return False
+        del self._stopping[run]
+        return True
 
     def examine_dependents(self, tasks: Iterable[ActiveTask], now: datetime) -> None:
         """Decide about what depends on task instances of one run that have ended."""

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from asynsched.scheduling.evaluation.active_run import ActiveRun
-from asynsched.scheduling.rules.run_stop import cancelled
+from asynsched.scheduling.rules.run_stop import cancelled, marked_failed
 from sandbox.protocol import Ended, Started
 from tests.support.runs import NOON, evaluation, run_of, task
 
@@ -141,3 +141,41 @@ def test_no_timer_keeps_a_run_in_memory_that_has_ended():
     del run
     gc.collect()
     assert not [found for found in gc.get_objects() if isinstance(found, ActiveRun) and found.id == row_id]
+
+
+def test_a_large_run_is_stopped_in_slices_and_ends_with_the_last_of_its_tasks():
+    engine = evaluation(pools={"default_pool": None, "no_room": 0}, at_once=20)
+    names = [f"t{number}" for number in range(150)]
+    run = run_of(
+        [*(task(name, "last", pool="no_room") for name in names), task("last", "td"), task("td", is_teardown=True)]
+    )
+    engine.start_run(run, NOON)
+    while engine.is_unsettled:
+        engine.go_on(NOON)
+    engine.stop_run(run.key, cancelled("enough"), NOON)
+    n_skipped = []
+    while engine.is_unsettled:
+        before = run.n_unfinished
+        assert run.state == "running"
+        engine.go_on(NOON)
+        n_skipped.append(before - run.n_unfinished)
+    assert max(n_skipped) <= 20
+    assert run.state == "failed"
+    assert {found.state for found in run.all_instances()} == {"skipped"}
+
+
+def test_what_ends_while_a_large_run_is_being_stopped_is_taken_up_and_ends_it_no_earlier():
+    engine = evaluation(pools={"default_pool": None, "no_room": 0}, at_once=20)
+    waiting = [task(f"t{number}", "td", pool="no_room") for number in range(50)]
+    run = run_of([task("runs"), *waiting, task("td", is_teardown=True, trigger_rule="all_done")])
+    engine.start_run(run, NOON)
+    while engine.is_unsettled:
+        engine.go_on(NOON)
+    engine.grant(NOON)
+    engine.stop_run(run.key, marked_failed("wrong"), NOON)
+    engine.try_ended(Ended(run.instance("runs").token, "failed", NOON, NOON), NOON)
+    assert run.state == "running"
+    while engine.is_unsettled:
+        engine.go_on(NOON)
+    assert (run.state, run.instance("td").state) == ("running", "scheduled")
+    assert {found.state for found in run.all_instances()} == {"failed", "skipped", "scheduled"}
