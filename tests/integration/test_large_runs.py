@@ -87,7 +87,7 @@ def url(request, tmp_path) -> str:
 async def test_thousands_of_task_instances_are_made_and_decided_about_and_stored_in_slices(program, url, monkeypatch):
     for module in (slices, evaluating):
         monkeypatch.setattr(module, "AT_ONCE", AT_ONCE)
-    monkeypatch.setattr(rows, "_MOST_PARAMETERS", 40)
+    monkeypatch.setattr(rows, "MOST_PARAMETERS", 40)
     program.write(LARGE)
     database = await open_database(url, synchronous="normal")
     settings = Settings(home=str(program.home), parallelism=4, max_map_length=N)
