@@ -8,6 +8,7 @@ from types import TracebackType
 
 from asynsched.errors import DagError, DagImportError, SerializationError
 from asynsched.serialization.schema import FileError
+from sandbox.confine import available
 from sandbox.confinement.limits import ParseLimits
 from sandbox.confinement.readable import is_within, link_outside, of_the_machine
 from sandbox.parsing.airflow_names import missing_name, no_airflow
@@ -112,8 +113,8 @@ def _what(exc: BaseException, frames: list[TracebackType]) -> str:
 
 def _why_unreadable(exc: BaseException, path: str, dags_folder: str, limits: ParseLimits | None) -> str:
     """Return why the file itself cannot be read; of a link that leads to where a parse may not read, what to do."""
-    link = link_outside(dags_folder, path) if limits is not None and isinstance(exc, PermissionError) else None
-    if link is not None and limits is not None:
+    link = link_outside(dags_folder, path) if isinstance(exc, PermissionError) else None
+    if link is not None and limits is not None and available().landlock_abi:
         name, target = link
         if any(is_within(target, os.path.realpath(home)) for home in limits.hidden):
             return f"{name} is a link to {target}, in the scheduler's home, which no parse may read"
