@@ -1,7 +1,7 @@
 """Real schedulers under real faults: `python -m tests.faults [--minutes N] [--seed S] [--backend …] [--json FILE]`.
 
-Without options: at least 200 kills, on SQLite with one scheduler and on PostgreSQL with two, which takes some
-minutes. Ends with 0 only if nothing was wrong. What a run with problems leaves is kept, and its folder said.
+Without options: at least 200 kills and 200 runs, on SQLite with one scheduler and on PostgreSQL with two, which takes
+some minutes. Ends with 0 only if nothing was wrong. What a run with problems leaves is kept, and its folder said.
 """
 
 import argparse
@@ -20,6 +20,7 @@ from tests.faults.real.report import Report
 from tests.support.postgres import running_postgres
 
 DEFAULT_KILLS = 105
+DEFAULT_RUNS = 100
 """On each backend, where no time is given."""
 SCHEDULERS = {"sqlite": 1, "postgresql": 2}
 
@@ -38,6 +39,7 @@ def main() -> int:
             seed,
             options.schedulers or SCHEDULERS[backend],
             min_kills=(0 if options.minutes else DEFAULT_KILLS) if options.kills is None else options.kills,
+            min_runs=DEFAULT_RUNS if options.minutes is None and options.kills is None else 0,
             min_seconds=60 * (options.minutes or 0) / len(backends),
         )
         reports.append(_run(backend, plan))

@@ -49,11 +49,12 @@ RUNS_OF_WAVE = len(SHAPES) * N_RUNS
 
 @dataclass(frozen=True)
 class Plan:
-    """What to do, and for how long: faults go on until there were that many kills, and that much time is over."""
+    """What to do, and for how long: faults go on until there were that many kills and runs, and that time is over."""
 
     seed: int
     n_schedulers: int = 1
     min_kills: int = 0
+    min_runs: int = 0
     min_seconds: float = 0.0
 
 
@@ -167,8 +168,13 @@ class Campaign:
         return self.faults.tally.n_kills <= FIRST_KILLS + n_begun / EXECUTIONS_PER_KILL
 
     def _is_fulfilled(self, seconds: float) -> bool:
-        is_enough = self.faults.tally.n_kills >= self.plan.min_kills and seconds >= self.plan.min_seconds
-        return is_enough and self._missing() is None
+        plan = self.plan
+        return (
+            self.faults.tally.n_kills >= plan.min_kills
+            and len(self.waves) * RUNS_OF_WAVE >= plan.min_runs
+            and seconds >= plan.min_seconds
+            and self._missing() is None
+        )
 
     def _missing(self) -> str | None:
         """Return a fault that this campaign is to have at least once, and has not had."""
