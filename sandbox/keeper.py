@@ -33,7 +33,8 @@ from sandbox.supervision.fencing import Fence
 from sandbox.supervision.lifeline import MARK, sweep
 from sandbox.supervision.reactor import Reactor, Urgency
 from sandbox.supervision.scheduler_port import LONGEST_REASON, READY, SchedulerPort
-from sandbox.supervision.tries import Limits, Tries
+from sandbox.supervision.supervised_try import Limits
+from sandbox.supervision.tries import Tries
 from sandbox.supervision.watchdog import Alarm
 from sandbox.supervision.zygote_handle import ZygoteHandle
 

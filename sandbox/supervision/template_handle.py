@@ -49,6 +49,7 @@ class TemplateHandle:
         zygote: Is asked for the process.
         is_lone_try: Whether it becomes a try itself, the first that waits: its process is the one that gets ready.
         on_stillborn: Called when no process has come of what was asked for.
+        is_taken: Says whether a process is known as that of somebody else.
         on_message: Takes Born, Loaded and Exited.
         on_ready: Called when a process is ready.
         on_output: Takes what the file writes while it is imported.
@@ -62,6 +63,7 @@ class TemplateHandle:
         zygote: ZygoteHandle,
         is_lone_try: bool = False,
         on_stillborn: Callable[["TemplateHandle"], None],
+        is_taken: Callable[["TemplateHandle", int], bool],
         on_message: Callable[["TemplateHandle", Any], None],
         on_ready: Callable[["TemplateHandle"], None],
         on_output: Callable[["TemplateHandle", bytes], None],
@@ -83,6 +85,7 @@ class TemplateHandle:
         """Runs while there is something that it has to do in time."""
         self._reactor = reactor
         self._on_stillborn = partial(on_stillborn, self)
+        self._is_taken = partial(is_taken, self)
         self._on_message = partial(on_message, self)
         self._on_ready = partial(on_ready, self)
         self._on_output = partial(on_output, self)
@@ -223,6 +226,8 @@ class TemplateHandle:
         elif isinstance(message, Forked):
             if len(self._descriptors) < N_DESCRIPTORS:
                 raise ProtocolError("a process without its descriptors")
+            if not self.is_lone_try and self._is_taken(message.pid):
+                raise ProtocolError("a process that is another's")
             self._n_asked -= 1
             # Descriptors arrive in the order of the frames that they came with.
             self.ready.append(ReadyProcess(message.pid, self._descriptors.popleft(), self._descriptors.popleft()))

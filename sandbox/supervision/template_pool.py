@@ -46,8 +46,11 @@ class TryEvents(Protocol):
     def output(self, number: int, data: bytes) -> None:
         """The file has written this while it was imported for the try."""
 
-    def exited(self, pid: int, status: int) -> None:
-        """A try's process has exited."""
+    def exited(self, pid: int, status: int, parent: int) -> None:
+        """A child of this process has exited; a try's, if its process is that."""
+
+    def has(self, pid: int) -> bool:
+        """Whether this is known as the process of a try."""
 
     def lost(self, number: int, loss: Loss) -> None:
         """The template that was to fork the try is gone. None of the try's own code has run."""
@@ -151,6 +154,7 @@ class TemplatePool:
             zygote=self._zygote,
             is_lone_try=is_lone_try,
             on_stillborn=self._miss,
+            is_taken=self._is_taken,
             on_message=self._heard,
             on_ready=self._match,
             on_output=self._wrote,
@@ -166,6 +170,17 @@ class TemplatePool:
         if code is not None:
             self.assign(number, code)
 
+    def _is_taken(self, template: TemplateHandle, pid: int) -> bool:
+        """Whether a process is another's, and no child of this template, whatever the file in it says."""
+        if not self._is_known(pid):
+            return False
+        for other in [other for other in self._all if other is not template]:
+            other.read()  # it may have reaped the one that had this number before
+        return self._is_known(pid)
+
+    def _is_known(self, pid: int) -> bool:
+        return pid in self.pids or self._events.has(pid)
+
     def _match(self, template: TemplateHandle) -> None:
         """Give processes to tries, have more forked for those that are left, end what is not needed any more."""
         while template.waiting and template.ready:
@@ -180,7 +195,8 @@ class TemplatePool:
     def _heard(self, template: TemplateHandle, message: Any) -> None:
         if isinstance(message, Exited):
             if not template.lose_ready(message.pid):
-                self._events.exited(message.pid, message.status)
+                assert template.pid is not None
+                self._events.exited(message.pid, message.status, template.pid)
         elif isinstance(message, Born):
             template.set_timer(self._import_timeout, partial(self._time_out, template))
         elif isinstance(message, Loaded):

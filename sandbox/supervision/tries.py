@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -21,7 +20,7 @@ from sandbox.supervision.believable import plausible
 from sandbox.supervision.children import is_child, kill_strangers
 from sandbox.supervision.masking import Secrets, environment_secrets
 from sandbox.supervision.reactor import Reactor, Urgency
-from sandbox.supervision.supervised_try import Ending, SupervisedTry
+from sandbox.supervision.supervised_try import Ending, Limits, SupervisedTry
 from sandbox.supervision.task_log import TaskLog
 from sandbox.supervision.template_handle import ReadyProcess
 from sandbox.supervision.template_pool import Loss, TemplatePool
@@ -34,14 +33,6 @@ MAX_REQUESTS = 64
 """Requests that a try may have open; its own code makes one at a time."""
 LINGER_SECONDS = 1.0
 """How long the process of a try that has said how it ended has to exit."""
-
-
-class Limits(NamedTuple):
-    """Limits of every try: seconds and bytes."""
-
-    import_timeout: float
-    kill_time: float
-    log_bytes: int
 
 
 class Tries:
@@ -189,9 +180,14 @@ class Tries:
     def output(self, number: int, data: bytes) -> None:
         self._by_number[number].log.write(data)
 
-    def exited(self, pid: int, status: int) -> None:
-        supervised = self._by_pid.pop(pid, None)
-        if supervised is not None:
+    def has(self, pid: int) -> bool:
+        return pid in self._by_pid
+
+    def exited(self, pid: int, status: int, parent: int | None = None) -> None:
+        supervised = self._by_pid.get(pid)
+        # What a template says may come from its file, which may say it of a try of another one.
+        if supervised is not None and parent in (None, supervised.parent):
+            del self._by_pid[pid]
             self._gone(supervised, *of_status(status))
         if not self._looks_for_strangers:
             self._looks_for_strangers = True

@@ -148,3 +148,31 @@ async def test_a_template_that_is_killed_is_replaced_and_its_running_tries_go_on
         ended = await bench.end_of(dying)
     assert (ended.state, ended.cause) == ("failed", "machine")
     assert bench.processes() == []
+
+
+LIES = """
+import os, socket
+from sandbox.frames import encode_frame
+from sandbox.template import Exited
+for descriptor in range(3, 100):
+    try:
+        socket.socket(fileno=os.dup(descriptor)).sendall(encode_frame(Exited({pid}, 0)))
+    except OSError:
+        pass
+"""
+"""Writes on every socket that a template has that a process has exited."""
+
+
+async def test_a_file_that_says_of_the_try_of_another_that_it_has_exited_is_not_believed(bench: Bench):
+    gate = bench.home / "gate"
+    os.mkfifo(gate)
+    good = bench.code(dag_file(result=f"open({str(gate)!r}).read()"), "good.py")
+    async with bench.running() as executor:
+        running = bench.launch(good, "say")
+        await executor.launch([running])
+        pid = (await bench.start_of(running)).pid
+        liar = bench.code(dag_file(LIES.format(pid=pid)), "liar.py")
+        assert value(await bench.run(executor, bench.launch(liar, "other"))) == "other"
+        assert running.token not in bench.ended
+        gate.write_text("through")
+        assert value(await bench.end_of(running)) == "through"

@@ -74,7 +74,7 @@ class Events:
     """What is told of tries, by their numbers."""
 
     def __init__(self):
-        self.losses, self.processes = [], {}
+        self.losses, self.processes, self.exits = [], {}, []
 
     def lost(self, number, loss):
         self.losses.append((number, loss))
@@ -82,6 +82,12 @@ class Events:
     def forked(self, number, process, parent):
         process.dismiss()
         self.processes[number] = process.pid
+
+    def exited(self, pid, status, parent):
+        self.exits.append((pid, status, parent))
+
+    def has(self, pid):
+        return pid in self.processes.values()
 
     def orphaned(self, parent):
         pass
@@ -250,6 +256,27 @@ def test_a_template_that_says_what_makes_no_sense_is_ended_and_no_other(template
         assert (number, loss.cause) == (7, "machine")
     else:
         assert odd.is_killed
+
+
+def test_a_template_that_claims_the_process_of_another_is_ended_and_its_try_is_not_given_that(templates):
+    templates.begin("a", 7)
+    templates.begin("b", 8)
+    good, odd = templates.made
+    for template in (good, odd):
+        template.is_born()
+        template.say(Loaded())
+    pid = good.fork()
+    templates.pool.read_news()
+    odd.say(Exited(pid, 0))
+    templates.pool.read_news()
+    assert templates.events.exits == [(pid, 0, odd.pid)], "who says so is told, and is not the parent"
+    ends = [os.open(os.devnull, os.O_RDONLY) for _ in range(2)]
+    odd.say(Forked(pid), descriptors=ends)
+    templates.pool.read_news()
+    for end in ends:
+        os.close(end)
+    assert templates.events.processes == {7: pid}
+    assert (good.is_killed, odd.is_killed) == (False, True)
 
 
 def test_whatever_comes_of_what_a_template_says_others_go_on(templates, monkeypatch):
