@@ -18,6 +18,7 @@ from asynsched.serialization.schema import FileError
 
 MAX_SOURCE_BYTES = 16 * 1024**2
 """Largest Python file that is read."""
+_CHUNK_BYTES = 1024**2
 MAX_ARCHIVE_LOOK_BYTES = 64 * 1024**2
 """How much of an archive is unpacked in search of a DAG; of a larger one it is assumed."""
 ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR})
@@ -51,7 +52,7 @@ def examine(root: Path, path: str) -> Examined | None:
         path: The file, relative to it.
     """
     try:
-        return _examine(root / path, path)
+        return _examine(f"{root}/{path}", path)
     except _UnusableError as exc:
         return Examined(error=FileError("unreadable", str(exc)))
     except OSError as exc:
@@ -84,29 +85,22 @@ def text_hash(data: bytes) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _examine(file: Path, path: str) -> Examined:
+def _examine(file: str, path: str) -> Examined:
     if shown(path) != path:
-        file.stat(follow_symlinks=False)
+        os.lstat(file)
         raise _UnusableError(f"the name of {shown(path)} is no UTF-8 text; rename the file")
     status = _status(file, path)
     if stat.S_ISDIR(status.st_mode):
         return Examined(is_gone=True)
     if not stat.S_ISREG(status.st_mode):
         raise _UnusableError(f"{path} is no regular file")
-    with _open_without_waiting(file) as content:
-        if path.endswith(".zip"):
-            digest, data, mentions = (
-                hashlib.file_digest(content, "sha256").hexdigest(),
-                b"",
-                _archive_may_hold_dag(content),
-            )
-        else:
-            data = content.read(MAX_SOURCE_BYTES + 1)
-            if len(data) > MAX_SOURCE_BYTES:
-                raise _UnusableError(
-                    f"{path} is larger than {MAX_SOURCE_BYTES // 1024**2} MiB, too large for a DAG file"
-                )
-            digest, mentions = hashlib.sha256(data).hexdigest(), may_hold_dag(data)
+    data = b""
+    if path.endswith(".zip"):
+        with os.fdopen(_opened_without_waiting(file), "rb") as content:
+            digest, mentions = hashlib.file_digest(content, "sha256").hexdigest(), _archive_may_hold_dag(content)
+    else:
+        data = _source(file, path)
+        digest, mentions = hashlib.sha256(data).hexdigest(), may_hold_dag(data)
     return Examined(
         content_hash=digest,
         text_hash=text_hash(data) if path.endswith(".py") else "",
@@ -116,20 +110,35 @@ def _examine(file: Path, path: str) -> Examined:
     )
 
 
-def _status(file: Path, path: str) -> os.stat_result:
+def _source(file: str, path: str) -> bytes:
+    """Return the bytes of a file. The system's own calls: what buffers and objects cost adds up over a folder."""
+    descriptor = _opened_without_waiting(file)
     try:
-        return file.stat()
+        data = os.read(descriptor, _CHUNK_BYTES)
+        while part := os.read(descriptor, _CHUNK_BYTES):
+            data += part
+            if len(data) > MAX_SOURCE_BYTES:
+                size = MAX_SOURCE_BYTES // 1024**2
+                raise _UnusableError(f"{path} is larger than {size} MiB, too large for a DAG file")
+        return data
+    finally:
+        os.close(descriptor)
+
+
+def _status(file: str, path: str) -> os.stat_result:
+    try:
+        return os.stat(file)  # noqa: PTH116 - for each file of a start: text is enough
     except OSError as exc:
-        if exc.errno in ABSENT and file.is_symlink():
+        if exc.errno in ABSENT and (link := Path(file)).is_symlink():
             raise _UnusableError(
-                f"{path} is a symbolic link to {shown(str(file.readlink()))}, which does not exist"
+                f"{path} is a symbolic link to {shown(str(link.readlink()))}, which does not exist"
             ) from exc
         raise
 
 
-def _open_without_waiting(file: Path) -> io.BufferedReader:
+def _opened_without_waiting(file: str) -> int:
     """Open a file for reading; a pipe that has taken its place since is opened too, and found empty."""
-    return os.fdopen(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+    return os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def _archive_may_hold_dag(content: io.BufferedReader) -> bool:
