@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from asynsched import __version__
+from tests.support.newer import make_newer
 from tests.support.up import Site, Up
 
 LEASE = {
@@ -148,6 +150,52 @@ def test_two_that_start_at_once_on_an_empty_database_make_it_once_and_parse_each
         pair.sites[0].run("dags", "reparse", "waiter.py")
         pair.sites[0].until(lambda: (one.log + other.log).count("file=waiter.py") == 2, "it is parsed once more")
         assert (one.log + other.log).count("file=second.py") == 1
+
+
+def test_an_older_and_a_newer_version_serve_side_by_side_for_one_schema_step(pair, tmp_path):
+    older, newer = pair.sites
+    newer.env["PYTHONPATH"] = str(make_newer(tmp_path, 1))
+    for site in pair.sites:
+        site.env |= {"ASYNSCHED_LEASE__DURATION": "30", "ASYNSCHED_PARALLELISM": "1"}
+    with ExitStack() as stack:
+        # The newer one migrates while the older one has a task running.
+        first = stack.enter_context(older.up())
+        older.wait_for_dag("waiter")
+        pair.trigger("r0")
+        older.until(lambda: pair.marks("begin") == ["r0"], "the older one runs a task")
+        second = stack.enter_context(newer.up())
+        assert newer.run("db", "check").stdout.endswith("0002.\n")
+        # They share the runs: the older one is full.
+        pair.trigger("r1")
+        newer.until(lambda: pair.marks("begin") == ["r0", "r1"], "the newer one runs the other")
+        served = pair.schedulers()
+        assert {name: (row["version"], row["n_tasks"]) for name, row in served.items()} == {
+            "one": (__version__, 1), "other": ("99.1", 1),
+        }  # fmt: skip
+        pair.gate.touch()
+        older.until(lambda: pair.states() == {"success"}, "both have ended their runs", seconds=60)
+        pair.gate.unlink()
+        first.terminate()
+        assert first.wait() == 0, first.log
+        # The older one starts beside the newer one, and is upgraded while it has a task running.
+        again = stack.enter_context(older.up())
+        pair.trigger("r2", "r3")
+        older.until(lambda: len(set(pair.marks("begin"))) == 4, "each runs another one")
+        again.kill()
+        older.env |= {"PYTHONPATH": newer.env["PYTHONPATH"]}
+        upgraded = stack.enter_context(older.up())
+        pair.gate.touch()
+        older.until(lambda: pair.states() == {"success"}, "all runs have ended", seconds=60)
+        assert "store.unavailable" not in first.log + second.log + again.log + upgraded.log
+    assert sorted(pair.marks("begin")) == sorted(pair.marks("end")) == ["r0", "r1", "r2", "r3"], "no try was lost"
+    # Two steps are too many.
+    newer.env["PYTHONPATH"] = str(make_newer(tmp_path, 2))
+    newer.run("db", "upgrade")
+    del older.env["PYTHONPATH"]
+    told = older.run("up", str(older.dags), code=None)
+    assert told.code == 1
+    assert "has schema version '0003'" in told.stderr
+    assert f"asynsched {__version__} knows versions up to 0001. Use the asynsched that made it" in told.stderr
 
 
 def test_a_second_scheduler_on_a_sqlite_database_is_refused(tmp_path):

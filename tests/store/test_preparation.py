@@ -5,6 +5,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -23,6 +24,7 @@ from asynsched.store.engines.urls import parse_url
 from asynsched.store.migrations import run
 from asynsched.store.pools import list_pools
 from asynsched.store.schema.metadata import metadata
+from tests.support.waiting import until
 
 SECOND_REVISION = """
 import sqlalchemy as sa
@@ -84,16 +86,26 @@ def test_the_revisions_that_are_known_without_alembic_are_those_of_its_scripts()
     assert tuple(reversed([script.revision for script in scripts])) == preparation.REVISIONS
 
 
-def test_a_database_that_is_behind_is_migrated_when_it_is_opened_and_keeps_its_rows(new_url, tmp_path, monkeypatch):
+@pytest.fixture
+def later(tmp_path, monkeypatch) -> Callable[[], None]:
+    """A function that makes this a later version, with one more revision."""
+
+    def become() -> None:
+        scripts = tmp_path / "migrations"
+        shutil.copytree(run.SCRIPTS, scripts)
+        (scripts / "versions" / "revision_0002.py").write_text(SECOND_REVISION)
+        monkeypatch.setattr(run, "SCRIPTS", scripts)
+        monkeypatch.setattr(preparation, "REVISIONS", ("0001", "0002"))
+        for module in ("preparation", "direct_database", "async_database", "upgrade"):
+            monkeypatch.setattr(f"asynsched.store.engines.{module}.HEAD", "0002")
+
+    return become
+
+
+def test_a_database_that_is_behind_is_migrated_when_it_is_opened_and_keeps_its_rows(new_url, later):
     url = new_url()
     open_direct(url, default_pool_slots=7).close()
-    scripts = tmp_path / "migrations"
-    shutil.copytree(run.SCRIPTS, scripts)
-    (scripts / "versions" / "revision_0002.py").write_text(SECOND_REVISION)
-    monkeypatch.setattr(run, "SCRIPTS", scripts)
-    monkeypatch.setattr(preparation, "REVISIONS", ("0001", "0002"))
-    for module in ("preparation", "direct_database", "upgrade"):
-        monkeypatch.setattr(f"asynsched.store.engines.{module}.HEAD", "0002")
+    later()
     assert schema_state(url) == ("0001", "0002")
     with open_direct(url) as database:
         assert database.read(preparation.current_revision) == "0002"
@@ -179,3 +191,26 @@ def test_many_clients_may_open_an_empty_postgresql_database_at_once(postgres_ser
         for database in threads.map(open_direct, [url] * 5):
             assert len(database.read(list_pools)) == 1
             database.close()
+
+
+def test_of_many_clients_that_find_a_postgresql_database_behind_one_migrates_it_and_the_others_wait(
+    postgres_server, later, monkeypatch
+):
+    url = postgres_server.new_database(migrated=True)
+    later()
+    waiting = sa.text("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
+    migrated = []
+
+    def migrate_once_all_others_wait(conn: sa.Connection, revision: str) -> None:
+        until(lambda: conn.scalar(waiting) == n_clients - 1, "all others wait")
+        migrated.append(revision)
+        migrate(conn, revision)
+
+    migrate, n_clients = run.migrate, 5
+    monkeypatch.setattr(run, "migrate", migrate_once_all_others_wait)
+    with ThreadPoolExecutor(n_clients) as threads:
+        for database in threads.map(open_direct, [url] * n_clients):
+            assert database.read(preparation.current_revision) == "0002"
+            assert database.write(lambda conn: conn.execute(sa.text("UPDATE pool SET colour = 'red'")).rowcount) == 1
+            database.close()
+    assert migrated == ["0002"]
