@@ -1,12 +1,14 @@
 """The database goes away while real tasks run: the scheduler waits, says so once, and goes on; tasks notice nothing."""
 
+import asyncio
 import sqlite3
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import anyio
+import asyncpg
 import pytest
 from structlog.testing import capture_logs
 
@@ -16,7 +18,7 @@ from asynsched.store.engines import postgres_engine, sqlite_connection
 from asynsched.store.engines.sqlite_connection import SqliteConnection
 from asynsched.store.schema.tables import pool
 from tests.support.database_gate import gate_before
-from tests.support.postgres import PostgresServer
+from tests.support.postgres import PostgresServer, running_postgres
 from tests.support.waiting import eventually
 
 DAGS = """
@@ -156,3 +158,52 @@ async def test_while_postgresql_is(options, program, monkeypatch, postgres_serve
             await gate.open()
 
         assert_unnoticed(*await serve_through(options | {"database": gate.url}, take_away), program.root)
+
+
+async def test_while_postgresql_ends_a_transaction_of_it_for_a_deadlock(options, program, postgres_server):
+    url = postgres_server.new_database()
+    # The server looks for a ring when a lock was waited for so long: here on behalf of the scheduler, never of another.
+    postgres_server.execute(f"ALTER DATABASE {urlsplit(url).path.lstrip('/')} SET deadlock_timeout = '4s'")
+    other = await asyncpg.connect(url, server_settings={"deadlock_timeout": "1h"})
+    ring = other.transaction()
+
+    async def until_there_is(query: str) -> None:
+        while await other.fetchval(query) is None:
+            pass
+
+    async def close_the_ring() -> None:
+        await until_there_is("SELECT 1 FROM pg_locks WHERE NOT granted")
+        await other.execute("SELECT 1 FROM dag_run FOR UPDATE")
+
+    async def take_a_row():
+        await until_there_is("SELECT 1 FROM task_instance WHERE state = 'running'")
+        await ring.start()
+        await other.execute("SELECT 1 FROM task_instance FOR UPDATE")
+        closing = asyncio.create_task(close_the_ring())
+
+        async def let_go() -> None:
+            await closing
+            await ring.rollback()
+
+        return let_go
+
+    run, logs = await serve_through(options | {"database": url}, take_a_row)
+    assert_unnoticed(run, logs, program.root)
+    assert "deadlock detected" in next(line["error"] for line in logs if line["event"] == "store.unavailable")
+    await other.close()
+
+
+async def test_while_postgresql_fails_over_to_a_second_server(options, program):
+    with running_postgres() as first, first.standby() as second:
+        url = urlsplit(first.new_database())
+        hosts = f"{dict(parse_qsl(url.query))['host']},{second.socket_folder}"
+
+        async def fail():
+            first.stop()
+            return fail_over
+
+        async def fail_over() -> None:
+            await anyio.to_thread.run_sync(second.promote)
+
+        database = url._replace(query=f"host={hosts}").geturl()
+        assert_unnoticed(*await serve_through(options | {"database": database}, fail), program.root)

@@ -55,6 +55,17 @@ async def test_a_connection_that_is_cut_is_made_again(postgres):
     assert len(await postgres.read(list_pools)) == 2
 
 
+async def test_connections_to_a_server_that_takes_no_writes_any_more_are_made_anew(postgres):
+    def become_standby(conn: sa.Connection) -> None:
+        conn.execute(sa.text("SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY"))
+
+    await postgres.write(become_standby)
+    with pytest.raises(StoreUnavailable, match="it is read-only"):
+        await postgres.write(set_pool, "lost", 1)
+    await postgres.write(set_pool, "after", 1)
+    assert {pool.name for pool in await postgres.read(list_pools)} == {"default_pool", "after"}
+
+
 async def test_a_cancelled_query_is_undone_and_its_connection_usable(postgres):
     def write_and_sleep(conn: sa.Connection) -> None:
         set_pool(conn, "half", 1)

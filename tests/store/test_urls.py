@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from asynsched.errors import SettingsError
+from asynsched.store.engines.postgres_hosts import answered, servers_of
 from asynsched.store.engines.urls import hurried, parse_url, without_secrets
 
 
@@ -67,3 +68,25 @@ def test_secrets_are_never_shown(url, shown):
 )  # fmt: skip
 def test_a_server_can_be_given_up_sooner_unless_its_url_says_otherwise(url, hasty):
     assert hurried(url, 2.5) == hasty
+
+
+@pytest.mark.parametrize(
+    ("url", "servers"),
+    [
+        ("postgresql://me@host:1/db?a=b", ["postgresql://me@host:1/db?a=b"]),
+        ("postgresql:///db?host=/run", ["postgresql:///db?host=/run"]),
+        (
+            "postgresql://me:p,w@one:1,[::1]:2/db",
+            ["postgresql://me:p,w@one:1/db?target_session_attrs=read-write", "postgresql://me:p,w@[::1]:2/db?target_session_attrs=read-write"],
+        ),
+        (
+            "postgresql:///db?host=/a,/b&port=5,6&target_session_attrs=any",
+            ["postgresql:///db?target_session_attrs=any&host=%2Fa&port=5", "postgresql:///db?target_session_attrs=any&host=%2Fb&port=6"],
+        ),
+        ("postgresql://one,two/db?target_session_attrs=primary", ["postgresql://one/db?target_session_attrs=primary", "postgresql://two/db?target_session_attrs=primary"]),
+    ],
+)  # fmt: skip
+def test_each_of_several_servers_is_asked_by_itself_and_the_one_that_answered_last_first(url, servers):
+    assert servers_of(url) == servers
+    answered(url, servers[-1])
+    assert servers_of(url) == [*servers[-1:], *servers[:-1]]

