@@ -23,7 +23,9 @@ from asynsched.states import SLOT_TASK_STATES, TaskInstanceState
 from asynsched.store.changes import Batch, Stale, TaskRow, TaskRowKey
 from asynsched.store.database import Database
 from asynsched.store.notifications import notify
+from asynsched.store.rows import MOST_PARAMETERS
 from asynsched.store.slot_settlement import OwnUse, Settlement, SlotClaim, pool_use_elsewhere, settle_slots
+from asynsched.store.transitions import apply_at_once
 
 BUSY_PAUSE = timedelta(milliseconds=5)
 """How long limits are left alone that another scheduler settles: about as long as that takes."""
@@ -45,8 +47,8 @@ class SharedLimits:
         self._database = database
         self._id, self._epoch = owner
         self._busy: list[Limit] = []
-        self._doubtful: set[str] = set()
-        """Pools of which it is not known whether the last settlement was stored."""
+        self._signed: set[str] = set()
+        """Pools that this scheduler has signed: others have at most what memory knows that they have."""
         self._slices = Slices()
         self.retry_at: datetime | None = None
 
@@ -69,12 +71,21 @@ class SharedLimits:
         granted = {_key(task): task for task in pending.granted if task.state is TaskInstanceState.QUEUED}
         claims = [claim for task in granted.values() if (claim := self._claim(task)).pool or claim.task is not None]
         hints = self._hints() if tell else []
-        counted = None if tell else self._counted(claims)
-        self._doubtful.update(claim.pool for claim in claims)
+        pools = {claim.pool for claim in claims if claim.pool}
+        signed = pools & self._signed
+        counted = None if tell else {name: self._evaluation.queues.pool(name).elsewhere for name in signed}
+        # Until it is known that the transaction was committed, it is not known who has signed.
+        self._signed -= pools
+        if counted is not None and signed == pools and not failed and _is_simple(batch, claims):
+            needed = {name: self._evaluation.queues.pool(name).taken for name in pools}
+            if await self._database.write_at_once(apply_at_once, batch, needed):
+                self._signed |= pools
+                return Stale(frozenset(), frozenset()), []
         stale, paused, settled = await self._database.write(
             _store, batch, failed, claims, self._own_use(claims), counted, hints
         )
-        self._doubtful.difference_update(settled.pools)
+        if counted is not None:
+            self._signed.update(settled.pools)
         refused = [granted[key] for key in granted if key in settled.refused]
         pending.granted = [task for task in pending.granted if task not in refused]
         self._take_up(settled)
@@ -115,11 +126,6 @@ class SharedLimits:
             task=None if limit is None else (task.run.key.dag_id, task.task_id),
             max_active=0 if limit is None else limit.capacity or 0,
         )
-
-    def _counted(self, claims: Sequence[SlotClaim]) -> dict[str, int]:
-        """Return what others had of the pools of some claims when they were last counted, where that is certain."""
-        names = {claim.pool for claim in claims if claim.pool} - self._doubtful
-        return {name: self._evaluation.queues.pool(name).elsewhere for name in names}
 
     def _own_use(self, claims: Sequence[SlotClaim]) -> OwnUse:
         """Return what this scheduler takes beside what it claims."""
@@ -163,6 +169,12 @@ class SharedLimits:
             if task.is_finished and task.run.structure.depend_on_past:
                 hints.add(Hint("edit", *task.run.key, origin=self._id))
         return sorted(hints, key=lambda hint: (hint.kind, hint.dag_id, hint.run_id))
+
+
+def _is_simple(batch: Batch, claims: Sequence[SlotClaim]) -> bool:
+    """Whether one statement can write a batch, with the slots that it takes of pools."""
+    is_limited = any(claim.task is not None for claim in claims)
+    return batch.is_of_tasks_alone and len(batch.tasks) <= MOST_PARAMETERS and not is_limited
 
 
 def _key(task: ActiveTask) -> TaskRowKey:

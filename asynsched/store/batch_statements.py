@@ -57,7 +57,9 @@ def _blob(name: str, dialect: str) -> str:
     return f"CAST(v.{name} AS BLOB)" if dialect == "sqlite" else f"convert_to(v.{name}, 'UTF8')"
 
 
-def _update(table: str, struct: type[Struct], dialect: str, *, keys: tuple[str, ...], guard: str) -> str:
+def _update(
+    table: str, struct: type[Struct], dialect: str, *, keys: tuple[str, ...], guard: str, given: str = ""
+) -> str:
     skip = {*keys, "before_state", "before_try", "before_epoch"}
     written = ", ".join(f"{name} = v.{name}" for name in struct.__struct_fields__ if name not in skip)
     same = " AND ".join(f"t.{key} = v.{key}" for key in keys)
@@ -72,7 +74,25 @@ def _update(table: str, struct: type[Struct], dialect: str, *, keys: tuple[str, 
         )
         changed = f"{table} AS t SET {written} FROM ({locked}) AS v WHERE t.id = v.row_id"
         returned = ", ".join(f"t.{key}" for key in keys)
-    return f"UPDATE {changed} RETURNING {returned}"
+    return f"{given}UPDATE {changed} RETURNING {returned}"
+
+
+_ARE_ALL_SIGNED = "(SELECT count(*) FROM signed) = :n_needed"
+
+
+def _signed(dialect: str) -> str:
+    """Return what begins a statement that is given pools: those of them that are signed and have as many slots.
+
+    Rows that somebody else holds are left out. A row that was changed since the statement began is looked at as it is.
+    """
+    rows, lock = "json_each(:needed)", ""
+    if dialect == "postgresql":
+        rows, lock = "jsonb_each_text(CAST(:needed AS jsonb))", " ORDER BY p.name FOR NO KEY UPDATE OF p SKIP LOCKED"
+    return (
+        "WITH signed AS MATERIALIZED (SELECT p.name"  # noqa: S608 - nothing but the above
+        f" FROM pool AS p JOIN {rows} AS n ON p.name = n.key WHERE p.settled_by = :epoch"
+        f" AND (p.slots = -1 OR p.slots >= CAST(n.value AS bigint)){lock}) "
+    )
 
 
 _SAME_TASK = "t.dag_run_id = v.dag_run_id AND t.task_id = v.task_id AND t.map_index = v.map_index"
@@ -83,6 +103,7 @@ def _statements(dialect: str) -> dict[str, TextClause]:
     in_order = "" if dialect == "sqlite" else " ORDER BY t.id FOR UPDATE OF t"
     same_state = "IS" if dialect == "sqlite" else "IS NOT DISTINCT FROM"
     before = frozenset({"before_state", "before_try"})
+    same_task = f"t.state {same_state} v.before_state AND t.try_number = v.before_try AND t.lease_epoch = :epoch"
     statements = {
         "insert_tasks": _insert(
             "task_instance", TaskRow, dialect, skip=before, extra="lease_epoch", conflict="DO NOTHING"
@@ -101,8 +122,11 @@ def _statements(dialect: str) -> dict[str, TextClause]:
             "callback_request", CallbackRow, dialect, skip=none, extra="state, attempts", conflict="DO NOTHING"
         ),
         "update_tasks": _update(
+            "task_instance", TaskRow, dialect, keys=("dag_run_id", "task_id", "map_index"), guard=same_task
+        ),
+        "update_tasks_at_once": _update(
             "task_instance", TaskRow, dialect, keys=("dag_run_id", "task_id", "map_index"),
-            guard=f"t.state {same_state} v.before_state AND t.try_number = v.before_try AND t.lease_epoch = :epoch",
+            guard=f"{same_task} AND {_ARE_ALL_SIGNED}", given=_signed(dialect),
         ),
         "delete_expanded": "DELETE FROM task_instance WHERE id IN (SELECT t.id"  # noqa: S608 - as above
         f" FROM {_rows_of(ExpandedRow, dialect)} AS v JOIN task_instance AS t ON {_SAME_TASK}"

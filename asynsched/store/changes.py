@@ -159,6 +159,15 @@ class Batch(Struct, frozen=True):
     callbacks: list[CallbackRow] = []
     asset_events: list[AssetEventRow] = []
 
+    @property
+    def is_of_tasks_alone(self) -> bool:
+        """Whether it is nothing but changes of task instances that have a row, none of them with a secret."""
+        others = (
+            self.runs, self.expanded, self.new_tasks, self.history, self.forgotten, self.xcoms, self.callbacks,
+            self.asset_events,
+        )  # fmt: skip
+        return bool(self.tasks) and not any(others) and all(row.deferral is None for row in self.tasks)
+
 
 class Stale(Struct, frozen=True):
     """What a batch could not change, because its rows are not as its author knew them."""

@@ -29,6 +29,12 @@ class Database(ABC):
     async def write(self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a query in a transaction of its own. It is durable when this returns, or was not done at all."""
 
+    async def write_at_once(
+        self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Run a query of one statement, which may be its own transaction: that begins and ends with it."""
+        return await self.write(query, *args, **kwargs)
+
     @abstractmethod
     async def close(self) -> None:
         """Release every connection."""

@@ -6,7 +6,7 @@ that its author knew. What does not match was changed by somebody else: it is le
 A batch whose commit was not confirmed may be applied again.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -68,6 +68,25 @@ def apply(conn: Connection, batch: Batch) -> Stale:
     if batch.asset_events:
         record_events(conn, filter(is_valid, batch.asset_events))
     return Stale(frozenset(runs), frozenset(tasks))
+
+
+def apply_at_once(conn: Connection, batch: Batch, needed: Mapping[str, int]) -> bool:
+    """Write a batch of task instances alone in one statement, if its author may still take slots without a settlement.
+
+    Args:
+        needed: The slots that each pool must have in all for that, by its name. See `slot_settlement`.
+
+    Returns:
+        Whether everything is written. If not, a part of it may be, and `apply` is to write it.
+    """
+    dialect = conn.dialect.name
+    parameters = {
+        "rows": _as_json(batch.tasks, dialect),
+        "epoch": batch.lease_epoch,
+        "needed": msgspec.json.encode(needed).decode(),
+        "n_needed": len(needed),
+    }
+    return len(conn.execute(STATEMENTS[dialect]["update_tasks_at_once"], parameters).all()) == len(batch.tasks)
 
 
 _TAKE_FOR_BEGUN = (

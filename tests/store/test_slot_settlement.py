@@ -2,11 +2,14 @@
 
 import sqlalchemy as sa
 
+from asynsched.store.changes import Batch
 from asynsched.store.dag_runs import insert_run
 from asynsched.store.pools import set_pool
 from asynsched.store.schema.tables import task_instance
 from asynsched.store.slot_settlement import OwnUse, SlotClaim, settle_slots
-from tests.store.test_runs import new_run
+from asynsched.store.task_instances import load_task_instances
+from asynsched.store.transitions import apply_at_once
+from tests.store.test_runs import new_run, task
 
 ONE, OTHER = 7, 8
 """Lease epochs."""
@@ -64,3 +67,29 @@ async def test_slots_are_counted_again_where_it_is_not_certain_what_was_counted_
     await database.write(set_pool, "narrow", 4)
     assert await slots.take(ONE, {"narrow": 0}) == (True, 1, 3)
     assert await slots.take(ONE, {"narrow": 1}) == (False, 1, 1)
+
+
+async def test_task_instances_are_written_at_once_only_while_their_pools_are_signed_and_large_enough(database):
+    """A batch that is not written so is written by `apply`, once the slots are settled."""
+    await database.write(set_pool, "narrow", 3)
+    run = await database.write(insert_run, new_run())
+    slots = Slots(database, run)
+    await slots.take(OTHER, None)
+    await slots.take(ONE, {})
+    await slots.take(OTHER, None)
+
+    async def at_once(before: str, state: str, epoch: int = ONE, **needed: int) -> bool:
+        row = task(run, "t1", state, before_state=before, pool="narrow")
+        is_written = await database.write_at_once(apply_at_once, Batch(lease_epoch=epoch, tasks=[row]), needed)
+        stored = {row.task_id: row.state for row in await database.read(load_task_instances, run)}
+        assert stored["t1"] == (state if is_written else before)
+        return is_written
+
+    assert not await at_once("queued", "running", narrow=3), "somebody else has settled since"
+    await slots.take(ONE, {"narrow": 1})
+    assert not await at_once("queued", "running", narrow=4)
+    assert not await at_once("queued", "running", epoch=OTHER, narrow=3)
+    assert not await at_once("queued", "running", narrow=3, missing=1)
+    assert await at_once("queued", "running", narrow=3)
+    assert not await at_once("running", "success", epoch=OTHER), "the task instance is another scheduler's"
+    assert await at_once("running", "success"), "which takes slots of no pool"

@@ -17,6 +17,9 @@ class PassingDatabase(Database):
     async def write(self, query: Any, *args: Any, **kwargs: Any) -> Any:
         return await self.pass_on(self.inner.write, query, args, kwargs)
 
+    async def write_at_once(self, query: Any, *args: Any, **kwargs: Any) -> Any:
+        return await self.pass_on(self.inner.write_at_once, query, args, kwargs)
+
     async def pass_on(self, call: Any, query: Any, args: Any, kwargs: Any) -> Any:
         return await call(query, *args, **kwargs)
 
