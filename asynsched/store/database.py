@@ -32,7 +32,10 @@ class Database(ABC):
     async def write_at_once(
         self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Run a query of one statement, which may be its own transaction: that begins and ends with it."""
+        """Run a query of one statement, which may be its own transaction: that begins and ends with it.
+
+        It is durable when this returns. If this is cancelled, it is not known whether it was done.
+        """
         return await self.write(query, *args, **kwargs)
 
     @abstractmethod

@@ -13,9 +13,9 @@ import structlog
 from asynsched import Scheduler
 from asynsched.executors.base import Executor, ExecutorContext
 from asynsched.keys import DagRunKey
-from asynsched.scheduling.creation.failing_dags import apply_and_pause
 from asynsched.scheduling.creation.triggering import create_manual_run
 from asynsched.settings import Settings
+from asynsched.store.changes import Batch
 from asynsched.store.database import Database
 from asynsched.store.engines.async_database import open_database
 from asynsched.store.engines.direct_database import open_direct
@@ -51,14 +51,15 @@ class NotingDatabase(PassingDatabase):
 
     def __init__(self, inner: Database) -> None:
         super().__init__(inner)
+        self.is_shared = inner.is_shared
         self.batches: list[tuple[int, float]] = []
 
-    async def write(self, query, *args, **kwargs):
-        if query is not apply_and_pause:
-            return await super().write(query, *args, **kwargs)
+    async def pass_on(self, call, query, args, kwargs):
+        if not (args and isinstance(args[0], Batch)):
+            return await super().pass_on(call, query, args, kwargs)
         n_rows = sum(len(rows) for rows in (args[0].tasks, args[0].new_tasks, args[0].runs))
         begin = time.perf_counter()
-        result = await super().write(query, *args, **kwargs)
+        result = await super().pass_on(call, query, args, kwargs)
         self.batches.append((n_rows, time.perf_counter() - begin))
         return result
 
