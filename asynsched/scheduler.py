@@ -188,7 +188,9 @@ class Scheduler(Embedding):
             version=__version__,
             now=now,
             lease_until=now + timedelta(seconds=self.settings.lease.duration),
-            takeover_seconds=takeover_seconds(self.settings.lease),
+            # As long as with each renewal among others: the keeper may still go by what one before this was given, and
+            # takes its first greeting for a renewal.
+            takeover_seconds=takeover_seconds(self.settings.lease) + self.settings.lease.longest_shared_outage,
             is_alone=not database.is_shared,
         )
 

@@ -11,9 +11,10 @@ import sqlalchemy as sa
 from structlog.testing import capture_logs
 
 from asynsched import Scheduler
-from asynsched.errors import LeaseLost, NotServing, SettingsError, StoreUnavailable
+from asynsched.errors import ExecutorError, LeaseLost, NotServing, SettingsError, StoreUnavailable
 from asynsched.executors import local
 from asynsched.executors.base import Held
+from asynsched.housekeeping.peer_watch import takeover_seconds
 from asynsched.scheduling.evaluator import DependencyEvaluator
 from asynsched.settings import LeaseSettings
 from asynsched.simulation.executor import ScriptedExecutor
@@ -159,6 +160,23 @@ async def test_runs_are_handed_over_when_all_tries_have_ended_and_kept_when_some
             await serving
         assert len(await database.read(unended_schedulers)) == has_left_tries
         assert ("lease.kept" in {entry["event"] for entry in logs}) == has_left_tries
+
+
+async def test_one_that_dies_as_it_starts_is_given_as_long_as_one_that_has_renewed_its_lease(options, tmp_path):
+    found = []
+
+    class Dying(ScriptedExecutor):
+        async def start(self, lease_epoch):
+            found.extend(await database.read(unended_schedulers))
+            raise ExecutorError("it dies")
+
+    async with AsyncExitStack() as stack:
+        database = await open_database(f"sqlite:///{tmp_path / 'state.db'}")
+        stack.push_async_callback(database.close)
+        with pytest.raises(ExecutorError):
+            await Scheduler(database=database, executor=Dying, **options).serve()
+    lease = options["settings"].lease
+    assert found[0].takeover_seconds >= takeover_seconds(lease) + lease.longest_shared_outage
 
 
 async def test_a_start_that_fails_ends_no_try_that_survived_a_crash(options, monkeypatch):

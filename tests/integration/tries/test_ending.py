@@ -178,7 +178,7 @@ async def test_tries_whose_keeper_does_not_answer_are_left_and_this_is_told(
     async with bench.running(lease_epoch=2) as second:
         await second.drain(datetime.now(UTC))
     assert not second.has_left_tries
-    until(lambda: not bench.processes(), "no process is left", seconds=5)
+    until(lambda: not bench.processes(), "no process is left")
 
 
 async def test_a_drain_lets_short_tries_finish(bench: Bench):

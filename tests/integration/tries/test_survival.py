@@ -268,8 +268,8 @@ async def test_tries_end_in_time_though_their_scheduler_is_gone_and_their_keeper
     first.renew_lease(SystemClock().boottime() + 1)
     # The keeper hears of the lease before it is asked for this.
     await bench.run(first, bench.launch(code, "asks"))
-    await first.close()
     os.kill(keeper, signal.SIGSTOP)
+    await first.close()
     await eventually(lambda: not [pid for pid in pids if is_alive(pid)], "the tries have ended, and what they started")
     with suppress(ProcessLookupError):
         os.kill(keeper, signal.SIGKILL)  # where a busy machine let it end the tries before it was stopped
