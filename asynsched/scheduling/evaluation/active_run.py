@@ -159,7 +159,7 @@ class ActiveRun:
         """Return those instances of a link's task that its upstream's instance may have decided about."""
         targets = self.instances[link.task_id]
         counters = list(self._counters(link, task))
-        if task.map_index < 0 or any(counts.has_news for counts in counters):
+        if task.map_index < 0 or not counters or any(counts.has_news for counts in counters):
             for counts in counters:
                 counts.has_news = False
             indexes = self._relevant(link, task) if link.common_groups and task.map_index >= 0 else targets
@@ -258,8 +258,8 @@ class ActiveRun:
         by_place = self.group_ends[link.task_id][link.common_groups]
         if task.map_index < 0:
             yield from (ends.of(link) for ends in by_place.values())
-        elif (ends := by_place.get(self._place(task.task_id, link.common_groups, task.map_index))) is not None:
-            yield ends.of(link)
+        elif (place := self._place(task.task_id, link.common_groups, task.map_index)) in by_place and place >= 0:
+            yield by_place[place].of(link)
 
     def _relevant(self, link: Link, task: ActiveTask) -> Iterable[int]:
         """Return the map indexes of a link's task that depend on an upstream instance."""
