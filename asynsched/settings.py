@@ -121,7 +121,7 @@ class LeaseSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
         Seconds | None,
         doc(
             "PostgreSQL: the same where there are several schedulers, seconds; by so much later the others take over"
-            " what one had that died. By default four times lease.duration."
+            " what one had that died. Where it is not set, it is four times lease.duration."
         ),
     ] = None
 
