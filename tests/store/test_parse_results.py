@@ -97,7 +97,7 @@ STORED = (
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(BATCHES)
 def test_files_that_are_stored_together_are_stored_as_one_after_the_other(batches):
     def stored(of_each: int) -> list[object]:
