@@ -54,6 +54,8 @@ class Keeper:
     def __init__(self, options: argparse.Namespace, zygote: ZygoteHandle, alarm: Alarm) -> None:
         self._options = options
         self._alarm = alarm
+        self._epoch = 0
+        """The highest lease epoch that was greeted."""
         self._may_lose_runs = False
         """Whether other schedulers may take over what runs here. Where none can, nothing is gained by haste."""
         self._reactor = Reactor()
@@ -103,7 +105,10 @@ class Keeper:
                 self._stop(message.grace)
             case Hello():
                 self._may_lose_runs = message.shares_database
-                # A scheduler that serves holds a lease, of which it tells us in a moment.
+                if message.lease_epoch <= self._epoch:
+                    return  # it has connected anew: its lease has not become longer by that
+                self._epoch = message.lease_epoch
+                # A scheduler that starts to serve holds a lease, of which it tells us in a moment.
                 self._leased(Lease(self._reactor.now() + self._options.lease_seconds, self._fence.grace))
 
     def _leased(self, lease: Lease) -> None:

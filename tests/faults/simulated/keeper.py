@@ -40,7 +40,7 @@ class SimulatedKeeper:
         self._home = home
         self._records = records
         self._lease = world.settings.lease
-        self._epoch = 0
+        self._epoch = self._served_epoch = 0
         self._is_stopping = False
         self._is_fenced = False
         self.is_alive = True
@@ -131,13 +131,16 @@ class SimulatedKeeper:
             stream.send(Hello(PROTOCOL_VERSION, 1, lease_epoch=self._epoch))
             stream.cut("an older epoch")
             return
+        is_another = hello.lease_epoch > self._served_epoch
         self._epoch = hello.lease_epoch
         if hello.role == "lease":
             return
         if self.connection is not None:
             self.connection.cut("a newer scheduler")
         self.connection = stream
-        self._leased(self.clock.boottime() + self._lease.duration)
+        if is_another:
+            self._served_epoch = hello.lease_epoch
+            self._leased(self.clock.boottime() + self._lease.duration)
         stream.send(Hello(PROTOCOL_VERSION, 1, lease_epoch=hello.lease_epoch))
         for ended in list(self.ends.values()):
             stream.send(ended)

@@ -225,6 +225,20 @@ async def test_a_lease_that_is_renewed_keeps_tries_alive_and_one_that_is_over_en
         assert bench.keeper().pid == keeper
 
 
+async def test_a_lease_is_no_longer_because_its_scheduler_connects_anew(bench: Bench, code):
+    bench.settings = Settings(lease=LeaseSettings(duration=100, grace=0.0, kill_time=0.5))
+    async with bench.running() as executor:
+        launch = bench.launch(code, "waits")
+        await executor.launch([launch])
+        await bench.start_of(launch)
+        executor.renew_lease(SystemClock().boottime() + 1)
+        connection = executor._connection
+        connection.close()
+        ended = await bench.end_of(launch)
+        assert executor._connection is not connection
+        assert (ended.cause, "lease" in ended.reason) == ("machine", True)
+
+
 async def test_a_keeper_that_was_stopped_past_its_lease_notices_before_it_does_anything(bench: Bench, code):
     bench.settings = Settings(lease=LeaseSettings(grace=0.0))
     clock = SystemClock()
