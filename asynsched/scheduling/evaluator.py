@@ -98,6 +98,8 @@ class DependencyEvaluator(Service):
         )
         self._news: deque[News] = deque()
         self._is_stopping = False
+        self._are_slots_freed = False
+        """Whether others have given back slots since the last look at what they have."""
         self._has_started_all = False
         self._swept_at: datetime | None = None
         self.stored_until = Watermark(self.wake)
@@ -170,6 +172,10 @@ class DependencyEvaluator(Service):
             await settle(self._evaluation, now)
             self._shared.try_again(now)
             self._evaluation.grant(now)
+            if self._are_slots_freed and self._evaluation.queues.are_waiting:
+                # What others have given back does not matter before somebody waits: perhaps it was long ago.
+                await self._read_pools()
+                self._evaluation.grant(now)
         if not self._waits_for_company(now):
             await self._store()
         if has_taken_all and not self._transfers.disturbed:
@@ -203,7 +209,8 @@ class DependencyEvaluator(Service):
         changed = {message.dag_id for message in self._news if isinstance(message, DagChanged)}
         if changed:
             await self._intake.read_dags(changed)
-        if PoolsChanged() in self._news or (SlotsFreed() in self._news and self._evaluation.queues.are_waiting):
+        self._are_slots_freed |= SlotsFreed() in self._news
+        if PoolsChanged() in self._news:
             await self._read_pools()
         # Each is dropped only once it was acted on: the database may go away between two of them.
         while self._news:
@@ -253,6 +260,7 @@ class DependencyEvaluator(Service):
         capacities = await self._database.read(pool_capacities)
         self._evaluation.queues.resize_pools(capacities, await self._database.read(pools_including_deferred))
         await self._shared.read()
+        self._are_slots_freed = False
 
     # What follows
 

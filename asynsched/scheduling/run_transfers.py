@@ -155,7 +155,8 @@ class RunTransfers:
         let_go = self._evaluation.drop_run(run.key)
         self._intake.resumed(row)
         self._evaluation.resume_run(run, tasks, now)
-        self.are_requests_due |= self._requests.concern(run.key)
+        # Of a run that was another scheduler's, somebody may have asked for something that this one has passed over.
+        self.are_requests_due |= held is not None or self._requests.concern(run.key)
         if held is not None:
             self._announcer.settle(tasks, held, now)
         else:

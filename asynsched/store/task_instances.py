@@ -73,6 +73,12 @@ _TRIES = (
     .where(task_instance_history.c.dag_run_id == sa.bindparam("run"))
     .order_by(task_instance_history.c.task_id, task_instance_history.c.map_index, task_instance_history.c.id)
 )
+_NUMBERS = sa.select(
+    task_instance_history.c.task_id,
+    task_instance_history.c.map_index,
+    task_instance_history.c.token,
+    task_instance_history.c.try_number,
+).where(task_instance_history.c.dag_run_id == sa.bindparam("run"))
 
 
 def load_task_instances(conn: Connection, dag_run_id: int) -> list[TaskInstanceRow]:
@@ -92,3 +98,11 @@ def list_task_instances(conn: Connection, dag_run_id: int) -> list[TaskInstanceR
 def list_tries(conn: Connection, dag_run_id: int) -> list[TryRow]:
     """Return the earlier tries of a run's task instances, by task, oldest first."""
     return [as_struct(TryRow, row) for row in conn.execute(_TRIES, {"run": dag_run_id})]
+
+
+def numbers_of_tries(conn: Connection, dag_run_id: int) -> dict[tuple[str, int], dict[str | None, int]]:
+    """Return the numbers of the earlier tries of a run's task instances: of each, by token."""
+    found: dict[tuple[str, int], dict[str | None, int]] = {}
+    for task_id, map_index, token, number in conn.execute(_NUMBERS, {"run": dag_run_id}):
+        found.setdefault((task_id, map_index), {})[token] = number
+    return found

@@ -3,7 +3,7 @@
 It is the same for a run that is being run, which its scheduler takes up anew afterwards, and for one that is not.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -46,6 +46,7 @@ class RunEdit:
     Attributes:
         run: The run as it is stored.
         instances: Its task instances as they are stored.
+        earlier: The numbers of their tries that are in the history, by token.
         structure: The version that the run is on, or is moved to.
         version_id: That version.
         named: The task instances that change because they were asked for, or with those that were.
@@ -56,6 +57,7 @@ class RunEdit:
 
     run: DagRunRow
     instances: list[TaskInstanceRow]
+    earlier: Mapping[tuple[str, int], Mapping[str | None, int]]
     structure: DagStructure
     version_id: int | None
     now: datetime
@@ -83,7 +85,9 @@ class RunEdit:
         """Let a task instance run again, with all its retries; these dependencies of it do not count."""
         state = None if row.state is None else State(row.state)
         task = self.structure.tasks.get(row.task_id)
-        n_tries = tries_after_clear(state, row.try_number)
+        n_tries = tries_after_clear(
+            state, row.try_number, row.token, self.earlier.get((row.task_id, row.map_index), {})
+        )
         max_tries = max(row.max_tries, n_tries) if task is None else n_tries + task.retries
         self.goes_on = True
         self.forgotten.append(ForgottenRow(row.dag_run_id, row.task_id, row.map_index))

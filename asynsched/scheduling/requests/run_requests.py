@@ -34,7 +34,7 @@ from asynsched.store.run_requests import (
     close_request,
 )
 from asynsched.store.schema.tables import task_instance
-from asynsched.store.task_instances import TaskInstanceRow, load_task_instances
+from asynsched.store.task_instances import TaskInstanceRow, load_task_instances, numbers_of_tries
 from asynsched.store.transitions import apply
 
 _ADOPT = (
@@ -142,7 +142,8 @@ def _checked(conn: Connection, run: DagRunRow, request: RunRequest, actor: str, 
 
 def _edit(conn: Connection, run: DagRunRow, request: RunRequest, now: datetime) -> RunEdit:
     version_id, structure = _version(conn, run, newest=isinstance(request, ClearTasks) and request.latest)
-    return RunEdit(run, load_task_instances(conn, run.id), structure, version_id, now)
+    earlier = numbers_of_tries(conn, run.id)
+    return RunEdit(run, load_task_instances(conn, run.id), earlier, structure, version_id, now)
 
 
 def _version(conn: Connection, run: DagRunRow, *, newest: bool) -> tuple[int | None, DagStructure]:

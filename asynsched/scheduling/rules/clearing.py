@@ -3,6 +3,8 @@
 Source: Apache Airflow's `clear_task_instances` and `set_state`.
 """
 
+from collections.abc import Mapping
+
 from asynsched.scheduling.rules.verdict import MET, Verdict
 from asynsched.serialization.schema import SerializedTask
 from asynsched.states import FAILED_TASK_STATES, SLOT_TASK_STATES, TaskInstanceState
@@ -34,9 +36,23 @@ def after_clear(state: State | None) -> State | None:
     return State.RESTARTING if state in SLOT_TASK_STATES else None
 
 
-def tries_after_clear(state: State | None, try_number: int) -> int:
-    """Return how many tries a cleared task instance has had; one that only paused ends with the clear."""
-    return try_number + (state in (State.UP_FOR_RESCHEDULE, State.DEFERRED))
+def tries_after_clear(
+    state: State | None, try_number: int, token: str | None, earlier: Mapping[str | None, int]
+) -> int:
+    """Return how many tries a cleared task instance has had.
+
+    One that had only paused, deferred or rescheduled, when it was cleared or ended by somebody, has used no number up:
+    it ends with the clear, under a number of its own.
+
+    Args:
+        state: Its state before.
+        try_number: That of its last try that has used a number up.
+        token: Of its last try.
+        earlier: The numbers of its tries that are in the history, by token.
+    """
+    if token is None or token in earlier or not keeps_try(state):
+        return try_number
+    return try_number + (try_number == 0 or try_number in earlier.values())
 
 
 def keeps_try(state: State | None) -> bool:
