@@ -42,8 +42,9 @@ def _end_at_once(status: int) -> None:
     A command closes by itself what it has opened. Where its output cannot be written, Python itself is to say so.
     """
     try:
-        sys.stdout.flush()
-        sys.stderr.flush()
-    except OSError:
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:  # as it is where a shell has closed it
+                stream.flush()
+    except (OSError, ValueError):
         return
     os._exit(status)
