@@ -160,26 +160,32 @@ async def test_while_postgresql_is(options, program, monkeypatch, postgres_serve
         assert_unnoticed(*await serve_through(options | {"database": gate.url}, take_away), program.root)
 
 
+UNTIL_IT_RUNS = """DO $$ BEGIN
+    WHILE NOT EXISTS (SELECT 1 FROM task_instance WHERE state = 'running') LOOP
+        PERFORM pg_sleep(0.01);
+    END LOOP;
+END $$"""
+# All of it is done by the server: the event loop of the scheduler may be late on a busy machine.
+CLOSE_THE_RING = """DO $$ BEGIN
+    WHILE NOT EXISTS (SELECT 1 FROM pg_locks WHERE NOT granted AND pg_backend_pid() = ANY (pg_blocking_pids(pid))) LOOP
+        PERFORM pg_sleep(0.01);
+    END LOOP;
+    PERFORM 1 FROM dag_run FOR UPDATE;
+END $$"""
+
+
 async def test_while_postgresql_ends_a_transaction_of_it_for_a_deadlock(options, program, postgres_server):
-    url = postgres_server.new_database()
+    url = f"{postgres_server.new_database()}&lock_timeout=60s"
     # The server looks for a ring when a lock was waited for so long: here on behalf of the scheduler, never of another.
     postgres_server.execute(f"ALTER DATABASE {urlsplit(url).path.lstrip('/')} SET deadlock_timeout = '4s'")
     other = await asyncpg.connect(url, server_settings={"deadlock_timeout": "1h"})
     ring = other.transaction()
 
-    async def until_there_is(query: str) -> None:
-        while await other.fetchval(query) is None:
-            pass
-
-    async def close_the_ring() -> None:
-        await until_there_is("SELECT 1 FROM pg_locks WHERE NOT granted")
-        await other.execute("SELECT 1 FROM dag_run FOR UPDATE")
-
     async def take_a_row():
-        await until_there_is("SELECT 1 FROM task_instance WHERE state = 'running'")
+        await other.execute(UNTIL_IT_RUNS)
         await ring.start()
         await other.execute("SELECT 1 FROM task_instance FOR UPDATE")
-        closing = asyncio.create_task(close_the_ring())
+        closing = asyncio.create_task(other.execute(CLOSE_THE_RING))
 
         async def let_go() -> None:
             await closing

@@ -22,6 +22,7 @@ RUNS = (1, 2, 3)
 NAMES = "abcdef"
 KEYS = [(run, name, -1) for run in RUNS for name in NAMES]
 WAITING = "SELECT count(DISTINCT pid) FROM pg_locks WHERE NOT granted"
+BLOCKED = "SELECT DISTINCT pid, pg_blocking_pids(pid) AS by FROM pg_locks WHERE NOT granted"
 
 
 def prepare(conn: sa.Connection) -> None:
@@ -83,7 +84,8 @@ MEETINGS = {
 
 @pytest.fixture
 async def opened(postgres_url):
-    database = await open_database(postgres_url)
+    # On a busy machine it may take a while until both wait.
+    database = await open_database(f"{postgres_url}&lock_timeout=60s&statement_timeout=60s")
     await database.write(prepare)
     holder = await asyncpg.connect(postgres_url)
     yield database, holder
@@ -109,5 +111,7 @@ async def test_two_that_change_the_same_rows_in_opposite_order_both_end(opened, 
         await until_it_waits(first)
         second = tasks.create_task(database.write(other))
         await until_it_waits(first, second)
+        blocked = {row["pid"]: set(row["by"]) for row in await holder.fetch(BLOCKED)}
+        assert any(by & blocked.keys() for by in blocked.values()), "one waits for the other"
     said = [len(KEYS) - len(it.result().tasks) for it in (first, second) if isinstance(it.result(), Stale)]
     assert await database.read(n_ended) == sum(said), "what a batch could not write, it knows"
