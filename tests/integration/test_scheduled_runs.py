@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from asynsched import DAG, BashOperator
-from asynsched.scheduling.creation.scheduled_runs import Examined, coming_runs, examine_dag, foresee_dag
+from asynsched.scheduling.creation.scheduled_runs import Examined, coming_runs, foresee_dag
 from asynsched.scheduling.creation.triggering import create_manual_run
 from asynsched.serialization.schema import TimetableQuestion
 from asynsched.simulation.executor import Outcome
@@ -16,7 +16,7 @@ from asynsched.store.engines.direct_database import open_inline
 from asynsched.store.parse_results import DagDefaults, FileStamp, store_report
 from asynsched.timetables import ContinuousTimetable, CronDataIntervalTimetable, EventsTimetable
 from tests.support.simulated import Simulated, report_of
-from tests.support.stored import list_audit
+from tests.support.stored import examine_dag, list_audit
 from tests.unit.timetables.test_own_timetables import Workdays, asked
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -8,7 +8,7 @@ import pytest
 
 from asynsched import DAG, Asset, AssetAlias, BashOperator
 from asynsched.errors import NotFound
-from asynsched.scheduling.creation.scheduled_runs import examine_dag, foresee_dag
+from asynsched.scheduling.creation.scheduled_runs import foresee_dag
 from asynsched.store.asset_events import (
     consumed_events,
     count_old_events,
@@ -27,6 +27,7 @@ from asynsched.store.retention import delete_runs
 from asynsched.store.transitions import apply
 from tests.store.test_runs import new_run, task
 from tests.support.simulated import report_of
+from tests.support.stored import examine_dag
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

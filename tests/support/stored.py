@@ -1,5 +1,6 @@
-"""What tests look up that no command shows: the audit, all versions of a DAG, where a log is."""
+"""What tests look up that no command shows: the audit, all versions of a DAG, where a log is, what is due."""
 
+from datetime import datetime
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -8,6 +9,7 @@ from sqlalchemy import Connection
 from asynsched.executors.log_paths import log_path
 from asynsched.home import LOGS
 from asynsched.keys import TaskInstanceKey
+from asynsched.scheduling.creation.scheduled_runs import Examined, examine_dags
 from asynsched.store.audit import AuditRow
 from asynsched.store.dag_versions import DagVersionRow, get_version
 from asynsched.store.rows import as_struct, from_json
@@ -31,3 +33,8 @@ def list_versions(conn: Connection, dag_id: str) -> list[DagVersionRow]:
 def log_file(home: Path, key: TaskInstanceKey, try_number: int) -> Path:
     """Return where the log of a try is. There is no file when the try wrote nothing."""
     return home / LOGS / log_path(key, try_number)
+
+
+def examine_dag(conn: Connection, dag_id: str, now: datetime) -> Examined:
+    """Create the runs of one DAG that are due."""
+    return examine_dags(conn, [dag_id], now)[dag_id]

@@ -69,17 +69,12 @@ def examine_dags(conn: Connection, dag_ids: Sequence[str], now: datetime) -> dic
     return {dag_id: _examine_one(conn, dags.get(dag_id), versions, now) for dag_id in dag_ids}
 
 
-def examine_dag(conn: Connection, dag_id: str, now: datetime) -> Examined:
-    """Create the runs of one DAG that are due."""
-    return examine_dags(conn, [dag_id], now)[dag_id]
-
-
 def _examine_one(conn: Connection, dag: DagRow | None, versions: Mapping[int, bytes], now: datetime) -> Examined:
     if dag is None or not dag.is_active or dag.version_id is None:
         return Examined()
     try:
-        serialized = decode_dag(versions[dag.version_id])
-    except DagError as exc:
+        serialized = decode_dag(_version_of(dag.version_id, versions))
+    except (DagError, NotFound) as exc:
         set_next_dagrun(conn, dag.dag_id, None)
         return Examined(error=str(exc))
     triggered = trigger_by_assets(conn, dag, serialized.asset_condition, now)
@@ -88,8 +83,15 @@ def _examine_one(conn: Connection, dag: DagRow | None, versions: Mapping[int, by
     return replace(found, triggered=triggered.created, is_held_back=is_held_back, waits_for=triggered.waits_for)
 
 
+def _version_of(version_id: int, versions: Mapping[int, bytes]) -> bytes:
+    """Return a version; raise NotFound for one that was replaced and deleted after its DAG was read."""
+    if version_id not in versions:
+        raise NotFound("DAG version", str(version_id))
+    return versions[version_id]
+
+
 def foresee_dag(conn: Connection, dag_id: str, now: datetime) -> Examined:
-    """Return what `examine_dag` would find and create now. Nothing is written."""
+    """Return what `examine_dags` would find and create now. Nothing is written."""
     dag = get_dag(conn, dag_id)
     if dag is None or not dag.is_active or dag.version_id is None:
         return Examined()

@@ -1,0 +1,36 @@
+"""DAGs are examined many at once, and what is wrong with one is its own."""
+
+from datetime import UTC, datetime
+
+import sqlalchemy as sa
+
+from asynsched import DAG
+from asynsched.scheduling.creation.scheduled_runs import examine_dags
+from asynsched.store.engines.direct_database import connect_direct
+from asynsched.store.engines.preparation import bring_to_head
+from asynsched.store.engines.urls import parse_url
+from asynsched.store.parse_results import DagDefaults, FileStamp, store_report
+from tests.support.simulated import report_of
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def test_a_version_that_is_replaced_and_deleted_while_dags_are_examined_is_an_error_of_its_dag_alone():
+    def check(conn):
+        for dag_id in ("lost", "other"):
+            dag = DAG(dag_id, schedule="@once", start_date=START)
+            store_report(conn, report_of(dag), FileStamp("", 0, 0, ""), now=START, defaults=DagDefaults(16, False))
+
+        def replace(_conn, cursor, statement, *_):
+            if "dag_version.serialized" in statement:
+                cursor.execute("UPDATE dag SET version_id = NULL WHERE dag_id = 'lost'")
+                cursor.execute("DELETE FROM dag_version WHERE dag_id = 'lost'")
+
+        sa.event.listen(conn, "before_cursor_execute", replace)
+        return examine_dags(conn, ["lost", "other"], START)
+
+    with connect_direct(parse_url("sqlite://")) as database:
+        database.write(bring_to_head, "memory")
+        found = database.write(check)
+    assert "DAG version" in found["lost"].error
+    assert found["other"].created is not None
