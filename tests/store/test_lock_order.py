@@ -112,6 +112,8 @@ async def test_two_that_change_the_same_rows_in_opposite_order_both_end(opened, 
         second = tasks.create_task(database.write(other))
         await until_it_waits(first, second)
         blocked = {row["pid"]: set(row["by"]) for row in await holder.fetch(BLOCKED)}
-        assert any(by & blocked.keys() for by in blocked.values()), "one waits for the other"
+        do_meet = any(by & blocked.keys() for by in blocked.values())
+        passes_by = other is take_over and second.done()  # it leaves runs alone that somebody has locked
+        assert do_meet or passes_by, "one waits for the other"
     said = [len(KEYS) - len(it.result().tasks) for it in (first, second) if isinstance(it.result(), Stale)]
     assert await database.read(n_ended) == sum(said), "what a batch could not write, it knows"
