@@ -124,6 +124,15 @@ async def test_a_commit_without_an_answer_is_given_up(postgres, monkeypatch, is_
     assert "no answer to a commit within 0.1 s" in said[0]
 
 
+async def test_a_statement_that_is_its_own_transaction_is_given_up_as_a_commit_is(postgres, monkeypatch):
+    monkeypatch.setattr(postgres_database, "COMMIT_TIMEOUT_SECONDS", 0.5)
+    pid = await postgres.write(backend_pid)
+    with stopped(pid), anyio.fail_after(30):
+        with pytest.raises(StoreUnavailable, match="no answer in time"):
+            await postgres.write_at_once(set_pool, "unsure", 1)
+        assert await postgres.write(backend_pid) != pid
+
+
 async def test_migrating_may_take_longer_than_any_query(new_postgres_database, monkeypatch):
     url = new_postgres_database()
     monkeypatch.setattr(postgres_engine, "ANSWER_SECONDS", -29.9)

@@ -2,13 +2,13 @@
 
 import sqlalchemy as sa
 
-from asynsched.store.changes import Batch
+from asynsched.store.changes import Batch, Stale
 from asynsched.store.dag_runs import insert_run
 from asynsched.store.pools import set_pool
-from asynsched.store.schema.tables import task_instance
+from asynsched.store.schema.tables import dag_run, task_instance
 from asynsched.store.slot_settlement import OwnUse, SlotClaim, settle_slots
 from asynsched.store.task_instances import load_task_instances
-from asynsched.store.transitions import apply_at_once
+from asynsched.store.transitions import apply, apply_at_once
 from tests.store.test_runs import new_run, task
 
 ONE, OTHER = 7, 8
@@ -93,3 +93,14 @@ async def test_task_instances_are_written_at_once_only_while_their_pools_are_sig
     assert await at_once("queued", "running", narrow=3)
     assert not await at_once("running", "success", epoch=OTHER), "the task instance is another scheduler's"
     assert await at_once("running", "success"), "which takes slots of no pool"
+
+
+async def test_of_a_batch_that_is_written_at_once_in_part_only_what_is_stale_is_left(database):
+    run = await database.write(insert_run, new_run())
+    await database.write(lambda conn: conn.execute(sa.update(dag_run).values(lease_epoch=ONE)))
+    await database.write(apply, Batch(ONE, new_tasks=[task(run, "t0", "running"), task(run, "t1", "success")]))
+    batch = Batch(ONE, tasks=[task(run, name, "failed", before_state="running") for name in ("t0", "t1")])
+    assert not await database.write_at_once(apply_at_once, batch, {})
+    stored = {row.task_id: row.state for row in await database.read(load_task_instances, run)}
+    assert stored == {"t0": "failed", "t1": "success"}
+    assert await database.write(apply, batch) == Stale(frozenset(), frozenset({(run, "t1", -1)}))

@@ -73,7 +73,8 @@ class PostgresDatabase(Database):
             self._opening = False
             try:
                 try:
-                    result = await greenlet_spawn(query, connection, *args, **kwargs)
+                    with anyio.fail_after(COMMIT_TIMEOUT_SECONDS if is_single else None):
+                        result = await greenlet_spawn(query, connection, *args, **kwargs)
                 except BaseException:
                     await _roll_back(connection)
                     raise
