@@ -10,6 +10,7 @@ from collections.abc import Collection
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from asynsched.store.rows import portions
 from asynsched.store.schema.tables import dag_run, task_instance
 
 _RUNS = (
@@ -29,12 +30,14 @@ _TASKS = sa.select(sa.func.count()).select_from(
 
 def lock_runs(conn: Connection, run_row_ids: Collection[int]) -> dict[int, int]:
     """Lock runs until this transaction ends. Returns the lease epoch of each."""
-    if not run_row_ids:
-        return {}
-    return {row.id: row.lease_epoch for row in conn.execute(_RUNS, {"ids": sorted(run_row_ids)})}
+    rows = (row for some in portions(sorted(run_row_ids)) for row in conn.execute(_RUNS, {"ids": some}))
+    return {row.id: row.lease_epoch for row in rows}
 
 
 def lock_tasks(conn: Connection, run_row_ids: Collection[int]) -> None:
-    """Lock all task instances of runs that this transaction has locked."""
+    """Lock all task instances of runs that this transaction has locked: of a thousand runs at most.
+
+    One statement does, as they are to be locked in their own order, over all these runs.
+    """
     if run_row_ids and conn.dialect.name != "sqlite":
         conn.execute(_TASKS, {"ids": list(run_row_ids)})
