@@ -35,6 +35,7 @@ from asynsched.parsing.outcome_batch import OutcomeBatch
 from asynsched.parsing.parse_claims import Claim, ParseClaims, again
 from asynsched.parsing.parse_log import ParseLog
 from asynsched.parsing.parse_queue import ParseJob, ParseQueue, job_of
+from asynsched.parsing.processes.parse_slots import ParseSlots
 from asynsched.parsing.processes.parser import Parser, report_of_error, report_of_failure
 from asynsched.parsing.progress import ReadingProgress
 from asynsched.parsing.repeats import Repeats
@@ -79,7 +80,7 @@ class ParseDispatcher(Service):
         self._claims = claims
         self._name = None if claims is None else claims.scheduler_id
         self._parses: TaskGroup | None = None
-        self._slots = anyio.Semaphore(settings.parse.processes, max_value=settings.parse.processes)
+        self._slots = ParseSlots(settings.parse.processes, self.wake)
         self.known: KnownFiles | None = None
         self._requests = LookRequests()
         self._seen = SeenFiles(self._requests)
@@ -230,8 +231,7 @@ class ParseDispatcher(Service):
 
     def _start_parses(self, known: KnownFiles) -> None:
         assert self._parses is not None
-        while self.queue and self._slots.value:
-            self._slots.acquire_nowait()
+        while self.queue and self._slots.take():
             job = self.queue.pop()
             self._requests.begin(job.path)
             self._texts_at_start[job.path] = known.n_text_changes
@@ -243,11 +243,11 @@ class ParseDispatcher(Service):
             self._leave_to_others(known, job, claim)
             return
         try:
-            report = await self._parser.parse(job.path)
+            report = await self._parser.parse(job.path, self._slots)
         except SandboxError as exc:
             report = report_of_failure(job.path, exc)
         finally:
-            self._slots.release()
+            self._slots.give_back()
         # Not only in the next tick: this one may be storing what was parsed before.
         self._start_parses(known)
         outcome = self._outcome(job, report)
@@ -259,7 +259,7 @@ class ParseDispatcher(Service):
         self.wake()
 
     def _leave_to_others(self, known: KnownFiles, job: ParseJob, claim: Claim) -> None:
-        self._slots.release()
+        self._slots.give_back()
         self._requests.end(job.path)
         if claim is Claim.BUSY:
             self._look_later(again(job, known))

@@ -1,7 +1,7 @@
 """Parses with what is stored in mind: asks authors' timetables what comes after the last run, doubts new versions."""
 
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from datetime import timedelta
 from typing import Concatenate, ParamSpec, TypeVar
 
@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 
 from asynsched.clock import Clock
 from asynsched.errors import DagError, SandboxError, StoreUnavailable
+from asynsched.parsing.processes.parse_slots import ParseSlots
 from asynsched.parsing.processes.sandbox_parser import SandboxParser
 from asynsched.parsing.processes.sandbox_setup import HASH_SEED
 from asynsched.parsing.processes.stability import KnownVersion, settled, would_be_new
@@ -29,6 +30,8 @@ OTHER_SEED = 1
 """Of the hashes of texts, for a second parse."""
 FEW_DAGS = 10
 """The versions of so many DAGs are read before it is known whether they are needed."""
+MOST_UNCHANGED = 10_000
+"""Files that are remembered as unchanged: names of files may be generated."""
 RETRY_DELAY = timedelta(seconds=1)
 
 
@@ -36,8 +39,9 @@ class InformedParser:
     """Parses files in confined processes, for a dispatcher.
 
     Where a DAG would get a new version in place of another, its file is parsed a second time. Of a file that had DAGs
-    that is likely, so both parses are done side by side while no other file is being parsed; not where the parse before
-    gave nothing new, as it does for a file that is parsed again and again. While the database is away, a parse waits.
+    that is likely, so both parses are done side by side while no other file is being parsed and a slot is free; not
+    where the parse before gave nothing new, as it does for a file that is parsed again and again. Where the first of
+    both gives nothing new, the second is ended. While the database is away, a parse waits.
     """
 
     def __init__(self, parser: SandboxParser, database: Database, clock: Clock) -> None:
@@ -45,16 +49,16 @@ class InformedParser:
         self._database = database
         self._clock = clock
         self._n_under_way = 0
-        self._unchanged: set[str] = set()
+        self._unchanged: dict[str, None] = {}
 
-    async def parse(self, path: str) -> ParseReport:
+    async def parse(self, path: str, slots: ParseSlots) -> ParseReport:
         """Parse a file; a second time if a DAG would get a new version in place of another. See `Parser.parse`."""
         self._n_under_way += 1
         try:
             before = await self._read(before_parse, path, self._clock.now())
             is_likely = 0 < len(before.hashes) <= FEW_DAGS and path not in self._unchanged
-            if is_likely and self._n_under_way == 1:
-                return await self._parse_side_by_side(path, before)
+            if is_likely and self._n_under_way == 1 and slots.take():
+                return await self._parse_side_by_side(path, before, slots)
             return await self._parse_in_turn(path, before)
         finally:
             self._n_under_way -= 1
@@ -67,30 +71,38 @@ class InformedParser:
         known = await self._read(_known_versions, changed)
         return self._compared(report, await self._second(path, before, known), known)
 
-    async def _parse_side_by_side(self, path: str, before: BeforeParse) -> ParseReport:
-        known = await self._read(_known_versions, list(before.hashes))
+    async def _parse_side_by_side(self, path: str, before: BeforeParse, slots: ParseSlots) -> ParseReport:
+        """Parse a file by two processes, for the second of which a slot was taken."""
         again: list[ParseReport | SandboxError] = []
 
         async def parse_again() -> None:
             again.append(await self._second(path, before, known))
+            slot.close()
 
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(parse_again)
-            report = await self._attempt(path, before.questions, HASH_SEED)
+        with ExitStack() as slot:  # given back when the first of both has ended
+            slot.callback(slots.give_back)
+            known = await self._read(_known_versions, list(before.hashes))
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(parse_again)
+                report = await self._attempt(path, before.questions, HASH_SEED)
+                slot.close()
+                changed = [] if isinstance(report, SandboxError) else self._changed(report, before)
+                if not changed:
+                    tasks.cancel_scope.cancel()
         if isinstance(report, SandboxError):
             raise report
-        changed = self._changed(report, before)
         if not changed:
             return report
         return self._compared(report, again[0], {dag_id: known[dag_id] for dag_id in changed if dag_id in known})
 
     def _changed(self, report: ParseReport, before: BeforeParse) -> list[str]:
-        """Return the DAGs that would get a new version, and note whether there are any."""
+        """Return the DAGs that would get a new version, and note whether a parse without errors gave none."""
         changed = would_be_new(report, before.hashes)
-        if changed or not before.hashes:
-            self._unchanged.discard(report.path)
-        else:
-            self._unchanged.add(report.path)
+        self._unchanged.pop(report.path, None)
+        if before.hashes and not (changed or report.errors):
+            self._unchanged[report.path] = None
+            if len(self._unchanged) > MOST_UNCHANGED:
+                del self._unchanged[next(iter(self._unchanged))]
         return changed
 
     async def _second(

@@ -204,8 +204,7 @@ class ParseServer:
 
     async def close(self) -> None:
         """End the server with all that it has started. Call it when no parse is under way."""
-        with anyio.CancelScope(shield=True):
-            await self._retire(self._server)
+        await self._retire(self._server)
 
     async def _parse(self, job: Job) -> bytes:
         guardian = await self._guardian(job.path)
@@ -229,7 +228,8 @@ class ParseServer:
             guardian = self._idle.pop()
             if guardian.is_usable and guardian.server is server:
                 return guardian
-            await guardian.end()
+            with anyio.CancelScope(shield=True):
+                await guardian.end()
         return await server.fork_guardian()
 
     async def _current(self, path: str) -> ServerProcess:
@@ -266,7 +266,9 @@ class ParseServer:
             return
         self._server = None
         idle, self._idle = self._idle, []
-        for guardian in idle:
-            await guardian.end()
-        if not server.n_busy:
-            await anyio.to_thread.run_sync(server.end)
+        # Nobody else knows them any more, even if the parse that has found this out is not wanted now.
+        with anyio.CancelScope(shield=True):
+            for guardian in idle:
+                await guardian.end()
+            if not server.n_busy:
+                await anyio.to_thread.run_sync(server.end)

@@ -3,17 +3,20 @@
 from typing import Protocol
 
 from asynsched.errors import ParseTimeout, SandboxError
+from asynsched.parsing.processes.parse_slots import ParseSlots
 from asynsched.serialization.schema import SCHEMA_VERSION, FileError, ParseReport
 
 
 class Parser(Protocol):
     """Parses one file at a call; several calls may be under way."""
 
-    async def parse(self, path: str) -> ParseReport:
+    async def parse(self, path: str, slots: ParseSlots) -> ParseReport:
         """Return everything that one parse of a file found, its errors too.
 
         Args:
             path: The file, relative to the DAG folder.
+            slots: What is counted of parses. The caller has taken one for this call; each process that parses the file
+                beside another one takes one more.
 
         Raises:
             ParseTimeout: The parse did not end in time, not even by its own guard.

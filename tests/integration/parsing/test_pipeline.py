@@ -14,6 +14,7 @@ from asynsched.channels import Channels
 from asynsched.clock import SystemClock
 from asynsched.home import prepare_home
 from asynsched.parsing.dispatcher import ParseDispatcher
+from asynsched.parsing.processes.informed_parser import InformedParser
 from asynsched.parsing.processes.sandbox_parser import SandboxParser
 from asynsched.parsing.watching.watcher import Watcher
 from asynsched.serialization.decode import decode_dag
@@ -41,7 +42,8 @@ class Pipeline:
         self._channels = Channels()
         clock = SystemClock()
         self.watcher = Watcher(settings, self._channels, clock)
-        self.dispatcher = ParseDispatcher(settings, self._channels, database, clock, SandboxParser(settings))
+        parser = InformedParser(SandboxParser(settings), database, clock)
+        self.dispatcher = ParseDispatcher(settings, self._channels, database, clock, parser)
 
     def write(self, path: str, text: str) -> None:
         (self.root / path).parent.mkdir(exist_ok=True)

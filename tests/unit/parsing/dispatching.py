@@ -18,6 +18,7 @@ from asynsched.parsing.dispatcher import ParseDispatcher
 from asynsched.parsing.examination import text_hash
 from asynsched.parsing.freshness import runtime_of
 from asynsched.parsing.parse_claims import ParseClaims
+from asynsched.parsing.processes.parse_slots import ParseSlots
 from asynsched.serialization.schema import (
     SCHEMA_VERSION,
     FileError,
@@ -51,7 +52,7 @@ class ScriptedParser:
         self.under_way: Counter[str] = Counter()
         self.most_at_once = 0
 
-    async def parse(self, path: str) -> ParseReport:
+    async def parse(self, path: str, slots: ParseSlots) -> ParseReport:
         self.parsed.append(path)
         self.under_way[path] += 1
         assert self.under_way[path] == 1

@@ -1,11 +1,15 @@
-"""Guardians that are gone before they have said a word."""
+"""Guardians that are gone before they have said a word, and those that nobody wants any more."""
 
 import asyncio
 import tempfile
 
+import anyio
+import anyio.lowlevel
 import pytest
 
-from asynsched.parsing.processes.parse_server import Guardian, GuardianLost, ServerProcess
+from asynsched.parsing.processes.parse_server import Guardian, GuardianLost, ParseServer, ServerProcess
+from asynsched.parsing.processes.sandbox_setup import setup_of
+from asynsched.settings import Settings
 
 
 @pytest.mark.parametrize(("is_ended", "said"), [(False, "no room"), (True, "")])
@@ -19,3 +23,33 @@ async def test_a_guardian_is_lost_with_the_last_words_of_its_server_or_without_w
         guardian = Guardian(ServerProcess(None, None, errors, {}), reader, None)
         with pytest.raises(GuardianLost, match=f"^{said}$"):
             await guardian.greet()
+
+
+class OldServer:
+    """A server with one idle guardian that takes a while to end."""
+
+    n_busy = 0
+
+    def __init__(self) -> None:
+        self.ended = []
+        self.is_asked = anyio.Event()
+
+    async def end_guardian(self):
+        self.is_asked.set()
+        await anyio.lowlevel.checkpoint()
+        self.ended.append("guardian")
+
+    def end(self):
+        self.ended.append("server")
+
+
+async def test_a_server_that_is_replaced_ends_even_if_the_parse_that_asks_for_another_is_cancelled(tmp_path):
+    server, old = ParseServer(setup_of(Settings(dags_folder=str(tmp_path), home=str(tmp_path)))), OldServer()
+    idle = Guardian(old, None, None)
+    idle.end = old.end_guardian
+    server._server, server._idle = old, [idle]
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(server._retire, old)
+        await old.is_asked.wait()
+        tasks.cancel_scope.cancel()
+    assert old.ended == ["guardian", "server"]

@@ -8,14 +8,17 @@ import pytest
 from asynsched.clock import VirtualClock
 from asynsched.errors import ParseCrashed
 from asynsched.parsing.processes.informed_parser import FEW_DAGS, OTHER_SEED, InformedParser
-from asynsched.serialization.schema import SCHEMA_VERSION, ParsedDag, ParseReport, SerializedDag, SourceFile
+from asynsched.parsing.processes.parse_slots import ParseSlots
+from asynsched.serialization.schema import SCHEMA_VERSION, FileError, ParsedDag, ParseReport, SerializedDag, SourceFile
 from asynsched.simulation.loop import run_virtual
+from asynsched.store.database import Database
 from asynsched.store.engines.direct_database import open_inline
 from asynsched.store.parse_results import DagDefaults, FileStamp, store_report
 from tests.unit.parsing.dispatching import START
 
 LENGTH = 10.0
 BEFORE, NOW = "1" * 64, "2" * 64
+BROKEN = "a syntax error"
 
 
 def report(path: str, dag_ids: list[str], version: str, known_hash: str | None = None, **fields: Any) -> ParseReport:
@@ -27,9 +30,10 @@ def report(path: str, dag_ids: list[str], version: str, known_hash: str | None =
 
 
 class SlowParser:
-    """Takes ten seconds. What it finds is of `version`, with a `doc_md` that the hash seed decides."""
+    """Takes ten seconds, or `again_seconds`. Finds `version`, with a `doc_md` that the hash seed decides."""
 
-    def __init__(self, clock: VirtualClock, n_dags: int) -> None:
+    def __init__(self, clock: VirtualClock, n_dags: int, again_seconds: float) -> None:
+        self._lengths = {0: LENGTH, OTHER_SEED: again_seconds}
         self._clock = clock
         self._dag_ids = [f"d{number}" for number in range(n_dags)]
         self.version = NOW
@@ -38,10 +42,18 @@ class SlowParser:
 
     async def parse(self, path: str, questions: object = None, *, hash_seed: int = 0) -> ParseReport:
         self.began.append((hash_seed, (self._clock.now() - START).total_seconds()))
-        await anyio.sleep(LENGTH)
+        await anyio.sleep(self._lengths[hash_seed])
         if hash_seed in self.crashing:
             raise ParseCrashed(path, "died")
+        if self.version == BROKEN:
+            return ParseReport(SCHEMA_VERSION, path, errors=(FileError("syntax", BROKEN),))
         return report(path, self._dag_ids, self.version, BEFORE, doc_md=f"by seed {hash_seed}")
+
+
+async def store_known(database: Database, n_dags: int) -> None:
+    known = report("d.py", [f"d{number}" for number in range(n_dags)], BEFORE)
+    stamp, defaults = FileStamp("0" * 64, 1, 2, "3.11"), DagDefaults(16, paused=False)
+    await database.write(store_report, known, stamp, now=START, defaults=defaults)
 
 
 def parse(
@@ -50,28 +62,32 @@ def parse(
     is_known: bool = True,
     versions: tuple[str, ...] = (NOW,),
     crashing: tuple[int, ...] = (),
+    n_slots: int = 2,
+    again_seconds: float = LENGTH,
 ) -> tuple[list[ParseReport | str], list[tuple[int, float]], float]:
     """Return what came of parses at the same moment, when each parse of a file began, and how long all took.
 
     `versions`: what they find; all are done once for each.
     """
     clock = VirtualClock(START)
-    parser = SlowParser(clock, n_dags)
+    parser = SlowParser(clock, n_dags, again_seconds)
     parser.crashing = set(crashing)
     database = open_inline()
     ended: list[ParseReport | str] = []
+    slots = ParseSlots(n_slots, lambda: None)
 
     async def one(informed: InformedParser, path: str) -> None:
+        assert slots.take()
         try:
-            ended.append(await informed.parse(path))
+            ended.append(await informed.parse(path, slots))
         except ParseCrashed as exc:
             ended.append(str(exc))
+        finally:
+            slots.give_back()
 
     async def main() -> None:
         if is_known:
-            known = report("d.py", [f"d{number}" for number in range(n_dags)], BEFORE)
-            stamp, defaults = FileStamp("0" * 64, 1, 2, "3.11"), DagDefaults(16, paused=False)
-            await database.write(store_report, known, stamp, now=START, defaults=defaults)
+            await store_known(database, n_dags)
         informed = InformedParser(parser, database, clock)  # type: ignore[arg-type]
         for parser.version in versions:
             async with anyio.create_task_group() as tasks:
@@ -122,3 +138,37 @@ def test_a_file_that_is_parsed_again_and_again_without_a_change_is_parsed_once_e
     _, began, _ = parse("d.py", versions=(BEFORE, BEFORE, NOW, NOW))
     assert [seed for seed, at in began if at == 0] == [0, OTHER_SEED]
     assert began[2:] == [(0, 10.0), (0, 20.0), (OTHER_SEED, 30.0), (0, 40.0), (OTHER_SEED, 40.0)]
+    _, began, _ = parse("d.py", versions=(BEFORE, BROKEN, NOW))
+    assert began[2:] == [(0, 10.0), (0, 20.0), (OTHER_SEED, 20.0)]
+
+
+def test_an_edit_is_doubted_afterwards_where_no_more_than_one_parse_may_run_at_once():
+    [found], began, took = parse("d.py", n_slots=1)
+    assert (began, took) == ([(0, 0.0), (OTHER_SEED, LENGTH)], 2 * LENGTH)
+    assert found.warnings
+
+
+@pytest.mark.parametrize(
+    "case", [{"versions": (BEFORE,)}, {"versions": (BROKEN,)}, {"crashing": (0,)}], ids=["same", "broken", "crashed"]
+)
+def test_nobody_waits_for_a_second_parse_that_is_not_needed(case):
+    _, began, took = parse("d.py", again_seconds=60, **case)
+    assert [seed for seed, _ in began] == [0, OTHER_SEED]
+    assert took == LENGTH
+
+
+@pytest.mark.parametrize("again_seconds", [LENGTH / 2, LENGTH * 2])
+def test_the_slot_of_a_second_parse_is_free_as_soon_as_one_of_both_has_ended(again_seconds):
+    clock = VirtualClock(START)
+    freed: list[float] = []
+    slots = ParseSlots(1, lambda: freed.append((clock.now() - START).total_seconds()))
+
+    async def main() -> None:
+        database = open_inline()
+        await store_known(database, 1)
+        informed = InformedParser(SlowParser(clock, 1, again_seconds), database, clock)  # type: ignore[arg-type]
+        await informed.parse("d.py", slots)
+        await database.close()
+
+    run_virtual(main, clock)
+    assert freed == [min(again_seconds, LENGTH)]
