@@ -40,8 +40,9 @@ class Outlasting:
         seconds = self._usual + self._lease.outage
         if has_peers(conn, scheduler_id):
             seconds = self._usual + self._lease.longest_shared_outage
-            # Not only once this is known to be committed: the answer to the commit may be lost.
-            self._safe_until = min(self._safe_until, boottime + seconds)
+        # Not only once this is known to be committed: the answer to the commit may be lost. What is said may be less
+        # than before, when another scheduler has come or when the last one has gone.
+        self._safe_until = min(self._safe_until, boottime + seconds)
         if is_ours:
             set_takeover(conn, scheduler_id, seconds)
         return is_ours, boottime + seconds

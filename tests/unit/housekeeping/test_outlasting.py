@@ -3,6 +3,7 @@
 from contextlib import suppress
 
 import pytest
+from msgspec.structs import replace
 
 from asynsched.clock import VirtualClock
 from asynsched.errors import StoreUnavailable
@@ -10,7 +11,7 @@ from asynsched.housekeeping.loop_lease import LoopLease
 from asynsched.housekeeping.peer_watch import enter, takeover_seconds
 from asynsched.settings import LeaseSettings
 from asynsched.store.engines.direct_database import open_inline
-from asynsched.store.schedulers import unended_schedulers
+from asynsched.store.schedulers import remove_scheduler, unended_schedulers
 from tests.support.flaky_database import FlakyDatabase
 from tests.support.runs import NOON
 
@@ -22,7 +23,8 @@ BESIDE_OTHERS = USUAL + 60
 class Lone:
     """The lease of the scheduler `me`, on a database that others may use, too. It is its own executor."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: LeaseSettings = LEASE) -> None:
+        self.settings = settings
         self.clock = VirtualClock(NOON)
         self.losing_answers = FlakyDatabase(open_inline(), after=True)
         self.database = FlakyDatabase(self.losing_answers)
@@ -37,7 +39,7 @@ class Lone:
 
     async def start(self) -> None:
         self.lease = LoopLease(
-            settings=LEASE, database=self.database, home_is_claim=False, clock=self.clock, scheduler_id="me",
+            settings=self.settings, database=self.database, home_is_claim=False, clock=self.clock, scheduler_id="me",
             lease_epoch=await self.register("me"), executor=self, on_lost=lambda: pytest.fail("it is not lost"),
         )  # fmt: skip
 
@@ -117,3 +119,19 @@ async def test_tries_end_in_time_when_the_answer_to_the_first_renewal_beside_ano
     lone.database.is_away = lambda _: True
     await lone.pass_time(3600)
     assert lone.last_words <= renewed_at + BESIDE_OTHERS
+
+
+async def test_tries_end_in_time_when_the_answer_to_the_first_renewal_without_others_is_lost():
+    lone = Lone(replace(LEASE, outage=30.0))
+    await lone.start()
+    await lone.register("other")
+    await lone.pass_time(10)
+    assert await lone.takeover() == BESIDE_OTHERS
+    await lone.database.inner.write(remove_scheduler, "other", lone.clock.now())
+    lone.losing_answers.away = {"renew"}
+    await lone.pass_time(5)
+    renewed_at = lone.clock.boottime()
+    assert await lone.takeover() == USUAL + 30, "it is committed"
+    lone.database.is_away = lambda _: True
+    await lone.pass_time(3600)
+    assert lone.last_words <= renewed_at + USUAL + 30
