@@ -102,8 +102,11 @@ class PeerWatch(Service):
         if peers.keys() != self._unchanged_since.keys():
             self._channels.active_runs.offer(SchedulersChanged())
             self._on_change()
+        new = [row for row in peers.values() if row.id not in self._unchanged_since]
         self._note(peers)
         self.n_peers = len(peers)
+        for row in new:
+            log.info("scheduler.found", found=row.id, home=row.home)
 
     def _is_gone(self, row: SchedulerRow, now: float) -> bool:
         if self._looked_at is None or now - self._looked_at > MOST_MISSED * self._interval_seconds:

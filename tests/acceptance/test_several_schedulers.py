@@ -95,9 +95,18 @@ def start_both(pair: Pair, stack: ExitStack, *flags: str) -> list[Up]:
     return served
 
 
-def spread(pair: Pair) -> None:
+def meet(pair: Pair, one: Up, other: Up) -> None:
+    """Wait until each of the two knows of the other, and so leaves it the runs for which it has no room itself."""
+    pair.sites[0].until(lambda: len(pair.schedulers()) == 2, "both are registered")
+    ids = {name: row["id"] for name, row in pair.schedulers().items()}
+    for site, served, peer in ((pair.sites[0], one, "other"), (pair.sites[1], other, "one")):
+        site.until(lambda: f"found={ids[peer]}" in served.log, "it has found its peer")  # noqa: B023 - called at once
+
+
+def spread(pair: Pair, one: Up, other: Up) -> None:
     """Have each of the two run two tasks, which wait."""
     pair.sites[0].wait_for_dag("waiter")
+    meet(pair, one, other)
     pair.trigger("r0", "r1", "r2", "r3")
     first = pair.sites[0]
     first.until(lambda: [row["n_tasks"] for row in pair.schedulers().values()] == [2, 2], "each runs two tasks")
@@ -107,7 +116,7 @@ def spread(pair: Pair) -> None:
 def test_the_tasks_of_a_scheduler_that_was_killed_run_again_on_the_other_and_never_twice_at_once(pair):
     with ExitStack() as stack:
         one, other = start_both(pair, stack, "--parallelism", "2")
-        spread(pair)
+        spread(pair, one, other)
         one.kill()
         pair.sites[1].until(lambda: "runs.taken_over" in other.log, "the other has its runs", seconds=60)
         assert "scheduler.gone" in other.log
@@ -125,7 +134,7 @@ def test_a_scheduler_that_is_stopped_hands_its_runs_to_the_other_at_once(pair):
         site.env["ASYNSCHED_LEASE__DURATION"] = "30"  # none is to lapse, however busy the machine is
     with ExitStack() as stack:
         one, other = start_both(pair, stack, "--parallelism", "2")
-        spread(pair)
+        spread(pair, one, other)
         one.terminate()
         assert one.wait() == 0
         # Without waiting for any lease: interrupted, not failed, and no try is used up.
@@ -165,6 +174,7 @@ def test_an_older_and_a_newer_version_serve_side_by_side_for_one_schema_step(pai
         older.until(lambda: pair.marks("begin") == ["r0"], "the older one runs a task")
         second = stack.enter_context(newer.up())
         assert newer.run("db", "check").stdout.endswith("0002.\n")
+        meet(pair, first, second)
         # They share the runs: the older one is full.
         pair.trigger("r1")
         newer.until(lambda: pair.marks("begin") == ["r0", "r1"], "the newer one runs the other")
@@ -179,6 +189,7 @@ def test_an_older_and_a_newer_version_serve_side_by_side_for_one_schema_step(pai
         assert first.wait() == 0, first.log
         # The older one starts beside the newer one, and is upgraded while it has a task running.
         again = stack.enter_context(older.up())
+        meet(pair, again, second)
         pair.trigger("r2", "r3")
         older.until(lambda: len(set(pair.marks("begin"))) == 4, "each runs another one")
         again.kill()

@@ -3,6 +3,7 @@
 from datetime import timedelta
 
 import pytest
+from structlog.testing import capture_logs
 
 from asynsched.channels import Channels, SchedulersChanged
 from asynsched.clock import VirtualClock
@@ -78,6 +79,15 @@ async def test_one_that_renews_no_more_is_given_up_once_all_its_time_has_passed(
     assert schedulers.watch.n_peers == 1
     # Should it wake up now, it learns that it is too late.
     assert await schedulers.renew("alive", "dead") == [True, False]
+
+
+async def test_the_log_names_each_that_comes_once_it_counts(schedulers):
+    with capture_logs() as logs:
+        await schedulers.register("new")
+        await schedulers.watch.tick(schedulers.clock.now())
+        await schedulers.watch.tick(schedulers.clock.now())
+    assert [(log["event"], log["found"]) for log in logs] == [("scheduler.found", "new")]
+    assert schedulers.watch.n_peers == 3
 
 
 async def test_clocks_that_are_apart_or_jump_make_nobody_gone(schedulers):
