@@ -1,7 +1,7 @@
 """Files that nobody knows yet, stored many at once: a first start on a large folder is bound by its statements.
 
 What anything else than storing hangs on is left to `parse_results.py`, one file after the other: errors, warnings,
-DAGs that are known, or that two files define.
+DAGs that are known, or that two files define; and what would be too much for one statement.
 """
 
 from collections import Counter
@@ -31,6 +31,8 @@ from asynsched.store.sources import put_sources
 
 LEAST = 2
 """To find out whether a file is new takes statements, too: for one alone they would be more."""
+MOST_BYTES = 1 << 20
+"""Of DAGs as JSON and of sources that are stored together: on PostgreSQL the event loop makes statements of them."""
 _KNOWN_IDS = sa.select(dag.c.dag_id).where(dag.c.dag_id.in_(sa.bindparam("dag_ids", expanding=True)))
 
 
@@ -39,6 +41,14 @@ class Parsed(NamedTuple):
 
     report: ParseReport
     stamp: FileStamp
+
+
+class _Encoded(NamedTuple):
+    """What a parse found, the file as it was then, and its DAGs as JSON, by dag_id."""
+
+    report: ParseReport
+    stamp: FileStamp
+    serialized: dict[str, bytes]
 
 
 def store_new_files(
@@ -51,9 +61,10 @@ def store_new_files(
         defaults: The settings that hold for DAGs that do not say them.
 
     Returns:
-        The files that were stored, by path. All their DAGs are new. Nothing was done about any other.
+        The files that were stored, by path, with `MOST_BYTES` at most. All their DAGs are new. Nothing was done about
+        any other.
     """
-    plain = _plain(conn, files)
+    plain = _encoded(_plain(conn, files))
     if not plain:
         return {}
     texts = {source.content_hash: source.text for file in plain for source in file.report.sources}
@@ -70,7 +81,7 @@ def store_new_files(
 
 
 def _plain(conn: Connection, files: Sequence[Parsed]) -> list[Parsed]:
-    found = [file for file in files if _is_storable(file.report)]
+    found = [file for file in files if _is_clean(file.report)]
     if len(found) < LEAST:
         return []
     n_files = Counter(dag_id for file in files for dag_id in {parsed.dag.dag_id for parsed in file.report.dags})
@@ -85,25 +96,43 @@ def _plain(conn: Connection, files: Sequence[Parsed]) -> list[Parsed]:
     ]
 
 
-def _is_storable(report: ParseReport) -> bool:
+def _is_clean(report: ParseReport) -> bool:
     """Whether a report has DAGs and nothing that must be said of them."""
     dag_ids = {parsed.dag.dag_id for parsed in report.dags}
     is_clean = not (report.errors or report.warnings) and storable(report.path) == report.path
     is_clear = bool(dag_ids) and len(dag_ids) == len(report.dags)
-    return is_clean and is_clear and not any(has_nul(to_json(parsed.dag)) for parsed in report.dags)
+    return is_clean and is_clear
 
 
-def _dag_id(found: tuple[Parsed, ParsedDag]) -> str:
+def _encoded(files: Sequence[Parsed]) -> list[_Encoded]:
+    """Return the files that can be stored, of the first that have `MOST_BYTES` together."""
+    found: list[_Encoded] = []
+    texts: set[str] = set()
+    n_bytes = 0
+    for report, stamp in files:
+        serialized = {parsed.dag.dag_id: to_json(parsed.dag) for parsed in report.dags}
+        n_bytes += sum(map(len, serialized.values()))
+        n_bytes += sum(len(source.text) for source in report.sources if source.content_hash not in texts)
+        if n_bytes > MOST_BYTES:
+            break
+        texts.update(source.content_hash for source in report.sources)
+        if not any(map(has_nul, serialized.values())):
+            found.append(_Encoded(report, stamp, serialized))
+    return found
+
+
+def _dag_id(found: tuple[_Encoded, ParsedDag]) -> str:
     return found[1].dag.dag_id
 
 
-def _version(file: Parsed, parsed: ParsedDag, now: datetime) -> dict[str, Any]:
+def _version(file: _Encoded, parsed: ParsedDag, now: datetime) -> dict[str, Any]:
     path, refs = file.report.path, source_refs(file.report)
-    return version_values(parsed.dag.dag_id, parsed.version_hash, path, to_json(parsed.dag), refs, now)
+    dag_id = parsed.dag.dag_id
+    return version_values(dag_id, parsed.version_hash, path, file.serialized[dag_id], refs, now)
 
 
 def _row(
-    file: Parsed, parsed: ParsedDag, version_ids: dict[str, int], now: datetime, defaults: DagDefaults
+    file: _Encoded, parsed: ParsedDag, version_ids: dict[str, int], now: datetime, defaults: DagDefaults
 ) -> dict[str, Any]:
     dag_id = parsed.dag.dag_id
     values = values_of(file.report.path, parsed, version_ids[dag_id], now, defaults)

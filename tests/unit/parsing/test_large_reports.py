@@ -1,0 +1,61 @@
+"""What many files bring at once is stored in pieces that the event loop can make statements of between other work."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from asynsched.parsing.report_store import Outcome, store_outcomes
+from asynsched.serialization.schema import SCHEMA_VERSION, ParsedDag, ParseReport, SerializedDag, SourceFile
+from asynsched.store.engines.direct_database import connect_direct
+from asynsched.store.engines.preparation import bring_to_head
+from asynsched.store.engines.urls import parse_url
+from asynsched.store.new_files import MOST_BYTES
+from asynsched.store.parse_results import DagDefaults, FileStamp
+
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+N_FILES = 30
+SMALL, LARGE = 10, 2 * MOST_BYTES // N_FILES
+
+
+def outcome(number: int, doc: int, text: int) -> Outcome:
+    path = f"{number}.py"
+    dag = ParsedDag(SerializedDag(f"d{number}", {"kind": "null"}, doc_md="x" * doc), "1")
+    sources = (SourceFile(path, path, f"{number:064}", "y" * text), SourceFile("all.py", "all", "a" * 64, "z" * LARGE))
+    return Outcome(path, ParseReport(SCHEMA_VERSION, path, (dag,), sources=sources), FileStamp("", 1, 2, "3.11"))
+
+
+def sizes(parameters: Any) -> Iterator[int]:
+    """Yield the length of each text among the parameters of a statement, which may have many rows."""
+    if isinstance(parameters, str | bytes):
+        yield len(parameters)
+    elif isinstance(parameters, list | tuple):
+        for parameter in parameters:
+            yield from sizes(parameter)
+
+
+@pytest.mark.parametrize(
+    ("doc", "text", "is_together"),
+    [(SMALL, SMALL, True), (LARGE, SMALL, False), (SMALL, LARGE, False)],
+    ids=["small", "large DAGs", "large sources"],
+)
+def test_no_statement_is_given_more_of_new_files_than_the_event_loop_has_time_for(doc, text, is_together):
+    given: list[int] = []
+    with connect_direct(parse_url("sqlite://")) as database:
+        database.write(bring_to_head, "memory")
+
+        def store(conn: sa.Connection) -> list[Any]:
+            sa.event.listen(conn, "before_cursor_execute", lambda *args: given.append(sum(sizes(args[3]))))
+            outcomes = [outcome(number, doc, text) for number in range(N_FILES)]
+            return store_outcomes(conn, outcomes, now=NOW, defaults=DagDefaults(16, paused=False))
+
+        stored = database.write(store)
+        versions = database.read(lambda conn: conn.execute(sa.text("SELECT dag_id, serialized FROM dag_version")).all())
+    assert [file.changes.new for file in stored] == [(f"d{number}",) for number in range(N_FILES)]
+    assert max(given) <= MOST_BYTES
+    assert (len(given) < N_FILES) is is_together
+    assert {row.dag_id for row in versions if b'"' + b"x" * doc + b'"' in row.serialized} == {
+        f"d{number}" for number in range(N_FILES)
+    }
