@@ -31,7 +31,7 @@ from sandbox.running.warming import warm
 from sandbox.supervision.children import adopt_orphans, end_all_children, reap, set_readable
 from sandbox.supervision.fencing import Fence
 from sandbox.supervision.lifeline import MARK, sweep
-from sandbox.supervision.reactor import Reactor, Urgency
+from sandbox.supervision.reactor import Reactor, Timer, Urgency
 from sandbox.supervision.scheduler_port import LONGEST_REASON, READY, SchedulerPort
 from sandbox.supervision.supervised_try import Limits
 from sandbox.supervision.tries import Tries
@@ -67,6 +67,7 @@ class Keeper:
         self._is_stopping = False
         self._is_fenced = False
         self._fence_timer = self._reactor.at(self._fence.closes_at, self._check_fence)
+        self._kill_timer = Timer(self._kill_tries)
         self._watch_signals()
 
     def serve(self) -> None:
@@ -117,7 +118,9 @@ class Keeper:
         self._fence_timer = self._reactor.at(self._fence.closes_at, self._check_fence)
         if not self._fence.is_closed(self._reactor.now()):
             self._is_fenced = False
-        self._alarm.set(self._fence.closes_at + self._options.kill_time if self._may_lose_runs else 0.0)
+            self._kill_timer.cancel()
+        if not self._is_fenced:
+            self._alarm.set(self._fence.closes_at + self._options.kill_time if self._may_lose_runs else 0.0)
 
     def _check_fence(self) -> None:
         """Look at the clock before anything else is done: this process itself may have been stopped for long."""
@@ -132,6 +135,12 @@ class Keeper:
         if self._may_lose_runs:
             kill_time = self._fence.time_to_end(self._reactor.now(), kill_time)
         self._tries.end_all(ENDED_BY_FENCE, "machine", kill_time)
+        self._kill_timer = self._reactor.after(kill_time, self._kill_tries)
+
+    def _kill_tries(self) -> None:
+        """Leave no try that goes on. One with much memory may take long to exit: no zygote can mend that."""
+        self._tries.kill_all()
+        self._alarm.silence()
 
     def _stop(self, grace: float) -> None:
         self._is_stopping = True

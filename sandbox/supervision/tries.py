@@ -137,6 +137,11 @@ class Tries:
             supervised.terminate()
         supervised.keep_timer(self._reactor.after(grace, partial(self._kill, supervised)))
 
+    def kill_all(self) -> None:
+        """Send SIGKILL to the processes of every try, also of those that have said how they ended."""
+        for supervised in list(self._by_number.values()):
+            self._kill(supervised)
+
     def acknowledge(self, tokens: Iterable[str]) -> None:
         """Forget these ends."""
         known = [token for token in tokens if self.ends.pop(token, None) is not None]

@@ -3,8 +3,8 @@
 The keeper holds its tries to the lease (`sandbox.supervision.fencing`). But it is one process: it may be stopped
 (SIGSTOP), or hang, and another scheduler waits no longer for that. So the instant at which no try may be left is also
 set on a timer of the kernel, which the keeper shares with the zygote. The keeper sets it to a later time with each
-renewal, and off when the lease is over and no try is left. When it rings, the keeper has done neither, and the zygote
-kills it. The kernel kills the tries then (`sandbox.supervision.lifeline`).
+renewal, and off when the lease is over and it has sent SIGKILL to every try that is left. When it rings, the keeper has
+done neither, and the zygote kills it. The kernel kills the tries then (`sandbox.supervision.lifeline`).
 
 The timer is one of CLOCK_BOOTTIME: it rings also where the machine was suspended meanwhile, as soon as that goes on.
 """

@@ -16,6 +16,7 @@ from asynsched.executors import keeper_client, local
 from asynsched.executors.local import REFUSAL_PAUSE
 from asynsched.settings import LeaseSettings, Settings
 from sandbox.protocol import PROTOCOL_VERSION
+from sandbox.supervision.watchdog import PATIENCE_SECONDS
 from tests.integration.tries.bench import Bench, replies, value
 from tests.support.waiting import eventually, until
 
@@ -290,6 +291,29 @@ async def test_tries_end_in_time_though_their_scheduler_is_gone_and_their_keeper
     async with bench.running(lease_epoch=2):
         ends = [await bench.end_of(launch) for launch in launches]
         assert {(end.state, end.cause) for end in ends} == {("failed", "machine")}
+
+
+async def test_a_keeper_that_is_well_is_not_killed_though_a_try_is_long_in_exiting(bench: Bench, code):
+    bench.settings = Settings(lease=LeaseSettings(grace=0.0, kill_time=0.2))
+    bench.shares_database = True
+    clock = SystemClock()
+    async with bench.running() as executor:
+        executor.renew_lease(clock.boottime() + 100)
+        running = bench.launch(code, "waits")
+        await executor.launch([running])
+        process = psutil.Process((await bench.start_of(running)).pid)
+        keeper, template = bench.keeper(), process.parent()
+        # It reaps nobody now: the try does not get rid of its process.
+        template.suspend()
+        valid_until = clock.boottime() + 0.2
+        executor.renew_lease(valid_until)
+        await eventually(lambda: process.status() == psutil.STATUS_ZOMBIE, "the try is killed")
+        await eventually(lambda: clock.boottime() > valid_until + 0.2 + 4 * PATIENCE_SECONDS, "the zygote would have")
+        template.resume()
+        ended = await bench.end_of(running)
+        assert (ended.cause, "lease" in ended.reason) == ("machine", True)
+        assert bench.keeper() == keeper
+    assert "it is killed" not in bench.keeper_log()
 
 
 async def test_a_home_with_a_very_long_path_works(tmp_path):
