@@ -157,7 +157,7 @@ class DependencyEvaluator(Service):
         await self._transfers.reload_disturbed(now)
         await self._take_news(now)
         await self._take_requests(now)
-        await self._transfers.adopt(NOTHING_HELD, now)
+        self._are_slots_freed |= await self._transfers.adopt(NOTHING_HELD, now)
         for message in self._channels.finished.take(MAX_EVENTS):
             self._take_event(message, now)
             await settle(self._evaluation, now)

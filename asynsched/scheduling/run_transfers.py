@@ -78,16 +78,19 @@ class RunTransfers:
         """Have runs taken over whose scheduler is gone, with the next `adopt`."""
         self._may_be_orphans = True
 
-    async def adopt(self, held: Held, now: datetime) -> None:
+    async def adopt(self, held: Held, now: datetime) -> bool:
         """Take over some of the runs that nobody owns, if there may be such.
 
         Args:
             held: What the executor holds of their tries: nothing, where they were begun on another home.
+
+        Returns:
+            Whether there were any. What others have of the pools is less by them.
         """
         if self._may_be_orphans:
             await self._take_over()
         if not self._taken_over:
-            return
+            return False
         dag_ids = {row.dag_id for row in self._taken_over.values()}
         try:
             # Each is dropped only once it was taken up: the database may go away between two of them.
@@ -96,6 +99,7 @@ class RunTransfers:
                 del self._taken_over[next(iter(self._taken_over))]
         finally:
             self._announcer.tell_of_takeover(dag_ids)
+        return True
 
     async def _take_over(self) -> None:
         if self._is_unanswered:
