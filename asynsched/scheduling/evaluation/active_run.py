@@ -15,7 +15,7 @@ from typing import Any
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.evaluation.active_task import WAITING, ActiveTask, UpstreamEnds
 from asynsched.scheduling.evaluation.structure import DagStructure, Link
-from asynsched.scheduling.rules.mapping import product_of, relevant_indexes
+from asynsched.scheduling.rules.mapping import indexes_at, product_of, relevant_indexes
 from asynsched.scheduling.rules.past_depends import GOOD_STATES, PastTask, past_depends
 from asynsched.scheduling.rules.run_state import TaskEnd
 from asynsched.scheduling.rules.run_stop import RunStop
@@ -247,8 +247,9 @@ class ActiveRun:
         if -1 in found:
             yield found[-1]
         if place >= 0:
-            share = self.n_expanded[link.upstream_id] // self._group_count(link.common_groups)
-            yield from (found[index] for index in range(place * share, (place + 1) * share) if index in found)
+            n_instances, n_common = self.n_expanded[link.upstream_id], self._group_count(link.common_groups)
+            indexes = indexes_at(place, n_instances=n_instances, n_common=n_common)
+            yield from (found[index] for index in indexes if index in found)
 
     def _counters(self, link: Link, task: ActiveTask) -> Iterator[UpstreamCounts]:
         """Yield the counters that an upstream instance of a link is counted in."""

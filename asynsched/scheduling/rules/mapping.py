@@ -8,7 +8,7 @@ from math import prod
 
 from asynsched.serialization.schema import MapConcat, MapLength, MapLiteral, MapProduct, MapResult, MapZip
 
-__all__ = ["MapLength", "length_of", "product_of", "relevant_indexes"]
+__all__ = ["MapLength", "indexes_at", "length_of", "product_of", "relevant_indexes"]
 
 
 def length_of(length: MapLength, result_length: Callable[[str], int | None]) -> int | None:
@@ -51,6 +51,13 @@ def relevant_indexes(index: int, *, n_own: int, n_other: int, n_common: int) -> 
         n_other: How many the other one has.
         n_common: How many instances their innermost common mapped group has.
     """
-    place = index * n_common // n_own
-    share = n_other // n_common
-    return range(place * share, (place + 1) * share)
+    return indexes_at(index * n_common // n_own, n_instances=n_other, n_common=n_common)
+
+
+def indexes_at(place: int, *, n_instances: int, n_common: int) -> range:
+    """Return the map indexes of a task that belong to the instance of a mapped group with the number `place`.
+
+    Also of a task that cannot be shared out evenly: of a group that has another number of instances than before.
+    """
+    first, end = (-(-number * n_instances // n_common) for number in (place, place + 1))
+    return range(first, end)

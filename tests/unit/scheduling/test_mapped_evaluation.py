@@ -152,6 +152,34 @@ def test_instances_are_added_or_removed_when_what_they_are_mapped_over_was_clear
     assert run.state == "success"
 
 
+def in_a_group_whose_number_changes():
+    """A task of a mapped group that starts before it is known how many instances the group has, and one after it."""
+    return run_of(
+        [
+            task("source", "x", "y", "other"),
+            task("other", "x"),
+            task("x", "y", group_id="group", trigger_rule="one_done"),
+            task("y", group_id="group", trigger_rule="all_done"),
+        ],
+        task_groups=(SerializedTaskGroup("group", map_length=MapResult("source")),),
+    )
+
+
+def test_what_ran_in_a_group_that_has_fewer_instances_now_holds_up_nothing():
+    first, engine = in_a_group_whose_number_changes(), evaluation()
+    drive(engine, {"source": 3}, start=lambda: engine.start_run(first, NOON))
+    run, tasks = resumed(first, {"source", "x", "y"})
+    engine = evaluation()
+    engine.resume_run(run, tasks, NOON)
+    engine.grant(NOON)
+    for key in (("x", 0), ("x", 2), ("source", -1), ("x", 1)):
+        ended = Ended(run.instance(*key).token, "success", NOON, NOON, return_value=VALUE, result_length=2)
+        engine.try_ended(ended, NOON)
+    drive(engine, start=lambda: None)
+    assert run.state == "success"
+    assert states(run, "y")[:2] == [(0, "success"), (1, "success")]
+
+
 def test_what_was_skipped_for_an_empty_list_is_expanded_when_the_list_has_values_after_a_clear():
     engine = evaluation()
     first = run_of([task("source", "mapped"), task("mapped", map_length=MapResult("source"))])
