@@ -60,11 +60,14 @@ class Errand(NamedTuple):
 
 
 class ZygoteStart(NamedTuple):
-    """What a zygote works with. `channel` brings the keeper's requests, `alarm` is the timer that it shares with it."""
+    """What a zygote works with. `channel` brings the keeper's requests, `alarm` is the timer that it shares with it.
+
+    An older keeper, which goes on after an upgrade, has no alarm.
+    """
 
     channel: socket.socket
     lifeline: int
-    alarm: int
+    alarm: int | None
     sources_folder: Path
     keeper: int
 
@@ -73,7 +76,7 @@ def become_zygote(start: ZygoteStart) -> NoReturn:
     """Serve the keeper until it hangs up. Never returns: the frames of who called stay below."""
     try:
         die_with(start.keeper)
-        keep_only(start.channel.fileno(), start.lifeline, start.alarm)
+        keep_only(start.channel.fileno(), start.lifeline, *_given(start.alarm))
         Zygote(start).serve()
     except BaseException:
         log.exception("The zygote failed")
@@ -86,7 +89,7 @@ class Zygote:
 
     def __init__(self, start: ZygoteStart) -> None:
         self._start = start
-        self._watchdog = Watchdog(start.keeper, start.alarm)
+        self._watchdog = None if start.alarm is None else Watchdog(start.keeper, start.alarm)
         self._name_of_others = kernel.process_name()
 
     def serve(self) -> None:
@@ -96,10 +99,11 @@ class Zygote:
         freeze_heap()
         poll = select.poll()
         poll.register(self._start.channel, select.POLLIN)
-        poll.register(self._start.alarm, select.POLLIN)
+        if self._watchdog is not None:
+            poll.register(self._watchdog.alarm, select.POLLIN)
         while True:
             ready = {descriptor for descriptor, _ in poll.poll()}
-            if self._start.alarm in ready and self._watchdog.bites():
+            if self._watchdog is not None and self._watchdog.alarm in ready and self._watchdog.bites():
                 return
             if self._start.channel.fileno() in ready and not self.serve_one():
                 return
@@ -176,18 +180,22 @@ class Zygote:
             os._exit(1)
 
 
+def _given(alarm: int | None) -> tuple[int, ...]:
+    return () if alarm is None else (alarm,)
+
+
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Get as warm as the keeper was, and serve it: a zygote before this one has died."""
     parser = argparse.ArgumentParser(prog="python -P -m sandbox.zygote", description=__doc__)
     parser.add_argument("--home", type=Path, required=True, help="folder of the scheduler's state")
     parser.add_argument("--channel", type=int, required=True, help="descriptor that brings the keeper's requests")
     parser.add_argument("--lifeline", type=int, required=True, help="descriptor that ties tries to the keeper")
-    parser.add_argument("--alarm", type=int, required=True, help="descriptor of the keeper's alarm")
+    parser.add_argument("--alarm", type=int, help="descriptor of the keeper's alarm")
     parser.add_argument("--keeper", type=int, required=True, help="the keeper's process")
     parser.add_argument("--default-timezone", default="UTC", help="zone of naive dates in DAG files")
     options = parser.parse_args(arguments)
     die_with(options.keeper)
-    given = (options.channel, options.lifeline, options.alarm)
+    given = (options.channel, options.lifeline, *_given(options.alarm))
     keep_only(*given)
     for descriptor in given:
         os.set_inheritable(descriptor, False)

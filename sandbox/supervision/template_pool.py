@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 from sandbox.protocol import CodeVersion, FailureCause
 from sandbox.running.try_outcome import of_status
-from sandbox.supervision.reactor import Reactor
+from sandbox.supervision.reactor import Reactor, Timer
 from sandbox.supervision.template_handle import ReadyProcess, TemplateHandle
 from sandbox.supervision.zygote_handle import ZygoteBusy, ZygoteHandle
 from sandbox.template import Born, Exited, Loaded
@@ -26,7 +26,9 @@ START_SECONDS = 60.0
 BUSY_SECONDS = 0.1
 """Until a zygote is asked again that has more to do than it can be told."""
 REPLACE_SECONDS = 1.0
-"""Until another zygote is started for one that has died, if none was needed before: they may all die as they start."""
+LONGEST_REPLACE_SECONDS = 60.0
+"""Until another zygote is started for one that has died, if none was needed before: they may all die as they start, so
+that each waits twice as long as the one before, until one has given a process."""
 
 
 class Loss(NamedTuple):
@@ -77,6 +79,8 @@ class TemplatePool:
         self._postponed: dict[int, CodeVersion] = {}
         """Tries that the zygote could not be told of yet."""
         self._unfit: set[CodeVersion] = set()
+        self._replace_seconds = REPLACE_SECONDS
+        self._replacement = Timer(self._replace_zygote)
         self._reactor.after(IDLE_SECONDS / 5, self._retire_idle)
 
     @property
@@ -119,7 +123,7 @@ class TemplatePool:
     def ended(self, pid: int, status: int) -> bool:
         """Take note that a child of the keeper has exited. Returns False when it was the process of a try."""
         if self._zygote.ended(pid):
-            self._reactor.after(REPLACE_SECONDS, self._replace_zygote)
+            self._replace_later()
             return True
         template = next((template for template in self._all if template.pid == pid), None)
         if template is None:
@@ -134,7 +138,12 @@ class TemplatePool:
             self._zygote.replace()
         except OSError as exc:
             log.warning("No other zygote can be started: %s", exc)
-            self._reactor.after(REPLACE_SECONDS, self._replace_zygote)
+            self._replace_later()
+
+    def _replace_later(self) -> None:
+        self._replacement.cancel()
+        self._replacement = self._reactor.after(self._replace_seconds, self._replace_zygote)
+        self._replace_seconds = min(2 * self._replace_seconds, LONGEST_REPLACE_SECONDS)
 
     def _template_for(self, code: CodeVersion) -> TemplateHandle:
         """Return the template of a version, or a new one; for a version that cannot be forked, what becomes a try.
@@ -198,6 +207,7 @@ class TemplatePool:
                 assert template.pid is not None
                 self._events.exited(message.pid, message.status, template.pid)
         elif isinstance(message, Born):
+            self._replace_seconds = REPLACE_SECONDS
             template.set_timer(self._import_timeout, partial(self._time_out, template))
         elif isinstance(message, Loaded):
             template.read_output()

@@ -16,6 +16,8 @@ from sandbox.supervision.zygote_handle import ZygoteBusy
 from sandbox.template import Born, Exited, Forked, Loaded
 
 MIB = 1024**2
+ZYGOTE = 1_000_000
+"""Its process, where a test has it end."""
 IMPORT_TIMEOUT = 0.3
 CODE = CodeVersion("a", "/dags", (SourceRef("a", "a", "a"),))
 
@@ -56,6 +58,7 @@ class Zygote:
 
     def __init__(self):
         self.channels = []
+        self.n_started = 0
         self.is_killed = self.is_busy = False
 
     def ask(self, kind, code, channel, output):
@@ -67,7 +70,10 @@ class Zygote:
         self.is_killed = True
 
     def ended(self, pid):
-        return False
+        return pid == ZYGOTE
+
+    def replace(self):
+        self.n_started += 1
 
 
 class Events:
@@ -312,3 +318,20 @@ def test_a_try_whose_template_cannot_be_asked_for_is_told_so(templates, monkeypa
     [(number, loss)] = templates.events.losses
     assert (number, loss.reason) == (7, "the try could not be started: too many open files")
     assert (loss.cause, loss.may_retry) == ("machine", False)
+
+
+def test_zygotes_that_all_die_as_they_start_are_started_seldom_until_one_has_given_a_process(templates):
+    started_at = []
+    templates.pool.ended(ZYGOTE, 2)
+    for second in range(1, 301):
+        n_before = templates.zygote.n_started
+        templates.pass_time(1)
+        if templates.zygote.n_started > n_before:
+            started_at.append(second)
+            templates.pool.ended(ZYGOTE, 2)
+    assert started_at == [1, 3, 7, 15, 31, 63, 123, 183, 243]
+    templates.use("a")
+    templates.pool.ended(ZYGOTE, 2)
+    n_before = templates.zygote.n_started
+    templates.pass_time(template_pool.REPLACE_SECONDS)
+    assert templates.zygote.n_started == n_before + 1

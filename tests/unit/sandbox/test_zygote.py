@@ -2,13 +2,18 @@
 
 import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from sandbox.frames import FrameReader
 from sandbox.protocol import CodeVersion
 from sandbox.supervision.watchdog import Alarm
 from sandbox.supervision.zygote_handle import ZygoteBusy, ZygoteHandle
+from sandbox.template import Born, Loaded
 from sandbox.zygote import TEMPLATE, Zygote, ZygoteStart
 
 
@@ -38,3 +43,25 @@ def test_a_zygote_that_takes_no_more_requests_is_busy():
 
     with handle._channel, zygote, pytest.raises(ZygoteBusy):
         ask_often()
+
+
+def test_an_older_keeper_that_has_no_alarm_gets_a_zygote_that_forks(tmp_path):
+    keeper, theirs = socket.socketpair()
+    ours, channel = socket.socketpair()
+    lifeline, held = os.pipe()
+    command = [
+        sys.executable, "-P", "-m", "sandbox.zygote", "--home", str(tmp_path), "--channel", str(theirs.fileno()),
+        "--lifeline", str(lifeline), "--keeper", str(os.getpid()), "--default-timezone", "UTC",
+    ]  # fmt: skip
+    with keeper, ours, (tmp_path / "code").open("w+b") as code:
+        code.write(msgspec.json.encode(CodeVersion("", str(tmp_path))))
+        code.flush()
+        with theirs, channel, subprocess.Popen(command, pass_fds=(theirs.fileno(), lifeline)):
+            theirs.close()
+            socket.send_fds(keeper, [TEMPLATE], [channel.fileno(), channel.fileno(), code.fileno()])
+            channel.close()
+            [born, *_] = FrameReader(Born | Loaded).feed(ours.recv(4096))
+            keeper.close()
+    os.close(lifeline)
+    os.close(held)
+    assert isinstance(born, Born)
