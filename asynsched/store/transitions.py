@@ -154,7 +154,8 @@ def _lock_runs(conn: Connection, batch: Batch) -> set[int]:
     """
     getting = {row.dag_run_id for row in batch.new_tasks} - {row.id for row in batch.runs}
     wanted = set(getting)
-    if batch.tasks and (batch.runs or batch.new_tasks or batch.expanded or len(batch.tasks) > MOST_PARAMETERS):
+    most = max(len(batch.tasks), len(batch.expanded))
+    if most and (batch.runs or batch.new_tasks or (batch.tasks and batch.expanded) or most > MOST_PARAMETERS):
         wanted.update(row.id for row in batch.runs)
         wanted.update(row.dag_run_id for row in batch.tasks)
         wanted.update(row.dag_run_id for row in batch.expanded)

@@ -5,13 +5,19 @@ from collections.abc import Callable
 from typing import Any
 
 import asyncpg
+import msgspec
 import pytest
 import sqlalchemy as sa
 
+from asynsched import DAG, EmptyOperator
 from asynsched.housekeeping.peer_watch import enter
+from asynsched.keys import DagRunKey
+from asynsched.scheduling.requests.run_requests import run_again
+from asynsched.serialization.encode import serialize_dag
 from asynsched.states import DagRunState
-from asynsched.store.changes import Batch, RunRow, Stale, TaskRow
+from asynsched.store.changes import Batch, ExpandedRow, RunRow, Stale, TaskRow
 from asynsched.store.dag_runs import insert_run
+from asynsched.store.dag_versions import add_version
 from asynsched.store.engines.async_database import open_database
 from asynsched.store.run_queue import give_back_run, take_over_runs
 from asynsched.store.schedulers import remove_scheduler
@@ -48,6 +54,13 @@ def ended(keys: list[tuple[int, str, int]], *runs: int, state: str = "success") 
     return lambda conn: apply(conn, Batch(1, tasks=rows, runs=ends))
 
 
+def expanded(conn: sa.Connection) -> int:
+    """Store that tasks of a run have got their instances, and that the run goes on."""
+    gone = [ExpandedRow(2, name, -1, "running") for name in NAMES]
+    apply(conn, Batch(1, expanded=gone, runs=[RunRow(2, "running", 1, "running", "", NOW, None, None, "gone", 1, NOW)]))
+    return len(gone)
+
+
 def take_over(conn: sa.Connection) -> int:
     remove_scheduler(conn, "gone")
     return len(take_over_runs(conn, "me", 2))
@@ -75,6 +88,7 @@ MEETINGS = {
     "takeover-and-batch": (take_over, BACK, TASK),
     "takeover-and-ended-runs": (take_over, ENDED_RUNS_BACK, TASK),
     "ended-runs-and-takeover": (ENDED_RUNS_BACK, take_over, RUN),
+    "expanded-and-takeover": (expanded, take_over, TASK),
     "given-back-and-ended": (give_back, ENDED_RUNS, RUN),
     "ended-and-given-back": (ENDED_RUNS_BACK, give_back, TASK),
     "ended-and-inherited": (ENDED_RUNS_BACK, start_again, RUN),
@@ -117,3 +131,23 @@ async def test_two_that_change_the_same_rows_in_opposite_order_both_end(opened, 
         assert do_meet or passes_by, "one waits for the other"
     said = [len(KEYS) - len(it.result().tasks) for it in (first, second) if isinstance(it.result(), Stale)]
     assert await database.read(n_ended) == sum(said), "what a batch could not write, it knows"
+
+
+async def test_a_run_that_starts_again_is_locked_before_its_tasks(opened):
+    database, holder = opened
+
+    def end(conn: sa.Connection) -> None:
+        with DAG("d") as dag:
+            EmptyOperator(task_id="a")
+        serialized = msgspec.json.encode(serialize_dag(dag))
+        add_version(conn, "d", version_hash="1", file_path="d.py", serialized=serialized, sources=(), now=NOW)
+        ENDED_RUNS(conn)
+
+    await database.write(end)
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks, holder.transaction():
+        await holder.execute("SELECT 1 FROM dag_run WHERE id = 2 FOR NO KEY UPDATE")
+        again = tasks.create_task(database.write(run_again, DagRunKey("d", "r2"), NOW))
+        while not again.done() and not await holder.fetchval(WAITING):
+            pass
+        assert not again.done(), "it waits for the run"
+        await holder.execute("SELECT 1 FROM task_instance WHERE dag_run_id = 2 FOR NO KEY UPDATE NOWAIT")

@@ -32,6 +32,7 @@ from asynsched.store.backfills import (
 from asynsched.store.dag_runs import DagRunRow, NewRun, insert_run, run_of_date
 from asynsched.store.dag_versions import get_version
 from asynsched.store.dags import find_dag
+from asynsched.store.row_locks import lock_runs
 from asynsched.store.rows import to_json
 from asynsched.store.run_requests import CancelRun
 from asynsched.store.schema.tables import dag_run
@@ -126,6 +127,8 @@ def create_backfill(conn: Connection, plan: BackfillPlan, *, actor: str, now: da
             f" `asynsched backfill cancel {open_ones[0].id}`."
         )
     planned = plan_dates(conn, plan, now)
+    # All of them first: one by one they would be locked in the order of their dates.
+    lock_runs(conn, [date.existing.id for date in planned if date.existing and date.exception_reason is None])
     backfill_id = add_backfill(
         conn, dict(plan.conf), dag_id=plan.dag_id, from_date=plan.from_date, to_date=plan.to_date,
         reprocess=plan.reprocess, is_reverse=plan.is_reverse, max_active_runs=plan.max_active_runs, actor=actor,

@@ -110,8 +110,11 @@ def do_request(conn: Connection, wanted: OpenRequest, now: datetime) -> None:
 
 
 def run_again(conn: Connection, key: DagRunKey, now: datetime) -> None:
-    """Clear a run that has ended, with all its tasks, so that it starts again."""
+    """Clear a run that has ended, with all its tasks, so that it starts again. Raises StoreError if it goes on."""
+    lock_runs(conn, [_run(conn, key).id])
     run = _run(conn, key)
+    if run.state not in FINISHED_RUN_STATES:
+        raise StoreError(f"The run {run.run_id!r} was changed at the same moment; try again.")
     edit = _edit(conn, run, ClearTasks(), now)
     fill_in(edit, ClearTasks(), "")
     edit.reopen()
