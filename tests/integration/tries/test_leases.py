@@ -1,0 +1,159 @@
+"""The lease of a scheduler, and what becomes of its tries when that is over, whoever stands still then."""
+
+import asyncio
+import os
+import signal
+from contextlib import suppress
+
+import psutil
+import pytest
+
+from asynsched.clock import SystemClock
+from asynsched.errors import ExecutorError
+from asynsched.executors.local import REFUSAL_PAUSE
+from asynsched.settings import LeaseSettings, Settings
+from sandbox.supervision.watchdog import PATIENCE_SECONDS
+from tests.integration.tries.bench import Bench
+from tests.integration.tries.waiting_tasks import begun, code_of, is_alive
+from tests.support.waiting import eventually, until
+
+
+@pytest.fixture
+def code(bench: Bench):
+    return code_of(bench)
+
+
+async def test_a_scheduler_of_an_older_lease_is_refused(bench: Bench, code):
+    async with bench.running(lease_epoch=2):
+        old = bench.executor()
+        with pytest.raises(ExecutorError, match="newer scheduler"):
+            await old.start(1)
+        await old.close()
+
+
+async def test_tries_of_a_scheduler_that_does_not_come_back_end_with_its_lease(bench: Bench, code):
+    bench.settings = Settings(lease=LeaseSettings(duration=0.3, renew_interval=0.1, grace=0.1, kill_time=0.5))
+    first = bench.executor()
+    await first.start(1)
+    launch = bench.launch(code, "waits")
+    await first.launch([launch])
+    pid = (await bench.start_of(launch)).pid
+    await first.close()
+    until(lambda: not bench.processes(), "keeper and try have ended", seconds=5)
+    assert not is_alive(pid)
+    assert not (bench.home / "keeper.sock").exists()
+    async with bench.running(lease_epoch=2) as second:
+        ended = await bench.end_of(launch)
+        assert (ended.state, ended.cause) == ("failed", "machine")
+        assert "lease" in ended.reason
+        await second.acknowledge([launch.token])
+
+
+async def test_a_lease_that_is_renewed_keeps_tries_alive_and_one_that_is_over_ends_them(bench: Bench, code):
+    bench.settings = Settings(lease=LeaseSettings(duration=0.4, renew_interval=0.1, grace=0.1, kill_time=0.5))
+    clock = SystemClock()
+    async with bench.running() as executor:
+        launch = bench.launch(code, "waits")
+        executor.renew_lease(clock.boottime() + 100)
+        await executor.launch([launch])
+        await bench.start_of(launch)
+        keeper = bench.keeper().pid
+        executor.renew_lease(clock.boottime() - 100)
+        ended = await bench.end_of(launch)
+        assert (ended.cause, "lease" in ended.reason) == ("machine", True)
+        refused = await bench.run(executor, bench.launch(code, "asks"))
+        assert (refused.cause, "lease" in refused.reason) == ("interrupted", True), "it is handed back, not killed"
+        assert executor.context.clock.now() - refused.ended_at >= REFUSAL_PAUSE
+        executor.renew_lease(clock.boottime() + 100)
+        assert (await bench.run(executor, bench.launch(code, "asks"))).state == "success"
+        assert bench.keeper().pid == keeper
+
+
+async def test_a_lease_is_no_longer_because_its_scheduler_connects_anew(bench: Bench, code):
+    bench.settings = Settings(lease=LeaseSettings(duration=100, grace=0.0, kill_time=0.5))
+    async with bench.running() as executor:
+        launch = bench.launch(code, "waits")
+        await executor.launch([launch])
+        await bench.start_of(launch)
+        executor.renew_lease(SystemClock().boottime() + 1)
+        connection = executor._connection
+        connection.close()
+        ended = await bench.end_of(launch)
+        assert executor._connection is not connection
+        assert (ended.cause, "lease" in ended.reason) == ("machine", True)
+
+
+async def test_a_keeper_that_was_stopped_past_its_lease_notices_before_it_does_anything(bench: Bench, code):
+    bench.settings = Settings(lease=LeaseSettings(grace=0.0))
+    clock = SystemClock()
+    async with bench.running() as executor:
+        executor.renew_lease(clock.boottime() + 100)
+        running = bench.launch(code, "waits")
+        await executor.launch([running])
+        await bench.start_of(running)
+        await asyncio.to_thread(until, (bench.home / "begun").exists, "the try has begun")
+        keeper = bench.keeper()
+        valid_until = clock.boottime() + 0.1
+        executor.renew_lease(valid_until)
+        os.kill(keeper.pid, signal.SIGSTOP)
+        late = bench.launch(code, "waits", try_number=2)
+        await executor.launch([late])
+        until(lambda: clock.boottime() > valid_until, "the lease is over")
+        os.kill(keeper.pid, signal.SIGCONT)
+        ends = [await bench.end_of(launch) for launch in (running, late)]
+        assert [(end.cause, "lease" in end.reason) for end in ends] == [("machine", True), ("interrupted", True)]
+    assert begun(bench) == 1
+
+
+@pytest.mark.parametrize("zygote", ["forked", "executed"])
+async def test_tries_end_in_time_though_their_scheduler_is_gone_and_their_keeper_is_stopped(bench: Bench, code, zygote):
+    bench.settings = Settings(lease=LeaseSettings(grace=0.0, kill_time=0.2))
+    bench.shares_database = True
+    first = bench.executor()
+    await first.start(1)
+    first.renew_lease(SystemClock().boottime() + 100)
+    launches = [bench.launch(code, "waits"), bench.launch(code, "escapes")]
+    await first.launch(launches)
+    pids = [(await bench.start_of(launch)).pid for launch in launches]
+    child = bench.home / "escaped"
+    pids.append(int(await eventually(lambda: child.exists() and child.read_text(), "the child of a try")))
+    keeper, [watching] = bench.keeper().pid, bench.children_of_keeper()[0]
+    if zygote == "executed":
+        watching.kill()
+        await eventually(
+            lambda: [one for one in bench.children_of_keeper()[0] if one.pid != watching.pid], "another zygote"
+        )
+    first.renew_lease(SystemClock().boottime() + 1)
+    # The keeper hears of the lease before it is asked for this.
+    await bench.run(first, bench.launch(code, "asks"))
+    os.kill(keeper, signal.SIGSTOP)
+    await first.close()
+    await eventually(lambda: not [pid for pid in pids if is_alive(pid)], "the tries have ended, and what they started")
+    with suppress(ProcessLookupError):
+        os.kill(keeper, signal.SIGKILL)  # where a busy machine let it end the tries before it was stopped
+    async with bench.running(lease_epoch=2):
+        ends = [await bench.end_of(launch) for launch in launches]
+        assert {(end.state, end.cause) for end in ends} == {("failed", "machine")}
+
+
+async def test_a_keeper_that_is_well_is_not_killed_though_a_try_is_long_in_exiting(bench: Bench, code):
+    bench.settings = Settings(lease=LeaseSettings(grace=0.0, kill_time=0.2))
+    bench.shares_database = True
+    clock = SystemClock()
+    async with bench.running() as executor:
+        executor.renew_lease(clock.boottime() + 100)
+        running = bench.launch(code, "waits")
+        await executor.launch([running])
+        process = psutil.Process((await bench.start_of(running)).pid)
+        keeper, template = bench.keeper(), process.parent()
+        # It reaps nobody now: the try does not get rid of its process.
+        template.suspend()
+        valid_until = clock.boottime() + 0.2
+        executor.renew_lease(valid_until)
+        await eventually(lambda: process.status() == psutil.STATUS_ZOMBIE, "the try is killed")
+        await eventually(lambda: clock.boottime() > valid_until + 0.2 + 4 * PATIENCE_SECONDS, "the zygote would have")
+        template.resume()
+        ended = await bench.end_of(running)
+        assert (ended.cause, "lease" in ended.reason) == ("machine", True)
+        assert bench.keeper() == keeper
+    assert "it is killed" not in bench.keeper_log()

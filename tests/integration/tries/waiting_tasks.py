@@ -1,0 +1,49 @@
+"""Tasks that wait until a test lets them go on, and what is left of them."""
+
+import os
+
+import psutil
+
+from sandbox.protocol import CodeVersion
+from tests.integration.tries.bench import Bench
+
+DAG_FILE = """
+import os, subprocess, sys
+from asynsched import DAG, Variable, task
+HOME = {home!r}
+with DAG("d"):
+    @task
+    def waits():
+        with open(HOME + "/begun", "a") as file:
+            file.write("x")
+        return open(HOME + "/gate").read()
+
+    @task
+    def asks():
+        return Variable.get("colour")
+
+    @task
+    def escapes():
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+        with open(HOME + "/escaped", "w") as file:
+            file.write(str(child.pid))
+        return open(HOME + "/gate").read()
+
+    waits(); asks(); escapes()
+"""
+
+
+def code_of(bench: Bench) -> CodeVersion:
+    os.mkfifo(bench.home / "gate")
+    return bench.code(DAG_FILE.format(home=str(bench.home)))
+
+
+def begun(bench: Bench) -> int:
+    return len((bench.home / "begun").read_text())
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

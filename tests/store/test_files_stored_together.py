@@ -1,0 +1,80 @@
+"""Files that are stored together: by few statements, and as if one had been stored after the other."""
+
+import pytest
+import sqlalchemy as sa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asynsched.parsing.report_store import Outcome, store_outcomes
+from asynsched.serialization.schema import (
+    FileError,
+)
+from asynsched.store.engines.direct_database import connect_direct
+from asynsched.store.engines.preparation import bring_to_head
+from asynsched.store.engines.urls import parse_url
+from asynsched.store.parse_claims import claim_parse
+from tests.support.parse_reports import DEFAULTS, NOW, STAMP, parsed, report
+
+
+@pytest.mark.parametrize(("version", "most"), [("1", 6), ("2", 10)], ids=["same", "edited"])
+async def test_a_file_costs_few_statements_however_many_are_known(database, version: str, most: int):
+    def statements(conn: sa.Connection, *names: str, version: str = "1") -> int:
+        found: list[str] = []
+        note = lambda *args: found.append(args[2])  # noqa: E731 - it must be the same object to be removed
+        sa.event.listen(conn, "before_cursor_execute", note)
+        outcomes = [Outcome(f"{name}.py", report(f"{name}.py", parsed(name, version)), STAMP) for name in names]
+        store_outcomes(conn, outcomes, now=NOW, defaults=DEFAULTS)
+        sa.event.remove(conn, "before_cursor_execute", note)
+        return len(found)
+
+    assert await database.write(statements, "first") <= 9
+    assert await database.write(statements, *(f"dag_{number}" for number in range(50))) <= 7
+    assert await database.write(statements, "first", version=version) <= most
+
+
+PATHS = ("a.py", "b.py", "c.py", "d.py")
+REPORTS = st.builds(
+    lambda path, dag_ids, is_faulty, paused: report(
+        path,
+        *(parsed(dag_id, path, is_paused_upon_creation=paused, tags=(path,)) for dag_id in sorted(dag_ids)),
+        errors=(FileError("dag", "no", dag_id="faulty"),) if is_faulty else (),
+    ),
+    st.sampled_from(PATHS), st.frozensets(st.sampled_from("uvwxyz"), max_size=2), st.booleans(), st.booleans(),
+)  # fmt: skip
+BATCHES = st.lists(st.lists(REPORTS, max_size=4, unique_by=lambda found: found.path), max_size=3)
+STORED = (
+    """
+    SELECT d.dag_id, d.file_path, d.is_active, d.is_paused, d.tags, d.max_active_runs, v.version_hash, v.number,
+        v.sources, v.serialized
+    FROM dag AS d JOIN dag_version AS v ON v.id = d.version_id ORDER BY 1
+    """,
+    "SELECT * FROM dag_file ORDER BY path",
+    "SELECT file_path, message, dag_id FROM import_error ORDER BY 1, 2",
+    "SELECT * FROM source ORDER BY 1",
+)
+
+
+@settings(max_examples=30, deadline=None)
+@given(BATCHES)
+def test_files_that_are_stored_together_are_stored_as_one_after_the_other(batches):
+    def stored(of_each: int) -> list[object]:
+        with connect_direct(parse_url("sqlite://")) as database:
+            database.write(bring_to_head, "memory")
+            told = []
+            for batch in batches:
+                outcomes = [Outcome(found.path, found, STAMP, claimed_by="me") for found in batch]
+                for start in range(0, len(outcomes), of_each):
+                    some = outcomes[start : start + of_each]
+                    told += database.write(store_outcomes, some, now=NOW, defaults=DEFAULTS)
+            return [told, *(database.read(lambda conn, sql=sql: conn.execute(sa.text(sql)).all()) for sql in STORED)]
+
+    assert stored(of_each=4) == stored(of_each=1)
+
+
+async def test_claims_end_with_what_is_stored_of_new_files(database):
+    for path in PATHS:
+        await database.write(claim_parse, path, "me", NOW)
+    outcomes = [Outcome(path, report(path, parsed(path)), STAMP, claimed_by="me") for path in PATHS[:3]]
+    await database.write(store_outcomes, outcomes, now=NOW, defaults=DEFAULTS)
+    left = await database.read(lambda conn: conn.scalars(sa.text("SELECT path FROM parse_claim")).all())
+    assert left == [PATHS[3]]

@@ -1,0 +1,142 @@
+"""A pool of templates whose processes, zygote and clock are the test's."""
+
+import os
+import socket
+from itertools import count
+
+from sandbox.frames import encode_frame
+from sandbox.protocol import CodeVersion, SourceRef
+from sandbox.supervision import template_pool
+from sandbox.supervision.reactor import Reactor
+from sandbox.supervision.template_handle import TemplateHandle
+from sandbox.supervision.zygote_handle import ZygoteBusy
+from sandbox.template import Born, Forked, Loaded
+
+MIB = 1024**2
+ZYGOTE = 1_000_000
+"""Its process, where a test has it end."""
+IMPORT_TIMEOUT = 0.3
+CODE = CodeVersion("a", "/dags", (SourceRef("a", "a", "a"),))
+
+
+class Template(TemplateHandle):
+    """What the keeper knows of a template. The test says what the process says."""
+
+    pids = count(1)
+
+    def __init__(self, reactor, code, **options):
+        super().__init__(reactor, code, **options)
+        self.process = options["zygote"].channels.pop()
+        self.is_killed = False
+
+    def say(self, *messages, descriptors=()):
+        socket.send_fds(self.process, [b"".join(encode_frame(message) for message in messages)], descriptors)
+
+    def is_born(self):
+        self.say(Born(next(self.pids)))
+
+    def fork(self):
+        """Say that there is a process for a try, and return its number."""
+        ends = [os.open(os.devnull, os.O_RDONLY) for _ in range(2)]
+        pid = next(self.pids)
+        self.say(Forked(pid), descriptors=ends)
+        for end in ends:
+            os.close(end)
+        return pid
+
+    def kill(self):
+        self.is_killed = True
+
+
+class Zygote:
+    """One that leaves it to the test what becomes of a request."""
+
+    pid = None
+
+    def __init__(self):
+        self.channels = []
+        self.n_started = 0
+        self.is_killed = self.is_busy = False
+
+    def ask(self, kind, code, channel, output):
+        if self.is_busy:
+            raise ZygoteBusy
+        self.channels.append(socket.socket(fileno=os.dup(channel)))
+
+    def kill(self):
+        self.is_killed = True
+
+    def ended(self, pid):
+        return pid == ZYGOTE
+
+    def replace(self):
+        self.n_started += 1
+
+
+class Events:
+    """What is told of tries, by their numbers."""
+
+    def __init__(self):
+        self.losses, self.processes, self.exits = [], {}, []
+
+    def lost(self, number, loss):
+        self.losses.append((number, loss))
+
+    def forked(self, number, process, parent):
+        process.dismiss()
+        self.processes[number] = process.pid
+
+    def exited(self, pid, status, parent):
+        self.exits.append((pid, status, parent))
+
+    def has(self, pid):
+        return pid in self.processes.values()
+
+    def orphaned(self, parent):
+        pass
+
+
+class Templates:
+    """A pool, and the clock that it goes by."""
+
+    def __init__(self, monkeypatch):
+        self.seconds = 0.0
+        self.made: list[Template] = []
+        self.zygote, self.events = Zygote(), Events()
+        monkeypatch.setattr(template_pool, "TemplateHandle", self._make)
+        self.reactor = Reactor(lambda: self.seconds)
+        self.pool = template_pool.TemplatePool(self.reactor, self.zygote, IMPORT_TIMEOUT, self.events)
+
+    def _make(self, *args, **kwargs):
+        self.made.append(Template(*args, **kwargs))
+        return self.made[-1]
+
+    def begin(self, name, number=1):
+        """Have a try of a file begin."""
+        self.pool.assign(number, CodeVersion(name, "/dags", (SourceRef(name, name, name),)))
+
+    def use(self, name, n_bytes=MIB):
+        """Do so; its template is loaded if it was not."""
+        self.seconds += 0.001
+        n_before = len(self.made)
+        self.begin(name)
+        for template in self.made[n_before:]:
+            template.is_born()
+            template.say(Loaded(n_bytes=n_bytes))
+        self.pool.read_news()
+        for template in self.made:
+            template.waiting.clear()
+
+    def pass_time(self, seconds):
+        self.seconds += seconds
+        self.reactor._call_due()
+
+    def end(self, template):
+        """Have a template's process be gone."""
+        template.process.close()
+        self.pool.read_news()
+        self.pool.ended(template.pid, 9)
+
+    @property
+    def kept(self) -> list[str]:
+        return [template.code.sources[0].path for template in self.made if not template.is_retired]
