@@ -9,6 +9,7 @@ import os
 import stat
 from collections import deque
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -91,10 +92,12 @@ class _Walk:
         self._snapshot = Snapshot()
         self._pending: deque[tuple[str, IgnoreRules, bool]] = deque([(ROOT, IgnoreRules(), False)])
         self._linked: deque[tuple[str, IgnoreRules, bool]] = deque()
+        self._looked_at: set[Path] = set()
+        """Where a link was looked for, on the way to what is in the DAG folder."""
 
     def run(self) -> Snapshot:
         os.scandir(self._root).close()
-        self._note_links_on_the_way()
+        self._note_links_on(Path(self._root))
         while self._pending or self._linked:
             folder, rules, is_ignored = (self._pending or self._linked).popleft()
             try:
@@ -105,11 +108,18 @@ class _Walk:
                 self._snapshot.problems.append(f"{folder or self._root}: the folder cannot be read: {exc.strerror}")
         return self._snapshot
 
-    def _note_links_on_the_way(self) -> None:
-        """Have the links on the DAG folder's own path watched: deployments swap such links."""
-        for path in (Path(self._root), *Path(self._root).parents):
-            if path.is_symlink():
-                self._note_link(str(path.parent), path.name, ROOT)
+    def _note_links_on(self, path: Path) -> None:
+        """Have the links that a path leads over watched, and those that they lead over: deployments swap such links."""
+        pending = [path]
+        while pending:
+            last = pending.pop()
+            for place in (last, *last.parents):
+                if place in self._looked_at:
+                    break
+                self._looked_at.add(place)
+                if place.is_symlink():
+                    self._note_link(os.path.realpath(place.parent), place.name, ROOT)
+                    pending.append(place.parent / place.readlink())
 
     def _note_link(self, folder: str, name: str, known_as: str) -> None:
         identity = _folder_id(folder)
@@ -180,6 +190,8 @@ class _Walk:
         is_file = not is_folder and is_candidate(entry.name)
         if is_link:
             self._note_link(*os.path.split(os.path.realpath(entry.path)), path if is_file else ROOT)
+            with suppress(OSError):  # gone meanwhile
+                self._note_links_on(Path(entry.path).parent / Path(entry.path).readlink())
         if is_folder:
             below = is_ignored or rules.ignores(path, is_folder=True)
             (self._linked if is_link else self._pending).append((path, rules, below))

@@ -117,18 +117,24 @@ async def test_what_links_lead_to_is_watched(root, tmp_path):
         await site.until(lambda: site.known == {"current_file.py"})
 
 
-async def test_a_folder_reached_through_a_link_follows_it_when_it_is_swapped(tmp_path):
+@pytest.mark.parametrize(
+    ("root", "below"), [("current/dags", ""), ("link_to_a_link", ""), ("folder", "with_link_to_a_link/")]
+)
+async def test_a_folder_reached_through_links_follows_each_when_it_is_swapped(tmp_path, root, below):
     for release in ("one", "two"):
         (tmp_path / release / "dags").mkdir(parents=True)
         (tmp_path / release / "dags" / f"{release}.py").write_text("x = 1")
     (tmp_path / "current").symlink_to("one")
-    async with watching(tmp_path / "current" / "dags", home=tmp_path / "home") as site:
-        assert site.known == {"one.py"}
+    (tmp_path / "link_to_a_link").symlink_to("current/dags")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "with_link_to_a_link").symlink_to("../link_to_a_link")
+    async with watching(tmp_path / root, home=tmp_path / "home") as site:
+        assert site.known == {f"{below}one.py"}
         (tmp_path / "next").symlink_to("two")
         (tmp_path / "next").replace(tmp_path / "current")
-        await site.until(lambda: site.known == {"two.py"})
+        await site.until(lambda: site.known == {f"{below}two.py"})
         (tmp_path / "two" / "dags" / "two.py").write_text("x = 22")
-        await site.told_of("two.py")
+        await site.told_of(f"{below}two.py")
 
 
 async def test_the_home_inside_the_folder_is_not_watched(root):
