@@ -106,7 +106,7 @@ class PeerWatch(Service):
         self._note(peers)
         self.n_peers = len(peers)
         for row in new:
-            log.info("scheduler.found", found=row.id, home=row.home)
+            log.info("scheduler.found", found=row.id)
 
     def _is_gone(self, row: SchedulerRow, now: float) -> bool:
         if self._looked_at is None or now - self._looked_at > MOST_MISSED * self._interval_seconds:
