@@ -7,7 +7,7 @@ It is examined in slices: ten thousand tasks that are to be looked at do not hol
 import heapq
 from collections.abc import Iterable, Iterator
 from datetime import datetime
-from itertools import islice
+from itertools import chain, islice
 
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.evaluation.active_run import ActiveRun
@@ -55,10 +55,13 @@ class Examination:
         self._go_through(run, agenda, now)
 
     def stop(self, run: ActiveRun, stop: RunStop, now: datetime) -> None:
-        """Have a run stopped: the next `examine` begins with that, and looks at nothing until it is done."""
+        """Have a run stopped: the next `examine` begins with that, and looks at nothing until it is done.
+
+        A stop that is not done yet is done first: what it has brought about is still to be looked at.
+        """
         self._changes.pending.touch_run(run)
         run.stop = stop
-        self._stopping[run] = stopping(run, stop, self._changes, now)
+        self._stopping[run] = chain(self._stopping.get(run, ()), stopping(run, stop, self._changes, now))
 
     @property
     def is_unfinished(self) -> bool:

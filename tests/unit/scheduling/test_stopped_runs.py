@@ -179,3 +179,21 @@ def test_what_ends_while_a_large_run_is_being_stopped_is_taken_up_and_ends_it_no
         engine.go_on(NOON)
     assert (run.state, run.instance("td").state) == ("running", "scheduled")
     assert {found.state for found in run.all_instances()} == {"failed", "skipped", "scheduled"}
+
+
+def test_a_large_run_that_is_stopped_again_while_it_is_being_stopped_goes_through_both():
+    engine = evaluation(pools={"default_pool": None, "no_room": 0}, at_once=20)
+    waiting = [task(f"t{number}", "td" if number == 0 else "last", pool="no_room") for number in range(50)]
+    teardown = task("td", is_teardown=True, trigger_rule="all_done")
+    run = run_of([task("fails"), *waiting, task("last"), teardown], fail_fast=True)
+    engine.start_run(run, NOON)
+    while engine.is_unsettled:
+        engine.go_on(NOON)
+    engine.grant(NOON)
+    engine.try_ended(Ended(run.instance("fails").token, "failed", NOON, NOON), NOON)
+    assert (run.instance("t0").state, run.instance("t49").state) == ("skipped", "scheduled")
+    engine.stop_run(run.key, marked_failed("wrong"), NOON)
+    while engine.is_unsettled:
+        engine.go_on(NOON)
+    assert (run.state, run.instance("td").state) == ("running", "scheduled")
+    assert {run.instance(found.task_id).state for found in waiting} == {"skipped"}
