@@ -48,7 +48,10 @@ class SystemClock:
         return time.monotonic()
 
     async def wait(self, event: anyio.Event, at_most: timedelta | None = None) -> bool:
-        with anyio.move_on_after(None if at_most is None else max(0.0, at_most.total_seconds())):
+        if at_most is None or event.is_set():
+            await event.wait()  # without a timer: services whose work comes in faster than they tick do not need one
+            return True
+        with anyio.move_on_after(max(0.0, at_most.total_seconds())):
             await event.wait()
         return event.is_set()
 

@@ -59,6 +59,11 @@ def make_aware(value: dt.datetime, timezone: dt.tzinfo | None = None) -> dt.date
     return value.replace(tzinfo=timezone or _default)
 
 
+def aware(value: dt.datetime) -> dt.datetime:
+    """Return a datetime that is aware: a naive one is wall-clock time of the default zone."""
+    return value if is_localized(value) else make_aware(value)
+
+
 def parse(string: str, timezone: dt.tzinfo | None = None) -> dt.datetime:
     """Return the aware datetime that a text stands for. Raises ValueError for one that is no date."""
     try:
@@ -90,7 +95,7 @@ def coerce_datetime(value: dt.datetime | None, tz: dt.tzinfo | None = None) -> p
 
     if value is None:
         return None
-    instant = pendulum.instance(value if is_localized(value) else make_aware(value))
+    instant = pendulum.instance(aware(value))
     return instant if tz is None else instant.in_timezone(tz)  # type: ignore[arg-type] # takes any tzinfo
 
 

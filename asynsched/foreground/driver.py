@@ -15,10 +15,11 @@ from typing import Any, cast
 import msgspec
 
 from asynsched.authoring.dag import DAG
-from asynsched.authoring.running.context import Context, CurrentContext, build_context
+from asynsched.authoring.running.context import Context, CurrentContext
 from asynsched.authoring.running.dag_run import RunFacts
 from asynsched.authoring.running.execution import run_callbacks
 from asynsched.authoring.running.task_instance import TaskInstanceFacts
+from asynsched.authoring.running.try_context import build_context
 from asynsched.authoring.timezone import coerce_datetime, utcnow
 from asynsched.foreground.attempt import TryEnd, attempt, failed
 from asynsched.foreground.supervisor import MemorySupervisor

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
     from asynsched.authoring.running.context import Context
 
+CO_VARKEYWORDS = 0x08
+"""As in `inspect`, which takes longer to load than all names of a DAG file."""
+
 
 class PythonOperator(BaseOperator):
     """Calls a function, which may be `async def`, and keeps what it returns.
@@ -104,11 +107,16 @@ def call_with_context(
 
     A generator is run to its end: what it yields describes events of assets, and what it returns is returned.
     """
+    value = finished(function(*op_args, **keyword_arguments(function, op_args, op_kwargs, context)))
+    return describe_outlets(value, context) if _is_described(function, value) else value
+
+
+def _is_described(function: Callable[..., Any], value: Any) -> bool:
+    if not hasattr(value, "gi_frame"):
+        return False
     import inspect
 
-    value = finished(function(*op_args, **keyword_arguments(function, op_args, op_kwargs, context)))
-    is_described = inspect.isgenerator(value) and inspect.isgeneratorfunction(function)
-    return describe_outlets(value, context) if is_described else value
+    return inspect.isgenerator(value) and inspect.isgeneratorfunction(function)
 
 
 def describe_outlets(described: Generator[Any, None, Any], context: Mapping[str, Any]) -> Any:
@@ -160,14 +168,14 @@ def _parameters_of(function: Callable[..., Any]) -> tuple[Sequence[str], Sequenc
 
     None: it is written in C and does not tell.
     """
-    import inspect
-
     if type(function) is type(_parameters_of) and not function.__dict__.keys() & {"__wrapped__", "__signature__"}:
         # A signature of inspect's would be the longest step of a task that does nothing.
         code = function.__code__
         end = code.co_argcount + code.co_kwonlyargcount
         positional, others = code.co_varnames[: code.co_argcount], code.co_varnames[code.co_argcount : end]
-        return positional, others, bool(code.co_flags & inspect.CO_VARKEYWORDS)
+        return positional, others, bool(code.co_flags & CO_VARKEYWORDS)
+    import inspect
+
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):

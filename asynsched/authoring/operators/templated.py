@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from asynsched.authoring.running.templating import Renderer, plain_environment
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -25,8 +27,6 @@ class Templater:
 
     def get_template_env(self, dag: DAG | None = None) -> jinja2.Environment:
         """Return the Jinja environment that templates are rendered with."""
-        from asynsched.authoring.running.templating import plain_environment
-
         return plain_environment() if dag is None else dag.get_template_env()
 
     def prepare_template(self) -> None:
@@ -40,12 +40,8 @@ class Templater:
         seen_oids: set[int] | None = None,
     ) -> Any:
         """Return `content` with every text in it rendered, and every task's result in it resolved."""
-        from asynsched.authoring.running.templating import Renderer
-
         return Renderer(self, context, jinja_env, seen_oids).render(content)
 
     def render_template_fields(self, context: Context, jinja_env: jinja2.Environment | None = None) -> None:
         """Render the fields named by `template_fields`, in place."""
-        from asynsched.authoring.running.templating import Renderer
-
         Renderer(self, context, jinja_env).render_fields(self)

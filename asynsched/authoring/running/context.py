@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from functools import partial
+import os
 
-from asynsched.authoring.mapping.map_position import instance_count
 from asynsched.errors import AsynschedError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import datetime as dt
     from _collections_abc import dict_items, dict_values
     from collections.abc import Callable, Iterator
     from typing import Any
 
-    from asynsched.authoring.assets.events import InletEvents, OutletEvents, TriggeringAssetEvents
-    from asynsched.authoring.operators.base import BaseOperator
-    from asynsched.authoring.running.dag_run import DagRun, RunFacts
-    from asynsched.authoring.running.task_instance import TaskInstance, TaskInstanceFacts
 
 CONTEXT_KEYS = frozenset({
     "conf", "conn", "dag", "dag_run", "data_interval_end", "data_interval_start", "ds", "ds_nodash", "exception",
@@ -38,11 +32,24 @@ class Deferred:
     def __init__(self, find: Callable[[], Any]) -> None:
         self.find = find
 
+    def __repr__(self) -> str:
+        return "..."
+
+
+class Unmade(Deferred):
+    """A value that nobody is asked for: it only is made late."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return repr(self.find())
+
 
 class Context(dict[str, "Any"]):
     """A dict of what a running task may know. Dates that depend on a logical date are missing when the run has none.
 
-    Deferred values are found when they are first looked at, and kept; nobody who reads the dict sees them.
+    Deferred values are found when they are first looked at, and kept; nobody who reads the dict sees them. `repr` asks
+    for none, and shows `...` in their place.
     """
 
     def __getitem__(self, key: str) -> Any:
@@ -66,9 +73,24 @@ class Context(dict[str, "Any"]):
     def values(self) -> dict_values[str, Any]:
         return dict(self).values()
 
+    def pop(self, key: str, *default: Any) -> Any:
+        return _found(super().pop(key, *default))
+
+    def popitem(self) -> tuple[str, Any]:
+        key, value = super().popitem()
+        return key, _found(value)
+
+    def setdefault(self, key: str, default: Any = None) -> Any:
+        super().setdefault(key, default)
+        return self[key]
+
     def with_deferred(self) -> dict[str, Any]:
         """Return a copy in which deferred values still are deferred."""
         return dict(super().items())
+
+
+def _found(value: Any) -> Any:
+    return value.find() if isinstance(value, Deferred) else value
 
 
 _running: list[Context] = []
@@ -89,8 +111,6 @@ class CurrentContext:
         self._replaced: dict[str, str | None] = {}
 
     def __enter__(self) -> Context:
-        import os
-
         variables = context_variables(self._context)
         self._replaced = {name: os.environ.get(name) for name in variables}
         os.environ.update(variables)
@@ -98,8 +118,6 @@ class CurrentContext:
         return self._context
 
     def __exit__(self, *_: object) -> None:
-        import os
-
         _running.pop()
         for name, value in self._replaced.items():
             os.environ.pop(name, None)
@@ -123,111 +141,7 @@ def context_variables(context: Context) -> dict[str, str]:
     return {name: str(value).replace("\0", "") for name, value in values.items() if value}
 
 
-def build_context(task: BaseOperator, run: RunFacts, ti: TaskInstanceFacts) -> Context:
-    """Return the context of a try.
-
-    Raises:
-        ParamValidationError: The run's conf does not fit the schema of a param.
-    """
-    from asynsched.authoring import macros
-    from asynsched.authoring.params import resolve_params
-    from asynsched.authoring.running.accessors import ConnectionAccessor, VariableAccessor, VariableAccessors
-    from asynsched.authoring.running.dag_run import DagRun
-    from asynsched.authoring.running.task_instance import TaskInstance
-
-    dag_run = DagRun(run)
-    instance = TaskInstance(task, dag_run, ti)
-    dag = task.dag
-    context = Context(
-        conf=dag_run.conf,
-        conn=ConnectionAccessor(),
-        dag=dag,
-        dag_run=dag_run,
-        inlet_events=Deferred(partial(_inlet_events, task)),
-        inlets=task.inlets,
-        macros=macros,
-        map_index_template=task.map_index_template,
-        outlet_events=Deferred(_outlet_events),
-        outlets=task.outlets,
-        params=resolve_params(dag.params, task.params, dag_run.conf, owner=f"run {dag_run.run_id!r}"),
-        run_id=dag_run.run_id,
-        start_date=instance.start_date,
-        task=task,
-        task_instance=instance,
-        task_instance_key_str=f"{dag.dag_id}__{task.task_id}__{dag_run.run_id}",
-        task_reschedule_count=0,
-        test_mode=ti.test_mode,
-        ti=instance,
-        triggering_asset_events=Deferred(partial(_triggering_asset_events, dag_run)),
-        try_number=instance.try_number,
-        var=VariableAccessors(json=VariableAccessor(parse_json=True), value=VariableAccessor(parse_json=False)),
-    )
-    context.update(_dates(dag_run, f"{dag.dag_id}__{task.task_id}"))
-    context.update(_previous_success(instance))
-    context["expanded_ti_count"] = Deferred(partial(instance_count, context))
-    instance.context = context
-    return context
-
-
 def outlet_events(context: Context) -> list[dict[str, Any]]:
     """Return what the task has said of its outlets. Raises DagError when that is no JSON."""
     told = context.with_deferred().get("outlet_events")
     return [] if told is None or isinstance(told, Deferred) else told.told()
-
-
-def _inlet_events(task: BaseOperator) -> InletEvents:
-    from asynsched.authoring.assets.events import InletEvents
-
-    return InletEvents(task.inlets)
-
-
-def _outlet_events() -> OutletEvents:
-    from asynsched.authoring.assets.events import OutletEvents
-
-    return OutletEvents()
-
-
-def _triggering_asset_events(dag_run: DagRun) -> TriggeringAssetEvents:
-    from asynsched.authoring.assets.events import TriggeringAssetEvents
-
-    return TriggeringAssetEvents(is_triggered=dag_run.run_type == "asset_triggered")
-
-
-def _dates(dag_run: DagRun, key: str) -> dict[str, Any]:
-    """Return the variables that depend on the run's dates; without a logical date there are none, as in Airflow 3."""
-    logical_date: dt.datetime | None = dag_run.logical_date
-    if logical_date is None:
-        return {}
-    ts = logical_date.isoformat()
-    ds_nodash = logical_date.strftime("%Y%m%d")
-    return {
-        "logical_date": logical_date,
-        "ds": logical_date.strftime("%Y-%m-%d"),
-        "ds_nodash": ds_nodash,
-        "ts": ts,
-        "ts_nodash": logical_date.strftime("%Y%m%dT%H%M%S"),
-        "ts_nodash_with_tz": ts.replace("-", "").replace(":", ""),
-        "data_interval_start": dag_run.data_interval_start,
-        "data_interval_end": dag_run.data_interval_end,
-        "task_instance_key_str": f"{key}__{ds_nodash}",
-    }
-
-
-def _previous_success(ti: TaskInstance) -> dict[str, Any]:
-    """Return the variables that tell of the newest successful run of an earlier logical date; None where is none."""
-    fields = {
-        "prev_data_interval_start_success": "data_interval_start",
-        "prev_data_interval_end_success": "data_interval_end",
-        "prev_start_date_success": "start_date",
-        "prev_end_date_success": "end_date",
-    }
-    if ti.logical_date is None:
-        return {"prev_start_date_success": None, "prev_end_date_success": None}
-    asked: list[DagRun | None] = []
-
-    def find(attribute: str) -> dt.datetime | None:
-        if not asked:
-            asked.append(ti.get_previous_dagrun(state="success"))
-        return getattr(asked[0], attribute, None)
-
-    return {name: Deferred(partial(find, field)) for name, field in fields.items()}

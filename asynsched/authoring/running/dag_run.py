@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asynsched.authoring.timezone import coerce_datetime
+from asynsched.authoring.running.instants import Instant
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -65,18 +65,19 @@ class DagRun:
     partition_key: str | None = None
     triggering_user_name: str | None = None
     consumed_asset_events: tuple[()] = ()
+    run_after = Instant("run_after")
+    logical_date = Instant("logical_date")
+    data_interval_start = Instant("data_interval_start")
+    data_interval_end = Instant("data_interval_end")
+    queued_at = Instant("queued_at")
+    start_date = Instant("started_at")
+    end_date = Instant("ended_at")
 
     def __init__(self, facts: RunFacts) -> None:
+        self._facts = facts
         self.dag_id = facts.dag_id
         self.run_id = facts.run_id
         self.run_type = facts.run_type
-        self.run_after = coerce_datetime(facts.run_after)
-        self.logical_date = coerce_datetime(facts.logical_date)
-        self.data_interval_start = coerce_datetime(facts.data_interval_start)
-        self.data_interval_end = coerce_datetime(facts.data_interval_end)
-        self.queued_at = coerce_datetime(facts.queued_at)
-        self.start_date = coerce_datetime(facts.started_at)
-        self.end_date = coerce_datetime(facts.ended_at)
         self.state = facts.state
         self.conf = facts.conf
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from asynsched.authoring.running.elsewhere import AsksElsewhere, previous_task_instance
+from asynsched.authoring.running.instants import Instant
 from asynsched.authoring.supervisor import SupervisorNotFound, ask
 from asynsched.authoring.timezone import coerce_datetime
 from asynsched.authoring.transport import from_transport, to_transport
@@ -60,7 +61,11 @@ class TaskInstance(AsksElsewhere):
     Not there: `dag_version_id`, `get_relevant_upstream_map_indexes` and `get_task_breadcrumbs`.
     """
 
+    start_date = Instant("started_at")
+    end_date = Instant("ended_at")
+
     def __init__(self, task: BaseOperator, dag_run: DagRun, facts: TaskInstanceFacts) -> None:
+        self._facts = facts
         self.task = task
         self.task_id = task.task_id
         self.dag_id = dag_run.dag_id
@@ -69,15 +74,12 @@ class TaskInstance(AsksElsewhere):
         self.map_index = facts.map_index
         self.try_number = facts.try_number
         self.max_tries = facts.max_tries
-        self.start_date = coerce_datetime(facts.started_at)
-        self.end_date = coerce_datetime(facts.ended_at)
         self.state: str | None = "running"
         self.rendered_map_index: str | None = None
         self.context: Context | None = None
         self.max_map_length = facts.max_map_length
         self.mapped_over: dict[int, Any] = {}
         """What is mapped over, asked for once a try."""
-        self._reschedule_started_at = facts.reschedule_started_at
 
     @property
     def id(self) -> uuid.UUID:
@@ -137,7 +139,8 @@ class TaskInstance(AsksElsewhere):
     @property
     def logical_date(self) -> dt.datetime | None:
         """The run's logical date."""
-        return self.dag_run.logical_date
+        date: dt.datetime | None = self.dag_run.logical_date
+        return date
 
     @property
     def log(self) -> logging.Logger:
@@ -228,7 +231,7 @@ class TaskInstance(AsksElsewhere):
 
     def get_first_reschedule_date(self, context: Context | None = None) -> dt.datetime | None:
         """Return when a rescheduling sensor looked first; None when this is the first time."""
-        return coerce_datetime(self._reschedule_started_at)
+        return coerce_datetime(self._facts.reschedule_started_at)
 
     def get_template_context(self) -> Context:
         """Return the context."""

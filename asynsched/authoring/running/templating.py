@@ -6,14 +6,16 @@ A text without any template in it is not given to Jinja: a task that has none do
 from __future__ import annotations
 
 import datetime as dt
-from typing import TYPE_CHECKING, Any
 
 from asynsched.authoring.exceptions import AsynschedException
 from asynsched.authoring.running.context import Context, Deferred
 from asynsched.authoring.xcom_arg import ResolveMixin
+from asynsched.errors import AsynschedError
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Any
 
     import jinja2
 
@@ -109,8 +111,6 @@ class Renderer:
             setattr(parent, field, self._render_field(parent, field, value))
 
     def _render_field(self, parent: Any, field: str, value: Any) -> Any:
-        from asynsched.errors import AsynschedError
-
         try:
             return self.render(value)
         except AsynschedError:

@@ -83,6 +83,10 @@ def asked(supervisor):
         lambda context: {name: context.get(name) for name in PREVIOUS},
         lambda context: {**context},
         lambda context: context.copy(),
+        lambda context: context | {},
+        lambda context: {name: context.setdefault(name) for name in PREVIOUS},
+        lambda context: {name: context.pop(name) for name in PREVIOUS},
+        lambda context: dict(context.popitem() for _ in range(len(context))),
         lambda context: dict(context.items()),
         lambda context: dict(zip(context, context.values(), strict=True)),
         lambda context: (lambda **kwargs: kwargs)(**context),
@@ -94,6 +98,30 @@ def test_the_dates_of_the_last_success_are_asked_for_once_however_they_are_read(
     found = read(context)
     assert {name: found[name].isoformat() for name in PREVIOUS} == PREVIOUS
     assert asked == [{"state": "success"}]
+
+
+def test_a_context_is_a_dict_also_where_a_value_is_taken_out_or_missing(dag):
+    context = context_of(PythonOperator(task_id="t", dag=dag, python_callable=print))
+    assert (context.pop("nothing", 1), context.setdefault("something", 2), context["something"]) == (1, 2, 2)
+    with pytest.raises(KeyError, match="nothing"):
+        context.pop("nothing")
+
+
+def test_what_a_run_and_a_task_instance_have_is_in_their_vars_once_it_was_looked_at_and_nothing_else(dag):
+    ti = context_of(PythonOperator(task_id="t", dag=dag, python_callable=print))["ti"]
+    for shown, name in ((ti.dag_run, "logical_date"), (ti, "start_date")):
+        assert name not in vars(shown)
+        assert vars(shown)["run_id"] == "r1"
+        assert getattr(shown, name) is vars(shown)[name]
+        assert "facts" not in vars(shown)
+
+
+def test_a_context_that_is_printed_shows_its_dates_and_asks_for_nothing(dag, asked):
+    shown = repr(context_of(PythonOperator(task_id="t", dag=dag, python_callable=print)))
+    assert "'logical_date': DateTime(2024, 5, 1, 12, 30" in shown
+    assert "'start_date': None" in shown
+    assert "'prev_end_date_success': ..." in shown
+    assert asked == []
 
 
 def test_the_dates_of_the_last_success_are_asked_for_only_where_they_are_used(dag, asked):

@@ -1,0 +1,65 @@
+"""What a try does besides its task: each function that it is the first to run costs copies of pages of memory."""
+
+import socket
+import sys
+from collections import Counter
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import asynsched
+import sandbox
+from asynsched import DAG, task
+from sandbox.frames import encode_frame
+from sandbox.protocol import CodeVersion, Launch, RunContext
+from sandbox.run import run_launch
+from sandbox.running.loading import LoadedFile
+from sandbox.running.scheduler_link import SchedulerLink
+
+OURS = tuple(f"{Path(package.__path__[0])}/" for package in (asynsched, sandbox))
+"""What Python's own library calls besides differs by its version."""
+
+
+def test_a_task_that_does_nothing_runs_few_functions_and_makes_nothing_that_it_does_not_look_at():
+    with DAG("d", schedule=None) as dag:
+
+        @task
+        def nothing():
+            return None
+
+        nothing()
+    run_once(dag)  # what is done for the first time, the keeper does before it forks
+    with counting_calls() as calls:
+        assert run_once(dag).state == "success"
+    assert not [call for call in calls if "/pendulum/" in call[0]], "an instant that nobody looks at"
+    assert not [call for call in calls if "importlib" in call[0]], "an import within a function"
+    own = Counter({call: n for call, n in calls.items() if call[0].startswith(OURS)})
+    assert 0 < own.total() <= 120
+    assert len(own) <= 88
+
+
+def run_once(dag: DAG):
+    instant = datetime(2024, 1, 1, tzinfo=UTC)
+    run = RunContext(dag.dag_id, "r", "manual", instant, instant, instant, instant)
+    launch = Launch("0" * 32, "nothing", -1, 1, 0, run, CodeVersion("", ""), "")
+    keeper, ours = socket.socketpair()
+    with keeper, ours:
+        keeper.sendall(encode_frame(launch))
+        link = SchedulerLink(ours)
+        return run_launch(link.receive_launch(), link, LoadedFile({dag.dag_id: dag}))
+
+
+@contextmanager
+def counting_calls():
+    """Count calls of Python functions, by their file and name."""
+    calls: Counter[tuple[str, str]] = Counter()
+
+    def take_note(frame, event, _argument):
+        if event == "call":
+            calls[frame.f_code.co_filename, frame.f_code.co_qualname] += 1
+
+    sys.setprofile(take_note)
+    try:
+        yield calls
+    finally:
+        sys.setprofile(None)
