@@ -6,6 +6,7 @@ stored variables and connections go there as frames of `sandbox.protocol`, answe
 """
 
 import os
+import signal
 import socket
 import sys
 from datetime import datetime
@@ -57,6 +58,8 @@ def main(descriptor: int, request: ForegroundRequest) -> None:
     link = SchedulerLink(socket.socket(fileno=descriptor))
     try:
         found = _load(request)
+    except KeyboardInterrupt:
+        raise
     except BaseException as exc:  # noqa: BLE001 - a DAG file may raise anything, SystemExit too
         error = explain(exc, request.path, request.dags_folder, limits=None)
         sys.stderr.write(error.traceback)
@@ -93,4 +96,8 @@ def _run(found: "dict[str, DAG]", request: ForegroundRequest, link: SchedulerLin
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), msgspec.json.decode(sys.argv[2], type=ForegroundRequest))
+    try:
+        main(int(sys.argv[1]), msgspec.json.decode(sys.argv[2], type=ForegroundRequest))
+    except KeyboardInterrupt:
+        # Ctrl-C reaches the command, too, which says so.
+        sys.exit(128 + signal.SIGINT)

@@ -3,7 +3,8 @@
 It outlives the scheduler: a scheduler that is killed and starts again on the same home takes it and its tries back.
 When none comes until the lease and its grace are over, it ends its tries, and itself. It never runs user code. It has
 one thread and no event loop of asyncio's, so that its forks are clean and small. It forks once, before it hears of any
-try: what it passes on to tries is then in no other's memory.
+try: what it passes on to tries is then in no other's memory. Tries of one task instance take turns in it: one begins
+when no process of the one before is left.
 
     keeper ──fork──▶ zygote ──forks──▶ template (a version of a DAG file, loaded) ──fork──▶ try
                         └─────────────────────forks─────────────────────▶ try of a file that cannot be forked
@@ -31,9 +32,9 @@ from sandbox.running.warming import warm
 from sandbox.supervision.children import adopt_orphans, end_all_children, reap, set_readable
 from sandbox.supervision.fencing import Fence
 from sandbox.supervision.lifeline import MARK, sweep
+from sandbox.supervision.limits import Limits
 from sandbox.supervision.reactor import Reactor, Timer, Urgency
 from sandbox.supervision.scheduler_port import LONGEST_REASON, READY, SchedulerPort
-from sandbox.supervision.supervised_try import Limits
 from sandbox.supervision.tries import Tries
 from sandbox.supervision.watchdog import Alarm
 from sandbox.supervision.zygote_handle import ZygoteHandle
@@ -59,7 +60,7 @@ class Keeper:
         self._may_lose_runs = False
         """Whether other schedulers may take over what runs here. Where none can, nothing is gained by haste."""
         self._reactor = Reactor()
-        self._fence = Fence(self._reactor.now() + options.lease_seconds, options.lease_grace)
+        self._fence = Fence(self._reactor.now() + options.lease_seconds, options.lease_grace, options.kill_time)
         limits = Limits(options.import_timeout, options.kill_time, options.log_bytes)
         self._tries = Tries(self._reactor, options.home, zygote, limits, self._report)
         self._tries.recover()
@@ -105,22 +106,27 @@ class Keeper:
             case Shutdown():
                 self._stop(message.grace)
             case Hello():
-                self._may_lose_runs = message.shares_database
-                if message.lease_epoch <= self._epoch:
-                    return  # it has connected anew: its lease has not become longer by that
-                self._epoch = message.lease_epoch
-                # A scheduler that starts to serve holds a lease, of which it tells us in a moment.
-                self._leased(Lease(self._reactor.now() + self._options.lease_seconds, self._fence.grace))
+                self._greeted(message)
+
+    def _greeted(self, hello: Hello) -> None:
+        self._may_lose_runs = hello.shares_database
+        is_another = hello.lease_epoch > self._epoch
+        self._epoch = hello.lease_epoch
+        if hello.lease is not None:
+            self._leased(hello.lease)
+        elif is_another:  # else it has connected anew: its lease has not become longer by that
+            self._leased(Lease(self._reactor.now() + self._options.lease_seconds, self._options.lease_grace))
 
     def _leased(self, lease: Lease) -> None:
-        self._fence = Fence(lease.valid_until, lease.grace)
+        kill_time = self._options.kill_time if lease.kill_time is None else lease.kill_time
+        self._fence = Fence(lease.valid_until, lease.grace, kill_time)
         self._fence_timer.cancel()
         self._fence_timer = self._reactor.at(self._fence.closes_at, self._check_fence)
         if not self._fence.is_closed(self._reactor.now()):
             self._is_fenced = False
             self._kill_timer.cancel()
         if not self._is_fenced:
-            self._alarm.set(self._fence.closes_at + self._options.kill_time if self._may_lose_runs else 0.0)
+            self._alarm.set(self._fence.safe_until if self._may_lose_runs else 0.0)
 
     def _check_fence(self) -> None:
         """Look at the clock before anything else is done: this process itself may have been stopped for long."""
@@ -131,9 +137,9 @@ class Keeper:
             self._port.close_listener()
         if self._tries.live:
             log.warning("The scheduler's lease is over: ending %d tries", len(self._tries.live))
-        kill_time = self._options.kill_time
+        kill_time = self._fence.kill_time
         if self._may_lose_runs:
-            kill_time = self._fence.time_to_end(self._reactor.now(), kill_time)
+            kill_time = self._fence.time_to_end(self._reactor.now())
         self._tries.end_all(ENDED_BY_FENCE, "machine", kill_time)
         self._kill_timer = self._reactor.after(kill_time, self._kill_tries)
 

@@ -86,6 +86,19 @@ class CausingTry(Struct, frozen=True, omit_defaults=True):
     """What it raised; None where it raised nothing, or was ended from outside."""
 
 
+class Lease(Struct, frozen=True, tag="lease", omit_defaults=True):
+    """Until when the scheduler's lease is valid, on the machine's CLOCK_BOOTTIME, in seconds.
+
+    Tries go on until then and for `grace` seconds more, without any other news of the scheduler. They have `kill_time`
+    seconds from then on to end themselves. Others take the runs over a moment after that.
+    """
+
+    valid_until: float
+    grace: float
+    kill_time: float | None = None
+    """None: as the keeper was told when it was started."""
+
+
 class Hello(Struct, frozen=True, tag="hello", omit_defaults=True):
     """First frame of a connection, either way.
 
@@ -101,6 +114,8 @@ class Hello(Struct, frozen=True, tag="hello", omit_defaults=True):
     """`lease`: a second connection, written by the thread that renews the lease; it carries Lease frames only."""
     shares_database: bool = False
     """Whether other schedulers may take over the runs of this one, once its lease is over and its tries have ended."""
+    lease: Lease | None = None
+    """The lease as it is now. None: it was renewed just now, and is told of in a moment."""
 
 
 class Launch(Struct, frozen=True, tag="launch", omit_defaults=True):
@@ -154,13 +169,6 @@ class Acknowledge(Struct, frozen=True, tag="acknowledge"):
     """The ends of these tries are stored in the database: the keeper may forget them."""
 
     tokens: tuple[str, ...]
-
-
-class Lease(Struct, frozen=True, tag="lease"):
-    """Until when the scheduler's lease is valid, on the machine's CLOCK_BOOTTIME, in seconds."""
-
-    valid_until: float
-    grace: float
 
 
 class Shutdown(Struct, frozen=True, tag="shutdown", omit_defaults=True):

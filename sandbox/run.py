@@ -10,7 +10,6 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from datetime import UTC, datetime
 from types import FrameType
 from typing import Any, NamedTuple, NoReturn
@@ -26,11 +25,12 @@ from asynsched.authoring.exceptions import (
     TaskDeferred,
 )
 from asynsched.authoring.operators.base import BaseOperator
-from asynsched.authoring.running.context import Context, build_context
+from asynsched.authoring.running.context import Context
 from asynsched.authoring.running.dag_run import RunFacts
 from asynsched.authoring.running.execution import TaskResult, execute
 from asynsched.authoring.running.task_instance import TaskInstanceFacts
 from asynsched.authoring.running.tracebacks import user_frames
+from asynsched.authoring.running.try_context import build_context
 from asynsched.authoring.supervisor import set_supervisor
 from asynsched.authoring.transport import from_transport
 from sandbox.frames import ProtocolError
@@ -213,8 +213,10 @@ def _on_kill(context: Context) -> None:
 def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         # User code may have closed or replaced them.
-        with suppress(Exception):
+        try:
             stream.flush()
+        except Exception as exc:  # noqa: BLE001 - whatever stands there now
+            log.debug("%r cannot be flushed: %s", stream, exc)
 
 
 def _report(link: SchedulerLink, ended: Ended) -> None:

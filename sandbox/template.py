@@ -150,7 +150,7 @@ class Template:
     def __init__(self, start: TemplateStart) -> None:
         self._start = start
         self._channel = start.channel
-        self._wakeup, self._waker = socket.socketpair()
+        self._wakeup, self._waker = os.pipe()
         self._file = LoadedFile({})
 
     def serve(self) -> NoReturn:
@@ -176,8 +176,8 @@ class Template:
             ready = {descriptor for descriptor, _ in poll.poll()}
             if self._channel.fileno() in ready:
                 self._fork_asked()
-            if self._wakeup.fileno() in ready:
-                self._wakeup.recv(4096)
+            if self._wakeup in ready:
+                os.read(self._wakeup, 4096)
                 for pid, status in reap():
                     self._send(Exited(pid, status))
 
@@ -190,8 +190,8 @@ class Template:
             ends = Ends.make()
             pid = os.fork()
             if pid == 0:
-                for inherited in (self._channel, self._wakeup, self._waker):
-                    inherited.close()
+                for inherited in (self._channel.detach(), self._wakeup, self._waker):
+                    os.close(inherited)
                 ends.close_keepers()
                 descriptors = TryDescriptors(ends.own_control, ends.own_output, self._start.lifeline)
                 become_try(descriptors, lambda _code: self._file)
@@ -216,9 +216,9 @@ class Template:
 
     def _watch_children(self) -> None:
         """Have exits of tries make `_wakeup` readable."""
-        self._waker.setblocking(False)
+        os.set_blocking(self._waker, False)
         signal.signal(signal.SIGCHLD, _noticed)
-        signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
+        signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
 
 
 def _noticed(_number: int, _frame: FrameType | None) -> None:

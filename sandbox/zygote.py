@@ -103,7 +103,7 @@ class Zygote:
             poll.register(self._watchdog.alarm, select.POLLIN)
         while True:
             ready = {descriptor for descriptor, _ in poll.poll()}
-            if self._watchdog is not None and self._watchdog.alarm in ready and self._watchdog.bites():
+            if self._watchdog is not None and self._watchdog.alarm in ready and self._watchdog.bite():
                 return
             if self._start.channel.fileno() in ready and not self.serve_one():
                 return

@@ -98,9 +98,11 @@ class Executor(ABC):
         """The ends of these tries are stored: forget them."""
 
     def renew_lease(self, valid_until: float) -> None:  # noqa: B027 - optional: not every executor outlives us
-        """The scheduler's lease holds until this CLOCK_BOOTTIME, in seconds.
+        """The scheduler's lease holds until this CLOCK_BOOTTIME, in seconds, should it not be renewed any more.
 
-        Called from the lease's own thread, also while the event loop is stalled; it must be quick.
+        Where others share the database, they take the runs over `lease.grace` and `lease.kill_time` seconds later, and
+        a moment: no try may be left by then. Called before `start` for the first time, and then from the lease's own
+        thread, also while the event loop is stalled; it must be quick.
         """
 
     @abstractmethod

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from asynsched.errors import ExecutorError, KeeperGone
 from sandbox.frames import FrameReader, ProtocolError, encode_frame
-from sandbox.protocol import PROTOCOL_VERSION, FromKeeper, Hello, Inventory
+from sandbox.protocol import PROTOCOL_VERSION, FromKeeper, Hello, Inventory, Lease
 
 GREETING_SECONDS = 30.0
 
@@ -43,8 +43,13 @@ class KeeperConnection(asyncio.Protocol):
         """Whether frames can be sent."""
         return self._transport is not None and not self._transport.is_closing()
 
-    async def greet(self, connection: socket.socket, scheduler_id: str, lease_epoch: int) -> Inventory:
+    async def greet(
+        self, connection: socket.socket, scheduler_id: str, lease_epoch: int, lease: Lease | None = None
+    ) -> Inventory:
         """Say who we are, and return what the keeper holds. Ends that it reports meanwhile go to `on_message`.
+
+        Args:
+            lease: The lease as it is now, where that is known.
 
         Raises:
             ExecutorError: The keeper serves a newer lease, or does not answer.
@@ -52,7 +57,10 @@ class KeeperConnection(asyncio.Protocol):
         self._epoch = lease_epoch
         await asyncio.get_running_loop().create_connection(lambda: self, sock=connection)
         shares = self._shares_database
-        self.send(Hello(PROTOCOL_VERSION, os.getpid(), scheduler_id, lease_epoch, shares_database=shares))
+        self.send(Hello(PROTOCOL_VERSION, os.getpid(), scheduler_id, lease_epoch, shares_database=shares, lease=lease))
+        if lease is not None:
+            # A keeper of an earlier version takes a Hello for a renewal.
+            self.send(lease)
         try:
             async with asyncio.timeout(GREETING_SECONDS):
                 return await self._greeted

@@ -12,7 +12,11 @@ from sandbox.protocol import PROTOCOL_VERSION, Hello, Lease
 
 
 class LeaseLine:
-    """A connection of its own to the keeper. Any thread may use it; a call blocks for a second at most."""
+    """A connection of its own to the keeper. Any thread may use it; a call blocks for a second at most.
+
+    Attributes:
+        latest: What was told last, or would have been, were it open; None: nothing yet.
+    """
 
     def __init__(self, home: Path, scheduler_id: str) -> None:
         self._home = home
@@ -20,6 +24,7 @@ class LeaseLine:
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
         self._epoch: int | None = None
+        self.latest: Lease | None = None
 
     def open(self, lease_epoch: int) -> None:
         """Speak for this lease from now on."""
@@ -29,6 +34,7 @@ class LeaseLine:
 
     def tell(self, lease: Lease) -> None:
         """Tell the keeper. When it is not there, nothing happens: the one that comes has the lease told anew."""
+        self.latest = lease
         with self._lock, suppress(OSError):
             if self._epoch is None:
                 return

@@ -36,7 +36,7 @@ class LocalExecutor(Executor):
     """Runs tries through the keeper of the scheduler's home.
 
     A keeper that dies is replaced: its tries are reported as lost, and what it had not begun is launched again, which
-    is safe because a token starts once.
+    is safe because a token starts once. What is to end a try is said again where the connection broke meanwhile.
     """
 
     def __init__(self, context: ExecutorContext) -> None:
@@ -51,8 +51,9 @@ class LocalExecutor(Executor):
         self._reported: set[str] = set()
         """Tries whose ends are reported and not acknowledged."""
         self._never_sent: set[str] = set()
+        self._unwanted: dict[str, Kill] = {}
         self._draining = anyio.Event()
-        self._unsent: list[Struct] = []
+        self._unsent: list[Kill | Acknowledge] = []
         self._none_left = anyio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closing = False
@@ -90,14 +91,16 @@ class LocalExecutor(Executor):
                     self._never_sent.add(launch.token)
 
     async def kill(self, token: str, reason: str) -> None:
-        self._send(Kill(token, reason, grace=self._kill_time))
+        if token in self._launched:
+            self._unwanted[token] = Kill(token, reason, grace=self._kill_time)
+            self._send(self._unwanted[token])
 
     async def acknowledge(self, tokens: Sequence[str]) -> None:
         self._reported.difference_update(tokens)
         self._send(Acknowledge(tuple(tokens)))
 
     def renew_lease(self, valid_until: float) -> None:
-        self._lease_line.tell(Lease(valid_until, self.context.settings.lease.grace))
+        self._lease_line.tell(Lease(valid_until, self.context.settings.lease.grace, self._kill_time))
 
     async def drain(self, deadline: datetime) -> None:
         self._draining.set()
@@ -176,7 +179,7 @@ class LocalExecutor(Executor):
         # Requests may arrive with the greeting, and their answers need the connection.
         shares = self.context.shares_database
         self._connection = KeeperConnection(self._take, self._lost, shares_database=shares)
-        return await self._connection.greet(connection, self.context.scheduler_id, self._epoch)
+        return await self._connection.greet(connection, self.context.scheduler_id, self._epoch, self._lease_line.latest)
 
     def _hold(self, inventory: Inventory) -> None:
         """Take note of what the keeper runs, before it says anything else: some of it may end in the next moment."""
@@ -193,7 +196,7 @@ class LocalExecutor(Executor):
         for launch in list(self._launched.values()):
             if launch is not None and launch.token not in held:
                 self._send_launch(launch)
-        for message in unsent:
+        for message in dict.fromkeys((*unsent, *self._unwanted.values())):
             self._send(message)
 
     def _send_launch(self, launch: Launch) -> None:
@@ -210,7 +213,7 @@ class LocalExecutor(Executor):
             now = self.context.clock.now()
             self._take(Ended(launch.token, "failed", now, reason=f"it cannot be told what to do: {exc}", retry=False))
 
-    def _send(self, message: Struct) -> None:
+    def _send(self, message: Kill | Acknowledge) -> None:
         if self._connection is not None and self._connection.is_open:
             self._connection.send(message)
         else:
@@ -241,6 +244,7 @@ class LocalExecutor(Executor):
     def _forget(self, token: str) -> None:
         self._begun.discard(token)
         self._launched.pop(token, None)
+        self._unwanted.pop(token, None)
         if not self._launched:
             self._none_left.set()
 
@@ -279,9 +283,8 @@ class LocalExecutor(Executor):
 
     def _give_up_unbegun(self, reason: str) -> None:
         """Report the launches that no keeper has heard of: they did not start."""
-        now = self.context.clock.now()
         for token in self._never_sent:
-            self._take(Ended(token, "failed", now, reason=reason, cause="interrupted"))
+            self._take(Ended(token, "failed", self.context.clock.now(), reason=reason, cause="interrupted"))
         self._never_sent.clear()
 
     async def _ended_within(self, length: timedelta) -> bool:

@@ -13,6 +13,7 @@ from sqlalchemy import Connection
 from asynsched.channels import TaskReady
 from asynsched.clock import Clock
 from asynsched.errors import NotFound, StoreError, StoreUnavailable
+from asynsched.executors.callback_tokens import is_callback_token
 from asynsched.serialization.schema import SerializedDag
 from asynsched.store.asset_events import consumed_events, list_events
 from asynsched.store.asset_names import find_asset
@@ -37,6 +38,7 @@ from asynsched.store.xcoms import (
     mapped_xcoms,
     newest_run_with_xcom,
     put_xcom,
+    put_xcom_of_try,
 )
 from sandbox.protocol import Reply, Request
 
@@ -125,7 +127,12 @@ def _run_pulled_from(conn: Connection, ready: TaskReady, arguments: dict[str, An
 def _xcom_push(conn: Connection, ready: TaskReady, arguments: dict[str, Any], clock: Clock) -> None:
     launch = ready.launch
     value = msgspec.json.encode(arguments["value"])
-    put_xcom(conn, XComValue(ready.dag_run_id, launch.task_id, launch.map_index, arguments["key"], value, clock.now()))
+    pushed = XComValue(ready.dag_run_id, launch.task_id, launch.map_index, arguments["key"], value, clock.now())
+    if is_callback_token(launch.token):
+        put_xcom(conn, pushed)
+    else:
+        # A try that is being ended still runs for a while: what it pushes is not to be taken for the next one's.
+        put_xcom_of_try(conn, pushed, launch.token)
 
 
 def _xcom_count(conn: Connection, ready: TaskReady, arguments: dict[str, Any], _: Clock) -> int:

@@ -5,28 +5,32 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Fence:
-    """A lease and its grace, in seconds on the machine's CLOCK_BOOTTIME.
+    """A lease and what follows on it, in seconds on the machine's CLOCK_BOOTTIME.
 
     Attributes:
         valid_until: When the lease ends.
         grace: How much longer tries may go on, so that a scheduler that comes back finds them.
+        kill_time: How long they have to end themselves then.
     """
 
     valid_until: float
     grace: float
+    kill_time: float
 
     @property
     def closes_at(self) -> float:
-        """From when on no try may run. Another scheduler adopts their runs only later than this."""
+        """From when on tries are ended."""
         return self.valid_until + self.grace
 
-    def time_to_end(self, now: float, kill_time: float) -> float:
-        """Return how long tries may take from now on to end themselves.
+    @property
+    def safe_until(self) -> float:
+        """When no try may be left, whenever it was noticed that the fence has closed: others take the runs then."""
+        return self.closes_at + self.kill_time
 
-        Another scheduler may run their tasks `kill_time` seconds after the fence has closed, whenever that was noticed.
-        """
-        return max(0.0, min(kill_time, self.closes_at + kill_time - now))
+    def time_to_end(self, now: float) -> float:
+        """Return how long tries may take from now on to end themselves."""
+        return max(0.0, min(self.kill_time, self.safe_until - now))
 
     def is_closed(self, now: float) -> bool:
-        """Return whether no try may run any more."""
+        """Return whether tries are to be ended."""
         return now >= self.closes_at

@@ -21,14 +21,6 @@ MAX_REASON_LENGTH = 1000
 MAX_PIPE_BYTES = 1024 * 1024
 
 
-class Limits(NamedTuple):
-    """Limits of every try: seconds and bytes."""
-
-    import_timeout: float
-    kill_time: float
-    log_bytes: int
-
-
 class Ending(NamedTuple):
     """Why a try is being ended. Whatever it says from then on, this is how it ended."""
 

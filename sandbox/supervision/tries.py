@@ -18,12 +18,15 @@ from sandbox.running.try_outcome import of_status
 from sandbox.supervision.attempts import AttemptRecords
 from sandbox.supervision.believable import plausible
 from sandbox.supervision.children import is_child, kill_strangers
+from sandbox.supervision.limits import Limits
 from sandbox.supervision.masking import Secrets, environment_secrets
 from sandbox.supervision.reactor import Reactor, Urgency
-from sandbox.supervision.supervised_try import Ending, Limits, SupervisedTry
+from sandbox.supervision.recovery import earlier_ends
+from sandbox.supervision.supervised_try import Ending, SupervisedTry
 from sandbox.supervision.task_log import TaskLog
 from sandbox.supervision.template_handle import ReadyProcess
 from sandbox.supervision.template_pool import Loss, TemplatePool
+from sandbox.supervision.turns import Turns
 from sandbox.supervision.wire import Wire
 from sandbox.supervision.zygote_handle import ZygoteHandle
 
@@ -51,6 +54,7 @@ class Tries:
         self._logs = home / "logs"
         self._records = AttemptRecords(home / "attempts")
         self._pool = TemplatePool(reactor, zygote, limits.import_timeout, self)
+        self._turns = Turns(self._begin)
         self._numbers = count(1)
         self._secrets = environment_secrets(os.environ)
         self._by_token: dict[str, SupervisedTry] = {}
@@ -72,17 +76,8 @@ class Tries:
         return list(self._by_token.values())
 
     def recover(self) -> None:
-        """Read the records of an earlier keeper. What it had running died with it."""
-        for attempt, ended in self._records.load():
-            if ended is None:
-                reason = "the keeper of the task's process died, and the process with it"
-                ended = Ended(attempt.token, "failed", datetime.now(UTC), reason=reason, cause="machine")
-                if attempt.log_path:
-                    task_log = TaskLog(self._logs / attempt.log_path, self._limits.log_bytes, self._secrets)
-                    task_log.say("ERROR", reason)
-                    task_log.close()
-                self._records.end(ended)
-            self.ends[attempt.token] = ended
+        """Read the records of an earlier keeper."""
+        self.ends = {ended.token: ended for ended in earlier_ends(self._records, self._open_log)}
 
     def launch(self, launch: Launch, *, refused: str = "") -> None:
         """Start a try, unless its token is known. With a reason to refuse it, report that it was not begun."""
@@ -104,10 +99,9 @@ class Tries:
         secrets = Secrets(self._secrets)
         if launch.resume is not None:
             secrets.learn_fields(launch.resume.kwargs)
-        task_log = TaskLog(self._logs / launch.log_path, self._limits.log_bytes, secrets)
-        supervised = SupervisedTry(next(self._numbers), launch, task_log, secrets)
+        supervised = SupervisedTry(next(self._numbers), launch, self._open_log(launch.log_path, secrets), secrets)
         self._by_token[launch.token] = self._by_number[supervised.number] = supervised
-        self._pool.assign(supervised.number, launch.code)
+        self._turns.wait(supervised)
 
     def kill(self, kill: Kill) -> None:
         """End a try; an unknown one is ignored."""
@@ -202,7 +196,7 @@ class Tries:
         supervised = self._by_number[number]
         if loss.may_retry and not supervised.was_lost:
             supervised.was_lost = True
-            self._pool.assign(number, supervised.launch.code)
+            self._begin(supervised)
         else:
             self._gone(supervised, loss.reason, loss.cause)
 
@@ -211,6 +205,12 @@ class Tries:
             if supervised.parent == parent and pid not in self._reaped and not is_child(pid):
                 del self._by_pid[pid]
                 self._gone(supervised, "its process died together with the one that had loaded its file", "machine")
+
+    def _open_log(self, path: str, secrets: Secrets | None = None) -> TaskLog:
+        return TaskLog(self._logs / path, self._limits.log_bytes, self._secrets if secrets is None else secrets)
+
+    def _begin(self, supervised: SupervisedTry) -> None:
+        self._pool.assign(supervised.number, supervised.launch.code)
 
     def _has_output(self, supervised: SupervisedTry, _events: int) -> None:
         supervised.read_output(self._reactor)
@@ -279,6 +279,7 @@ class Tries:
             self._finish(supervised, ended)
         supervised.release(self._reactor)
         del self._by_number[supervised.number]
+        self._turns.is_over(supervised)
 
     def _finish(self, supervised: SupervisedTry, ended: Ended) -> None:
         supervised.ended = ended
@@ -289,8 +290,7 @@ class Tries:
         self.ends[ended.token] = ended
         try:
             self._records.end(ended)
-        except OSError as exc:
-            # The scheduler is told all the same; only a keeper that came after us would not know.
+        except OSError as exc:  # the scheduler is told all the same; only a later keeper would not know
             log.warning("The end of try %s could not be written down: %s", ended.token, exc)
         self._report(ended)
 

@@ -54,7 +54,7 @@ class Watchdog:
         self.alarm = alarm
         self._keeper = os.pidfd_open(keeper)
 
-    def bites(self) -> bool:
+    def bite(self) -> bool:
         """Give a keeper whose alarm rings a last chance, then kill it. Returns whether that was done.
 
         What has left the sessions of its tries is killed as well: the next keeper of the home may be long in coming.

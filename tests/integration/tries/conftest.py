@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from sandbox.protocol import CodeVersion
 from tests.integration.tries.bench import Bench
+from tests.integration.tries.waiting_tasks import code_of
 
 
 @pytest.fixture
@@ -13,3 +15,9 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     bench = Bench(tmp_path)
     yield bench
     bench.end_processes()
+
+
+@pytest.fixture
+def code(bench: Bench) -> CodeVersion:
+    """Return a version whose tasks wait; modules that need others have their own."""
+    return code_of(bench)

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import socket
 from contextlib import suppress
 
 import psutil
@@ -10,17 +11,17 @@ import pytest
 
 from asynsched.clock import SystemClock
 from asynsched.errors import ExecutorError
+from asynsched.executors.keeper_client import KeeperConnection
+from asynsched.executors.keeper_process import connect
 from asynsched.executors.local import REFUSAL_PAUSE
+from asynsched.housekeeping.outlasting import Outlasting, Promise, takeover_seconds
 from asynsched.settings import LeaseSettings, Settings
+from sandbox.frames import FrameReader, encode_frame
+from sandbox.protocol import PROTOCOL_VERSION, Ended, FromKeeper, Hello, Lease, ToKeeper
 from sandbox.supervision.watchdog import PATIENCE_SECONDS
-from tests.integration.tries.bench import Bench
-from tests.integration.tries.waiting_tasks import begun, code_of, is_alive
+from tests.integration.tries.bench import DEADLINE, Bench
+from tests.integration.tries.waiting_tasks import begun, is_alive, leave_waiting
 from tests.support.waiting import eventually, until
-
-
-@pytest.fixture
-def code(bench: Bench):
-    return code_of(bench)
 
 
 async def test_a_scheduler_of_an_older_lease_is_refused(bench: Bench, code):
@@ -31,14 +32,37 @@ async def test_a_scheduler_of_an_older_lease_is_refused(bench: Bench, code):
         await old.close()
 
 
+async def test_a_scheduler_that_says_only_who_it_is_has_said_how_long_its_lease_is_valid(bench: Bench, code):
+    async with bench.running():
+        over = SystemClock().boottime()
+        hello = Hello(PROTOCOL_VERSION, os.getpid(), "heir", lease_epoch=2, lease=Lease(over, grace=0.0, kill_time=0.0))
+        reader = FrameReader(FromKeeper)
+        with connect(bench.home) as heir:
+            heir.settimeout(DEADLINE)
+            heir.sendall(encode_frame(hello) + encode_frame(bench.launch(code, "asks")))
+            told = []
+            while not any(isinstance(message, Ended) for message in told):
+                told += reader.feed(heir.recv(65536))
+        assert "lease" in told[-1].reason
+
+
+async def test_a_keeper_of_an_earlier_version_is_told_of_the_lease_as_soon_as_it_has_taken_a_greeting_for_a_renewal():
+    lease = Lease(5.0, grace=1.0, kill_time=1.0)
+    ours, theirs = socket.socketpair()
+    connection = KeeperConnection(lambda _: None, lambda: None, shares_database=True)
+    greeting = asyncio.create_task(connection.greet(ours, "s", 1, lease))
+    with theirs:
+        await eventually(lambda: connection.is_open, "it is connected")
+        frames = FrameReader(ToKeeper).feed(theirs.recv(65536))
+        connection.close()
+    with pytest.raises(ExecutorError):
+        await greeting
+    assert [frames[0].lease, *frames[1:]] == [lease, lease]
+
+
 async def test_tries_of_a_scheduler_that_does_not_come_back_end_with_its_lease(bench: Bench, code):
     bench.settings = Settings(lease=LeaseSettings(duration=0.3, renew_interval=0.1, grace=0.1, kill_time=0.5))
-    first = bench.executor()
-    await first.start(1)
-    launch = bench.launch(code, "waits")
-    await first.launch([launch])
-    pid = (await bench.start_of(launch)).pid
-    await first.close()
+    launch, pid = await leave_waiting(bench, code)
     until(lambda: not bench.processes(), "keeper and try have ended", seconds=5)
     assert not is_alive(pid)
     assert not (bench.home / "keeper.sock").exists()
@@ -69,7 +93,7 @@ async def test_a_lease_that_is_renewed_keeps_tries_alive_and_one_that_is_over_en
         assert bench.keeper().pid == keeper
 
 
-async def test_a_lease_is_no_longer_because_its_scheduler_connects_anew(bench: Bench, code):
+async def test_a_lease_is_no_longer_because_its_scheduler_connects_anew_or_to_a_new_keeper(bench: Bench, code):
     bench.settings = Settings(lease=LeaseSettings(duration=100, grace=0.0, kill_time=0.5))
     async with bench.running() as executor:
         launch = bench.launch(code, "waits")
@@ -81,6 +105,26 @@ async def test_a_lease_is_no_longer_because_its_scheduler_connects_anew(bench: B
         ended = await bench.end_of(launch)
         assert executor._connection is not connection
         assert (ended.cause, "lease" in ended.reason) == ("machine", True)
+        bench.keeper().kill()
+        late = await bench.run(executor, bench.launch(code, "asks"))
+        assert (late.cause, "lease" in late.reason) == ("interrupted", True)
+
+
+async def test_tries_have_the_kill_time_of_the_scheduler_that_is_there_not_of_the_one_that_started_the_keeper(
+    bench: Bench, code
+):
+    bench.settings = Settings(lease=LeaseSettings(duration=100, renew_interval=1, grace=0.0, kill_time=100))
+    bench.shares_database = True
+    first = bench.executor()
+    await first.start(1)
+    deaf = bench.launch(code, "is_deaf")
+    await first.launch([deaf])
+    await bench.start_of(deaf)
+    await first.close()
+    bench.settings = Settings(lease=LeaseSettings(grace=0.0, kill_time=0.2))
+    async with bench.running(lease_epoch=2) as second:
+        second.renew_lease(SystemClock().boottime())
+        assert "lease" in (await bench.end_of(deaf)).reason
 
 
 async def test_a_keeper_that_was_stopped_past_its_lease_notices_before_it_does_anything(bench: Bench, code):
@@ -103,6 +147,25 @@ async def test_a_keeper_that_was_stopped_past_its_lease_notices_before_it_does_a
         ends = [await bench.end_of(launch) for launch in (running, late)]
         assert [(end.cause, "lease" in end.reason) for end in ends] == [("machine", True), ("interrupted", True)]
     assert begun(bench) == 1
+
+
+async def test_tries_outlast_a_keeper_that_is_stopped_while_nobody_takes_their_runs(bench: Bench, code):
+    lease = LeaseSettings(duration=0.2, renew_interval=0.1, grace=0.1, kill_time=0.1, shared_outage=60)
+    bench.settings, bench.shares_database = Settings(lease=lease), True
+    renewed_at = SystemClock().boottime()
+    said = Promise(renewed_at, takeover_seconds(lease, is_alone=False))
+    async with bench.running() as executor:
+        executor.renew_lease(Outlasting(lease, said, home_is_claim=False).allowed(renewed_at))
+        running = bench.launch(code, "waits")
+        await executor.launch([running])
+        pid = (await bench.start_of(running)).pid
+        keeper = bench.keeper()
+        keeper.suspend()
+        over = SystemClock().boottime() + 0.4 + 2 * PATIENCE_SECONDS
+        await eventually(lambda: SystemClock().boottime() > over, "lease, grace and kill time are over")
+        keeper.resume()
+        assert (await bench.run(executor, bench.launch(code, "asks"))).state == "success"
+        assert is_alive(pid)
 
 
 @pytest.mark.parametrize("zygote", ["forked", "executed"])

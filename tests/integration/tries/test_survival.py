@@ -13,23 +13,14 @@ from asynsched.errors import ExecutorError
 from asynsched.executors import keeper_client, local
 from sandbox.protocol import PROTOCOL_VERSION
 from tests.integration.tries.bench import Bench, replies, value
-from tests.integration.tries.waiting_tasks import begun, code_of, is_alive
-from tests.support.waiting import until
-
-
-@pytest.fixture
-def code(bench: Bench):
-    return code_of(bench)
+from tests.integration.tries.waiting_tasks import begun, code_of, is_alive, leave_waiting
+from tests.support.waiting import eventually, until
 
 
 async def test_a_scheduler_that_comes_back_takes_its_tries_back(bench: Bench, code):
-    first = bench.executor()
-    await first.start(1)
-    running, finished = bench.launch(code, "waits"), bench.launch(code, "asks")
-    await first.launch([running])
-    await bench.start_of(running)
-    assert value(await bench.run(first, finished)) is None
-    await first.close()
+    finished = bench.launch(code, "asks")
+    running, _ = await leave_waiting(bench, code, finished)
+    assert value(bench.ended[finished.token][0]) is None
     bench.ended.clear()
 
     second = bench.executor()
@@ -62,6 +53,54 @@ async def test_a_launch_that_is_repeated_runs_once(bench: Bench, code):
     bench.ended.clear()
     async with bench.running():
         assert value(bench.ended[launch.token][0]) == "through"
+
+
+async def test_a_try_is_ended_though_the_connection_broke_while_that_was_on_its_way(bench: Bench, code, monkeypatch):
+    async with bench.running() as executor:
+        launch = bench.launch(code, "waits")
+        await executor.launch([launch])
+        await bench.start_of(launch)
+        connection = executor._connection
+        with monkeypatch.context() as on_its_way:
+            on_its_way.setattr(connection, "send", lambda _: None)
+            await executor.kill(launch.token, "it was marked as failed")
+            connection.close()
+        assert (await bench.end_of(launch)).reason == "it was marked as failed"
+
+
+async def test_a_try_begins_when_no_process_of_the_one_before_is_left(bench: Bench, code):
+    async with bench.running() as executor:
+        first, second = (bench.launch(code, "waits", try_number=number) for number in (1, 2))
+        await executor.launch([first])
+        pid = (await bench.start_of(first)).pid
+        await eventually(lambda: (bench.home / "begun").exists() and begun(bench), "the task's first line")
+        os.kill(pid, signal.SIGSTOP)
+        await executor.launch([second])
+        assert value(await bench.run(executor, bench.launch(code, "asks"))) is None, "other tasks do not wait"
+        assert begun(bench) == 1
+        await executor.kill(first.token, "it was marked as failed")
+        await bench.start_of(second)
+        assert bench.ended[first.token][0].reason == "it was marked as failed"
+        assert not is_alive(pid)
+        (bench.home / "gate").write_text("through")
+        assert value(await bench.end_of(second)) == "through"
+        assert begun(bench) == 2
+
+
+async def test_a_try_that_is_ended_while_it_waits_for_its_turn_never_begins(bench: Bench, code):
+    async with bench.running() as executor:
+        first, second, third = (bench.launch(code, "waits", try_number=number) for number in (1, 2, 3))
+        await executor.launch([first])
+        await bench.start_of(first)
+        await executor.launch([second, third])
+        await executor.kill(second.token, "it was cleared")
+        assert (await bench.end_of(second)).reason == "it was cleared"
+        (bench.home / "gate").write_text("through")
+        await bench.end_of(first)
+        await bench.start_of(third)
+        (bench.home / "gate").write_text("through")
+        assert value(await bench.end_of(third)) == "through"
+        assert begun(bench) == 2
 
 
 async def test_a_request_is_answered_across_a_restart_of_the_scheduler(bench: Bench, code):
@@ -105,12 +144,7 @@ async def test_a_killed_keeper_takes_its_tries_with_it_and_another_reports_them(
 
 
 async def test_tries_die_with_their_keeper_though_nobody_is_left_to_see_it(bench: Bench, code):
-    executor = bench.executor()
-    await executor.start(1)
-    launch = bench.launch(code, "waits")
-    await executor.launch([launch])
-    pid = (await bench.start_of(launch)).pid
-    await executor.close()
+    _, pid = await leave_waiting(bench, code)
     os.kill(bench.keeper().pid, signal.SIGKILL)
     until(lambda: not is_alive(pid) and not bench.processes(), "the try and its template are gone", seconds=5)
 
@@ -157,12 +191,7 @@ async def test_a_keeper_that_cannot_start_is_reported_in_one_line(bench: Bench):
 
 
 async def test_a_keeper_goes_on_with_the_tries_of_a_scheduler_that_was_upgraded(bench: Bench, code, monkeypatch):
-    first = bench.executor()
-    await first.start(1)
-    running = bench.launch(code, "waits")
-    await first.launch([running])
-    await bench.start_of(running)
-    await first.close()
+    running, _ = await leave_waiting(bench, code)
 
     monkeypatch.setattr(keeper_client, "PROTOCOL_VERSION", PROTOCOL_VERSION + 1)
     monkeypatch.setattr(keeper_client, "encode_frame", frame_of_a_later_version)

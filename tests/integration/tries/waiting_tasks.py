@@ -4,11 +4,11 @@ import os
 
 import psutil
 
-from sandbox.protocol import CodeVersion
+from sandbox.protocol import CodeVersion, Launch
 from tests.integration.tries.bench import Bench
 
 DAG_FILE = """
-import os, subprocess, sys
+import os, signal, subprocess, sys
 from asynsched import DAG, Variable, task
 HOME = {home!r}
 with DAG("d"):
@@ -29,13 +29,34 @@ with DAG("d"):
             file.write(str(child.pid))
         return open(HOME + "/gate").read()
 
-    waits(); asks(); escapes()
+    @task
+    def is_deaf():
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        return open(HOME + "/gate").read()
+
+    waits(); asks(); escapes(); is_deaf()
 """
 
 
 def code_of(bench: Bench) -> CodeVersion:
     os.mkfifo(bench.home / "gate")
     return bench.code(DAG_FILE.format(home=str(bench.home)))
+
+
+async def leave_waiting(bench: Bench, code: CodeVersion, *beside: Launch) -> tuple[Launch, int]:
+    """Have a scheduler begin the task that waits, see others through, and go without a farewell.
+
+    Returns the launch of the one that waits, and the process id of its try.
+    """
+    scheduler = bench.executor()
+    await scheduler.start(1)
+    launch = bench.launch(code, "waits")
+    await scheduler.launch([launch])
+    pid = (await bench.start_of(launch)).pid
+    for other in beside:
+        await bench.run(scheduler, other)
+    await scheduler.close()
+    return launch, pid
 
 
 def begun(bench: Bench) -> int:

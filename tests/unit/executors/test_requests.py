@@ -29,12 +29,14 @@ async def database():
 
 
 async def a_run(database: Any, dag_id: str) -> int:
-    """Store a run with one value, and return its row id."""
+    """Store a run with a task that the try `token` runs, and with one value; return its row id."""
     run = NewRun(
         dag_id=dag_id, run_id="r", run_type=DagRunType.MANUAL, state=DagRunState.RUNNING, logical_date=NOON,
         data_interval_start=NOON, data_interval_end=NOON, run_after=NOON, queued_at=NOON, conf={},
     )  # fmt: skip
     row_id = await database.write(insert_run, run)
+    row = sa.insert(task_instance).values(dag_run_id=row_id, task_id="t", map_index=-1, token="token", pool="narrow")
+    await database.write(lambda conn: conn.execute(row))
     await database.write(put_xcom, XComValue(row_id, "t", -1, "k", b'"as it was"', NOON))
     return row_id
 
@@ -61,6 +63,24 @@ async def test_whatever_run_a_try_names_it_writes_values_of_its_own_instance_onl
         assert not reply.error
         before["xcom"] = [(*row[:-2], b'"forged"', row[-1]) if row[0] == own else row for row in before["xcom"]]
     assert after == before
+
+
+@pytest.mark.parametrize(
+    ("token", "error"),
+    [
+        ("token", ""),
+        ("callback-1", ""),
+        ("before", "xcom_push: the task instance was cleared, and goes on without this try"),
+    ],
+)
+async def test_a_try_that_was_cleared_and_has_not_ended_yet_pushes_no_value(database, token, error):
+    own = await a_run(database, "own")
+    launch = Launch(token, "t", -1, 1, 0, RunContext("own", "r", "manual", NOON), CodeVersion("", ""), "log")
+    answerer, pushed = RequestAnswerer(database, VirtualClock(NOON)), {"key": "k", "value": "late"}
+    reply = await answerer.answer(Request(token, 1, "xcom_push", pushed), TaskReady(own, launch))
+    assert reply.error == error
+    stored = await database.read(lambda conn: conn.scalars(sa.select(xcom.c.value)).all())
+    assert stored == [b'"as it was"' if error else b'"late"']
 
 
 async def test_a_try_reads_what_it_names_as_in_airflow(database):
