@@ -128,6 +128,17 @@ def is_abandoned(home: Path) -> bool:
     return False
 
 
+def is_without_bell(home: Path) -> bool:
+    """Return whether there is a home without a bell: a scheduler takes it away when it begins to stop.
+
+    False also where that cannot be known: a home is closed to other users, and a container may have it elsewhere.
+    """
+    try:
+        return SOCKET_NAME not in os.listdir(home)  # noqa: PTH208 - names are enough
+    except OSError:
+        return False
+
+
 def ask_health(home: Path) -> bytes | None:
     """Return the Health of this home's scheduler as JSON; None when none answers within PING_SECONDS."""
     return _ask(home, Hint("health"))

@@ -27,7 +27,8 @@ from asynsched.fernet_keys import keys_of, load_library
 from asynsched.gauges import name_gauges
 from asynsched.home import hold_home, prepare_home, remember_dags_folder
 from asynsched.housekeeping.monitor_server import MonitorServer
-from asynsched.housekeeping.peer_watch import enter, leave, takeover_seconds
+from asynsched.housekeeping.outlasting import Promise, takeover_seconds
+from asynsched.housekeeping.peer_watch import enter, leave
 from asynsched.metrics.base import Metrics
 from asynsched.metrics.making import make_metrics
 from asynsched.parsing.watching.watcher import check_folder
@@ -153,19 +154,19 @@ class Scheduler(Embedding):
         database = await self._open_database(stack)
         stack.callback(self._state.end)
         now = self.clock.now()
-        epoch = await self._enter(database, now)
+        epoch, entry = await self._enter(database, now)
         stack.push_async_callback(self._leave, database)
-        base = self._foundation(database, epoch)
+        base = self._foundation(database, epoch, entry)
         make_executor = self._given_executor or executor_factory(self.settings.executor)
         services = assemble(base, make_executor=make_executor, waiters=self._waiters, on_lease_lost=lose_lease)
         await self._be_watched(stack, services, base.metrics)
         await stack.enter_async_context(services.parser)
         if services.claim.lease is not None:
             stack.push_async_callback(services.claim.lease.stop)
-        stack.push_async_callback(self._end_tries, services.executor)
-        await self._recover(services, base, now)
-        if services.claim.lease is not None:
             services.claim.lease.start()
+        stack.push_async_callback(self._end_tries, services.executor)
+        async with services.claim.renewed():
+            await self._recover(services, base, now)
         self._services = services
         self._state.serve_from(database)
         return services
@@ -177,9 +178,10 @@ class Scheduler(Embedding):
         stack.enter_context(hold_home(home))
         remember_dags_folder(home, self.settings.dags_path)
 
-    async def _enter(self, database: Database, now: datetime) -> int:
-        """Register in the database, and return the lease epoch."""
-        return await database.write(
+    async def _enter(self, database: Database, now: datetime) -> tuple[int, Promise]:
+        """Register in the database. Returns the lease epoch, and how long nobody else takes what this scheduler has."""
+        lease, boottime = self.settings.lease, self.clock.boottime()
+        epoch, seconds = await database.write(
             enter,
             scheduler_id=self.scheduler_id,
             hostname=socket.gethostname(),
@@ -187,14 +189,13 @@ class Scheduler(Embedding):
             home=str(self.settings.home_path),
             version=__version__,
             now=now,
-            lease_until=now + timedelta(seconds=self.settings.lease.duration),
-            # As long as with each renewal among others: the keeper may still go by what one before this was given, and
-            # takes its first greeting for a renewal.
-            takeover_seconds=takeover_seconds(self.settings.lease) + self.settings.lease.longest_shared_outage,
+            lease_until=now + timedelta(seconds=lease.duration),
+            takeover_seconds=takeover_seconds(lease, is_alone=False),
             is_alone=not database.is_shared,
         )
+        return epoch, Promise(boottime, seconds)
 
-    def _foundation(self, database: Database, epoch: int) -> Foundation:
+    def _foundation(self, database: Database, epoch: int, entry: Promise) -> Foundation:
         return Foundation(
             settings=self.settings,
             channels=self.channels,
@@ -203,17 +204,19 @@ class Scheduler(Embedding):
             database_url=None if self._given_database else self.settings.database_url,
             scheduler_id=self.scheduler_id,
             lease_epoch=epoch,
+            entry=entry,
             metrics=self._given_metrics or make_metrics(self.settings.monitor),
         )
 
     async def _recover(self, services: Services, base: Foundation, now: datetime) -> None:
         """Start the executor, and take up what earlier schedulers have left of runs, callbacks and triggers."""
         executor = services.executor
-        await base.database.write(set_room, self.scheduler_id, executor.parallelism, executor.capacities)
         held = await executor.start(base.lease_epoch)
         await services.evaluator.recover(held, now)
         await services.callbacks.recover(held)
         services.triggerer.recover(held, now)
+        # Last, for it has room only when it serves: by that, one that starts is told from one that stops.
+        await base.database.write(set_room, self.scheduler_id, executor.parallelism, executor.capacities)
 
     async def _be_watched(self, stack: AsyncExitStack, services: Services, metrics: Metrics) -> None:
         """Serve health and figures to those outside, if the settings say where."""

@@ -115,13 +115,13 @@ class LeaseSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
     kill_time: Annotated[Seconds, doc("How long a try has to end itself when it is told to, seconds.")] = 5.0
     outage: Annotated[
         Seconds,
-        doc("PostgreSQL: how much longer tries go on while the database is away, of the only scheduler, seconds."),
+        doc("PostgreSQL: how much longer tries go on without scheduler or database, of the only scheduler, seconds."),
     ] = 120.0
     shared_outage: Annotated[
         Seconds | None,
         doc(
             "PostgreSQL: the same where there are several schedulers, seconds; by so much later the others take over"
-            " what one had that died. Where it is not set, it is four times lease.duration."
+            " what one had that died. Where it is not set, it is four times lease.duration; one alone has no less."
         ),
     ] = None
 

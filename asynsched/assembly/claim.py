@@ -1,6 +1,8 @@
 """A scheduler's claim to its runs: what renews its lease, and what knows the other schedulers."""
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from asynsched.assembly.foundation import Foundation
@@ -8,6 +10,7 @@ from asynsched.executors.base import Executor
 from asynsched.housekeeping.lease import LeaseKeeper
 from asynsched.housekeeping.loop_beat import LoopBeat
 from asynsched.housekeeping.loop_lease import LoopLease
+from asynsched.housekeeping.outlasting import Outlasting
 from asynsched.housekeeping.peer_watch import PeerWatch
 from asynsched.service import Availability, Service
 from asynsched.store.engines.direct_database import InlineDatabase
@@ -32,13 +35,26 @@ class Claim:
         """Its tasks on the event loop."""
         return (self.beat,) if self.peers is None else (self.beat, self.peers)
 
+    @asynccontextmanager
+    async def renewed(self) -> AsyncIterator[None]:
+        """Within, the lease is renewed though no service runs yet."""
+        # No task group: that would wrap what is raised within, why a start has failed.
+        renewing = asyncio.create_task(self.beat.run(), name=self.beat.name)
+        try:
+            yield
+        finally:
+            renewing.cancel()
+            await asyncio.wait([renewing])
+        if not renewing.cancelled():
+            renewing.result()
+
     def has_peers(self) -> bool:
         """Return whether there are other schedulers, as far as is known."""
         return self.peers is not None and self.peers.n_peers > 0
 
 
 def make_claim(base: Foundation, executor: Executor, availability: Availability, on_lost: Callable[[], None]) -> Claim:
-    """Return the claim, not yet renewed.
+    """Return the claim, not yet renewed. The executor is told how long it holds, as it has yet to start.
 
     Args:
         base: A lease needs a connection of its own to be renewed from a thread, and that a URL.
@@ -46,12 +62,14 @@ def make_claim(base: Foundation, executor: Executor, availability: Availability,
         availability: Is told when the database is away.
         on_lost: Called on the loop, once, when another scheduler may take the runs.
     """
+    outlasting = Outlasting(base.settings.lease, base.entry, home_is_claim=_is_home_the_claim(base))
+    executor.renew_lease(outlasting.allowed(base.entry.since))
     if base.database_url is None:
-        return Claim(None, _loop_lease(base, executor, on_lost), _peers(base, on_change=lambda: None))
+        return Claim(None, _loop_lease(base, outlasting, executor, on_lost), _peers(base, on_change=lambda: None))
     lease = LeaseKeeper(
         settings=base.settings.lease,
         database_url=base.database_url,
-        home_is_claim=base.postgresql_url is None,
+        outlasting=outlasting,
         clock=base.clock,
         scheduler_id=base.scheduler_id,
         lease_epoch=base.lease_epoch,
@@ -62,11 +80,17 @@ def make_claim(base: Foundation, executor: Executor, availability: Availability,
     return Claim(lease, LoopBeat(clock=base.clock, lease=lease), _peers(base, on_change=lease.renew_soon))
 
 
-def _loop_lease(base: Foundation, executor: Executor, on_lost: Callable[[], None]) -> LoopLease:
+def _is_home_the_claim(base: Foundation) -> bool:
+    if base.database_url is None:
+        return isinstance(base.database, SqliteDatabase | InlineDatabase)
+    return base.postgresql_url is None
+
+
+def _loop_lease(base: Foundation, outlasting: Outlasting, executor: Executor, on_lost: Callable[[], None]) -> LoopLease:
     return LoopLease(
         settings=base.settings.lease,
         database=base.database,
-        home_is_claim=isinstance(base.database, SqliteDatabase | InlineDatabase),
+        outlasting=outlasting,
         clock=base.clock,
         scheduler_id=base.scheduler_id,
         lease_epoch=base.lease_epoch,

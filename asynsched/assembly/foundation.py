@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from asynsched.channels import Channels
 from asynsched.clock import Clock
+from asynsched.housekeeping.outlasting import NO_PROMISE, Promise
 from asynsched.metrics.base import Metrics, NoMetrics
 from asynsched.settings import Settings
 from asynsched.store.database import Database
@@ -18,6 +19,7 @@ class Foundation:
         database_url: For connections beside `database`; None where a program has given it open.
         scheduler_id: Its name, also in the database.
         lease_epoch: Of the runs that are this scheduler's.
+        entry: How long nobody else takes those, as it said when it registered; whoever renews no lease says nothing.
         metrics: What takes the figures.
         in_threads: Whether long computations leave the loop; in a simulation no thread may decide an order.
     """
@@ -29,6 +31,7 @@ class Foundation:
     database_url: str | None
     scheduler_id: str
     lease_epoch: int
+    entry: Promise = NO_PROMISE
     metrics: Metrics = field(default_factory=NoMetrics)
     in_threads: bool = True
 

@@ -36,8 +36,7 @@ class LeaseKeeper:
 
     Args:
         database_url: Opened anew: the thread shares no connection with the loop.
-        home_is_claim: Nobody else can take the runs while the home is locked, as on SQLite: tries go on also while
-            the database cannot be written.
+        outlasting: Says how long the executor's tries may go on.
         availability: Told when the lease cannot be renewed, and when it can again.
         on_lost: Called on the event loop when the database says that the lease is another's.
     """
@@ -47,7 +46,7 @@ class LeaseKeeper:
         *,
         settings: LeaseSettings,
         database_url: str,
-        home_is_claim: bool,
+        outlasting: Outlasting,
         clock: Clock,
         scheduler_id: str,
         lease_epoch: int,
@@ -58,14 +57,13 @@ class LeaseKeeper:
         self._settings = settings
         # A renewal that is not answered must not last until the lease is over.
         self._database_url = hurried(database_url, settings.renew_interval)
-        self._home_is_claim = home_is_claim
         self._clock = clock
         self._scheduler_id = scheduler_id
         self._lease_epoch = lease_epoch
         self._executor = executor
         self._availability = availability
         self._on_lost = on_lost
-        self._outlasting = Outlasting(settings)
+        self._outlasting = outlasting
         self._is_due = threading.Event()
         self._stopped = threading.Event()
         self.pulse = Pulse(clock)
@@ -110,9 +108,8 @@ class LeaseKeeper:
                 self._is_due.clear()
                 try:
                     boottime = self._clock.boottime()
-                    valid_until = self._valid_already(boottime)
-                    if valid_until is not None:
-                        self._executor.renew_lease(valid_until)
+                    # Before as well: the database may be away.
+                    self._executor.renew_lease(self._outlasting.allowed(boottime))
                     with self.pulse.step():
                         database = database or open_direct(self._database_url)
                         self._renew(database, boottime)
@@ -127,12 +124,8 @@ class LeaseKeeper:
             if database is not None:
                 database.close()
 
-    def _valid_already(self, boottime: float) -> float | None:
-        """Return until when tries may go on whether or not the lease can be renewed."""
-        return boottime + self._settings.duration if self._home_is_claim else self._outlasting.allowed(boottime)
-
     def _renew(self, database: DirectDatabase, boottime: float) -> None:
-        is_ours, safe_until = database.write(
+        is_ours, promise = database.write(
             self._outlasting.renew,
             self._scheduler_id,
             self._lease_epoch,
@@ -140,8 +133,8 @@ class LeaseKeeper:
             boottime=boottime,
         )
         if is_ours:
-            self._outlasting.renewed(safe_until)
-            self._executor.renew_lease(boottime + self._settings.duration)
+            self._outlasting.renewed(promise)
+            self._executor.renew_lease(self._outlasting.allowed(boottime))
             return
         log.error("lease.lost", scheduler_id=self._scheduler_id)
         self._stopped.set()

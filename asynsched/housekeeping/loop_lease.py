@@ -1,7 +1,7 @@
 """The lease of a scheduler that was given an open database: renewed on the event loop, through that database.
 
-There is no URL to open a connection of its own from, as `lease.py` does. So a loop that stalls for longer than the
-lease and its grace loses its tries.
+There is no URL to open a connection of its own from, as `lease.py` does. So a loop that stalls for longer than its
+tries may outlast it loses them.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,6 @@ import anyio.to_thread
 import structlog
 
 from asynsched.clock import Clock
-from asynsched.errors import StoreUnavailable
 from asynsched.executors.base import Executor
 from asynsched.housekeeping.outlasting import Outlasting
 from asynsched.service import Service
@@ -25,7 +24,7 @@ class LoopLease(Service):
     """Renews the lease while it runs.
 
     Args:
-        home_is_claim: As in LeaseKeeper.
+        outlasting: As in LeaseKeeper.
         on_lost: Called when the database says that the lease is another's.
     """
 
@@ -36,7 +35,7 @@ class LoopLease(Service):
         *,
         settings: LeaseSettings,
         database: Database,
-        home_is_claim: bool,
+        outlasting: Outlasting,
         clock: Clock,
         scheduler_id: str,
         lease_epoch: int,
@@ -46,34 +45,27 @@ class LoopLease(Service):
         super().__init__(clock)
         self.interval = timedelta(seconds=settings.renew_interval)
         self.longest_backoff = self.interval / 2  # when the database is back, tries have little time left
-        self._duration = settings.duration
         self._database = database
-        self._home_is_claim = home_is_claim
         self._scheduler_id = scheduler_id
         self._lease_epoch = lease_epoch
         self._executor = executor
         self._on_lost = on_lost
+        self._outlasting = outlasting
         self._is_lost = False
-        self._outlasting = Outlasting(settings)
 
     async def tick(self, now: datetime) -> None:
         """Renew once."""
         if self._is_lost:
             return
         boottime = self.clock.boottime()
-        valid_until = boottime + self._duration
-        try:
-            is_ours, safe_until = await self._database.write(
-                self._outlasting.renew, self._scheduler_id, self._lease_epoch, now=now, boottime=boottime
-            )
-        except StoreUnavailable:
-            allowed = valid_until if self._home_is_claim else self._outlasting.allowed(boottime)
-            if allowed is not None:
-                await self._tell_executor(allowed)
-            raise
+        # Before as well: the database may be away.
+        await self._tell_executor(self._outlasting.allowed(boottime))
+        is_ours, promise = await self._database.write(
+            self._outlasting.renew, self._scheduler_id, self._lease_epoch, now=now, boottime=boottime
+        )
         if is_ours:
-            self._outlasting.renewed(safe_until)
-            await self._tell_executor(valid_until)
+            self._outlasting.renewed(promise)
+            await self._tell_executor(self._outlasting.allowed(boottime))
         else:
             log.error("lease.lost", scheduler_id=self._scheduler_id)
             self._is_lost = True

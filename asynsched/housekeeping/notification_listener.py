@@ -19,6 +19,7 @@ from asynsched.housekeeping.bell_listener import hand_out
 from asynsched.service import FIRST_BACKOFF, LONGEST_BACKOFF, Service
 from asynsched.store.engines.driver_errors import store_errors
 from asynsched.store.engines.postgres_engine import connect
+from asynsched.store.engines.postgres_hosts import ServerOrder
 from asynsched.store.engines.urls import DatabaseUrl
 from asynsched.store.notifications import CHANNEL
 
@@ -36,6 +37,7 @@ class NotificationListener(Service):
         super().__init__(clock)
         self._scheduler_id = scheduler_id
         self._url = url
+        self._order = ServerOrder()
         self._channels = channels
         self._payloads: asyncio.Queue[str] = asyncio.Queue(MAX_UNREAD)
 
@@ -70,7 +72,7 @@ class NotificationListener(Service):
 
     async def _listen(self) -> None:
         """Hear notifications until the connection is lost."""
-        connection = await connect(self._url)
+        connection = await connect(self._url, self._order)
         connection.add_termination_listener(lambda _: self.wake())
         try:
             await connection.add_listener(CHANNEL, self._hear)

@@ -1,7 +1,7 @@
 """Watches the other schedulers of a database: how many there are, and which of them are gone.
 
-A scheduler is gone once its row has not changed for so long that none of its tries can run any more: its lease, the
-grace of its keeper, and the time that tries have to end themselves. That time is taken by this machine's own monotonic
+A scheduler is gone once its row has not changed for so long that none of its tries can run any more, as that row says
+(`asynsched.housekeeping.outlasting`). That time is taken by this machine's own monotonic
 clock, from the moment at which the row was first seen as it is. So nobody is given up because two clocks differ, or
 because one was set.
 """
@@ -17,7 +17,6 @@ from asynsched.bell import Hint, encode_hints
 from asynsched.channels import Channels, SchedulersChanged
 from asynsched.clock import Clock
 from asynsched.service import Service
-from asynsched.settings import LeaseSettings
 from asynsched.store.database import Database
 from asynsched.store.notifications import notify
 from asynsched.store.schedulers import (
@@ -25,6 +24,7 @@ from asynsched.store.schedulers import (
     give_up_scheduler,
     register_scheduler,
     remove_scheduler,
+    takeover_of_home,
     unended_schedulers,
 )
 
@@ -35,20 +35,17 @@ MOST_MISSED = 3
 whole time again: it could renew no lease meanwhile either."""
 
 
-MARGIN_SECONDS = 1.0
-"""What is added to the time after which no try of a lost scheduler runs: a busy machine ends processes late."""
+def enter(conn: Connection, /, *, takeover_seconds: float, **values: Any) -> tuple[int, float]:
+    """Register a scheduler, and tell the others; see `register_scheduler`.
 
-
-def takeover_seconds(lease: LeaseSettings) -> float:
-    """Return how long after a renewal no try can run any more, should that be the last one."""
-    return lease.duration + lease.grace + lease.kill_time + MARGIN_SECONDS
-
-
-def enter(conn: Connection, /, **values: Any) -> int:
-    """Register a scheduler, and tell the others; see `register_scheduler`."""
-    epoch = register_scheduler(conn, **values)
+    Returns:
+        Its lease epoch, and how long nobody takes what it has: `takeover_seconds`, or as the last one on its home had
+        said, if that is longer. Until it is greeted, the keeper goes by that.
+    """
+    seconds = max(takeover_seconds, takeover_of_home(conn, values["hostname"], values["home"]))
+    epoch = register_scheduler(conn, takeover_seconds=seconds, **values)
     notify(conn, encode_hints([Hint("scheduler", origin=values["scheduler_id"])]))
-    return epoch
+    return epoch, seconds
 
 
 def leave(conn: Connection, scheduler_id: str, now: datetime) -> None:

@@ -44,8 +44,6 @@ class Load(NamedTuple):
     n_tasks: int
 
 
-TAKEOVER_SECONDS = 30.0
-"""By default, lease, grace and the time that tries have to end themselves."""
 KEPT_FOR = timedelta(days=7)
 """How long the rows of schedulers are kept that have ended."""
 
@@ -103,10 +101,14 @@ _GIVE_UP = (
     .values(ended_at=sa.bindparam("now"))
 )
 _NOT_ENDED = sa.select(scheduler).where(scheduler.c.ended_at.is_(None)).order_by(scheduler.c.lease_epoch)
+_ALL = sa.select(scheduler).order_by(scheduler.c.lease_epoch)
 _LAST_SERVED = sa.select(sa.func.max(sa.func.coalesce(scheduler.c.ended_at, scheduler.c.heartbeat_at)))
 _PEERS = sa.select(sa.literal(1)).where(scheduler.c.ended_at.is_(None), scheduler.c.id != sa.bindparam("key")).limit(1)
 _SET_TAKEOVER = (
     sa.update(scheduler).where(scheduler.c.id == sa.bindparam("key")).values(takeover_seconds=sa.bindparam("seconds"))
+)
+_TAKEOVER_OF_HOME = sa.select(sa.func.max(scheduler.c.takeover_seconds)).where(
+    _IS_OF_HOME, scheduler.c.ended_at.is_(None)
 )
 _SERVING = _NOT_ENDED.where(scheduler.c.lease_until > sa.bindparam("now"))
 _LOADS = """
@@ -128,7 +130,7 @@ def register_scheduler(
     version: str,
     now: datetime,
     lease_until: datetime,
-    takeover_seconds: float = TAKEOVER_SECONDS,
+    takeover_seconds: float,
     is_alone: bool = False,
 ) -> int:
     """Enter a scheduler, and return its lease epoch: higher than any before.
@@ -210,6 +212,11 @@ def set_takeover(conn: Connection, scheduler_id: str, seconds: float) -> None:
     conn.execute(_SET_TAKEOVER, {"key": scheduler_id, "seconds": seconds})
 
 
+def takeover_of_home(conn: Connection, hostname: str, home: str) -> float:
+    """Return how long after its renewals the runs of the scheduler of a home are its own; 0: there is none."""
+    return conn.scalar(_TAKEOVER_OF_HOME, {"host": hostname, "folder": home}) or 0.0
+
+
 def set_room(conn: Connection, scheduler_id: str, parallelism: int, executors: Mapping[str, int]) -> None:
     """Note how many tasks a scheduler runs at once, in all, and in each of several executors."""
     conn.execute(_SET_ROOM, {"key": scheduler_id, "n": parallelism, "by_name": to_json(dict(executors))})
@@ -229,6 +236,11 @@ def list_schedulers(conn: Connection, now: datetime) -> list[SchedulerRow]:
 def unended_schedulers(conn: Connection) -> list[SchedulerRow]:
     """Return the schedulers that have neither left nor were given up, those among them that died unnoticed."""
     return [_scheduler(row) for row in conn.execute(_NOT_ENDED)]
+
+
+def known_schedulers(conn: Connection) -> list[SchedulerRow]:
+    """Return every scheduler that is still known, those that have ended among them."""
+    return [_scheduler(row) for row in conn.execute(_ALL)]
 
 
 def loads(conn: Connection) -> dict[str, Load]:

@@ -12,6 +12,7 @@ from asynsched.errors import SettingsError, StoreUnavailable
 from asynsched.housekeeping import lease as module
 from asynsched.housekeeping.lease import LeaseKeeper
 from asynsched.housekeeping.loop_lease import LoopLease
+from asynsched.housekeeping.outlasting import NO_PROMISE, Outlasting, Promise, takeover_seconds
 from asynsched.service import Availability
 from asynsched.settings import LeaseSettings
 
@@ -19,20 +20,22 @@ SETTINGS = LeaseSettings(renew_interval=0.01)
 
 
 class Renewals:
-    """An executor that is told of renewals; `enough` is set when there were two."""
+    """An executor that is told of the lease; `longer` is set when it was told of more than at first."""
 
     def __init__(self) -> None:
         self.told: list[float] = []
-        self.enough = threading.Event()
+        self.longer = threading.Event()
 
     def renew_lease(self, valid_until: float) -> None:
         self.told.append(valid_until)
-        if len(self.told) > 1:
-            self.enough.set()
+        if valid_until > self.told[0]:
+            self.longer.set()
 
 
-def arguments(executor: Renewals, **changes) -> dict:
+def arguments(executor: Renewals, *, home_is_claim: bool = False, **changes) -> dict:
+    entry = Promise(SystemClock().boottime(), takeover_seconds(SETTINGS, is_alone=True))
     return {
+        "outlasting": Outlasting(SETTINGS, entry, home_is_claim=home_is_claim),
         "settings": SETTINGS, "clock": SystemClock(), "scheduler_id": "s", "lease_epoch": 1, "executor": executor,
         "on_lost": lambda: pytest.fail("it is not lost"),
     } | changes  # fmt: skip
@@ -59,7 +62,7 @@ async def test_tries_go_on_without_the_database_where_the_home_is_the_claim(monk
         keeper.start()
         assert await asyncio.to_thread(tried.wait, 10), "it goes on trying, whatever the error"
         await keeper.stop()
-    assert executor.enough.is_set() == home_is_claim
+    assert executor.longer.is_set() == home_is_claim
     assert [line["event"] for line in logs] == ["store.unavailable"], "that is said once"
 
 
@@ -74,7 +77,7 @@ async def test_a_lease_on_the_loop_does_as_the_thread_does(home_is_claim):
     for _ in range(2):
         with pytest.raises(StoreUnavailable):
             await lease.tick(lease.clock.now())
-    assert executor.enough.is_set() == home_is_claim
+    assert executor.longer.is_set() == home_is_claim
 
 
 async def test_a_lost_lease_is_told_on_the_loop(monkeypatch):
@@ -85,13 +88,12 @@ async def test_a_lost_lease_is_told_on_the_loop(monkeypatch):
         threads.append(threading.current_thread())
         lost.set_result(None)
 
-    direct = SimpleNamespace(write=lambda *_, **__: (False, 0.0), close=lambda: None)
+    direct = SimpleNamespace(write=lambda *_, **__: (False, NO_PROMISE), close=lambda: None)
     monkeypatch.setattr(module, "open_direct", lambda url: direct)
     keeper = LeaseKeeper(
         **arguments(
             Renewals(),
             database_url="sqlite://",
-            home_is_claim=False,
             on_lost=on_lost,
             availability=Availability(SystemClock()),
         )

@@ -26,7 +26,7 @@ async def test_a_server_that_is_starting_up_or_hangs_up_is_asked_again(monkeypat
     ]
     asked_again = anyio.Event()
 
-    async def connect(url):
+    async def connect(url, _order):
         if answers:
             raise answers.pop(0)
         asked_again.set()

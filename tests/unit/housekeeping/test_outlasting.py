@@ -1,4 +1,4 @@
-"""The database is away: tries go on as long as nobody can take their runs, and no longer."""
+"""Tries go on without news of their scheduler as long as nobody can take their runs, and no longer."""
 
 from contextlib import suppress
 
@@ -8,7 +8,8 @@ from msgspec.structs import replace
 from asynsched.clock import VirtualClock
 from asynsched.errors import StoreUnavailable
 from asynsched.housekeeping.loop_lease import LoopLease
-from asynsched.housekeeping.peer_watch import enter, takeover_seconds
+from asynsched.housekeeping.outlasting import DRIFT, Outlasting, Promise, takeover_seconds
+from asynsched.housekeeping.peer_watch import enter
 from asynsched.settings import LeaseSettings
 from asynsched.store.engines.direct_database import open_inline
 from asynsched.store.schedulers import remove_scheduler, unended_schedulers
@@ -16,8 +17,8 @@ from tests.support.flaky_database import FlakyDatabase
 from tests.support.runs import NOON
 
 LEASE = LeaseSettings(duration=15, renew_interval=5, grace=10, kill_time=5, outage=120, shared_outage=60)
-USUAL = takeover_seconds(LEASE)
-BESIDE_OTHERS = USUAL + 60
+ALONE, BESIDE_OTHERS = 15 + 10 + 5 + 120, 15 + 10 + 5 + 60
+"""How long tries outlast the last renewal."""
 
 
 class Lone:
@@ -30,37 +31,47 @@ class Lone:
         self.database = FlakyDatabase(self.losing_answers)
         self.told: list[float] = []
 
-    async def register(self, name: str) -> int:
+    async def register(self, name: str, seconds: float = 0.0) -> int:
         now = self.clock.now()
-        return await self.database.inner.write(
+        epoch, _ = await self.database.inner.write(
             enter, scheduler_id=name, hostname=name, pid=1, home="", version="1", now=now, lease_until=now,
-            takeover_seconds=USUAL,
+            takeover_seconds=seconds,
         )  # fmt: skip
+        return epoch
 
     async def start(self) -> None:
+        entry = Promise(self.clock.boottime(), takeover_seconds(self.settings, is_alone=False))
         self.lease = LoopLease(
-            settings=self.settings, database=self.database, home_is_claim=False, clock=self.clock, scheduler_id="me",
-            lease_epoch=await self.register("me"), executor=self, on_lost=lambda: pytest.fail("it is not lost"),
+            settings=self.settings, database=self.database, clock=self.clock, scheduler_id="me",
+            outlasting=Outlasting(self.settings, entry, home_is_claim=False), executor=self,
+            lease_epoch=await self.register("me", entry.takeover_seconds), on_lost=lambda: pytest.fail("it is lost"),
         )  # fmt: skip
+        self.renewed_at = self.clock.boottime()
 
     def renew_lease(self, valid_until: float) -> None:
         self.told.append(valid_until)
 
     async def pass_time(self, seconds: float) -> None:
+        """Let time pass. After each attempt to renew, whatever became of it: were it the last, no two tries overlap."""
         for _ in range(round(seconds / LEASE.renew_interval)):
             self.clock.leap(LEASE.renew_interval)
+            now = self.clock.boottime()
+            before = await self.row()
             with suppress(StoreUnavailable):
                 await self.lease.tick(self.clock.now())
+            if (row := await self.row()).heartbeat_at != before.heartbeat_at:
+                self.renewed_at = now
+            longest = (1 - DRIFT / 2) * row.takeover_seconds
+            assert self.ends_at < self.renewed_at + longest, "also for a clock that runs too fast"
 
     @property
-    def last_words(self) -> float:
+    def ends_at(self) -> float:
         """CLOCK_BOOTTIME from which on no try of it runs."""
-        return self.told[-1] + USUAL - LEASE.duration
+        return self.told[-1] + self.settings.grace + self.settings.kill_time
 
-    async def takeover(self) -> float:
-        """How long after its last renewal others leave its runs alone."""
+    async def row(self):
         [row] = [row for row in await self.database.inner.read(unended_schedulers) if row.id == "me"]
-        return row.takeover_seconds
+        return row
 
 
 @pytest.fixture
@@ -71,29 +82,20 @@ async def lone() -> Lone:
     return lone
 
 
-async def test_the_tries_of_the_only_scheduler_outlast_an_outage_as_long_as_it_has_said(lone):
+@pytest.mark.parametrize("are_others", [False, True])
+async def test_tries_are_told_beforehand_how_long_they_may_outlast_whatever_stands_still_or_is_away(lone, are_others):
+    if are_others:
+        await lone.register("other")
+        await lone.pass_time(LEASE.outage)
+    lasting = BESIDE_OTHERS if are_others else ALONE
     renewed_at = lone.clock.boottime()
-    assert await lone.takeover() == USUAL + LEASE.outage
+    assert lone.ends_at == pytest.approx(renewed_at + lasting), "and so for a keeper that hears of nothing more"
     lone.database.is_away = lambda _: True
-    await lone.pass_time(60)
-    assert lone.told[-1] == lone.clock.boottime() + LEASE.duration, "as if nothing had happened"
     await lone.pass_time(3600)
-    assert lone.last_words == renewed_at + USUAL + LEASE.outage
+    assert lone.ends_at == pytest.approx(renewed_at + lasting)
     lone.database.is_away = lambda _: False
     await lone.pass_time(5)
-    assert lone.told[-1] == lone.clock.boottime() + LEASE.duration
-
-
-async def test_beside_another_scheduler_tries_outlast_a_minute_and_end_in_time_for_it_to_take_their_runs(lone):
-    await lone.register("other")
-    await lone.pass_time(5)
-    renewed_at = lone.clock.boottime()
-    assert await lone.takeover() == BESIDE_OTHERS
-    lone.database.is_away = lambda _: True
-    await lone.pass_time(60)
-    assert lone.last_words == lone.clock.boottime() + USUAL, "as if nothing had happened"
-    await lone.pass_time(3600)
-    assert lone.last_words == renewed_at + BESIDE_OTHERS
+    assert lone.ends_at == pytest.approx(lone.clock.boottime() + lasting)
 
 
 def test_the_time_beside_others_follows_the_lease_unless_it_is_said():
@@ -102,36 +104,38 @@ def test_the_time_beside_others_follows_the_lease_unless_it_is_said():
     assert LeaseSettings(shared_outage=0).longest_shared_outage == 0
 
 
-async def test_a_scheduler_that_comes_during_the_outage_gives_the_other_all_the_time_that_it_takes(lone):
-    renewed_at = lone.clock.boottime()
+def test_a_scheduler_is_given_no_less_time_because_it_is_alone():
+    lease = replace(LEASE, outage=0.0)
+    assert takeover_seconds(lease, is_alone=True) == takeover_seconds(lease, is_alone=False)
+
+
+async def test_tries_end_in_time_though_another_scheduler_comes_during_the_outage(lone):
     lone.database.is_away = lambda _: True
     await lone.register("other")
-    await lone.pass_time(3600)
-    assert lone.last_words <= renewed_at + await lone.takeover()
+    await lone.pass_time(300)
 
 
-async def test_tries_end_in_time_when_the_answer_to_the_first_renewal_beside_another_scheduler_is_lost(lone):
+async def test_what_was_said_holds_though_another_scheduler_has_come_of_which_the_keeper_hears_late(lone):
+    ends_at = lone.ends_at
     await lone.register("other")
-    lone.losing_answers.away = {"renew"}
-    await lone.pass_time(5)
-    renewed_at = lone.clock.boottime()
-    assert await lone.takeover() == BESIDE_OTHERS, "it is committed"
-    lone.database.is_away = lambda _: True
-    await lone.pass_time(3600)
-    assert lone.last_words <= renewed_at + BESIDE_OTHERS
+    lone.told = [lone.told[-1]]
+    lone.renew_lease = lambda _: None
+    await lone.pass_time(LEASE.outage - LEASE.renew_interval)
+    assert lone.ends_at == ends_at
 
 
-async def test_tries_end_in_time_when_the_answer_to_the_first_renewal_without_others_is_lost():
-    lone = Lone(replace(LEASE, outage=30.0))
+@pytest.mark.parametrize("are_others_first", [False, True])
+async def test_tries_end_in_time_though_the_answer_to_a_renewal_with_other_figures_is_lost(are_others_first):
+    lone = Lone(replace(LEASE, outage=30.0, shared_outage=20.0) if are_others_first else LEASE)
     await lone.start()
-    await lone.register("other")
+    if are_others_first:
+        await lone.register("other")
     await lone.pass_time(10)
-    assert await lone.takeover() == BESIDE_OTHERS
-    await lone.database.inner.write(remove_scheduler, "other", lone.clock.now())
+    if are_others_first:
+        await lone.database.inner.write(remove_scheduler, "other", lone.clock.now())
+    else:
+        await lone.register("other")
     lone.losing_answers.away = {"renew"}
     await lone.pass_time(5)
-    renewed_at = lone.clock.boottime()
-    assert await lone.takeover() == USUAL + 30, "it is committed"
     lone.database.is_away = lambda _: True
-    await lone.pass_time(3600)
-    assert lone.last_words <= renewed_at + USUAL + 30
+    await lone.pass_time(300)

@@ -31,7 +31,7 @@ class Schedulers:
 
     async def register(self, name: str, home: str = "") -> None:
         now = self.clock.now()
-        self.epochs[name] = await self.database.write(
+        self.epochs[name], _ = await self.database.write(
             enter, scheduler_id=name, hostname=name, pid=1, home=home, version="1", now=now, lease_until=now,
             takeover_seconds=TAKEOVER,
         )  # fmt: skip
