@@ -95,6 +95,7 @@ class DependencyEvaluator(Service):
             requests=self._requests,
             owner=owner,
             store=self._store,
+            kill_time=timedelta(seconds=settings.lease.kill_time),
         )
         self._news: deque[News] = deque()
         self._is_stopping = False
@@ -119,7 +120,9 @@ class DependencyEvaluator(Service):
     @property
     def is_at_a_standstill(self) -> bool:
         """Whether runs are active, and none of them goes on unless somebody does something."""
-        return self._has_started_all and self._is_done and stand_still(self._evaluation.runs.values())
+        if self._evaluation.leaving or not (self._has_started_all and self._is_done):
+            return False
+        return stand_still(self._evaluation.runs.values())
 
     @property
     def _is_done(self) -> bool:
@@ -254,6 +257,7 @@ class DependencyEvaluator(Service):
         self._transfers.are_requests_due = True
         self._transfers.look_for_orphans()
         await self._transfers.find_unknown()
+        self._transfers.warn_of_lingering(now)
         self._swept_at = now
 
     async def _read_pools(self) -> None:

@@ -239,7 +239,8 @@ class RunIntake:
         self._admission.ended(key)
 
     def _enqueue(self, row: QueuedRun) -> None:
-        if row.key not in self._evaluation.runs and row not in self._admitted:
+        # By its key: of one that was admitted, and could not be claimed yet, something may have changed since.
+        if row.key not in self._evaluation.runs and all(row.key != admitted.key for admitted in self._admitted):
             self._evaluation.limits.pause(row.dag_id, paused=row.is_paused)
             self._admission.add(row)
 

@@ -1,7 +1,7 @@
 """Runs that come from elsewhere: taken over from schedulers that are gone, or taken up anew after somebody's edit."""
 
 from collections.abc import Awaitable, Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import structlog
 from sqlalchemy import Connection
@@ -15,12 +15,16 @@ from asynsched.scheduling.evaluation.evaluation import Evaluation
 from asynsched.scheduling.requests.request_taking import RequestTaker
 from asynsched.scheduling.run_intake import RunIntake
 from asynsched.scheduling.slices import settle
+from asynsched.states import SLOT_TASK_STATES
 from asynsched.store.database import Database
 from asynsched.store.notifications import notify
 from asynsched.store.run_queue import MOST_TAKEN_OVER, QueuedRun, give_back_run, owned_runs, take_over_runs
-from asynsched.store.task_instances import load_task_instances
+from asynsched.store.task_instances import tokens_of_tries
 
 log = structlog.get_logger(__name__)
+
+LINGERING = timedelta(minutes=1)
+"""How much longer than they have processes may take to be gone before that is said."""
 
 
 class RunTransfers:
@@ -29,6 +33,7 @@ class RunTransfers:
     Args:
         owner: Id and lease epoch of this scheduler.
         store: Stores what was decided until now.
+        kill_time: How long a try has that is to end.
 
     Attributes:
         disturbed: Runs whose rows somebody else has changed, by row id.
@@ -45,6 +50,7 @@ class RunTransfers:
         requests: RequestTaker,
         owner: tuple[str, int],
         store: Callable[[], Awaitable[None]],
+        kill_time: timedelta,
     ) -> None:
         self._database = database
         self._evaluation = evaluation
@@ -53,6 +59,7 @@ class RunTransfers:
         self._requests = requests
         self._owner = owner
         self._store = store
+        self._kill_time = kill_time
         self._may_be_orphans = False
         self._is_unanswered = False
         self._taken_over: dict[int, QueuedRun] = {}
@@ -138,6 +145,11 @@ class RunTransfers:
         """Take note that the executor runs a try no more."""
         self._still_run.discard(token)
 
+    def warn_of_lingering(self, now: datetime) -> None:
+        """Say once of a run that it waits for processes which should be gone: one in state D, say, is not killed."""
+        for run, tokens in self._evaluation.leaving.take_lingering(now - self._kill_time - LINGERING):
+            log.warning("run.waits_for_processes", dag_id=run.dag_id, run_id=run.run_id, tokens=tokens)
+
     async def _unknown(self) -> dict[int, QueuedRun]:
         known = self._evaluation.pending.runs.keys() | self._taken_over.keys()
         owned = await self._database.read(owned_runs, self._owner[1])
@@ -156,9 +168,19 @@ class RunTransfers:
             await self._give_back(row, str(exc))
             return
         tasks = await self._intake.fill(run)
+        # What was stored was launched, so that its end is going to be told of.
+        may_be_left = held is None or held.starting or held.running or self._still_run
+        launched = await self._database.read(tokens_of_tries, row.id) if may_be_left else frozenset()
         let_go = self._evaluation.drop_run(run.key)
         self._intake.resumed(row)
+        # Also of what was read in vain before, and given to nobody because of them.
+        left = self._still_run | (set(let_go) if held is None else held.starting | held.running)
+        awaited = {task.token for task in tasks if task.state in SLOT_TASK_STATES}
+        self._evaluation.leaving.add(run.key, (left & launched) - awaited, now)
         self._evaluation.resume_run(run, tasks, now)
+        # Where that has let go of what the executor does not know, no end is going to be told of.
+        for token in self._evaluation.leaving.of(run.key) - left:
+            self._evaluation.try_gone(token, now)
         # Of a run that was another scheduler's, somebody may have asked for something that this one has passed over.
         self.are_requests_due |= held is not None or self._requests.concern(run.key)
         if held is not None:
@@ -177,8 +199,7 @@ class RunTransfers:
         self._still_run.update(let_go)
         self._announcer.end_tries(let_go)
         self._intake.ended(row.key)
-        tasks = await self._database.read(load_task_instances, row.id)
-        if any(task.token in self._still_run for task in tasks):
+        if self._still_run & await self._database.read(tokens_of_tries, row.id):
             return
         await self._database.write(give_back, row.id, *self._owner)
         self._given_back.add(row.id)

@@ -135,5 +135,5 @@ class Simulation:
         now = self.clock.now()
         return await self.database.write(
             register_scheduler, scheduler_id=NAME, hostname=NAME, pid=1, home="", version="0", now=now,
-            lease_until=now + LEASE,
+            lease_until=now + LEASE, takeover_seconds=LEASE.total_seconds(),
         )  # fmt: skip

@@ -80,6 +80,13 @@ _NUMBERS = sa.select(
     task_instance_history.c.try_number,
 ).where(task_instance_history.c.dag_run_id == sa.bindparam("run"))
 
+_TOKENS = sa.union(
+    *(
+        sa.select(table.c.token).where(table.c.dag_run_id == sa.bindparam("run"), table.c.token.is_not(None))
+        for table in (task_instance, task_instance_history)
+    )
+)
+
 
 def load_task_instances(conn: Connection, dag_run_id: int) -> list[TaskInstanceRow]:
     """Return the task instances of a run, in the order in which they were made."""
@@ -106,3 +113,8 @@ def numbers_of_tries(conn: Connection, dag_run_id: int) -> dict[tuple[str, int],
     for task_id, map_index, token, number in conn.execute(_NUMBERS, {"run": dag_run_id}):
         found.setdefault((task_id, map_index), {})[token] = number
     return found
+
+
+def tokens_of_tries(conn: Connection, dag_run_id: int) -> frozenset[str]:
+    """Return the tokens of the last and the earlier tries of a run's task instances."""
+    return frozenset(conn.scalars(_TOKENS, {"run": dag_run_id}))

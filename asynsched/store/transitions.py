@@ -139,7 +139,9 @@ def _delete_expanded(conn: Connection, rows: list[ExpandedRow], epoch: int) -> s
 def _update_runs(conn: Connection, rows: list[RunRow]) -> set[int]:
     if not rows:
         return set()
-    updated = {key[0] for key in _execute(conn, "update_runs", rows)}
+    # Sorted, for more than one statement takes may wait for another such batch in the middle.
+    in_order = sorted(rows, key=lambda row: row.id)
+    updated = {key[0] for key in _execute(conn, "update_runs", in_order)}
     return {row.id for row in rows if row.id not in updated and not _run_is_applied(conn, row)}
 
 

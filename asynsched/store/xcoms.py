@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from asynsched.errors import StoreError
 from asynsched.store.conflicts import insert_or_update
 from asynsched.store.rows import check_name, from_json
-from asynsched.store.schema.tables import dag_run, xcom
+from asynsched.store.schema.tables import dag_run, task_instance, xcom
 
 LONGEST_KEY = 512
 MANY_VALUES = 1000
@@ -87,6 +88,19 @@ _MAPPED_VALUES = (
     .offset(sa.bindparam("offset", type_=sa.Integer))
     .limit(sa.bindparam("limit", type_=sa.Integer))
 )
+_OF_TRY = sa.select(
+    task_instance.c.dag_run_id,
+    task_instance.c.task_id,
+    task_instance.c.map_index,
+    sa.bindparam("name", type_=xcom.c.key.type),
+    sa.bindparam("content", type_=xcom.c.value.type),
+    sa.bindparam("at", type_=xcom.c.created_at.type),
+).where(
+    task_instance.c.dag_run_id == sa.bindparam("run"),
+    task_instance.c.task_id == sa.bindparam("task"),
+    task_instance.c.map_index == sa.bindparam("index"),
+    task_instance.c.token == sa.bindparam("token"),
+)
 _DELETE_OF_TASK = sa.delete(xcom).where(*_IS_OF_TASK)
 
 
@@ -94,6 +108,15 @@ def put_xcom(conn: Connection, value: XComValue) -> None:
     """Store a value, in place of an earlier one of the same key. Raises StoreError when the key is no good."""
     check_name("XCom key", value.key, LONGEST_KEY)
     conn.execute(insert_or_update(conn, xcom), value._asdict())
+
+
+def put_xcom_of_try(conn: Connection, value: XComValue, token: str) -> None:
+    """Store a value as `put_xcom` does. Raises StoreError also when its task instance has gone on without this try."""
+    check_name("XCom key", value.key, LONGEST_KEY)
+    names = ("run", "task", "index", "name", "content", "at")
+    given = dict(zip(names, value, strict=True)) | {"token": token}
+    if not conn.execute(insert_or_update(conn, xcom, _OF_TRY), given).rowcount:
+        raise StoreError("the task instance was cleared, and goes on without this try")
 
 
 def get_xcoms(

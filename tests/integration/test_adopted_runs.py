@@ -36,7 +36,7 @@ async def test_the_runs_of_one_that_is_gone_go_on_with_another(postgres_url, tmp
             # Its keeper may still run its tries: nobody else may take them, not even for a moment.
             await peers.database.write(
                 register_scheduler, scheduler_id="heir", hostname="h", pid=1, home="one", version="1", now=CLOCK.now(),
-                lease_until=CLOCK.now(),
+                lease_until=CLOCK.now(), takeover_seconds=30,
             )  # fmt: skip
             one.limit_to(0)
             other.channels.active_runs.put_nowait(SchedulersChanged())

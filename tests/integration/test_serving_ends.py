@@ -1,25 +1,30 @@
 """How serving ends when something fails or is broken off: a lost lease, a failed start, a badly timed cancellation."""
 
 import asyncio
+import socket
+import subprocess
+import sys
 import threading
 from contextlib import AsyncExitStack
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import anyio
 import pytest
 import sqlalchemy as sa
+from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from asynsched import Scheduler
 from asynsched.errors import ExecutorError, LeaseLost, NotServing, SettingsError, StoreUnavailable
 from asynsched.executors import local
 from asynsched.executors.base import Held
-from asynsched.housekeeping.peer_watch import takeover_seconds
+from asynsched.housekeeping.outlasting import takeover_seconds
 from asynsched.scheduling.evaluator import DependencyEvaluator
 from asynsched.settings import LeaseSettings
 from asynsched.simulation.executor import ScriptedExecutor
 from asynsched.store.engines.async_database import open_database
-from asynsched.store.schedulers import list_schedulers, unended_schedulers
+from asynsched.store.schedulers import list_schedulers, register_scheduler, unended_schedulers
 from asynsched.store.schema.tables import scheduler as scheduler_table
 from tests.support.flaky_database import FlakyDatabase
 from tests.support.waiting import eventually
@@ -162,8 +167,12 @@ async def test_runs_are_handed_over_when_all_tries_have_ended_and_kept_when_some
         assert ("lease.kept" in {entry["event"] for entry in logs}) == has_left_tries
 
 
-async def test_one_that_dies_as_it_starts_is_given_as_long_as_one_that_has_renewed_its_lease(options, tmp_path):
+@pytest.mark.parametrize("of_one_before", [0, 1000])
+async def test_one_that_dies_as_it_starts_is_given_as_long_as_one_that_has_renewed_its_lease_or_one_before_it(
+    options, tmp_path, of_one_before
+):
     found = []
+    options["settings"] = replace(options["settings"], lease=LeaseSettings(renew_interval=10))
 
     class Dying(ScriptedExecutor):
         async def start(self, lease_epoch):
@@ -173,10 +182,43 @@ async def test_one_that_dies_as_it_starts_is_given_as_long_as_one_that_has_renew
     async with AsyncExitStack() as stack:
         database = await open_database(f"sqlite:///{tmp_path / 'state.db'}")
         stack.push_async_callback(database.close)
+        await database.write(
+            register_scheduler, scheduler_id="before", hostname=socket.gethostname(), pid=1, version="1",
+            home=str(options["settings"].home_path), now=datetime.now(UTC), lease_until=datetime.now(UTC),
+            takeover_seconds=of_one_before,
+        )  # fmt: skip
         with pytest.raises(ExecutorError):
             await Scheduler(database=database, executor=Dying, **options).serve()
     lease = options["settings"].lease
-    assert found[0].takeover_seconds >= takeover_seconds(lease) + lease.longest_shared_outage
+    longest = max(of_one_before, takeover_seconds(lease, is_alone=False))
+    assert found[0].takeover_seconds > longest - 10, "it may have been renewed some seconds later"
+
+
+@pytest.mark.parametrize("is_open", [False, True], ids=["by url", "open"])
+async def test_a_lease_is_renewed_however_long_the_start_takes(options, tmp_path, is_open):
+    url = f"sqlite:///{tmp_path / 'state.db'}"
+    database = await open_database(url)
+
+    async def heartbeat_at() -> datetime:
+        [row] = await database.read(unended_schedulers)
+        return row.heartbeat_at
+
+    class Slow(ScriptedExecutor):
+        def renew_lease(self, valid_until):
+            told.append(valid_until)
+
+        async def start(self, lease_epoch):
+            assert told, "it knows how long the lease is valid"
+            first = await heartbeat_at()
+            with anyio.fail_after(20):
+                while await heartbeat_at() == first:
+                    await anyio.lowlevel.checkpoint()
+            raise ExecutorError("that is enough")
+
+    told = []
+    with pytest.raises(ExecutorError, match="enough"):
+        await Scheduler(database=database if is_open else url, executor=Slow, **options).serve()
+    await database.close()
 
 
 async def test_a_start_that_fails_ends_no_try_that_survived_a_crash(options, monkeypatch):
@@ -231,3 +273,10 @@ async def test_a_cancelled_scheduler_gives_its_tries_all_their_time_to_end(optio
     with pytest.raises(asyncio.CancelledError):
         await serving
     assert program.processes() == []
+
+
+def test_a_scheduler_whose_log_has_no_room_serves_all_the_same(tmp_path):
+    (tmp_path / "dags").mkdir()
+    line = [sys.executable, "-m", "asynsched", "up", "dags", "--home", "home", "--until-idle"]
+    with Path("/dev/full").open("wb") as full:
+        assert subprocess.run(line, cwd=tmp_path, stderr=full, check=False).returncode == 0

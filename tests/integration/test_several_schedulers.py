@@ -4,8 +4,9 @@ Two evaluators work at once on a real server and wake one another by its notific
 executor is the test.
 """
 
+from functools import partial
+
 import pytest
-import sqlalchemy as sa
 
 from asynsched.bell import Hint, encode_hints
 from asynsched.keys import DagRunKey
@@ -83,11 +84,7 @@ async def test_a_request_reaches_the_scheduler_that_has_the_run(postgres_url, tm
         await peers.trigger(dag_of(), 2)
         await eventually(lambda: len(peers.running) == 2, "both runs are running")
         for run_id in ("r0", "r1"):
-
-            def cancel(conn: sa.Connection, run: DagRunKey) -> None:
-                submit_request(conn, run, CancelRun(), actor="me", now=CLOCK.now())
-                notify(conn, encode_hints([Hint("edit", *run)]))
-
-            await peers.database.write(cancel, DagRunKey("d", run_id))
+            cancel = partial(submit_request, key=DagRunKey("d", run_id), request=CancelRun())
+            await peers.database.write(cancel, actor="me", now=CLOCK.now())
         await eventually(lambda: [len(peer.unwanted) for peer in peers.both] == [1, 1], "each is to kill its own try")
         assert all([*peer.running] == peer.unwanted for peer in peers.both)

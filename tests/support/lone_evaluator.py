@@ -23,6 +23,7 @@ from tests.support.runs import NOON
 from tests.support.simulated import report_of
 
 PARALLELISM = 9
+NONE: frozenset[str] = frozenset()
 NO_OTHERS: Mapping[str, int] = MappingProxyType({})
 
 
@@ -71,15 +72,15 @@ async def store_dag(database: Database, dag: DAG) -> None:
 
 
 async def serving(
-    database: Database, folder: Path, name: str, executors: Mapping[str, int] = NO_OTHERS
+    database: Database, folder: Path, name: str, executors: Mapping[str, int] = NO_OTHERS, runs: frozenset[str] = NONE
 ) -> LoneEvaluator:
-    """Return the evaluator of a new scheduler, which has taken up what is there."""
-    values = {"hostname": name, "pid": 1, "home": name, "version": "1", "now": NOON}
+    """Return the evaluator of a new scheduler, which has taken up what is there; its executor runs these tries."""
+    values = {"hostname": name, "pid": 1, "home": name, "version": "1", "now": NOON, "takeover_seconds": 30}
     until = NOON + timedelta(hours=1)
     epoch = await database.write(register_scheduler, scheduler_id=name, lease_until=until, **values)
     await database.write(set_room, name, PARALLELISM, executors)
     found = LoneEvaluator(database, folder, name, epoch, executors)
-    await found.evaluator.recover(Held(), NOON)
+    await found.evaluator.recover(Held(running=runs), NOON)
     await found.tick()
     return found
 

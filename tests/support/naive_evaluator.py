@@ -4,7 +4,7 @@ Instances of mapped tasks are compared by where they stand in each mapped group,
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from math import prod
 
 from asynsched.scheduling.rules.mapped_upstream import mapped_upstream
@@ -33,6 +33,7 @@ class NaiveEvaluator:
         dag: The DAG, its tasks in topological order.
         kept: Task instances of an earlier attempt at the run, with their states: None for one that was cleared.
         lengths: How many values the results of those that ran before have.
+        under_way: Those that were ready or had begun, and run whatever becomes of what is upstream of them.
     """
 
     def __init__(
@@ -40,11 +41,13 @@ class NaiveEvaluator:
         dag: SerializedDag,
         kept: Mapping[Key, State | None] | None = None,
         lengths: Mapping[Key, int | None] | None = None,
+        under_way: Collection[Key] = (),
     ) -> None:
         self._tasks = {task.task_id: task for task in dag.tasks}
         self._groups = {group.group_id: group for group in dag.task_groups}
         self._upstream = {name: [t.task_id for t in dag.tasks if name in t.downstream_task_ids] for name in self._tasks}
         self._lengths = dict(lengths or {})
+        self._under_way = under_way
         self.states: dict[Key, State | None] = dict(kept or {})
         self._unfitted = {name for name, index in self.states if index >= 0}
         for task in dag.tasks:
@@ -88,7 +91,7 @@ class NaiveEvaluator:
 
     def _settle(self, task: SerializedTask, index: int) -> None:
         key = task.task_id, index
-        if self.states[key] is not None:
+        if self.states[key] is not None or key in self._under_way:
             return
         verdict = self._verdict(task, index)
         if verdict.settle_as is not None:

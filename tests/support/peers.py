@@ -160,9 +160,9 @@ async def two_schedulers(postgres_url: str, home: Path) -> AsyncIterator[Peers]:
     databases = [UninterruptedDatabase(await open_database(postgres_url, keys=keys)) for _ in range(3)]
     found = []
     for name, database in zip(("one", "other"), databases, strict=False):
-        epoch = await database.write(
+        epoch, _ = await database.write(
             enter, scheduler_id=name, hostname="h", pid=1, home=name, version="1", now=CLOCK.now(),
-            lease_until=CLOCK.now(),
+            lease_until=CLOCK.now(), takeover_seconds=30,
         )  # fmt: skip
         found.append(Peer(name, database, postgres_url, epoch, home / name, parallelism=2 * N_RUNS))
     async with anyio.create_task_group() as serving:

@@ -155,6 +155,8 @@ def set_paused(conn: Connection, backfill_id: int, *, is_paused: bool) -> Backfi
 def cancel_backfill(conn: Connection, backfill_id: int, *, actor: str, now: datetime) -> BackfillRow:
     """End a backfill: its queued runs fail, those that run go on. Raises NotFound, or DagError when it has ended."""
     found = _open(conn, backfill_id)
+    # All of them first: one by one they would be locked in the order of their dates. Now none of them begins any more.
+    lock_runs(conn, [date.dag_run_id for date in list_dates(conn, backfill_id) if date.dag_run_id is not None])
     for date in list_dates(conn, backfill_id):
         if date.state == DagRunState.QUEUED and date.run_id is not None:
             submit_request(conn, DagRunKey(found.dag_id, date.run_id), CancelRun(), actor=actor, now=now)

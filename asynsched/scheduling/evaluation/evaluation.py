@@ -14,8 +14,9 @@ from asynsched.scheduling.evaluation.active_task import ActiveTask
 from asynsched.scheduling.evaluation.deferral import after_end, timeout_of
 from asynsched.scheduling.evaluation.examination import Examination
 from asynsched.scheduling.evaluation.expansion import first_instances
+from asynsched.scheduling.evaluation.leaving_tries import LeavingTries
 from asynsched.scheduling.evaluation.left_out import skip_left_out
-from asynsched.scheduling.evaluation.past import PastLinks
+from asynsched.scheduling.evaluation.past import PastLinks, instances_with_past
 from asynsched.scheduling.evaluation.pending import PendingBatch
 from asynsched.scheduling.evaluation.ready_queues import ReadyQueues
 from asynsched.scheduling.evaluation.restarts import restart, take_span
@@ -64,8 +65,11 @@ class Evaluation:
         self._max_machine_kills = max_machine_kills
         self._timers: Timers[TaskInstanceKey | DagRunKey] = Timers()
         self._past = PastLinks(self.runs)
-        self._changes = StateChanges(queues=queues, limits=limits, pending=pending, past=self._past)
-        self._examination = Examination(self._changes, self.runs, at_once)
+        self.leaving = LeavingTries()
+        self._changes = StateChanges(
+            queues=queues, limits=limits, pending=pending, past=self._past, leaving=self.leaving
+        )
+        self._examination = Examination(self._changes, self.runs, self.leaving, at_once)
         self.obstacle = self._changes.obstacle
 
     @property
@@ -103,9 +107,7 @@ class Evaluation:
         self._arm_timeout(run)
         for task in tasks:
             if task.state in SLOT_TASK_STATES:
-                self.queues.occupy(task, self.limits.of(task))
-                if task.token is not None:
-                    self._changes.by_token[task.token] = task
+                self._changes.resume(task)
             elif task.state is State.SCHEDULED:
                 self.queues.add(task, self.limits.of(task))
             elif task.state in TIMED_STATES:
@@ -122,15 +124,11 @@ class Evaluation:
             return []
         tokens = [task.token for task in run.all_instances() if task.token and task.state in SLOT_TASK_STATES]
         for task in run.all_instances():
-            if task.state in SLOT_TASK_STATES:
-                self.queues.release(task, self.limits.of(task))
-            self._changes.by_token.pop(task.token or "", None)
-            self._changes.deferred.remove(task)
-            task.state = None
+            self._changes.forget(task)
         self._examination.forget(run)
         self._past.remove(run)
         self.queues.forget(self.limits.forget(run))
-        return tokens
+        return tokens + self.leaving.forget(key)
 
     def try_started(self, event: Started, now: datetime) -> None:
         """User code of a try has begun."""
@@ -143,9 +141,10 @@ class Evaluation:
 
     def try_ended(self, event: Ended, now: datetime) -> None:
         """A try has ended, or was lost."""
-        task = self._changes.by_token.get(event.token)
+        self.try_gone(event.token, now)
+        task = self._changes.try_ended(event.token)
         self.pending.ends.append((event, task))
-        if task is None or task.state not in SLOT_TASK_STATES:
+        if task is None:
             self.pending.count_stale()
         elif task.state is State.RESTARTING and task.run.stop is None:
             restart(self._changes, task, event, now)
@@ -153,6 +152,12 @@ class Evaluation:
             self._follow_past(now)
         else:
             self._take_end(task, event, now)
+
+    def try_gone(self, token: str, now: datetime) -> None:
+        """No process is left of a try: its run may end if that has waited for it."""
+        if (left := self.leaving.gone(token)) in self.runs:
+            self._examination.examine(self.runs[left], (), now)
+            self._follow_past(now)
 
     def trigger_fired(self, outcome: TriggerOutcome, now: datetime) -> None:
         """A trigger came to something: its task goes on in a process, or ends without one."""
@@ -172,7 +177,7 @@ class Evaluation:
 
     def past_read(self, run: ActiveRun, now: datetime) -> None:
         """What is stored of the run before was read anew into `run.past`."""
-        self._examination.examine(run, [*_instances_with_past(run)], now)
+        self._examination.examine(run, instances_with_past(run), now)
 
     def time_passed(self, now: datetime) -> None:
         """Act on every timer that is due: retries, pokes, deferrals that take too long, run timeouts."""
@@ -186,7 +191,8 @@ class Evaluation:
     def _run_is_due(self, run: ActiveRun | None, now: datetime) -> None:
         if run is not None and run.state is DagRunState.RUNNING and run.started_at is not None:
             timeout = timedelta(seconds=run.structure.dag.dagrun_timeout or 0)
-            if timeout and run.started_at + timeout <= now:
+            # Where all tasks have ended in time, what the run still waits for makes it no failed one.
+            if timeout and run.n_unfinished and run.started_at + timeout <= now:
                 self._end_early(run, timed_out(timeout), now)
 
     def _task_is_due(self, task: ActiveTask | None, now: datetime) -> None:
@@ -292,7 +298,3 @@ class Evaluation:
     def _arm_timeout(self, run: ActiveRun) -> None:
         if run.structure.dag.dagrun_timeout is not None and run.started_at is not None:
             self._timers.arm(run.started_at + timedelta(seconds=run.structure.dag.dagrun_timeout), run.key)
-
-
-def _instances_with_past(run: ActiveRun) -> list[ActiveTask]:
-    return [task for task_id in run.structure.depend_on_past for task in run.instances[task_id].values()]

@@ -14,6 +14,7 @@ from asynsched.scheduling.evaluation.active_run import ActiveRun
 from asynsched.scheduling.evaluation.active_task import WAITING, ActiveTask
 from asynsched.scheduling.evaluation.dependencies import verdict_of
 from asynsched.scheduling.evaluation.expansion import Expansion
+from asynsched.scheduling.evaluation.leaving_tries import LeavingTries
 from asynsched.scheduling.evaluation.run_stopping import stopping
 from asynsched.scheduling.evaluation.state_changes import StateChanges
 from asynsched.scheduling.rules.run_state import RunVerdict, decide_run_state
@@ -29,12 +30,16 @@ class Examination:
     Args:
         changes: Takes every change of state.
         runs: The active runs; those that end are taken out.
+        leaving: Tries that are being ended: their runs go on until they are gone.
         at_once: How many task instances are decided about, or made, until `go_on` is called.
     """
 
-    def __init__(self, changes: StateChanges, runs: dict[DagRunKey, ActiveRun], at_once: int) -> None:
+    def __init__(
+        self, changes: StateChanges, runs: dict[DagRunKey, ActiveRun], leaving: LeavingTries, at_once: int
+    ) -> None:
         self._changes = changes
         self._runs = runs
+        self._leaving = leaving
         self._expansion = Expansion(changes)
         self._at_once = at_once
         self._left = at_once
@@ -114,7 +119,7 @@ class Examination:
 
     def _end_if_over(self, run: ActiveRun, now: datetime) -> None:
         """End a run in which nothing can happen any more."""
-        if run.state is not DagRunState.RUNNING or not run.may_have_ended:
+        if run.state is not DagRunState.RUNNING or not run.may_have_ended or self._leaving.are_left(run.key):
             return
         verdict = decide_run_state(run.ends())
         if verdict is None:

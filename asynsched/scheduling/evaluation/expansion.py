@@ -10,7 +10,7 @@ from asynsched.scheduling.evaluation.active_run import ActiveRun
 from asynsched.scheduling.evaluation.active_task import ActiveTask
 from asynsched.scheduling.evaluation.state_changes import StateChanges
 from asynsched.serialization.schema import SerializedTask
-from asynsched.states import SLOT_TASK_STATES, TaskInstanceState
+from asynsched.states import TaskInstanceState
 
 State = TaskInstanceState
 
@@ -95,8 +95,6 @@ class Expansion:
     def _remove(self, tasks: Iterable[ActiveTask], n_instances: int, now: datetime) -> None:
         reason = f"it is mapped over {n_instances} values now"
         for task in tasks:
-            if task.state in SLOT_TASK_STATES:
-                self._changes.pending.unwanted.append((task.token or "", reason))
             if task.state is not State.REMOVED:
                 self._changes.set_state(task, State.REMOVED, reason, now)
 

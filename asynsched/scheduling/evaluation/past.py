@@ -73,6 +73,11 @@ class PastLinks:
                     self._changed.setdefault(later.key, set()).add(task_id)
 
 
+def instances_with_past(run: ActiveRun) -> list[ActiveTask]:
+    """Return the task instances of a run that depend on the run before."""
+    return [task for task_id in run.structure.depend_on_past for task in run.instances[task_id].values()]
+
+
 def past_task(run: ActiveRun, task_id: str) -> PastTask:
     """Return what a run in memory is to the same task of the next run."""
     downstream = run.structure.downstream.get(task_id, ())

@@ -5,6 +5,7 @@ from datetime import datetime
 from asynsched.scheduling.evaluation.active_run import ActiveRun
 from asynsched.scheduling.evaluation.active_task import ActiveTask
 from asynsched.scheduling.evaluation.deferred_tasks import DeferredTasks
+from asynsched.scheduling.evaluation.leaving_tries import LeavingTries
 from asynsched.scheduling.evaluation.past import PastLinks
 from asynsched.scheduling.evaluation.pending import PendingBatch
 from asynsched.scheduling.evaluation.ready_queues import ReadyQueues
@@ -28,13 +29,23 @@ class StateChanges:
         limits: What limits the tasks of a run beside pools and parallelism.
         pending: Takes every change.
         past: Passes changes on to the runs that come after.
+        leaving: Takes the tries that no task instance waits for any more.
     """
 
-    def __init__(self, *, queues: ReadyQueues, limits: RunLimits, pending: PendingBatch, past: PastLinks) -> None:
+    def __init__(
+        self,
+        *,
+        queues: ReadyQueues,
+        limits: RunLimits,
+        pending: PendingBatch,
+        past: PastLinks,
+        leaving: LeavingTries,
+    ) -> None:
         self.queues = queues
         self.limits = limits
         self.pending = pending
         self.past = past
+        self.leaving = leaving
         self.deferred = DeferredTasks(pending, queues)
         self.by_token: dict[str, ActiveTask] = {}
         """The tries that are queued or running."""
@@ -47,7 +58,7 @@ class StateChanges:
         if state is State.SCHEDULED:
             task.scheduled_at = now
         if before in SLOT_TASK_STATES and state not in SLOT_TASK_STATES:
-            self.by_token.pop(task.token or "", None)
+            self._let_go(task, reason, now)
             self.queues.release(task, self.limits.of(task))
         elif before is State.SCHEDULED and state is not State.QUEUED:
             self.queues.withdrawn(task, self.limits.of(task))
@@ -57,6 +68,16 @@ class StateChanges:
             task.ended_at = task.ended_at or now
         task.run.count_change(task, before)
         self.past.note(task)
+
+    def try_ended(self, token: str) -> ActiveTask | None:
+        """Return the task instance that waits for the end of a try, which has come; None if none does."""
+        return self.by_token.pop(token, None)
+
+    def _let_go(self, task: ActiveTask, reason: str, now: datetime) -> None:
+        """Have the try ended of a task instance that goes on without it, unless it has ended."""
+        if task.token is not None and self.by_token.pop(task.token, None) is not None:
+            self.pending.unwanted.append((task.token, reason))
+            self.leaving.add(task.run.key, [task.token], now)
 
     def make_ready(self, task: ActiveTask, now: datetime) -> None:
         """Let a task instance wait for room."""
@@ -79,6 +100,20 @@ class StateChanges:
         self.by_token[token] = task
         self.set_state(task, State.QUEUED, "", now)
         self.pending.granted.append(task)
+
+    def resume(self, task: ActiveTask) -> None:
+        """Take up a task instance that is queued or running as it is stored."""
+        self.queues.occupy(task, self.limits.of(task))
+        if task.token is not None:
+            self.by_token[task.token] = task
+
+    def forget(self, task: ActiveTask) -> None:
+        """Know nothing of a task instance any more, which is changed by that in memory only."""
+        if task.state in SLOT_TASK_STATES:
+            self.queues.release(task, self.limits.of(task))
+        self.by_token.pop(task.token or "", None)
+        self.deferred.remove(task)
+        task.state = None
 
     def unqueue(self, task: ActiveTask) -> None:
         """Let a task instance wait again whose try was not stored: others have taken the slots that it was to have."""

@@ -73,7 +73,8 @@ class RequestTaker:
             log.info("request.refused", dag_id=run.dag_id, run_id=run.run_id, actor="program", reason=str(exc))
 
     async def _do(self, wanted: OpenRequest, now: datetime) -> None:
-        about = {"dag_id": wanted.run.dag_id, "run_id": wanted.run.run_id, "actor": wanted.actor}
+        request = wanted.request.__struct_config__.tag
+        about = {"dag_id": wanted.run.dag_id, "run_id": wanted.run.run_id, "actor": wanted.actor, "request": request}
         try:
             await self._database.write(do_request, wanted, now)
         except StoreUnavailable:

@@ -12,16 +12,18 @@ import msgspec
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from asynsched.bell import Hint, encode_hints
 from asynsched.errors import AsynschedError, NotFound, StoreError
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.evaluation.structure import DagStructure, compile_structure
 from asynsched.scheduling.requests.run_edits import RunEdit, fill_in
 from asynsched.serialization.decode import decode_dag
-from asynsched.states import FINISHED_RUN_STATES, DagRunState
+from asynsched.states import FINISHED_RUN_STATES, SLOT_TASK_STATES, DagRunState
 from asynsched.store.audit import record_audit
 from asynsched.store.dag_runs import DagRunRow, get_run
 from asynsched.store.dag_versions import get_version, latest_version
 from asynsched.store.deadlines import renew_deadlines
+from asynsched.store.notifications import notify
 from asynsched.store.row_locks import lock_runs, lock_tasks
 from asynsched.store.run_requests import (
     CancelRun,
@@ -78,6 +80,8 @@ def submit_request(conn: Connection, key: DagRunKey, request: RunRequest, *, act
     request_id = None
     if run.state == DagRunState.RUNNING:
         request_id = add_request(conn, run.id, request, actor=actor, now=now)
+        # Its scheduler may be another one than that of who calls this.
+        notify(conn, encode_hints([Hint("edit", dag_id=key.dag_id, run_id=key.run_id)]))
     else:
         _write(conn, edit)
     return Submitted(tuple(edit.named), request_id)
@@ -129,6 +133,8 @@ def _write(conn: Connection, edit: RunEdit) -> None:
     stale = apply(conn, edit.batch())
     if stale:
         raise StoreError(f"The run {run.run_id!r} was changed at the same moment; try again.")
+    if any(task.before_state in SLOT_TASK_STATES and task.state not in SLOT_TASK_STATES for task in edit.tasks):
+        notify(conn, encode_hints([Hint("slots")]))
     if edit.new_state is DagRunState.QUEUED:
         renew_deadlines(conn, run.id, run.dag_id, edit.now)
 

@@ -8,7 +8,7 @@ import pytest
 
 from asynsched.scheduling.evaluation.active_task import ActiveTask
 from asynsched.serialization.schema import MapLiteral, MapResult, SerializedTaskGroup
-from asynsched.states import DagRunState
+from asynsched.states import DagRunState, TaskInstanceState
 from sandbox.protocol import BranchDecision, Ended, ShortCircuitDecision
 from tests.support.runs import NOON, evaluation, run_of, task
 
@@ -134,8 +134,9 @@ def test_instances_are_added_or_removed_when_what_they_are_mapped_over_was_clear
     first = run_of(
         [
             task("source", "mapped", "x"),
-            task("mapped", "reduce", map_length=MapResult("source")),
+            task("mapped", "reduce", "follows", map_length=MapResult("source")),
             task("reduce", trigger_rule="all_done"),
+            task("follows"),
             task("x", "y", group_id="group"),
             task("y", group_id="group"),
         ],
@@ -144,11 +145,33 @@ def test_instances_are_added_or_removed_when_what_they_are_mapped_over_was_clear
     drive(engine, {"source": 2}, start=lambda: engine.start_run(first, NOON))
     assert states(first, "mapped") == [(0, "success"), (1, "success")]
     engine = evaluation()
-    run, tasks = resumed(first, {"source", "mapped", "reduce", "x", "y"})
+    run, tasks = resumed(first, {"source", "mapped", "reduce", "follows", "x", "y"})
     drive(engine, {"source": length}, start=lambda: engine.resume_run(run, tasks, NOON))
     for task_id in ("mapped", "x", "y"):
         assert sorted(states(run, task_id)) == expected
-    assert states(run, "reduce") == [(-1, "success")]
+    assert states(run, "reduce") == states(run, "follows") == [(-1, "success")], (
+        "also where none is left, as in Airflow"
+    )
+    assert run.state == "success"
+
+
+def test_a_run_waits_for_the_process_of_an_instance_that_is_removed_while_it_runs():
+    first, engine = run_of([task("source", "mapped"), task("mapped", map_length=MapResult("source"))]), evaluation()
+    drive(engine, {"source": 2}, start=lambda: engine.start_run(first, NOON))
+    run, tasks = resumed(first, {"source", "mapped"})
+    still_runs = next(found for found in tasks if found.map_index == 1)
+    still_runs.state, still_runs.token = TaskInstanceState.RUNNING, "old"
+    engine = evaluation()
+    engine.resume_run(run, tasks, NOON)
+    engine.grant(NOON)
+    token = run.instance("source").token
+    engine.try_ended(Ended(token, "success", NOON, NOON, return_value=VALUE, result_length=1), NOON)
+    assert states(run, "mapped") == [(0, "scheduled"), (1, "removed")]
+    assert engine.pending.unwanted == [("old", "it is mapped over 1 values now")]
+    drive(engine, start=lambda: None)
+    assert states(run, "mapped") == [(0, "success"), (1, "removed")]
+    assert run.state == "running", "cleared, it might be begun beside that process"
+    engine.try_ended(Ended("old", "failed", NOON), NOON)
     assert run.state == "success"
 
 

@@ -1,5 +1,7 @@
 """Queued runs on their way to being active."""
 
+from contextlib import asynccontextmanager
+
 import pytest
 
 from asynsched import DAG, BashOperator
@@ -8,6 +10,7 @@ from asynsched.errors import StoreUnavailable
 from asynsched.scheduling.creation.triggering import create_manual_run
 from asynsched.scheduling.run_intake import RunIntake
 from asynsched.scheduling.versions import VersionCache
+from asynsched.store.dags import set_paused
 from asynsched.store.engines.direct_database import open_inline
 from asynsched.store.parse_results import DagDefaults, FileStamp, store_report
 from asynsched.store.run_queue import queued_runs
@@ -17,6 +20,29 @@ from tests.support.simulated import report_of
 
 
 async def test_a_run_that_was_taken_up_while_its_start_waited_for_the_database_is_not_begun_again(tmp_path):
+    async with interrupted_start(tmp_path) as (intake, engine, database, key):
+        [row] = await database.read(queued_runs, [key])
+        run = await intake.load(row)
+        engine.start_run(run, NOON)
+        intake.resumed(row)
+        await intake.start(NOON)
+        assert engine.runs[key] is run
+
+
+async def test_a_run_whose_dag_was_paused_while_its_start_waited_for_the_database_begins_once(tmp_path):
+    async with interrupted_start(tmp_path) as (intake, engine, database, key):
+        for is_paused in (True, False):
+            await database.write(set_paused, "d", is_paused=is_paused, now=NOON)
+            await intake.sweep(NOON)
+        await intake.start(NOON)
+        run = engine.runs[key]
+        await intake.start(NOON)
+        assert engine.runs[key] is run
+
+
+@asynccontextmanager
+async def interrupted_start(tmp_path):
+    """Admit a queued run, and have the database away when it is to begin."""
     database = FlakyDatabase(open_inline())
     engine = evaluation()
     intake = RunIntake(
@@ -25,17 +51,12 @@ async def test_a_run_that_was_taken_up_while_its_start_waited_for_the_database_i
     )  # fmt: skip
     with DAG("d") as dag:
         BashOperator(task_id="t", bash_command="true")
-    defaults = DagDefaults(max_active_runs=1, paused=False)
+    defaults = DagDefaults(max_active_runs=2, paused=False)
     await database.write(store_report, report_of(dag), FileStamp("", 0, 0, ""), now=NOON, defaults=defaults)
     key = await database.write(create_manual_run, "d", now=NOON)
     await intake.take_created([key])
     database.away.add("get_version")
     with pytest.raises(StoreUnavailable):
         await intake.start(NOON)
-    [row] = await database.read(queued_runs, [key])
-    run = await intake.load(row)
-    engine.start_run(run, NOON)
-    intake.resumed(row)
-    await intake.start(NOON)
-    assert engine.runs[key] is run
+    yield intake, engine, database, key
     await database.close()

@@ -4,23 +4,34 @@ from collections import Counter
 
 import pytest
 import sqlalchemy as sa
+from msgspec import Raw
 from structlog.testing import capture_logs
 
-from asynsched import DAG, BashOperator
-from asynsched.channels import SchedulersChanged
+from asynsched import DAG, BashOperator, PythonOperator
+from asynsched.channels import RunEdited, SchedulersChanged, TaskFinished
 from asynsched.errors import StoreUnavailable
 from asynsched.executors.base import Held
+from asynsched.keys import DagRunKey
+from asynsched.scheduling.requests.run_requests import submit_request
 from asynsched.states import SLOT_TASK_STATES
+from asynsched.store.dag_runs import get_run
 from asynsched.store.database import Database
 from asynsched.store.engines.direct_database import open_inline
 from asynsched.store.pools import set_pool
 from asynsched.store.run_queue import take_over_runs
+from asynsched.store.run_requests import ClearTasks, MarkTasks
 from asynsched.store.schedulers import register_scheduler, remove_scheduler
 from asynsched.store.schema.tables import dag_run, dag_version, task_instance
 from asynsched.store.slot_settlement import pool_use_elsewhere
+from sandbox.protocol import Ended
 from tests.support.flaky_database import FlakyDatabase
 from tests.support.lone_evaluator import LoneEvaluator, run_on, serving, store_dag
 from tests.support.runs import NOON
+
+OF_ITS_HOME = {
+    "hostname": "gone", "pid": 2, "home": "gone", "version": "1", "now": NOON, "lease_until": NOON,
+    "takeover_seconds": 30,
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -86,11 +97,64 @@ async def test_a_takeover_whose_answer_is_lost_gives_no_slot_twice_and_loses_no_
 async def test_a_try_that_waits_on_the_own_home_is_launched_under_its_token_which_starts_once(database, tmp_path):
     gone = await serving(database, tmp_path, "gone")
     launched = await run_on(gone, database, "r0")
-    values = {"hostname": "gone", "pid": 2, "home": "gone", "version": "1", "now": NOON, "lease_until": NOON}
-    epoch = await database.write(register_scheduler, scheduler_id="next", **values)
+    epoch = await database.write(register_scheduler, scheduler_id="next", **OF_ITS_HOME)
     following = LoneEvaluator(database, tmp_path, "next", epoch, {})
     await following.evaluator.recover(Held(), NOON)
     assert await following.tick() == launched
+
+
+@pytest.mark.parametrize("is_taken_over", [False, True], ids=["", "taken over by the next on this home"])
+async def test_a_run_ends_when_no_process_of_a_task_is_left_that_was_marked_while_it_ran(
+    database, tmp_path, is_taken_over
+):
+    scheduler = await serving(database, tmp_path, "home")
+    begun = await run_on(scheduler, database, "r")
+    run = DagRunKey("d", "r")
+    await database.write(submit_request, run, MarkTasks(("t",), "success"), actor="ann", now=NOON)
+    await scheduler.tick(RunEdited(run))
+    assert await states(database) == {"success": 1}
+    if is_taken_over:
+        await database.write(remove_scheduler, "home")
+        scheduler = await serving(database, tmp_path, "home", runs=frozenset(begun))
+    assert (await database.read(get_run, *run)).state == "running", "cleared, it might be begun on another machine"
+    assert not scheduler.evaluator.is_at_a_standstill
+    with capture_logs() as logs:
+        for _ in range(3):
+            await scheduler.sweep()
+    warned = [line["tokens"] for line in logs if line["event"] == "run.waits_for_processes"]
+    assert warned == [[*begun]], "once, that something there cannot be killed"
+    scheduler.end(*begun)
+    await scheduler.tick()
+    assert (await database.read(get_run, *run)).state == "success"
+
+
+async def test_a_run_waits_for_no_process_of_another_home_whose_instance_is_removed_when_it_is_taken_over(
+    tmp_path,
+):
+    database = open_inline()
+    with DAG("d") as dag:
+        source = PythonOperator(task_id="source", python_callable=list)
+        BashOperator.partial(task_id="t", bash_command="true").expand(env=source.output)
+    await store_dag(database, dag)
+    gone = await serving(database, tmp_path, "gone")
+    [token] = await run_on(gone, database, "r")
+    result = Ended(token, "success", NOON, return_value=Raw(b"[]"), result_length=2)
+    gone.channels.finished.put_nowait(TaskFinished(result))
+    assert len(await gone.tick()) == 2
+    # As if it had been cleared, and had returned less.
+    of, values = task_instance.c, sa.update(task_instance).values
+    for change in (
+        values(result_length=1).where(of.task_id == "source"),
+        values(state=None, token=None).where(of.task_id == "t", of.map_index == 0),
+    ):
+        await database.write(lambda conn, change=change: conn.execute(change))
+    await database.write(remove_scheduler, "gone")
+    heir = await serving(database, tmp_path, "heir")
+    heir.end(*heir.evaluator.evaluation.tries)
+    await heir.tick()
+    assert await states(database) == {"success": 2, "removed": 1}
+    assert (await database.read(get_run, "d", "r")).state == "success"
+    await database.close()
 
 
 async def test_one_that_was_given_up_takes_over_nothing(database, tmp_path):
@@ -128,13 +192,17 @@ async def test_a_run_that_only_a_newer_version_can_read_is_given_back_and_not_ta
     assert await states(database) == {"success": 1}
 
 
-async def test_a_run_that_cannot_be_read_stays_while_a_try_of_it_runs_here(database, tmp_path):
+@pytest.mark.parametrize("is_earlier", [False, True], ids=["", "an earlier try"])
+async def test_a_run_that_cannot_be_read_stays_while_a_try_of_it_runs_here(database, tmp_path, is_earlier):
     gone = await serving(database, tmp_path, "gone")
     [token] = await run_on(gone, database, "r0")
+    if is_earlier:
+        for request in (MarkTasks(("t",), "failed"), ClearTasks(("t",))):
+            await database.write(submit_request, DagRunKey("d", "r0"), request, actor="ann", now=NOON)
+        assert await gone.tick(RunEdited(DagRunKey("d", "r0"))), "it is begun once more"
     await database.write(remove_scheduler, "gone")
     older = LoneEvaluator(database, tmp_path, "older", 2, {})
-    values = {"hostname": "gone", "pid": 2, "home": "gone", "version": "1", "now": NOON, "lease_until": NOON}
-    await database.write(register_scheduler, scheduler_id="older", **values)
+    await database.write(register_scheduler, scheduler_id="older", **OF_ITS_HOME)
     await make_unreadable(database)
     await older.evaluator.recover(Held(running=frozenset({token})), NOON)
     assert [message.token for message in older.channels.ready.take()] == [token], "the try is to be ended"

@@ -9,7 +9,7 @@ from asynsched.scheduling import versions
 from asynsched.scheduling.evaluation.structure import DagStructure, compile_structure
 from asynsched.scheduling.versions import VersionCache
 from asynsched.serialization.schema import SerializedDag
-from asynsched.store.dag_versions import add_version
+from asynsched.store.dag_versions import NewVersion, add_version
 from asynsched.store.engines.direct_database import open_inline
 from asynsched.store.sources import put_sources
 from sandbox.protocol import SourceRef
@@ -31,12 +31,7 @@ async def test_the_event_loop_goes_on_while_a_version_is_prepared(tmp_path, monk
     await database.write(put_sources, {"0" * 64: "x = 1"})
     version_id = await database.write(
         add_version,
-        "dag",
-        version_hash="1" * 64,
-        file_path="dag.py",
-        serialized=msgspec.json.encode(dag),
-        sources=(SourceRef("dag.py", "dag", "0" * 64),),
-        now=NOON,
+        NewVersion("dag", "1" * 64, "dag.py", msgspec.json.encode(dag), (SourceRef("dag.py", "dag", "0" * 64),), NOON),
     )
     cache = VersionCache(database, tmp_path, tmp_path / "dags")
     loaded = await cache.get(version_id)
