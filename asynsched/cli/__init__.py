@@ -1,31 +1,40 @@
-"""`asynsched …`: the scheduler's command line."""
+"""`asynsched …`: the scheduler's command line.
+
+What this module imports is there already when Python has started: before `main` runs, Ctrl-C would show a traceback.
+"""
 
 import errno
 import gc
 import os
 import sys
-from pathlib import Path
-from typing import NoReturn
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+INTERRUPTED = 130
+"""The exit code of a command that Ctrl-C has ended."""
 _USUAL_COLLECTION = gc.get_threshold()
-_COLLECTION_IN_COMMANDS = (200_000, *_USUAL_COLLECTION[1:])
+_lives_on = False
+"""Whether this process is more than a command, which ends in a moment."""
 
 
 def main() -> None:
     """Be `asynsched`: run the command that the arguments of this process name, and end."""
+    _end_quietly_when_interrupted()
     # A shell may have closed them: then nobody wants to read that.
-    sys.stdout = sys.stdout or Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - open until the end
-    sys.stderr = sys.stderr or Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - open until the end
+    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123 - open until the end
+    sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123 - open until the end
     try:
         run_command()
     except OSError as exc:
-        if exc.errno != errno.ENOSPC:
+        if _lives_on or exc.errno != errno.ENOSPC:
             raise
         _say_unwritten(exc)
     except SystemExit as end:
-        if gc.get_threshold() == _COLLECTION_IN_COMMANDS and isinstance(end.code, int | None):
-            _end_at_once(end.code or 0)
-        raise
+        if _lives_on or not isinstance(end.code, int | None):
+            raise
+        _end_at_once(end.code or 0)
     finally:
         gc.freeze()  # nothing to look for at the end, when Python would look through everything twice more
 
@@ -35,14 +44,38 @@ def run_command() -> None:
     if sys.platform == "win32":
         sys.exit("Error: asynsched runs on Linux and macOS; on Windows, use it in WSL 2.")
     # What a command imports is no garbage: to look for some again and again would take a tenth of its time.
-    gc.set_threshold(*_COLLECTION_IN_COMMANDS)
+    gc.set_threshold(200_000, *_USUAL_COLLECTION[1:])
     from asynsched.cli.app import build_app
 
     build_app()(prog_name="asynsched")
 
 
+def _end_quietly_when_interrupted() -> None:
+    """Have Ctrl-C end this process at once until `begin`: nothing is to be undone yet, and much to be imported."""
+    try:
+        import signal
+    except KeyboardInterrupt:
+        os._exit(INTERRUPTED)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _be_interrupted)
+
+
+def begin() -> None:
+    """Let the command itself begin: from here on Ctrl-C is a KeyboardInterrupt, after which it tidies up."""
+    import signal
+
+    if signal.getsignal(signal.SIGINT) is _be_interrupted:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _be_interrupted(_number: int, _frame: object) -> "NoReturn":
+    os._exit(INTERRUPTED)
+
+
 def live_on() -> None:
     """Make this process one that lives for longer than a command does: it collects garbage and ends as usual."""
+    global _lives_on
+    _lives_on = True
     gc.set_threshold(*_USUAL_COLLECTION)
 
 
@@ -59,7 +92,7 @@ def _end_at_once(status: int) -> None:
     os._exit(status)
 
 
-def _say_unwritten(exc: OSError) -> NoReturn:
+def _say_unwritten(exc: OSError) -> "NoReturn":
     """End, and say why what this command had to say is not written; not to a pipe that nobody reads any more."""
     if exc.errno != errno.EPIPE:
         os.write(2, f"Error: The output cannot be written: {exc.strerror}\n".encode())

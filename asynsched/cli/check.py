@@ -144,6 +144,5 @@ def _database(url: str) -> Finding:
         return Finding("database", True, "It will be made at the first start.")
     if state.current == state.head:
         return Finding("database", True, f"It can be reached, and has the newest schema, {state.head}.")
-    return Finding(
-        "database", False, f"It has schema {state.current}; this asynsched needs {state.head}: `db upgrade`."
-    )
+    text = f"It has schema {state.current}, that of this asynsched is {state.head}. {state.advice}"
+    return Finding("database", False, text)

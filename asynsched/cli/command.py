@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 import click
 
+from asynsched.cli import INTERRUPTED, begin
 from asynsched.cli.configuration import Configuration, load_configuration, with_served_folder
 from asynsched.cli.rendering import FORMS, Answer, Output, note
 from asynsched.cli.session import Session
@@ -98,13 +99,20 @@ def configure(**flags: Any) -> Configuration:
 
 @contextmanager
 def errors_in_one_line() -> Iterator[None]:
-    """Turn an error that is the user's to mend into one line on standard error and exit code 1."""
+    """Turn an error that is the user's to mend into one line on standard error and exit code 1; Ctrl-C has its own."""
+    begin()
     try:
         yield
     except AsynschedError as exc:
         fail(str(exc))
     except KeyboardInterrupt:
-        fail("Interrupted.")
+        fail("Interrupted.", INTERRUPTED)
+    except click.Abort as exc:
+        # That is how click tells of Ctrl-C at a question, of an answer that is no, and of the end of the input.
+        if not isinstance(exc.__context__, KeyboardInterrupt):
+            raise
+        click.echo(err=True)  # the question has not ended its line
+        fail("Interrupted.", INTERRUPTED)
     except BrokenPipeError:
         # Whoever read the answer has gone. Python would complain once more when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -127,7 +135,7 @@ def dags_explained(session: Session) -> Iterator[None]:
         raise AsynschedError(f"{exc} {more}".rstrip()) from exc
 
 
-def fail(message: str) -> NoReturn:
-    """Say why a command failed, on standard error, and end with exit code 1."""
+def fail(message: str, code: int = 1) -> NoReturn:
+    """Say why a command failed, on standard error, and end with that exit code."""
     note(f"Error: {message}")
-    raise click.exceptions.Exit(1)
+    raise click.exceptions.Exit(code)

@@ -15,7 +15,7 @@ from asynsched.store.import_errors import list_errors
 @command("pause")
 @dag_argument
 def pause_dag(session: Session, dag_id: str) -> Done:
-    """Pause a DAG: no run is created, no queued run is started. What runs goes on."""
+    """Pause a DAG: no run is created, no queued run is started, and no task begins. Tasks that run go on."""
     return _set_paused(session, dag_id, is_paused=True)
 
 

@@ -21,10 +21,12 @@ from asynsched.cli.rendering import Output, Record
 from asynsched.cli.session import Session
 from asynsched.cli.showing import show
 from asynsched.errors import NotFound, StoreError
+from asynsched.parsing.processes.sandbox_setup import setup_of
 from asynsched.store.connections import get_connection
 from asynsched.store.variables import get_variable
 from sandbox.foreground import ForegroundRequest, ForegroundResult
 from sandbox.frames import FrameReader, encode_frame
+from sandbox.parsing.explain import refused_link
 from sandbox.protocol import Reply, Request
 
 READ_BYTES = 64 * 1024
@@ -50,6 +52,9 @@ def run_in_foreground(session: Session, output: str, dag_id: str, conf: str | No
         logical_date=read_instant(logical_date, zone, "--logical-date") if logical_date else None,
         default_timezone=zone,
     )
+    # A task of the file would never run: that its author can read it, from here, says nothing.
+    if refused := refused_link(request.path, request.dags_folder, setup_of(session.settings).limits):
+        fail(f"{request.path}: cannot be read: {refused}")
     result = _run(session, request)
     if result.error:
         fail(result.error)

@@ -8,6 +8,7 @@ import click
 import msgspec
 
 from asynsched.bell import Hint
+from asynsched.cli import INTERRUPTED
 from asynsched.cli.command import command, dag_argument, fail, told_output
 from asynsched.cli.dag_lookup import dag_of
 from asynsched.cli.instants import INSTANT_FORMS, read_instant
@@ -131,7 +132,8 @@ def _wait(session: Session, key: DagRunKey) -> DagRunRow:
                 said = progress
             time.sleep(WAIT_SECONDS)
     except KeyboardInterrupt:
-        fail(f"No longer waiting; the run goes on. `asynsched runs show {key.dag_id} {key.run_id}` shows it.")
+        shown_by = f"`asynsched runs show {key.dag_id} {key.run_id}` shows it"
+        fail(f"No longer waiting; the run goes on. {shown_by}.", INTERRUPTED)
     return run
 
 

@@ -16,6 +16,9 @@ def upgrade_database(session: Session) -> Done:
     fields = {"database": without_secrets(session.settings.database_url), "from": before.current, "to": before.head}
     if before.current == before.head:
         return Done(f"The database {fields['database']} is at the newest schema, {before.head}.", fields)
+    if before.is_newer:
+        sentence = "is left as it is, for this version may go on beside the newer one that has migrated it"
+        return Done(f"The database {fields['database']} {sentence}.", fields | {"to": before.current})
     return Done(f"The database {fields['database']} is now at schema {before.head}.", fields)
 
 
@@ -25,11 +28,8 @@ def check_database(session: Session) -> Done:
     state = schema_state(session.settings.database_url)
     shown = without_secrets(session.settings.database_url)
     if state.current is None:
-        fail(f"The database {shown} has not been made yet; `asynsched db upgrade` makes it.")
-    if state.current != state.head:
-        fail(
-            f"The database {shown} has schema {state.current}, this asynsched needs {state.head};"
-            " `asynsched db upgrade` migrates an older one."
-        )
+        fail(f"The database {shown} has not been made yet. {state.advice}")
+    if state.advice:
+        fail(f"The database {shown} has schema {state.current}, that of this asynsched is {state.head}. {state.advice}")
     fields = {"database": shown, "current": state.current, "head": state.head}
     return Done(f"The database {shown} can be reached and has the newest schema, {state.head}.", fields)

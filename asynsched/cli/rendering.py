@@ -6,6 +6,7 @@ shown as escapes, in JSON they are escaped anyway.
 
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from enum import StrEnum
 from types import MappingProxyType
@@ -76,9 +77,10 @@ Answer = Listing | Record | Done | Text
 
 
 def note(text: str) -> None:
-    """Say something beside the answer, on standard error."""
-    sys.stderr.write(f"{printable(text)}\n")
-    sys.stderr.flush()
+    """Say something beside the answer, on standard error. Where that cannot be written, what is to be done goes on."""
+    with suppress(OSError):
+        sys.stderr.write(f"{printable(text)}\n")
+        sys.stderr.flush()
 
 
 def printable(text: str, *, keep: str = "") -> str:

@@ -1,14 +1,11 @@
 """`asynsched schedulers list`."""
 
-import os
-import socket
-from pathlib import Path
 from typing import Any
 
-from asynsched.bell import is_abandoned
 from asynsched.cli.command import command
 from asynsched.cli.rendering import Listing
 from asynsched.cli.session import Session
+from asynsched.cli.standings import standing
 from asynsched.store.schedulers import SchedulerRow, loads, unended_schedulers
 
 COLUMNS = (
@@ -23,31 +20,16 @@ def show_schedulers(session: Session) -> Listing:
     """List the schedulers of this database, with the runs and the task instances that each has in its hands.
 
     One that is `serving` renews its lease; one that is `lapsed` has not done so for too long: others take its runs once
-    its tasks have certainly ended. One that is `gone` was killed on this machine: its lease has not lapsed yet, and the
-    next scheduler of its home takes its runs at once. Those that have stopped are not listed.
+    its tasks have certainly ended. Of those on this machine two things more are known: one that is `stopping` lets what
+    runs end, and begins nothing; one that is `gone` was killed, its lease has not lapsed yet, and the next scheduler of
+    its home takes its runs at once. Those that have stopped are not listed.
     """
     now, carried = session.now(), session.read(loads)
 
     def fields(row: SchedulerRow) -> dict[str, Any]:
         n_runs, n_tasks = carried.get(row.id, (0, 0))
-        state = "lapsed" if row.lease_until <= now else "gone" if _is_gone(row) else "serving"
         known = {name: getattr(row, name) for name in COLUMNS if hasattr(row, name)}
-        return known | {"state": state, "n_runs": n_runs, "n_tasks": n_tasks}
+        return known | {"state": standing(row, now), "n_runs": n_runs, "n_tasks": n_tasks}
 
     rows = [fields(row) for row in session.read(unended_schedulers)]
     return Listing(COLUMNS, rows, nothing="No scheduler serves this database.", spare=SPARE_COLUMNS)
-
-
-def _is_gone(row: SchedulerRow) -> bool:
-    """Whether it can be known here that a scheduler's process has ended."""
-    return row.hostname == socket.gethostname() and not _has_process(row.pid) and is_abandoned(Path(row.home))
-
-
-def _has_process(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        pass  # it is another user's
-    return True

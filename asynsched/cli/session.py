@@ -17,6 +17,7 @@ from asynsched.settings import Settings
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
+    from asynsched.explaining.owners import Owners
     from asynsched.store.engines.direct_database import DirectDatabase
 
 P = ParamSpec("P")
@@ -110,13 +111,21 @@ class Session:
 
     def has_scheduler(self) -> bool:
         """Return whether a scheduler is serving this home or, on PostgreSQL, this database."""
-        from asynsched.store.schedulers import list_schedulers
+        return self.is_serving() or (self._is_shared and self.owners().are_serving)
 
-        if self.is_serving():
-            return True
-        if self.settings.database_url.startswith("sqlite"):
-            return False
-        return bool(self.read(list_schedulers, self.now()))
+    def owners(self) -> "Owners":
+        """Return who has the running runs, as far as that can be known from here."""
+        from asynsched.cli.standings import standing
+        from asynsched.explaining.owners import Owners
+        from asynsched.store.schedulers import known_schedulers
+
+        now, rows = self.now(), self.read(known_schedulers)
+        standings = {row.lease_epoch: standing(row, now) for row in rows if row.ended_at is None}
+        return Owners(rows, standings, now=now, is_shared=self._is_shared)
+
+    @property
+    def _is_shared(self) -> bool:
+        return not self.settings.database_url.startswith("sqlite")
 
 
 def actor() -> str:

@@ -8,9 +8,9 @@ import click
 
 from asynsched.cli.command import command, dag_argument, run_argument
 from asynsched.cli.lookup import find_run
-from asynsched.cli.rendering import Listing
+from asynsched.cli.rendering import Listing, note
 from asynsched.cli.session import Session
-from asynsched.states import TaskInstanceState
+from asynsched.states import DagRunState, TaskInstanceState
 from asynsched.store.task_instances import TaskInstanceRow, list_task_instances, list_tries
 
 COLUMNS = (
@@ -42,6 +42,8 @@ _TO_GO_ON = {TaskInstanceState.DEFERRED, TaskInstanceState.UP_FOR_RESCHEDULE, Ta
 def show_tasks(session: Session, dag_id: str, run_id: str, all_tries: bool) -> Listing:
     """List the task instances of a run. `priority_weight` is the total, as the weight rule gives it."""
     run = session.read(find_run, dag_id, run_id)
+    if run.state == DagRunState.RUNNING and (lack := session.owners().lack(run.lease_epoch)) is not None:
+        note(f"Nothing is done for this run: {lack.line}.")
     if all_tries:
         return _tries(session, run.id)
     rows = [_fields(row) for row in session.read(list_task_instances, run.id)]

@@ -12,6 +12,7 @@ from asynsched.cli.lookup import find_run, find_task
 from asynsched.cli.rendering import Text
 from asynsched.cli.session import Session
 from asynsched.explaining.dags import explain_dag
+from asynsched.explaining.owners import Owners
 from asynsched.explaining.reason import Explanation, Reason
 from asynsched.explaining.requests import with_requests
 from asynsched.explaining.runs import explain_run
@@ -41,20 +42,27 @@ def explain(session: Session, dag_id: str, run_id: str | None, task_id: str | No
     if run is not None and task_id is not None:
         session.read(find_task, dag_id, run.run_id, task_id, map_index)
     # On PostgreSQL a command asks by an event loop of its own: this is asked before there is another one.
-    unserved = None if session.has_scheduler() else no_scheduler(session.read(last_served_at))
-    explanation = asyncio.run(_explain(session, dag, run, task_id, map_index, unserved))
+    owners = session.owners()
+    unserved = None if session.has_scheduler() else no_scheduler(session.read(last_served_at), owners.stopping)
+    explanation = asyncio.run(_explain(session, dag, run, task_id, map_index, unserved, owners))
     return Text([*_lines(explanation)], msgspec.to_builtins(explanation))
 
 
 async def _explain(
-    session: Session, dag: DagRow, row: DagRunRow | None, task_id: str | None, map_index: int, unserved: Reason | None
+    session: Session,
+    dag: DagRow,
+    row: DagRunRow | None,
+    task_id: str | None,
+    map_index: int,
+    unserved: Reason | None,
+    owners: Owners,
 ) -> Explanation:
     settings, now = session.settings, session.now()
     database = await open_database(settings.database_url, synchronous=settings.sqlite_synchronous, keys=session.keys)
     try:
         if row is None:
             return await explain_dag(database, dag, now=now, unserved=unserved)
-        snapshot = await take_snapshot(database, settings, now, unserved=unserved)
+        snapshot = await take_snapshot(database, settings, now, unserved=unserved, owners=owners)
         run = await snapshot.run(row.id, DagRunKey(row.dag_id, row.run_id))
         if task_id is None or run is None:
             found = explain_run(snapshot, row, run)
@@ -75,7 +83,5 @@ def _lines(explanation: Explanation) -> Iterator[str]:
 
 def _tree(reasons: tuple[Reason, ...], indent: str) -> Iterator[str]:
     for reason in reasons:
-        until = f"; until {reason.release}" if reason.release else ""
-        at = f", at {reason.at.isoformat(sep=' ', timespec='seconds')}" if reason.at else ""
-        yield f"{indent}- {reason.rule}: {reason.text.rstrip('.')}{until}{at}"
+        yield f"{indent}- {reason.rule}: {reason.line}"
         yield from _tree(reason.causes, indent + "  ")

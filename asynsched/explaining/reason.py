@@ -22,6 +22,13 @@ class Reason(Struct, frozen=True, omit_defaults=True):
     at: datetime | None = None
     causes: tuple["Reason", ...] = ()
 
+    @property
+    def line(self) -> str:
+        """What it is, until when, for a person."""
+        until = f"; until {self.release}" if self.release else ""
+        at = f", at {self.at.isoformat(sep=' ', timespec='seconds')}" if self.at else ""
+        return f"{self.text.rstrip('.')}{until}{at}"
+
 
 class Explanation(Struct, frozen=True):
     """Why a DAG has no run, a run does not go on, or a task instance does not start.

@@ -14,6 +14,7 @@ from sqlalchemy import Connection
 
 from asynsched.channels import Channels
 from asynsched.errors import DagError, NotFound
+from asynsched.explaining.owners import Owners
 from asynsched.explaining.reason import Reason
 from asynsched.home import SOURCES
 from asynsched.keys import DagRunKey
@@ -27,7 +28,7 @@ from asynsched.scheduling.rules.verdict import Verdict
 from asynsched.scheduling.run_intake import RunIntake
 from asynsched.scheduling.versions import VersionCache
 from asynsched.settings import Settings
-from asynsched.states import FINISHED_RUN_STATES
+from asynsched.states import FINISHED_RUN_STATES, DagRunState
 from asynsched.store.database import Database
 from asynsched.store.pools import pool_capacities, pools_including_deferred
 from asynsched.store.run_queue import running_runs, runs_by_id
@@ -54,6 +55,7 @@ class Snapshot:
         *,
         now: datetime,
         unserved: Reason | None,
+        owners: Owners | None,
     ) -> None:
         self._database = database
         self.evaluation = evaluation
@@ -61,6 +63,14 @@ class Snapshot:
         self.unserved = unserved
         self.starting: frozenset[ActiveTask] = frozenset()
         self._intake = intake
+        self._owners = owners
+        self._holders: dict[Limit, list[ActiveTask]] = {}
+
+    def lack_of_owner(self, run: ActiveRun | None) -> Reason | None:
+        """Return why nobody does anything for a run that is stored as running; None where its scheduler does."""
+        if run is None or self._owners is None or run.stored_state is not DagRunState.RUNNING:
+            return None
+        return self._owners.lack(run.stored_epoch)
 
     def admission(self, dag_id: str, backfill_id: int | None) -> Verdict:
         """Return whether a queued run of a DAG, or of one of its backfills, may start."""
@@ -72,18 +82,26 @@ class Snapshot:
 
     def holders(self, limit: Limit) -> list[ActiveTask]:
         """Return the task instances that take up a limit, in order of their keys."""
-        tasks = (task for run in self.evaluation.runs.values() for task in run.all_instances())
-        found = (task for task in tasks if limit.holds(task) and limit in self._limits_of(task))
-        return sorted(found, key=lambda task: task.key)
+        if limit not in self._holders:
+            tasks = (task for run in self.evaluation.runs.values() for task in run.all_instances())
+            found = (task for task in tasks if limit.holds(task) and limit in self._limits_of(task))
+            self._holders[limit] = sorted(found, key=lambda task: task.key)
+        return self._holders[limit]
 
     def _limits_of(self, task: ActiveTask) -> tuple[Limit, ...]:
         queues = self.evaluation.queues
         return (queues.parallelism, queues.pool(task.task.pool), *self.evaluation.limits.of(task))
 
     async def run(self, run_row_id: int, key: DagRunKey) -> ActiveRun | None:
-        """Return a run with its task instances; None for one that is queued, and would not start now."""
+        """Return a run with its task instances; None for one that would not start now, or that cannot be read.
+
+        One that is stored as running may have ended here: nothing is known here of the processes that it waits for.
+        """
         if key in self.evaluation.runs:
             return self.evaluation.runs[key]
+        for ended in self.evaluation.pending.ended_runs:
+            if ended.key == key:
+                return ended
         for row in await self._database.read(runs_by_id, [run_row_id]):
             if row.state in FINISHED_RUN_STATES:
                 run = await self._intake.load(row)
@@ -93,7 +111,12 @@ class Snapshot:
 
 
 async def take_snapshot(
-    database: Database, settings: Settings, now: datetime, *, unserved: Reason | None = None
+    database: Database,
+    settings: Settings,
+    now: datetime,
+    *,
+    unserved: Reason | None = None,
+    owners: Owners | None = None,
 ) -> Snapshot:
     """Decide what a scheduler would do with what is stored, were it now `now`.
 
@@ -102,6 +125,7 @@ async def take_snapshot(
         settings: Those that the scheduler has.
         now: Aware UTC.
         unserved: Why nothing is done at all; None where a scheduler serves.
+        owners: Who has the running runs; None: schedulers that do what there is to do.
     """
     tokens = count()
     serving = await database.read(list_schedulers, now)
@@ -123,7 +147,7 @@ async def take_snapshot(
     )
     await _take_up_running(database, intake, evaluation, now)
     await intake.sweep(now)
-    snapshot = Snapshot(database, evaluation, intake, now=now, unserved=unserved)
+    snapshot = Snapshot(database, evaluation, intake, now=now, unserved=unserved, owners=owners)
     evaluation.time_passed(now)
     while True:
         await intake.start(now)

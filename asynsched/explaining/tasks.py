@@ -1,8 +1,9 @@
 """Why a task instance does not start, or why it ended as it did."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 
+from asynsched.explaining.grouping import shortened
 from asynsched.explaining.reason import Explanation, Reason
 from asynsched.explaining.service import RULE, START, with_service
 from asynsched.explaining.snapshot import Snapshot
@@ -12,11 +13,32 @@ from asynsched.scheduling.rules.past_depends import GOOD_STATES
 from asynsched.states import FAILED_TASK_STATES, FINISHED_TASK_STATES, TaskInstanceState
 
 State = TaskInstanceState
-MOST_CAUSES = 5
-"""Causes of one reason that are told; of the rest, their number."""
 PAST = "depends_on_past"
+WITHIN_RUN = frozenset({"trigger_rule", "setups"})
+"""The dependencies on other task instances of the same run."""
 DEEPEST = 12
 """How far a chain of causes is followed."""
+
+
+class Told:
+    """Of which task instances an explanation has told already: what is behind each is told once.
+
+    Without that, an explanation could be as long as there are ways through a DAG.
+    """
+
+    def __init__(self) -> None:
+        self._tasks: set[ActiveTask] = set()
+
+    def tell(self, task: ActiveTask, explain: Callable[[ActiveTask], tuple[Reason, ...]]) -> Reason:
+        """Return a reason that tells of a task instance, with what is behind it where this is the first one."""
+        if task in self._tasks:
+            return Reason("task", f"{_standing(task)}, as above")
+        self._tasks.add(task)
+        return Reason("task", _standing(task), causes=explain(task))
+
+    def break_off(self, task: ActiveTask) -> None:
+        """Note that what is behind a task instance is too deep to be told here: a shorter way may lead to it."""
+        self._tasks.discard(task)
 
 
 def explain_task(snapshot: Snapshot, task: ActiveTask) -> Explanation:
@@ -26,22 +48,30 @@ def explain_task(snapshot: Snapshot, task: ActiveTask) -> Explanation:
     if task.is_finished and state in FINISHED_TASK_STATES:
         answer = f"It ended as {state}{_at(task.ended_at)}."
     else:
-        reasons = with_service(reasons, snapshot.unserved)
+        reasons = with_service(reasons, snapshot.unserved, snapshot.lack_of_owner(task.run))
         answer = held_up_by(reasons) or "Nothing holds it up: it starts now."
     return Explanation(_subject(task), str(state or "none"), answer, reasons)
 
 
-def reasons_of(snapshot: Snapshot, task: ActiveTask, depth: int = 0) -> tuple[Reason, ...]:
-    """Return everything that holds a task instance up, or led to its end; nothing if it starts now."""
+def reasons_of(snapshot: Snapshot, task: ActiveTask, told: Told | None = None, depth: int = 0) -> tuple[Reason, ...]:
+    """Return everything that holds a task instance up, or led to its end; nothing if it starts now.
+
+    Args:
+        snapshot: What the scheduler would do now.
+        task: The task instance.
+        told: Of what the explanation that this is a part of has told already.
+        depth: How far down in it this is.
+    """
+    told = told or Told()
     match task.state:
         case None:
-            return _dependencies(snapshot, task, depth)
+            return _dependencies(snapshot, task, told, depth)
         case State.SCHEDULED:
             return _limits(snapshot, task)
         case State.QUEUED if task in snapshot.starting:
             return ()
         case State.QUEUED | State.RUNNING | State.RESTARTING:
-            return (_under_way(task),)
+            return (_under_way(snapshot, task),)
         case State.UP_FOR_RETRY:
             text = f"try {task.try_number} failed: {task.reason}"
             return (Reason("retry", text, "its retry is due", task.next_try_at),)
@@ -49,19 +79,29 @@ def reasons_of(snapshot: Snapshot, task: ActiveTask, depth: int = 0) -> tuple[Re
             return (Reason("reschedule", "it looked, and will look again", "it is due", task.next_try_at),)
         case State.DEFERRED:
             return (_deferred(task),)
-    return _end(task, depth)
+    return _end(task, told, depth)
 
 
-def _dependencies(snapshot: Snapshot, task: ActiveTask, depth: int) -> tuple[Reason, ...]:
+def open_ends_of(snapshot: Snapshot, task: ActiveTask) -> tuple[Reason, ...]:
+    """Return what holds an unfinished task instance up, other ones of its run apart."""
+    if task.state is None:
+        return _dependencies(snapshot, task, Told(), 0, but=WITHIN_RUN)
+    return reasons_of(snapshot, task)
+
+
+def _dependencies(
+    snapshot: Snapshot, task: ActiveTask, told: Told, depth: int, but: frozenset[str] = frozenset()
+) -> tuple[Reason, ...]:
     reasons = []
     for name, dependency in DEPENDENCIES.items():
-        if name in task.ignored:
+        if name in task.ignored or name in but:
             continue
         verdict = dependency(task)
         if not verdict.met:
             waited_for = _waited_for(snapshot, task, name)
             release = _release(task, name, waited_for)
-            reasons.append(Reason(name, verdict.reason, release, causes=_causes(snapshot, waited_for, depth)))
+            causes = _causes(snapshot, task, waited_for, told, depth)
+            reasons.append(Reason(name, verdict.reason, release, causes=causes))
     return tuple(reasons)
 
 
@@ -93,13 +133,19 @@ def _release(task: ActiveTask, dependency: str, waited_for: list[ActiveTask]) ->
     return "what failed there is cleared and succeeds, or is marked: `asynsched tasks clear` or `mark`"
 
 
-def _causes(snapshot: Snapshot, waited_for: list[ActiveTask], depth: int) -> tuple[Reason, ...]:
+def _causes(
+    snapshot: Snapshot, task: ActiveTask, waited_for: list[ActiveTask], told: Told, depth: int
+) -> tuple[Reason, ...]:
     """Return what the tasks that a dependency waits for wait for themselves, or why they have ended as they did."""
     if depth >= DEEPEST:
+        if waited_for:
+            told.break_off(task)
         return ()
-    return _shortened(
-        Reason("task", _standing(found), causes=reasons_of(snapshot, found, depth + 1)) for found in waited_for
-    )
+
+    def explain(found: ActiveTask) -> tuple[Reason, ...]:
+        return reasons_of(snapshot, found, told, depth + 1)
+
+    return shortened(waited_for, lambda found: told.tell(found, explain))
 
 
 def _limits(snapshot: Snapshot, task: ActiveTask) -> tuple[Reason, ...]:
@@ -115,7 +161,7 @@ def _limits(snapshot: Snapshot, task: ActiveTask) -> tuple[Reason, ...]:
             reasons.append(Reason("closed", limit.name, limit.release))
         else:
             text = f"{limit.name}: {limit.taken} of {limit.capacity} taken, {limit.slots_of(task)} needed"
-            holders = _shortened(Reason("holder", _standing(found)) for found in snapshot.holders(limit))
+            holders = shortened(snapshot.holders(limit), lambda found: Reason("holder", _standing(found)))
             reasons.append(Reason("limit", text, limit.release, causes=holders))
     return tuple(reasons)
 
@@ -127,30 +173,47 @@ def _deferred(task: ActiveTask) -> Reason:
     return Reason("deferred", f"it is deferred{_colon(task.reason)}", release)
 
 
-def _under_way(task: ActiveTask) -> Reason:
+def _under_way(snapshot: Snapshot, task: ActiveTask) -> Reason:
+    if snapshot.lack_of_owner(task.run) is not None:
+        text = f"try {task.try_number} was {task.stored_state} when its scheduler was last heard of"
+        return Reason(str(task.stored_state), text, "its run is taken over, which tells what has become of it")
+    if task.stored_state is State.RESTARTING:
+        text = f"it was cleared while try {task.try_number} was under way, whose process is being ended"
+        return Reason("restarting", text, "that is gone; it runs again then, once nothing else holds it up")
     if task.stored_state is State.RUNNING:
         return Reason("running", f"try {task.try_number} is running{_since(task.started_at)}", "it ends")
-    return Reason("queued", f"try {task.try_number} was handed to the executor{_since(task.queued_at)}", "it begins")
+    release = "it begins"
+    if task.try_number > 1:
+        # The executor lets two tries never overlap.
+        release += ", once no process of an earlier try is left"
+    return Reason("queued", f"try {task.try_number} was handed to the executor{_since(task.queued_at)}", release)
 
 
-def _end(task: ActiveTask, depth: int) -> tuple[Reason, ...]:
+def _end(task: ActiveTask, told: Told, depth: int) -> tuple[Reason, ...]:
     """Return what led to the end of a task instance: for one that a rule settled, the tasks that made it do so."""
     text = task.reason
     if task.state is State.SUCCESS and not text:
         verdict_counts = task.run.ends_of(task).direct
         text = f"its trigger rule {task.task.trigger_rule} let it run"
         text += f": {verdict_counts.describe()}" if verdict_counts.total else ""
-    causes: tuple[Reason, ...] = ()
-    if task.state in (State.UPSTREAM_FAILED, State.SKIPPED) and depth < DEEPEST:
-        wanted = FAILED_TASK_STATES if task.state is State.UPSTREAM_FAILED else {State.SKIPPED}
-        above = (
-            found
-            for link in task.run.structure.links_to[task.task_id]
-            for found in task.run.instances_beside(task, link.upstream_id)
-            if found.state in wanted
-        )
-        causes = _shortened(Reason("task", _standing(found), causes=_end(found, depth + 1)) for found in above)
+    is_settled = task.state in (State.UPSTREAM_FAILED, State.SKIPPED)
+    causes = _ends_above(task, told, depth) if is_settled else ()
     return (Reason(str(task.state), text or f"it is {task.state}", causes=causes),)
+
+
+def _ends_above(task: ActiveTask, told: Told, depth: int) -> tuple[Reason, ...]:
+    """Return what led to the ends of the tasks that made a rule settle this one."""
+    if depth >= DEEPEST:
+        told.break_off(task)
+        return ()
+    wanted = FAILED_TASK_STATES if task.state is State.UPSTREAM_FAILED else {State.SKIPPED}
+    above = [
+        found
+        for link in task.run.structure.links_to[task.task_id]
+        for found in task.run.instances_beside(task, link.upstream_id)
+        if found.state in wanted
+    ]
+    return shortened(above, lambda found: told.tell(found, lambda found: _end(found, told, depth + 1)))
 
 
 def held_up_by(reasons: Sequence[Reason]) -> str:
@@ -163,13 +226,6 @@ def held_up_by(reasons: Sequence[Reason]) -> str:
     more = len(reasons) - 1
     rest = f", and {more} thing{'s' if more > 1 else ''} more" if more else ""
     return f"{_sentence(reasons[0].text)[:-1]}{rest}."
-
-
-def _shortened(reasons: Iterable[Reason]) -> tuple[Reason, ...]:
-    found = list(reasons)
-    if len(found) <= MOST_CAUSES:
-        return tuple(found)
-    return (*found[:MOST_CAUSES], Reason("more", f"and {len(found) - MOST_CAUSES} more"))
 
 
 def _standing(task: ActiveTask) -> str:

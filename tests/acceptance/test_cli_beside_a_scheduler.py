@@ -71,7 +71,7 @@ def test_ctrl_c_ends_the_wait_and_leaves_the_run_alone(site):
             assert waiting.poll() is None
         waiting.send_signal(signal.SIGINT)
         out, err = waiting.communicate(timeout=30)
-    assert (waiting.returncode, out) == (1, "")
+    assert (waiting.returncode, out) == (130, "")
     assert "the run goes on" in err
     assert "Traceback" not in err
     assert site.json("runs", "show", "slow", "alone")["state"] == "running"

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+import sqlalchemy as sa
 from click.testing import CliRunner
 
 from asynsched.cli.app import build_app
@@ -219,10 +220,14 @@ def test_a_machine_is_checked(site):
 
 def test_the_schema_is_checked_and_upgraded(new_site):
     site = new_site()
-    assert "has not been made" in site.run("db", "check", code=1).stderr
+    assert "`asynsched db upgrade` makes it" in site.run("db", "check", code=1).stderr
     site.run("db", "upgrade")
     site.run("db", "check")
     assert site.json("db", "upgrade")["from"] == site.json("db", "check")["head"]
+    with open_direct(f"sqlite:///{site.home}/asynsched.db") as database:
+        database.write(lambda conn: conn.execute(sa.text("UPDATE alembic_version SET version_num = '0002'")))
+    assert "A newer asynsched has migrated it: use that one." in site.run("db", "check", code=1).stderr
+    assert "is left as it is" in site.run("db", "upgrade").stdout
 
 
 def test_reading_commands_load_nothing_that_they_do_not_need(site):

@@ -131,6 +131,17 @@ def test_a_dag_is_tested_in_the_foreground_with_its_output_beside_the_answer(sit
     assert "as it must" in failed.stderr
 
 
+def test_a_file_that_no_parse_may_read_is_tested_no_more_than_it_is_scheduled(site):
+    link, outside = site.dags / "some.py", site.root / "outside.py"
+    link.rename(outside)
+    link.symlink_to(outside)
+    refused = site.run("dags", "reparse", "etl", code=1).stderr
+    assert "some.py is a link to" in refused
+    assert site.run("dags", "test", "etl", code=1).stderr == refused
+    outside.rename(link)
+    site.run("dags", "reparse", "etl")
+
+
 def test_reparse_without_a_scheduler_waits_for_the_result(site):
     assert site.json("dags", "reparse", "etl") == {"dag_id": "etl", "file": "some.py"}
     site.write("some.py", "from asynsched import DAG DAG")

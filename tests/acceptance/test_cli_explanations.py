@@ -39,7 +39,7 @@ def register_then_leave(site, at):
     with open_direct(f"sqlite:///{site.home / 'asynsched.db'}") as database:
         database.write(
             register_scheduler, scheduler_id="gone", hostname="h", pid=1, home=str(site.home), version="1",
-            now=at, lease_until=at,
+            now=at, lease_until=at, takeover_seconds=30,
         )  # fmt: skip
         database.write(remove_scheduler, "gone", at)
 
@@ -91,7 +91,7 @@ def test_a_scheduler_that_was_killed_on_this_machine_is_said_to_be_gone(new_site
         for name, (pid, host) in schedulers.items():
             database.write(
                 register_scheduler, scheduler_id=name, hostname=host, pid=pid, home=str(site.root / name), version="1",
-                now=now, lease_until=now + timedelta(hours=1),
+                now=now, lease_until=now + timedelta(hours=1), takeover_seconds=30,
             )  # fmt: skip
     listed = {row["id"]: row["state"] for row in site.json("schedulers", "list")}
     assert listed == {"gone": "gone", "own": "serving", "heard": "serving", "far": "serving"}

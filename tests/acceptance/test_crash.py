@@ -1,6 +1,7 @@
 """The scheduler dies or is stopped while tasks run: nothing is lost, nothing runs twice, nothing is left behind."""
 
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -73,7 +74,13 @@ def test_a_killed_scheduler_takes_its_running_task_back(site):
         assert psutil.pid_exists(pid)
         assert site.task_states("waiter", "r1") == {"waits": "running", "follows": None}
         assert site.run("check", "--live", code=1).stdout == ""
+        _, owner, running = site.json("why", "waiter", "r1", "waits")["reasons"]
+        assert "has this run, and is silent since 20" in owner["text"]
+        assert "the next scheduler of its home" in owner["release"]
+        assert "was running when its scheduler was last heard of" in running["text"]
+        assert owner["text"] in site.run("tasks", "list", "waiter", "r1").stderr
         with site.up():
+            assert site.run("tasks", "list", "waiter", "r1").stderr == ""
             open_gate(site)
             site.until(lambda: state_of_run(site) == "success", "the run has succeeded")
             assert [mark[:-1] for mark in marks(site)] == [["begin", "1"], ["end"], ["follow"]]
@@ -181,7 +188,9 @@ def test_a_second_signal_stops_at_once_and_leaves_nothing_behind(site):
     with site.up() as up:
         start_waiting(site)
         up.terminate()
-        site.until(lambda: "stopping" in up.log.lower() or "drain" in up.log.lower(), "the stop is said")
+        site.until(lambda: [row["state"] for row in site.json("schedulers", "list")] == ["stopping"], "it is stopping")
+        told = site.run("why", "waiter", "r1").stdout
+        assert re.match(r"No scheduler is serving: \S+ is stopping, and has to end first: start one", told)
         up.terminate()
         up.wait(10)
         site.until(lambda: not site.processes(), "no process is left", seconds=10)

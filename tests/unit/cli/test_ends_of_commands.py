@@ -1,9 +1,14 @@
 """How a command's process ends, wherever its output goes."""
 
+import signal
 import subprocess
 import sys
+from io import StringIO
 
+import click
 import pytest
+
+from asynsched.cli.command import errors_in_one_line
 
 
 @pytest.mark.parametrize(("arguments", "code"), [("--version", 0), ("no-such-command", 2)])
@@ -21,3 +26,34 @@ def test_a_command_whose_output_has_no_room_says_so_in_one_line(tmp_path):
     line = f"{sys.executable} -m asynsched config show >/dev/full"
     done = subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, "Error: The output cannot be written: No space left on device\n")
+
+
+def test_a_command_that_is_interrupted_while_it_is_still_imported_ends_without_a_traceback(tmp_path):
+    (tmp_path / "click.py").write_text("import signal; signal.raise_signal(signal.SIGINT)")
+    done = subprocess.run(
+        [sys.executable, "-m", "asynsched", "version"],
+        env={"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+
+
+def test_a_command_that_is_interrupted_says_so_and_ends_with_a_code_of_its_own(capsys):
+    with pytest.raises(click.exceptions.Exit) as ended, errors_in_one_line():
+        signal.raise_signal(signal.SIGINT)
+    assert ended.value.exit_code == 130
+    assert capsys.readouterr().err == "Error: Interrupted.\n"
+
+
+def test_a_question_that_is_interrupted_is_told_from_one_that_is_answered_with_no(capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", StringIO("n\n"))
+    with pytest.raises(click.Abort), errors_in_one_line():
+        click.confirm("Delete it?", abort=True, err=True)
+    with pytest.raises(click.Abort), errors_in_one_line():
+        click.confirm("Delete it?", abort=True, err=True)  # there is no more input
+    monkeypatch.setattr("click.termui.visible_prompt_func", lambda _: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(click.exceptions.Exit) as ended, errors_in_one_line():
+        click.confirm("Delete it?", abort=True, err=True)
+    assert ended.value.exit_code == 130
+    assert capsys.readouterr().err.endswith("\nError: Interrupted.\n")

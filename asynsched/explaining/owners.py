@@ -1,0 +1,79 @@
+"""Who has a run, where that one does nothing for it: its scheduler has died, and nobody has taken its runs over yet."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Literal
+
+from asynsched.explaining.reason import Reason
+from asynsched.explaining.service import START
+from asynsched.store.schedulers import SchedulerRow
+
+Standing = Literal["serving", "stopping", "lapsed", "gone"]
+"""How it stands with a scheduler that has not left: it does what is to be done; it only lets end what runs; it has not
+renewed its lease for too long; it was killed."""
+
+
+class Owners:
+    """Knows the schedulers of a database by their lease epochs, under which they own runs.
+
+    Args:
+        schedulers: All that are known, those that have ended among them.
+        standings: How it stands with each that has not left, by its epoch.
+        now: Aware UTC.
+        is_shared: Several schedulers may serve the database.
+    """
+
+    def __init__(
+        self, schedulers: Sequence[SchedulerRow], standings: Mapping[int, Standing], *, now: datetime, is_shared: bool
+    ) -> None:
+        self._by_epoch = {row.lease_epoch: row for row in schedulers}
+        self._standings = standings
+        self._now = now
+        self._is_shared = is_shared
+
+    @property
+    def are_serving(self) -> bool:
+        """Whether any of them serves."""
+        return "serving" in self._standings.values()
+
+    @property
+    def stopping(self) -> tuple[str, ...]:
+        """The ids of those that are about to end."""
+        return tuple(self._by_epoch[epoch].id for epoch, found in self._standings.items() if found == "stopping")
+
+    def lack(self, epoch: int) -> Reason | None:
+        """Return why nothing is done for a running run that is owned under this epoch; None where its scheduler does.
+
+        Which one had it, since when it is silent, and who will take the run over, and when.
+        """
+        owner = self._by_epoch.get(epoch)
+        if self._by_epoch and epoch > max(self._by_epoch):
+            # Epochs only grow: that one has come, and has taken the run over, since it was looked who there is.
+            return None
+        if owner is None:
+            return Reason("owner", "no scheduler has this run", self._next())
+        if owner.ended_at is not None:
+            text = f"no scheduler has this run since {owner.id} ended at {_moment(owner.ended_at)}"
+            return Reason("owner", text, self._next())
+        if self._standings.get(epoch) in ("serving", "stopping"):
+            return None
+        text = f"scheduler {owner.id} has this run, and is silent since {_moment(owner.heartbeat_at)}"
+        return self._takeover(owner, text)
+
+    def _next(self) -> str:
+        return "another scheduler takes it over" if self.are_serving else f"the next one takes it over: {START}"
+
+    def _takeover(self, owner: SchedulerRow, text: str) -> Reason:
+        own = f"the next scheduler of its home, {owner.home}, takes it over at its start"
+        if not self._is_shared:
+            return Reason("owner", text, own)
+        free_at = owner.heartbeat_at + timedelta(seconds=owner.takeover_seconds)
+        if not self.are_serving:
+            return Reason("owner", text, f"{own}, or one of another home, {owner.takeover_seconds:g} s after its own")
+        if free_at <= self._now:
+            return Reason("owner", text, f"{own}, or another one does, in a moment")
+        return Reason("owner", text, f"{own}, or another one does", free_at)
+
+
+def _moment(instant: datetime) -> str:
+    return instant.isoformat(sep=" ", timespec="seconds")

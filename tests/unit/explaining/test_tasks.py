@@ -1,0 +1,125 @@
+"""Explanations of task instances and runs in memory: true to the rules, and no longer than somebody reads."""
+
+from datetime import timedelta
+from itertools import pairwise
+from types import SimpleNamespace
+
+from asynsched.explaining.owners import Owners
+from asynsched.explaining.runs import explain_run
+from asynsched.explaining.snapshot import Snapshot
+from asynsched.explaining.tasks import explain_task
+from asynsched.serialization.schema import MapLiteral
+from asynsched.states import DagRunState, TaskInstanceState
+from sandbox.protocol import Ended, Started
+from tests.support.runs import NOON, evaluation, run_of, task
+
+SECOND = timedelta(seconds=1)
+
+
+def seen(engine):
+    return Snapshot(None, engine, None, now=NOON, unserved=None, owners=None)
+
+
+def test_a_task_that_was_cleared_while_it_ran_is_said_to_run_again_once_its_process_is_gone():
+    engine, run = evaluation(), run_of([task("a")])
+    engine.start_run(run, NOON)
+    engine.grant(NOON)
+    cleared = run.instance("a")
+    cleared.state = cleared.stored_state = TaskInstanceState.RESTARTING
+    [reason] = explain_task(seen(engine), cleared).reasons
+    assert reason.rule == "restarting"
+    assert "cleared while try 1 was under way, whose process is being ended" in reason.text
+    assert "runs again" in reason.release
+
+
+def test_a_try_that_follows_another_one_is_said_to_wait_for_the_process_of_that():
+    engine, run = evaluation(), run_of([task("a")])
+    engine.start_run(run, NOON)
+    engine.grant(NOON)
+    engine.pending.mark_stored()
+    queued = run.instance("a")
+    assert explain_task(seen(engine), queued).reasons[0].release == "it begins"
+    queued.try_number = 2
+    [reason] = explain_task(seen(engine), queued).reasons
+    assert reason.line.startswith("try 2 was handed to the executor")
+    assert reason.release == "it begins, once no process of an earlier try is left"
+
+
+def explained(engine, run, state="running"):
+    row = SimpleNamespace(run_id=run.key.run_id, dag_id=run.key.dag_id, state=state, reason="")
+    return [reason.line for reason in explain_run(seen(engine), row, run).reasons]
+
+
+def test_instances_that_wait_for_the_same_are_told_of_as_one_and_those_that_differ_by_their_number():
+    engine, run = evaluation(parallelism=12), run_of([task("t", map_length=MapLiteral(300))])
+    engine.start_run(run, NOON)
+    engine.grant(NOON)
+    instances = run.instances["t"]
+    for index, begun_at in [*((index, NOON) for index in range(4)), *((i, NOON + i * SECOND) for i in range(4, 12))]:
+        engine.try_started(Started(instances[index].token, begun_at, 1), NOON)
+    engine.pending.mark_stored()
+    lines = explained(engine, run)
+    assert len(lines) == 7
+    assert lines[0].startswith("task t[0..3] (4 instances): try 1 is running since 2026")
+    assert lines[5] == "task t[8..11] (4 instances): running, each in its own way; ask with --map-index"
+    assert lines[6].startswith("task t[12..299] (288 instances): parallelism: 12 of 12 taken, 1 needed")
+    assert explain_task(seen(engine), instances[299]).reasons[0].causes[-1].text == "and 7 more"
+
+
+def test_what_holds_up_a_run_is_told_for_so_many_tasks_as_somebody_reads():
+    engine, run = evaluation(parallelism=1), run_of([task(f"t{number}") for number in range(100)])
+    engine.start_run(run, NOON)
+    engine.grant(NOON)
+    assert explained(engine, run)[50:] == ["and 50 more: ask for a task"]
+
+
+def test_what_is_behind_a_task_is_told_once_however_many_ways_lead_to_it():
+    names = [[f"t{layer}_{number}" for number in range(5)] for layer in range(12)]
+    tasks = [task(name, *after) for layer, after in pairwise([*names, ["last"]]) for name in layer]
+    engine, run = evaluation(), run_of([*tasks, task("last")])
+    engine.start_run(run, NOON)
+    engine.grant(NOON)
+    text = str(explain_task(seen(engine), run.instance("last")).reasons)
+    assert text.count("try 1 was handed to the executor") == 5
+    assert text.count("as above") == 11 * 5 * 4
+
+
+def test_what_is_too_far_behind_on_one_way_is_told_on_a_shorter_one():
+    chain = [f"c{number:02}" for number in range(12)]
+    tasks = [task("y", "c00"), task("c00", "c01", "zz")]
+    tasks += [task(name, after) for name, after in pairwise([*chain[1:], "last"])]
+    tasks += [task("zz", "last"), task("last")]
+    engine, run = evaluation(), run_of(tasks)
+    engine.start_run(run, NOON)
+    engine.grant(NOON)
+    text = str(explain_task(seen(engine), run.instance("last")).reasons)
+    assert text.count("try 1 was handed to the executor") == 1
+    engine.try_ended(Ended(run.instance("y").token, "failed", NOON, NOON, reason="exit code 7"), NOON)
+    text = str(explain_task(seen(engine), run.instance("last")).reasons)
+    assert text.count("exit code 7") == 1
+
+
+def test_of_many_failures_the_number_is_told():
+    engine, run = evaluation(), run_of([task("t", map_length=MapLiteral(9))])
+    engine.start_run(run, NOON)
+    engine.grant(NOON)
+    for failed in list(run.instances["t"].values()):
+        engine.try_ended(Ended(failed.token, "failed", NOON, NOON, reason="exit code 7"), NOON)
+    assert explained(engine, run, "failed")[4:] == ["t[4]: failed", "and 4 more"]
+
+
+async def test_a_run_that_only_waits_for_processes_says_so_and_also_that_its_scheduler_is_gone():
+    engine, run = evaluation(), run_of([task("a")])
+    engine.start_run(run, NOON)
+    engine.grant(NOON)
+    engine.try_ended(Ended(run.instance("a").token, "success", NOON, NOON), NOON)
+    engine.pending.mark_stored()
+    run.stored_state = DagRunState.RUNNING
+    nobody = Owners([], {}, now=NOON, is_shared=False)
+    snapshot = Snapshot(None, engine, None, now=NOON, unserved=None, owners=nobody)
+    row = SimpleNamespace(run_id=run.key.run_id, dag_id=run.key.dag_id, state="running", reason="")
+    found = explain_run(snapshot, row, await snapshot.run(run.id, run.key))
+    assert found.answer.startswith("No scheduler has this run")
+    assert found.reasons[1].line == (
+        "all its tasks have ended: it ends once no process is left of tasks that were marked or removed while they ran"
+    )
