@@ -11,7 +11,7 @@ from asynsched.parsing.parse_queue import ParseJob
 from asynsched.store.dag_files import DagFileRow
 from asynsched.store.database import Database
 from asynsched.store.import_errors import list_errors
-from asynsched.store.parse_claims import claim_parse, drop_claim
+from asynsched.store.parse_claims import claim_parse, drop_claims
 
 RETRY_DELAY = timedelta(seconds=1)
 NEVER = datetime.min.replace(tzinfo=UTC)
@@ -68,7 +68,7 @@ class ParseClaims:
         if row is None or not self._is_done(job, row, known):
             return Claim.OWN
         errors = await self._database.read(list_errors, job.path)
-        await self._database.write(drop_claim, job.path, self.scheduler_id)
+        await self._database.write(drop_claims, [job.path], self.scheduler_id)
         known.put(row, frozenset(error.kind for error in errors if not error.is_warning))
         return Claim.DONE
 

@@ -10,7 +10,7 @@ from asynsched.serialization.schema import ParseReport
 from asynsched.store.dag_files import DagFileRow, get_file, known_files
 from asynsched.store.import_errors import ImportErrorRow, list_errors
 from asynsched.store.new_files import Parsed, store_new_files
-from asynsched.store.parse_claims import drop_claim, drop_claims
+from asynsched.store.parse_claims import drop_claims
 from asynsched.store.parse_results import DagDefaults, FileStamp, StoredReport, remove_file, store_report
 
 
@@ -80,7 +80,7 @@ def _stored_as_new(row: DagFileRow, outcome: Outcome) -> Stored:
 
 def _store(conn: Connection, outcome: Outcome, now: datetime, defaults: DagDefaults) -> Stored:
     if outcome.claimed_by is not None:
-        drop_claim(conn, outcome.path, outcome.claimed_by)
+        drop_claims(conn, [outcome.path], outcome.claimed_by)
     if outcome.report is None or outcome.stamp is None:
         return Stored(outcome.path, remove_file(conn, outcome.path, now=now), None, ())
     changes = store_report(conn, outcome.report, outcome.stamp, now=now, defaults=defaults)

@@ -47,9 +47,10 @@ class BackfillRow(Struct, frozen=True):
 
 
 class BackfillDate(Struct, frozen=True):
-    """A date of a backfill: its run, or why it has none."""
+    """A date of a backfill: its run, by its row and its name, or why it has none."""
 
     logical_date: datetime
+    dag_run_id: int | None
     run_id: str | None
     state: str | None
     exception_reason: str | None
@@ -70,7 +71,13 @@ _BACKFILLS: sa.Select[Any] = (
     .order_by(backfill.c.id.desc())
 )
 _DATES: sa.Select[Any] = (
-    sa.select(backfill_dag_run.c.logical_date, dag_run.c.run_id, dag_run.c.state, backfill_dag_run.c.exception_reason)
+    sa.select(
+        backfill_dag_run.c.logical_date,
+        backfill_dag_run.c.dag_run_id,
+        dag_run.c.run_id,
+        dag_run.c.state,
+        backfill_dag_run.c.exception_reason,
+    )
     .select_from(backfill_dag_run.outerjoin(dag_run, dag_run.c.id == backfill_dag_run.c.dag_run_id))
     .where(backfill_dag_run.c.backfill_id == sa.bindparam("key"))
     .order_by(backfill_dag_run.c.sort_ordinal)

@@ -16,9 +16,15 @@ def insert_ignoring(conn: Connection, table: sa.Table, *, returning: sa.Column[A
     return _ignoring(table, conn.dialect.name, returning)
 
 
-def insert_or_update(conn: Connection, table: sa.Table) -> Any:
-    """Return an INSERT that overwrites every column of an existing row with the same primary key."""
-    return _updating(table, conn.dialect.name)
+def insert_or_update(conn: Connection, table: sa.Table, source: "sa.Select[Any] | None" = None) -> Any:
+    """Return an INSERT that overwrites every column of an existing row with the same primary key.
+
+    Args:
+        conn: Whose dialect it is to be in.
+        table: Where it inserts.
+        source: What it inserts, column by column in their order, with a WHERE; None: the values that it is given.
+    """
+    return _updating(table, conn.dialect.name, source)
 
 
 @cache
@@ -28,8 +34,10 @@ def _ignoring(table: sa.Table, dialect: str, returning: sa.Column[Any] | None) -
 
 
 @cache
-def _updating(table: sa.Table, dialect: str) -> Any:
+def _updating(table: sa.Table, dialect: str, source: "sa.Select[Any] | None") -> Any:
     insert = _insert(table, dialect)
+    if source is not None:
+        insert = insert.from_select([column.name for column in table.columns], source)
     keys = [column.name for column in table.primary_key]
     written = {column.name: insert.excluded[column.name] for column in table.columns if not column.primary_key}
     return insert.on_conflict_do_update(index_elements=keys, set_=written)

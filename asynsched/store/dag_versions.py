@@ -1,18 +1,30 @@
 """Queries of `dag_version`: immutable, numbered from 1 for each DAG."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
 import msgspec
 import sqlalchemy as sa
 from msgspec import Struct
+from msgspec.structs import asdict
 from sqlalchemy import Connection
 
 from asynsched.errors import NotFound
 from asynsched.store.rows import as_struct, portions, to_json
 from asynsched.store.schema.tables import dag_version
 from sandbox.protocol import SourceRef
+
+
+class NewVersion(Struct, frozen=True):
+    """A version that is to be stored, unless it is the latest one. It has the DAG file first in its `sources`."""
+
+    dag_id: str
+    version_hash: str
+    file_path: str
+    serialized: bytes
+    sources: Sequence[SourceRef]
+    created_at: datetime
 
 
 class DagVersionRow(Struct, frozen=True):
@@ -62,55 +74,28 @@ def latest_version(conn: Connection, dag_id: str) -> DagVersionRow | None:
     return None if row is None else _version(row)
 
 
-def add_version(
-    conn: Connection,
-    dag_id: str,
-    *,
-    version_hash: str,
-    file_path: str,
-    serialized: bytes,
-    sources: Sequence[SourceRef],
-    now: datetime,
-    is_first: bool = False,
-) -> int:
+def add_version(conn: Connection, new: NewVersion, *, is_first: bool = False) -> int:
     """Return the id of the version with this hash: the latest one if it is that, else a new one.
 
     Args:
+        new: The version.
         is_first: The DAG was not known before: it has no version.
     """
-    latest = None if is_first else latest_version(conn, dag_id)
-    if latest is not None and (latest.version_hash, latest.file_path) == (version_hash, file_path):
+    latest = None if is_first else latest_version(conn, new.dag_id)
+    if latest is not None and (latest.version_hash, latest.file_path) == (new.version_hash, new.file_path):
         return latest.id
     number = 1 if latest is None else latest.number + 1
-    values = version_values(dag_id, version_hash, file_path, serialized, sources, now, number)
-    version_id: int = conn.execute(_INSERT, values).scalar_one()
+    version_id: int = conn.execute(_INSERT, _values(new, number)).scalar_one()
     return version_id
 
 
-def add_first_versions(conn: Connection, versions: Sequence[dict[str, Any]]) -> dict[str, int]:
-    """Store the first version of each of several DAGs, as `version_values` has them; return their ids by dag_id."""
-    return {row.dag_id: row.id for row in conn.execute(_INSERT_MANY, versions)}
+def add_first_versions(conn: Connection, versions: Iterable[NewVersion]) -> dict[str, int]:
+    """Store the first version of each of several DAGs; return their ids by dag_id."""
+    return {row.dag_id: row.id for row in conn.execute(_INSERT_MANY, [_values(new, 1) for new in versions])}
 
 
-def version_values(
-    dag_id: str,
-    version_hash: str,
-    file_path: str,
-    serialized: bytes,
-    sources: Sequence[SourceRef],
-    now: datetime,
-    number: int = 1,
-) -> dict[str, Any]:
-    """Return what the row of a version holds."""
-    return {
-        "dag_id": dag_id,
-        "number": number,
-        "version_hash": version_hash,
-        "file_path": file_path,
-        "serialized": serialized,
-        "sources": to_json(sources),
-        "created_at": now,
-    }
+def _values(new: NewVersion, number: int) -> dict[str, Any]:
+    return {**asdict(new), "number": number, "sources": to_json(new.sources)}
 
 
 _source_refs = msgspec.json.Decoder(list[SourceRef])

@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 from asynsched.serialization.schema import ParsedDag, ParseReport
 from asynsched.store.asset_references import store_references
 from asynsched.store.dag_files import DagFileRow, known_paths, put_new_files
-from asynsched.store.dag_versions import add_first_versions, version_values
+from asynsched.store.dag_versions import NewVersion, add_first_versions
 from asynsched.store.parse_results import (
     DagDefaults,
     FileStamp,
@@ -125,10 +125,10 @@ def _dag_id(found: tuple[_Encoded, ParsedDag]) -> str:
     return found[1].dag.dag_id
 
 
-def _version(file: _Encoded, parsed: ParsedDag, now: datetime) -> dict[str, Any]:
+def _version(file: _Encoded, parsed: ParsedDag, now: datetime) -> NewVersion:
     path, refs = file.report.path, source_refs(file.report)
     dag_id = parsed.dag.dag_id
-    return version_values(dag_id, parsed.version_hash, path, file.serialized[dag_id], refs, now)
+    return NewVersion(dag_id, parsed.version_hash, path, file.serialized[dag_id], refs, now)
 
 
 def _row(

@@ -9,16 +9,21 @@ from sqlalchemy import Connection
 
 from asynsched.store.conflicts import insert_ignoring
 from asynsched.store.dag_files import DagFileRow, get_file
+from asynsched.store.schema.column_types import Instant
 from asynsched.store.schema.tables import parse_claim, scheduler
 
 _IS_OF_FILE = parse_claim.c.path == sa.bindparam("of_path")
+# Not as late as runs are taken over: that a file is parsed twice does no harm.
+_SERVING = sa.select(scheduler.c.id).where(
+    scheduler.c.ended_at.is_(None), scheduler.c.lease_until > sa.bindparam("now", type_=Instant)
+)
 _TAKE_FROM_THE_GONE = (
     sa.update(parse_claim)
     .where(
         _IS_OF_FILE,
         sa.or_(
             parse_claim.c.scheduler_id == sa.bindparam("me"),
-            parse_claim.c.scheduler_id.not_in(sa.select(scheduler.c.id).where(scheduler.c.ended_at.is_(None))),
+            parse_claim.c.scheduler_id.not_in(_SERVING),
         ),
     )
     .values(scheduler_id=sa.bindparam("me"), claimed_at=sa.bindparam("now"))
@@ -27,7 +32,7 @@ _DELETE = sa.delete(parse_claim).where(_IS_OF_FILE, parse_claim.c.scheduler_id =
 
 
 def claim_parse(conn: Connection, path: str, scheduler_id: str, now: datetime) -> tuple[bool, DagFileRow | None]:
-    """Make a file this scheduler's to parse, until `drop_claim`, unless another one parses it.
+    """Make a file this scheduler's to parse, until `drop_claims`, unless another one parses it, whose lease is valid.
 
     Returns:
         Whether it is this scheduler's, and the file as it was last parsed by whomever.
@@ -41,10 +46,5 @@ def claim_parse(conn: Connection, path: str, scheduler_id: str, now: datetime) -
 
 
 def drop_claims(conn: Connection, paths: Sequence[str], scheduler_id: str) -> None:
-    """Let several files be parsed by others."""
+    """Let files be parsed by others: what this scheduler has found is stored in the same transaction."""
     conn.execute(_DELETE, [{"of_path": path, "me": scheduler_id} for path in paths])
-
-
-def drop_claim(conn: Connection, path: str, scheduler_id: str) -> None:
-    """Let a file be parsed by others: what this scheduler has found is stored in the same transaction."""
-    conn.execute(_DELETE, {"of_path": path, "me": scheduler_id})

@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 from asynsched.serialization.schema import FileError, ParsedDag, ParseReport
 from asynsched.store.asset_references import store_references
 from asynsched.store.dag_files import DagFileRow, LocalModule, delete_file, get_file, put_file
-from asynsched.store.dag_versions import add_version
+from asynsched.store.dag_versions import NewVersion, add_version
 from asynsched.store.import_errors import replace_errors
 from asynsched.store.rows import LARGEST_INTEGER, portions, storable, to_json
 from asynsched.store.schema.tables import dag, dag_file, dag_version, import_error
@@ -159,10 +159,8 @@ def _values(
     if has_nul(serialized):
         raise _Refused(f"the DAG {found.dag_id!r} has a text with a NUL character, which cannot be stored; remove it")
     is_same = before is not None and (before.version_hash, before.file_path) == (parsed.version_hash, path)
-    version_id = before.version_id if is_same else add_version(
-        conn, found.dag_id, version_hash=parsed.version_hash, file_path=path, serialized=serialized, sources=sources,
-        now=now, is_first=before is None,
-    )  # fmt: skip
+    new = NewVersion(found.dag_id, parsed.version_hash, path, serialized, sources, now)
+    version_id = before.version_id if is_same else add_version(conn, new, is_first=before is None)
     return values_of(path, parsed, version_id, now, defaults)
 
 

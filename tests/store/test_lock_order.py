@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import asyncpg
@@ -12,12 +14,15 @@ import sqlalchemy as sa
 from asynsched import DAG, EmptyOperator
 from asynsched.housekeeping.peer_watch import enter
 from asynsched.keys import DagRunKey
+from asynsched.scheduling.creation.backfills import cancel_backfill
 from asynsched.scheduling.requests.run_requests import run_again
 from asynsched.serialization.encode import serialize_dag
 from asynsched.states import DagRunState
+from asynsched.store import rows
+from asynsched.store.backfills import add_backfill, add_dates
 from asynsched.store.changes import Batch, ExpandedRow, RunRow, Stale, TaskRow
 from asynsched.store.dag_runs import insert_run
-from asynsched.store.dag_versions import add_version
+from asynsched.store.dag_versions import NewVersion, add_version
 from asynsched.store.engines.async_database import open_database
 from asynsched.store.run_queue import give_back_run, take_over_runs
 from asynsched.store.schedulers import remove_scheduler
@@ -27,7 +32,9 @@ from tests.store.test_runs import NOW, new_run, task
 RUNS = (1, 2, 3)
 NAMES = "abcdef"
 KEYS = [(run, name, -1) for run in RUNS for name in NAMES]
+Work = Callable[[sa.Connection], Any]
 WAITING = "SELECT count(DISTINCT pid) FROM pg_locks WHERE NOT granted"
+WAITS_FOR_US = "SELECT bool_or(pg_backend_pid() = ANY (pg_blocking_pids(pid))) FROM pg_locks WHERE NOT granted"
 BLOCKED = "SELECT DISTINCT pid, pg_blocking_pids(pid) AS by FROM pg_locks WHERE NOT granted"
 
 
@@ -49,9 +56,9 @@ def prepare(conn: sa.Connection) -> None:
 
 def ended(keys: list[tuple[int, str, int]], *runs: int, state: str = "success") -> Callable[[sa.Connection], Stale]:
     """Return what stores that these tasks have ended, and these runs."""
-    rows: list[TaskRow] = [task(*key[:2], state, before_state="running", before_try=1, try_number=1) for key in keys]
+    tasks: list[TaskRow] = [task(*key[:2], state, before_state="running", before_try=1, try_number=1) for key in keys]
     ends = [RunRow(run, "running", 1, state, "", NOW, NOW, None, "gone", 1, NOW) for run in runs]
-    return lambda conn: apply(conn, Batch(1, tasks=rows, runs=ends))
+    return lambda conn: apply(conn, Batch(1, tasks=tasks, runs=ends))
 
 
 def expanded(conn: sa.Connection) -> int:
@@ -59,6 +66,13 @@ def expanded(conn: sa.Connection) -> int:
     gone = [ExpandedRow(2, name, -1, "running") for name in NAMES]
     apply(conn, Batch(1, expanded=gone, runs=[RunRow(2, "running", 1, "running", "", NOW, None, None, "gone", 1, NOW)]))
     return len(gone)
+
+
+def know_dag(conn: sa.Connection) -> None:
+    with DAG("d") as dag:
+        EmptyOperator(task_id="a")
+    serialized = msgspec.json.encode(serialize_dag(dag))
+    add_version(conn, NewVersion("d", "1", "d.py", serialized, (), NOW))
 
 
 def take_over(conn: sa.Connection) -> int:
@@ -111,8 +125,8 @@ def n_ended(conn: sa.Connection) -> int:
     return conn.scalar(sa.text("SELECT count(*) FROM task_instance WHERE state <> 'running'"))
 
 
-@pytest.mark.parametrize(("one", "other", "held"), MEETINGS.values(), ids=MEETINGS)
-async def test_two_that_change_the_same_rows_in_opposite_order_both_end(opened, one, other, held):
+async def meet(opened, one: Work, other: Work, held: str) -> list[Any]:
+    """Have both wait for a row that somebody else has, then for one another; return what they return."""
     database, holder = opened
 
     async def until_it_waits(*begun: asyncio.Task[Any]) -> None:
@@ -129,25 +143,58 @@ async def test_two_that_change_the_same_rows_in_opposite_order_both_end(opened, 
         do_meet = any(by & blocked.keys() for by in blocked.values())
         passes_by = other is take_over and second.done()  # it leaves runs alone that somebody has locked
         assert do_meet or passes_by, "one waits for the other"
-    said = [len(KEYS) - len(it.result().tasks) for it in (first, second) if isinstance(it.result(), Stale)]
-    assert await database.read(n_ended) == sum(said), "what a batch could not write, it knows"
+    return [first.result(), second.result()]
+
+
+@pytest.mark.parametrize(("one", "other", "held"), MEETINGS.values(), ids=MEETINGS)
+async def test_two_that_change_the_same_rows_in_opposite_order_both_end(opened, one, other, held):
+    results = await meet(opened, one, other, held)
+    said = [len(KEYS) - len(result.tasks) for result in results if isinstance(result, Stale)]
+    assert await opened[0].read(n_ended) == sum(said), "what a batch could not write, it knows"
+
+
+async def test_runs_alone_are_locked_in_order_though_they_are_more_than_a_statement_takes(opened, monkeypatch):
+    monkeypatch.setattr(rows, "MOST_PARAMETERS", 1)
+    one, other = await meet(opened, ended([], *RUNS), ended([], *RUNS[::-1], state="failed"), RUN)
+    assert sorted([*one.runs, *other.runs]) == list(RUNS), "one of them has ended them all"
+
+
+async def test_the_runs_of_a_backfill_that_is_cancelled_are_locked_in_their_order_and_not_in_that_of_its_dates(opened):
+    database, holder = opened
+
+    def plan(conn: sa.Connection) -> int:
+        know_dag(conn)
+        conn.execute(sa.text("UPDATE dag_run SET state = 'queued'"))
+        backfill_id = add_backfill(
+            conn, {}, dag_id="d", from_date=NOW, to_date=NOW, reprocess="none", is_reverse=True, max_active_runs=1,
+            actor="me", created_at=NOW,
+        )  # fmt: skip
+        add_dates(conn, backfill_id, [(NOW + timedelta(days=run), run, None) for run in RUNS[::-1]])
+        return backfill_id
+
+    backfill_id = await database.write(plan)
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks, holder.transaction():
+        await holder.execute("SELECT 1 FROM dag_run WHERE id = 2 FOR NO KEY UPDATE")
+        cancelled = tasks.create_task(database.write(partial(cancel_backfill, actor="me", now=NOW), backfill_id))
+        while not cancelled.done() and not await holder.fetchval(WAITS_FOR_US):
+            pass
+        assert not cancelled.done(), "it waits for the run"
+        await holder.execute("SELECT 1 FROM dag_run WHERE id = 3 FOR NO KEY UPDATE NOWAIT")
+    assert (cancelled.result().cancelled_at, cancelled.result().n_failed) == (NOW, 3)
 
 
 async def test_a_run_that_starts_again_is_locked_before_its_tasks(opened):
     database, holder = opened
 
     def end(conn: sa.Connection) -> None:
-        with DAG("d") as dag:
-            EmptyOperator(task_id="a")
-        serialized = msgspec.json.encode(serialize_dag(dag))
-        add_version(conn, "d", version_hash="1", file_path="d.py", serialized=serialized, sources=(), now=NOW)
+        know_dag(conn)
         ENDED_RUNS(conn)
 
     await database.write(end)
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks, holder.transaction():
         await holder.execute("SELECT 1 FROM dag_run WHERE id = 2 FOR NO KEY UPDATE")
         again = tasks.create_task(database.write(run_again, DagRunKey("d", "r2"), NOW))
-        while not again.done() and not await holder.fetchval(WAITING):
+        while not again.done() and not await holder.fetchval(WAITS_FOR_US):
             pass
         assert not again.done(), "it waits for the run"
         await holder.execute("SELECT 1 FROM task_instance WHERE dag_run_id = 2 FOR NO KEY UPDATE NOWAIT")

@@ -93,7 +93,7 @@ async def test_the_audit_tells_what_was_done_to_one_dag_since_an_instant(databas
 async def register(database, scheduler_id: str, home: str = "/home") -> int:
     return await database.write(
         register_scheduler, scheduler_id=scheduler_id, hostname="h", pid=1, home=home, version="1", now=NOW,
-        lease_until=LATER,
+        lease_until=LATER, takeover_seconds=30,
     )  # fmt: skip
 
 

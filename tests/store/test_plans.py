@@ -21,7 +21,7 @@ from asynsched.store import (
     xcoms,
 )
 from asynsched.store.changes import AssetEventRow, Batch, HistoryRow, RunRow, XComRow
-from asynsched.store.dag_versions import add_version
+from asynsched.store.dag_versions import NewVersion, add_version
 from asynsched.store.transitions import apply
 from tests.store.test_runs import new_run, task
 from tests.support.history import fill, look_at_sizes
@@ -106,7 +106,7 @@ async def test_a_hot_query_never_looks_through_a_growing_table(database, hot):
 def plans_with_a_run(conn: sa.Connection, *hot: Any) -> list[str]:
     """Return the plans where there is the run that BATCH speaks of."""
     assert dag_runs.insert_run(conn, new_run()) == RUN.id
-    version = add_version(conn, "d", version_hash="1", file_path="a.py", serialized=b"{}", sources=(), now=NOW)
+    version = add_version(conn, NewVersion("d", "1", "a.py", b"{}", (), NOW))
     assert version == RUN.version_id
     return plans(conn, *hot)
 

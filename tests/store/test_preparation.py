@@ -107,6 +107,7 @@ def test_a_database_that_is_behind_is_migrated_when_it_is_opened_and_keeps_its_r
     open_direct(url, default_pool_slots=7).close()
     later()
     assert schema_state(url) == ("0001", "0002")
+    assert schema_state(url).advice == "`asynsched db upgrade` migrates it."
     with open_direct(url) as database:
         assert database.read(preparation.current_revision) == "0002"
         row = database.read(lambda conn: conn.execute(sa.text("SELECT slots, colour FROM pool")).one())

@@ -16,7 +16,7 @@ from asynsched.store.audit import count_old_audit, record_audit
 from asynsched.store.callback_requests import finish_callback, next_callbacks
 from asynsched.store.changes import Batch, CallbackRow, HistoryRow
 from asynsched.store.dag_runs import end_queued_run, insert_run, list_runs
-from asynsched.store.dag_versions import add_version
+from asynsched.store.dag_versions import NewVersion, add_version
 from asynsched.store.database import Database
 from asynsched.store.deadlines import settle_due_deadlines
 from asynsched.store.retention import Bound, count_old_runs, count_old_xcoms, delete_runs, old_runs
@@ -241,9 +241,7 @@ async def test_versions_go_that_no_run_needs_and_sources_that_no_version_needs(d
     def version(conn: Connection, number: int, sources: Iterable[str], at: datetime) -> int:
         put_sources(conn, {name: f"text of {name}" for name in sources})
         refs = [SourceRef(f"{name}.py", name, name) for name in sources]
-        return add_version(
-            conn, "d", version_hash=str(number), file_path="a.py", serialized=b"{}", sources=refs, now=at
-        )
+        return add_version(conn, NewVersion("d", str(number), "a.py", b"{}", refs, at))
 
     def prepare(conn: Connection) -> int:
         add_dag(conn, "d")

@@ -22,12 +22,12 @@ from asynsched.store.dag_runs import (
     logical_date_is_taken,
     previous_run,
 )
-from asynsched.store.dag_versions import add_version
+from asynsched.store.dag_versions import NewVersion, add_version
 from asynsched.store.pools import list_pools, set_pool
 from asynsched.store.states_elsewhere import TaskFilter, states_by_run
 from asynsched.store.task_instances import list_task_instances, list_tries, load_task_instances
 from asynsched.store.transitions import apply
-from asynsched.store.xcoms import XComValue, delete_xcoms, get_xcoms, list_xcoms, put_xcom
+from asynsched.store.xcoms import XComValue, delete_xcoms, get_xcoms, list_xcoms, put_xcom, put_xcom_of_try
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -104,9 +104,7 @@ async def test_the_last_scheduled_interval_is_that_of_no_manual_run_and_no_backf
 
 async def test_a_batch_changes_what_is_as_its_author_knew_it_and_returns_the_rest_as_stale(database):
     run = await database.write(insert_run, new_run())
-    version = await database.write(
-        add_version, "d", version_hash="1", file_path="a.py", serialized=b"{}", sources=(), now=NOW
-    )
+    version = await database.write(add_version, NewVersion("d", "1", "a.py", b"{}", (), NOW))
     start = RunRow(run, "queued", 0, "running", "", NOW, None, version, "me", 5, NOW)
     tasks = [task(run, "a", "queued", try_number=1, token="x"), task(run, "b", None), task(run, "c", None, map_index=0)]
     first = Batch(5, runs=[start], new_tasks=tasks)
@@ -189,6 +187,16 @@ async def test_xcoms_are_found_by_key_task_and_index_and_overwritten(database):
     assert await database.read(list_xcoms, run, "a", 0) == []
     with pytest.raises(StoreError, match="XCom key has 1 to 512 characters"):
         await database.write(put_xcom, XComValue(run, "a", 0, "k" * 513, b"1", NOW))
+
+
+async def test_a_try_stores_values_of_its_task_instance_until_that_goes_on_without_it(database):
+    run = await database.write(insert_run, new_run())
+    await database.write(apply, Batch(0, new_tasks=[task(run, "a", "running", token="present")]))
+    for value in (b"1", b"2"):
+        await database.write(put_xcom_of_try, XComValue(run, "a", -1, "k", value, NOW), "present")
+    with pytest.raises(StoreError, match="goes on without this try"):
+        await database.write(put_xcom_of_try, XComValue(run, "a", -1, "k", b"3", NOW), "earlier")
+    assert await database.read(list_xcoms, run, "a", -1) == [("k", 2, NOW)]
 
 
 async def test_slots_of_a_pool_are_counted_from_states(database):

@@ -7,7 +7,7 @@ from asynsched import DAG, EmptyOperator, TaskGroup
 from asynsched.errors import NotFound
 from asynsched.serialization.encode import serialize_dag
 from asynsched.store.dag_runs import insert_run
-from asynsched.store.dag_versions import add_version
+from asynsched.store.dag_versions import NewVersion, add_version
 from asynsched.store.schema.tables import task_instance
 from asynsched.store.states_elsewhere import (
     RunFilter,
@@ -35,7 +35,7 @@ def fill(conn):
             with TaskGroup("in"):
                 EmptyOperator(task_id="b")
     serialized = msgspec.json.encode(serialize_dag(dag))
-    add_version(conn, "d", version_hash="1", file_path="d.py", serialized=serialized, sources=(), now=NOW)
+    add_version(conn, NewVersion("d", "1", "d.py", serialized, (), NOW))
     for number, (run_id, instances) in enumerate(INSTANCES.items()):
         run = insert_run(conn, new_run(run_id, logical_date=NOW + number * DAY))
         for (task_id, map_index), state in instances.items():

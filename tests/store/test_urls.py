@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from asynsched.errors import SettingsError
-from asynsched.store.engines.postgres_hosts import answered, servers_of
+from asynsched.store.engines.postgres_hosts import ServerOrder
 from asynsched.store.engines.urls import hurried, parse_url, without_secrets
 
 
@@ -87,6 +87,8 @@ def test_a_server_can_be_given_up_sooner_unless_its_url_says_otherwise(url, hast
     ],
 )  # fmt: skip
 def test_each_of_several_servers_is_asked_by_itself_and_the_one_that_answered_last_first(url, servers):
-    assert servers_of(url) == servers
-    answered(url, servers[-1])
-    assert servers_of(url) == [*servers[-1:], *servers[:-1]]
+    order = ServerOrder()
+    assert order.of(url) == servers
+    order.answered(servers[-1])
+    assert order.of(url) == [*servers[-1:], *servers[:-1]]
+    assert ServerOrder().of(url) == servers, "another engine finds out by itself"

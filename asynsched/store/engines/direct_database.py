@@ -14,6 +14,7 @@ from sqlalchemy.util import greenlet_spawn
 from asynsched.fernet_keys import FernetKeys
 from asynsched.store.database import Database
 from asynsched.store.engines.driver_errors import store_errors
+from asynsched.store.engines.postgres_hosts import ServerOrder
 from asynsched.store.engines.preparation import DEFAULT_POOL_SLOTS, HEAD, bring_to_head, current_revision, make_folder
 from asynsched.store.engines.sqlite_connection import SqliteConnection, Synchronous
 from asynsched.store.engines.urls import DatabaseUrl, parse_url
@@ -134,9 +135,10 @@ class _DirectPostgres(DirectDatabase):
 
         self._shown = url.shown
         self._runner = asyncio.Runner()
-        self._engine = postgres_engine.pooled_engine(url, pool_size=1, keys=keys)
+        order = ServerOrder()
+        self._engine = postgres_engine.pooled_engine(url, order, pool_size=1, keys=keys)
         self._snapshots = postgres_engine.snapshots_of(self._engine)
-        self._for_migrations = partial(postgres_engine.unhurried_engine, url)
+        self._for_migrations = partial(postgres_engine.unhurried_engine, url, order)
         self._opening = True
 
     def read(self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -13,6 +13,7 @@ from asynsched.fernet_keys import FernetKeys
 from asynsched.store.database import Database
 from asynsched.store.engines.driver_errors import store_errors
 from asynsched.store.engines.postgres_engine import pooled_engine, snapshots_of, unhurried_engine
+from asynsched.store.engines.postgres_hosts import ServerOrder
 from asynsched.store.engines.preparation import bring_to_head
 from asynsched.store.engines.urls import DatabaseUrl
 
@@ -36,7 +37,8 @@ class PostgresDatabase(Database):
     def __init__(self, url: DatabaseUrl, *, pool_size: int = 5, keys: FernetKeys | None = None) -> None:
         self._url = url
         self._shown = url.shown
-        self._engine = pooled_engine(url, pool_size=pool_size, keys=keys)
+        self._order = ServerOrder()
+        self._engine = pooled_engine(url, self._order, pool_size=pool_size, keys=keys)
         self._snapshots = snapshots_of(self._engine)
         # A statement that is a transaction of its own is one message to the server instead of three.
         self._single = self._engine.execution_options(isolation_level="AUTOCOMMIT")
@@ -47,7 +49,7 @@ class PostgresDatabase(Database):
 
     async def write(self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         if query is bring_to_head:
-            return await self._transaction(unhurried_engine(self._url), query, args, kwargs)
+            return await self._transaction(unhurried_engine(self._url, self._order), query, args, kwargs)
         return await self._transaction(self._engine, query, args, kwargs)
 
     async def write_at_once(

@@ -16,7 +16,7 @@ from sqlalchemy.pool import NullPool
 from asynsched.errors import SettingsError, StoreUnavailable
 from asynsched.fernet_keys import FernetKeys
 from asynsched.store.encryption import execution_options
-from asynsched.store.engines.postgres_hosts import answered, servers_of
+from asynsched.store.engines.postgres_hosts import ServerOrder
 from asynsched.store.engines.urls import DatabaseUrl
 
 CONNECT_TIMEOUT_SECONDS = 10.0
@@ -43,15 +43,16 @@ _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(us|ms|s|min|h|d|)\s*")
 _SECONDS_IN = {"us": 1e-6, "ms": 1e-3, "": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
-def pooled_engine(url: DatabaseUrl, *, pool_size: int, keys: FernetKeys | None) -> Engine:
+def pooled_engine(url: DatabaseUrl, order: ServerOrder, *, pool_size: int, keys: FernetKeys | None) -> Engine:
     """Return an engine for queries.
 
     Args:
+        order: In which the URL's servers are asked.
         pool_size: Connections that are kept; as many again are opened when all are busy.
         keys: Those of the database's secrets.
     """
     return _engine(
-        partial(connect, url, command_timeout=command_timeout(url.dsn)),
+        partial(connect, url, order, command_timeout=command_timeout(url.dsn)),
         pool_size=pool_size,
         max_overflow=pool_size,
         pool_timeout=POOL_TIMEOUT_SECONDS,
@@ -65,15 +66,18 @@ def snapshots_of(engine: Engine) -> Engine:
     return engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
 
 
-def unhurried_engine(url: DatabaseUrl) -> Engine:
+def unhurried_engine(url: DatabaseUrl, order: ServerOrder) -> Engine:
     """Return an engine for migrations: a statement may take as long as it takes, here as at the server."""
-    return _engine(partial(connect, url), poolclass=NullPool)
+    return _engine(partial(connect, url, order), poolclass=NullPool)
 
 
-async def connect(url: DatabaseUrl, *, command_timeout: float | None = None) -> "asyncpg.Connection[asyncpg.Record]":
+async def connect(
+    url: DatabaseUrl, order: ServerOrder, *, command_timeout: float | None = None
+) -> "asyncpg.Connection[asyncpg.Record]":
     """Return a connection of the driver's own, to the first of the URL's servers that can be used.
 
     Args:
+        order: In which they are asked; it learns which one answered.
         command_timeout: Seconds to wait for the answer to a statement; None waits for ever.
 
     Raises:
@@ -81,16 +85,16 @@ async def connect(url: DatabaseUrl, *, command_timeout: float | None = None) -> 
         StoreUnavailable: There was no answer in time, or no server of several takes writes.
     """
     dsn, timeout = _without_connect_timeout(url.dsn)
-    *others, last = servers_of(dsn)
+    *others, last = order.of(dsn)
     for server in others:
         try:
             connection = await _connect_to(server, url.shown, timeout, command_timeout)
         except (StoreUnavailable, OSError, *_UNREACHABLE):
             continue
-        answered(dsn, server)
+        order.answered(server)
         return connection
     connection = await _connect_to(last, url.shown, timeout, command_timeout)
-    answered(dsn, last)
+    order.answered(last)
     return connection
 
 

@@ -7,11 +7,25 @@ keep it from ever asking the next. So each is asked by itself, and the one that 
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 _WRITABLE = ("target_session_attrs", "read-write")
-_answered_last: dict[str, str] = {}
+
+
+class ServerOrder:
+    """The order in which the servers of one URL are asked, which all who connect to it for the same may share."""
+
+    def __init__(self) -> None:
+        self._answered_last = ""
+
+    def of(self, dsn: str) -> list[str]:
+        """Return a URL for each server that the URL names, the one that is to be asked first at first."""
+        return sorted(servers_of(dsn), key=lambda server: server != self._answered_last)
+
+    def answered(self, server: str) -> None:
+        """Take note that one of them can be used."""
+        self._answered_last = server
 
 
 def servers_of(dsn: str) -> list[str]:
-    """Return a URL for each server that a URL names, in the order in which they are to be asked.
+    """Return a URL for each server that a URL names, in its order.
 
     A scheduler writes. So where there are several, only one that takes writes will do, unless the URL says otherwise.
     """
@@ -31,10 +45,4 @@ def servers_of(dsn: str) -> list[str]:
     else:
         return [dsn]
     asked = dict([_WRITABLE]) | query
-    servers = [f"{parts.scheme}://{netloc}{parts.path}?{urlencode(asked | own)}" for netloc, own in places]
-    return sorted(servers, key=lambda server: server != _answered_last.get(dsn))
-
-
-def answered(dsn: str, server: str) -> None:
-    """Take note that one of the servers of a URL can be used."""
-    _answered_last[dsn] = server
+    return [f"{parts.scheme}://{netloc}{parts.path}?{urlencode(asked | own)}" for netloc, own in places]

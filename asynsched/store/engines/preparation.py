@@ -56,6 +56,22 @@ class SchemaState(NamedTuple):
     current: str | None
     head: str
 
+    @property
+    def is_newer(self) -> bool:
+        """Whether a newer asynsched has made or migrated it."""
+        return self.current is not None and self.current not in (*REVISIONS, self.head)
+
+    @property
+    def advice(self) -> str:
+        """What there is to do about it, in a sentence; empty where it is at the newest one."""
+        if self.current == self.head:
+            return ""
+        if self.current is None:
+            return "`asynsched db upgrade` makes it."
+        if self.is_newer:
+            return "A newer asynsched has migrated it: use that one."
+        return "`asynsched db upgrade` migrates it."
+
 
 def current_revision(conn: Connection) -> str | None:
     """Return the revision that a database is at; None when it was never prepared."""

@@ -20,13 +20,13 @@ def folder(tmp_path: Path) -> Iterator[Folder]:
     folder.close()
 
 
-async def two(folder: Folder) -> list[Dispatching]:
+async def two(folder: Folder, lease: timedelta = timedelta(hours=1)) -> list[Dispatching]:
     """Return the dispatchers of two schedulers that are registered."""
     found = []
     for name in ("one", "other"):
         await folder.database.write(
             register_scheduler, scheduler_id=name, hostname=name, pid=1, home="", version="1", now=START,
-            lease_until=START,
+            lease_until=START + lease, takeover_seconds=30,
         )  # fmt: skip
         found.append(folder.new(scheduler=name))
     return found
@@ -74,9 +74,10 @@ def test_each_file_is_parsed_by_one_of_them_and_known_to_all(folder):
     folder.run(go)
 
 
-def test_what_one_was_parsing_when_it_went_is_parsed_by_another(folder):
+@pytest.mark.parametrize("says_so", [True, False])
+def test_what_one_was_parsing_when_it_went_is_parsed_by_another(folder, says_so):
     async def go() -> None:
-        one, other = await two(folder)
+        one, other = await two(folder, lease=timedelta(hours=1) if says_so else timedelta(minutes=2))
         one.write("file_0.py", "dag d")
         one.parser.gates["file_0.py"] = anyio.Event()
         async with other.running():
@@ -87,7 +88,10 @@ def test_what_one_was_parsing_when_it_went_is_parsed_by_another(folder):
                 await folder.clock.sleep(timedelta(minutes=1))
                 assert one.parser.parsed == ["file_0.py"]
                 assert other.parser.parsed == []
-            await folder.database.write(remove_scheduler, "one", START)
+            if says_so:
+                await folder.database.write(remove_scheduler, "one", START)
+            else:
+                await folder.clock.sleep(timedelta(minutes=1))
             assert await other.idle() == ["file_0.py"]
             assert await other.dags() == {"d": "file_0.py"}
 
