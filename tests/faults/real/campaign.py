@@ -10,6 +10,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from asynsched.errors import StoreError
+from asynsched.housekeeping.outlasting import takeover_seconds
+from asynsched.settings import LeaseSettings
 from asynsched.store.dags import get_dag
 from asynsched.store.engines.direct_database import DirectDatabase, connect_direct, open_direct
 from asynsched.store.engines.urls import parse_url
@@ -24,8 +26,10 @@ from tests.faults.real.workload import N_RUNS, POOL, POOL_SLOTS, SHAPES, Wave
 from tests.support.postgres import PostgresServer
 from tests.support.up import Site
 
-LEASE = {"duration": 2.0, "renew_interval": 0.5, "grace": 1.0, "kill_time": 1.0, "shared_outage": 0.0}
-OUTLAST_SECONDS = LEASE["duration"] + LEASE["grace"] + LEASE["kill_time"] + 1.0 + 3.0
+LEASE = {
+    "duration": 2.0, "renew_interval": 0.5, "grace": 1.0, "kill_time": 1.0, "outage": 0.0, "shared_outage": 0.0
+}  # fmt: skip
+OUTLAST_SECONDS = takeover_seconds(LeaseSettings(**LEASE), is_alone=False) + 3.0
 """Until another scheduler has taken over, and what it took has begun to run."""
 SETTINGS = {
     **{f"ASYNSCHED_LEASE__{name.upper()}": str(seconds) for name, seconds in LEASE.items()},

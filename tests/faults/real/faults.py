@@ -133,9 +133,11 @@ class Faults:
         is_watching = victim.role == "zygote" and victim.stat.parent in paused
         return is_watching or (victim.role in SPARED_ROLES and time.monotonic() < self._heir_is_needed_until)
 
-    def _kill(self, victim: Victim) -> None:
-        if victim.send(signal.SIGKILL):
+    def _kill(self, victim: Victim) -> bool:
+        is_hit = victim.send(signal.SIGKILL)
+        if is_hit:
             self.tally.kills["SIGKILL", victim.role] += 1
+        return is_hit
 
     def _terminate(self, victim: Victim) -> None:
         for served in self._schedulers:
@@ -161,11 +163,11 @@ class Faults:
         linger.touch()
         time.sleep(LINGER_SECONDS)
         linger.unlink()
-        served.will_rest()
         steps = [lambda: self._kill(scheduler), lambda: self._stop(keeper, self._outlast, is_long=True)]
         self._chance.shuffle(steps)
-        for step in steps:
-            step()
+        if not all(step() for step in steps):
+            return  # one of them was gone by then
+        served.will_rest()
         self.tally.orphans += 1
         if len(self._schedulers) > 1:
             self._heir_is_needed_until = time.monotonic() + self._outlast
@@ -191,10 +193,12 @@ class Faults:
             for zygote in self.census()["zygote"]
         )
 
-    def _stop(self, victim: Victim, seconds: float, *, is_long: bool) -> None:
-        if victim.send(signal.SIGSTOP):
+    def _stop(self, victim: Victim, seconds: float, *, is_long: bool) -> bool:
+        is_hit = victim.send(signal.SIGSTOP)
+        if is_hit:
             heapq.heappush(self._paused, (time.monotonic() + seconds, victim.stat.pid, victim))
             self.tally.pauses["long" if is_long else "short", victim.role] += 1
+        return is_hit
 
     def _cut_power(self) -> None:
         """Kill every process of the installation: what is left is what was written down."""
@@ -221,7 +225,7 @@ class Faults:
         self._server.restart(self._chance.choice(["fast", "immediate"]), pause=self._chance.choice([0.0, 2.0]))
 
 
-_PROCESS_FAULTS: dict[str, Callable[[Faults, Victim], None]] = {
+_PROCESS_FAULTS: dict[str, Callable[[Faults, Victim], object]] = {
     "kill": Faults._kill,
     "terminate": Faults._terminate,
     "pause": Faults._pause,

@@ -10,9 +10,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.faults.real import faults
 from tests.faults.real import verdict as judging
-from tests.faults.real.faults import RESTART, Tally
+from tests.faults.real.faults import ORPHAN, RESTART, Faults, Tally
 from tests.faults.real.ledger import Ledger, LedgerReader, TaskInstance
+from tests.faults.real.processes import Victim, read_stat
 from tests.faults.real.serving import Served
 from tests.faults.real.verdict import Stored, StoredTask, left_behind, problems, too_little, wrong_edit
 from tests.faults.real.workload import N_RUNS, SHAPES, Wave
@@ -265,3 +267,15 @@ def test_a_scheduler_that_does_not_stop_is_found(tmp_path):
     served.stop()
     [complaint] = served.complaints
     assert complaint.startswith("a scheduler did not stop within 60 s")
+
+
+def test_a_keeper_is_not_orphaned_whose_scheduler_was_gone_before_it_could_be_killed(tmp_path, monkeypatch):
+    monkeypatch.setattr(faults, "LINGER_SECONDS", 0.0)
+    (tmp_path / "locks").mkdir()
+    with subprocess.Popen(["true"]) as process:
+        gone = Victim(read_stat(process.pid), "scheduler")
+    served = SimpleNamespace(site=SimpleNamespace(home_name="home"), will_rest=lambda: pytest.fail("nobody was killed"))
+    striking = Faults(tmp_path, [], LedgerReader(tmp_path / "ledger"), random.Random(1), outlast=1.0)
+    monkeypatch.setattr(striking, "_pairs", lambda: [(served, gone, gone)])
+    striking.strike(ORPHAN)
+    assert striking.tally == Tally()

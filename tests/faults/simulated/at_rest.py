@@ -1,12 +1,11 @@
 """What must not be found where nothing is ready to run: something that could go on, and waits."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from asynsched.states import FINISHED_TASK_STATES, SLOT_TASK_STATES
 from tests.faults.simulated.stored import Stored, TaskRow
-from tests.faults.simulated.worlds import POOLS
 
 SLOT_STATES = frozenset(str(state) for state in SLOT_TASK_STATES)
 ENDED = frozenset(str(state) for state in FINISHED_TASK_STATES)
@@ -17,8 +16,9 @@ MOST_CALLBACKS = 4
 class Use:
     """What is taken of every limit."""
 
-    def __init__(self, world: Any, stored: Stored) -> None:
-        self._world = world
+    def __init__(self, exploration: Any, stored: Stored) -> None:
+        self._world = exploration.world
+        self._people = exploration.people
         active = [row for row in stored.tasks.values() if row.state in SLOT_STATES]
         self.n_tasks = len(active)
         self.pools: Counter[str] = Counter()
@@ -28,16 +28,17 @@ class Use:
         self.of_task = Counter((row.dag_id, row.task_id) for row in active)
         self.runs = Counter(run.dag_id for run in stored.runs.values() if run.state == "running")
 
-    def limits(self, parallelism: int | None) -> Iterator[tuple[str, int, int]]:
+    def limits(self, parallelism: int | None, pool_slots: Mapping[str, int]) -> Iterator[tuple[str, int, int]]:
         """Yield each limit: its name, how much there is of it, how much is taken.
 
         Args:
+            pool_slots: The slots of each pool.
             parallelism: None where there are several schedulers: who takes runs over has more for a moment.
         """
         if parallelism is not None:
             yield "parallelism", parallelism, self.n_tasks
         for pool, slots in self.pools.items():
-            yield f"the pool {pool}", POOLS[pool], slots
+            yield f"the pool {pool}", pool_slots[pool], slots
         for (dag_id, run_id), n_used in self.of_run.items():
             yield f"max_active_tasks of {dag_id} {run_id}", self._max_active_tasks(dag_id), n_used
         for (dag_id, task_id), n_used in self.of_task.items():
@@ -48,15 +49,17 @@ class Use:
     def has_room(self, row: TaskRow, parallelism: int) -> bool:
         """Return whether every limit of a task instance has room for it."""
         return (
-            self.n_tasks < parallelism
-            and self.pools[row.pool] + row.pool_slots <= POOLS[row.pool]
+            row.dag_id not in self._people.paused
+            and self.n_tasks < parallelism
+            and self.pools[row.pool] + row.pool_slots <= self._people.pools[row.pool]
             and self.of_run[row[:2]] < self._max_active_tasks(row.dag_id)
             and self.of_task[row.dag_id, row.task_id] < self._max_of_task(row.dag_id, row.task_id)
         )
 
     def has_room_for_run(self, dag_id: str) -> bool:
         """Return whether another run of a DAG may start."""
-        return self.runs[dag_id] < (self._world.dags[dag_id].max_active_runs or 16)
+        is_paused = dag_id in self._people.paused
+        return not is_paused and self.runs[dag_id] < (self._world.dags[dag_id].max_active_runs or 16)
 
     def _max_active_tasks(self, dag_id: str) -> int:
         return self._world.dags[dag_id].max_active_tasks or 16
@@ -70,12 +73,17 @@ def complaints(exploration: Any, stored: Stored) -> Iterator[str]:
     keepers = [site.keeper for site in exploration.sites.values()]
     live = {token for keeper in keepers for token in keeper.live}
     ends = {token for keeper in keepers for token in keeper.ends}
-    use = Use(exploration.world, stored)
+    use = Use(exploration, stored)
     yield from _of_tasks(exploration, stored, use, live | ends)
     # A scheduler that is full leaves queued runs to others.
     may_start = len(keepers) == 1 or use.n_tasks < exploration.settings.parallelism
-    yield from _of_runs(stored, use, may_start=may_start)
+    processes = [one for keeper in keepers for one in keeper.live.values() if not one.launch.callback]
+    busy = {(one.launch.run.dag_id, one.launch.run.run_id) for one in processes}
+    yield from _of_runs(stored, use, busy, may_start=may_start)
     yield from _of_callbacks(stored, live | ends)
+    yield from _of_processes(stored, processes)
+    if exploration.people.are_busy:
+        yield from _of_requests(stored, busy)
     for token in ends:
         yield f"the end of {token} is reported, and not taken"
 
@@ -92,12 +100,31 @@ def _of_tasks(exploration: Any, stored: Stored, use: Use, known: set[str]) -> It
             yield f"{name} is {row.state}, and no process is there for it"
 
 
-def _of_runs(stored: Stored, use: Use, *, may_start: bool) -> Iterator[str]:
+def _of_processes(stored: Stored, live: list[Any]) -> Iterator[str]:
+    wanted = {row.token for row in stored.tasks.values() if row.state in ("queued", "running")}
+    for one in live:
+        if one.launch.token not in wanted and not one.is_ending:
+            yield f"the process of {one.launch.token} goes on, and nobody waits for it"
+
+
+def _of_requests(stored: Stored, busy: set[Any]) -> Iterator[str]:
+    # A run that is to end waits for its processes, and what else is wanted of it waits for that.
+    for number, *run in stored.requests():
+        if tuple(run) not in busy:
+            yield f"the request {number} of {'.'.join(run)} is not done"
+
+
+def _of_runs(stored: Stored, use: Use, busy: set[Any], *, may_start: bool) -> Iterator[str]:
+    """Yield the runs that wait to begin or to end; busy ones have processes."""
     for run in stored.runs.values():
         name = f"the run {run.dag_id} {run.run_id}"
         if run.state == "queued" and use.has_room_for_run(run.dag_id) and may_start:
             yield f"{name} is queued, its DAG has room, and it waits"
-        elif run.state == "running" and all(row.state in ENDED for row in stored.tasks.values() if row[:2] == run[:2]):
+        elif (
+            run.state == "running"
+            and run[:2] not in busy
+            and all(row.state in ENDED for row in stored.tasks.values() if row[:2] == run[:2])
+        ):
             yield f"all tasks of {name} have ended, and it has not"
 
 

@@ -51,6 +51,8 @@ _LIKELY = {
     "crash_anywhere": 0.002, "outage": 0.02, "cut": 0.03, "repeated": 0.1, "keeper_death": 0.02, "try_death": 0.1,
     "stopped": 0.02, "asked_to_stop": 0.01, "clock_jump": 0.01, "slow": 0.1,
 }  # fmt: skip
+LONGEST_LATENCY = 0.3
+"""Seconds that something is on its way at most."""
 MOST_FAULTS = 20
 """After so many faults there are no more: everything is to come to its end."""
 
@@ -91,7 +93,7 @@ class Chance:
     def latency(self) -> float:
         """Return how long something is on its way: seconds, mostly none."""
         if self.climate.slow and not self.is_calm and self.random.random() < self.climate.slow:
-            return self.random.choice([0.003, 0.03, 0.3])
+            return self.random.choice([0.003, 0.03, LONGEST_LATENCY])
         return 0.0
 
     def between(self, least: float, most: float) -> float:

@@ -6,6 +6,7 @@ from itertools import chain, islice, permutations, product
 from typing import Any
 
 from asynsched.serialization.schema import SerializedDag
+from tests.faults.simulated.edits import ENDED, Start
 from tests.faults.simulated.ledger import Violation
 from tests.faults.simulated.worlds import inline_database
 from tests.support.naive_evaluator import NaiveEvaluator
@@ -32,14 +33,18 @@ def _problems(exploration: Any, tasks: Mapping[Any, Any], runs: Mapping[Any, Any
             continue
         yield from _lost_tries(key, executions, {*history[key], tasks[key].token})
     for key, row in tasks.items():
-        yield from _wrong_tries(row, history[key])
+        yield from _wrong_tries(exploration, row, history[key])
         if key[:2] not in stopped:
-            yield from _wrong_end(exploration.world, row, exploration.ledger.executions.get(key, []))
+            yield from _wrong_end(exploration, row)
     for key, run in runs.items():
+        rows = [row for row in tasks.values() if row[:2] == key]
         if key not in stopped:
-            yield from _wrong_run(exploration, run, [row for row in tasks.values() if row[:2] == key])
+            yield from _wrong_run(exploration, run, rows)
+        yield from (
+            f"{key} has ended, and its task {row[2:4]} is {row.state}" for row in rows if row.state not in ENDED
+        )
     yield from _wrong_callbacks(exploration)
-    yield from _wrong_creations(exploration, tasks, runs)
+    yield from _wrong_creations(exploration, runs)
 
 
 def _lost_tries(key: Any, executions: list[Any], stored: set[str]) -> Iterator[str]:
@@ -48,35 +53,50 @@ def _lost_tries(key: Any, executions: list[Any], stored: set[str]) -> Iterator[s
             yield f"the try {execution.token} of {key} ended as {execution.end}, and was lost"
 
 
-def _wrong_tries(row: Any, history: dict[str, int]) -> Iterator[str]:
-    tries = history | ({row.token: row.try_number} if row.try_number else {})
-    numbers = sorted(tries.values())
-    if numbers != list(range(1, len(numbers) + 1)):
-        yield f"the tries of {row[:4]} are {numbers}"
+def _wrong_tries(exploration: Any, row: Any, history: dict[str, int]) -> Iterator[str]:
+    tries = history | ({row.token: row.try_number} if row.token and row.try_number else {})
+    possible = [sorted(tries.values())]
+    if row[:4] in exploration.invariants.edits.given:
+        # Its last try may have been one that has used no number up.
+        possible.append(sorted(history.values()))
+    if all(numbers != list(range(1, len(numbers) + 1)) for numbers in possible):
+        yield f"the tries of {row[:4]} are {possible[0]}"
 
 
-def _wrong_end(world: Any, row: Any, executions: list[Any]) -> Iterator[str]:
+def _wrong_end(exploration: Any, row: Any) -> Iterator[str]:
+    edits, key = exploration.invariants.edits, row[:4]
+    if key in edits.given:
+        return
+    executions = exploration.ledger.executions.get(key, [])
+    n_retries = exploration.world.task(row.dag_id, row.task_id).retries
     last = executions[-1].end if executions else None
     if row.token is None:
-        if executions:
+        if executions and key[:2] not in edits.starts:
             yield f"{row[:4]} ran, and has no try"
+    elif executions and executions[-1].token != row.token:
+        yield f"{row[:4]} has the try {row.token}, and its last one was {executions[-1].token}"
     elif row.state in ("success", "skipped"):
         if last != row.state:
             yield f"{row[:4]} is {row.state}, and its last try ended as {last}"
-    elif row.try_number - row.machine_kills <= world.task(row.dag_id, row.task_id).retries:
+    elif row.try_number - edits.n_tries_before[key] - row.machine_kills <= n_retries:
         yield f"{row[:4]} is {row.state} after {row.try_number} tries, and had another one left"
     elif last == "success":
         yield f"{row[:4]} is {row.state}, and its last try was a success"
 
 
 def _wrong_run(exploration: Any, run: Any, rows: list[Any]) -> Iterator[str]:
-    dag = exploration.world.dags[run.dag_id]
+    dag, edits = exploration.world.dags[run.dag_id], exploration.invariants.edits
+    start = edits.starts.get(run[:2])
     found = {(row.task_id, row.map_index): row.state for row in rows}
+    if start is not None and run[:2] in edits.given_runs:
+        if found != start.states:
+            yield f"{run[:2]} had ended with {start.states}, and is {found}"
+        return
     groups = exploration.invariants.ended_together[run[:2]]
     # Some rules go by what ends first. What was stored together may have ended in any order.
     orders = islice(product(*(permutations(group) for group in groups)), MOST_ORDERS)
-    if not any(found == _expected(dag, chain.from_iterable(order)) for order in orders):
-        expected = _expected(dag, chain.from_iterable(groups))
+    if not any(found == _expected(dag, start, chain.from_iterable(order)) for order in orders):
+        expected = _expected(dag, start, chain.from_iterable(groups))
         wrong = {key: (found.get(key), expected.get(key)) for key in sorted(found.keys() | expected)}
         wrong = {key: states for key, states in wrong.items() if states[0] != states[1]}
         yield f"{run[:2]} ended with states that its rules do not give (found, expected): {wrong}"
@@ -86,8 +106,9 @@ def _wrong_run(exploration: Any, run: Any, rows: list[Any]) -> Iterator[str]:
         yield f"{run[:2]} ended as {run.state}"
 
 
-def _expected(dag: SerializedDag, ended: Iterable[Any]) -> dict[Any, Any]:
-    naive = NaiveEvaluator(dag)
+def _expected(dag: SerializedDag, start: Start | None, ended: Iterable[Any]) -> dict[Any, Any]:
+    """Return the states that follow from how tries have ended, since people have last edited the run."""
+    naive = NaiveEvaluator(dag) if start is None else NaiveEvaluator(dag, start.states, start.lengths, start.under_way)
     naive.take_up({})
     ran = {}
     for row in ended:
@@ -106,23 +127,25 @@ def _wrong_callbacks(exploration: Any) -> Iterator[str]:
         requested[tuple(key)] += n_requests
         if state == "success" and exploration.ledger.callbacks[tuple(key)].count("success") < n_requests:
             yield f"the callback {key} is said to have run, and did not"
-    for (dag_id, run_id), run in exploration.invariants.stored.runs.items():
-        event = f"on_{'success' if run.state == 'success' else 'failure'}"
-        if event in exploration.world.dags[dag_id].callbacks and requested[dag_id, run_id, "", -1, event] != 1:
-            yield f"{event} of {dag_id} {run_id} was requested {requested[dag_id, run_id, '', -1, event]} times"
-    for key, row in exploration.invariants.stored.tasks.items():
-        callbacks = exploration.world.task(row.dag_id, row.task_id).callbacks
-        if row.token and row.state == "failed" and "on_failure" in callbacks and requested[(*key, "on_failure")] != 1:
-            yield f"on_failure of {key} was requested {requested[(*key, 'on_failure')]} times"
+    edits = exploration.invariants.edits
+    for (dag_id, run_id, state), ends in edits.run_ends.items():
+        event = f"on_{'success' if state == 'success' else 'failure'}"
+        n_requests = requested[dag_id, run_id, "", -1, event]
+        if event in exploration.world.dags[dag_id].callbacks and n_requests != len(ends):
+            yield f"{event} of {dag_id} {run_id} was requested {n_requests} times, and due {len(ends)} times"
+    for key, n_failures in edits.n_failures.items():
+        n_requests = requested[(*key, "on_failure")]
+        if "on_failure" in exploration.world.task(key[0], key[2]).callbacks and n_requests != n_failures:
+            yield f"on_failure of {key} was requested {n_requests} times, and due {n_failures} times"
 
 
-def _wrong_creations(exploration: Any, tasks: Mapping[Any, Any], runs: Mapping[Any, Any]) -> Iterator[str]:
+def _wrong_creations(exploration: Any, runs: Mapping[Any, Any]) -> Iterator[str]:
     """Runs by schedule and by assets: none is missing, none is there twice."""
     if "scheduled" in exploration.world.dags:
         n_runs = sum(dag_id == "scheduled" and run_id.startswith("scheduled__") for dag_id, run_id in runs)
         if n_runs != 4:
             yield f"{n_runs} runs were created of the four that the schedule calls for"
-    n_updates = sum(row.task_id == "write" and row.state == "success" for row in tasks.values())
+    n_updates = sum(n for key, n in exploration.invariants.edits.n_successes.items() if key[2] == "write")
     [(n_events,)] = _query("SELECT count(*) FROM asset_event")
     if n_events != n_updates:
         yield f"{n_updates} updates of an asset made {n_events} events"

@@ -9,8 +9,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from msgspec.structs import replace
+
 from asynsched.clock import VirtualClock
-from asynsched.scheduling.creation.triggering import create_manual_run
 from asynsched.settings import LeaseSettings, Settings
 from sandbox.protocol import Launch
 from tests.faults.simulated.chance import Chance
@@ -18,10 +19,11 @@ from tests.faults.simulated.invariants import Invariants
 from tests.faults.simulated.ledger import Ledger, Violation
 from tests.faults.simulated.loop import NOBODY, Process, ShuffledLoop
 from tests.faults.simulated.notifications import Notifications
+from tests.faults.simulated.people import People
 from tests.faults.simulated.site import Site
 from tests.faults.simulated.stand_ins import exchanged
 from tests.faults.simulated.tries import Plan
-from tests.faults.simulated.worlds import N_WORLDS, START, inline_database, world
+from tests.faults.simulated.worlds import N_WORLDS, START, world
 
 CALM_AFTER = 60.0
 """Virtual seconds after which nothing fails any more."""
@@ -29,13 +31,17 @@ LONGEST = 900.0
 """Virtual seconds after which everything must have ended."""
 SHARE_OF_TWO = 0.4
 """Of the seeds, those in which two schedulers work on one database."""
+SHARE_OF_PAUSES = 0.06
+"""Of the tries, those that look again later, as sensors do."""
 LONGEST_STEPS = 30_000
 """Steps of the event loop after which something turns in circles: usual are some hundreds."""
 SETTINGS = Settings(
     parallelism=5,
     shutdown_grace=2.0,  # below what some tries take: a stop interrupts them
-    lease=LeaseSettings(duration=30.0, renew_interval=10.0, grace=10.0, kill_time=5.0, shared_outage=0.0),
+    lease=LeaseSettings(duration=30.0, renew_interval=10.0, grace=10.0, kill_time=5.0, outage=0.0, shared_outage=0.0),
 )
+SHARE_OF_DEFAULT_LEASES = 0.25
+"""Of the seeds, those in which tries outlast outages, as by default, and takeovers wait for that."""
 
 
 class Exploration:
@@ -44,20 +50,20 @@ class Exploration:
     Args:
         stress: A fault that is to happen often, whatever the seed says.
         n_sites: How many schedulers there are; 0: as the seed says.
-        settings: Theirs.
+        settings: Theirs; None: as the seed says.
 
     Attributes:
         trace: What has happened, a line for each thing: the same for the same seed.
     """
 
-    def __init__(self, seed: int, stress: str = "", n_sites: int = 0, settings: Settings = SETTINGS) -> None:
+    def __init__(self, seed: int, stress: str = "", n_sites: int = 0, settings: Settings | None = None) -> None:
         self.seed = seed
         self.clock = VirtualClock(START)
         self.chance = Chance(seed, self.clock, stress)
         self.climate = self.chance.climate
         self.world = world(seed % N_WORLDS)
         self.loop = ShuffledLoop(self.clock, self.chance.random)
-        self.settings = settings
+        self.settings = settings or _settings(seed)
         self.ledger = Ledger()
         self.trace: list[str] = []
         self.is_over = False
@@ -68,6 +74,7 @@ class Exploration:
         self.notifications = Notifications(self)
         n_sites = n_sites or (2 if Random(f"sites {seed}").random() < SHARE_OF_TWO else 1)
         self.sites = {home: Site(self, home) for home in map(_home, "ab"[:n_sites])}
+        self.people = People(self)
         self.invariants = Invariants(self)
         self.loop.after_step = self._stepped
         self.loop.before_leap = self._guarded(self.invariants.check_at_rest)
@@ -124,6 +131,7 @@ class Exploration:
 
     def process_begins(self) -> None:
         """The process of a try or of a callback begins: somebody may ask its scheduler to stop in this moment."""
+        self.people.process_begins()
         for site in self.sites.values():
             if site.is_serving and self.chance.happens("asked_to_stop"):
                 site.ask_to_stop()
@@ -142,13 +150,16 @@ class Exploration:
         state = random.choice(["success"] * 4 + ["failed"] * 2 + ["skipped"])
         if launch.max_tries >= 99:
             state = "success"
+        pauses = Random(f"pauses {launch.token}")
+        if pauses.random() < SHARE_OF_PAUSES:
+            return Plan("up_for_reschedule", duration, reschedule_after=pauses.choice([0.0, 1.0, 5.0]))
         return Plan(state, duration, value=random.choice([None, 1]), pushes=random.random() < 0.15)
 
     # What happens by itself
 
     async def _main(self) -> None:
         tasks = [asyncio.ensure_future(site.keep_serving()) for site in self.sites.values()]
-        tasks.append(asyncio.ensure_future(self._people()))
+        tasks.append(asyncio.ensure_future(self.people.act()))
         for task in tasks:
             task.add_done_callback(self._note_failure)
         try:
@@ -165,22 +176,6 @@ class Exploration:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._fail(error)
 
-    async def _people(self) -> None:
-        random = self.chance.random
-        for number in range(random.randint(1, 3)):
-            await asyncio.sleep(random.choice([0.0, 0.5, 5.0]))
-            dag_id = random.choice([dag_id for dag_id, dag in self.world.dags.items() if not dag.asset_condition])
-            trigger = partial(
-                create_manual_run, dag_id=dag_id, now=self.clock.now(), run_id=f"r{number}", has_logical_date=False
-            )
-            key = inline_database().connection.write(trigger)
-            self.say("people", f"trigger {key}")
-            for site in self.sites.values():
-                site.tell_of_run(key)
-        self.people_are_done = True
-
-    people_are_done = False
-
     async def _watch(self) -> None:
         """Wait until all has come to its end, then look whether it is the right one."""
         while True:
@@ -189,7 +184,7 @@ class Exploration:
             if self._violation is not None:
                 raise self._violation
             self.chance.is_calm |= self.clock.monotonic() > CALM_AFTER
-            if self.people_are_done and not self.invariants.what_is_left():
+            if self.people.are_done and not self.invariants.what_is_left():
                 break
             if self.clock.monotonic() > LONGEST + sum(site.n_seconds_off for site in self.sites.values()):
                 raise Violation(f"after {LONGEST:g} s not all has ended: {self.invariants.what_is_left()}")
@@ -202,7 +197,7 @@ class Exploration:
             if not site.is_serving:
                 continue
             if self.chance.happens("stopped"):
-                site.stop_process(self.chance.between(0.1, 70 * len(self.sites)))
+                site.stop_process(self.chance.between(0.1, 1.5 * site.takeover_seconds * len(self.sites)))
             elif self.chance.happens("asked_to_stop"):
                 site.ask_to_stop()
             elif self.chance.happens("clock_jump"):
@@ -228,6 +223,11 @@ class Exploration:
 
     def _fail(self, violation: BaseException) -> None:
         self._violation = self._violation or violation
+
+
+def _settings(seed: int) -> Settings:
+    has_default = Random(f"leases {seed}").random() < SHARE_OF_DEFAULT_LEASES
+    return replace(SETTINGS, lease=LeaseSettings()) if has_default else SETTINGS
 
 
 def explore(seed: int, stress: str = "", n_sites: int = 0) -> tuple[BaseException | None, list[str]]:

@@ -53,7 +53,7 @@ class FaultyDatabase(Database):
         await asyncio.sleep(chance.latency())
         self._live()
         if chance.happens("crash_before"):
-            if run == self._inline.connection.write and chance.happens("late_write"):
+            if self.is_shared and run == self._inline.connection.write and chance.happens("late_write"):
                 # A server goes on with what it was sent, whatever becomes of the client.
                 world.later_or_after_takeover(self._land, run, query, args, kwargs)
             await self._crash(f"before {name}")

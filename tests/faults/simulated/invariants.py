@@ -5,13 +5,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from asynsched.states import (
-    FINISHED_RUN_STATES,
     RUN_TRANSITIONS,
     SLOT_TASK_STATES,
     TASK_TRANSITIONS,
     TaskInstanceState,
 )
 from tests.faults.simulated.at_rest import ENDED, Use, complaints
+from tests.faults.simulated.chance import LONGEST_LATENCY
+from tests.faults.simulated.edits import ENDED_RUNS, Edits, edited_runs, is_edit
 from tests.faults.simulated.expected_ends import check_ends
 from tests.faults.simulated.ledger import Violation
 from tests.faults.simulated.loop import Process
@@ -20,14 +21,14 @@ from tests.faults.simulated.stored import RunRow, Stored, TaskRow
 PATIENCE = 2.0
 """Virtual seconds that something may wait that nothing holds up."""
 Rows = Mapping[Any, Any]
-ENDED_RUNS = frozenset(str(state) for state in FINISHED_RUN_STATES)
 _BETWEEN = [*SLOT_TASK_STATES, *(TaskInstanceState(name) for name in ("scheduled", "up_for_retry", "deferred"))]
 
 
 def _reachable() -> set[tuple[str | None, str | None]]:
     """Return the changes that one batch may make of a task instance: several legal ones may be stored as one."""
     direct = {(before, after) for before, found in TASK_TRANSITIONS.items() for after in found}
-    pairs = set(direct)
+    # One that was cleared while it ran may have begun anew by the time that its end is stored.
+    pairs = direct | {(TaskInstanceState("restarting"), after) for after in TASK_TRANSITIONS[None]}
     while True:
         more = {(a, d) for a, b in pairs for c, d in direct if b == c and b in _BETWEEN} - pairs
         if not more:
@@ -36,6 +37,7 @@ def _reachable() -> set[tuple[str | None, str | None]]:
 
 
 REACHABLE = _reachable()
+BY_PEOPLE = {(a and str(a), b and str(b)) for a, found in TASK_TRANSITIONS.items() for b in found}
 RUN_CHANGES = {(str(before), str(after)) for before, found in RUN_TRANSITIONS.items() for after in found}
 
 
@@ -44,15 +46,20 @@ class Invariants:
 
     Attributes:
         stored: The database as it was when it was last looked at.
-        ended_together: Of each run: the task instances whose last try has ended, those that were stored together in
-            one list.
+        edits: What people have made of the runs.
+        ended_together: Of each run: the task instances whose last try has ended since people have last edited it, those
+            that were stored together in one list.
     """
 
     def __init__(self, exploration: Any) -> None:
         self._exploration = exploration
         self._waits_since: dict[str, float] = {}
         self.stored = Stored()
+        self.edits = Edits()
         self.ended_together: dict[tuple[str, str], list[list[TaskRow]]] = defaultdict(list)
+        self._may_have = dict(exploration.people.pools)
+        """The most slots that each pool has had since all schedulers were sure to know how many it has."""
+        self._wishes_known_at = 0.0
 
     def check_commit(self, process: Process, query: str) -> None:
         """Look at what a call of the database has changed."""
@@ -64,34 +71,91 @@ class Invariants:
         for key, row in stored.tasks.items():
             if (before := tasks.get(key)) != row:
                 self._exploration.say(process.name, f"{query}: {_said(row)}")
-                _check_task(before, row)
-                _check_writer(process, row, stored.runs[key[:2]])
+                self.edits.note_task(query, before, row, is_stopped=stored.runs[key[:2]].stop is not None)
+                was_stopped = key[:2] in runs and runs[key[:2]].stop is not None
+                self._check_task(query, before, row, was_stopped=was_stopped)
+                if not is_edit(query) or runs[key[:2]].state == "running":
+                    _check_writer(process, row, stored.runs[key[:2]])
                 if row.token and row.state in ENDED:
                     ended[key[:2]].append(row)
-        for run_key, rows in ended.items():
-            self.ended_together[run_key].append(rows)
         for run_key, run in stored.runs.items():
             if (was := runs.get(run_key)) != run:
                 self._exploration.say(process.name, f"{query}: {'.'.join(run_key)} {run.state}")
-                _check_run(was, run)
+                self.edits.note_run(query, was, run)
+                self._check_run(query, was, run)
+        for run_key, rows in ended.items():
+            self.ended_together[run_key].append(rows)
+        for run_key in edited_runs(query, tasks, runs, stored):
+            self.edits.note_edit(run_key, stored)
+            self._check_edit(run_key, tasks)
+            self.ended_together[run_key].clear()
         self._check_shared(tasks, runs)
+
+    def _check_edit(self, run_key: tuple[str, str], tasks: Rows) -> None:
+        rows = [row for row in self.stored.tasks.values() if row[:2] == run_key and row.state not in ENDED]
+        cleared = [row for row in rows if row[:4] in tasks and tasks[row[:4]].state != row.state]
+        if cleared and self.stored.runs[run_key].stop is not None:
+            raise Violation(f"{cleared[0][:4]} was cleared, and its run is still to be stopped")
+
+    def _check_task(self, query: str, before: TaskRow | None, row: TaskRow, *, was_stopped: bool) -> None:
+        key, was = row[:4], None if before is None else before.state
+        if before is None or was == row.state:
+            return
+        if (was, row.state) not in (BY_PEOPLE if is_edit(query) else REACHABLE):
+            raise Violation(f"{key} went from {was} to {row.state}")
+        if was in ENDED and not is_edit(query):
+            raise Violation(f"{key} had ended as {was}, and is {row.state}")
+        if row.state in ("scheduled", "queued"):
+            if was_stopped and self.stored.runs[key[:2]].stop is not None:
+                raise Violation(f"{key} is {row.state}, though its run was stopped")
+            if row.state == "queued" and self._is_known_to_be_paused(row.dag_id):
+                raise Violation(f"{key} starts, though its DAG is paused")
+
+    def _check_run(self, query: str, before: RunRow | None, run: RunRow) -> None:
+        if before is None or before.state == run.state:
+            return
+        if (before.state, run.state) not in RUN_CHANGES:
+            raise Violation(f"the run {run[:2]} went from {before.state} to {run.state}")
+        if before.state in ENDED_RUNS and not is_edit(query):
+            raise Violation(f"the run {run[:2]} had ended as {before.state}, and is {run.state}")
+        if run.state == "running" and self._is_known_to_be_paused(run.dag_id):
+            raise Violation(f"the run {run[:2]} starts, though its DAG is paused")
 
     def _check_shared(self, tasks: Rows, runs: Rows) -> None:
         """Look at what all task instances share: limits, and who writes."""
         is_alone = len(self._exploration.sites) == 1
         if is_alone:
             _check_epochs(tasks, runs, self.stored)
-        use = Use(self._exploration.world, self.stored)
-        for name, limit, n_used in use.limits(self._exploration.settings.parallelism if is_alone else None):
+        use = Use(self._exploration, self.stored)
+        for name, slots in self._exploration.people.pools.items():
+            self._may_have[name] = max(slots, self._may_have[name])
+        for name, limit, n_used in use.limits(
+            self._exploration.settings.parallelism if is_alone else None, self._may_have
+        ):
             if n_used > limit:
                 raise Violation(f"{name}: {n_used} of {limit}")
+        if self._are_wishes_known:
+            # Of a pool that was made smaller, what is given back is taken by nobody.
+            for name, slots in self._exploration.people.pools.items():
+                self._may_have[name] = max(slots, min(self._may_have[name], use.pools[name]))
+
+    @property
+    def _are_wishes_known(self) -> bool:
+        """Whether all schedulers are sure to know of the pools and the pauses as they are."""
+        return self._wishes_known_at > self._exploration.people.wished_at
+
+    def _is_known_to_be_paused(self, dag_id: str) -> bool:
+        return dag_id in self._exploration.people.paused and self._are_wishes_known
 
     # At rest
 
     def check_at_rest(self) -> None:
         """Nothing is ready to run before time goes on: what could go on has no reason to wait."""
         now = self._exploration.clock.monotonic()
-        found = dict.fromkeys(complaints(self._exploration, self.stored)) if self._all_is_well() else {}
+        is_well = self._all_is_well()
+        if is_well and now - self._exploration.people.wished_at > LONGEST_LATENCY:
+            self._wishes_known_at = now
+        found = dict.fromkeys(complaints(self._exploration, self.stored)) if is_well else {}
         self._waits_since = {complaint: self._waits_since.get(complaint, now) for complaint in found}
         for complaint, since in self._waits_since.items():
             if now - since > PATIENCE:
@@ -153,16 +217,6 @@ def _said(row: TaskRow) -> str:
     return f"{'.'.join(map(str, row[:4]))} {row.state} try {row.try_number} {row.reason}"
 
 
-def _check_task(before: TaskRow | None, row: TaskRow) -> None:
-    key = row[:4]
-    if before is None:
-        return
-    if before.state != row.state and (before.state, row.state) not in REACHABLE:
-        raise Violation(f"{key} went from {before.state} to {row.state}")
-    if before.state in ENDED and row.state != before.state:
-        raise Violation(f"{key} had ended as {before.state}, and is {row.state}")
-
-
 def _check_writer(process: Process, row: TaskRow, run: RunRow) -> None:
     """Only the scheduler whose run it is may write a task instance."""
     if process.lease_epoch is not None and run.lease_epoch != process.lease_epoch:
@@ -179,15 +233,6 @@ def _check_epochs(tasks: Rows, runs: Rows, stored: Stored) -> None:
                 raise Violation(
                     f"{key} was written under {row.lease_epoch}, and before under {before[key].lease_epoch}"
                 )
-
-
-def _check_run(before: RunRow | None, run: RunRow) -> None:
-    if before is None:
-        return
-    if before.state != run.state and (before.state, run.state) not in RUN_CHANGES:
-        raise Violation(f"the run {run[:2]} went from {before.state} to {run.state}")
-    if before.state in ENDED_RUNS and run.state != before.state:
-        raise Violation(f"the run {run[:2]} had ended as {before.state}, and is {run.state}")
 
 
 def _left_on(site: Any) -> Iterator[str]:

@@ -1,4 +1,5 @@
-"""A simulated keeper: it answers as `sandbox.keeper` does, and its tries are timers.
+"""A simulated keeper: it answers as `sandbox.keeper` does, and its tries are timers, which take turns as
+real ones do.
 
 It outlives its scheduler until the lease and its grace are over. What it writes down of each try, the world keeps: a
 keeper that comes after one that died knows which tries died with it.
@@ -19,6 +20,7 @@ from sandbox.protocol import (
     Request,
     Shutdown,
 )
+from sandbox.supervision.turns import Turns
 from tests.faults.simulated.machine_clock import MachineClock
 from tests.faults.simulated.stream import Stream
 from tests.faults.simulated.tries import SimulatedTry
@@ -48,6 +50,7 @@ class SimulatedKeeper:
         self.connection: Stream | None = None
         self.streams: dict[Stream, None] = {}
         self.live: dict[str, SimulatedTry] = {}
+        self._turns: Turns[SimulatedTry] = Turns(SimulatedTry.get_ready)
         self.ends: dict[str, Ended] = {}
         self._closes_at = 0.0
         for token, ended in list(records.items()):
@@ -95,6 +98,7 @@ class SimulatedKeeper:
         del self.live[one.launch.token]
         self.ends[ended.token] = self._records[ended.token] = ended
         self.report(ended)
+        self._turns.is_over(one)
         self._leave_if_idle()
 
     # What it hears
@@ -140,7 +144,7 @@ class SimulatedKeeper:
         self.connection = stream
         if is_another:
             self._served_epoch = hello.lease_epoch
-            self._leased(self.clock.boottime() + self._lease.duration)
+            self._leased(hello.lease.valid_until)
         stream.send(Hello(PROTOCOL_VERSION, 1, lease_epoch=hello.lease_epoch))
         for ended in list(self.ends.values()):
             stream.send(ended)
@@ -162,6 +166,7 @@ class SimulatedKeeper:
         else:
             self._records[launch.token] = None
             self.live[launch.token] = SimulatedTry(self._world, self, launch)
+            self._turns.wait(self.live[launch.token])
 
     def _refuse(self, launch: Launch, reason: str, cause: Any) -> None:
         ended = Ended(launch.token, "failed", self.clock.now(), reason=reason, cause=cause)

@@ -28,10 +28,11 @@ class Notifications:
         self._said.clear()
 
     def notify(self, _conn: Any, payload: str) -> None:
-        """Stand in for `asynsched.store.notifications.notify`."""
-        self._said.append(payload)
+        """Stand in for `asynsched.store.notifications.notify`. PostgreSQL delivers what is said twice once."""
+        if payload not in self._said:
+            self._said.append(payload)
 
-    async def connect(self, _url: Any) -> "ListeningConnection":
+    async def connect(self, _url: Any, _order: Any) -> "ListeningConnection":
         """Stand in for a connection that is made to listen."""
         made = ListeningConnection(self)
         self._connections[made] = None

@@ -28,6 +28,7 @@ from asynsched.states import FINISHED_TASK_STATES
 from asynsched.store import transitions
 from asynsched.store.callback_requests import finish_callback
 from tests.faults.simulated.bug import Bug, Change
+from tests.faults.simulated.planted_edits import BUGS_OF_EDITS
 from tests.faults.simulated.planted_ownership import BUGS_OF_OWNERSHIP
 
 
@@ -212,9 +213,9 @@ def _silent_lease() -> list[Change]:
 N_SEEDS = 400
 """Each bug is found by one of so many seeds, from its first on."""
 BUGS: dict[str, Bug] = {
-    "early-commit": Bug("A try is launched before it is stored as queued.", _early_commit, "crash_before"),
+    "early-commit": Bug("A try is launched before it is stored as queued.", _early_commit, "crash_before", first=168),
     "early-acknowledgement": Bug(
-        "The keeper may forget an end before it is stored.", _early_acknowledgement, "crash_before", first=145
+        "The keeper may forget an end before it is stored.", _early_acknowledgement, "crash_before", first=160
     ),
     "lost-wake-up": Bug("Nobody is woken by the end of a try.", _lost_wake_up),
     "forgotten-release": Bug("A try that failed gives back no slots.", _forgotten_release),
@@ -222,7 +223,7 @@ BUGS: dict[str, Bug] = {
         "Tries of an earlier scheduler count against no limit.", _forgotten_occupation, "crash_after"
     ),
     "double-adoption": Bug(
-        "Tries that the keeper still runs are taken for lost.", _double_adoption, "crash_after", first=115
+        "Tries that the keeper still runs are taken for lost.", _double_adoption, "crash_after", first=305
     ),
     "new-token-for-old-try": Bug(
         "A try that was taken over is launched anew under another token.", _new_token_for_old_try, "crash_after"
@@ -247,4 +248,5 @@ BUGS: dict[str, Bug] = {
     "lost-launch": Bug("Every second try is stored, and not launched.", _ready_is_lost),
     "silent-lease": Bug("The keeper does not hear that the lease goes on.", _silent_lease),
     **BUGS_OF_OWNERSHIP,
+    **BUGS_OF_EDITS,
 }

@@ -32,7 +32,7 @@ def _unguarded_insert() -> list[Change]:
 
 BUGS_OF_OWNERSHIP: dict[str, Bug] = {
     "unguarded-write": Bug(
-        "Who has lost a run to another scheduler still writes to it.", _unguarded_write, "crash_before"
+        "Who has lost a run to another scheduler still writes to it.", _unguarded_write, "crash_before", 2, first=432
     ),
     "uncounted-others": Bug("What other schedulers have of a pool is not counted.", _uncounted_others, n_sites=2),
     "begun-elsewhere": Bug(
@@ -40,13 +40,13 @@ BUGS_OF_OWNERSHIP: dict[str, Bug] = {
         _begun_elsewhere,
         "crash_before",
         n_sites=2,
-        first=180,
+        first=268,
     ),
     "unguarded-insert": Bug(
         "Task instances are inserted into a run that is another scheduler's by now.",
         _unguarded_insert,
-        "crash_before",
+        "late_write",
         n_sites=2,
-        first=40,
+        first=310,
     ),
 }

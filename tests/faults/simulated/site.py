@@ -1,6 +1,7 @@
 """One simulated machine: the schedulers that are started on it one after another, and their keepers."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import fields
 from datetime import timedelta
 from pathlib import Path
@@ -11,11 +12,12 @@ import msgspec
 from asynsched.assembly.assemble import assemble
 from asynsched.assembly.foundation import Foundation
 from asynsched.assembly.services import Services
-from asynsched.channels import RunCreated
+from asynsched.bell import Hint
 from asynsched.errors import ExecutorError, HomeInUse, LeaseLost, StoreUnavailable
 from asynsched.executors.local import LocalExecutor
+from asynsched.housekeeping.bell_listener import hand_out
 from asynsched.housekeeping.notification_listener import NotificationListener
-from asynsched.keys import DagRunKey
+from asynsched.housekeeping.outlasting import takeover_seconds
 from asynsched.scheduler import Scheduler
 from asynsched.service import Service
 from asynsched.settings import Settings
@@ -93,6 +95,11 @@ class Site:
         self.has_missed_hint_at = -self.settings.sweep_interval
 
     @property
+    def takeover_seconds(self) -> float:
+        """How long after its last renewal others take what the scheduler had, beside whom it works."""
+        return takeover_seconds(self.settings.lease, is_alone=False)
+
+    @property
     def is_serving(self) -> bool:
         """Whether a scheduler serves here that is not stopped."""
         serves = self.scheduler is not None and self.scheduler.started.is_set()
@@ -128,7 +135,7 @@ class Site:
         """Return how long nobody serves here: with others there, also for so long that they take everything."""
         chance = self.world.chance
         if len(self.world.sites) > 1 and not chance.is_calm and chance.random.random() < LONG_PAUSES:
-            return chance.between(40, 90)
+            return chance.between(0.85 * self.takeover_seconds, 2 * self.takeover_seconds)
         return chance.between(0.1, 20 if self.world.climate.slow else 3)
 
     async def _serve(self) -> None:
@@ -200,10 +207,12 @@ class Site:
 
         self.world.later(self.world.chance.between(1, 30), correct)
 
-    def tell_of_run(self, key: DagRunKey) -> None:
+    def ring(self, hints: Sequence[Hint]) -> None:
         """Ring the bell, as the command line does: whoever serves hears it, or nobody."""
-        if self.scheduler is not None and self.scheduler.started.is_set():
-            self.scheduler.channels.active_runs.offer(RunCreated(key))
+        process = self.process
+        if process is None or process.is_dead or self.scheduler is None or not self.scheduler.started.is_set():
+            return
+        process.start(hand_out(hints, self.scheduler.channels), "bell listener")
 
     # What stands in for asynsched.executors.keeper_process
 

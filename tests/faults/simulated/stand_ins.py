@@ -16,9 +16,10 @@ from asynsched.executors import lease_line, local
 from asynsched.housekeeping import notification_listener, peer_watch
 from asynsched.scheduling import run_transfers, shared_limits
 from asynsched.scheduling.creation import dagrun_creator
+from asynsched.scheduling.requests import run_requests
 from tests.faults.simulated.loop import PROCESS
 
-NOTIFYING = (peer_watch, dagrun_creator, run_transfers, shared_limits)
+NOTIFYING = (peer_watch, dagrun_creator, run_requests, run_transfers, shared_limits)
 """What tells other schedulers of something. The command line does so, too, and is not here."""
 
 
@@ -40,7 +41,7 @@ def exchanged(exploration: Any) -> Iterator[None]:
 
     def note(_logger: Any, method: str, event: dict[str, Any]) -> Any:
         process = PROCESS.get()
-        said = " ".join(f"{name}={value}" for name, value in event.items() if name not in ("event", "stack"))
+        said = " ".join(f"{name}={value}" for name, value in event.items() if name not in ("event", "stack", "home"))
         exploration.say("log" if process is None else process.name, f"{method}: {event['event']} {said}")
         raise structlog.DropEvent
 

@@ -32,6 +32,8 @@ class RunRow(NamedTuple):
     id: int
     state: str
     lease_epoch: int
+    stop: str | None
+    ended_at: int | None
 
 
 _TASKS = (
@@ -39,12 +41,14 @@ _TASKS = (
     " t.pool_slots, t.next_try_at, t.result_length, t.reason, t.machine_kills"
     " FROM task_instance t JOIN dag_run r ON r.id = t.dag_run_id ORDER BY t.id"
 )
-_RUNS = "SELECT dag_id, run_id, id, state, lease_epoch FROM dag_run ORDER BY id"
+_RUNS = "SELECT dag_id, run_id, id, state, lease_epoch, stop, ended_at FROM dag_run ORDER BY id"
 _CALLBACKS = "SELECT id, state, token FROM callback_request ORDER BY id"
+_REQUESTS = "SELECT w.id, r.dag_id, r.run_id FROM run_request w JOIN dag_run r ON r.id = w.dag_run_id ORDER BY w.id"
 
 _TO_COME = {
     "a schedule calls for another run": "SELECT count(*) FROM dag WHERE next_dagrun_create_after IS NOT NULL",
     "an update of an asset waits": "SELECT count(*) FROM asset_dag_run_queue",
+    "what somebody wants of a run is not done": "SELECT count(*) FROM run_request",
 }
 
 
@@ -75,6 +79,10 @@ class Stored:
         self.runs = {row[:2]: RunRow(*row) for row in self._driver.execute(_RUNS)}
         self.callbacks = self._driver.execute(_CALLBACKS).fetchall()
         return True
+
+    def requests(self) -> list[tuple[int, str, str]]:
+        """Return what people want done and is not: its number, the DAG and the run."""
+        return self._driver.execute(_REQUESTS).fetchall()
 
     def to_come(self) -> str:
         """Return what calls for another run; empty: nothing."""

@@ -30,7 +30,10 @@ def test_each_planted_bug_is_found(name):
     bug = BUGS[name]
     with bug.planted():
         seeds = range(bug.first, bug.first + BUGGY_SEEDS)
-        assert any(explore(seed, bug.stress, bug.n_sites)[0] is not None for seed in seeds)
+        found = next((seed for seed in seeds if explore(seed, bug.stress, bug.n_sites)[0] is not None), None)
+    assert found is not None
+    violation, _ = explore(found, bug.stress, bug.n_sites)
+    assert violation is None, "it is not the bug that the seed has found"
 
 
 def test_a_seed_is_replayed_byte_for_byte_in_another_process():

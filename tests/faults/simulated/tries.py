@@ -42,7 +42,15 @@ class SimulatedTry:
         self._ending: tuple[str, str] | None = None
         self._execution: Any = None
         self._is_over = False
-        world.later(world.chance.latency(), self._begin)
+
+    def get_ready(self) -> None:
+        """Have its process begin, some time later."""
+        self._world.later(self._world.chance.latency(), self._begin)
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether it was told to end."""
+        return self._ending is not None
 
     def end(self, reason: str, cause: str, grace: float) -> None:
         """SIGTERM, and SIGKILL when the grace is over."""

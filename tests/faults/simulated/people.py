@@ -1,0 +1,241 @@
+"""What people do meanwhile: they trigger runs, and in some seeds clear, mark, cancel, pause, and change pools.
+
+They do it as the command line does, or as a program does that a scheduler is part of. Each thing is done at some moment
+of its own, whatever the faults have made of the schedulers by then.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
+from random import Random
+from typing import Any, Literal
+
+from asynsched.bell import Hint, encode_hints
+from asynsched.channels import RunCancelled
+from asynsched.errors import AsynschedError, InvalidTransition
+from asynsched.keys import DagRunKey
+from asynsched.scheduling.creation.triggering import create_manual_run
+from asynsched.scheduling.requests.run_requests import submit_request
+from asynsched.store.dags import set_paused
+from asynsched.store.pools import set_pool
+from asynsched.store.run_requests import CancelRun, ClearTasks, MarkRun, MarkTasks, RunRequest
+from tests.faults.simulated.loop import Process
+from tests.faults.simulated.stored import TaskRow
+from tests.faults.simulated.worlds import POOLS, inline_database
+
+SHARE_OF_BUSY = 0.5
+"""Of the seeds, those in which people do more than trigger runs."""
+MOST_ACTIONS = 4
+LONGEST_WAIT = 60.0
+"""Virtual seconds for which somebody waits for a task that runs, before doing something to another one."""
+ACTOR = "somebody"
+PROGRAM_ACTIONS = 0.25
+"""Share of requests that a program makes which a scheduler is part of."""
+NEVER_FAILED = frozenset({"scheduled", "producer"})
+"""DAGs whose tasks nobody may say to have failed: later runs or other DAGs depend on them."""
+NEVER_CLEARED = frozenset({"scheduled"})
+"""DAGs of which a run that is cleared may wait for ever for the end of a later one, which depends on it."""
+
+
+class People:
+    """Those who work with one exploration's schedulers.
+
+    Attributes:
+        pools: How many slots they have given each pool.
+        paused: The DAGs that they have paused.
+        wished_at: When they have last changed a pool or a pause, in the world's seconds.
+        are_done: Whether they do nothing more.
+    """
+
+    def __init__(self, world: Any) -> None:
+        self._world = world
+        self._random = Random(f"people {world.seed}")
+        self._process = Process("people")
+        self.are_busy = self._random.random() < SHARE_OF_BUSY
+        self.pools = dict(POOLS)
+        self.paused: set[str] = set()
+        self.wished_at = 0.0
+        self.are_done = False
+        self._has_begun = asyncio.Event()
+
+    def process_begins(self) -> None:
+        """The process of a try begins."""
+        self._has_begun.set()
+
+    async def act(self) -> None:
+        """Do everything."""
+        await asyncio.gather(self._trigger_runs(), *([self._do_more()] if self.are_busy else []))
+        self.are_done = True
+
+    async def _trigger_runs(self) -> None:
+        random = self._world.chance.random
+        for number in range(random.randint(1, 3)):
+            await asyncio.sleep(random.choice([0.0, 0.5, 5.0]))
+            dag_id = random.choice(
+                [dag_id for dag_id, dag in self._world.world.dags.items() if not dag.asset_condition]
+            )
+            self._trigger(dag_id, f"r{number}")
+
+    async def _do_more(self) -> None:
+        random = self._random
+        begun = []
+        for _ in range(random.randint(1, MOST_ACTIONS)):
+            await asyncio.sleep(random.choice([0.3, 1.0, 3.0]))
+            begun.append(asyncio.ensure_future(random.choice(ACTIONS)(self)))
+        await asyncio.gather(*begun)
+
+    # What they do
+
+    async def _clear_tasks(self) -> None:
+        if (row := await self._some("tasks")) is not None:
+            random = self._random
+            flags = {name: random.random() < 0.3 for name in ("upstream", "only_failed", "only_running")}
+            request = ClearTasks(
+                (row.task_id,), downstream=random.random() < 0.6, map_index=self._some_index(row), **flags
+            )
+            await self._request(row, request)
+
+    async def _clear_run(self) -> None:
+        if (row := await self._some("tasks")) is not None:
+            await self._request(row, ClearTasks(latest=self._random.random() < 0.3))
+
+    async def _mark_tasks(self) -> None:
+        if (row := await self._some("tasks")) is None:
+            return
+        random = self._random
+        states = ["success"] if row.dag_id in NEVER_FAILED else ["success", "failed", "failed", "skipped"]
+        downstream, map_index = random.random() < 0.2, self._some_index(row)
+        mark = MarkTasks((row.task_id,), random.choice(states), downstream=downstream, map_index=map_index)
+        await self._request(row, mark)
+        if random.random() < 0.5:
+            await asyncio.sleep(random.choice([0.0, 0.1, 1.0]))
+            await self._request(row, ClearTasks((row.task_id,), downstream=random.random() < 0.5, map_index=map_index))
+
+    async def _mark_run(self) -> None:
+        if (row := await self._some("tasks")) is not None:
+            state = "success" if row.dag_id in NEVER_FAILED else self._random.choice(["success", "failed"])
+            await self._request(row, MarkRun(state))
+
+    async def _cancel(self) -> None:
+        run = await self._some("runs")
+        if run is not None and run.dag_id not in NEVER_FAILED:
+            await self._request(run, CancelRun())
+            if self._random.random() < 0.3:
+                await asyncio.sleep(self._random.choice([0.0, 1.0, 6.0]))
+                await self._request(run, ClearTasks())
+
+    async def _pause(self) -> None:
+        if (run := await self._some("runs")) is not None:
+            self._set_paused(run.dag_id, is_paused=True)
+            await asyncio.sleep(self._random.choice([0.5, 3.0, 10.0]))
+            self._set_paused(run.dag_id, is_paused=False)
+
+    async def _resize(self) -> None:
+        if (row := await self._some("tasks")) is not None:
+            for _ in range(self._random.choice([1, 1, 2])):
+                self._set_pool(row.pool, self._random.choice([0, 0, 1, 3, 8]))
+                await asyncio.sleep(self._random.choice([0.5, 3.0, 8.0]))
+            self._set_pool(row.pool, POOLS[row.pool])
+
+    # Whom they do it to
+
+    async def _some(self, kind: Literal["tasks", "runs"]) -> Any:
+        """Return a task instance or a run, mostly one that is running: there may be one soon. None: there is none."""
+        rows = partial(getattr, self._world.invariants.stored, kind)
+        if self._random.random() < 0.8:
+            if not (running := [row for row in rows().values() if row.state == "running"]):
+                await self._until_something_runs()
+                running = [row for row in rows().values() if row.state == "running"]
+            if running:
+                return self._random.choice(running)
+        return self._random.choice([*rows().values()] or [None])
+
+    async def _until_something_runs(self) -> None:
+        self._has_begun.clear()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._has_begun.wait(), LONGEST_WAIT)
+        await asyncio.sleep(self._random.choice([0.1, 0.3, 1.0]))
+
+    def _some_index(self, row: TaskRow) -> int | None:
+        return row.map_index if row.map_index >= 0 and self._random.random() < 0.5 else None
+
+    # How they do it
+
+    def _trigger(self, dag_id: str, run_id: str) -> None:
+        create = partial(
+            create_manual_run, dag_id=dag_id, now=self._world.clock.now(), run_id=run_id, has_logical_date=False
+        )
+        self._change(f"trigger {dag_id} {run_id}", create, Hint("run", dag_id=dag_id, run_id=run_id))
+
+    def _set_paused(self, dag_id: str, *, is_paused: bool) -> None:
+        pause = partial(set_paused, dag_id=dag_id, is_paused=is_paused, now=self._world.clock.now())
+        (self.paused.add if is_paused else self.paused.discard)(dag_id)
+        self.wished_at = self._world.clock.monotonic()
+        self._change(f"{'pause' if is_paused else 'unpause'} {dag_id}", pause, Hint("dag", dag_id=dag_id))
+
+    def _set_pool(self, name: str, slots: int) -> None:
+        self.pools[name] = slots
+        self.wished_at = self._world.clock.monotonic()
+        self._change(f"give {name} {slots} slots", partial(set_pool, name=name, slots=slots), Hint("pool"))
+
+    async def _request(self, of_run: Any, request: RunRequest) -> None:
+        """Clear, mark or cancel, by a command or by a program."""
+        if isinstance(request, ClearTasks) and of_run.dag_id in NEVER_CLEARED:
+            return
+        key = DagRunKey(of_run.dag_id, of_run.run_id)
+        site = self._random.choice(list(self._world.sites.values()))
+        if self._random.random() < PROGRAM_ACTIONS and site.is_serving:
+            await self._request_by_program(site, key, request)
+            return
+        submit = partial(submit_request, key=key, request=request, actor=ACTOR, now=self._world.clock.now())
+        self._change(f"want of {'.'.join(key)}: {request}", submit, Hint("edit", dag_id=key.dag_id, run_id=key.run_id))
+
+    async def _request_by_program(self, site: Any, key: DagRunKey, request: RunRequest) -> None:
+        scheduler, channels = site.scheduler, site.scheduler.channels
+        self._world.say("people", f"by {site.process.name} want of {'.'.join(key)}: {request}")
+        if isinstance(request, CancelRun):
+            # As where somebody who has waited for a run does so no more.
+            site.process.context.run(channels.active_runs.offer, RunCancelled(key))
+            return
+        match request:
+            case ClearTasks():
+                work = scheduler.clear_tasks(
+                    key, request.task_ids, upstream=request.upstream, downstream=request.downstream,
+                    only_failed=request.only_failed, latest=request.latest,
+                )  # fmt: skip
+            case MarkTasks():
+                work = scheduler.mark_tasks(key, request.task_ids, request.state, downstream=request.downstream)
+            case _:
+                work = scheduler.mark_run(key, request.state)
+        done = site.process.start(work, "program")
+        await asyncio.wait({done})
+        if not done.cancelled() and (error := done.exception()) is not None:
+            self._refused(error)
+
+    def _change(self, what: str, query: Callable[..., Any], hint: Hint) -> None:
+        """Do something in one transaction, and wake whoever it concerns."""
+        world = self._world
+        world.say("people", what)
+        try:
+            with world.notifications.of_one_transaction():
+                inline_database().connection.write(lambda conn: query(conn))
+                if len(world.sites) > 1:
+                    world.notifications.notify(None, encode_hints([hint]))
+        except AsynschedError as exc:
+            self._refused(exc)
+            return
+        world.committed(self._process, query.func.__name__)
+        self._random.choice(list(world.sites.values())).ring([hint])
+
+    def _refused(self, error: BaseException) -> None:
+        """What people want may make no sense any more; a change that is none is a bug."""
+        if isinstance(error, InvalidTransition) or not isinstance(error, AsynschedError):
+            raise error
+        self._world.say("people", f"are told: {error}")
+
+
+ACTIONS: list[Callable[[People], Awaitable[None]]] = [
+    People._clear_tasks, People._clear_tasks, People._clear_run, People._mark_tasks, People._mark_tasks,
+    People._mark_run, People._cancel, People._pause, People._resize,
+]  # fmt: skip

@@ -1,0 +1,70 @@
+"""Bugs that are planted on purpose where people clear, mark, cancel, pause, and change pools while tasks run."""
+
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+from asynsched.channels import Channel, PoolsChanged
+from asynsched.scheduling.announcements import Announcer
+from asynsched.scheduling.evaluation import examination
+from asynsched.scheduling.evaluation.evaluation import Evaluation
+from asynsched.scheduling.evaluation.ready_queues import ReadyQueues
+from asynsched.scheduling.evaluation.run_limits import RunLimits
+from sandbox.supervision.turns import Turns
+from tests.faults.simulated.bug import Bug, Change
+
+
+def _no_turns() -> list[Change]:
+    def begin(self: Any, launched: Any) -> None:
+        self._begin(launched)
+
+    return [(Turns, "wait", begin), (Turns, "is_over", lambda *_: None)]
+
+
+def _mark_without_kill() -> list[Change]:
+    return [(Announcer, "end_tries", lambda *_: None)]
+
+
+def _counted_for_ever() -> list[Change]:
+    drop = Evaluation.drop_run
+
+    def drop_counted(self: Any, key: Any) -> list[str]:
+        with patch.object(ReadyQueues, "release", lambda *_: None):
+            return drop(self, key)
+
+    return [(Evaluation, "drop_run", drop_counted)]
+
+
+def _unheard_growth() -> list[Change]:
+    put = Channel.put_nowait
+
+    def put_quietly(self: Any, item: Any) -> None:
+        with patch.object(self, "_wake", None) if isinstance(item, PoolsChanged) else nullcontext():
+            put(self, item)
+
+    return [(Channel, "put_nowait", put_quietly)]
+
+
+def _running_on_in_a_pause() -> list[Change]:
+    return [(RunLimits, "pause", lambda *_, **__: None)]
+
+
+def _half_a_stop() -> list[Change]:
+    stopping = examination.stopping
+
+    def stop_first_instances(run: Any, *args: Any) -> Any:
+        first = [task for task in run.all_instances() if task.map_index <= 0]
+        return stopping(SimpleNamespace(all_instances=lambda: first, dependents=run.dependents), *args)
+
+    return [(examination, "stopping", stop_first_instances)]
+
+
+BUGS_OF_EDITS: dict[str, Bug] = {
+    "no-turns": Bug("A try begins while the one before it, which was marked, still cleans up.", _no_turns, first=60),
+    "mark-without-kill": Bug("A task that was marked while it ran goes on.", _mark_without_kill, first=35),
+    "counted-for-ever": Bug("A run that is taken up anew keeps the slots that it had.", _counted_for_ever),
+    "unheard-growth": Bug("Nobody is woken when a pool has grown.", _unheard_growth, first=260),
+    "running-on-in-a-pause": Bug("Tasks of a paused DAG start.", _running_on_in_a_pause, first=95),
+    "half-a-stop": Bug("A run that is cancelled goes on with instances of its mapped tasks.", _half_a_stop, first=44),
+}
