@@ -159,8 +159,9 @@ class DependencyEvaluator(Service):
             await self._store()
         await self._transfers.reload_disturbed(now)
         await self._take_news(now)
-        await self._take_requests(now)
+        # First: what is wanted of a run that was taken over is done as it is taken up.
         self._are_slots_freed |= await self._transfers.adopt(NOTHING_HELD, now)
+        await self._take_requests(now)
         for message in self._channels.finished.take(MAX_EVENTS):
             self._take_event(message, now)
             await settle(self._evaluation, now)

@@ -1,6 +1,6 @@
 """Runs that come from elsewhere: taken over from schedulers that are gone, or taken up anew after somebody's edit."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from datetime import datetime, timedelta
 
 import structlog
@@ -19,6 +19,7 @@ from asynsched.states import SLOT_TASK_STATES
 from asynsched.store.database import Database
 from asynsched.store.notifications import notify
 from asynsched.store.run_queue import MOST_TAKEN_OVER, QueuedRun, give_back_run, owned_runs, take_over_runs
+from asynsched.store.run_requests import OpenRequest
 from asynsched.store.task_instances import tokens_of_tries
 
 log = structlog.get_logger(__name__)
@@ -94,16 +95,21 @@ class RunTransfers:
         Returns:
             Whether there were any. What others have of the pools is less by them.
         """
+        if self._taken_over:
+            # The database went away before all were taken up: what was asked of one may have been done.
+            self._taken_over = await self._owned(self._taken_over.keys())
         if self._may_be_orphans:
             await self._take_over()
         if not self._taken_over:
             return False
         dag_ids = {row.dag_id for row in self._taken_over.values()}
+        wanted = await self._requests.of(self._taken_over.keys())
         try:
             # Each is dropped only once it was taken up: the database may go away between two of them.
             while self._taken_over:
-                await self._take_up(next(iter(self._taken_over.values())), held, now)
-                del self._taken_over[next(iter(self._taken_over))]
+                row = next(iter(self._taken_over.values()))
+                await self._take_up(row, held, now, wanted.get(row.id, ()))
+                del self._taken_over[row.id]
         finally:
             self._announcer.tell_of_takeover(dag_ids)
         return True
@@ -155,15 +161,27 @@ class RunTransfers:
         owned = await self._database.read(owned_runs, self._owner[1])
         return {row.id: row for row in owned if row.id not in known and row.key not in self._evaluation.runs}
 
-    async def _take_up(self, row: QueuedRun, held: Held | None, now: datetime) -> None:
+    async def _owned(self, run_ids: Collection[int]) -> dict[int, QueuedRun]:
+        """Return these runs as they are stored now, less those that are no longer ours."""
+        owned = await self._database.read(owned_runs, self._owner[1])
+        return {row.id: row for row in owned if row.id in run_ids}
+
+    async def _take_up(
+        self, row: QueuedRun, held: Held | None, now: datetime, wanted: Sequence[OpenRequest] = ()
+    ) -> None:
         """Take up a running run as it is stored.
 
         Args:
             held: What the executor holds, where an earlier scheduler began the run; None: this one did, and its
                 executor knows its tries.
+            wanted: What was asked of it while nobody had it: nothing is to be decided of it that forestalls this.
         """
         try:
-            run = await self._intake.load(row)
+            run, stop = await self._intake.load(row), None
+            if wanted:
+                stop = await self._requests.do_unheld(wanted, now)
+                row = (await self._owned({row.id})).get(row.id, row)
+                run = await self._intake.load(row)
         except (NotFound, DagError) as exc:
             await self._give_back(row, str(exc))
             return
@@ -177,7 +195,7 @@ class RunTransfers:
         left = self._still_run | (set(let_go) if held is None else held.starting | held.running)
         awaited = {task.token for task in tasks if task.state in SLOT_TASK_STATES}
         self._evaluation.leaving.add(run.key, (left & launched) - awaited, now)
-        self._evaluation.resume_run(run, tasks, now)
+        self._evaluation.resume_run(run, tasks, now, stop)
         # Where that has let go of what the executor does not know, no end is going to be told of.
         for token in self._evaluation.leaving.of(run.key) - left:
             self._evaluation.try_gone(token, now)

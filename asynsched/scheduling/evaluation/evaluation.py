@@ -90,11 +90,10 @@ class Evaluation:
             self.pending.touch(task)
         self._past.add(run)
         self._arm_timeout(run)
-        self._examination.examine(run, run.all_instances(), now)
-        self._follow_past(now)
+        self._examine(run, run.all_instances(), now)
 
-    def resume_run(self, run: ActiveRun, tasks: list[ActiveTask], now: datetime) -> None:
-        """Take up a run that was begun before, with its task instances as stored; tasks that it lacks are new."""
+    def resume_run(self, run: ActiveRun, tasks: list[ActiveTask], now: datetime, stop: RunStop | None = None) -> None:
+        """Take up a begun run, with its task instances as stored, and stop it first if wanted; those it lacks are new."""
         self.runs[run.key] = run
         stored = {task.task_id for task in tasks}
         if not run.instances:
@@ -114,13 +113,13 @@ class Evaluation:
                 self._timers.arm(task.next_try_at or now, task.key)
             elif task.state is State.DEFERRED:
                 self._wait_for_trigger(task)
-        self._examination.examine(run, run.all_instances(), now)
-        self._follow_past(now)
+        if stop is not None:
+            self._examination.stop(run, stop, now)
+        self._examine(run, run.all_instances(), now)
 
     def drop_run(self, key: DagRunKey) -> list[str]:
         """Forget a run without a change: its rows were changed by somebody else. Returns the tokens of its tries."""
-        run = self.runs.pop(key, None)
-        if run is None:
+        if (run := self.runs.pop(key, None)) is None:
             return []
         tokens = [task.token for task in run.all_instances() if task.token and task.state in SLOT_TASK_STATES]
         for task in run.all_instances():
@@ -148,16 +147,14 @@ class Evaluation:
             self.pending.count_stale()
         elif task.state is State.RESTARTING and task.run.stop is None:
             restart(self._changes, task, event, now)
-            self._examination.examine(task.run, [task], now)
-            self._follow_past(now)
+            self._examine(task.run, [task], now)
         else:
             self._take_end(task, event, now)
 
     def try_gone(self, token: str, now: datetime) -> None:
         """No process is left of a try: its run may end if that has waited for it."""
         if (left := self.leaving.gone(token)) in self.runs:
-            self._examination.examine(self.runs[left], (), now)
-            self._follow_past(now)
+            self._examine(self.runs[left], (), now)
 
     def trigger_fired(self, outcome: TriggerOutcome, now: datetime) -> None:
         """A trigger came to something: its task goes on in a process, or ends without one."""
@@ -171,8 +168,7 @@ class Evaluation:
 
     def stop_run(self, key: DagRunKey, stop: RunStop, now: datetime) -> None:
         """End a run: what runs is killed, what waits is skipped."""
-        run = self.runs.get(key)
-        if run is not None:
+        if (run := self.runs.get(key)) is not None:
             self._end_early(run, stop, now)
 
     def past_read(self, run: ActiveRun, now: datetime) -> None:
@@ -286,8 +282,11 @@ class Evaluation:
     def _end_early(self, run: ActiveRun, stop: RunStop, now: datetime) -> None:
         if run.stop is None or not run.stop.fails_run:
             self._examination.stop(run, stop, now)
-            self._examination.examine(run, (), now)
-            self._follow_past(now)
+            self._examine(run, (), now)
+
+    def _examine(self, run: ActiveRun, tasks: Iterable[ActiveTask], now: datetime) -> None:
+        self._examination.examine(run, tasks, now)
+        self._follow_past(now)
 
     def _follow_past(self, now: datetime) -> None:
         """Look at the tasks of later runs whose past has changed, and at those of runs after these."""

@@ -1,5 +1,6 @@
 """Does what people have asked of the runs that this scheduler owns: clear, mark, cancel."""
 
+from collections.abc import Collection, Sequence
 from datetime import datetime
 
 import structlog
@@ -62,6 +63,25 @@ class RequestTaker:
                 self._ending.add(wanted.run)
                 self._evaluation.stop_run(wanted.run, stop, now)
         return has_more
+
+    async def of(self, runs: Collection[int]) -> dict[int, list[OpenRequest]]:
+        """Return what is wanted of runs, by their row ids, oldest first."""
+        found: dict[int, list[OpenRequest]] = {}
+        for wanted in await self._database.read(open_requests, self._lease_epoch):
+            if wanted.dag_run_id in runs:
+                found.setdefault(wanted.dag_run_id, []).append(wanted)
+        return found
+
+    async def do_unheld(self, wanted: Sequence[OpenRequest], now: datetime) -> RunStop | None:
+        """Do what is wanted of a run that memory does not have yet, up to what ends it: that is returned, to be done
+        in memory. The requests that come after it are due when the run has ended.
+        """
+        for request in wanted:
+            if (stop := _stop_of(request)) is not None:
+                self._ending.add(request.run)
+                return stop
+            await self._do(request, now)
+        return None
 
     async def cancel(self, run: DagRunKey, now: datetime) -> None:
         """Request the end of a run on behalf of this program; one that has ended, or is no more, is left alone."""

@@ -1,6 +1,7 @@
 """Runs whose scheduler is gone: taken over once, also if an answer is lost, and given back by who cannot read them."""
 
 from collections import Counter
+from contextlib import suppress
 
 import pytest
 import sqlalchemy as sa
@@ -19,7 +20,7 @@ from asynsched.store.database import Database
 from asynsched.store.engines.direct_database import open_inline
 from asynsched.store.pools import set_pool
 from asynsched.store.run_queue import take_over_runs
-from asynsched.store.run_requests import ClearTasks, MarkTasks
+from asynsched.store.run_requests import CancelRun, ClearTasks, MarkRun, MarkTasks
 from asynsched.store.schedulers import register_scheduler, remove_scheduler
 from asynsched.store.schema.tables import dag_run, dag_version, task_instance
 from asynsched.store.slot_settlement import pool_use_elsewhere
@@ -126,6 +127,47 @@ async def test_a_run_ends_when_no_process_of_a_task_is_left_that_was_marked_whil
     scheduler.end(*begun)
     await scheduler.tick()
     assert (await database.read(get_run, *run)).state == "success"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "state", "reason", "n_ends"),
+    [
+        ([ClearTasks()], "running", "", 0),
+        ([CancelRun()], "failed", "ann cancelled the run", 1),
+        ([ClearTasks(), MarkRun("failed"), ClearTasks()], "running", "", 1),
+        ([ClearTasks(latest=True)], "running", "", 0),
+    ],
+    ids=["clear", "cancel", "clear again what was marked", "clear onto a newer version"],
+)
+@pytest.mark.parametrize("is_away", [False, True], ids=["", "an answer is lost"])
+async def test_what_is_asked_of_a_run_while_nobody_serves_is_done_before_anything_is_decided_of_it(
+    database, tmp_path, wanted, state, reason, n_ends, is_away
+):
+    scheduler = await serving(database, tmp_path, "home")
+    await run_on(scheduler, database, "r")
+    run = DagRunKey("d", "r")
+    await database.write(submit_request, run, MarkTasks(("t",), "success"), actor="ann", now=NOON)
+    await scheduler.tick(RunEdited(run))
+    # Its scheduler dies, and then the process that the run has waited for: the next one would end the run at once.
+    await database.write(remove_scheduler, "home")
+    for request in wanted:
+        await database.write(submit_request, run, request, actor="ann", now=NOON)
+    with DAG("d") as dag:
+        BashOperator(task_id="t", bash_command="echo newer", pool="narrow")
+    await store_dag(database, dag)
+    flaky = FlakyDatabase(database, after=True)
+    flaky.away = {"do_request"} if is_away else set()
+    epoch = await database.write(register_scheduler, scheduler_id="next", **OF_ITS_HOME)
+    heir = LoneEvaluator(flaky, tmp_path, "next", epoch, {})
+    with capture_logs() as logs:
+        with suppress(StoreUnavailable):
+            await heir.evaluator.recover(Held(), NOON)
+        flaky.away = set()
+        launched = await heir.tick()
+    stored = await database.read(get_run, *run)
+    assert (stored.state, stored.reason) == (state, reason)
+    assert sum(line["event"] == "run.ended" for line in logs) == n_ends, "it ends as was wanted, or not at all"
+    assert [*launched.values()] == ["r"] * (state == "running")
 
 
 async def test_a_run_waits_for_no_process_of_another_home_whose_instance_is_removed_when_it_is_taken_over(
