@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
 
+from tests.faults.simulated.conditions import AS_THE_SEED_SAYS, Conditions
 from tests.faults.simulated.exploration import explore
 from tests.faults.simulated.planted import BUGS
 
@@ -19,7 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _replay(options: argparse.Namespace) -> int:
-    violation, trace = explore(options.seed, *_conditions(options))
+    violation, trace = explore(options.seed, _conditions(options))
     print("\n".join(trace))
     return 0 if violation is None else 1
 
@@ -37,13 +38,11 @@ def _explore_many(options: argparse.Namespace) -> int:
     return 1 if n_found else 0
 
 
-def _conditions(options: argparse.Namespace) -> tuple[str, int]:
-    """Return stress and number of schedulers, as `explore` takes them."""
-    bug = BUGS.get(options.bug)
-    return ("", 0) if bug is None else (bug.stress, bug.n_sites)
+def _conditions(options: argparse.Namespace) -> Conditions:
+    return BUGS[options.bug].conditions if options.bug else AS_THE_SEED_SAYS
 
 
-def _found(seeds: Sequence[int], n_processes: int, conditions: tuple[str, int]) -> Iterator[tuple[int, str]]:
+def _found(seeds: Sequence[int], n_processes: int, conditions: Conditions) -> Iterator[tuple[int, str]]:
     one = partial(_one, conditions=conditions)
     if n_processes == 1:
         yield from map(one, seeds)
@@ -52,8 +51,8 @@ def _found(seeds: Sequence[int], n_processes: int, conditions: tuple[str, int]) 
         yield from pool.imap(one, seeds, chunksize=8)
 
 
-def _one(seed: int, conditions: tuple[str, int]) -> tuple[int, str]:
-    violation, _ = explore(seed, *conditions)
+def _one(seed: int, conditions: Conditions) -> tuple[int, str]:
+    violation, _ = explore(seed, conditions)
     return seed, "" if violation is None else f"{type(violation).__name__}: {violation}"
 
 

@@ -5,6 +5,8 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
+from tests.faults.simulated.conditions import AS_THE_SEED_SAYS, Conditions
+
 Change = tuple[Any, str, Any]
 """Whose attribute, its name, and what takes its place."""
 
@@ -13,16 +15,12 @@ class Bug(NamedTuple):
     """One bug.
 
     Attributes:
-        stress: The fault that brings it to light; empty: it needs none.
-        n_sites: How many schedulers it takes; 0: as many as the seed says.
-        first: The seed to begin with: one not far from those that find it.
+        conditions: What brings it to light.
     """
 
     what: str
     changes: Callable[[], list[Change]]
-    stress: str = ""
-    n_sites: int = 0
-    first: int = 0
+    conditions: Conditions = AS_THE_SEED_SAYS
 
     @contextmanager
     def planted(self) -> Iterator[None]:

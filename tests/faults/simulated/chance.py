@@ -4,10 +4,11 @@ Each seed has a *climate*: which faults happen in it at all, and how often. So s
 what one kind of fault does by itself.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from random import Random
 
 from asynsched.clock import VirtualClock
+from tests.faults.simulated.conditions import AS_THE_SEED_SAYS, CALLBACKS, STORES, Conditions
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,8 @@ class Climate:
     """The wall clock jumps."""
     slow: float = 0.0
     """A message or a call takes long."""
+    crashes_at: frozenset[str] = frozenset()
+    """The queries at which schedulers die; none: any."""
 
 
 _LIKELY = {
@@ -51,6 +54,11 @@ _LIKELY = {
     "crash_anywhere": 0.002, "outage": 0.02, "cut": 0.03, "repeated": 0.1, "keeper_death": 0.02, "try_death": 0.1,
     "stopped": 0.02, "asked_to_stop": 0.01, "clock_jump": 0.01, "slow": 0.1,
 }  # fmt: skip
+OFTEN = 2
+"""How much more often something happens that an exploration is narrowed to."""
+_AIMS = [frozenset[str]()] * 6 + [STORES, CALLBACKS]
+AIMED = 3
+"""How much more often schedulers die at each of a few queries, if nowhere else."""
 LONGEST_LATENCY = 0.3
 """Seconds that something is on its way at most."""
 MOST_FAULTS = 20
@@ -61,18 +69,20 @@ class Chance:
     """Draws. Only what has a rate above nothing in this seed's climate uses up a number.
 
     Args:
-        stress: A fault that is to happen often, whatever the seed says.
+        conditions: What happens whatever the seed says.
     """
 
-    def __init__(self, seed: int, clock: VirtualClock, stress: str = "") -> None:
+    def __init__(self, seed: int, clock: VirtualClock, conditions: Conditions = AS_THE_SEED_SAYS) -> None:
         self._clock = clock
         self._not_before: dict[str, float] = {}
         self.random = Random(f"faults {seed}")
         rates = [0, 0, 0.3, 1, 2]
-        drawn = {field.name: _LIKELY[field.name] * self.random.choice(rates) for field in fields(Climate)}
-        if stress:
-            drawn[stress] = min(1.0, 4 * _LIKELY[stress])
-        self.climate = Climate(**drawn)
+        drawn = {name: likely * self.random.choice(rates) for name, likely in _LIKELY.items()}
+        if conditions.faults:
+            drawn = {name: min(1.0, OFTEN * _LIKELY[name]) for name in conditions.faults} | {"slow": drawn["slow"]}
+        if aim := conditions.crashes_at or self.random.choice(_AIMS):
+            drawn |= {name: AIMED * drawn[name] for name in ("crash_before", "crash_after") if name in drawn}
+        self.climate = Climate(**drawn, crashes_at=aim)
         self.tokens = Random(f"tokens {seed}")
         self.n_faults = 0
         self.is_calm = False
@@ -89,6 +99,10 @@ class Chance:
         # So that not all of them happen at the very beginning, when there is most to do.
         self._not_before[fault] = now + self.random.choice([0.0, 0.0, 1.0, 10.0])
         return True
+
+    def crashes(self, fault: str, query: str) -> bool:
+        """Return whether a scheduler dies now, at a query."""
+        return (not self.climate.crashes_at or query in self.climate.crashes_at) and self.happens(fault)
 
     def latency(self) -> float:
         """Return how long something is on its way: seconds, mostly none."""

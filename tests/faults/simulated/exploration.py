@@ -15,6 +15,7 @@ from asynsched.clock import VirtualClock
 from asynsched.settings import LeaseSettings, Settings
 from sandbox.protocol import Launch
 from tests.faults.simulated.chance import Chance
+from tests.faults.simulated.conditions import AS_THE_SEED_SAYS, Conditions
 from tests.faults.simulated.invariants import Invariants
 from tests.faults.simulated.ledger import Ledger, Violation
 from tests.faults.simulated.loop import NOBODY, Process, ShuffledLoop
@@ -48,22 +49,21 @@ class Exploration:
     """One seed.
 
     Args:
-        stress: A fault that is to happen often, whatever the seed says.
-        n_sites: How many schedulers there are; 0: as the seed says.
         settings: Theirs; None: as the seed says.
 
     Attributes:
         trace: What has happened, a line for each thing: the same for the same seed.
     """
 
-    def __init__(self, seed: int, stress: str = "", n_sites: int = 0, settings: Settings | None = None) -> None:
+    def __init__(self, seed: int, conditions: Conditions = AS_THE_SEED_SAYS, settings: Settings | None = None) -> None:
         self.seed = seed
+        self.conditions = conditions
         self.clock = VirtualClock(START)
-        self.chance = Chance(seed, self.clock, stress)
+        self.chance = Chance(seed, self.clock, conditions)
         self.climate = self.chance.climate
         self.world = world(seed % N_WORLDS)
         self.loop = ShuffledLoop(self.clock, self.chance.random)
-        self.settings = settings or _settings(seed)
+        self.settings = settings or _settings(seed, conditions)
         self.ledger = Ledger()
         self.trace: list[str] = []
         self.is_over = False
@@ -72,7 +72,7 @@ class Exploration:
         self._violation: BaseException | None = None
         self.world.restore()
         self.notifications = Notifications(self)
-        n_sites = n_sites or (2 if Random(f"sites {seed}").random() < SHARE_OF_TWO else 1)
+        n_sites = conditions.n_sites or (2 if Random(f"sites {seed}").random() < SHARE_OF_TWO else 1)
         self.sites = {home: Site(self, home) for home in map(_home, "ab"[:n_sites])}
         self.people = People(self)
         self.invariants = Invariants(self)
@@ -225,14 +225,14 @@ class Exploration:
         self._violation = self._violation or violation
 
 
-def _settings(seed: int) -> Settings:
-    has_default = Random(f"leases {seed}").random() < SHARE_OF_DEFAULT_LEASES
+def _settings(seed: int, conditions: Conditions) -> Settings:
+    has_default = Random(f"leases {seed}").random() < SHARE_OF_DEFAULT_LEASES and not conditions.faults
     return replace(SETTINGS, lease=LeaseSettings()) if has_default else SETTINGS
 
 
-def explore(seed: int, stress: str = "", n_sites: int = 0) -> tuple[BaseException | None, list[str]]:
+def explore(seed: int, conditions: Conditions = AS_THE_SEED_SAYS) -> tuple[BaseException | None, list[str]]:
     """Live through a seed. Returns what must not have happened, None: all was well, and the trace."""
-    exploration = Exploration(seed, stress, n_sites)
+    exploration = Exploration(seed, conditions)
     try:
         exploration.run()
     except Exception as exc:  # noqa: BLE001 - whatever it is, the seed has found it

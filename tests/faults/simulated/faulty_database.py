@@ -52,7 +52,7 @@ class FaultyDatabase(Database):
         world, chance, name = self._world, self._world.chance, name_of(query)
         await asyncio.sleep(chance.latency())
         self._live()
-        if chance.happens("crash_before"):
+        if chance.crashes("crash_before", name):
             if self.is_shared and run == self._inline.connection.write and chance.happens("late_write"):
                 # A server goes on with what it was sent, whatever becomes of the client.
                 world.later_or_after_takeover(self._land, run, query, args, kwargs)
@@ -63,7 +63,7 @@ class FaultyDatabase(Database):
         with world.notifications.of_one_transaction():
             result = run(lambda connection: query(connection, *args, **kwargs))
         world.committed(self._process, name)
-        if chance.happens("crash_after"):
+        if chance.crashes("crash_after", name):
             await self._crash(f"after {name}")
         await asyncio.sleep(chance.latency())
         self._live()

@@ -52,7 +52,10 @@ class People:
         self._world = world
         self._random = Random(f"people {world.seed}")
         self._process = Process("people")
-        self.are_busy = self._random.random() < SHARE_OF_BUSY
+        conditions = world.conditions
+        self._actions = [ACTIONS[conditions.people]] if conditions.people else _ALL
+        are_busy = self._random.random() < SHARE_OF_BUSY
+        self.are_busy = bool(conditions.people) or (are_busy and not conditions.faults)
         self.pools = dict(POOLS)
         self.paused: set[str] = set()
         self.wished_at = 0.0
@@ -82,7 +85,7 @@ class People:
         begun = []
         for _ in range(random.randint(1, MOST_ACTIONS)):
             await asyncio.sleep(random.choice([0.3, 1.0, 3.0]))
-            begun.append(asyncio.ensure_future(random.choice(ACTIONS)(self)))
+            begun.append(asyncio.ensure_future(random.choice(self._actions)(self)))
         await asyncio.gather(*begun)
 
     # What they do
@@ -235,7 +238,13 @@ class People:
         self._world.say("people", f"are told: {error}")
 
 
-ACTIONS: list[Callable[[People], Awaitable[None]]] = [
-    People._clear_tasks, People._clear_tasks, People._clear_run, People._mark_tasks, People._mark_tasks,
-    People._mark_run, People._cancel, People._pause, People._resize,
-]  # fmt: skip
+ACTIONS: dict[str, Callable[[People], Awaitable[None]]] = {
+    "clear tasks": People._clear_tasks,
+    "clear runs": People._clear_run,
+    "mark tasks": People._mark_tasks,
+    "mark runs": People._mark_run,
+    "cancel": People._cancel,
+    "pause": People._pause,
+    "resize": People._resize,
+}
+_ALL = [*ACTIONS.values(), People._clear_tasks, People._mark_tasks]

@@ -28,6 +28,7 @@ from asynsched.states import FINISHED_TASK_STATES
 from asynsched.store import transitions
 from asynsched.store.callback_requests import finish_callback
 from tests.faults.simulated.bug import Bug, Change
+from tests.faults.simulated.conditions import CALLBACKS, STORES, Conditions
 from tests.faults.simulated.planted_edits import BUGS_OF_EDITS
 from tests.faults.simulated.planted_ownership import BUGS_OF_OWNERSHIP
 
@@ -211,39 +212,45 @@ def _silent_lease() -> list[Change]:
 
 
 N_SEEDS = 400
-"""Each bug is found by one of so many seeds, from its first on."""
+"""Each bug is found by one of so many seeds: by one of twenty-five at least, so that a change here and there, by which
+each seed becomes another story, leaves no bug unfound.
+"""
+CRASH_BEFORE_STORE = Conditions(("crash_before",), STORES)
+CRASH_AFTER_STORE = Conditions(("crash_after",), STORES)
 BUGS: dict[str, Bug] = {
-    "early-commit": Bug("A try is launched before it is stored as queued.", _early_commit, "crash_before", first=168),
+    "early-commit": Bug("A try is launched before it is stored as queued.", _early_commit, CRASH_BEFORE_STORE),
     "early-acknowledgement": Bug(
-        "The keeper may forget an end before it is stored.", _early_acknowledgement, "crash_before", first=160
+        "The keeper may forget an end before it is stored.", _early_acknowledgement, CRASH_BEFORE_STORE
     ),
     "lost-wake-up": Bug("Nobody is woken by the end of a try.", _lost_wake_up),
     "forgotten-release": Bug("A try that failed gives back no slots.", _forgotten_release),
     "forgotten-occupation": Bug(
-        "Tries of an earlier scheduler count against no limit.", _forgotten_occupation, "crash_after"
+        "Tries of an earlier scheduler count against no limit.", _forgotten_occupation, CRASH_AFTER_STORE
     ),
-    "double-adoption": Bug(
-        "Tries that the keeper still runs are taken for lost.", _double_adoption, "crash_after", first=305
-    ),
+    "double-adoption": Bug("Tries that the keeper still runs are taken for lost.", _double_adoption, CRASH_AFTER_STORE),
     "new-token-for-old-try": Bug(
-        "A try that was taken over is launched anew under another token.", _new_token_for_old_try, "crash_after"
+        "A try that was taken over is launched anew under another token.", _new_token_for_old_try, CRASH_AFTER_STORE
     ),
-    "dropped-batch": Bug("What could not be stored is forgotten.", _dropped_batch, "away_before"),
+    "dropped-batch": Bug("What could not be stored is forgotten.", _dropped_batch, Conditions(("away_before",))),
     "unrepeatable-batch": Bug(
-        "A batch whose commit was not confirmed is taken for stale.", _unrepeatable_batch, "away_after"
+        "A batch whose commit was not confirmed is taken for stale.", _unrepeatable_batch, Conditions(("away_after",))
     ),
     "lost-launches": Bug(
-        "Launches that were on their way to a keeper are not sent to the next one.", _lost_launches, "cut"
+        "Launches that were on their way to a keeper are not sent to the next one.",
+        _lost_launches,
+        Conditions(("cut",)),
     ),
     "timers-of-the-dead": Bug(
-        "Retries that an earlier scheduler has planned are never due.", _timers_of_the_dead, "crash_after"
+        "Retries that an earlier scheduler has planned are never due.", _timers_of_the_dead, CRASH_AFTER_STORE
     ),
     "early-end": Bug("A run ends while some of its tasks wait for their next try.", _early_end),
     "counted-interruption": Bug(
-        "A try that was interrupted uses up its number.", _counted_interruption, "asked_to_stop"
+        "A try that was interrupted uses up its number.", _counted_interruption, Conditions(("asked_to_stop",))
     ),
     "forgotten-history": Bug("A try that is followed by another one is written down nowhere.", _forgotten_history),
-    "early-callback": Bug("A callback is taken for done when it is begun.", _early_callback, "crash_after", first=130),
+    "early-callback": Bug(
+        "A callback is taken for done when it is begun.", _early_callback, Conditions(("crash_after",), CALLBACKS)
+    ),
     "lost-run": Bug("A schedule is looked at by the slow sweep only.", _lost_run),
     "lost-launch": Bug("Every second try is stored, and not launched.", _ready_is_lost),
     "silent-lease": Bug("The keeper does not hear that the lease goes on.", _silent_lease),

@@ -13,6 +13,7 @@ from asynsched.scheduling.evaluation.ready_queues import ReadyQueues
 from asynsched.scheduling.evaluation.run_limits import RunLimits
 from sandbox.supervision.turns import Turns
 from tests.faults.simulated.bug import Bug, Change
+from tests.faults.simulated.conditions import Conditions
 
 
 def _no_turns() -> list[Change]:
@@ -61,10 +62,20 @@ def _half_a_stop() -> list[Change]:
 
 
 BUGS_OF_EDITS: dict[str, Bug] = {
-    "no-turns": Bug("A try begins while the one before it, which was marked, still cleans up.", _no_turns, first=60),
-    "mark-without-kill": Bug("A task that was marked while it ran goes on.", _mark_without_kill, first=35),
-    "counted-for-ever": Bug("A run that is taken up anew keeps the slots that it had.", _counted_for_ever),
-    "unheard-growth": Bug("Nobody is woken when a pool has grown.", _unheard_growth, first=260),
-    "running-on-in-a-pause": Bug("Tasks of a paused DAG start.", _running_on_in_a_pause, first=95),
-    "half-a-stop": Bug("A run that is cancelled goes on with instances of its mapped tasks.", _half_a_stop, first=44),
+    "no-turns": Bug(
+        "A try begins while the one before it, which was marked, still cleans up.",
+        _no_turns,
+        Conditions(people="mark tasks"),
+    ),
+    "mark-without-kill": Bug(
+        "A task that was marked while it ran goes on.", _mark_without_kill, Conditions(people="mark tasks")
+    ),
+    "counted-for-ever": Bug(
+        "A run that is taken up anew keeps the slots that it had.", _counted_for_ever, Conditions(people="clear tasks")
+    ),
+    "unheard-growth": Bug("Nobody is woken when a pool has grown.", _unheard_growth, Conditions(people="resize")),
+    "running-on-in-a-pause": Bug("Tasks of a paused DAG start.", _running_on_in_a_pause, Conditions(people="pause")),
+    "half-a-stop": Bug(
+        "A run that is cancelled goes on with instances of its mapped tasks.", _half_a_stop, Conditions(people="cancel")
+    ),
 }

@@ -4,6 +4,7 @@ import sqlalchemy as sa
 
 from asynsched.store import run_queue, slot_settlement, transitions
 from tests.faults.simulated.bug import Bug, Change
+from tests.faults.simulated.conditions import STORES, Conditions
 
 
 def _unguarded_write() -> list[Change]:
@@ -30,23 +31,23 @@ def _unguarded_insert() -> list[Change]:
     return [(transitions, "_lock_runs", lambda *_: set())]
 
 
+CRASHES_OF_TWO = Conditions(("crash_after",), STORES, n_sites=2)
+LATE_STORES = Conditions(("crash_before", "late_write"), STORES, n_sites=2)
 BUGS_OF_OWNERSHIP: dict[str, Bug] = {
     "unguarded-write": Bug(
-        "Who has lost a run to another scheduler still writes to it.", _unguarded_write, "crash_before", 2, first=432
+        "Who has lost a run to another scheduler still writes to it.", _unguarded_write, LATE_STORES
     ),
-    "uncounted-others": Bug("What other schedulers have of a pool is not counted.", _uncounted_others, n_sites=2),
+    "uncounted-others": Bug(
+        "What other schedulers have of a pool is not counted.", _uncounted_others, Conditions(n_sites=2)
+    ),
     "begun-elsewhere": Bug(
         "A try that was queued on another home is launched once more under its token.",
         _begun_elsewhere,
-        "crash_before",
-        n_sites=2,
-        first=268,
+        Conditions(("crash_before",), STORES, n_sites=2),
     ),
     "unguarded-insert": Bug(
         "Task instances are inserted into a run that is another scheduler's by now.",
         _unguarded_insert,
-        "late_write",
-        n_sites=2,
-        first=310,
+        LATE_STORES,
     ),
 }

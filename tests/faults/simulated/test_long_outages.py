@@ -4,6 +4,7 @@ import pytest
 
 from asynsched.settings import Settings
 from sandbox.protocol import Launch
+from tests.faults.simulated.conditions import Conditions
 from tests.faults.simulated.exploration import Exploration
 from tests.faults.simulated.tries import Plan
 
@@ -21,7 +22,7 @@ class LongOutage(Exploration):
     """
 
     def __init__(self, n_sites: int, seconds: float) -> None:
-        super().__init__(SEED, n_sites=n_sites, settings=Settings(parallelism=5))
+        super().__init__(SEED, Conditions(n_sites=n_sites), settings=Settings(parallelism=5))
         self.chance.is_calm = True
         self.people.are_busy = False
         self.ends_at = BEGINS_AT + seconds

@@ -29,10 +29,9 @@ def test_no_seed_finds_anything(first):
 def test_each_planted_bug_is_found(name):
     bug = BUGS[name]
     with bug.planted():
-        seeds = range(bug.first, bug.first + BUGGY_SEEDS)
-        found = next((seed for seed in seeds if explore(seed, bug.stress, bug.n_sites)[0] is not None), None)
+        found = next((seed for seed in range(BUGGY_SEEDS) if explore(seed, bug.conditions)[0] is not None), None)
     assert found is not None
-    violation, _ = explore(found, bug.stress, bug.n_sites)
+    violation, _ = explore(found, bug.conditions)
     assert violation is None, "it is not the bug that the seed has found"
 
 

@@ -1,0 +1,28 @@
+"""What an exploration may be narrowed to, so that many seeds show what few would."""
+
+from dataclasses import dataclass
+
+STORES = frozenset({"apply_and_pause", "_store"})
+"""The queries by which schedulers store what they have decided: alone, and beside others."""
+CALLBACKS = frozenset({"take_callback", "finish_callback"})
+"""Those that begin and end callbacks."""
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """The conditions of an exploration: those that are not given are as its seed says.
+
+    Attributes:
+        faults: What happens often; nothing else fails then, people only trigger runs, and leases are short.
+        crashes_at: The queries at which schedulers crash; none: wherever they ask the database.
+        n_sites: How many schedulers there are; 0: as the seed says.
+        people: The one thing that people do, beside triggering runs: a name of `people.ACTIONS`.
+    """
+
+    faults: tuple[str, ...] = ()
+    crashes_at: frozenset[str] = frozenset()
+    n_sites: int = 0
+    people: str = ""
+
+
+AS_THE_SEED_SAYS = Conditions()
