@@ -9,7 +9,6 @@ from typing import Any
 import anyio
 import anyio.to_thread
 import structlog
-from msgspec import Struct
 
 from asynsched.errors import ExecutorError, KeeperGone
 from asynsched.executors.base import Executor, ExecutorContext, Held

@@ -93,7 +93,7 @@ class Evaluation:
         self._examine(run, run.all_instances(), now)
 
     def resume_run(self, run: ActiveRun, tasks: list[ActiveTask], now: datetime, stop: RunStop | None = None) -> None:
-        """Take up a begun run, with its task instances as stored, and stop it first if wanted; those it lacks are new."""
+        """Take up a begun run, with its task instances as stored; those it lacks are new. Stop it first, if wanted."""
         self.runs[run.key] = run
         stored = {task.task_id for task in tasks}
         if not run.instances:

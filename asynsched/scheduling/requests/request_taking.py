@@ -73,8 +73,9 @@ class RequestTaker:
         return found
 
     async def do_unheld(self, wanted: Sequence[OpenRequest], now: datetime) -> RunStop | None:
-        """Do what is wanted of a run that memory does not have yet, up to what ends it: that is returned, to be done
-        in memory. The requests that come after it are due when the run has ended.
+        """Do what is wanted of a run that memory does not have yet, up to what is to end it.
+
+        That is returned, to be done in memory. The requests that came after it are due when the run has ended.
         """
         for request in wanted:
             if (stop := _stop_of(request)) is not None:
