@@ -143,6 +143,11 @@ class Scheduler(Embedding):
         """Ask a serving scheduler to stop gently. Returns at once."""
         self._stop_requested.set()
 
+    def hurry(self) -> None:
+        """Have tries that are to end, by a stop or a cancellation that follows, killed at once. Returns at once."""
+        if self._services is not None:
+            self._services.executor.hurry()
+
     async def _open(self, stack: AsyncExitStack, lease: anyio.CancelScope) -> Services:
         """Return the services, which know what was going on. Once the lease is lost, `lease` is cancelled."""
 
@@ -164,7 +169,7 @@ class Scheduler(Embedding):
         if services.claim.lease is not None:
             stack.push_async_callback(services.claim.lease.stop)
             services.claim.lease.start()
-        stack.push_async_callback(self._end_tries, services.executor)
+        stack.push_async_callback(self._end_tries, services)
         async with services.claim.renewed():
             await self._recover(services, base, now)
         self._services = services
@@ -250,13 +255,16 @@ class Scheduler(Embedding):
         while not services.are_settled and self.clock.now() < deadline:
             await self.clock.sleep(timedelta(milliseconds=10))
 
-    async def _end_tries(self, executor: Executor) -> None:
+    async def _end_tries(self, services: Services) -> None:
+        executor = services.executor
         # First to drain, then to close: an executor may give its tries their time in each.
         with anyio.move_on_after(2 * (CLEANUP_SECONDS + self.settings.lease.kill_time), shield=True):
-            if self._services is not None:
-                # Not after a start that failed: tries that have outlived a crash wait for the next start.
-                await executor.drain(self.clock.now())
-            await executor.close()
+            # The services that say that the loop is alive, or renew the lease on it, have ended.
+            async with services.claim.renewed():
+                if self._services is not None:
+                    # Not after a start that failed: tries that have outlived a crash wait for the next start.
+                    await executor.drain(self.clock.now())
+                await executor.close()
             self._have_tries_ended = self._services is not None and not executor.has_left_tries
 
     async def _leave(self, database: Database) -> None:

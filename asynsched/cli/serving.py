@@ -83,7 +83,10 @@ async def _serve(settings: Settings, rules: StopRules, manager: ServiceManager) 
 
 @asynccontextmanager
 async def _signals_stop(scheduler: Scheduler, manager: ServiceManager) -> AsyncIterator[None]:
-    """Within, the first SIGINT or SIGTERM asks the scheduler to stop, the second cancels it. Then all is as before."""
+    """Within, the first SIGINT or SIGTERM asks the scheduler to stop, the second ends it and all that runs at once.
+
+    Then all is as before.
+    """
     loop = asyncio.get_running_loop()
     before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     asked = forced = False
@@ -93,6 +96,7 @@ async def _signals_stop(scheduler: Scheduler, manager: ServiceManager) -> AsyncI
             nonlocal asked, forced
             if asked:
                 forced = True
+                scheduler.hurry()
                 scope.cancel()
                 return
             asked = True

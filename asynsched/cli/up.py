@@ -26,8 +26,9 @@ from asynsched.cli.command import configure, database_option, errors_in_one_line
 def up(*, until_idle: bool, num_runs: int | None, seconds: float | None, **flags: Any) -> None:
     """Run a scheduler: watch a folder of DAG files, create the runs that are due, run their tasks.
 
-    Ctrl-C or SIGTERM stops it gently: what runs may finish within the setting shutdown_grace. A second one stops it at
-    once. Neither leaves a process behind.
+    Ctrl-C or SIGTERM stops it gently: what runs may finish within the setting shutdown_grace, and then has
+    lease.kill_time to end itself. A second one kills what runs at once. What was interrupted is begun anew by the next
+    start. Neither leaves a process behind.
     """
     with errors_in_one_line():
         from asynsched.cli.serving import StopRules, serve_until_stopped  # the whole scheduler: not for --help

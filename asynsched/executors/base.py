@@ -105,6 +105,9 @@ class Executor(ABC):
         thread, also while the event loop is stalled; it must be quick.
         """
 
+    def hurry(self) -> None:  # noqa: B027 - optional: not every executor gives tries time to end themselves
+        """Give tries that are ended from now on no time to end themselves: somebody waits for it."""
+
     @abstractmethod
     async def drain(self, deadline: datetime) -> None:
         """Wait until no try is left, or until `deadline`; then end the rest, reported as interrupted."""

@@ -101,6 +101,9 @@ class LocalExecutor(Executor):
     def renew_lease(self, valid_until: float) -> None:
         self._lease_line.tell(Lease(valid_until, self.context.settings.lease.grace, self._kill_time))
 
+    def hurry(self) -> None:
+        self._kill_time = 0.0
+
     async def drain(self, deadline: datetime) -> None:
         self._draining.set()
         if await self._ended_within(deadline - self.context.clock.now()):
@@ -176,8 +179,7 @@ class LocalExecutor(Executor):
 
     async def _greet(self, connection: socket.socket) -> Inventory:
         # Requests may arrive with the greeting, and their answers need the connection.
-        shares = self.context.shares_database
-        self._connection = KeeperConnection(self._take, self._lost, shares_database=shares)
+        self._connection = KeeperConnection(self._take, self._lost, shares_database=self.context.shares_database)
         return await self._connection.greet(connection, self.context.scheduler_id, self._epoch, self._lease_line.latest)
 
     def _hold(self, inventory: Inventory) -> None:
@@ -223,10 +225,9 @@ class LocalExecutor(Executor):
             self._spawn(self._answer(message))
         elif isinstance(message, Inventory):
             self._hold(message)
-        elif isinstance(message, Started):
-            if message.token not in self._begun:
-                self._begun.add(message.token)
-                self.context.report(message)
+        elif isinstance(message, Started) and message.token not in self._begun:
+            self._begun.add(message.token)
+            self.context.report(message)
         elif isinstance(message, Ended) and message.token not in self._reported:
             self._reported.add(message.token)
             was_begun = message.started_at is not None or message.token in self._begun

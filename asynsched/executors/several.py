@@ -71,6 +71,10 @@ class SeveralExecutors(Executor):
         for executor in self._executors.values():
             executor.renew_lease(valid_until)
 
+    def hurry(self) -> None:
+        for executor in self._executors.values():
+            executor.hurry()
+
     async def drain(self, deadline: datetime) -> None:
         await asyncio.gather(*(executor.drain(deadline) for executor in self._executors.values()))
 

@@ -1,8 +1,10 @@
-"""The program that embeds a scheduler stalls its event loop for longer than the lease and its grace."""
+"""Event loops that stand still for longer than the lease and its grace, and one that only waits for tries to end."""
 
+import asyncio
 import ctypes
 import time
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 
 import anyio
@@ -13,6 +15,9 @@ from asynsched import Scheduler
 from asynsched.housekeeping import lease
 from asynsched.results import FinishedRun
 from asynsched.settings import LeaseSettings
+from asynsched.simulation.executor import ScriptedExecutor
+from asynsched.store.engines.async_database import open_database
+from asynsched.store.schedulers import unended_schedulers
 from tests.support.waiting import eventually
 
 DAGS = """
@@ -43,6 +48,8 @@ OUTLASTED = LeaseSettings(duration=3.0, renew_interval=0.3, grace=1.5, kill_time
 """Over before the stall is, unless it is renewed meanwhile; long enough for a thread that a busy machine holds up."""
 OVER = LeaseSettings(duration=2.0, renew_interval=0.3, grace=0.5, kill_time=0.5)
 """Over long before the stall is: also for a keeper that a busy machine holds up."""
+
+OFTEN = LeaseSettings(renew_interval=0.05)
 
 
 def sleeps() -> None:
@@ -97,3 +104,35 @@ async def test_a_stall_that_keeps_the_interpreter_lock_runs_nothing_twice_at_onc
     assert run.state == "success"
     assert marks == ["begin"] * run.tasks[0].try_number, "no try began while another one ran"
     assert len(marks) > 1, "the lease was over, so the try was ended"
+
+
+@pytest.mark.parametrize("is_open", [False, True], ids=["by url", "open"])
+async def test_a_lease_is_renewed_and_no_stall_told_of_however_long_tries_take_to_end(program, monkeypatch, is_open):
+    program.write(DAGS)
+    url = f"sqlite:///{program.root / 'state.db'}"
+    database = await open_database(url)
+    beats = []
+    monkeypatch.setattr(lease.LeaseKeeper, "beat", lambda _: beats.append("the loop is alive"))
+
+    async def heard_of() -> tuple[datetime, bool]:
+        [row] = await database.read(unended_schedulers)
+        return row.heartbeat_at, is_open or len(beats) > before
+
+    class Slow(ScriptedExecutor):
+        async def drain(self, deadline):
+            nonlocal before
+            before = len(beats)
+            first, _ = await heard_of()
+            while (now := await heard_of())[0] == first or not now[1]:
+                await anyio.lowlevel.checkpoint()
+            drained.append(self)
+
+    before, drained = 0, []
+    scheduler = Scheduler(database=database if is_open else url, executor=Slow, **program.options(lease=OFTEN))
+    serving = asyncio.create_task(scheduler.serve())
+    await scheduler.started.wait()
+    serving.cancel()
+    with anyio.fail_after(20), pytest.raises(asyncio.CancelledError):
+        await serving
+    assert drained
+    await database.close()
