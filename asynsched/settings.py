@@ -206,10 +206,10 @@ class Settings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
     ] = 16
     max_dagruns_to_create_per_loop: Annotated[
         Count, doc("DAGs whose due run is created in one step (Airflow: max_dagruns_to_create_per_loop).")
-    ] = 10
+    ] = 100
     max_dagruns_per_loop_to_schedule: Annotated[
         Count, doc("Queued runs that are started in one step (Airflow: max_dagruns_per_loop_to_schedule).")
-    ] = 20
+    ] = 100
     max_consecutive_failed_dag_runs_per_dag: Annotated[
         int,
         Meta(ge=0),

@@ -117,6 +117,7 @@ class RunIntake:
             return
         if not self._admitted:
             self._admitted.extend(self._admission.admit(self._n_slots if self._has_peers() else None))
+        await self._versions.prepare(row.version_id for row in self._admitted if row.version_id is not None)
         if self._claimer is not None:
             self._admitted = await self._claimer.claim(self._admitted, now)
         while self._admitted:

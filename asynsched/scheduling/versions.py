@@ -2,16 +2,18 @@
 
 import os
 from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import anyio.to_thread
 
 from asynsched.clock import new_token
+from asynsched.errors import DagError
 from asynsched.home import PRIVATE_FILE
 from asynsched.scheduling.evaluation.structure import DagStructure, compile_structure
 from asynsched.serialization.decode import decode_dag
-from asynsched.store.dag_versions import get_version
+from asynsched.store.dag_versions import DagVersionRow, get_version, get_versions
 from asynsched.store.database import Database
 from asynsched.store.sources import get_sources
 from sandbox.protocol import CodeVersion, SourceRef
@@ -47,28 +49,46 @@ class VersionCache:
         self._loaded: OrderedDict[int, LoadedVersion] = OrderedDict()
 
     async def get(self, version_id: int) -> LoadedVersion:
-        """Return a version. Raises NotFound when the database has none with that id."""
+        """Return a version. Raises NotFound when the database has none with that id, DagError when it is no good."""
         if version_id in self._loaded:
             self._loaded.move_to_end(version_id)
             return self._loaded[version_id]
-        row = await self._database.read(get_version, version_id)
-        sources = tuple(SourceRef(ref.path, ref.module, ref.content_hash) for ref in row.sources)
-        texts = await self._database.read(get_sources, [ref.content_hash for ref in sources])
-        if self._in_thread:
-            # A large DAG takes a while, in which the event loop has other things to do.
-            structure = await anyio.to_thread.run_sync(self._prepare, row.serialized, texts)
-        else:
-            structure = self._prepare(row.serialized, texts)
-        code = CodeVersion(row.version_hash, str(self._dags_folder), sources)
-        loaded = LoadedVersion(version_id, structure, code)
-        self._loaded[version_id] = loaded
-        if len(self._loaded) > MAX_LOADED:
-            self._loaded.popitem(last=False)
+        [loaded] = await self._load([await self._database.read(get_version, version_id)])
+        if isinstance(loaded, DagError):
+            raise loaded
         return loaded
 
-    def _prepare(self, serialized: bytes, texts: dict[str, str]) -> DagStructure:
+    async def prepare(self, version_ids: Iterable[int]) -> None:
+        """Load versions together that are going to be asked for; what is wrong with one is said when it is."""
+        missing = set(version_ids) - self._loaded.keys()
+        if missing:
+            await self._load(await self._database.read(get_versions, sorted(missing)[:MAX_LOADED]))
+
+    async def _load(self, rows: list[DagVersionRow]) -> list[LoadedVersion | DagError]:
+        """Load versions, with one look at the database and one turn of a thread for all of them."""
+        hashes = {ref.content_hash for row in rows for ref in row.sources}
+        texts = await self._database.read(get_sources, sorted(hashes))
+        if self._in_thread:
+            # A large DAG takes a while, in which the event loop has other things to do.
+            found = await anyio.to_thread.run_sync(self._compile, rows, texts)
+        else:
+            found = self._compile(rows, texts)
+        self._loaded |= {loaded.id: loaded for loaded in found if isinstance(loaded, LoadedVersion)}
+        while len(self._loaded) > MAX_LOADED:
+            self._loaded.popitem(last=False)
+        return found
+
+    def _compile(self, rows: list[DagVersionRow], texts: dict[str, str]) -> list[LoadedVersion | DagError]:
         self._lay_out(texts)
-        return compile_structure(decode_dag(serialized))
+        return [self._compiled(row) for row in rows]
+
+    def _compiled(self, row: DagVersionRow) -> LoadedVersion | DagError:
+        try:
+            structure = compile_structure(decode_dag(row.serialized))
+        except DagError as exc:
+            return exc
+        sources = tuple(SourceRef(ref.path, ref.module, ref.content_hash) for ref in row.sources)
+        return LoadedVersion(row.id, structure, CodeVersion(row.version_hash, str(self._dags_folder), sources))
 
     def _lay_out(self, texts: dict[str, str]) -> None:
         for content_hash, text in texts.items():

@@ -1,6 +1,6 @@
 """Queries of `dag_run`. State changes of runs that a scheduler owns are written by `transitions.py`."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -14,8 +14,8 @@ from asynsched.keys import DagRunKey
 from asynsched.states import FINISHED_RUN_STATES, DagRunState, DagRunType
 from asynsched.store.conflicts import insert_ignoring
 from asynsched.store.deadlines import add_deadlines
-from asynsched.store.rows import as_struct, from_json, to_json
-from asynsched.store.schema.tables import dag_run
+from asynsched.store.rows import as_struct, from_json, portions, to_json
+from asynsched.store.schema.tables import dag, dag_run
 from asynsched.timetables.base import DataInterval
 
 
@@ -86,11 +86,21 @@ _N_ACTIVE = (
 _N_FAILED = sa.select(sa.func.count()).where(
     dag_run.c.ended_at >= sa.bindparam("since"), dag_run.c.state == DagRunState.FAILED
 )
-_LAST_SCHEDULED = (
-    sa.select(dag_run.c.data_interval_start, dag_run.c.data_interval_end)
-    .where(_IS_OF_DAG, _IS_SCHEDULED)
+# From the DAGs, and for each of them one look into the index: however many runs it has had.
+_NEWEST_SCHEDULED = (
+    sa.select(dag_run.c.id)
+    .where(dag_run.c.dag_id == dag.c.dag_id, _IS_SCHEDULED)
     .order_by(dag_run.c.logical_date.desc())
     .limit(1)
+    .correlate(dag)
+    .scalar_subquery()
+)
+_newest = dag_run.alias()
+_LAST_SCHEDULED = (
+    sa.select(_newest.c.dag_id, _newest.c.data_interval_start, _newest.c.data_interval_end)
+    .select_from(dag)
+    .join(_newest, _newest.c.id == _NEWEST_SCHEDULED)
+    .where(dag.c.dag_id.in_(sa.bindparam("dag_ids", expanding=True)))
 )
 _LAST_STATES = (
     sa.select(dag_run.c.state)
@@ -181,10 +191,15 @@ def count_failed_since(conn: Connection, since: datetime) -> int:
     return n_failed
 
 
+def last_scheduled_intervals(conn: Connection, dag_ids: Sequence[str]) -> dict[str, DataInterval]:
+    """Return the data interval of the newest scheduled run of each DAG; those that have had none are left out."""
+    rows = (row for some in portions(dag_ids) for row in conn.execute(_LAST_SCHEDULED, {"dag_ids": some}))
+    return {row.dag_id: DataInterval(row.data_interval_start, row.data_interval_end) for row in rows}
+
+
 def last_scheduled_interval(conn: Connection, dag_id: str) -> DataInterval | None:
     """Return the data interval of a DAG's newest scheduled run; None when it has had none."""
-    row = conn.execute(_LAST_SCHEDULED, {"dag_id": dag_id}).first()
-    return None if row is None else DataInterval(row.data_interval_start, row.data_interval_end)
+    return last_scheduled_intervals(conn, [dag_id]).get(dag_id)
 
 
 def last_run_states(conn: Connection, dag_id: str, n: int) -> list[str]:

@@ -41,6 +41,7 @@ class DagVersionRow(Struct, frozen=True):
 
 
 _ONE = sa.select(dag_version).where(dag_version.c.id == sa.bindparam("id"))
+_SOME = sa.select(dag_version).where(dag_version.c.id.in_(sa.bindparam("ids", expanding=True)))
 _SERIALIZED = sa.select(dag_version.c.id, dag_version.c.serialized).where(
     dag_version.c.id.in_(sa.bindparam("ids", expanding=True))
 )
@@ -60,6 +61,11 @@ def get_version(conn: Connection, version_id: int) -> DagVersionRow:
     if row is None:
         raise NotFound("DAG version", str(version_id))
     return _version(row)
+
+
+def get_versions(conn: Connection, version_ids: Sequence[int]) -> list[DagVersionRow]:
+    """Return several versions; those that there are not are left out."""
+    return [_version(row) for some in portions(version_ids) for row in conn.execute(_SOME, {"ids": some})]
 
 
 def serialized_versions(conn: Connection, version_ids: Sequence[int]) -> dict[int, bytes]:

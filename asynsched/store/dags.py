@@ -1,6 +1,6 @@
 """Queries of `dag`: one row a DAG."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -132,18 +132,20 @@ def scheduled_dag_ids(conn: Connection) -> list[tuple[str, datetime]]:
     return [(row.dag_id, row.due_at) for row in conn.execute(_SCHEDULED)]
 
 
-def set_next_dagrun(conn: Connection, dag_id: str, info: DagRunInfo | None) -> None:
-    """Store the next run of a DAG (None: there is none), and that it was examined since its last change."""
-    conn.execute(
-        _SET_NEXT,
+def set_next_dagruns(conn: Connection, infos: Mapping[str, DagRunInfo | None]) -> None:
+    """Store the next run of DAGs (None: there is none), and that they were examined since their last change."""
+    rows = [
         {
             "key": dag_id,
             "logical_date": info and info.logical_date,
             "start": info and info.data_interval.start,
             "end": info and info.data_interval.end,
             "create_after": info and info.run_after,
-        },
-    )
+        }
+        for dag_id, info in sorted(infos.items())
+    ]
+    if rows:
+        conn.execute(_SET_NEXT, rows)
 
 
 def pause_active(conn: Connection, dag_id: str, now: datetime) -> bool:

@@ -1,12 +1,13 @@
 """Queries of `source`: the texts that DAG files consist of, by content hash."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from asynsched.errors import NotFound
 from asynsched.store.conflicts import insert_ignoring
+from asynsched.store.rows import portions
 from asynsched.store.schema.tables import source
 
 _SOME = sa.select(source).where(source.c.content_hash.in_(sa.bindparam("hashes", expanding=True)))
@@ -28,6 +29,7 @@ def get_source(conn: Connection, content_hash: str) -> str:
     return text
 
 
-def get_sources(conn: Connection, hashes: Iterable[str]) -> dict[str, str]:
+def get_sources(conn: Connection, hashes: Sequence[str]) -> dict[str, str]:
     """Return texts by their content hash; unknown ones are left out."""
-    return {row.content_hash: row.text for row in conn.execute(_SOME, {"hashes": list(hashes)})}
+    rows = (row for some in portions(hashes) for row in conn.execute(_SOME, {"hashes": some}))
+    return {row.content_hash: row.text for row in rows}

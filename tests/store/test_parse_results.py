@@ -20,7 +20,7 @@ from asynsched.store.dags import (
     list_dags,
     near_dag_ids,
     scheduled_dag_ids,
-    set_next_dagrun,
+    set_next_dagruns,
     set_paused,
 )
 from asynsched.store.engines.direct_database import connect_direct
@@ -159,7 +159,7 @@ async def test_what_nobody_has_examined_since_it_changed_is_due_and_then_what_ha
     await store(database, report("a.py", parsed("new"), parsed("paused", is_paused_upon_creation=True)))
     assert await database.read(scheduled_dag_ids) == [("new", NOW)]
     info = DagRunInfo.interval(NOW, LATER)
-    await database.write(set_next_dagrun, "new", info)
+    await database.write(set_next_dagruns, {"new": info})
     assert await database.read(scheduled_dag_ids) == [("new", LATER)]
     dag = await database.read(get_dag, "new")
     assert (dag.next_dagrun_logical_date, dag.next_dagrun_data_interval_end, dag.next_dagrun_create_after) == (
@@ -167,7 +167,7 @@ async def test_what_nobody_has_examined_since_it_changed_is_due_and_then_what_ha
         LATER,
         LATER,
     )
-    await database.write(set_next_dagrun, "new", None)
+    await database.write(set_next_dagruns, {"new": None})
     assert await database.read(scheduled_dag_ids) == []
     await database.write(set_paused, "paused", False, LATER)
     assert await database.read(scheduled_dag_ids) == [("paused", LATER)]

@@ -40,7 +40,7 @@ HOT = [
     (dags.get_dag, "d"),
     (dag_runs.get_run, "d", "r"),
     (dag_runs.count_active_runs, ["d", "e"]),
-    (dag_runs.last_scheduled_interval, "d"),
+    (dag_runs.last_scheduled_intervals, ["d", "e"]),
     (dag_runs.logical_date_is_taken, "d", NOW),
     (dag_runs.run_is_made, "d", "r", NOW),
     (run_queue.queued_runs,),

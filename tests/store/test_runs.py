@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from asynsched import DAG
 from asynsched.errors import AlreadyExists, StoreError
 from asynsched.states import DagRunState, DagRunType
 from asynsched.store.callback_requests import finish_callback, next_callbacks, take_callback
@@ -18,16 +19,19 @@ from asynsched.store.dag_runs import (
     get_run,
     insert_run,
     last_scheduled_interval,
+    last_scheduled_intervals,
     list_runs,
     logical_date_is_taken,
     previous_run,
 )
 from asynsched.store.dag_versions import NewVersion, add_version
+from asynsched.store.parse_results import DagDefaults, FileStamp, store_report
 from asynsched.store.pools import list_pools, set_pool
 from asynsched.store.states_elsewhere import TaskFilter, states_by_run
 from asynsched.store.task_instances import list_task_instances, list_tries, load_task_instances
 from asynsched.store.transitions import apply
 from asynsched.store.xcoms import XComValue, delete_xcoms, get_xcoms, list_xcoms, put_xcom, put_xcom_of_try
+from tests.support.simulated import report_of
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -89,11 +93,18 @@ async def test_runs_are_listed_newest_first_and_chosen_by_dag_and_state(database
 
 
 async def test_the_last_scheduled_interval_is_that_of_no_manual_run_and_no_backfill(database):
-    assert await database.read(last_scheduled_interval, "d") is None
+    for dag_id in ("d", "e", "never"):
+        defaults = DagDefaults(max_active_runs=1, paused=False)
+        await database.write(store_report, report_of(DAG(dag_id)), FileStamp("", 0, 0, ""), now=NOW, defaults=defaults)
+    assert await database.read(last_scheduled_intervals, ["d", "e", "never"]) == {}
+    await database.write(insert_run, new_run("r", "e"))
     types = (DagRunType.SCHEDULED, DagRunType.SCHEDULED, DagRunType.MANUAL, DagRunType.BACKFILL)
     for number, run_type in enumerate(types):
         await database.write(insert_run, new_run(f"r{number}", logical_date=NOW + number * DAY, run_type=run_type))
-    assert await database.read(last_scheduled_interval, "d") == (NOW + DAY, NOW + 2 * DAY)
+    last = {"d": (NOW + DAY, NOW + 2 * DAY), "e": (NOW, NOW + DAY)}
+    assert await database.read(last_scheduled_intervals, ["d", "e", "never"]) == last
+    assert await database.read(last_scheduled_interval, "d") == last["d"]
+    assert await database.read(last_scheduled_interval, "never") is None
     assert await database.read(logical_date_is_taken, "d", NOW + DAY)
     assert not await database.read(logical_date_is_taken, "d", NOW + 9 * DAY)
     assert await database.read(count_active_runs, ["d"]) == {"d": 3}

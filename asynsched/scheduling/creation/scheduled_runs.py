@@ -1,5 +1,6 @@
 """Whether a DAG's next run is due, and its creation: one short transaction, so that no run is made twice or missed."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -17,11 +18,11 @@ from asynsched.store.dag_runs import (
     NewRun,
     count_active_runs,
     insert_run,
-    last_scheduled_interval,
+    last_scheduled_intervals,
     run_is_made,
 )
 from asynsched.store.dag_versions import get_version, serialized_versions
-from asynsched.store.dags import DagRow, find_dag, get_dag, get_dags, set_next_dagrun
+from asynsched.store.dags import DagRow, find_dag, get_dag, get_dags, set_next_dagruns
 from asynsched.store.timetable_plans import get_plan
 from asynsched.timetables import CustomTimetable, DagRunInfo, DataInterval, KnownTimetable, decode
 
@@ -66,19 +67,40 @@ def examine_dags(conn: Connection, dag_ids: Sequence[str], now: datetime) -> dic
     dags = get_dags(conn, dag_ids)
     version_ids = sorted({dag.version_id for dag in dags.values() if dag.is_active and dag.version_id is not None})
     versions = serialized_versions(conn, version_ids) if version_ids else {}
-    return {dag_id: _examine_one(conn, dags.get(dag_id), versions, now) for dag_id in dag_ids}
+    look = _Look(conn, dag_ids, now)
+    found = {dag_id: _examine_one(look, dags.get(dag_id), versions) for dag_id in dag_ids}
+    set_next_dagruns(conn, look.coming)
+    return found
 
 
-def _examine_one(conn: Connection, dag: DagRow | None, versions: Mapping[int, bytes], now: datetime) -> Examined:
+class _Look:
+    """One look at some DAGs: what is read, and written, for all of them together.
+
+    Attributes:
+        last: The data interval of each DAG's newest scheduled run.
+        n_active: How many runs of each are queued or running.
+        coming: What is to be stored as the next run of each.
+    """
+
+    def __init__(self, conn: Connection, dag_ids: Sequence[str], now: datetime) -> None:
+        self.conn = conn
+        self.now = now
+        self.last = last_scheduled_intervals(conn, dag_ids)
+        self.n_active = Counter(count_active_runs(conn, dag_ids))
+        self.coming: dict[str, DagRunInfo | None] = {}
+
+
+def _examine_one(look: _Look, dag: DagRow | None, versions: Mapping[int, bytes]) -> Examined:
     if dag is None or not dag.is_active or dag.version_id is None:
         return Examined()
     try:
         serialized = decode_dag(_version_of(dag.version_id, versions))
     except (DagError, NotFound) as exc:
-        set_next_dagrun(conn, dag.dag_id, None)
+        look.coming[dag.dag_id] = None
         return Examined(error=str(exc))
-    triggered = trigger_by_assets(conn, dag, serialized.asset_condition, now)
-    found = _examine_schedule(conn, dag, serialized, now)
+    triggered = trigger_by_assets(look.conn, dag, serialized.asset_condition, look.now)
+    look.n_active[dag.dag_id] += triggered.created is not None
+    found = _examine_schedule(look, dag, serialized)
     is_held_back = found.is_held_back or triggered.is_held_back
     return replace(found, triggered=triggered.created, is_held_back=is_held_back, waits_for=triggered.waits_for)
 
@@ -107,7 +129,7 @@ def foresee_dag(conn: Connection, dag_id: str, now: datetime) -> Examined:
 
 def _foresee_schedule(conn: Connection, dag: DagRow, serialized: SerializedDag, now: datetime) -> Examined:
     try:
-        following = _Schedule(conn, serialized, now).following(dag)
+        following = _Schedule(_Look(conn, [dag.dag_id], now), serialized).following(dag)
     except PlanNeeded:
         return Examined(asks=dag.file_path)
     except (DagError, NotFound) as exc:
@@ -118,8 +140,8 @@ def _foresee_schedule(conn: Connection, dag: DagRow, serialized: SerializedDag, 
     return Examined(created=created, due_at=following.due_at, is_held_back=following.is_held_back)
 
 
-def _examine_schedule(conn: Connection, dag: DagRow, serialized: SerializedDag, now: datetime) -> Examined:
-    """Create a DAG's next scheduled run if it is due, and store when the one after that is.
+def _examine_schedule(look: _Look, dag: DagRow, serialized: SerializedDag) -> Examined:
+    """Create a DAG's next scheduled run if it is due, and note when the one after that is.
 
     A run that has become due is computed anew from the last one and the time, so that a scheduler that was away does
     not make up for what `catchup=False` says to leave out. A run that somebody has made by hand for the same date takes
@@ -127,21 +149,21 @@ def _examine_schedule(conn: Connection, dag: DagRow, serialized: SerializedDag, 
     """
     dag_id, created = dag.dag_id, None
     try:
-        schedule = _Schedule(conn, serialized, now)
+        schedule = _Schedule(look, serialized)
         info, due_at, is_held_back, may_be_made = schedule.following(dag)
         if info is None or not may_be_made:
-            set_next_dagrun(conn, dag_id, info)
+            look.coming[dag_id] = info
             return Examined(due_at=due_at, is_held_back=is_held_back)
-        created = _create(conn, dag_id, info, now)
+        created = _create(look, dag_id, info)
         following = schedule.after(info.data_interval)
     except PlanNeeded:
         return Examined(created=created, asks=dag.file_path)
     except (DagError, NotFound) as exc:
-        set_next_dagrun(conn, dag_id, None)
+        look.coming[dag_id] = None
         return Examined(created=created, error=str(exc))
     except AlreadyExists:
-        return Examined(due_at=now)  # made by somebody else at this very moment: look again
-    set_next_dagrun(conn, dag_id, following)
+        return Examined(due_at=look.now)  # made by somebody else at this very moment: look again
+    look.coming[dag_id] = following
     due_at = following.run_after if following else None
     return Examined(created=created, due_at=due_at, asks=dag.file_path if schedule.runs_low(info) else "")
 
@@ -160,9 +182,10 @@ def coming_runs(conn: Connection, dag_id: str, now: datetime, *, at_most: int) -
         NotFound: There is no such DAG.
     """
     serialized = decode_dag(get_version(conn, find_dag(conn, dag_id).version_id or 0).serialized)
-    schedule = _Schedule(conn, serialized, now)
+    look = _Look(conn, [dag_id], now)
+    schedule = _Schedule(look, serialized)
     found: list[DagRunInfo] = []
-    last = last_scheduled_interval(conn, dag_id)
+    last = look.last.get(dag_id)
     while len(found) < at_most and (info := schedule.after(last)) is not None:
         found.append(info)
         if info.run_after > now:
@@ -183,21 +206,21 @@ class _Following(NamedTuple):
 class _Schedule:
     """The runs of one DAG, those left out that exist already."""
 
-    def __init__(self, conn: Connection, dag: SerializedDag, now: datetime) -> None:
-        self._conn = conn
+    def __init__(self, look: _Look, dag: SerializedDag) -> None:
+        self._look = look
+        self._now = look.now
         self._dag = dag
-        self._now = now
-        self.timetable = timetable_of(conn, dag)
+        self.timetable = timetable_of(look.conn, dag)
 
     def following(self, dag: DagRow) -> _Following:
         """Return the run that comes after those that there are."""
-        info = self.after(last_scheduled_interval(self._conn, dag.dag_id))
+        info = self.after(self._look.last.get(dag.dag_id))
         if info is None or dag.is_paused:
             return _Following(info)
         if info.run_after > self._now:
             return _Following(info, due_at=info.run_after)
         limit = min(dag.max_active_runs, self.timetable.active_runs_limit or dag.max_active_runs)
-        is_held_back = count_active_runs(self._conn, [dag.dag_id]).get(dag.dag_id, 0) >= limit
+        is_held_back = self._look.n_active[dag.dag_id] >= limit
         return _Following(info, is_held_back=is_held_back, may_be_made=not is_held_back)
 
     def after(self, last: DataInterval | None) -> DagRunInfo | None:
@@ -218,13 +241,13 @@ class _Schedule:
         return isinstance(timetable, CustomTimetable) and timetable.n_left(info.data_interval) < FEW_LEFT
 
     def _exists(self, info: DagRunInfo) -> bool:
-        return run_is_made(self._conn, self._dag.dag_id, scheduled_run_id(info.logical_date), info.logical_date)
+        return run_is_made(self._look.conn, self._dag.dag_id, scheduled_run_id(info.logical_date), info.logical_date)
 
 
-def _create(conn: Connection, dag_id: str, info: DagRunInfo, now: datetime) -> str:
+def _create(look: _Look, dag_id: str, info: DagRunInfo) -> str:
     run_id = scheduled_run_id(info.logical_date)
     insert_run(
-        conn,
+        look.conn,
         NewRun(
             dag_id=dag_id,
             run_id=run_id,
@@ -234,7 +257,7 @@ def _create(conn: Connection, dag_id: str, info: DagRunInfo, now: datetime) -> s
             data_interval_start=info.data_interval.start,
             data_interval_end=info.data_interval.end,
             run_after=info.run_after,
-            queued_at=now,
+            queued_at=look.now,
             reason="its schedule was due",
         ),
     )

@@ -4,7 +4,9 @@ import asyncio
 import threading
 
 import msgspec
+import pytest
 
+from asynsched.errors import NotFound, SerializationError
 from asynsched.scheduling import versions
 from asynsched.scheduling.evaluation.structure import DagStructure, compile_structure
 from asynsched.scheduling.versions import VersionCache
@@ -13,6 +15,7 @@ from asynsched.store.dag_versions import NewVersion, add_version
 from asynsched.store.engines.direct_database import open_inline
 from asynsched.store.sources import put_sources
 from sandbox.protocol import SourceRef
+from tests.support.flaky_database import FlakyDatabase
 from tests.support.runs import NOON, task
 
 
@@ -38,4 +41,30 @@ async def test_the_event_loop_goes_on_while_a_version_is_prepared(tmp_path, monk
     assert loaded.structure.weights == {"first": 2, "second": 1}
     assert (tmp_path / f"{'0' * 64}.py").read_text() == "x = 1"
     assert await cache.get(version_id) is loaded
+    await database.close()
+
+
+async def test_many_versions_are_read_together_and_what_is_wrong_with_one_is_said_when_it_is_asked_for(tmp_path):
+    database = open_inline()
+    ids = []
+    for number in range(5):
+        dag = SerializedDag(dag_id=f"dag{number}", timetable={"kind": "null"}, tasks=(task("first"),))
+        code = msgspec.json.encode(dag) if number != 3 else b'{"from": "tomorrow"}'
+        sources = (SourceRef("dag.py", "dag", "0" * 64),)
+        new = NewVersion(dag.dag_id, "1" * 64, "dag.py", code, sources, NOON)
+        ids.append(await database.write(add_version, new))
+    await database.write(put_sources, {"0" * 64: "x = 1"})
+    counting = FlakyDatabase(database)
+    counting.arm()
+    cache = VersionCache(counting, tmp_path, tmp_path / "dags")
+    await cache.prepare([*ids, 77])
+    assert counting.n_calls == 2
+    good = ids[:3] + ids[4:]
+    found = [(await cache.get(version_id)).structure.dag.dag_id for version_id in good]
+    assert found == ["dag0", "dag1", "dag2", "dag4"]
+    assert counting.n_calls == 2, "they were known by then"
+    with pytest.raises(SerializationError):
+        await cache.get(ids[3])
+    with pytest.raises(NotFound):
+        await cache.get(77)
     await database.close()
