@@ -21,6 +21,7 @@ from asynsched.serialization.schema import (
     SerializedTask,
 )  # fmt: skip
 from asynsched.states import FINISHED_TASK_STATES, TaskInstanceState
+from tests.support.naive_branches import Decided, Decision, left_out_by, reachable
 
 State = TaskInstanceState
 Key = tuple[str, int]
@@ -34,6 +35,7 @@ class NaiveEvaluator:
         kept: Task instances of an earlier attempt at the run, with their states: None for one that was cleared.
         lengths: How many values the results of those that ran before have.
         under_way: Those that were ready or had begun, and run whatever becomes of what is upstream of them.
+        decisions: What the branches and short circuits among those that ran before have decided.
     """
 
     def __init__(
@@ -42,24 +44,42 @@ class NaiveEvaluator:
         kept: Mapping[Key, State | None] | None = None,
         lengths: Mapping[Key, int | None] | None = None,
         under_way: Collection[Key] = (),
+        decisions: Mapping[Key, Decision] | None = None,
     ) -> None:
         self._tasks = {task.task_id: task for task in dag.tasks}
         self._groups = {group.group_id: group for group in dag.task_groups}
         self._upstream = {name: [t.task_id for t in dag.tasks if name in t.downstream_task_ids] for name in self._tasks}
         self._lengths = dict(lengths or {})
-        self._under_way = under_way
+        self._under_way = set(under_way)
         self.states: dict[Key, State | None] = dict(kept or {})
+        self._left_out = {
+            key: left_out_by(key[0], decision, self._tasks) for key, decision in (decisions or {}).items()
+        }
         self._unfitted = {name for name, index in self.states if index >= 0}
         for task in dag.tasks:
             if not any(name == task.task_id for name, _ in self.states):
                 n_instances = self._count(task) if self._factors(task) else None
                 self.states |= {(task.task_id, index): None for index in (range(n_instances) if n_instances else [-1])}
 
-    def take_up(self, ran: Mapping[Key, tuple[State | None, int | None]]) -> None:
-        """Take over how the task instances that really ran have ended, and settle the rest anew."""
+    def take_up(
+        self,
+        ran: Mapping[Key, tuple[State | None, int | None]],
+        decided: Mapping[Key, Decided] | None = None,
+    ) -> None:
+        """Take over how the task instances that really ran have ended, and settle the rest anew.
+
+        Args:
+            ran: Their states, and how many values their results have.
+            decided: What branches and short circuits have decided that have ended since this was last called.
+        """
+        was_ready = self.may_run() if decided else set()
         for key, (state, length) in ran.items():
             if state in FINISHED_TASK_STATES:
                 self.states[key], self._lengths[key] = state, length
+        for key, found in (decided or {}).items():
+            begun = {*found.begun, *was_ready.intersection(found.begun_if_ready)}
+            self._under_way |= {other for other in begun if self.states[other] is None}
+            self._leave_out(key, found.decision, spared={*begun, *found.restarting})
         for task in self._tasks.values():
             self._fit(task)
             for index in self._indexes(task.task_id):
@@ -88,6 +108,20 @@ class NaiveEvaluator:
             len(self._mapped_groups(task)) > 1 and self._indexes(name) != [-1] and self._count(task) is None
             for name, task in self._tasks.items()
         )
+
+    def _leave_out(self, key: Key, decision: Decision, spared: Collection[Key]) -> None:
+        name, index = key
+        self._left_out[key] = left_out_by(name, decision, self._tasks)
+        targets = [self._tasks[target] for target in self._left_out[key]]
+        for found in (found for target in targets for found in self._beside(self._tasks[name], index, target)):
+            if self.states[found] in (None, State.UPSTREAM_FAILED) and found not in spared:
+                self.states[found] = State.SKIPPED
+
+    def _is_left_out(self, task: SerializedTask, index: int) -> bool:
+        """Whether somebody directly upstream has decided against it, and was not cleared since."""
+        upstream = [(name, index if (name, index) in self.states else -1) for name in self._upstream[task.task_id]]
+        ended = [key for key in upstream if self.states.get(key) is not None]
+        return any(task.task_id in self._left_out.get(key, ()) for key in ended)
 
     def _settle(self, task: SerializedTask, index: int) -> None:
         key = task.task_id, index
@@ -139,6 +173,8 @@ class NaiveEvaluator:
     def _verdict(self, task: SerializedTask, index: int) -> Verdict:
         sources = {source for length in self._factors(task) for source in _results(length)}
         verdicts = [mapped_upstream([self.states[source, -1] for source in sources if (source, -1) in self.states])]
+        if self._is_left_out(task, index):
+            verdicts.append(Verdict(met=False, reason="it is left out", settle_as=State.SKIPPED))
         if setups := self._counts(task, index, self._setups(task)):
             verdicts.append(evaluate_setups(setups, map_index=index))
         counts = self._counts(task, index, self._upstream[task.task_id])
@@ -186,22 +222,12 @@ class NaiveEvaluator:
         """Return the setups that a task needs, those directly upstream left out."""
         if task.is_teardown or task.trigger_rule == "always":
             return []
-        below = self._reachable(task.task_id, {name: list(t.downstream_task_ids) for name, t in self._tasks.items()})
+        below = reachable(task.task_id, {name: list(t.downstream_task_ids) for name, t in self._tasks.items()})
         found = []
-        for name in self._reachable(task.task_id, self._upstream) - set(self._upstream[task.task_id]):
+        for name in reachable(task.task_id, self._upstream) - set(self._upstream[task.task_id]):
             own = {after for after in self._tasks[name].downstream_task_ids if self._tasks[after].is_teardown}
             if self._tasks[name].is_setup and (not own or own & below):
                 found.append(name)
-        return found
-
-    def _reachable(self, start: str, edges: Mapping[str, list[str]]) -> set[str]:
-        found: set[str] = set()
-        todo = list(edges[start])
-        while todo:
-            name = todo.pop()
-            if name not in found:
-                found.add(name)
-                todo += edges[name]
         return found
 
     def _mapped_groups(self, task: SerializedTask) -> list[str]:

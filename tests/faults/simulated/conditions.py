@@ -17,12 +17,14 @@ class Conditions:
         crashes_at: The queries at which schedulers crash; none: wherever they ask the database.
         n_sites: How many schedulers there are; 0: as the seed says.
         people: The one thing that people do, beside triggering runs: a name of `people.ACTIONS`.
+        dag_id: The one DAG that people trigger: not every world has each.
     """
 
     faults: tuple[str, ...] = ()
     crashes_at: frozenset[str] = frozenset()
     n_sites: int = 0
     people: str = ""
+    dag_id: str = ""
 
 
 AS_THE_SEED_SAYS = Conditions()

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from asynsched.states import FINISHED_RUN_STATES, FINISHED_TASK_STATES
 from tests.faults.simulated.stored import RunRow, Stored, TaskRow
+from tests.faults.simulated.user_code import Decision
 
 EDITS = frozenset({"submit_request", "submit_by_program", "do_request"})
 """The calls of the database that do what people want of runs."""
@@ -27,11 +28,13 @@ class Start(NamedTuple):
         states: Of each task instance, None: it has not ended.
         lengths: How many values the result of each has.
         under_way: Those that were ready or had begun: whatever becomes of what is upstream of them, they run.
+        decisions: What the branches and short circuits that have ended have decided.
     """
 
     states: dict[Instance, str | None]
     lengths: dict[Instance, int | None]
     under_way: frozenset[Instance]
+    decisions: dict[Instance, Decision]
 
 
 class Edits:
@@ -78,7 +81,7 @@ class Edits:
             if run.state in ENDED_RUNS:
                 self.run_ends[*run[:2], run.state].add(run.ended_at)
 
-    def note_edit(self, key: RunKey, stored: Stored) -> None:
+    def note_edit(self, key: RunKey, stored: Stored, decisions: dict[Instance, Decision]) -> None:
         """An edit has changed a run or tasks of it."""
         rows = [row for row in stored.tasks.values() if row[:2] == key]
         self.starts[key] = Start(
@@ -89,6 +92,7 @@ class Edits:
                 for row in rows
                 if row.state not in ENDED and row.state not in (None, "restarting")
             ),
+            decisions,
         )
         if stored.runs[key].state in ENDED_RUNS:
             self.given_runs.add(key)

@@ -56,7 +56,7 @@ def _lost_tries(key: Any, executions: list[Any], stored: set[str]) -> Iterator[s
 def _wrong_tries(exploration: Any, row: Any, history: dict[str, int]) -> Iterator[str]:
     tries = history | ({row.token: row.try_number} if row.token and row.try_number else {})
     possible = [sorted(tries.values())]
-    if row[:4] in exploration.invariants.edits.given:
+    if row[:4] in exploration.invariants.edits.given | exploration.invariants.decisions.left_out:
         # Its last try may have been one that has used no number up.
         possible.append(sorted(history.values()))
     if all(numbers != list(range(1, len(numbers) + 1)) for numbers in possible):
@@ -65,7 +65,7 @@ def _wrong_tries(exploration: Any, row: Any, history: dict[str, int]) -> Iterato
 
 def _wrong_end(exploration: Any, row: Any) -> Iterator[str]:
     edits, key = exploration.invariants.edits, row[:4]
-    if key in edits.given:
+    if key in edits.given | exploration.invariants.decisions.left_out:
         return
     executions = exploration.ledger.executions.get(key, [])
     n_retries = exploration.world.task(row.dag_id, row.task_id).retries
@@ -108,12 +108,16 @@ def _wrong_run(exploration: Any, run: Any, rows: list[Any]) -> Iterator[str]:
 
 def _expected(dag: SerializedDag, start: Start | None, ended: Iterable[Any]) -> dict[Any, Any]:
     """Return the states that follow from how tries have ended, since people have last edited the run."""
-    naive = NaiveEvaluator(dag) if start is None else NaiveEvaluator(dag, start.states, start.lengths, start.under_way)
+    naive = NaiveEvaluator(dag) if start is None else NaiveEvaluator(dag, *start)
     naive.take_up({})
     ran = {}
-    for row in ended:
-        ran[row.task_id, row.map_index] = (row.state, row.result_length)
-        naive.take_up(ran)
+    for one in ended:
+        settled_as = naive.finished().get(one.instance)
+        if one.instance not in ran and settled_as not in (None, one.state):
+            # It has run, and must not have.
+            return {one.instance: settled_as}
+        ran[one.instance] = (one.state, one.result_length)
+        naive.take_up(ran, {} if one.decided is None else {one.instance: one.decided})
     return naive.finished()
 
 

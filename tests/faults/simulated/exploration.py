@@ -23,8 +23,8 @@ from tests.faults.simulated.notifications import Notifications
 from tests.faults.simulated.people import People
 from tests.faults.simulated.site import Site
 from tests.faults.simulated.stand_ins import exchanged
-from tests.faults.simulated.tries import Plan
-from tests.faults.simulated.worlds import N_WORLDS, START, world
+from tests.faults.simulated.user_code import Plan, draw_plan
+from tests.faults.simulated.worlds import START, world
 
 CALM_AFTER = 60.0
 """Virtual seconds after which nothing fails any more."""
@@ -32,8 +32,6 @@ LONGEST = 900.0
 """Virtual seconds after which everything must have ended."""
 SHARE_OF_TWO = 0.4
 """Of the seeds, those in which two schedulers work on one database."""
-SHARE_OF_PAUSES = 0.06
-"""Of the tries, those that look again later, as sensors do."""
 LONGEST_STEPS = 30_000
 """Steps of the event loop after which something turns in circles: usual are some hundreds."""
 SETTINGS = Settings(
@@ -61,7 +59,7 @@ class Exploration:
         self.clock = VirtualClock(START)
         self.chance = Chance(seed, self.clock, conditions)
         self.climate = self.chance.climate
-        self.world = world(seed % N_WORLDS)
+        self.world = world(seed, conditions.dag_id)
         self.loop = ShuffledLoop(self.clock, self.chance.random)
         self.settings = settings or _settings(seed, conditions)
         self.ledger = Ledger()
@@ -143,17 +141,7 @@ class Exploration:
 
     def plan_of(self, launch: Launch) -> Plan:
         """Return what the user code of a try does."""
-        random = self.chance.random
-        duration = random.choice([0.0, 0.2, 1.0, 6.0])
-        if launch.callback:
-            return Plan(duration=duration)
-        state = random.choice(["success"] * 4 + ["failed"] * 2 + ["skipped"])
-        if launch.max_tries >= 99:
-            state = "success"
-        pauses = Random(f"pauses {launch.token}")
-        if pauses.random() < SHARE_OF_PAUSES:
-            return Plan("up_for_reschedule", duration, reschedule_after=pauses.choice([0.0, 1.0, 5.0]))
-        return Plan(state, duration, value=random.choice([None, 1]), pushes=random.random() < 0.15)
+        return draw_plan(self.chance.random, launch, self.world.dags[launch.run.dag_id])
 
     # What happens by itself
 

@@ -12,6 +12,7 @@ from asynsched.states import (
 )
 from tests.faults.simulated.at_rest import ENDED, Use, complaints
 from tests.faults.simulated.chance import LONGEST_LATENCY
+from tests.faults.simulated.decisions import Decisions, EndedTry
 from tests.faults.simulated.edits import ENDED_RUNS, Edits, edited_runs, is_edit
 from tests.faults.simulated.expected_ends import check_ends
 from tests.faults.simulated.ledger import Violation
@@ -47,8 +48,9 @@ class Invariants:
     Attributes:
         stored: The database as it was when it was last looked at.
         edits: What people have made of the runs.
-        ended_together: Of each run: the task instances whose last try has ended since people have last edited it, those
-            that were stored together in one list.
+        decisions: What branches and short circuits have decided.
+        ended_together: Of each run: how the last tries of task instances have ended since people have last edited it,
+            those that were stored together in one list.
     """
 
     def __init__(self, exploration: Any) -> None:
@@ -56,7 +58,8 @@ class Invariants:
         self._waits_since: dict[str, float] = {}
         self.stored = Stored()
         self.edits = Edits()
-        self.ended_together: dict[tuple[str, str], list[list[TaskRow]]] = defaultdict(list)
+        self.decisions = Decisions(exploration.ledger)
+        self.ended_together: dict[tuple[str, str], list[list[EndedTry]]] = defaultdict(list)
         self._may_have = dict(exploration.people.pools)
         """The most slots that each pool has had since all schedulers were sure to know how many it has."""
         self._wishes_known_at = 0.0
@@ -67,6 +70,7 @@ class Invariants:
         tasks, runs = stored.tasks, stored.runs
         if not stored.read():
             return
+        self.decisions.note(query, tasks, stored.tasks)
         ended: dict[tuple[str, str], list[TaskRow]] = defaultdict(list)
         for key, row in stored.tasks.items():
             if (before := tasks.get(key)) != row:
@@ -84,9 +88,9 @@ class Invariants:
                 self.edits.note_run(query, was, run)
                 self._check_run(query, was, run)
         for run_key, rows in ended.items():
-            self.ended_together[run_key].append(rows)
+            self.ended_together[run_key].append(self.decisions.of_ended(rows, stored.tasks))
         for run_key in edited_runs(query, tasks, runs, stored):
-            self.edits.note_edit(run_key, stored)
+            self.edits.note_edit(run_key, stored, self.decisions.of_run(run_key))
             self._check_edit(run_key, tasks)
             self.ended_together[run_key].clear()
         self._check_shared(tasks, runs)
@@ -103,7 +107,7 @@ class Invariants:
             return
         if (was, row.state) not in (BY_PEOPLE if is_edit(query) else REACHABLE):
             raise Violation(f"{key} went from {was} to {row.state}")
-        if was in ENDED and not is_edit(query):
+        if was in ENDED and not is_edit(query) and not self.decisions.allow(was, row):
             raise Violation(f"{key} had ended as {was}, and is {row.state}")
         if row.state in ("scheduled", "queued"):
             if was_stopped and self.stored.runs[key[:2]].stop is not None:

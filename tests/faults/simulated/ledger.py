@@ -4,7 +4,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Literal
 
-from sandbox.protocol import Launch
+from sandbox.protocol import BranchDecision, Ended, Launch, ShortCircuitDecision
 
 Key = tuple[str, str, str, int]
 """DAG, run, task, map index."""
@@ -26,7 +26,7 @@ class Execution:
     pool_slots: int
     started_at: float
     end: End | None = None
-    result_length: int | None = None
+    decision: BranchDecision | ShortCircuitDecision | None = None
     is_resumed: bool = False
 
 
@@ -54,7 +54,8 @@ class Ledger:
         self.executions[key].append(made)
         return made
 
-    def end(self, execution: Execution, end: End, result_length: int | None = None) -> None:
-        """User code of a try is over."""
+    def end(self, execution: Execution, end: End, said: Ended | None) -> None:
+        """User code of a try is over, with what it says itself of that."""
         del self.running[execution.key]
-        execution.end, execution.result_length = end, result_length
+        execution.end = end
+        execution.decision = None if said is None else said.decision

@@ -73,12 +73,11 @@ class People:
 
     async def _trigger_runs(self) -> None:
         random = self._world.chance.random
+        dags, wanted = self._world.world.dags, self._world.conditions.dag_id
+        dag_ids = [wanted] if wanted else [dag_id for dag_id, dag in dags.items() if not dag.asset_condition]
         for number in range(random.randint(1, 3)):
             await asyncio.sleep(random.choice([0.0, 0.5, 5.0]))
-            dag_id = random.choice(
-                [dag_id for dag_id, dag in self._world.world.dags.items() if not dag.asset_condition]
-            )
-            self._trigger(dag_id, f"r{number}")
+            self._trigger(random.choice(dag_ids), f"r{number}")
 
     async def _do_more(self) -> None:
         random = self._random
@@ -102,6 +101,14 @@ class People:
     async def _clear_run(self) -> None:
         if (row := await self._some("tasks")) is not None:
             await self._request(row, ClearTasks(latest=self._random.random() < 0.3))
+
+    async def _clear_skipped(self) -> None:
+        """Clear something that was skipped, and leave what has decided that as it is."""
+        await self._until_something_runs()
+        rows = self._world.invariants.stored.tasks.values()
+        if skipped := [row for row in rows if row.state == "skipped"]:
+            row = self._random.choice(skipped)
+            await self._request(row, ClearTasks((row.task_id,), map_index=self._some_index(row)))
 
     async def _mark_tasks(self) -> None:
         if (row := await self._some("tasks")) is None:
@@ -240,6 +247,7 @@ class People:
 
 ACTIONS: dict[str, Callable[[People], Awaitable[None]]] = {
     "clear tasks": People._clear_tasks,
+    "clear skipped": People._clear_skipped,
     "clear runs": People._clear_run,
     "mark tasks": People._mark_tasks,
     "mark runs": People._mark_run,

@@ -31,6 +31,7 @@ from tests.faults.simulated.bug import Bug, Change
 from tests.faults.simulated.conditions import CALLBACKS, STORES, Conditions
 from tests.faults.simulated.planted_edits import BUGS_OF_EDITS
 from tests.faults.simulated.planted_ownership import BUGS_OF_OWNERSHIP
+from tests.faults.simulated.planted_results import BUGS_OF_RESULTS
 
 
 def _early_commit() -> list[Change]:
@@ -256,4 +257,5 @@ BUGS: dict[str, Bug] = {
     "silent-lease": Bug("The keeper does not hear that the lease goes on.", _silent_lease),
     **BUGS_OF_OWNERSHIP,
     **BUGS_OF_EDITS,
+    **BUGS_OF_RESULTS,
 }

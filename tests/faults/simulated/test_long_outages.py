@@ -6,7 +6,7 @@ from asynsched.settings import Settings
 from sandbox.protocol import Launch
 from tests.faults.simulated.conditions import Conditions
 from tests.faults.simulated.exploration import Exploration
-from tests.faults.simulated.tries import Plan
+from tests.faults.simulated.user_code import Plan
 
 BEGINS_AT = 8.0
 PATIENCE_SECONDS = 25.0

@@ -1,27 +1,12 @@
 """The simulated process of one try: of a task, or of callbacks."""
 
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
-from sandbox.outlet_events import OutletEvent
-from sandbox.protocol import BranchDecision, Ended, Launch, Reply, Request, Started
-from sandbox.triggering.messages import Deferral
-
-
-class Plan(NamedTuple):
-    """What the user code of a try does."""
-
-    state: str = "success"
-    duration: float = 1.0
-    value: Any = None
-    pushes: bool = False
-    """Whether it stores an XCom before it goes on, and waits for the answer."""
-    follow: tuple[str, ...] | None = None
-    reschedule_after: float | None = None
-    deferral: Deferral | None = None
-    outlet_events: tuple[OutletEvent, ...] = ()
+from sandbox.protocol import Ended, Launch, Reply, Request, Started
+from tests.faults.simulated.user_code import Plan
 
 
 class SimulatedTry:
@@ -126,20 +111,20 @@ class SimulatedTry:
             reason if state == "failed" else "",
             return_value=msgspec.Raw(msgspec.json.encode(plan.value)) if has_value else msgspec.UNSET,
             result_length=len(plan.value) if has_value and isinstance(plan.value, list) else -1 if has_value else None,
-            decision=None if plan.follow is None or state != "success" else BranchDecision(plan.follow),
+            decision=plan.decision if state == "success" else None,
             reschedule_at=now + timedelta(seconds=plan.reschedule_after or 0) if state == "up_for_reschedule" else None,
             deferral=plan.deferral if state == "deferred" else None,
             outlet_events=plan.outlet_events if state == "success" else (),
         )
-        self._over(state, ended.result_length)
+        self._over(state, ended)
         self._keeper.ended(self, ended)
 
-    def _over(self, end: Any, result_length: int | None = None) -> None:
+    def _over(self, end: Any, said: Ended | None = None) -> None:
         self._is_over = True
         launch = self.launch
         if self._execution is not None:
             self._world.say("try", f"{launch.task_id}[{launch.map_index}] {launch.try_number} {launch.token} {end}")
-            self._world.ledger.end(self._execution, end, result_length)
+            self._world.ledger.end(self._execution, end, said)
         elif launch.callback:
             run = launch.run
             key = (run.dag_id, run.run_id, launch.task_id, launch.map_index, str(launch.callback["event"]))

@@ -9,7 +9,7 @@ from functools import cache
 from random import Random
 from typing import NamedTuple
 
-from asynsched import DAG, Asset, BashOperator, EmptyOperator
+from asynsched import DAG, Asset, BashOperator, BranchPythonOperator, EmptyOperator, ShortCircuitOperator
 from asynsched.serialization.schema import SerializedDag, SerializedTask
 from asynsched.simulation.planner import NO_STAMP
 from asynsched.store.engines.direct_database import InlineDatabase, open_inline
@@ -18,12 +18,16 @@ from asynsched.store.pools import set_pool
 from tests.support.simulated import report_of
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
-N_WORLDS = 16
+N_WORLDS = 32
 POOLS = {"default_pool": 6, "narrow": 2}
 RULES = [
     "all_success", "all_success", "all_success", "all_done", "one_success", "one_failed", "none_failed", "all_failed",
     "none_failed_min_one_success", "none_skipped", "one_done", "always",
 ]  # fmt: skip
+DECIDERS = [BranchPythonOperator, ShortCircuitOperator]
+"""What decides which of the tasks after it run."""
+FIRST = 3
+"""So many tasks of a DAG may be such that others follow from what they return: there are others after them."""
 DAYS = timedelta(days=1)
 
 
@@ -59,15 +63,27 @@ def _copy() -> sqlite3.Connection:
     return copy
 
 
+def world(number: int, dag_id: str = "") -> World:
+    """Return one of the worlds, or of those with some DAG."""
+    numbers = _numbers_with(dag_id) if dag_id else range(N_WORLDS)
+    return _world(numbers[number % len(numbers)])
+
+
 @cache
-def world(number: int) -> World:
-    """Return one of the worlds."""
+def _numbers_with(dag_id: str) -> list[int]:
+    return [number for number in range(N_WORLDS) if dag_id in _world(number).dags]
+
+
+@cache
+def _world(number: int) -> World:
     random = Random(f"world {number}")
     made = [_dag(random, f"dag{n}") for n in range(random.choice([1, 2, 2]))]
     if random.random() < 0.4:
         made.append(_scheduled_dag(random))
     if random.random() < 0.4:
         made += _asset_dags()
+    if random.random() < 0.4:
+        made.append(_deciding_dag(random))
     reports = [report_of(dag) for dag in made]
     database = inline_database()
     _empty_copy().backup(database.connection.open())
@@ -94,7 +110,11 @@ def _dag(random: Random, dag_id: str) -> DAG:
     with DAG(
         dag_id, max_active_runs=random.choice([1, 2, 16]), max_active_tasks=random.choice([1, 2, 16]), **options
     ) as dag:
-        tasks = [_task(random, n, fails_fast="fail_fast" in options) for n in range(random.randint(2, 6))]
+        share = random.choice([0.0, 0.6])
+        tasks = [
+            _task(random, n, fails_fast="fail_fast" in options, decides=n < FIRST and random.random() < share)
+            for n in range(random.randint(2, 6))
+        ]
         for n in range(1, len(tasks)):
             if random.random() < 0.8:
                 upstream = random.sample(tasks[:n], random.choice([1, 1, 2]) if n > 1 else 1)
@@ -102,10 +122,10 @@ def _dag(random: Random, dag_id: str) -> DAG:
     return dag
 
 
-def _task(random: Random, number: int, *, fails_fast: bool):
+def _task(random: Random, number: int, *, fails_fast: bool, decides: bool):
     name = f"t{number}"
     rule = "all_success" if fails_fast else random.choice(RULES)
-    if random.random() < 0.1:
+    if not decides and random.random() < 0.1:
         return EmptyOperator(task_id=name, trigger_rule=rule)
     options = {
         "task_id": name,
@@ -120,6 +140,8 @@ def _task(random: Random, number: int, *, fails_fast: bool):
         options["on_failure_callback"] = options["on_retry_callback"] = shout
     if random.random() < 0.15:
         options["max_active_tis_per_dag"] = 1
+    if decides:
+        return random.choice(DECIDERS)(python_callable=shout, **options)
     if random.random() < 0.2:
         return BashOperator.partial(**options).expand(bash_command=["a"] * random.randint(0, 3))
     return BashOperator(bash_command="true", **options)
@@ -138,6 +160,31 @@ def _scheduled_dag(random: Random) -> DAG:
             retry_delay=timedelta(seconds=1),
         )  # fmt: skip
         first >> last
+    return dag
+
+
+def _deciding_dag(random: Random) -> DAG:
+    """Return a DAG in which runs leave something out: before it begins, as it runs, or with what follows."""
+    with DAG("deciding", max_active_runs=random.choice([1, 16])) as dag:
+        others = [BashOperator(task_id=f"other{n}", bash_command="true") for n in range(2)]
+        decide = random.choice(DECIDERS)(
+            task_id="decide", python_callable=shout, retries=1, retry_delay=timedelta(seconds=1)
+        )
+        eager, patient, below, last = (
+            BashOperator(
+                task_id=name, bash_command="true", trigger_rule=random.choice(rules), retries=1,
+                retry_delay=timedelta(seconds=5),
+            )
+            for name, rules in {
+                "eager": ["one_success", "one_done", "always"],
+                "patient": RULES,
+                "below": ["all_done", "none_failed", "always"],
+                "last": RULES,
+            }.items()
+        )  # fmt: skip
+        [decide, others[0]] >> eager
+        [decide, others[1]] >> patient
+        decide >> BashOperator.partial(task_id="mapped").expand(bash_command=["a", "b"]) >> below >> last
     return dag
 
 

@@ -1,0 +1,40 @@
+"""Bugs that are planted on purpose where the result of a task decides what becomes of those after it."""
+
+from asynsched.scheduling import run_intake, run_loading
+from asynsched.scheduling.evaluation import left_out
+from tests.faults.simulated.bug import Bug, Change
+from tests.faults.simulated.conditions import Conditions
+
+
+def _forgotten_decision() -> list[Change]:
+    def active_tasks(run, rows, decisions=()):
+        return run_loading.active_tasks(run, rows)
+
+    return [(run_intake, "active_tasks", active_tasks)]
+
+
+def _left_out_while_it_runs() -> list[Change]:
+    return [(left_out, "SLOT_TASK_STATES", frozenset())]
+
+
+def _short_circuit_of_one() -> list[Change]:
+    skips_of = left_out.skips_of
+
+    def skip_direct(decision, task_id, downstream, teardowns):
+        return skips_of(decision, task_id, {**dict.fromkeys(downstream, ()), task_id: downstream[task_id]}, teardowns)
+
+    return [(left_out, "skips_of", skip_direct)]
+
+
+DECIDING = Conditions(dag_id="deciding")
+BUGS_OF_RESULTS: dict[str, Bug] = {
+    "forgotten-decision": Bug(
+        "What a branch has left out runs when it is cleared.",
+        _forgotten_decision,
+        Conditions(people="clear skipped", dag_id="deciding"),
+    ),
+    "left-out-while-it-runs": Bug("A branch skips what runs already.", _left_out_while_it_runs, DECIDING),
+    "short-circuit-of-one": Bug(
+        "A short circuit skips what is directly after it only.", _short_circuit_of_one, DECIDING
+    ),
+}

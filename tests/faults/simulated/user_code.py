@@ -1,0 +1,59 @@
+"""What the user code of simulated tries does, drawn for each."""
+
+from random import Random
+from typing import Any, NamedTuple
+
+from asynsched.serialization.schema import SerializedDag
+from sandbox.outlet_events import OutletEvent
+from sandbox.protocol import BranchDecision, Launch, ShortCircuitDecision
+from sandbox.triggering.messages import Deferral
+
+SHARE_OF_PAUSES = 0.06
+"""Of the tries, those that look again later, as sensors do."""
+Decision = BranchDecision | ShortCircuitDecision
+
+
+class Plan(NamedTuple):
+    """What the user code of a try does."""
+
+    state: str = "success"
+    duration: float = 1.0
+    value: Any = None
+    pushes: bool = False
+    """Whether it stores an XCom before it goes on, and waits for the answer."""
+    decision: Decision | None = None
+    reschedule_after: float | None = None
+    deferral: Deferral | None = None
+    outlet_events: tuple[OutletEvent, ...] = ()
+
+
+def draw_plan(random: Random, launch: Launch, dag: SerializedDag) -> Plan:
+    """Return what a try of a task of this DAG does, or of a callback."""
+    duration = random.choice([0.0, 0.2, 1.0, 6.0])
+    if launch.callback:
+        return Plan(duration=duration)
+    state = random.choice(["success"] * 4 + ["failed"] * 2 + ["skipped"])
+    if launch.max_tries >= 99:
+        state = "success"
+    pauses = Random(f"pauses {launch.token}")
+    if pauses.random() < SHARE_OF_PAUSES:
+        return Plan("up_for_reschedule", duration, reschedule_after=pauses.choice([0.0, 1.0, 5.0]))
+    plan = Plan(state, duration, value=random.choice([None, 1]), pushes=random.random() < 0.15)
+    return _with_decision(plan, launch, dag)
+
+
+def _with_decision(plan: Plan, launch: Launch, dag: SerializedDag) -> Plan:
+    """Return a plan in which a branch follows some of what is after it, and a short circuit is false, or is not."""
+    random = Random(f"decides {launch.token}")
+    task = next(task for task in dag.tasks if task.task_id == launch.task_id)
+    if task.is_branch:
+        targets = task.downstream_task_ids
+        follow = random.sample(targets, random.randint(0, len(targets)))
+        if random.random() < 0.2:
+            # It may be further down, or somewhere else.
+            follow.append(random.choice(dag.tasks).task_id)
+        return plan._replace(value=follow, decision=BranchDecision(tuple(follow)))
+    if task.is_short_circuit and random.random() < 0.7:
+        ignores = random.random() < 0.7
+        return plan._replace(value=False, decision=ShortCircuitDecision(ignore_downstream_trigger_rules=ignores))
+    return plan

@@ -1,0 +1,47 @@
+"""What branches and short circuits leave out, found as simply as it can be."""
+
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+from asynsched.serialization.schema import SerializedTask
+from sandbox.protocol import BranchDecision, ShortCircuitDecision
+
+Key = tuple[str, int]
+Decision = BranchDecision | ShortCircuitDecision
+
+
+class Decided(NamedTuple):
+    """What a branch or a short circuit has decided as it ended.
+
+    Attributes:
+        begun: The task instances that had begun by then, and go on.
+        begun_if_ready: Those that had begun if they were ready by then.
+        restarting: Those that were cleared while they ran: when their tries are gone, it is decided about them anew.
+    """
+
+    decision: Decision
+    begun: Collection[Key] = ()
+    begun_if_ready: Collection[Key] = ()
+    restarting: Collection[Key] = ()
+
+
+def left_out_by(name: str, decision: Decision, tasks: Mapping[str, SerializedTask]) -> set[str]:
+    """Return the tasks that a branch or a short circuit of this name leaves out."""
+    below = {other: list(task.downstream_task_ids) for other, task in tasks.items()}
+    if isinstance(decision, BranchDecision):
+        followed = {*decision.follow}.union(*(reachable(other, below) for other in decision.follow))
+        return set(below[name]) - followed
+    found = reachable(name, below) if decision.ignore_downstream_trigger_rules else set(below[name])
+    return {other for other in found if not tasks[other].is_teardown}
+
+
+def reachable(start: str, edges: Mapping[str, list[str]]) -> set[str]:
+    """Return what can be reached from a task by these edges."""
+    found: set[str] = set()
+    todo = list(edges[start])
+    while todo:
+        name = todo.pop()
+        if name not in found:
+            found.add(name)
+            todo += edges[name]
+    return found
