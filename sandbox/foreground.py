@@ -3,23 +3,27 @@
 Started as `python -P -m sandbox.foreground DESCRIPTOR REQUEST`. The DAG file is imported as it is now, with the user's
 own rights, as a task's process would. What it prints goes to the terminal. The descriptor is a socket: questions for
 stored variables and connections go there as frames of `sandbox.protocol`, answers come back, and the result goes last.
+Two processes: the run, and what guards it (`sandbox.supervision.foreground_guard`).
 """
 
 import os
 import signal
 import socket
 import sys
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 from msgspec import Struct
 
 from asynsched.authoring.supervisor import set_supervisor
+from asynsched.foreground.interruption import Interruption
 from sandbox.parsing.explain import explain
 from sandbox.running.scheduler_link import SchedulerLink
 from sandbox.sources.local_imports import LocalImports
+from sandbox.supervision.foreground_guard import go_on_guarded
 
 if TYPE_CHECKING:
     from asynsched.authoring.dag import DAG
@@ -34,6 +38,8 @@ class ForegroundRequest(Struct, frozen=True, omit_defaults=True):
     conf: dict[str, Any] = {}
     logical_date: datetime | None = None
     default_timezone: str = "UTC"
+    kill_time: float = 5.0
+    """How long a task may take to end itself when the run is to end, seconds."""
 
 
 class ForegroundInstance(Struct, frozen=True):
@@ -52,10 +58,29 @@ class ForegroundResult(Struct, frozen=True, tag="foreground", omit_defaults=True
     error: str = ""
 
 
-def main(descriptor: int, request: ForegroundRequest) -> None:
-    """Run the DAG, and write the result to the descriptor."""
+def main(descriptor: int, request: ForegroundRequest) -> NoReturn:
+    """Run the DAG in a process of its own, and write the result to the descriptor; never return.
+
+    What user code has left hanging (a thread, an exit hook) keeps that process no more than a task's.
+    """
     os.set_inheritable(descriptor, False)
-    link = SchedulerLink(socket.socket(fileno=descriptor))
+    go_on_guarded(descriptor, request.kill_time)
+    status = 0
+    try:
+        _be_the_run(SchedulerLink(socket.socket(fileno=descriptor)), request)
+    except KeyboardInterrupt:
+        # The command says so.
+        status = 128 + signal.SIGINT
+    for stream in (sys.stdout, sys.stderr):
+        # User code may have closed or replaced them.
+        with suppress(Exception):
+            stream.flush()
+    os._exit(status)
+
+
+def _be_the_run(link: SchedulerLink, request: ForegroundRequest) -> None:
+    interruption = Interruption()
+    interruption.take_signals()
     try:
         found = _load(request)
     except KeyboardInterrupt:
@@ -65,7 +90,7 @@ def main(descriptor: int, request: ForegroundRequest) -> None:
         sys.stderr.write(error.traceback)
         result = ForegroundResult(error=error.message)
     else:
-        result = _run(found, request, link)
+        result = _run(found, request, link, interruption)
     link.send(result)
 
 
@@ -79,16 +104,23 @@ def _load(request: ForegroundRequest) -> "dict[str, DAG]":
     return {dag.dag_id: dag for dag in collect_dags(imports.load_dag_file(request.path))}
 
 
-def _run(found: "dict[str, DAG]", request: ForegroundRequest, link: SchedulerLink) -> ForegroundResult:
-    from asynsched.authoring.params import NOTSET
+def _run(
+    found: "dict[str, DAG]", request: ForegroundRequest, link: SchedulerLink, interruption: Interruption
+) -> ForegroundResult:
+    from asynsched.authoring.timezone import utcnow
     from asynsched.errors import DagError
+    from asynsched.foreground.run import run_in_foreground
 
     if request.dag_id not in found:
         return ForegroundResult(error=f"{request.path}: the file has no DAG {request.dag_id!r} any more.")
-    logical_date = NOTSET if request.logical_date is None else request.logical_date
     set_supervisor(link)
     try:
-        run = found[request.dag_id].test(run_conf=request.conf, logical_date=logical_date)
+        run = run_in_foreground(
+            found[request.dag_id],
+            conf=request.conf,
+            logical_date=request.logical_date or utcnow(),
+            interruption=interruption,
+        )
     except DagError as exc:
         return ForegroundResult(error=f"{request.path}: {exc}")
     tasks = tuple(ForegroundInstance(task.task_id, task.map_index, task.state) for task in run.tasks)
@@ -96,8 +128,4 @@ def _run(found: "dict[str, DAG]", request: ForegroundRequest, link: SchedulerLin
 
 
 if __name__ == "__main__":
-    try:
-        main(int(sys.argv[1]), msgspec.json.decode(sys.argv[2], type=ForegroundRequest))
-    except KeyboardInterrupt:
-        # Ctrl-C reaches the command, too, which says so.
-        sys.exit(128 + signal.SIGINT)
+    main(int(sys.argv[1]), msgspec.json.decode(sys.argv[2], type=ForegroundRequest))

@@ -77,6 +77,8 @@ def attempt(task: BaseOperator, make_context: Callable[[], Context]) -> TryEnd:
         except AsynschedSkipException as exc:
             return TryEnd(TaskInstanceState.SKIPPED, str(exc), exception=exc, context=context)
         except KeyboardInterrupt:
+            if context is not None:
+                _on_kill(context)
             raise
         except BaseException as exc:
             log.exception("task %s failed", task.task_id, exc_info=(type(exc), exc, user_frames(exc)))
@@ -87,6 +89,14 @@ def attempt(task: BaseOperator, make_context: Callable[[], Context]) -> TryEnd:
 def failed(end: TryEnd, exc: Exception) -> TryEnd:
     """Return the end of a try whose code returned, but whose result nobody can be told."""
     return TryEnd(TaskInstanceState.FAILED, one_line(exc), exception=exc, context=end.context)
+
+
+def _on_kill(context: Context) -> None:
+    """Let the operator end what it has started."""
+    try:
+        context["ti"].task.on_kill()
+    except Exception:
+        log.exception("on_kill failed")
 
 
 def _ended_by(event: BaseTaskEndEvent, context: Context | None) -> TryEnd:

@@ -22,6 +22,7 @@ from asynsched.authoring.running.task_instance import TaskInstanceFacts
 from asynsched.authoring.running.try_context import build_context
 from asynsched.authoring.timezone import coerce_datetime, utcnow
 from asynsched.foreground.attempt import TryEnd, attempt, failed
+from asynsched.foreground.interruption import Interruption
 from asynsched.foreground.supervisor import MemorySupervisor
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.evaluation.active_run import ActiveRun
@@ -51,6 +52,7 @@ class ForegroundDriver:
         facts: Its run.
         supervisor: Keeps what the tasks return.
         mark_success: Tasks whose whole task_id matches this regular expression succeed without running.
+        interruption: What may have ended the run, though the code of a task has gone on.
 
     Attributes:
         ends: How the last try of each task instance ended, by task_id and map index.
@@ -60,11 +62,19 @@ class ForegroundDriver:
         DagError: The DAG is not coherent.
     """
 
-    def __init__(self, dag: DAG, facts: RunFacts, supervisor: MemorySupervisor, mark_success: str | None) -> None:
+    def __init__(
+        self,
+        dag: DAG,
+        facts: RunFacts,
+        supervisor: MemorySupervisor,
+        mark_success: str | None,
+        interruption: Interruption | None = None,
+    ) -> None:
         self._dag = dag
         self._facts = facts
         self._supervisor = supervisor
         self._mark_success = None if mark_success is None else re.compile(mark_success)
+        self._interruption = interruption or Interruption()
         self._pending = PendingBatch("foreground", 1)
         serialized = msgspec.structs.replace(serialize_dag(dag), dagrun_timeout=None)
         self._evaluation = _evaluation(serialized, self._pending)
@@ -77,7 +87,9 @@ class ForegroundDriver:
         self._evaluation.start_run(self.run, utcnow())
         while granted := self._step():
             for task in granted:
+                self._interruption.check()
                 self._try(task)
+                self._interruption.check()
 
     def _step(self) -> list[ActiveTask]:
         """Take in what has happened, and return what is to run next: nothing when the run is over, or is stuck."""

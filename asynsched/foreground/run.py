@@ -18,6 +18,7 @@ from asynsched.authoring.running.dag_run import RunFacts
 from asynsched.authoring.supervisor import Supervisor, current_supervisor, set_supervisor
 from asynsched.authoring.timezone import convert_to_utc, utcnow
 from asynsched.foreground.driver import ForegroundDriver
+from asynsched.foreground.interruption import Interruption
 from asynsched.foreground.logs import LogsOnTerminal
 from asynsched.foreground.supervisor import MemorySupervisor
 from asynsched.states import DagRunState, DagRunType
@@ -63,6 +64,7 @@ def run_in_foreground(
     mark_success_pattern: str | None = None,
     variables: Mapping[str, str] | None = None,
     connections: Mapping[str, Mapping[str, Any]] | None = None,
+    interruption: Interruption | None = None,
 ) -> ForegroundRun:
     """Run all tasks of a DAG once, in this process, with logs on the terminal.
 
@@ -74,6 +76,7 @@ def run_in_foreground(
         mark_success_pattern: Tasks whose whole task_id matches this regular expression succeed without running.
         variables: Variables that tasks may read, before those of the home that `ASYNSCHED_HOME` names.
         connections: Connections that tasks may use, before those of the home: their fields, by conn_id.
+        interruption: What ends the run, where that is not Ctrl-C alone.
 
     Raises:
         DagError: The DAG is not coherent, or the conf does not fit its params. Nothing has run then.
@@ -88,7 +91,7 @@ def run_in_foreground(
         supervisor = MemorySupervisor(variables or {}, connections or {}, names)
         set_supervisor(supervisor)
         stack.enter_context(LogsOnTerminal())
-        return _result(_driven(ForegroundDriver(dag, facts, supervisor, mark_success_pattern)))
+        return _result(_driven(ForegroundDriver(dag, facts, supervisor, mark_success_pattern, interruption)))
 
 
 def _names_of_home(stack: ExitStack) -> Supervisor | None:
