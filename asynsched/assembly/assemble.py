@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 
 from asynsched.assembly.claim import Claim, make_claim
 from asynsched.assembly.evaluating import make_evaluator
@@ -13,6 +14,7 @@ from asynsched.executors.requests import RequestAnswerer
 from asynsched.health import Vitals
 from asynsched.home import SOURCES
 from asynsched.housekeeping.bell_listener import BellListener
+from asynsched.housekeeping.peer_watch import PeerWatch
 from asynsched.housekeeping.retention import RetentionSweeper
 from asynsched.parsing.dispatcher import ParseDispatcher
 from asynsched.parsing.freshness import runtime_of
@@ -61,7 +63,7 @@ def assemble(
         manual_runs=manual_runs,
         vitals=vitals,
         watcher=Watcher(settings, channels, clock),
-        dispatcher=_dispatcher(base, parser),
+        dispatcher=_dispatcher(base, parser, claim.peers),
         creator=_creator(base, claim),
         sweeper=_sweeper(base),
         listeners=_listeners(base, vitals),
@@ -140,10 +142,11 @@ def _creator(base: Foundation, claim: Claim) -> DagRunCreator:
     )
 
 
-def _dispatcher(base: Foundation, parser: SandboxParser) -> ParseDispatcher:
+def _dispatcher(base: Foundation, parser: SandboxParser, peers: PeerWatch | None) -> ParseDispatcher:
     claims = None
-    if base.database.is_shared:
-        claims = ParseClaims(base.database, base.clock, base.scheduler_id, runtime_of(base.settings))
+    if peers is not None:
+        silent = partial(peers.silent, base.settings.lease.duration)
+        claims = ParseClaims(base.database, base.clock, base.scheduler_id, runtime_of(base.settings), silent)
     informed = InformedParser(parser, base.database, base.clock)
     return ParseDispatcher(base.settings, base.channels, base.database, base.clock, informed, claims)
 

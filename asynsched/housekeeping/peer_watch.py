@@ -87,6 +87,11 @@ class PeerWatch(Service):
         self._looked_at: float | None = None
         channels.peers.wakes(self.wake)
 
+    def silent(self, seconds: float) -> frozenset[str]:
+        """Return the other schedulers whose rows had not changed for so long when this last looked."""
+        looked_at = self._looked_at or 0.0
+        return frozenset(key for key, (_, since) in self._unchanged_since.items() if looked_at - since > seconds)
+
     async def tick(self, now: datetime) -> None:
         """Look once; give up who is gone, and have their runs taken."""
         self._channels.peers.take()

@@ -21,14 +21,7 @@ from asynsched.channels import Channels, DagChanged
 from asynsched.clock import Clock
 from asynsched.errors import SandboxError
 from asynsched.parsing.examination import Examined, examine, shown
-from asynsched.parsing.freshness import (
-    SETTLED_SECONDS,
-    TRANSIENT_KINDS,
-    LookRequest,
-    Step,
-    next_step,
-    runtime_of,
-)
+from asynsched.parsing.freshness import SETTLED_SECONDS, TRANSIENT_KINDS, LookRequest, Step, next_step, runtime_of
 from asynsched.parsing.known_files import KnownFiles
 from asynsched.parsing.look_requests import LookRequests
 from asynsched.parsing.outcome_batch import OutcomeBatch
@@ -280,6 +273,10 @@ class ParseDispatcher(Service):
         stored = await self._database.write(store_outcomes, outcomes, now=now, defaults=self._defaults)
         self._outcomes.stored(len(outcomes))
         self._take_up(known, stored)
+        for path in {outcome.path for outcome in outcomes} - {file.path for file in stored}:
+            # Another scheduler has taken this one for gone, and parses the file: its result is waited for.
+            self._requests.end(path)
+            self._requests.add(LookRequest(path, is_urgent=True))
         for file in stored:
             for dag_id in file.changed_dags:
                 await self._channels.dag_changes.put(DagChanged(dag_id))

@@ -1,6 +1,7 @@
 """Which files this scheduler parses, where several parse the same folder: each file is parsed by one of them."""
 
 import enum
+from collections.abc import Callable, Collection
 from datetime import UTC, datetime, timedelta
 
 from asynsched.clock import Clock
@@ -44,13 +45,23 @@ class ParseClaims:
 
     Args:
         runtime: Names what parses here: what another runtime has found does not count.
+        silent: Returns the schedulers that have not been heard of for a lease. What they were parsing is parsed here:
+            not as late as their runs are taken over, for nothing that they find is stored then.
     """
 
-    def __init__(self, database: Database, clock: Clock, scheduler_id: str, runtime: str) -> None:
+    def __init__(
+        self,
+        database: Database,
+        clock: Clock,
+        scheduler_id: str,
+        runtime: str,
+        silent: Callable[[], Collection[str]] = frozenset,
+    ) -> None:
         self._database = database
         self._clock = clock
         self.scheduler_id = scheduler_id
         self._runtime = runtime
+        self._silent = silent
 
     async def take(self, job: ParseJob, known: KnownFiles) -> Claim:
         """Claim a file, unless another scheduler parses it, or has done so meanwhile. Waits for the database."""
@@ -62,7 +73,7 @@ class ParseClaims:
 
     async def _take(self, job: ParseJob, known: KnownFiles) -> Claim:
         now = self._clock.now()
-        is_own, row = await self._database.write(claim_parse, job.path, self.scheduler_id, now)
+        is_own, row = await self._database.write(claim_parse, job.path, self.scheduler_id, now, self._silent())
         if not is_own:
             return Claim.BUSY
         if row is None or not self._is_done(job, row, known):

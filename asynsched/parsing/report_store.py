@@ -10,7 +10,7 @@ from asynsched.serialization.schema import ParseReport
 from asynsched.store.dag_files import DagFileRow, get_file, known_files
 from asynsched.store.import_errors import ImportErrorRow, list_errors
 from asynsched.store.new_files import Parsed, store_new_files
-from asynsched.store.parse_claims import drop_claims
+from asynsched.store.parse_claims import drop_claims, store_alone
 from asynsched.store.parse_results import DagDefaults, FileStamp, StoredReport, remove_file, store_report
 
 
@@ -45,10 +45,13 @@ class Stored:
 def store_outcomes(
     conn: Connection, outcomes: Sequence[Outcome], *, now: datetime, defaults: DagDefaults
 ) -> list[Stored]:
-    """Store each outcome: those of new files together, then all others, in order."""
+    """Store each outcome: those of new files together, then all others, in order.
+
+    What was parsed under a claim that another scheduler has taken meanwhile is not stored, and missing in the answer.
+    """
+    outcomes = _claimed(conn, outcomes)
     parsed = [Parsed(outcome.report, outcome.stamp) for outcome in outcomes if outcome.report and outcome.stamp]
     new = store_new_files(conn, parsed, now=now, defaults=defaults)
-    _drop_claims(conn, [outcome for outcome in outcomes if outcome.path in new])
     return [
         _stored_as_new(new[outcome.path], outcome) if outcome.path in new else _store(conn, outcome, now, defaults)
         for outcome in outcomes
@@ -63,13 +66,15 @@ def load_files(conn: Connection) -> tuple[list[DagFileRow], dict[str, tuple[Impo
     return known_files(conn), errors
 
 
-def _drop_claims(conn: Connection, outcomes: Sequence[Outcome]) -> None:
-    by_scheduler: dict[str, list[str]] = {}
-    for outcome in outcomes:
-        if outcome.claimed_by is not None:
-            by_scheduler.setdefault(outcome.claimed_by, []).append(outcome.path)
-    for scheduler_id, paths in by_scheduler.items():
-        drop_claims(conn, paths, scheduler_id)
+def _claimed(conn: Connection, outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """Give up the claims of outcomes, and return those that had one still, or need none."""
+    held: set[str] = set()
+    if any(outcome.claimed_by is not None for outcome in outcomes):
+        store_alone(conn)
+    for scheduler_id in {outcome.claimed_by for outcome in outcomes if outcome.claimed_by is not None}:
+        paths = [outcome.path for outcome in outcomes if outcome.claimed_by == scheduler_id]
+        held |= drop_claims(conn, paths, scheduler_id)
+    return [outcome for outcome in outcomes if outcome.claimed_by is None or outcome.path in held]
 
 
 def _stored_as_new(row: DagFileRow, outcome: Outcome) -> Stored:
@@ -79,8 +84,6 @@ def _stored_as_new(row: DagFileRow, outcome: Outcome) -> Stored:
 
 
 def _store(conn: Connection, outcome: Outcome, now: datetime, defaults: DagDefaults) -> Stored:
-    if outcome.claimed_by is not None:
-        drop_claims(conn, [outcome.path], outcome.claimed_by)
     if outcome.report is None or outcome.stamp is None:
         return Stored(outcome.path, remove_file(conn, outcome.path, now=now), None, ())
     changes = store_report(conn, outcome.report, outcome.stamp, now=now, defaults=defaults)

@@ -1,6 +1,6 @@
 """Queries of `parse_claim`: which of several schedulers parses a file, so that each is parsed by one of them."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -9,13 +9,12 @@ from sqlalchemy import Connection
 
 from asynsched.store.conflicts import insert_ignoring
 from asynsched.store.dag_files import DagFileRow, get_file
-from asynsched.store.schema.column_types import Instant
+from asynsched.store.rows import portions
 from asynsched.store.schema.tables import parse_claim, scheduler
 
 _IS_OF_FILE = parse_claim.c.path == sa.bindparam("of_path")
-# Not as late as runs are taken over: that a file is parsed twice does no harm.
 _SERVING = sa.select(scheduler.c.id).where(
-    scheduler.c.ended_at.is_(None), scheduler.c.lease_until > sa.bindparam("now", type_=Instant)
+    scheduler.c.ended_at.is_(None), scheduler.c.id.not_in(sa.bindparam("silent", expanding=True))
 )
 _TAKE_FROM_THE_GONE = (
     sa.update(parse_claim)
@@ -28,11 +27,26 @@ _TAKE_FROM_THE_GONE = (
     )
     .values(scheduler_id=sa.bindparam("me"), claimed_at=sa.bindparam("now"))
 )
-_DELETE = sa.delete(parse_claim).where(_IS_OF_FILE, parse_claim.c.scheduler_id == sa.bindparam("me"))
+_DELETE = (
+    sa.delete(parse_claim)
+    .where(
+        parse_claim.c.path.in_(sa.bindparam("paths", expanding=True)),
+        parse_claim.c.scheduler_id == sa.bindparam("me"),
+    )
+    .returning(parse_claim.c.path)
+)
+_LOCK = sa.text("SELECT pg_advisory_xact_lock(:key)")
+_LOCK_KEY = 0x6173796E7061
+"""Any number that nobody else uses: "asynpa"."""
 
 
-def claim_parse(conn: Connection, path: str, scheduler_id: str, now: datetime) -> tuple[bool, DagFileRow | None]:
-    """Make a file this scheduler's to parse, until `drop_claims`, unless another one parses it, whose lease is valid.
+def claim_parse(
+    conn: Connection, path: str, scheduler_id: str, now: datetime, silent: Collection[str] = ()
+) -> tuple[bool, DagFileRow | None]:
+    """Make a file this scheduler's to parse, until `drop_claims`, unless another one parses it that serves.
+
+    Args:
+        silent: Those that have not been heard of for so long that what they parse is parsed by others.
 
     Returns:
         Whether it is this scheduler's, and the file as it was last parsed by whomever.
@@ -40,11 +54,27 @@ def claim_parse(conn: Connection, path: str, scheduler_id: str, now: datetime) -
     values: dict[str, Any] = {"path": path, "scheduler_id": scheduler_id, "claimed_at": now}
     is_own = conn.execute(insert_ignoring(conn, parse_claim), values).rowcount > 0
     if not is_own:
-        taken = conn.execute(_TAKE_FROM_THE_GONE, {"of_path": path, "me": scheduler_id, "now": now})
+        taken = conn.execute(
+            _TAKE_FROM_THE_GONE, {"of_path": path, "me": scheduler_id, "now": now, "silent": sorted(silent)}
+        )
         is_own = taken.rowcount > 0
     return is_own, get_file(conn, path)
 
 
-def drop_claims(conn: Connection, paths: Sequence[str], scheduler_id: str) -> None:
-    """Let files be parsed by others: what this scheduler has found is stored in the same transaction."""
-    conn.execute(_DELETE, [{"of_path": path, "me": scheduler_id} for path in paths])
+def drop_claims(conn: Connection, paths: Sequence[str], scheduler_id: str) -> frozenset[str]:
+    """Let files be parsed by others: what this scheduler has found is stored in the same transaction.
+
+    Returns:
+        The files that were this scheduler's. Others have taken the rest, and what it found of them is not to be stored.
+    """
+    taken = {"me": scheduler_id}
+    return frozenset(path for some in portions(paths) for path in conn.scalars(_DELETE, taken | {"paths": some}))
+
+
+def store_alone(conn: Connection) -> None:
+    """Have no other scheduler store what it has parsed, until the transaction ends.
+
+    Two files may name the same DAG: whoever stores the second one of them is to see the first.
+    """
+    if conn.dialect.name == "postgresql":
+        conn.execute(_LOCK, {"key": _LOCK_KEY})

@@ -14,7 +14,7 @@ from asynsched.store.schedulers import list_schedulers, renew_scheduler, unended
 from tests.support.flaky_database import FlakyDatabase
 from tests.support.runs import NOON
 
-INTERVAL, TAKEOVER = 5.0, 30.0
+INTERVAL, LEASE, TAKEOVER = 5.0, 15.0, 30.0
 
 
 class Schedulers:
@@ -73,6 +73,8 @@ async def test_one_that_renews_no_more_is_given_up_once_all_its_time_has_passed(
     await schedulers.pass_time(TAKEOVER, "alive")
     assert await schedulers.serving() == ["me", "alive", "dead"]
     assert not schedulers.was_told
+    assert schedulers.watch.silent(LEASE) == {"dead"}, "what it was parsing waits no longer"
+    assert schedulers.watch.silent(TAKEOVER) == set()
     await schedulers.pass_time(INTERVAL, "alive")
     assert await schedulers.serving() == ["me", "alive"]
     assert schedulers.was_told

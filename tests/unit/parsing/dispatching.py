@@ -89,7 +89,7 @@ class ScriptedParser:
 
 class Dispatching:
     """One dispatcher at work. `database` and `clock` may be those of another one; `scheduler`: whose it is, if several
-    parse the folder."""
+    parse the folder; `silent`: the others that it has not heard of for long."""
 
     def __init__(
         self, tmp_path: Path, database: Database, clock: VirtualClock, scheduler: str | None = None, **settings: Any
@@ -101,7 +101,9 @@ class Dispatching:
         self.database = database
         self.clock = clock
         self.parser = ScriptedParser(self.root)
-        claims = ParseClaims(database, clock, scheduler, runtime_of(self.settings)) if scheduler else None
+        self.silent: set[str] = set()
+        runtime = runtime_of(self.settings)
+        claims = ParseClaims(database, clock, scheduler, runtime, lambda: self.silent) if scheduler else None
         self.dispatcher = ParseDispatcher(self.settings, self.channels, database, clock, self.parser, claims)
 
     def write(self, path: str, *lines: str, modified: float = LONG_AGO) -> None:

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from asynsched.store.schedulers import register_scheduler, remove_scheduler
-from tests.unit.parsing.dispatching import START, Dispatching, Folder
+from tests.unit.parsing.dispatching import LONG_AGO, START, Dispatching, Folder
 
 FILES = [f"file_{number}.py" for number in range(6)]
 
@@ -20,13 +20,13 @@ def folder(tmp_path: Path) -> Iterator[Folder]:
     folder.close()
 
 
-async def two(folder: Folder, lease: timedelta = timedelta(hours=1)) -> list[Dispatching]:
+async def two(folder: Folder) -> list[Dispatching]:
     """Return the dispatchers of two schedulers that are registered."""
     found = []
     for name in ("one", "other"):
         await folder.database.write(
             register_scheduler, scheduler_id=name, hostname=name, pid=1, home="", version="1", now=START,
-            lease_until=START + lease, takeover_seconds=30,
+            lease_until=START, takeover_seconds=30,
         )  # fmt: skip
         found.append(folder.new(scheduler=name))
     return found
@@ -77,7 +77,7 @@ def test_each_file_is_parsed_by_one_of_them_and_known_to_all(folder):
 @pytest.mark.parametrize("says_so", [True, False])
 def test_what_one_was_parsing_when_it_went_is_parsed_by_another(folder, says_so):
     async def go() -> None:
-        one, other = await two(folder, lease=timedelta(hours=1) if says_so else timedelta(minutes=2))
+        one, other = await two(folder)
         one.write("file_0.py", "dag d")
         one.parser.gates["file_0.py"] = anyio.Event()
         async with other.running():
@@ -91,8 +91,29 @@ def test_what_one_was_parsing_when_it_went_is_parsed_by_another(folder, says_so)
             if says_so:
                 await folder.database.write(remove_scheduler, "one", START)
             else:
-                await folder.clock.sleep(timedelta(minutes=1))
+                other.silent.add("one")
             assert await other.idle() == ["file_0.py"]
             assert await other.dags() == {"d": "file_0.py"}
+
+    folder.run(go)
+
+
+def test_what_one_has_parsed_that_was_taken_for_gone_is_not_stored_over_what_another_found_since(folder):
+    async def go() -> None:
+        one, other = await two(folder)
+        one.write("file_0.py", "dag old")
+        stalled = one.parser.gates["file_0.py"] = anyio.Event()
+        async with one.running(), other.running():
+            await one.scan()
+            await folder.clock.sleep(timedelta(seconds=1))
+            other.silent.add("one")
+            one.write("file_0.py", "dag new", modified=LONG_AGO + 1)
+            await other.scan()
+            assert await other.idle() == ["file_0.py"]
+            stalled.set()
+            assert await one.idle() == ["file_0.py"], "it takes over what the other one found"
+            assert await one.dags() == {"new": "file_0.py"}
+            await one.scan()
+            assert await one.idle() == [], "which it knows"
 
     folder.run(go)
