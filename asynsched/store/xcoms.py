@@ -88,18 +88,23 @@ _MAPPED_VALUES = (
     .offset(sa.bindparam("offset", type_=sa.Integer))
     .limit(sa.bindparam("limit", type_=sa.Integer))
 )
-_OF_TRY = sa.select(
-    task_instance.c.dag_run_id,
-    task_instance.c.task_id,
-    task_instance.c.map_index,
-    sa.bindparam("name", type_=xcom.c.key.type),
-    sa.bindparam("content", type_=xcom.c.value.type),
-    sa.bindparam("at", type_=xcom.c.created_at.type),
-).where(
-    task_instance.c.dag_run_id == sa.bindparam("run"),
-    task_instance.c.task_id == sa.bindparam("task"),
-    task_instance.c.map_index == sa.bindparam("index"),
-    task_instance.c.token == sa.bindparam("token"),
+# Locked, so that it waits for a clear that is not committed yet, and then sees that its token is gone.
+_OF_TRY = (
+    sa.select(
+        task_instance.c.dag_run_id,
+        task_instance.c.task_id,
+        task_instance.c.map_index,
+        sa.bindparam("name", type_=xcom.c.key.type),
+        sa.bindparam("content", type_=xcom.c.value.type),
+        sa.bindparam("at", type_=xcom.c.created_at.type),
+    )
+    .where(
+        task_instance.c.dag_run_id == sa.bindparam("run"),
+        task_instance.c.task_id == sa.bindparam("task"),
+        task_instance.c.map_index == sa.bindparam("index"),
+        task_instance.c.token == sa.bindparam("token"),
+    )
+    .with_for_update(read=True)
 )
 _DELETE_OF_TASK = sa.delete(xcom).where(*_IS_OF_TASK)
 

@@ -12,6 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from asynsched import DAG, EmptyOperator
+from asynsched.errors import StoreError
 from asynsched.housekeeping.peer_watch import enter
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.creation.backfills import cancel_backfill
@@ -26,7 +27,9 @@ from asynsched.store.dag_versions import NewVersion, add_version
 from asynsched.store.engines.async_database import open_database
 from asynsched.store.run_queue import give_back_run, take_over_runs
 from asynsched.store.schedulers import remove_scheduler
+from asynsched.store.schema.tables import task_instance
 from asynsched.store.transitions import apply
+from asynsched.store.xcoms import XComValue, get_xcoms, put_xcom_of_try
 from tests.store.test_runs import NOW, new_run, task
 
 RUNS = (1, 2, 3)
@@ -181,6 +184,26 @@ async def test_the_runs_of_a_backfill_that_is_cancelled_are_locked_in_their_orde
         assert not cancelled.done(), "it waits for the run"
         await holder.execute("SELECT 1 FROM dag_run WHERE id = 3 FOR NO KEY UPDATE NOWAIT")
     assert (cancelled.result().cancelled_at, cancelled.result().n_failed) == (NOW, 3)
+
+
+async def test_what_an_old_try_pushes_while_its_task_is_cleared_is_refused(opened):
+    database, holder = opened
+
+    def set_token(conn: sa.Connection, token: str | None) -> None:
+        conn.execute(sa.update(task_instance).where(task_instance.c.id == 1).values(token=token))
+
+    await database.write(set_token, "old")
+    value = XComValue(1, "a", -1, "k", b"1", NOW)
+    async with asyncio.timeout(60), holder.transaction():
+        # As a clear does, which has not committed yet.
+        await holder.execute("UPDATE task_instance SET token = NULL WHERE id = 1")
+        pushed = asyncio.create_task(database.write(put_xcom_of_try, value, "old"))
+        while not pushed.done() and not await holder.fetchval(WAITS_FOR_US):
+            pass
+        assert not pushed.done(), "it waits for the clear"
+    with pytest.raises(StoreError, match="goes on without this try"):
+        await pushed
+    assert await database.read(get_xcoms, 1) == []
 
 
 async def test_a_run_that_starts_again_is_locked_before_its_tasks(opened):

@@ -10,7 +10,9 @@ from asynsched.serialization.schema import SerializedTask
 from asynsched.states import FAILED_TASK_STATES, SLOT_TASK_STATES, TaskInstanceState
 
 State = TaskInstanceState
-_ENDED_TRIES = frozenset({State.SUCCESS, State.FAILED, State.SKIPPED, State.UP_FOR_RESCHEDULE, State.DEFERRED})
+_ENDED_TRIES = frozenset(
+    {State.SUCCESS, State.FAILED, State.SKIPPED, State.REMOVED, State.UP_FOR_RESCHEDULE, State.DEFERRED}
+)
 
 
 def is_cleared(

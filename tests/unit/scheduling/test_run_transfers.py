@@ -199,6 +199,43 @@ async def test_a_run_waits_for_no_process_of_another_home_whose_instance_is_remo
     await database.close()
 
 
+async def test_a_run_waits_for_the_process_of_an_instance_that_was_removed_while_it_ran_and_cleared_since(tmp_path):
+    database = open_inline()
+    run = DagRunKey("d", "r")
+    with DAG("d") as dag:
+        source = PythonOperator(task_id="source", python_callable=list)
+        BashOperator.partial(task_id="t", bash_command="true").expand(env=source.output)
+    await store_dag(database, dag)
+    scheduler = await serving(database, tmp_path, "home")
+
+    async def returned(token: str, length: int) -> list[str]:
+        result = Ended(token, "success", NOON, return_value=Raw(b"[1, 2]"), result_length=length)
+        scheduler.channels.finished.put_nowait(TaskFinished(result))
+        return [*await scheduler.tick()]
+
+    async def clear(task_id: str, map_index: int | None = None) -> list[str]:
+        request = ClearTasks((task_id,), map_index=map_index)
+        await database.write(submit_request, run, request, actor="ann", now=NOON)
+        return [*await scheduler.tick(RunEdited(run))]
+
+    await returned(*await run_on(scheduler, database, "r"), 2)
+    tokens = sa.select(task_instance.c.token).where(task_instance.c.task_id == "t").order_by(task_instance.c.map_index)
+    first, second = await database.read(lambda conn: conn.scalars(tokens).all())
+    scheduler.end(first)
+    await scheduler.tick()
+    await returned(*await clear("source"), 1)
+    again = await clear("t", map_index=0)
+    assert await states(database) == {"success": 1, "queued": 1, "removed": 1}
+    await clear("t", map_index=1)
+    scheduler.end(*again)
+    await scheduler.tick()
+    assert (await database.read(get_run, *run)).state == "running"
+    scheduler.end(second)
+    await scheduler.tick()
+    assert (await database.read(get_run, *run)).state == "success"
+    await database.close()
+
+
 async def test_one_that_was_given_up_takes_over_nothing(database, tmp_path):
     gone, sleeper = [await serving(database, tmp_path, name) for name in ("gone", "sleeper")]
     await run_on(gone, database, "r0")
