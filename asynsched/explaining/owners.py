@@ -57,7 +57,9 @@ class Owners:
             return Reason("owner", text, self._next())
         if self._standings.get(epoch) in ("serving", "stopping"):
             return None
-        text = f"scheduler {owner.id} has this run, and is silent since {_moment(owner.heartbeat_at)}"
+        # The scheduler may be on another machine, whose clock differs: nothing is decided by that, it is only told.
+        whose = ", by the clock of this machine" if self._is_shared else ""
+        text = f"scheduler {owner.id} has this run, and is silent since {_moment(owner.heartbeat_at)}{whose}"
         return self._takeover(owner, text)
 
     def _next(self) -> str:
