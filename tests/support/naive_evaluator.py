@@ -51,7 +51,7 @@ class NaiveEvaluator:
         self._upstream = {name: [t.task_id for t in dag.tasks if name in t.downstream_task_ids] for name in self._tasks}
         self._lengths = dict(lengths or {})
         self._under_way = set(under_way)
-        self.states: dict[Key, State | None] = dict(kept or {})
+        self.states = {key: None if state is None else State(state) for key, state in (kept or {}).items()}
         self._left_out = {
             key: left_out_by(key[0], decision, self._tasks) for key, decision in (decisions or {}).items()
         }
@@ -75,7 +75,7 @@ class NaiveEvaluator:
         was_ready = self.may_run() if decided else set()
         for key, (state, length) in ran.items():
             if state in FINISHED_TASK_STATES:
-                self.states[key], self._lengths[key] = state, length
+                self.states[key], self._lengths[key] = State(state), length
         for key, found in (decided or {}).items():
             begun = {*found.begun, *was_ready.intersection(found.begun_if_ready)}
             self._under_way |= {other for other in begun if self.states[other] is None}
@@ -146,7 +146,8 @@ class NaiveEvaluator:
         """Fit the number of instances of an earlier attempt to what it is now, once the results for it are there."""
         sources = {source for length in self._factors(task) for source in _results(length)}
         kept = [index for index in self._indexes(task.task_id) if self.states[task.task_id, index] is not State.REMOVED]
-        waits = any(self.states[task.task_id, index] is None for index in kept)
+        keys = [(task.task_id, index) for index in kept]
+        waits = any(self.states[key] is None and key not in self._under_way for key in keys)
         if task.task_id not in self._unfitted or not waits or not self._have_succeeded(sources):
             return
         self._unfitted.discard(task.task_id)

@@ -71,7 +71,9 @@ class Decisions:
         for row in rows:
             is_new = row[:4] in self._new
             decided = Decided(self._of[row[:4]], begun, begun_if_ready, restarting) if is_new else None
-            ends.append(EndedTry(row[2:4], row.state, row.result_length, decided))
+            execution = self._ledger.tokens.get(row.token or "")
+            has_result = row.state == "success" and execution is not None
+            ends.append(EndedTry(row[2:4], row.state, execution.result_length if has_result else None, decided))
         return ends
 
     def allow(self, was: str | None, row: TaskRow) -> bool:

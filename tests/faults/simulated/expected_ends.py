@@ -65,7 +65,7 @@ def _wrong_tries(exploration: Any, row: Any, history: dict[str, int]) -> Iterato
 
 def _wrong_end(exploration: Any, row: Any) -> Iterator[str]:
     edits, key = exploration.invariants.edits, row[:4]
-    if key in edits.given | exploration.invariants.decisions.left_out:
+    if key in edits.given | exploration.invariants.decisions.left_out or row.state == "removed":
         return
     executions = exploration.ledger.executions.get(key, [])
     n_retries = exploration.world.task(row.dag_id, row.task_id).retries

@@ -80,7 +80,7 @@ class Invariants:
                 self._check_task(query, before, row, was_stopped=was_stopped)
                 if not is_edit(query) or runs[key[:2]].state == "running":
                     _check_writer(process, row, stored.runs[key[:2]])
-                if row.token and row.state in ENDED:
+                if row.token and row.state in ENDED and row.state != "removed":
                     ended[key[:2]].append(row)
         for run_key, run in stored.runs.items():
             if (was := runs.get(run_key)) != run:
@@ -107,7 +107,8 @@ class Invariants:
             return
         if (was, row.state) not in (BY_PEOPLE if is_edit(query) else REACHABLE):
             raise Violation(f"{key} went from {was} to {row.state}")
-        if was in ENDED and not is_edit(query) and not self.decisions.allow(was, row):
+        is_allowed = self.decisions.allow(was, row) or row.state == "removed"
+        if was in ENDED and not is_edit(query) and not is_allowed:
             raise Violation(f"{key} had ended as {was}, and is {row.state}")
         if row.state in ("scheduled", "queued"):
             if was_stopped and self.stored.runs[key[:2]].stop is not None:

@@ -27,6 +27,7 @@ class Execution:
     started_at: float
     end: End | None = None
     decision: BranchDecision | ShortCircuitDecision | None = None
+    result_length: int | None = None
     is_resumed: bool = False
 
 
@@ -58,4 +59,5 @@ class Ledger:
         """User code of a try is over, with what it says itself of that."""
         del self.running[execution.key]
         execution.end = end
-        execution.decision = None if said is None else said.decision
+        if said is not None:
+            execution.decision, execution.result_length = said.decision, said.result_length

@@ -110,6 +110,17 @@ class People:
             row = self._random.choice(skipped)
             await self._request(row, ClearTasks((row.task_id,), map_index=self._some_index(row)))
 
+    async def _clear_mapped(self) -> None:
+        """Clear a mapped task and what it is mapped over, when it has instances: it may have others then."""
+        for _ in range(MOST_ACTIONS):
+            await self._until_something_runs()
+            rows = self._world.invariants.stored.tasks.values()
+            if mapped := [row for row in rows if row.map_index >= 0]:
+                row = self._random.choice(mapped)
+                downstream = self._random.random() < 0.5
+                await self._request(row, ClearTasks((row.task_id,), upstream=True, downstream=downstream))
+                return
+
     async def _mark_tasks(self) -> None:
         if (row := await self._some("tasks")) is None:
             return
@@ -248,6 +259,7 @@ class People:
 ACTIONS: dict[str, Callable[[People], Awaitable[None]]] = {
     "clear tasks": People._clear_tasks,
     "clear skipped": People._clear_skipped,
+    "clear mapped": People._clear_mapped,
     "clear runs": People._clear_run,
     "mark tasks": People._mark_tasks,
     "mark runs": People._mark_run,

@@ -2,8 +2,9 @@
 
 from asynsched.scheduling import run_intake, run_loading
 from asynsched.scheduling.evaluation import left_out
+from asynsched.scheduling.evaluation.expansion import Expansion
 from tests.faults.simulated.bug import Bug, Change
-from tests.faults.simulated.conditions import Conditions
+from tests.faults.simulated.conditions import STORES, Conditions
 
 
 def _forgotten_decision() -> list[Change]:
@@ -26,6 +27,21 @@ def _short_circuit_of_one() -> list[Change]:
     return [(left_out, "skips_of", skip_direct)]
 
 
+def _forgotten_length() -> list[Change]:
+    load = run_loading._active_task
+
+    def load_without_length(run, row):
+        task = load(run, row)
+        task.result_length = None
+        return task
+
+    return [(run_loading, "_active_task", load_without_length)]
+
+
+def _old_number_of_instances() -> list[Change]:
+    return [(Expansion, "remap", lambda *_: [])]
+
+
 DECIDING = Conditions(dag_id="deciding")
 BUGS_OF_RESULTS: dict[str, Bug] = {
     "forgotten-decision": Bug(
@@ -34,6 +50,16 @@ BUGS_OF_RESULTS: dict[str, Bug] = {
         Conditions(people="clear skipped", dag_id="deciding"),
     ),
     "left-out-while-it-runs": Bug("A branch skips what runs already.", _left_out_while_it_runs, DECIDING),
+    "forgotten-length": Bug(
+        "How many values a result has is forgotten with the scheduler.",
+        _forgotten_length,
+        Conditions(("crash_after",), STORES, dag_id="mapping"),
+    ),
+    "old-number-of-instances": Bug(
+        "A task that is mapped over a result keeps its instances when that is another one.",
+        _old_number_of_instances,
+        Conditions(people="clear mapped", dag_id="mapping"),
+    ),
     "short-circuit-of-one": Bug(
         "A short circuit skips what is directly after it only.", _short_circuit_of_one, DECIDING
     ),

@@ -3,13 +3,16 @@
 from random import Random
 from typing import Any, NamedTuple
 
-from asynsched.serialization.schema import SerializedDag
+from asynsched.serialization.map_lengths import results_in
+from asynsched.serialization.schema import SerializedDag, SerializedTask
 from sandbox.outlet_events import OutletEvent
 from sandbox.protocol import BranchDecision, Launch, ShortCircuitDecision
 from sandbox.triggering.messages import Deferral
 
 SHARE_OF_PAUSES = 0.06
 """Of the tries, those that look again later, as sensors do."""
+MOST_RESULTS = 3
+"""Values in a list that tasks are mapped over, at most."""
 Decision = BranchDecision | ShortCircuitDecision
 
 
@@ -39,7 +42,14 @@ def draw_plan(random: Random, launch: Launch, dag: SerializedDag) -> Plan:
     if pauses.random() < SHARE_OF_PAUSES:
         return Plan("up_for_reschedule", duration, reschedule_after=pauses.choice([0.0, 1.0, 5.0]))
     plan = Plan(state, duration, value=random.choice([None, 1]), pushes=random.random() < 0.15)
+    if launch.map_index < 0 and any(launch.task_id in _sources(task) for task in dag.tasks):
+        plan = plan._replace(value=[0] * Random(f"results {launch.token}").randint(0, MOST_RESULTS))
     return _with_decision(plan, launch, dag)
+
+
+def _sources(task: SerializedTask) -> tuple[str, ...]:
+    """Return the tasks over whose results a task is mapped."""
+    return () if task.map_length is None else tuple(results_in(task.map_length))
 
 
 def _with_decision(plan: Plan, launch: Launch, dag: SerializedDag) -> Plan:

@@ -7,7 +7,7 @@ import sqlite3
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from asynsched import DAG, Asset, BashOperator, BranchPythonOperator, EmptyOperator, ShortCircuitOperator
 from asynsched.serialization.schema import SerializedDag, SerializedTask
@@ -84,6 +84,8 @@ def _world(number: int) -> World:
         made += _asset_dags()
     if random.random() < 0.4:
         made.append(_deciding_dag(random))
+    if random.random() < 0.4:
+        made.append(_mapping_dag(random))
     reports = [report_of(dag) for dag in made]
     database = inline_database()
     _empty_copy().backup(database.connection.open())
@@ -111,10 +113,10 @@ def _dag(random: Random, dag_id: str) -> DAG:
         dag_id, max_active_runs=random.choice([1, 2, 16]), max_active_tasks=random.choice([1, 2, 16]), **options
     ) as dag:
         share = random.choice([0.0, 0.6])
-        tasks = [
-            _task(random, n, fails_fast="fail_fast" in options, decides=n < FIRST and random.random() < share)
-            for n in range(random.randint(2, 6))
-        ]
+        tasks: list[Any] = []
+        for n in range(random.randint(2, 6)):
+            decides = n < FIRST and random.random() < share
+            tasks.append(_task(random, tasks, fails_fast="fail_fast" in options, decides=decides))
         for n in range(1, len(tasks)):
             if random.random() < 0.8:
                 upstream = random.sample(tasks[:n], random.choice([1, 1, 2]) if n > 1 else 1)
@@ -122,8 +124,8 @@ def _dag(random: Random, dag_id: str) -> DAG:
     return dag
 
 
-def _task(random: Random, number: int, *, fails_fast: bool, decides: bool):
-    name = f"t{number}"
+def _task(random: Random, before: list[Any], *, fails_fast: bool, decides: bool):
+    name = f"t{len(before)}"
     rule = "all_success" if fails_fast else random.choice(RULES)
     if not decides and random.random() < 0.1:
         return EmptyOperator(task_id=name, trigger_rule=rule)
@@ -143,7 +145,9 @@ def _task(random: Random, number: int, *, fails_fast: bool, decides: bool):
     if decides:
         return random.choice(DECIDERS)(python_callable=shout, **options)
     if random.random() < 0.2:
-        return BashOperator.partial(**options).expand(bash_command=["a"] * random.randint(0, 3))
+        results = [task.output for task in before if isinstance(task, BashOperator)]
+        commands = random.choice([*results, ["a"] * random.randint(0, 3)])
+        return BashOperator.partial(**options).expand(bash_command=commands)
     return BashOperator(bash_command="true", **options)
 
 
@@ -185,6 +189,23 @@ def _deciding_dag(random: Random) -> DAG:
         [decide, others[0]] >> eager
         [decide, others[1]] >> patient
         decide >> BashOperator.partial(task_id="mapped").expand(bash_command=["a", "b"]) >> below >> last
+    return dag
+
+
+def _mapping_dag(random: Random) -> DAG:
+    """Return a DAG of tasks that are mapped over results, one of them over those of another one's instances."""
+    with DAG("mapping", max_active_runs=random.choice([1, 16])) as dag:
+        options = {"retries": 1, "retry_delay": timedelta(seconds=1)}
+        listed = BashOperator(task_id="list", bash_command="true", **options)
+        other = BashOperator(task_id="other", bash_command="true", **options)
+        rules = ["all_success", "all_success", "none_failed", "all_done", "one_success"]
+        each = BashOperator.partial(task_id="each", trigger_rule=random.choice(rules), **options)
+        each = each.expand(bash_command=listed.output)
+        again = BashOperator.partial(task_id="again", trigger_rule=random.choice(rules), **options)
+        again = again.expand(bash_command=each.output)
+        last = BashOperator(task_id="last", bash_command="true", trigger_rule=random.choice(RULES))
+        other >> each >> last
+        again >> last
     return dag
 
 
