@@ -296,5 +296,5 @@ class DependencyEvaluator(Service):
             self._transfers.are_requests_due = True
             self.wake()
         pending.clear()
-        if self._transfers.disturbed:
+        if self._transfers.disturbed or self._shared.has_refused:
             self.wake()

@@ -39,6 +39,7 @@ class SharedLimits:
 
     Attributes:
         retry_at: When limits are to be tried again that others were settling; None: there are none.
+        has_refused: Whether something was refused when it was last stored: others may take what that has given back.
     """
 
     def __init__(self, evaluation: Evaluation, database: Database, clock: Clock, owner: tuple[str, int]) -> None:
@@ -51,6 +52,7 @@ class SharedLimits:
         """Pools that this scheduler has signed: others have at most what memory knows that they have."""
         self._slices = Slices()
         self.retry_at: datetime | None = None
+        self.has_refused = False
 
     @property
     def is_active(self) -> bool:
@@ -65,6 +67,7 @@ class SharedLimits:
             tell: Whether there are others, who are told what concerns them.
         """
         pending = self._evaluation.pending
+        self.has_refused = False
         batch = pending.batch(await self._slices.take(pending.task_rows()))
         if not self.is_active:
             return await self._database.write(apply_and_pause, batch, failed)
@@ -90,6 +93,7 @@ class SharedLimits:
         pending.granted = [task for task in pending.granted if task not in refused]
         self._take_up(settled)
         self._evaluation.take_back(refused)
+        self.has_refused = bool(refused)
         return stale, paused
 
     def try_again(self, now: datetime) -> None:
