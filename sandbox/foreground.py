@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import sys
+import traceback
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -71,6 +72,9 @@ def main(descriptor: int, request: ForegroundRequest) -> NoReturn:
     except KeyboardInterrupt:
         # The command says so.
         status = 128 + signal.SIGINT
+    except BaseException:  # noqa: BLE001 - whatever it is, threads of user code are not waited for
+        traceback.print_exc()
+        status = 1
     for stream in (sys.stdout, sys.stderr):
         # User code may have closed or replaced them.
         with suppress(Exception):

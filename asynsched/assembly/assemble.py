@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from datetime import timedelta
-from functools import partial
 
 from asynsched.assembly.claim import Claim, make_claim
 from asynsched.assembly.evaluating import make_evaluator
@@ -145,8 +144,7 @@ def _creator(base: Foundation, claim: Claim) -> DagRunCreator:
 def _dispatcher(base: Foundation, parser: SandboxParser, peers: PeerWatch | None) -> ParseDispatcher:
     claims = None
     if peers is not None:
-        silent = partial(peers.silent, base.settings.lease.duration)
-        claims = ParseClaims(base.database, base.clock, base.scheduler_id, runtime_of(base.settings), silent)
+        claims = ParseClaims(base.database, base.clock, base.scheduler_id, runtime_of(base.settings), peers.silent)
     informed = InformedParser(parser, base.database, base.clock)
     return ParseDispatcher(base.settings, base.channels, base.database, base.clock, informed, claims)
 

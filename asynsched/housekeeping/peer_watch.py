@@ -84,13 +84,16 @@ class PeerWatch(Service):
         self._database = database
         self._scheduler_id = scheduler_id
         self._unchanged_since: dict[str, tuple[datetime, float]] = {}
+        self._lease_seconds: dict[str, float] = {}
         self._looked_at: float | None = None
         channels.peers.wakes(self.wake)
 
-    def silent(self, seconds: float) -> frozenset[str]:
-        """Return the other schedulers whose rows had not changed for so long when this last looked."""
+    def silent(self) -> frozenset[str]:
+        """Return the other schedulers whose rows had not changed for as long as their leases last, at the last look."""
         looked_at = self._looked_at or 0.0
-        return frozenset(key for key, (_, since) in self._unchanged_since.items() if looked_at - since > seconds)
+        return frozenset(
+            key for key, (_, since) in self._unchanged_since.items() if looked_at - since > self._lease_seconds[key]
+        )
 
     async def tick(self, now: datetime) -> None:
         """Look once; give up who is gone, and have their runs taken."""
@@ -131,6 +134,7 @@ class PeerWatch(Service):
             key: known[key] if key in known and known[key][0] == row.heartbeat_at else (row.heartbeat_at, now)
             for key, row in peers.items()
         }
+        self._lease_seconds = {key: (row.lease_until - row.heartbeat_at).total_seconds() for key, row in peers.items()}
         self._looked_at = now
 
     @property

@@ -34,7 +34,6 @@ from asynsched.parsing.progress import ReadingProgress
 from asynsched.parsing.repeats import Repeats
 from asynsched.parsing.report_store import Outcome, Stored, load_files, store_outcomes
 from asynsched.parsing.seen_files import SeenFiles
-from asynsched.serialization.schema import ParseReport
 from asynsched.service import Service
 from asynsched.settings import Settings
 from asynsched.store.database import Database
@@ -80,6 +79,7 @@ class ParseDispatcher(Service):
         self.queue = ParseQueue()
         self._texts_at_start: dict[str, int] = {}
         self._outcomes = OutcomeBatch()
+        self._is_unanswered = False
         self._n_later = 0
         self._log = ParseLog(timedelta(seconds=settings.watch.print_stats_interval), clock.now())
         self._repeats = Repeats(timedelta(seconds=settings.watch.min_file_process_interval))
@@ -194,7 +194,8 @@ class ParseDispatcher(Service):
                 assert examined.error is not None
                 self._requests.begin(path)
                 report = report_of_error(path, examined.error)
-                self._outcomes.add(self._outcome(ParseJob(path, "", 0, 0), report), now)
+                # Without a claim: each scheduler sees it by itself.
+                self._outcomes.add(Outcome(path, report, FileStamp("", 0, 0, self._runtime)), now)
             case Step.LOOK_LATER:
                 self._look_later(request)
             case Step.NOTHING:
@@ -243,7 +244,8 @@ class ParseDispatcher(Service):
             self._slots.give_back()
         # Not only in the next tick: this one may be storing what was parsed before.
         self._start_parses(known)
-        outcome = self._outcome(job, report)
+        stamp = FileStamp(job.content_hash, job.modified_ns, job.size, self._runtime)
+        outcome = Outcome(job.path, report, stamp, claimed_by=self._name)
         if report.errors:
             after = await anyio.to_thread.run_sync(examine, self._root, job.path)
             if after is not None and after.is_gone:
@@ -259,10 +261,6 @@ class ParseDispatcher(Service):
         self._start_parses(known)
         self.wake()
 
-    def _outcome(self, job: ParseJob, report: ParseReport) -> Outcome:
-        stamp = FileStamp(job.content_hash, job.modified_ns, job.size, self._runtime)
-        return Outcome(job.path, report, stamp, claimed_by=self._name)
-
     # Results
 
     async def _store(self, known: KnownFiles, now: datetime) -> None:
@@ -270,13 +268,17 @@ class ParseDispatcher(Service):
         if not self._outcomes.is_ready(now, more_to_come=bool(self.queue)):
             return
         outcomes = self._outcomes.first()
-        stored = await self._database.write(store_outcomes, outcomes, now=now, defaults=self._defaults)
+        may_be_stored, self._is_unanswered = self._is_unanswered, True
+        stored = await self._database.write(
+            store_outcomes, outcomes, now=now, defaults=self._defaults, may_be_stored=may_be_stored
+        )
+        self._is_unanswered = False
         self._outcomes.stored(len(outcomes))
         self._take_up(known, stored)
         for path in {outcome.path for outcome in outcomes} - {file.path for file in stored}:
             # Another scheduler has taken this one for gone, and parses the file: its result is waited for.
             self._requests.end(path)
-            self._requests.add(LookRequest(path, is_urgent=True))
+            self._requests.add(LookRequest(path, is_urgent=True, is_forced=True))
         for file in stored:
             for dag_id in file.changed_dags:
                 await self._channels.dag_changes.put(DagChanged(dag_id))

@@ -43,13 +43,17 @@ class Stored:
 
 
 def store_outcomes(
-    conn: Connection, outcomes: Sequence[Outcome], *, now: datetime, defaults: DagDefaults
+    conn: Connection, outcomes: Sequence[Outcome], *, now: datetime, defaults: DagDefaults, may_be_stored: bool = False
 ) -> list[Stored]:
     """Store each outcome: those of new files together, then all others, in order.
 
     What was parsed under a claim that another scheduler has taken meanwhile is not stored, and missing in the answer.
+
+    Args:
+        may_be_stored: The answer to storing some of them was lost: perhaps it was that which has ended their claims.
     """
-    outcomes = _claimed(conn, outcomes)
+    store_alone(conn)
+    outcomes = _claimed(conn, outcomes, may_be_stored=may_be_stored)
     parsed = [Parsed(outcome.report, outcome.stamp) for outcome in outcomes if outcome.report and outcome.stamp]
     new = store_new_files(conn, parsed, now=now, defaults=defaults)
     return [
@@ -66,15 +70,25 @@ def load_files(conn: Connection) -> tuple[list[DagFileRow], dict[str, tuple[Impo
     return known_files(conn), errors
 
 
-def _claimed(conn: Connection, outcomes: Sequence[Outcome]) -> list[Outcome]:
+def _claimed(conn: Connection, outcomes: Sequence[Outcome], *, may_be_stored: bool) -> list[Outcome]:
     """Give up the claims of outcomes, and return those that had one still, or need none."""
     held: set[str] = set()
-    if any(outcome.claimed_by is not None for outcome in outcomes):
-        store_alone(conn)
     for scheduler_id in {outcome.claimed_by for outcome in outcomes if outcome.claimed_by is not None}:
         paths = [outcome.path for outcome in outcomes if outcome.claimed_by == scheduler_id]
         held |= drop_claims(conn, paths, scheduler_id)
-    return [outcome for outcome in outcomes if outcome.claimed_by is None or outcome.path in held]
+    return [
+        outcome
+        for outcome in outcomes
+        if outcome.claimed_by is None or outcome.path in held or (may_be_stored and _is_stored(conn, outcome))
+    ]
+
+
+def _is_stored(conn: Connection, outcome: Outcome) -> bool:
+    """Whether a file is stored as it was parsed: to store that once more changes nothing."""
+    row = get_file(conn, outcome.path)
+    if row is None or outcome.stamp is None:
+        return row is None and outcome.stamp is None
+    return (row.content_hash, row.runtime) == (outcome.stamp.content_hash, outcome.stamp.runtime)
 
 
 def _stored_as_new(row: DagFileRow, outcome: Outcome) -> Stored:

@@ -180,8 +180,9 @@ class RunTransfers:
             run, stop = await self._intake.load(row), None
             if wanted:
                 stop = await self._requests.do_unheld(wanted, now)
-                row = (await self._owned({row.id})).get(row.id, row)
-                run = await self._intake.load(row)
+                if (edited := (await self._owned({row.id})).get(row.id)) is None:
+                    return  # it is another scheduler's by now
+                row, run = edited, await self._intake.load(edited)
         except (NotFound, DagError) as exc:
             await self._give_back(row, str(exc))
             return

@@ -69,7 +69,7 @@ _SET_NEXT = (
         next_dagrun_data_interval_start=sa.bindparam("start"),
         next_dagrun_data_interval_end=sa.bindparam("end"),
         next_dagrun_create_after=sa.bindparam("create_after"),
-        last_examined_at=dag.c.updated_at,
+        last_examined_at=sa.bindparam("examined_at"),
     )
 )
 _PAUSE = (
@@ -132,8 +132,11 @@ def scheduled_dag_ids(conn: Connection) -> list[tuple[str, datetime]]:
     return [(row.dag_id, row.due_at) for row in conn.execute(_SCHEDULED)]
 
 
-def set_next_dagruns(conn: Connection, infos: Mapping[str, DagRunInfo | None]) -> None:
-    """Store the next run of DAGs (None: there is none), and that they were examined since their last change."""
+def set_next_dagruns(conn: Connection, infos: Mapping[str, DagRunInfo | None], dags: Mapping[str, DagRow]) -> None:
+    """Store the next run of DAGs (None: there is none), and that these were examined as they were read.
+
+    One that somebody changes at the same moment is to be examined once more.
+    """
     rows = [
         {
             "key": dag_id,
@@ -141,6 +144,7 @@ def set_next_dagruns(conn: Connection, infos: Mapping[str, DagRunInfo | None]) -
             "start": info and info.data_interval.start,
             "end": info and info.data_interval.end,
             "create_after": info and info.run_after,
+            "examined_at": dags[dag_id].updated_at,
         }
         for dag_id, info in sorted(infos.items())
     ]

@@ -11,6 +11,7 @@ import select
 import signal
 import socket
 import time
+import traceback
 from contextlib import suppress
 
 from sandbox.supervision.children import adopt_orphans, die_with, end_all_children
@@ -35,6 +36,9 @@ def go_on_guarded(command: int, kill_time: float) -> None:
     status = 1
     try:
         status = _Guard(command, run, kill_time).watch()
+    except BaseException:  # noqa: BLE001 - it must not go on as the run, and nothing is to be left of that
+        traceback.print_exc()
+        end_all_children()
     finally:
         os._exit(status)
 
@@ -55,8 +59,9 @@ class _Guard:
         signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
         for number in (signal.SIGTERM, signal.SIGCHLD):
             signal.signal(number, lambda *_: None)
-        # When the terminal is gone, so is the command: that is heard of.
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        # When the terminal is gone, or Ctrl-\\ was pressed, so is the command: that is heard of.
+        for number in (signal.SIGHUP, signal.SIGQUIT):
+            signal.signal(number, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
 
     def watch(self) -> int:

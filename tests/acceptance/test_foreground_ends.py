@@ -114,10 +114,12 @@ def in_foreground(site: Site, dag_id: str, *, until: str = "begun") -> Iterator[
 
 
 @pytest.mark.parametrize("dag_id", ["cleans", "ignores"])
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])
-def test_a_task_does_not_outlive_the_command_that_tests_it(site, dag_id, number):
+@pytest.mark.parametrize(
+    ("send", "number"), [("alone", signal.SIGKILL), ("alone", signal.SIGHUP), ("with_its_group", signal.SIGQUIT)]
+)
+def test_a_task_does_not_outlive_the_command_that_tests_it(site, dag_id, send, number):
     with in_foreground(site, dag_id) as command:
-        command.alone(number)
+        getattr(command, send)(number)
         site.until(lambda: not site.processes(), "nothing is left")
         assert command.end()[0] == -number
     assert "followed" not in told(site)

@@ -25,7 +25,7 @@ async def test_a_file_costs_few_statements_however_many_are_known(database, vers
         outcomes = [Outcome(f"{name}.py", report(f"{name}.py", parsed(name, version)), STAMP) for name in names]
         store_outcomes(conn, outcomes, now=NOW, defaults=DEFAULTS)
         sa.event.remove(conn, "before_cursor_execute", note)
-        return len(found)
+        return len(found) - (conn.dialect.name == "postgresql")  # the lock, beside other schedulers
 
     assert await database.write(statements, "first") <= 9
     assert await database.write(statements, *(f"dag_{number}" for number in range(50))) <= 7

@@ -159,7 +159,8 @@ async def test_what_nobody_has_examined_since_it_changed_is_due_and_then_what_ha
     await store(database, report("a.py", parsed("new"), parsed("paused", is_paused_upon_creation=True)))
     assert await database.read(scheduled_dag_ids) == [("new", NOW)]
     info = DagRunInfo.interval(NOW, LATER)
-    await database.write(set_next_dagruns, {"new": info})
+    seen = {"new": await database.read(get_dag, "new")}
+    await database.write(set_next_dagruns, {"new": info}, seen)
     assert await database.read(scheduled_dag_ids) == [("new", LATER)]
     dag = await database.read(get_dag, "new")
     assert (dag.next_dagrun_logical_date, dag.next_dagrun_data_interval_end, dag.next_dagrun_create_after) == (
@@ -167,8 +168,13 @@ async def test_what_nobody_has_examined_since_it_changed_is_due_and_then_what_ha
         LATER,
         LATER,
     )
-    await database.write(set_next_dagruns, {"new": None})
+    await database.write(set_next_dagruns, {"new": None}, seen)
     assert await database.read(scheduled_dag_ids) == []
+    for is_paused in (True, False):
+        await database.write(set_paused, "new", is_paused, LATER)
+    await database.write(set_next_dagruns, {"new": None}, seen)
+    assert await database.read(scheduled_dag_ids) == [("new", LATER)], "it was changed since it was seen"
+    await database.write(set_paused, "new", True, LATER)
     await database.write(set_paused, "paused", False, LATER)
     assert await database.read(scheduled_dag_ids) == [("paused", LATER)]
 

@@ -69,7 +69,7 @@ def examine_dags(conn: Connection, dag_ids: Sequence[str], now: datetime) -> dic
     versions = serialized_versions(conn, version_ids) if version_ids else {}
     look = _Look(conn, dag_ids, now)
     found = {dag_id: _examine_one(look, dags.get(dag_id), versions) for dag_id in dag_ids}
-    set_next_dagruns(conn, look.coming)
+    set_next_dagruns(conn, look.coming, dags)
     return found
 
 

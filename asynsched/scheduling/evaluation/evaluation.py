@@ -280,9 +280,8 @@ class Evaluation:
             self._timers.arm(task.next_try_at, task.key)
 
     def _end_early(self, run: ActiveRun, stop: RunStop, now: datetime) -> None:
-        if run.stop is None or not run.stop.fails_run:
-            self._examination.stop(run, stop, now)
-            self._examine(run, (), now)
+        self._examination.stop(run, stop, now)
+        self._examine(run, (), now)
 
     def _examine(self, run: ActiveRun, tasks: Iterable[ActiveTask], now: datetime) -> None:
         self._examination.examine(run, tasks, now)

@@ -62,8 +62,11 @@ class Examination:
     def stop(self, run: ActiveRun, stop: RunStop, now: datetime) -> None:
         """Have a run stopped: the next `examine` begins with that, and looks at nothing until it is done.
 
-        A stop that is not done yet is done first: what it has brought about is still to be looked at.
+        A stop that is not done yet is done first: what it has brought about is still to be looked at. After one that
+        fails the run there is no other.
         """
+        if run.stop is not None and run.stop.fails_run:
+            return
         self._changes.pending.touch_run(run)
         run.stop = stop
         self._stopping[run] = chain(self._stopping.get(run, ()), stopping(run, stop, self._changes, now))

@@ -5,6 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 import anyio
+import pytest
 from structlog.testing import capture_logs
 
 from asynsched.errors import ParseTimeout
@@ -117,8 +118,9 @@ def test_nothing_leaves_while_the_folder_itself_is_away(folder):
     folder.run(main)
 
 
-def test_what_cannot_be_read_is_an_error_of_that_file_alone(folder):
-    site = folder.dispatching
+@pytest.mark.parametrize("scheduler", [None, "one"], ids=["alone", "beside others"])
+def test_what_cannot_be_read_is_an_error_of_that_file_alone(folder, scheduler):
+    site = folder.new(scheduler=scheduler)
 
     async def main():
         site.write("good.py", "dag good")

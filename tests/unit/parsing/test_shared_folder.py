@@ -8,6 +8,7 @@ import anyio
 import pytest
 
 from asynsched.store.schedulers import register_scheduler, remove_scheduler
+from tests.support.flaky_database import FlakyDatabase
 from tests.unit.parsing.dispatching import LONG_AGO, START, Dispatching, Folder
 
 FILES = [f"file_{number}.py" for number in range(6)]
@@ -94,6 +95,30 @@ def test_what_one_was_parsing_when_it_went_is_parsed_by_another(folder, says_so)
                 other.silent.add("one")
             assert await other.idle() == ["file_0.py"]
             assert await other.dags() == {"d": "file_0.py"}
+
+    folder.run(go)
+
+
+@pytest.mark.parametrize("query", ["claim_parse", "store_outcomes", "drop_claims"])
+def test_a_lost_answer_of_the_database_makes_no_scheduler_take_its_own_claim_for_another_one_s(folder, query):
+    async def go() -> None:
+        await two(folder)
+        flaky = FlakyDatabase(folder.database, after=True)
+        one = folder.new(scheduler="one", database=flaky)
+        for path in FILES:
+            one.write(path, f"dag {path[:-3]}")
+        async with one.running():
+            await one.scan()
+            flaky.away = {query}
+            assert sorted(await one.idle()) == FILES, "each is parsed once"
+            assert await one.dags() == {path[:-3]: path for path in FILES}
+            (one.root / "file_0.py").unlink()
+            flaky.away = {query}
+            await one.tell("file_0.py", removed=True)
+            one.write("file_1.py", "dag edited")
+            await one.tell("file_1.py")
+            assert await one.idle() == ["file_1.py"]
+            assert await one.dags() == {path[:-3]: path for path in FILES[2:]} | {"edited": "file_1.py"}
 
     folder.run(go)
 

@@ -113,6 +113,22 @@ def test_a_run_that_is_cancelled_or_takes_too_long_ends_as_failed_with_its_teard
     assert sorted(stopped.called_back) == [("", "on_failure"), *expected]
 
 
+@pytest.mark.parametrize("is_taken_up", [False, True], ids=["", "by who takes it up"])
+def test_a_run_that_is_out_of_time_is_not_cancelled_any_more(is_taken_up):
+    stopped = Stopped(dagrun_timeout=60.0)
+    stopped.engine.time_passed(NOON + timedelta(seconds=60))
+    if is_taken_up:
+        stopped.engine = evaluation()
+        tasks = list(stopped.run.all_instances())
+        stopped.engine.resume_run(stopped.run, tasks, NOON, cancelled("no longer wanted"))
+    else:
+        stopped.engine.stop_run(stopped.run.key, cancelled("no longer wanted"), NOON)
+    for task_id in ("runs", "fails", "queued"):
+        stopped.end(task_id, "failed", reason="it was killed")
+    assert (stopped.run.state, stopped.states["runs"]) == ("failed", "skipped")
+    assert "dagrun_timeout of 0:01:00" in stopped.run.reason
+
+
 def timed(started_at):
     """Return an evaluation with a run of one task that may take an hour."""
     engine, run = evaluation(), run_of([task("a")], dagrun_timeout=3600.0)
