@@ -60,7 +60,10 @@ def mark_run(session: Session, dag_id: str, run_id: str, state: MarkedRunState, 
 @run_argument
 @yes_option
 def cancel_run(session: Session, dag_id: str, run_id: str, yes: bool) -> Done:
-    """End a run that is queued or running: its processes are killed, tasks that wait are skipped, it has failed."""
+    """End a run that is queued or running: its processes are killed, and it has failed.
+
+    Tasks that wait are skipped, teardowns among them: `asynsched runs mark … failed` lets those have their turn.
+    """
     run = session.read(find_run, dag_id, run_id)
     key = DagRunKey(run.dag_id, run.run_id)
     if not yes:

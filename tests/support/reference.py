@@ -34,7 +34,7 @@ file or a pipe, a table is complete, one line a row.
 progress and errors go to standard error. Instants are ISO 8601 in UTC.
 
 Exit codes: 0, it is done; 1, it failed, for a reason that is said in one line; 2, the command was used wrongly. Ctrl-C
-ends a command with 130.
+ends a command with 130, but `asynsched up`, which it asks to stop.
 """
 SETTINGS_HEAD = """
 # Settings
