@@ -1,9 +1,10 @@
 """Stores what parses found, many in one transaction, and says what that has changed."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
+import msgspec
 from sqlalchemy import Connection
 
 from asynsched.serialization.schema import ParseReport
@@ -11,7 +12,14 @@ from asynsched.store.dag_files import DagFileRow, get_file, known_files
 from asynsched.store.import_errors import ImportErrorRow, list_errors
 from asynsched.store.new_files import Parsed, store_new_files
 from asynsched.store.parse_claims import drop_claims, store_alone
-from asynsched.store.parse_results import DagDefaults, FileStamp, StoredReport, remove_file, store_report
+from asynsched.store.parse_results import (
+    DagDefaults,
+    FileStamp,
+    StoredReport,
+    refused_for_nobody,
+    remove_file,
+    store_report,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,18 +64,31 @@ def store_outcomes(
     outcomes = _claimed(conn, outcomes, may_be_stored=may_be_stored)
     parsed = [Parsed(outcome.report, outcome.stamp) for outcome in outcomes if outcome.report and outcome.stamp]
     new = store_new_files(conn, parsed, now=now, defaults=defaults)
-    return [
+    stored = [
         _stored_as_new(new[outcome.path], outcome) if outcome.path in new else _store(conn, outcome, now, defaults)
         for outcome in outcomes
     ]
+    return _with_refused(conn, stored) if may_be_stored and stored else stored
+
+
+def _with_refused(conn: Connection, stored: list[Stored]) -> list[Stored]:
+    """Add what an answer would have said that was lost: which files may have a DAG now that they were refused."""
+    *others, last = stored
+    refused = (*last.changes.contested, *refused_for_nobody(conn))
+    return [*others, replace(last, changes=last.changes._replace(contested=refused))]
 
 
 def load_files(conn: Connection) -> tuple[list[DagFileRow], dict[str, tuple[ImportErrorRow, ...]]]:
-    """Return every file that was parsed, and the errors of those that have any."""
+    """Return every file that was parsed, and the errors of those that have any.
+
+    One that is to be parsed again, whatever it is now, is returned as if nobody's runtime had parsed it.
+    """
+    again = frozenset(refused_for_nobody(conn))
+    rows = [msgspec.structs.replace(row, runtime="") if row.path in again else row for row in known_files(conn)]
     errors: dict[str, tuple[ImportErrorRow, ...]] = {}
     for error in list_errors(conn):
         errors[error.file_path] = (*errors.get(error.file_path, ()), error)
-    return known_files(conn), errors
+    return rows, errors
 
 
 def _claimed(conn: Connection, outcomes: Sequence[Outcome], *, may_be_stored: bool) -> list[Outcome]:

@@ -59,6 +59,8 @@ class _Refused(Exception):
     """Says why one DAG is left out. Always caught here."""
 
 
+REFUSED = "dag"
+"""The kind of error of a file that does not get a DAG which it defines."""
 _KNOWN = (
     sa.select(dag, dag_version.c.version_hash, dag_file.c.path.label("existing_path"))
     .join(dag_version, dag_version.c.id == dag.c.version_id, isouter=True)
@@ -91,6 +93,16 @@ _CONTESTED = (
     )
     .order_by(import_error.c.file_path)
 )
+_REFUSED_FOR_NOBODY = (
+    sa.select(import_error.c.file_path)
+    .distinct()
+    .where(
+        import_error.c.kind == REFUSED,
+        ~sa.exists().where(dag.c.dag_id == import_error.c.dag_id, dag.c.is_active),
+        import_error.c.dag_id.is_not(None),
+    )
+    .order_by(import_error.c.file_path)
+)
 _NUL = rb"\u0000"
 
 
@@ -114,7 +126,7 @@ def store_report(
         try:
             values = _values(conn, path, parsed, before, sources, now, defaults)
         except _Refused as exc:
-            errors.append(FileError("dag", str(exc), dag_id=dag_id))
+            errors.append(FileError(REFUSED, str(exc), dag_id=dag_id))
             continue
         if before is None:
             conn.execute(dag.insert(), {"dag_id": dag_id, **values, "is_paused": is_paused_at_first(parsed, defaults)})
@@ -128,6 +140,14 @@ def store_report(
     replace_errors(conn, path, errors, warnings=report.warnings, output=report.output, now=now)
     removed = _remove_missing(conn, path, report, now)
     return StoredReport(tuple(new), tuple(changed), removed, _contested(conn, path, removed))
+
+
+def refused_for_nobody(conn: Connection) -> tuple[str, ...]:
+    """Return the files that were refused a DAG which no file has now: parsed again, the first of them gets it.
+
+    Whoever stored that it left has said so, or has died before, or has lost the database's answer.
+    """
+    return tuple(conn.scalars(_REFUSED_FOR_NOBODY))
 
 
 def remove_file(conn: Connection, path: str, *, now: datetime) -> StoredReport:

@@ -10,6 +10,7 @@ from structlog.testing import capture_logs
 
 from asynsched.errors import ParseTimeout
 from asynsched.parsing.outcome_batch import COMPANY
+from asynsched.store.parse_results import remove_file
 from tests.support.flaky_database import FlakyDatabase
 from tests.support.passing_database import PassingDatabase
 from tests.unit.parsing.dispatching import LONG_AGO, START
@@ -163,6 +164,38 @@ def test_a_dag_id_of_two_files_goes_to_the_other_when_the_first_leaves(folder):
             await site.tell("first.py", removed=True)
             assert await site.idle() == ["second.py"]
             assert (await site.dags(), await site.errors()) == ({"same": "second.py"}, {})
+
+    folder.run(main)
+
+
+@pytest.mark.parametrize("scheduler", [None, "one"], ids=["alone", "beside others"])
+@pytest.mark.parametrize("is_killed", [False, True], ids=["the answer is lost", "the scheduler is killed"])
+def test_a_dag_id_of_two_files_goes_to_the_other_though_nobody_has_heard_that_the_first_left(
+    folder, scheduler, is_killed
+):
+    flaky = FlakyDatabase(folder.database, after=True)
+    site = folder.new(scheduler=scheduler, database=flaky)
+
+    async def main():
+        site.write("first.py", "dag same")
+        async with site.running():
+            await site.scan()
+            await site.idle()
+            site.write("second.py", "dag same")
+            await site.tell("second.py")
+            await site.idle()
+            (site.root / "first.py").unlink()
+            if not is_killed:
+                flaky.away = {"store_outcomes"}
+                await site.tell("first.py", removed=True)
+                assert await site.idle() == ["second.py"]
+        if is_killed:
+            await folder.database.write(remove_file, "first.py", now=START)
+            following = folder.new(scheduler=scheduler)
+            async with following.running():
+                await following.scan()
+                assert await following.idle() == ["second.py"]
+        assert (await site.dags(), await site.errors()) == ({"same": "second.py"}, {})
 
     folder.run(main)
 
