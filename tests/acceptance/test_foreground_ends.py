@@ -99,12 +99,18 @@ def told(site: Site) -> set[str]:
     return {path.name for path in site.root.iterdir() if path.is_file() and not path.suffix}
 
 
+def _as_from_a_terminal() -> None:
+    """Have these signals end the command: `nohup`, and shells without a terminal, have them ignored by all below."""
+    for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
+
+
 @contextmanager
 def in_foreground(site: Site, dag_id: str, *, until: str = "begun") -> Iterator[Command]:
     """Test a DAG; by default, its first task has begun."""
     with subprocess.Popen(
         site.command("dags", "test", dag_id), cwd=site.root, env=site.environment, start_new_session=True, text=True,
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=_as_from_a_terminal,
     ) as process:  # fmt: skip
         try:
             site.until(lambda: until in told(site), until)
