@@ -8,7 +8,7 @@ because one was set.
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
 from sqlalchemy import Connection
@@ -33,6 +33,22 @@ log = structlog.get_logger(__name__)
 MOST_MISSED = 3
 """Looks that may be missed in a row. After more, perhaps because the database was away, every scheduler is given its
 whole time again: it could renew no lease meanwhile either."""
+
+
+class _Seen(NamedTuple):
+    """Another scheduler's row, and since when it is as it is, by this machine's monotonic clock."""
+
+    row: SchedulerRow
+    since: float
+
+    def is_same(self, row: SchedulerRow) -> bool:
+        """Whether the scheduler has not renewed its lease since."""
+        return self.row.heartbeat_at == row.heartbeat_at
+
+    @property
+    def lease_seconds(self) -> float:
+        """How long its lease lasts from a renewal on: both are said by its own clock."""
+        return (self.row.lease_until - self.row.heartbeat_at).total_seconds()
 
 
 def enter(conn: Connection, /, *, takeover_seconds: float, **values: Any) -> tuple[int, float]:
@@ -83,17 +99,14 @@ class PeerWatch(Service):
         self._on_change = on_change
         self._database = database
         self._scheduler_id = scheduler_id
-        self._unchanged_since: dict[str, tuple[datetime, float]] = {}
-        self._lease_seconds: dict[str, float] = {}
+        self._seen: dict[str, _Seen] = {}
         self._looked_at: float | None = None
         channels.peers.wakes(self.wake)
 
     def silent(self) -> frozenset[str]:
         """Return the other schedulers whose rows had not changed for as long as their leases last, at the last look."""
         looked_at = self._looked_at or 0.0
-        return frozenset(
-            key for key, (_, since) in self._unchanged_since.items() if looked_at - since > self._lease_seconds[key]
-        )
+        return frozenset(key for key, seen in self._seen.items() if looked_at - seen.since > seen.lease_seconds)
 
     async def tick(self, now: datetime) -> None:
         """Look once; give up who is gone, and have their runs taken."""
@@ -104,10 +117,10 @@ class PeerWatch(Service):
         for row in [row for row in peers.values() if self._is_gone(row, before)]:
             if await self._give_up(row, now):
                 del peers[row.id]
-        if peers.keys() != self._unchanged_since.keys():
+        if peers.keys() != self._seen.keys():
             self._channels.active_runs.offer(SchedulersChanged())
             self._on_change()
-        new = [row for row in peers.values() if row.id not in self._unchanged_since]
+        new = [row for row in peers.values() if row.id not in self._seen]
         self._note(peers)
         self.n_peers = len(peers)
         for row in new:
@@ -116,8 +129,8 @@ class PeerWatch(Service):
     def _is_gone(self, row: SchedulerRow, now: float) -> bool:
         if self._looked_at is None or now - self._looked_at > MOST_MISSED * self._interval_seconds:
             return False
-        heartbeat_at, since = self._unchanged_since.get(row.id, (None, now))
-        return heartbeat_at == row.heartbeat_at and now - since > row.takeover_seconds
+        seen = self._seen.get(row.id)
+        return seen is not None and seen.is_same(row) and now - seen.since > row.takeover_seconds
 
     async def _give_up(self, row: SchedulerRow, now: datetime) -> bool:
         is_gone = await self._database.write(give_up_scheduler, row.id, row.heartbeat_at, now)
@@ -129,12 +142,11 @@ class PeerWatch(Service):
         """Remember since when each row is as it is. The time is read after the rows: never too early."""
         now = self.clock.monotonic()
         was_away = self._looked_at is None or now - self._looked_at > MOST_MISSED * self._interval_seconds
-        known = {} if was_away else self._unchanged_since
-        self._unchanged_since = {
-            key: known[key] if key in known and known[key][0] == row.heartbeat_at else (row.heartbeat_at, now)
+        known = {} if was_away else self._seen
+        self._seen = {
+            key: known[key] if key in known and known[key].is_same(row) else _Seen(row, now)
             for key, row in peers.items()
         }
-        self._lease_seconds = {key: (row.lease_until - row.heartbeat_at).total_seconds() for key, row in peers.items()}
         self._looked_at = now
 
     @property

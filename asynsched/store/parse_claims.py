@@ -9,6 +9,7 @@ from sqlalchemy import Connection
 
 from asynsched.store.conflicts import insert_ignoring
 from asynsched.store.dag_files import DagFileRow, get_file
+from asynsched.store.row_locks import lock_out_others
 from asynsched.store.rows import portions
 from asynsched.store.schema.tables import parse_claim, scheduler
 
@@ -35,9 +36,7 @@ _DELETE = (
     )
     .returning(parse_claim.c.path)
 )
-_LOCK = sa.text("SELECT pg_advisory_xact_lock(:key)")
-_LOCK_KEY = 0x6173796E7061
-"""Any number that nobody else uses: "asynpa"."""
+_STORE_LOCK = 0x6173796E70617273  # "asynpars"
 
 
 def claim_parse(
@@ -76,5 +75,4 @@ def store_alone(conn: Connection) -> None:
 
     Two files may name the same DAG: whoever stores the second one of them is to see the first.
     """
-    if conn.dialect.name == "postgresql":
-        conn.execute(_LOCK, {"key": _LOCK_KEY})
+    lock_out_others(conn, _STORE_LOCK)

@@ -3,6 +3,8 @@
 Two transactions that change the same rows may wait for one another, but never in a ring, for which the server would
 have to end one of them. Rows are locked as an update does that changes no key: what is inserted beside them, such as
 XComs of a run, waits for nobody. SQLite has one transaction that writes at a time.
+
+What one transaction at a time is to do as a whole has a key of its own to lock, before any row.
 """
 
 from collections.abc import Collection
@@ -26,6 +28,15 @@ _TASKS = sa.select(sa.func.count()).select_from(
     .with_for_update(key_share=True)
     .subquery()
 )
+
+
+_WHOLE = sa.text("SELECT pg_advisory_xact_lock(:key)")
+
+
+def lock_out_others(conn: Connection, key: int) -> None:
+    """Have no other transaction go beyond this call with the same key until this one ends."""
+    if conn.dialect.name == "postgresql":
+        conn.execute(_WHOLE, {"key": key})
 
 
 def lock_runs(conn: Connection, run_row_ids: Collection[int]) -> dict[int, int]:

@@ -13,6 +13,7 @@ from msgspec import Struct
 from sqlalchemy import Connection
 
 from asynsched.errors import HomeInUse
+from asynsched.store.row_locks import lock_out_others
 from asynsched.store.rows import as_struct, from_json, to_json
 from asynsched.store.schema.callback_tables import callback_request
 from asynsched.store.schema.column_types import Instant
@@ -50,7 +51,6 @@ KEPT_FOR = timedelta(days=7)
 # Literal, as the partial indexes have it.
 _IS_ACTIVE = sa.text("dag_run.state IN ('queued', 'running')")
 _REGISTRATION_LOCK = 0x6173796E73726567  # "asynsreg"
-_LOCK = sa.text("SELECT pg_advisory_xact_lock(:key)")
 _NEXT_EPOCH = sa.select(sa.func.coalesce(sa.func.max(scheduler.c.lease_epoch), 0) + 1)
 _IS_OF_HOME = sa.and_(scheduler.c.hostname == sa.bindparam("host"), scheduler.c.home == sa.bindparam("folder"))
 _OF_HOME = sa.select(scheduler.c.id).where(_IS_OF_HOME).with_for_update()
@@ -145,8 +145,7 @@ def register_scheduler(
     Raises:
         HomeInUse: It is to be alone, and tries of another home's scheduler may still run.
     """
-    if conn.dialect.name == "postgresql":
-        conn.execute(_LOCK, {"key": _REGISTRATION_LOCK})
+    lock_out_others(conn, _REGISTRATION_LOCK)
     epoch: int = conn.execute(_NEXT_EPOCH).scalar_one()
     if is_alone:
         _refuse_others(conn, home, now)

@@ -15,6 +15,7 @@ from sqlalchemy import Connection
 from asynsched._version import __version__
 from asynsched.errors import StoreUnavailable, StoreVersionError
 from asynsched.store.conflicts import insert_or_update
+from asynsched.store.row_locks import lock_out_others
 from asynsched.store.schema.metadata import metadata
 from asynsched.store.schema.tables import pool, schema_compatibility
 
@@ -100,7 +101,7 @@ def bring_to_head(conn: Connection, shown: str, default_pool_slots: int = DEFAUL
         # Whoever comes second waits here, and then finds the work done. On SQLite the write transaction does that.
         conn.execute(sa.text("SET LOCAL statement_timeout = 0"))
         conn.execute(sa.text("SET LOCAL lock_timeout = 0"))
-        conn.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": _ADVISORY_LOCK})
+        lock_out_others(conn, _ADVISORY_LOCK)
         revision = current_revision(conn)
     if revision is None:
         _create(conn, shown, default_pool_slots)

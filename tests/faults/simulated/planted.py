@@ -213,7 +213,7 @@ def _silent_lease() -> list[Change]:
 
 
 N_SEEDS = 400
-"""Each bug is found by one of so many seeds: by one of twenty-five at least, so that a change here and there, by which
+"""Each bug is found by one of so many seeds: by one of forty at least, so that a change here and there, by which
 each seed becomes another story, leaves no bug unfound.
 """
 CRASH_BEFORE_STORE = Conditions(("crash_before",), STORES)

@@ -31,15 +31,13 @@ def _unguarded_insert() -> list[Change]:
     return [(transitions, "_lock_runs", lambda *_: set())]
 
 
-CRASHES_OF_TWO = Conditions(("crash_after",), STORES, n_sites=2)
+CRASHES_OF_TWO = Conditions(("crash_after",), STORES, n_sites=2, dag_id="dag0")
 LATE_STORES = Conditions(("crash_before", "late_write"), STORES, n_sites=2)
 BUGS_OF_OWNERSHIP: dict[str, Bug] = {
     "unguarded-write": Bug(
         "Who has lost a run to another scheduler still writes to it.", _unguarded_write, LATE_STORES
     ),
-    "uncounted-others": Bug(
-        "What other schedulers have of a pool is not counted.", _uncounted_others, Conditions(n_sites=2)
-    ),
+    "uncounted-others": Bug("What other schedulers have of a pool is not counted.", _uncounted_others, CRASHES_OF_TWO),
     "begun-elsewhere": Bug(
         "A try that was queued on another home is launched once more under its token.",
         _begun_elsewhere,

@@ -13,7 +13,7 @@ from asynsched.parsing.outcome_batch import COMPANY
 from asynsched.store.parse_results import remove_file
 from tests.support.flaky_database import FlakyDatabase
 from tests.support.passing_database import PassingDatabase
-from tests.unit.parsing.dispatching import LONG_AGO, START
+from tests.unit.parsing.dispatching import LONG_AGO, START, Dispatching
 
 
 class CountingDatabase(PassingDatabase):
@@ -148,19 +148,24 @@ def test_what_cannot_be_read_is_an_error_of_that_file_alone(folder, scheduler):
     folder.run(main)
 
 
+async def write_two_files_of_one_dag(site: Dispatching) -> None:
+    """Have the first of two files get a DAG that the second is refused, and go."""
+    site.write("first.py", "dag same")
+    await site.scan()
+    await site.idle()
+    site.write("second.py", "dag same")
+    await site.tell("second.py")
+    await site.idle()
+    assert (await site.dags(), await site.errors()) == ({"same": "first.py"}, {"second.py": "dag"})
+    (site.root / "first.py").unlink()
+
+
 def test_a_dag_id_of_two_files_goes_to_the_other_when_the_first_leaves(folder):
     site = folder.dispatching
 
     async def main():
-        site.write("first.py", "dag same")
         async with site.running():
-            await site.scan()
-            await site.idle()
-            site.write("second.py", "dag same")
-            await site.tell("second.py")
-            await site.idle()
-            assert (await site.dags(), await site.errors()) == ({"same": "first.py"}, {"second.py": "dag"})
-            (site.root / "first.py").unlink()
+            await write_two_files_of_one_dag(site)
             await site.tell("first.py", removed=True)
             assert await site.idle() == ["second.py"]
             assert (await site.dags(), await site.errors()) == ({"same": "second.py"}, {})
@@ -177,14 +182,8 @@ def test_a_dag_id_of_two_files_goes_to_the_other_though_nobody_has_heard_that_th
     site = folder.new(scheduler=scheduler, database=flaky)
 
     async def main():
-        site.write("first.py", "dag same")
         async with site.running():
-            await site.scan()
-            await site.idle()
-            site.write("second.py", "dag same")
-            await site.tell("second.py")
-            await site.idle()
-            (site.root / "first.py").unlink()
+            await write_two_files_of_one_dag(site)
             if not is_killed:
                 flaky.away = {"store_outcomes"}
                 await site.tell("first.py", removed=True)
