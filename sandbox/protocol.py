@@ -20,6 +20,9 @@ from sandbox.outlet_events import OutletEvent
 from sandbox.triggering.messages import Deferral, Resume, TriggerHost
 
 PROTOCOL_VERSION = 1
+READY = b"ready"
+"""What a keeper that takes connections says to whoever started it; anything else is why it cannot."""
+LONGEST_REASON = 4096
 
 Role = Literal["scheduler", "lease"]
 EndState = Literal["success", "failed", "skipped", "up_for_reschedule", "deferred"]

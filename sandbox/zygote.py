@@ -6,10 +6,14 @@ they are as warm, and find nothing of others in their memory. It also watches ov
 still (`sandbox.supervision.watchdog`).
 
     keeper ──asks──▶ zygote ──fork──▶ midwife ──fork──▶ template, or a try that loads its file itself
+                       │                 │ passes on, if the file does not look plain
+                       └──fork──▶ full zygote ──fork──▶ midwife ──fork──▶ template, …
 
 The midwife tells the keeper the number of the new process and is gone at once. So the keeper, a subreaper, becomes the
-parent, and knows the number before it is that. A zygote that dies takes nobody along: the keeper executes a new one,
-`python -P -m sandbox.zygote`.
+parent, and knows the number before it is that. It also is the one that reads the file's text, so that nothing of that
+stays. A zygote that dies takes no template along: the keeper executes a new one, `python -P -m sandbox.zygote`.
+
+What only some tasks need (Jinja, pendulum) is loaded by the full zygote, so that the forks of the others are smaller.
 """
 
 import argparse
@@ -19,6 +23,7 @@ import select
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
@@ -28,10 +33,12 @@ from asynsched.authoring.timezone import set_default_timezone
 from sandbox.confinement import kernel
 from sandbox.frames import encode_frame
 from sandbox.protocol import CodeVersion
-from sandbox.running.loading import freeze_heap
+from sandbox.running.loading import freeze_heap, read_source
 from sandbox.running.try_logging import configure_logging
 from sandbox.running.warming import warm
+from sandbox.sources.plainness import looks_plain
 from sandbox.supervision.children import die_with, set_readable
+from sandbox.supervision.full_zygote import FullZygote, FullZygoteGone
 from sandbox.supervision.watchdog import Watchdog
 from sandbox.template import Born, TemplateStart, become_template, keep_only
 
@@ -39,10 +46,13 @@ log = logging.getLogger("sandbox.zygote")
 
 NAME = b"zygote"
 """Of its process, as `ps` shows it."""
+FULL_NAME = b"zygote-full"
 TEMPLATE = b"t"
 LONE_TRY = b"l"
 """What the keeper asks for: one of these bytes, with the descriptors of an `Errand`."""
 _GO = b"g"
+_FULL_IS_GONE = 2
+"""Exit code of a midwife."""
 
 
 class Errand(NamedTuple):
@@ -77,26 +87,41 @@ def become_zygote(start: ZygoteStart) -> NoReturn:
     try:
         die_with(start.keeper)
         keep_only(start.channel.fileno(), start.lifeline, *_given(start.alarm))
-        Zygote(start).serve()
+        name = kernel.process_name()
+        full = FullZygote(start.lifeline, partial(_serve_as_full, start, name))
+        Zygote(start, name, full).serve()
     except BaseException:
         log.exception("The zygote failed")
     finally:
         os._exit(1)
 
 
-class Zygote:
-    """Forks whenever the keeper asks, and kills a keeper that lets its alarm ring."""
+def _serve_as_full(start: ZygoteStart, name: bytes, channel: socket.socket) -> None:
+    """Be the full zygote, which its zygote asks, and which watches over nobody."""
+    Zygote(start._replace(channel=channel, alarm=None), name, None).serve()
 
-    def __init__(self, start: ZygoteStart) -> None:
+
+class Zygote:
+    """Forks whenever the keeper asks, and kills a keeper that lets its alarm ring.
+
+    Args:
+        name: Of the processes that it forks, as `ps` shows them.
+        full: Takes what is not for plain files; None: this has everything loaded.
+    """
+
+    def __init__(self, start: ZygoteStart, name: bytes, full: FullZygote | None) -> None:
         self._start = start
+        self._name_of_others = name
+        self._full = full
         self._watchdog = None if start.alarm is None else Watchdog(start.keeper, start.alarm)
-        self._name_of_others = kernel.process_name()
 
     def serve(self) -> None:
         """Fork until the keeper hangs up, or has to be killed."""
         set_readable(readable=False)
-        kernel.set_process_name(NAME)
+        kernel.set_process_name(FULL_NAME if self._full is None else NAME)
         freeze_heap()
+        if self._full is not None:
+            self._full.start()
         poll = select.poll()
         poll.register(self._start.channel, select.POLLIN)
         if self._watchdog is not None:
@@ -126,7 +151,13 @@ class Zygote:
         return bool(kind)
 
     def _fork(self, kind: bytes, errand: Errand) -> None:
-        """Have a process made that is the keeper's child. It goes on when the midwife is gone."""
+        """Have a process made that is the keeper's child, here or by the full zygote."""
+        if self._have_made(kind, errand) == _FULL_IS_GONE and self._full is not None:
+            self._full.start()
+            self._have_made(kind, errand)
+
+    def _have_made(self, kind: bytes, errand: Errand) -> int:
+        """Fork a midwife, and return how it exits. What it has made goes on then."""
         waits, gives_way = os.pipe()
         try:
             midwife = os.fork()
@@ -136,6 +167,7 @@ class Zygote:
             if status == 0:
                 with suppress(BrokenPipeError):
                     os.write(gives_way, _GO)
+            return os.waitstatus_to_exitcode(status)
         finally:
             os.close(waits)
             os.close(gives_way)
@@ -143,29 +175,41 @@ class Zygote:
     def _deliver(self, kind: bytes, errand: Errand, waits: int, gives_way: int) -> NoReturn:
         status = 1
         try:
-            pid = os.fork()
-            if pid == 0:
-                os.close(gives_way)
-                self._grow_up(kind, errand, waits)
-            with socket.socket(fileno=os.dup(errand.channel)) as channel:
-                channel.sendall(encode_frame(Born(pid)))
+            if not self._has_passed_on(kind, errand):
+                pid = os.fork()
+                if pid == 0:
+                    os.close(gives_way)
+                    self._grow_up(kind, errand, waits)
+                with socket.socket(fileno=os.dup(errand.channel)) as channel:
+                    channel.sendall(encode_frame(Born(pid)))
             status = 0
+        except FullZygoteGone:
+            status = _FULL_IS_GONE
         except BaseException:
             log.exception("No process could be forked for a DAG file")
         finally:
             os._exit(status)
+
+    def _has_passed_on(self, kind: bytes, errand: Errand) -> bool:
+        """Leave a file that does not look plain to the full zygote, unless that has too much to do."""
+        return self._full is not None and not self._looks_plain(errand) and self._full.ask(kind, errand)
+
+    def _looks_plain(self, errand: Errand) -> bool:
+        sources = _code_of(errand).sources
+        try:
+            texts = [read_source(self._start.sources_folder, source.content_hash) for source in sources]
+        except (OSError, ValueError):
+            return False  # who loads it says what is wrong
+        return looks_plain(texts, [source.module for source in sources])
 
     def _grow_up(self, kind: bytes, errand: Errand, waits: int) -> NoReturn:
         try:
             if os.read(waits, 1) != _GO:
                 os._exit(1)  # the keeper does not know of this process, or nobody is left
             kernel.set_process_name(self._name_of_others)
-            with os.fdopen(os.dup(errand.code), "rb") as file:
-                file.seek(0)
-                code = msgspec.json.decode(file.read(), type=CodeVersion)
             become_template(
                 TemplateStart(
-                    code,
+                    _code_of(errand),
                     self._start.sources_folder,
                     socket.socket(fileno=errand.channel),
                     errand.output,
@@ -178,6 +222,12 @@ class Zygote:
             log.exception("A process that was to load a DAG file failed")
         finally:
             os._exit(1)
+
+
+def _code_of(errand: Errand) -> CodeVersion:
+    with os.fdopen(os.dup(errand.code), "rb") as file:
+        file.seek(0)
+        return msgspec.json.decode(file.read(), type=CodeVersion)
 
 
 def _given(alarm: int | None) -> tuple[int, ...]:

@@ -11,8 +11,9 @@ from asynsched.clock import new_token
 from asynsched.errors import ExecutorError, KeeperGone
 from asynsched.home import LOGS
 from asynsched.settings import Settings
+from sandbox.protocol import LONGEST_REASON, READY
 from sandbox.supervision.lifeline import MARK
-from sandbox.supervision.scheduler_port import LONGEST_REASON, READY, Address
+from sandbox.supervision.scheduler_port import Address
 
 KEEPER_LOG = "keeper.log"
 START_SECONDS = 60.0

@@ -40,7 +40,7 @@ def load_version(code: CodeVersion, sources_folder: Path) -> LoadedFile:
     path = code.sources[0].path
     forget_registered()
     try:
-        module = install_version(code, lambda content_hash: _read_source(sources_folder, content_hash))
+        module = install_version(code, lambda content_hash: read_source(sources_folder, content_hash))
         dags = collect_dags(module)
     except BaseException as exc:  # noqa: BLE001 - SystemExit and KeyboardInterrupt of user code included
         text = "".join(traceback.format_exception(type(exc), exc, user_frames(exc)))
@@ -83,5 +83,6 @@ def own_bytes() -> int:
     return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith("Private_"))
 
 
-def _read_source(folder: Path, content_hash: str) -> str:
+def read_source(folder: Path, content_hash: str) -> str:
+    """Return the text of a source. Raises OSError when it is not there."""
     return (folder / f"{content_hash}.py").read_text(encoding="utf-8")

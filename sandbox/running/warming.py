@@ -1,5 +1,6 @@
 """Loads what tries need before anything is forked, and rehearses a try: what is done here is done in no try."""
 
+import importlib
 import signal
 import socket
 from datetime import UTC, datetime
@@ -16,23 +17,32 @@ from sandbox.running.scheduler_link import SchedulerLink
 from sandbox.running.try_logging import logging_nowhere
 from sandbox.supervision.children import set_readable
 
-_NEEDED_WITHIN_FUNCTIONS = (
-    "inspect", "jinja2", "jinja2.nativetypes", "pendulum", "pendulum.locales.en.locale", "subprocess", "tempfile",
-    "traceback", "typing", "zoneinfo",
-)  # fmt: skip
+_NEEDED_BY_ALL = ("inspect", "traceback", "typing")
 """Modules that the authoring names import only when they are used."""
+_NEEDED_BY_SOME = (
+    "jinja2", "jinja2.nativetypes", "pendulum", "pendulum.locales.en.locale", "subprocess", "tempfile", "zoneinfo",
+)  # fmt: skip
+"""Such modules, of which tasks that only look at their arguments need none. They are a quarter of the memory."""
 _N_REHEARSALS = 10
 """After so many, what the interpreter adapts at run time has adapted."""
 
 
 def warm() -> None:
-    """Import everything that a task commonly needs, rehearse a try, and settle the heap for forking."""
-    import_authoring(_NEEDED_WITHIN_FUNCTIONS)
-    rehearse()
+    """Import everything that each task needs, rehearse a try, and settle the heap for forking."""
+    import_authoring(_NEEDED_BY_ALL)
+    _rehearse("text")
     freeze_heap()
 
 
-def rehearse() -> None:
+def warm_fully() -> None:
+    """Do so for tasks that render templates, look at the instants of their run, or start programs. Needs `warm`."""
+    for name in _NEEDED_BY_SOME:
+        importlib.import_module(name)
+    _rehearse("{{ ds }}")
+    freeze_heap()
+
+
+def _rehearse(argument: str) -> None:
     """Run a task of our own as a try is run, in this process.
 
     So decoders are made, caches filled and functions adapted once: each of them would write to memory that a fork
@@ -40,7 +50,7 @@ def rehearse() -> None:
     """
     on_sigterm = signal.getsignal(signal.SIGTERM)
     with DAG("rehearsal", start_date=datetime(2024, 1, 1, tzinfo=UTC)) as dag:
-        task(_nothing, task_id="nothing")("{{ ds }}")
+        task(_nothing, task_id="nothing")(argument)
     file = LoadedFile({dag.dag_id: dag})
     try:
         with logging_nowhere():

@@ -16,9 +16,6 @@ from sandbox.supervision.wire import Wire
 
 SOCKET_NAME = "keeper.sock"
 MAX_ADDRESS_BYTES = 100
-READY = b"ready"
-"""What a keeper that takes connections says to whoever started it; anything else is why it cannot."""
-LONGEST_REASON = 4096
 
 
 def listen(home: Path) -> socket.socket:

@@ -11,6 +11,7 @@ import msgspec
 
 from sandbox.frames import encode_frame
 from sandbox.protocol import CodeVersion
+from sandbox.running.warming import warm_fully
 from sandbox.supervision.watchdog import Alarm
 from sandbox.template import Born, TemplateStart, become_template
 from sandbox.zygote import LONE_TRY, ZygoteStart, become_zygote
@@ -41,6 +42,7 @@ class ZygoteHandle:
         self._channel, theirs = socket.socketpair()
         self._channel.setblocking(False)
         if sys.platform != "linux":
+            warm_fully()
             return
         keeper = os.getpid()
         self.pid = os.fork()

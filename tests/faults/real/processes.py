@@ -120,7 +120,7 @@ def _role_below_keeper(stat: Stat, stats: dict[int, Stat], running: Collection[i
         return "trigger host" if _has_threads_or_loop(stat.pid) else "ready process"
     if parent is None or not _is_of_keeper(parent):
         return "keeper"
-    return "zygote" if stat.name == "zygote" else "template"
+    return "zygote" if stat.name.startswith("zygote") else "template"
 
 
 def _is_of_keeper(stat: Stat) -> bool:

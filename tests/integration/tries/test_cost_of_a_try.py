@@ -1,5 +1,10 @@
 """What a try costs, counted instead of timed: forks, imports, connections."""
 
+import os
+import signal
+
+import pytest
+
 from tests.integration.tries.bench import Bench, value
 from tests.support.waiting import eventually
 
@@ -16,17 +21,23 @@ def note(event, arguments):
 
 with DAG("d"):
     @task
-    def say(**context):
+    def say({parameters}):
         return os.getppid()
-    say()
+    say({arguments})
 
 sys.addaudithook(note)
 """
 
 
-async def test_a_try_is_one_fork_of_the_loaded_file_that_imports_nothing_and_connects_to_nothing(bench: Bench):
+@pytest.mark.parametrize(
+    ("parameters", "arguments"),
+    [("", ""), ("name='x', run_id=None", ""), ("**context", ""), ("day", "'{{ run_id }}'")],
+)
+async def test_a_try_is_one_fork_of_the_loaded_file_that_imports_nothing_and_connects_to_nothing(
+    bench: Bench, parameters, arguments
+):
     trace = bench.home / "trace"
-    code = bench.code(WATCHED.format(trace=str(trace)))
+    code = bench.code(WATCHED.format(trace=str(trace), parameters=parameters, arguments=arguments))
     async with bench.running() as executor:
         template = value(await bench.run(executor, bench.launch(code, "say")))
         await eventually(lambda: trace.read_text().count("os.fork") == 2, "one is ready for the next try")
@@ -35,3 +46,34 @@ async def test_a_try_is_one_fork_of_the_loaded_file_that_imports_nothing_and_con
         assert [value(await bench.run(executor, launch)) for launch in tries] == [template] * 5
         await eventually(lambda: trace.read_text().count("os.fork") == 7, "one is ready for the next try")
     assert trace.read_text().removeprefix(before).splitlines() == [f"{template} os.fork "] * 5
+
+
+HEAVY = ("jinja2", "pendulum", "subprocess", "tempfile")
+LOADED = f"""
+import sys
+from asynsched import DAG, task
+
+with DAG("d"):
+    @task
+    def loaded(%s):
+        return [name for name in ({", ".join(f"'{name[:2]}' '{name[2:]}'" for name in HEAVY)}) if name in sys.modules]
+    loaded()
+"""
+
+
+async def test_only_files_that_may_need_it_are_forked_from_a_process_that_has_loaded_more(bench: Bench):
+    plain, full = bench.code(LOADED % "", "plain.py"), bench.code(LOADED % "**context", "full.py")
+    async with bench.running() as executor:
+        assert value(await bench.run(executor, bench.launch(plain, "loaded"))) == []
+        assert value(await bench.run(executor, bench.launch(full, "loaded", try_number=2))) == list(HEAVY)
+
+
+async def test_a_file_finds_all_of_it_though_the_process_that_has_loaded_it_was_killed(bench: Bench):
+    one, another = (bench.code(LOADED % parameters, f"{parameters}.py") for parameters in ("**context", "**kwargs"))
+    async with bench.running() as executor:
+        await bench.run(executor, bench.launch(one, "loaded"))
+        [zygote] = [process for process in bench.processes() if process.name() == "zygote-full"]
+        os.kill(zygote.pid, signal.SIGKILL)
+        assert value(await bench.run(executor, bench.launch(another, "loaded", try_number=2))) == list(HEAVY)
+        assert value(await bench.run(executor, bench.launch(one, "loaded", try_number=3))) == list(HEAVY)
+    assert bench.processes() == []

@@ -21,7 +21,7 @@ def test_a_zygote_that_gets_too_few_descriptors_keeps_none_so_that_the_keeper_se
     keeper, channel = socket.socketpair()
     ours, theirs = socket.socketpair()
     with keeper, channel, ours:
-        zygote = Zygote(ZygoteStart(channel, -1, Alarm().descriptor, Path(), os.getpid()))
+        zygote = Zygote(ZygoteStart(channel, -1, Alarm().descriptor, Path(), os.getpid()), b"", None)
         with theirs:
             socket.send_fds(keeper, [TEMPLATE], [theirs.fileno()])
         assert zygote.serve_one()

@@ -1,0 +1,38 @@
+"""Whether the tasks of a DAG file look plain, as if they looked at nothing but their arguments.
+
+Told from its text, before it is loaded. It is a guess: a wrong one costs time, for a task then imports what it needs
+itself, or is forked from a process that has loaded more than it needs.
+"""
+
+import re
+import sys
+from collections.abc import Collection, Iterable
+
+_SIGNS = re.compile(
+    r"""
+      \{\{ | \{%                                            # a template
+    | \*\*                                                  # keyword arguments: the whole context
+    | (?<!Python)(?<!Empty)(?<!ShortCircuit)Operator | (?<!\w)ExternalPythonOperator | Sensor
+    | task\.(?: bash | sensor | \w*virtualenv | \w*external_python )
+    | (?<!\w)(?:
+        \w*context | \w*callback\w* | \w*template\w* | execute
+      | dag_run | data_interval_\w+ | logical_date | macros | prev_\w+
+      | jinja2 | pendulum | subprocess | tempfile | zoneinfo
+      )(?!\w)
+    """,
+    re.VERBOSE,
+)
+"""Where one of these is, tasks may render templates, look at instants of their run, or start programs."""
+_IMPORT = re.compile(r"^[ \t]*(?:from|import)[ \t]+(\w+)", re.MULTILINE)
+_KNOWN = frozenset({"asynsched", *sys.stdlib_module_names})
+
+
+def looks_plain(texts: Iterable[str], local_modules: Collection[str]) -> bool:
+    """Return whether a DAG file and its local modules, given by their texts, seem to have plain tasks only.
+
+    Args:
+        local_modules: Names of the modules that are among the texts. What others have, such as operators in an
+            installed package, is not seen, so a file that imports them is not plain.
+    """
+    known = _KNOWN | {name.partition(".")[0] for name in local_modules}
+    return not any(_SIGNS.search(text) or not known.issuperset(_IMPORT.findall(text)) for text in texts)
