@@ -4,7 +4,7 @@ asynsched.db   the database, unless another is configured
 lock           held while a scheduler serves this home
 bell.sock      rung by commands from other terminals (see bell.py)
 logs/          one file a try
-attempts/      the keeper's records of tries
+attempts/      the keeper's journal of tries
 sources/       the code of DAG versions, by content hash
 tmp/           scratch folders of parses
 dags_folder    path of the folder that was last served from here

@@ -1,15 +1,21 @@
-"""What the keeper writes down of each try, in the `attempts` folder of the home, one file a token.
+"""What the keeper writes down of each try: a line for each event, in one file of the home, `attempts/journal`.
 
-The file is made exclusively before user code can start, and gets a second line when the try has ended, before anybody
-is told. It goes when the scheduler has stored the end. So a token starts once, whoever dies in between; and a file
-without a second line, found by the next keeper, is a try that was lost with its keeper.
+The first line of a try is written before user code can start, the second when it has ended, before anybody is told.
+Its token is forgotten when the scheduler has stored the end. So a token starts once, whoever dies in between; and a try
+without a second line, found by the next keeper, was lost with its keeper.
+
+A line counts when it is whole. It is written behind the last one that counts, whatever a write that failed or a keeper
+that was killed has left there. Where nothing is live the file is emptied, and where most of it is dead it is written
+anew, beside, and takes the place of the old one at once.
 """
 
+import logging
 import os
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -17,67 +23,190 @@ from msgspec import Struct
 from sandbox.frames import UNDECODABLE
 from sandbox.protocol import Ended, Launch
 
-T = TypeVar("T")
+log = logging.getLogger("sandbox.keeper")
+
+JOURNAL = "journal"
+NEW = "journal.new"
+ROOM_BYTES = 1024 * 1024
+"""Dead lines that the file may hold in any case; beyond that, as many bytes as are live."""
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+_PRIVATE_FILE = 0o600
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
-class Attempt(Struct, frozen=True):
-    """The first line: what a later keeper needs to know of a try that it did not start."""
+class Attempt(Struct, frozen=True, tag="attempt"):
+    """The first line of a try: what a later keeper needs to know of one that it did not start."""
 
     token: str
     log_path: str
 
 
+class Forgotten(Struct, frozen=True, tag="forgotten"):
+    """The ends of these tries are stored: their lines are dead."""
+
+    tokens: tuple[str, ...]
+
+
+Record = Attempt | Ended | Forgotten
+_decoder = msgspec.json.Decoder(Record)
+
+
+class _Span(NamedTuple):
+    """Where a line is."""
+
+    offset: int
+    length: int
+
+
 class AttemptRecords:
-    """The records of one home. Raises OSError when the folder cannot be written."""
+    """The records of one home, whose lock the caller holds. Raises OSError when they cannot be read or written."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._folder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._file = os.open(folder / JOURNAL, _FLAGS, _PRIVATE_FILE)
+        self._size = 0
+        """Of all lines that count; what is behind them does not."""
+        self._live: dict[str, tuple[_Span, ...]] = {}
+        """The lines of each try that is not forgotten. Their values are not held: they may be large."""
+        self._n_live_bytes = 0
+        self._next_size = 0
+        """Below this size the file is not written anew: that has failed."""
+        (folder / NEW).unlink(missing_ok=True)  # of a keeper that was killed
+        self._find_lines()
+        self._shrink()
 
     def create(self, launch: Launch) -> bool:
         """Write down that a try is to start. Returns False when its token has been here before."""
         if _TOKEN.fullmatch(launch.token) is None:
             raise ValueError(f"not a token: {launch.token!r}")
-        try:
-            self._append(launch.token, Attempt(launch.token, launch.log_path), os.O_CREAT | os.O_EXCL)
-        except FileExistsError:
+        if launch.token in self._live:
             return False
+        self._keep(launch.token, self._append(Attempt(launch.token, launch.log_path)))
         return True
 
     def end(self, ended: Ended) -> None:
         """Write down how a try ended."""
-        self._append(ended.token, ended, os.O_CREAT)
+        self._keep(ended.token, self._append(ended))
 
     def forget(self, tokens: Iterable[str]) -> None:
-        """Remove the records of these tries."""
-        for token in tokens:
-            try:
-                os.unlink(token, dir_fd=self._folder)
-            except FileNotFoundError:
-                continue
+        """Forget these tries. Where that cannot be written down, a later keeper tells of them again."""
+        known = tuple(token for token in tokens if token in self._live)
+        self._drop(known)
+        if not known or self._shrink():
+            return
+        try:
+            self._append(Forgotten(known))
+        except OSError as exc:
+            log.warning("It could not be written down that the ends of %d tries are stored: %s", len(known), exc)
 
     def load(self) -> Iterator[tuple[Attempt, Ended | None]]:
-        """Yield each record, and how its try ended if that was written."""
-        for name in sorted(os.listdir(self._folder)):  # noqa: PTH208 - the folder is a descriptor
-            with os.fdopen(os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._folder), "rb") as file:
-                lines = file.read().split(b"\n")
-            # Text after the last newline was cut off while it was written.
-            yield _decoded(name, lines[0], Attempt) or Attempt(name, ""), _decoded(name, b"".join(lines[1:-1]), Ended)
+        """Yield each try that is not forgotten, and how it ended if that was written."""
+        for token, spans in list(self._live.items()):
+            attempt, ended = Attempt(token, ""), None
+            for span in spans:
+                match _decoded(self._read(span)):
+                    case Attempt() as record:
+                        attempt = record
+                    case Ended() as record:
+                        ended = record
+            yield attempt, ended
 
-    def _append(self, token: str, line: Struct, flags: int) -> None:
-        descriptor = os.open(token, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | flags, 0o600, dir_fd=self._folder)
+    def close(self) -> None:
+        """Give back the descriptors."""
+        os.close(self._folder)
+        os.close(self._file)
+
+    def _find_lines(self) -> None:
+        """Find out what is live, and cut off a last line that was not written to its end."""
+        n_damaged = 0
+        with os.fdopen(self._file, "rb", closefd=False) as file:
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                match _decoded(line):
+                    case Attempt(token) | Ended(token):
+                        self._keep(token, _Span(self._size, len(line)))
+                    case Forgotten(tokens):
+                        self._drop(tokens)
+                    case None:
+                        n_damaged += 1
+                self._size += len(line)
+        if n_damaged:
+            log.warning("%d damaged lines in the journal of tries are ignored", n_damaged)
+        os.ftruncate(self._file, self._size)
+
+    def _keep(self, token: str, span: _Span) -> None:
+        self._live[token] = (*self._live.get(token, ()), span)
+        self._n_live_bytes += span.length
+
+    def _drop(self, tokens: Iterable[str]) -> None:
+        for token in tokens:
+            self._n_live_bytes -= sum(span.length for span in self._live.pop(token, ()))
+
+    def _read(self, span: _Span) -> bytes:
+        return os.pread(self._file, span.length, span.offset)
+
+    def _append(self, record: Record) -> _Span:
+        # Values are as the try has written them; a line break in JSON is a space between its parts.
+        line = msgspec.json.encode(record).replace(b"\n", b" ") + b"\n"
+        rest, offset = memoryview(line), self._size
         try:
-            data = memoryview(msgspec.json.encode(line) + b"\n")
-            while data:
-                data = data[os.write(descriptor, data) :]
-        finally:
-            os.close(descriptor)
+            while rest:
+                n_written = os.pwrite(self._file, rest, offset)
+                rest, offset = rest[n_written:], offset + n_written
+        except OSError:
+            # Only to make room: it has no line break, and the next line is written over it.
+            with suppress(OSError):
+                os.ftruncate(self._file, self._size)
+            raise
+        span = _Span(self._size, len(line))
+        self._size += span.length
+        return span
+
+    def _shrink(self) -> bool:
+        """Leave only what is live, when the rest has grown so much that this costs less than was written since."""
+        if self._live and self._size <= max(ROOM_BYTES + 2 * self._n_live_bytes, self._next_size):
+            return False
+        try:
+            if self._live:
+                self._write_anew()
+            else:
+                os.ftruncate(self._file, 0)
+                self._size = 0
+        except OSError as exc:
+            log.warning("The journal of tries could not be made smaller: %s", exc)
+            self._next_size = 2 * self._size
+            return False
+        self._next_size = 0
+        return True
+
+    def _write_anew(self) -> None:
+        new = os.open(NEW, _FLAGS | os.O_TRUNC, _PRIVATE_FILE, dir_fd=self._folder)
+        live: dict[str, tuple[_Span, ...]] = {}
+        size = 0
+        try:
+            with os.fdopen(new, "wb", closefd=False) as file:
+                for token, spans in self._live.items():
+                    for span in spans:
+                        file.write(self._read(span))
+                        live[token] = (*live.get(token, ()), _Span(size, span.length))
+                        size += span.length
+            os.rename(NEW, JOURNAL, src_dir_fd=self._folder, dst_dir_fd=self._folder)
+        except OSError:
+            os.close(new)
+            with suppress(OSError):
+                os.unlink(NEW, dir_fd=self._folder)
+            raise
+        os.close(self._file)
+        self._file, self._live, self._size = new, live, size
 
 
-def _decoded(name: str, line: bytes, kind: type[T]) -> T | None:
+def _decoded(line: bytes) -> Record | None:
+    """Return what a line says, None for one that is damaged."""
     try:
-        record = msgspec.json.decode(line, type=kind)
+        record = _decoder.decode(line)
     except UNDECODABLE:
         return None
-    return record if getattr(record, "token", None) == name else None
+    tokens = record.tokens if isinstance(record, Forgotten) else (record.token,)
+    return record if all(map(_TOKEN.fullmatch, tokens)) else None

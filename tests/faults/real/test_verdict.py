@@ -207,8 +207,14 @@ def test_what_is_left_behind_is_found(tmp_path, monkeypatch):
     site, temporary = Site(tmp_path / "site"), tmp_path / "tmp"
     for folder in (temporary, site.home / "attempts", site.home / "tmp"):
         folder.mkdir(parents=True)
+    journal = site.home / "attempts" / "journal"
+    journal.touch()
     assert list(left_behind([site], temporary)) == []
-    for left in (site.home / "attempts" / "token", site.home / "tmp" / "scratch", temporary / "leaked"):
+    journal.write_text("a try that is not forgotten")
+    [found] = left_behind([site], temporary)
+    assert found.endswith(f"file left: {journal}")
+    journal.write_text("")
+    for left in (site.home / "attempts" / "journal.new", site.home / "tmp" / "scratch", temporary / "leaked"):
         left.touch()
         [found] = left_behind([site], temporary)
         assert found.endswith(f"file left: {left}")

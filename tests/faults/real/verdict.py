@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from asynsched.store.schema.tables import dag_run, task_instance, task_instance_history
+from sandbox.supervision.attempts import JOURNAL
 from tests.faults.real.faults import RESTART, Tally
 from tests.faults.real.ledger import Execution, Ledger, TaskInstance, overcommitments, overlaps
 from tests.faults.real.workload import N_RUNS, Wave, expected_of
@@ -158,11 +159,15 @@ def left_behind(sites: Iterable[Site], temporary: Path) -> Iterator[str]:
     for site in sites:
         yield from (f"process left: {process}" for process in _processes_that_stay(site))
         for folder in ("attempts", "tmp"):
-            yield from (f"file left: {path}" for path in (site.home / folder).iterdir())
+            yield from (f"file left: {path}" for path in (site.home / folder).iterdir() if not _is_empty_journal(path))
         yield from (f"socket left: {path}" for path in site.home.rglob("*") if path.is_socket())
         sockets = Path("/proc/net/unix").read_text()
         yield from (f"socket left: {line}" for line in sockets.splitlines() if str(site.root) in line)
     yield from (f"temporary file left: {path}" for path in temporary.iterdir())
+
+
+def _is_empty_journal(path: Path) -> bool:
+    return path.name == JOURNAL and path.stat().st_size == 0
 
 
 def _processes_that_stay(site: Site) -> list[str]:

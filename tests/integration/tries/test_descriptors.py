@@ -1,0 +1,64 @@
+"""What processes that run user code have open of the keeper's."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.integration.tries.bench import Bench, value
+
+UNFIT = "import socket; kept = socket.socket()"
+"""What cannot be forked: each try loads the file itself."""
+DAG_FILE = """
+import os
+from contextlib import suppress
+from asynsched import DAG, task
+{before}
+
+def open_files():
+    found = []
+    for descriptor in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            found.append(os.readlink("/proc/self/fd/" + descriptor))
+    return found
+
+AT_IMPORT = open_files()
+
+with DAG("d"):
+    @task
+    def lists():
+        return [AT_IMPORT, open_files()]
+    lists()
+"""
+
+
+@pytest.mark.parametrize("before", ["", UNFIT])
+async def test_a_file_and_its_tries_cannot_write_to_the_journal_of_the_keeper(bench: Bench, before):
+    first, second = (bench.code(DAG_FILE.format(before=before + name), f"{name}.py") for name in ("", "#"))
+    async with bench.running() as executor:
+        found = value(await bench.run(executor, bench.launch(first, "lists")))
+        [zygote], _ = bench.children_of_keeper()
+        os.kill(zygote.pid, signal.SIGKILL)
+        found += value(await bench.run(executor, bench.launch(second, "lists", try_number=2)))
+    assert len(found) == 4
+    assert all(found)
+    assert not [path for paths in found for path in paths if path.startswith(str(bench.home / "attempts"))]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root sees what a zygote has open")
+async def test_no_zygote_has_the_journal_of_the_keeper_open(bench: Bench, code):
+    journal = str(bench.home / "attempts" / "journal")
+    async with bench.running() as executor:
+        assert journal in open_paths(bench.keeper().pid)
+        [first], _ = bench.children_of_keeper()
+        assert journal not in open_paths(first.pid)
+        os.kill(first.pid, signal.SIGKILL)
+        await bench.run(executor, bench.launch(code, "asks"))
+        [second], _ = bench.children_of_keeper()
+        assert journal not in open_paths(second.pid)
+    assert first.pid != second.pid
+
+
+def open_paths(pid: int) -> list[str]:
+    return [str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir()]
