@@ -1,81 +1,9 @@
-"""The statements that write a batch of state changes: one for each kind of change, the rows as a JSON array.
+"""The statements that write a batch of state changes: one for each kind of change, the rows as a JSON array."""
 
-On PostgreSQL a statement that changes many rows locks them first, in the order of their ids: two transactions that
-change the same rows then wait for one another, and never in a ring. Left to itself the server would take them in
-whatever order its plan has.
-"""
-
-from msgspec import Struct
 from sqlalchemy import TextClause, text
 
 from asynsched.store.changes import CallbackRow, ExpandedRow, ForgottenRow, HistoryRow, RunRow, TaskRow, XComRow
-
-_TYPES: dict[str, str] = {"dag_run_id": "bigint", "id": "bigint", "version_id": "bigint", "before_epoch": "bigint"} | {
-    "lease_epoch": "bigint",
-    "priority_weight": "bigint",
-    "map_index": "integer",
-    "before_try": "integer",
-    "try_number": "integer",
-    "max_tries": "integer",
-    "machine_kills": "integer",
-    "pool_slots": "integer",
-    "result_length": "integer",
-} | dict.fromkeys(
-    ("scheduled_at", "queued_at", "started_at", "ended_at", "next_try_at", "created_at"), "timestamptz"
-)  # fmt: skip
-
-
-def _rows_of(struct: type[Struct], dialect: str) -> str:
-    """Return a table expression that reads the JSON array `:rows` of such structs, each an array of its fields."""
-    fields = struct.__struct_fields__
-    if dialect == "sqlite":
-        columns = ", ".join(f"json_extract(value, '$[{place}]') AS {name}" for place, name in enumerate(fields))
-        return f"(SELECT {columns} FROM json_each(:rows))"  # noqa: S608 - names come from the structs above
-    columns = ", ".join(
-        f"CAST(item ->> {place} AS {_TYPES.get(name, 'text')}) AS {name}" for place, name in enumerate(fields)
-    )
-    return f"(SELECT {columns} FROM jsonb_array_elements(CAST(:rows AS jsonb)) AS item)"  # noqa: S608 - as above
-
-
-def _insert(table: str, struct: type[Struct], dialect: str, *, skip: frozenset[str], extra: str, conflict: str) -> str:
-    names = [name for name in struct.__struct_fields__ if name not in skip]
-    values = ", ".join(_blob(name, dialect) if (table, name) == ("xcom", "value") else f"v.{name}" for name in names)
-    columns = ", ".join(names)
-    if extra:
-        columns, values = f"{columns}, {extra}", f"{values}, {_EXTRA[extra]}"
-    # WHERE true keeps SQLite from reading ON CONFLICT as a join's ON.
-    return (
-        f"INSERT INTO {table} ({columns}) SELECT {values} FROM {_rows_of(struct, dialect)} AS v"  # noqa: S608 - as above
-        f" WHERE true ON CONFLICT {conflict}"
-    )
-
-
-_EXTRA = {"lease_epoch": ":epoch", "state, attempts": "'queued', 0"}
-
-
-def _blob(name: str, dialect: str) -> str:
-    return f"CAST(v.{name} AS BLOB)" if dialect == "sqlite" else f"convert_to(v.{name}, 'UTF8')"
-
-
-def _update(
-    table: str, struct: type[Struct], dialect: str, *, keys: tuple[str, ...], guard: str, given: str = ""
-) -> str:
-    skip = {*keys, "before_state", "before_try", "before_epoch"}
-    written = ", ".join(f"{name} = v.{name}" for name in struct.__struct_fields__ if name not in skip)
-    same = " AND ".join(f"t.{key} = v.{key}" for key in keys)
-    rows = f"{_rows_of(struct, dialect)} AS v"
-    if dialect == "sqlite":
-        changed = f"{table} AS t SET {written} FROM {rows} WHERE {same} AND {guard}"
-        returned = ", ".join(keys)  # there it knows the table alone, and not by its other name
-    else:
-        locked = (
-            f"SELECT t.id AS row_id, v.* FROM {rows} JOIN {table} AS t ON {same} WHERE {guard}"  # noqa: S608 - as above
-            " ORDER BY t.id FOR NO KEY UPDATE OF t"
-        )
-        changed = f"{table} AS t SET {written} FROM ({locked}) AS v WHERE t.id = v.row_id"
-        returned = ", ".join(f"t.{key}" for key in keys)
-    return f"{given}UPDATE {changed} RETURNING {returned}"
-
+from asynsched.store.json_rows import DIALECTS, insert_of, rows_of, update_of
 
 _ARE_ALL_SIGNED = "(SELECT count(*) FROM signed) = :n_needed"
 
@@ -99,41 +27,41 @@ _SAME_TASK = "t.dag_run_id = v.dag_run_id AND t.task_id = v.task_id AND t.map_in
 
 
 def _statements(dialect: str) -> dict[str, TextClause]:
-    none: frozenset[str] = frozenset()
     in_order = "" if dialect == "sqlite" else " ORDER BY t.id FOR UPDATE OF t"
     same_state = "IS" if dialect == "sqlite" else "IS NOT DISTINCT FROM"
     before = frozenset({"before_state", "before_try"})
     same_task = f"t.state {same_state} v.before_state AND t.try_number = v.before_try AND t.lease_epoch = :epoch"
+    forgotten = rows_of(ForgottenRow.__struct_fields__, dialect)
+    expanded = rows_of(ExpandedRow.__struct_fields__, dialect)
     statements = {
-        "insert_tasks": _insert(
-            "task_instance", TaskRow, dialect, skip=before, extra="lease_epoch", conflict="DO NOTHING"
+        "insert_tasks": insert_of(
+            "task_instance", TaskRow, dialect, skip=before, extra={"lease_epoch": ":epoch"}, conflict="DO NOTHING"
         ),
-        "insert_history": _insert(
-            "task_instance_history", HistoryRow, dialect, skip=none, extra="", conflict="DO NOTHING"
-        ),
-        "delete_xcoms": "DELETE FROM xcom WHERE (dag_run_id, task_id, map_index) IN"  # noqa: S608 - as above
-        f" (SELECT v.dag_run_id, v.task_id, v.map_index FROM {_rows_of(ForgottenRow, dialect)} AS v)",
-        "upsert_xcoms": _insert(
-            "xcom", XComRow, dialect, skip=none, extra="",
+        "insert_history": insert_of("task_instance_history", HistoryRow, dialect, conflict="DO NOTHING"),
+        "delete_xcoms": "DELETE FROM xcom WHERE (dag_run_id, task_id, map_index) IN"  # noqa: S608 - names of our own
+        f" (SELECT v.dag_run_id, v.task_id, v.map_index FROM {forgotten} AS v)",
+        "upsert_xcoms": insert_of(
+            "xcom", XComRow, dialect,
             conflict="(dag_run_id, task_id, map_index, key) DO UPDATE SET value = excluded.value,"
             " created_at = excluded.created_at",
         ),
-        "insert_callbacks": _insert(
-            "callback_request", CallbackRow, dialect, skip=none, extra="state, attempts", conflict="DO NOTHING"
+        "insert_callbacks": insert_of(
+            "callback_request", CallbackRow, dialect, extra={"state": "'queued'", "attempts": "0"},
+            conflict="DO NOTHING",
         ),
-        "update_tasks": _update(
+        "update_tasks": update_of(
             "task_instance", TaskRow, dialect, keys=("dag_run_id", "task_id", "map_index"), guard=same_task
         ),
-        "update_tasks_at_once": _update(
+        "update_tasks_at_once": update_of(
             "task_instance", TaskRow, dialect, keys=("dag_run_id", "task_id", "map_index"),
             guard=f"{same_task} AND {_ARE_ALL_SIGNED}", given=_signed(dialect),
         ),
         "delete_expanded": "DELETE FROM task_instance WHERE id IN (SELECT t.id"  # noqa: S608 - as above
-        f" FROM {_rows_of(ExpandedRow, dialect)} AS v JOIN task_instance AS t ON {_SAME_TASK}"
+        f" FROM {expanded} AS v JOIN task_instance AS t ON {_SAME_TASK}"
         f" WHERE t.state {same_state} v.before_state AND t.lease_epoch = :epoch{in_order})",
         "find_expanded": "SELECT t.dag_run_id, t.task_id, t.map_index"  # noqa: S608 - as above
-        f" FROM {_rows_of(ExpandedRow, dialect)} AS v JOIN task_instance AS t ON {_SAME_TASK}",
-        "update_runs": _update(
+        f" FROM {expanded} AS v JOIN task_instance AS t ON {_SAME_TASK}",
+        "update_runs": update_of(
             "dag_run", RunRow, dialect, keys=("id",),
             guard="t.state = v.before_state AND t.lease_epoch = v.before_epoch",
         ),
@@ -141,5 +69,5 @@ def _statements(dialect: str) -> dict[str, TextClause]:
     return {name: text(statement) for name, statement in statements.items()}
 
 
-STATEMENTS = {dialect: _statements(dialect) for dialect in ("sqlite", "postgresql")}
+STATEMENTS = {dialect: _statements(dialect) for dialect in DIALECTS}
 """By dialect, then by name."""

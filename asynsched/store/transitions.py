@@ -7,11 +7,10 @@ A batch whose commit was not confirmed may be applied again.
 """
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
 import msgspec
-from msgspec.structs import astuple, replace
+from msgspec.structs import replace
 from sqlalchemy import Connection, bindparam, text, update
 
 from asynsched.states import TaskInstanceState
@@ -31,9 +30,9 @@ from asynsched.store.changes import (
     XComRow,
 )
 from asynsched.store.encryption import writing_cipher
+from asynsched.store.json_rows import as_json, execute_rows
 from asynsched.store.row_locks import lock_runs
-from asynsched.store.rows import MOST_PARAMETERS, portions, storable
-from asynsched.store.schema.column_types import microseconds
+from asynsched.store.rows import MOST_PARAMETERS
 from asynsched.store.schema.tables import task_instance
 
 
@@ -81,7 +80,7 @@ def apply_at_once(conn: Connection, batch: Batch, needed: Mapping[str, int]) -> 
     """
     dialect = conn.dialect.name
     parameters = {
-        "rows": _as_json(batch.tasks, dialect),
+        "rows": as_json(batch.tasks, dialect),
         "epoch": batch.lease_epoch,
         "needed": msgspec.json.encode(needed).decode(),
         "n_needed": len(needed),
@@ -195,29 +194,6 @@ def _run_is_applied(conn: Connection, row: RunRow) -> bool:
 
 
 def _execute(conn: Connection, name: str, rows: list[Any], epoch: int | None = None) -> list[Any]:
-    dialect = conn.dialect.name
-    statement = STATEMENTS[dialect][name]
+    statement = STATEMENTS[conn.dialect.name][name]
     parameters = {"epoch": epoch} if ":epoch" in statement.text else {}
-    returned: list[Any] = []
-    for some in portions(rows):
-        result = conn.execute(statement, {"rows": _as_json(some, dialect), **parameters})
-        returned += result.all() if result.returns_rows else ()
-    return returned
-
-
-def _as_json(rows: list[Any], dialect: str) -> str:
-    """Return the rows as a JSON array of arrays; SQLite keeps instants as microseconds since 1970."""
-    plain: list[Any] = rows
-    if dialect == "sqlite":
-        plain = [
-            [microseconds(value) if isinstance(value, datetime) else value for value in astuple(row)] for row in rows
-        ]
-    encoded = msgspec.json.encode(plain).decode()
-    if r"\u0000" in encoded:  # no database keeps that in a text
-        cleaned = [[_cleaned(value) for value in row] for row in msgspec.json.decode(encoded)]
-        encoded = msgspec.json.encode(cleaned).decode()
-    return encoded
-
-
-def _cleaned(value: object) -> object:
-    return storable(value) if isinstance(value, str) else value
+    return execute_rows(conn, statement, rows, **parameters)

@@ -1,0 +1,150 @@
+"""Statements about many rows at once, which travel to the database as one JSON array: however many, one statement.
+
+A statement is built once for each database, of the names of what its rows have: fields of a struct or a named tuple.
+
+On PostgreSQL a statement that changes many rows locks them first, in the order of their ids: two transactions that
+change the same rows then wait for one another, and never in a ring. Left to itself the server would take them in
+whatever order its plan has.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import astuple
+from sqlalchemy import Connection, TextClause, text
+
+from asynsched.store.rows import portions, storable
+from asynsched.store.schema.column_types import microseconds
+
+DIALECTS = ("sqlite", "postgresql")
+_TYPES: dict[str, str] = {
+    **dict.fromkeys(
+        ("dag_run_id", "id", "version_id", "backfill_id", "before_epoch", "lease_epoch", "priority_weight"), "bigint"
+    ),
+    **dict.fromkeys(
+        ("map_index", "before_try", "try_number", "max_tries", "machine_kills", "pool_slots", "result_length"),
+        "integer",
+    ),
+    **dict.fromkeys(
+        (
+            "scheduled_at", "queued_at", "started_at", "ended_at", "next_try_at", "created_at", "logical_date",
+            "data_interval_start", "data_interval_end", "run_after",
+        ),
+        "timestamptz",
+    ),
+}  # fmt: skip
+_BLOBS = frozenset({("xcom", "value"), ("dag_run", "conf")})
+"""Columns that keep bytes, and travel as the text that these are."""
+
+
+def for_each_dialect(build: Callable[[str], str]) -> dict[str, TextClause]:
+    """Return a statement by dialect, as that has it."""
+    return {dialect: text(build(dialect)) for dialect in DIALECTS}
+
+
+def rows_of(names: Sequence[str], dialect: str) -> str:
+    """Return a table expression that reads the JSON array `:rows`, each row an array of what these names stand for."""
+    if dialect == "sqlite":
+        columns = ", ".join(f"json_extract(value, '$[{place}]') AS {name}" for place, name in enumerate(names))
+        return f"(SELECT {columns} FROM json_each(:rows))"  # noqa: S608 - names come from our own types
+    columns = ", ".join(
+        f"CAST(item ->> {place} AS {_TYPES.get(name, 'text')}) AS {name}" for place, name in enumerate(names)
+    )
+    return f"(SELECT {columns} FROM jsonb_array_elements(CAST(:rows AS jsonb)) AS item)"  # noqa: S608 - as above
+
+
+def insert_of(
+    table: str,
+    struct: type[Struct],
+    dialect: str,
+    *,
+    conflict: str,
+    skip: frozenset[str] = frozenset(),
+    extra: Mapping[str, str] | None = None,
+) -> str:
+    """Return an INSERT of structs, in their order.
+
+    Args:
+        conflict: What is done about a row that there is already, and what is returned.
+        skip: Fields that are not written.
+        extra: What else is written: an expression for each column.
+    """
+    names = [name for name in struct.__struct_fields__ if name not in skip]
+    values = [_blob(name, dialect) if (table, name) in _BLOBS else f"v.{name}" for name in names]
+    columns = ", ".join([*names, *(extra or {})])
+    # WHERE true keeps SQLite from reading ON CONFLICT as a join's ON.
+    return (
+        f"INSERT INTO {table} ({columns}) SELECT {', '.join([*values, *(extra or {}).values()])}"  # noqa: S608 - as above
+        f" FROM {rows_of(struct.__struct_fields__, dialect)} AS v WHERE true ON CONFLICT {conflict}"
+    )
+
+
+def _blob(name: str, dialect: str) -> str:
+    return f"CAST(v.{name} AS BLOB)" if dialect == "sqlite" else f"convert_to(v.{name}, 'UTF8')"
+
+
+def update_of(
+    table: str,
+    struct: type[Struct],
+    dialect: str,
+    *,
+    keys: tuple[str, ...],
+    guard: str,
+    given: str = "",
+) -> str:
+    """Return an UPDATE by structs, which returns the keys of the rows that it has changed.
+
+    Args:
+        keys: Fields that name a row. They are not written, nor are those that tell what it was before.
+        guard: What else must hold of a row `t` and a struct `v`.
+        given: What goes before the UPDATE.
+    """
+    skip = {*keys, "before_state", "before_try", "before_epoch"}
+    written = ", ".join(f"{name} = v.{name}" for name in struct.__struct_fields__ if name not in skip)
+    same = " AND ".join(f"t.{key} = v.{key}" for key in keys)
+    rows = f"{rows_of(struct.__struct_fields__, dialect)} AS v"
+    if dialect == "sqlite":
+        changed = f"{table} AS t SET {written} FROM {rows} WHERE {same} AND {guard}"
+        returned = ", ".join(keys)  # there it knows the table alone, and not by its other name
+    else:
+        locked = (
+            f"SELECT t.id AS row_id, v.* FROM {rows} JOIN {table} AS t ON {same} WHERE {guard}"  # noqa: S608 - as above
+            f" ORDER BY t.id FOR NO KEY UPDATE OF t"
+        )
+        changed = f"{table} AS t SET {written} FROM ({locked}) AS v WHERE t.id = v.row_id"
+        returned = ", ".join(f"t.{key}" for key in keys)
+    return f"{given}UPDATE {changed} RETURNING {returned}"
+
+
+def execute_rows(conn: Connection, statement: TextClause, rows: Sequence[Any], **parameters: Any) -> list[Any]:
+    """Execute a statement for rows, a thousand at a time, and return the rows that it gives."""
+    returned: list[Any] = []
+    for some in portions(rows):
+        result = conn.execute(statement, {"rows": as_json(some, conn.dialect.name), **parameters})
+        returned += result.all() if result.returns_rows else ()
+    return returned
+
+
+def as_json(rows: Sequence[Any], dialect: str) -> str:
+    """Return rows as a JSON array of arrays; SQLite keeps instants as microseconds since 1970."""
+    plain: Sequence[Any] = rows
+    if dialect == "sqlite":
+        plain = [
+            [microseconds(value) if isinstance(value, datetime) else value for value in _values(row)] for row in rows
+        ]
+    encoded = msgspec.json.encode(plain).decode()
+    if r"\u0000" in encoded:  # no database keeps that in a text
+        cleaned = [[_cleaned(value) for value in row] for row in msgspec.json.decode(encoded)]
+        encoded = msgspec.json.encode(cleaned).decode()
+    return encoded
+
+
+def _values(row: Any) -> tuple[Any, ...]:
+    return row if isinstance(row, tuple) else astuple(row)
+
+
+def _cleaned(value: object) -> object:
+    return storable(value) if isinstance(value, str) else value
