@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection
 
 from asynsched.keys import DagRunKey
-from asynsched.scheduling.creation.scheduled_runs import scheduled_run_id, timetable_of
+from asynsched.scheduling.creation.free_runs import scheduled_run_id
 from asynsched.scheduling.evaluation.active_run import ActiveRun
 from asynsched.scheduling.evaluation.active_task import ActiveTask
 from asynsched.scheduling.evaluation.pending import PendingBatch
@@ -28,6 +28,7 @@ from asynsched.timetables import (
     DeltaDataIntervalTimetable,
     DeltaTriggerTimetable,
     KnownTimetable,
+    decode,
 )
 from sandbox.protocol import CodeVersion
 
@@ -43,7 +44,7 @@ def store_last_runs(conn: Connection, start: datetime, lease_epoch: int) -> froz
         if row.version_id is None:
             continue
         dag = decode_dag(get_version(conn, row.version_id).serialized)
-        timetable = timetable_of(conn, dag)
+        timetable = decode(dag.timetable)
         is_planned = isinstance(timetable, CustomTimetable)
         info = _last_planned(conn, dag) if is_planned else last_run_before(dag, timetable, start)
         if info is not None:

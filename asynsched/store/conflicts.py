@@ -11,9 +11,9 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 
-def insert_ignoring(conn: Connection, table: sa.Table, *, returning: sa.Column[Any] | None = None) -> Any:
-    """Return an INSERT that leaves an existing row of the same key as it is, and gives a column of a new one."""
-    return _ignoring(table, conn.dialect.name, returning)
+def insert_ignoring(conn: Connection, table: sa.Table) -> Any:
+    """Return an INSERT that leaves an existing row of the same key as it is."""
+    return _ignoring(table, conn.dialect.name)
 
 
 def insert_or_update(conn: Connection, table: sa.Table, source: "sa.Select[Any] | None" = None) -> Any:
@@ -28,9 +28,8 @@ def insert_or_update(conn: Connection, table: sa.Table, source: "sa.Select[Any] 
 
 
 @cache
-def _ignoring(table: sa.Table, dialect: str, returning: sa.Column[Any] | None) -> Any:
-    insert = _insert(table, dialect).on_conflict_do_nothing()
-    return insert if returning is None else insert.returning(returning)
+def _ignoring(table: sa.Table, dialect: str) -> Any:
+    return _insert(table, dialect).on_conflict_do_nothing()
 
 
 @cache

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import sqlalchemy as sa
@@ -12,14 +12,17 @@ from sqlalchemy import Connection
 from asynsched.errors import AlreadyExists
 from asynsched.keys import DagRunKey
 from asynsched.states import FINISHED_RUN_STATES, DagRunState, DagRunType
-from asynsched.store.conflicts import insert_ignoring
-from asynsched.store.deadlines import add_deadlines
+from asynsched.store.deadlines import CreatedRun, add_deadlines
+from asynsched.store.json_rows import execute_rows, for_each_dialect, insert_of, rows_of
 from asynsched.store.rows import as_struct, from_json, portions, to_json
 from asynsched.store.schema.tables import dag, dag_run
 from asynsched.timetables.base import DataInterval
 
+NOBODYS_EPOCH = 0
+"""Stands for the lease epoch of what no scheduler owns: those of leases begin with 1."""
 
-class NewRun(Struct, frozen=True):
+
+class NewRun(Struct, frozen=True, array_like=True):
     """A run to be created. It is pinned to a version when it starts."""
 
     dag_id: str
@@ -34,6 +37,14 @@ class NewRun(Struct, frozen=True):
     reason: str = ""
     conf: dict[str, Any] = {}
     backfill_id: int | None = None
+
+
+class WantedRun(NamedTuple):
+    """A run that may be made."""
+
+    dag_id: str
+    run_id: str
+    logical_date: datetime
 
 
 class DagRunRow(Struct, frozen=True):
@@ -67,6 +78,23 @@ _IS_SCHEDULED = sa.text("dag_run.run_type = 'scheduled'")
 _IS_OF_DAG = dag_run.c.dag_id == sa.bindparam("dag_id")
 _IS_OF_STATE = dag_run.c.state == sa.bindparam("state")
 _ONE = sa.select(dag_run).where(_IS_OF_DAG, dag_run.c.run_id == sa.bindparam("run_id"))
+_INSERT = for_each_dialect(
+    lambda dialect: insert_of(
+        "dag_run", NewRun, dialect, extra={"lease_epoch": ":nobody"}, conflict="DO NOTHING RETURNING id, dag_id, run_id"
+    )
+)
+# Each a look into an index: a join might look through all runs there are.
+_ID = "(SELECT t.id FROM dag_run AS t WHERE t.dag_id = v.dag_id AND t.run_id = v.run_id)"
+_ID_OF_DATE = "(SELECT t.id FROM dag_run AS t WHERE t.dag_id = v.dag_id AND t.logical_date = v.logical_date)"
+_MADE = for_each_dialect(
+    lambda dialect: (
+        f"SELECT v.dag_id, v.run_id FROM {rows_of(WantedRun._fields, dialect)} AS v"  # noqa: S608 - our own
+        f" WHERE {_ID} IS NOT NULL OR {_ID_OF_DATE} IS NOT NULL"
+    )
+)
+_IDS = for_each_dialect(
+    lambda dialect: f"SELECT {_ID} AS id FROM {rows_of(DagRunKey._fields, dialect)} AS v"  # noqa: S608 - our own
+)
 _NEWEST = sa.select(dag_run).order_by(dag_run.c.id.desc()).limit(sa.bindparam("limit"))
 _NEWEST_OF_DAG = (
     sa.select(dag_run)
@@ -110,9 +138,6 @@ _LAST_STATES = (
 )
 _IS_TAKEN = sa.select(sa.literal(1)).where(_IS_OF_DAG, dag_run.c.logical_date == sa.bindparam("date"))
 _OF_DATE = sa.select(dag_run).where(_IS_OF_DAG, dag_run.c.logical_date == sa.bindparam("date"))
-_IS_MADE = sa.select(sa.literal(1)).where(
-    _IS_OF_DAG, sa.or_(dag_run.c.logical_date == sa.bindparam("date"), dag_run.c.run_id == sa.bindparam("run_id"))
-)
 _PREVIOUS = (
     sa.select(dag_run)
     .where(_IS_OF_DAG, dag_run.c.logical_date < sa.bindparam("before"))
@@ -126,19 +151,33 @@ _END_QUEUED = (
 )
 
 
+def insert_runs(conn: Connection, runs: Sequence[NewRun]) -> dict[DagRunKey, int]:
+    """Store new runs with their deadlines, and return the row ids of those that were made.
+
+    Left out is one of which the DAG has the run_id, or a run of that logical date. Give runs of several DAGs in the
+    order of these: whoever makes the same ones at this moment is waited for.
+    """
+    # As a text within the array: what JSON the database itself would make of it may not be the same.
+    rows = [msgspec.structs.replace(run, conf=to_json(run.conf).decode()) for run in runs]
+    found = execute_rows(conn, _INSERT[conn.dialect.name], rows, nobody=NOBODYS_EPOCH)
+    made = {DagRunKey(row.dag_id, row.run_id): row.id for row in found}
+    keyed = [(DagRunKey(run.dag_id, run.run_id), run) for run in runs]
+    add_deadlines(
+        conn, [CreatedRun(made[key], run.dag_id, run.logical_date, run.queued_at) for key, run in keyed if key in made]
+    )
+    return made
+
+
 def insert_run(conn: Connection, run: NewRun) -> int:
     """Store a new run with its deadlines, and return its row's id.
 
     Raises:
         AlreadyExists: The DAG has a run of that run_id, or of that logical date. The transaction may go on.
     """
-    values = msgspec.structs.asdict(run) | {"conf": to_json(run.conf)}
-    row_id: int | None = conn.scalar(insert_ignoring(conn, dag_run, returning=dag_run.c.id), values)
-    if row_id is None:
-        date = "" if run.logical_date is None else f", or one of the logical date {run.logical_date.isoformat()}"
-        raise AlreadyExists(f"The DAG {run.dag_id!r} has a run {run.run_id!r}{date} already.")
-    add_deadlines(conn, row_id, run.dag_id, logical_date=run.logical_date, queued_at=run.queued_at)
-    return row_id
+    for row_id in insert_runs(conn, [run]).values():
+        return row_id
+    date = "" if run.logical_date is None else f", or one of the logical date {run.logical_date.isoformat()}"
+    raise AlreadyExists(f"The DAG {run.dag_id!r} has a run {run.run_id!r}{date} already.")
 
 
 def get_run(conn: Connection, dag_id: str, run_id: str) -> DagRunRow | None:
@@ -175,9 +214,16 @@ def logical_date_is_taken(conn: Connection, dag_id: str, logical_date: datetime)
     return conn.execute(_IS_TAKEN, {"dag_id": dag_id, "date": logical_date}).first() is not None
 
 
-def run_is_made(conn: Connection, dag_id: str, run_id: str, logical_date: datetime) -> bool:
-    """Return whether a DAG has a run of that run_id, or of that logical date."""
-    return conn.execute(_IS_MADE, {"dag_id": dag_id, "run_id": run_id, "date": logical_date}).first() is not None
+def runs_made(conn: Connection, wanted: Sequence[WantedRun]) -> set[WantedRun]:
+    """Return those of some runs that cannot be made, for their DAG has one of that run_id, or of that logical date."""
+    found = execute_rows(conn, _MADE[conn.dialect.name], wanted)
+    made = {(row.dag_id, row.run_id) for row in found}
+    return {run for run in wanted if run[:2] in made}
+
+
+def run_row_ids(conn: Connection, keys: Sequence[DagRunKey]) -> list[int]:
+    """Return the row ids of runs; those that there are not are left out."""
+    return [row.id for row in execute_rows(conn, _IDS[conn.dialect.name], keys) if row.id is not None]
 
 
 def count_active_runs(conn: Connection, dag_ids: Collection[str]) -> dict[str, int]:

@@ -1,7 +1,8 @@
 """Queries of `deadline`: until when runs are to have succeeded, and which have not."""
 
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import sqlalchemy as sa
@@ -10,7 +11,7 @@ from sqlalchemy import Connection
 
 from asynsched.serialization.schema import SerializedDeadline
 from asynsched.states import DagRunState
-from asynsched.store.rows import as_struct
+from asynsched.store.rows import as_struct, portions
 from asynsched.store.schema.callback_tables import callback_request, deadline
 from asynsched.store.schema.tables import dag, dag_run
 
@@ -30,6 +31,15 @@ class DeadlineRow(Struct, frozen=True):
     state: str
 
 
+class CreatedRun(NamedTuple):
+    """What the deadlines of a new run follow from. `queued_at` is the present moment."""
+
+    id: int
+    dag_id: str
+    logical_date: datetime | None
+    queued_at: datetime
+
+
 class MissedDeadline(Struct, frozen=True):
     """What is told of a run that has missed a deadline."""
 
@@ -40,6 +50,9 @@ class MissedDeadline(Struct, frozen=True):
 
 
 _ALERTS = sa.select(dag.c.deadlines).where(dag.c.dag_id == sa.bindparam("dag_id"))
+_HAVING = sa.select(dag.c.dag_id, dag.c.deadlines).where(
+    dag.c.dag_id.in_(sa.bindparam("ids", expanding=True)), dag.c.deadlines != b"[]"
+)
 _alerts_decoder = msgspec.json.Decoder(tuple[SerializedDeadline, ...])
 _SPANS = (
     sa.select(dag_run.c.started_at, dag_run.c.ended_at)
@@ -95,21 +108,27 @@ _RENEW = (
 _SETTLE = sa.update(deadline).where(deadline.c.id == sa.bindparam("key")).values(state=sa.bindparam("new_state"))
 
 
-def add_deadlines(
-    conn: Connection, dag_run_id: int, dag_id: str, *, logical_date: datetime | None, queued_at: datetime
-) -> None:
-    """Give a new run the deadlines that its DAG has now. `queued_at` is the present moment."""
-    alerts = conn.scalar(_ALERTS, {"dag_id": dag_id})
-    if alerts is None or alerts == b"[]":
-        return
+def add_deadlines(conn: Connection, runs: Sequence[CreatedRun]) -> None:
+    """Give new runs the deadlines that their DAGs have now."""
+    dag_ids = sorted({run.dag_id for run in runs})
+    alerts = {row.dag_id: row.deadlines for some in portions(dag_ids) for row in conn.execute(_HAVING, {"ids": some})}
+    rows = [row for run in runs if run.dag_id in alerts for row in _deadlines_of(conn, run, alerts[run.dag_id])]
+    if rows:
+        conn.execute(deadline.insert(), rows)
+
+
+def _deadlines_of(conn: Connection, run: CreatedRun, alerts: bytes) -> Iterator[dict[str, object]]:
     for number, alert in enumerate(_alerts_decoder.decode(alerts)):
-        reference = {"dagrun_logical_date": logical_date, "dagrun_queued_at": queued_at, "fixed_datetime": alert.at}
+        reference = {
+            "dagrun_logical_date": run.logical_date,
+            "dagrun_queued_at": run.queued_at,
+            "fixed_datetime": alert.at,
+        }
         start = reference.get(alert.reference)
         if alert.reference == "average_runtime":
-            start = _after_average_runtime(conn, dag_id, alert, queued_at)
+            start = _after_average_runtime(conn, run.dag_id, alert, run.queued_at)
         if start is not None and (due_at := _later(start, alert.interval)) is not None:
-            values = {"dag_run_id": dag_run_id, "number": number, "name": alert.name, "due_at": due_at}
-            conn.execute(deadline.insert(), values)
+            yield {"dag_run_id": run.id, "number": number, "name": alert.name, "due_at": due_at}
 
 
 def renew_deadlines(conn: Connection, dag_run_id: int, dag_id: str, queued_at: datetime) -> None:

@@ -11,8 +11,9 @@ from sqlalchemy import Connection
 
 from asynsched.keys import DagRunKey
 from asynsched.states import DagRunState
-from asynsched.store.dag_runs import IS_ACTIVE
+from asynsched.store.dag_runs import IS_ACTIVE, NOBODYS_EPOCH, run_row_ids
 from asynsched.store.row_locks import lock_tasks
+from asynsched.store.rows import portions
 from asynsched.store.schedulers import holds_lease
 from asynsched.store.schema.rerun_tables import backfill
 from asynsched.store.schema.tables import dag, dag_run, scheduler, task_instance
@@ -99,7 +100,7 @@ _RUNS = (
     .order_by(dag_run.c.id)
 )
 _QUEUED = _RUNS.where(IS_ACTIVE, dag_run.c.state == DagRunState.QUEUED)
-_ONE_QUEUED = _QUEUED.where(dag_run.c.dag_id == sa.bindparam("dag_id"), dag_run.c.run_id == sa.bindparam("run_id"))
+_SOME_QUEUED = _QUEUED.where(dag_run.c.id.in_(sa.bindparam("ids", expanding=True)))
 _QUEUED_OF_DAG = _QUEUED.where(dag_run.c.dag_id == sa.bindparam("dag_id"))
 _RUNNING = _RUNS.where(IS_ACTIVE, dag_run.c.state == DagRunState.RUNNING)
 _OWNED = _RUNNING.where(dag_run.c.lease_epoch == sa.bindparam("epoch"))
@@ -111,8 +112,6 @@ _BEGIN_AGAIN = (
         lease_epoch=sa.bindparam("epoch"),
     )
 )  # fmt: skip
-NOBODYS_EPOCH = 0
-"""Stands for the lease epoch of what no scheduler owns: those of leases begin with 1."""
 MOST_TAKEN_OVER = 100
 """Runs that one transaction takes over."""
 _ORPHANED = (
@@ -137,8 +136,8 @@ def queued_runs(conn: Connection, keys: list[DagRunKey] | None = None) -> list[Q
     """Return the queued runs among `keys`, or all of them, oldest row first."""
     if keys is None:
         return [_queued_run(row) for row in conn.execute(_QUEUED)]
-    found = (conn.execute(_ONE_QUEUED, {"dag_id": key.dag_id, "run_id": key.run_id}).first() for key in keys)
-    return [_queued_run(row) for row in found if row is not None]
+    ids = sorted(run_row_ids(conn, keys))
+    return [_queued_run(row) for some in portions(ids) for row in conn.execute(_SOME_QUEUED, {"ids": some})]
 
 
 def queued_runs_of(conn: Connection, dag_id: str) -> list[QueuedRun]:

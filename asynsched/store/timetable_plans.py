@@ -1,6 +1,6 @@
 """Queries of `dag.timetable_plan`: the next runs of DAGs whose timetable is the author's own, and what to ask it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
@@ -10,10 +10,13 @@ from sqlalchemy import Connection
 
 from asynsched.serialization.schema import ParseQuestions, TimetableQuestion
 from asynsched.store.dag_runs import last_scheduled_interval
+from asynsched.store.rows import portions
 from asynsched.store.schema.tables import dag, dag_version
 from asynsched.timetables import PlannedInterval, TimetablePlan
 
-_PLAN = sa.select(dag.c.timetable_plan).where(dag.c.dag_id == sa.bindparam("dag_id"))
+_PLANS = sa.select(dag.c.dag_id, dag.c.timetable_plan).where(
+    dag.c.dag_id.in_(sa.bindparam("dag_ids", expanding=True)), dag.c.timetable_plan.is_not(None)
+)
 _OF_FILE = (
     sa.select(dag.c.dag_id, dag_version.c.version_hash, dag.c.timetable_plan.is_not(None).label("has_plan"))
     .join(dag_version, dag_version.c.id == dag.c.version_id, isouter=True)
@@ -26,10 +29,15 @@ _FILE = sa.select(dag.c.file_path).where(
 _plan = msgspec.json.Decoder(TimetablePlan)
 
 
+def get_plans(conn: Connection, dag_ids: Sequence[str]) -> dict[str, TimetablePlan]:
+    """Return the runs that the own timetables of DAGs gave, by dag_id; DAGs without such runs are left out."""
+    rows = (row for some in portions(dag_ids) for row in conn.execute(_PLANS, {"dag_ids": some}))
+    return {row.dag_id: _plan.decode(row.timetable_plan) for row in rows}
+
+
 def get_plan(conn: Connection, dag_id: str) -> TimetablePlan | None:
     """Return the runs that a DAG's own timetable gave; None when it has given none."""
-    stored = conn.scalar(_PLAN, {"dag_id": dag_id})
-    return None if stored is None else _plan.decode(stored)
+    return get_plans(conn, [dag_id]).get(dag_id)
 
 
 def file_to_ask(conn: Connection, dag_id: str) -> str | None:

@@ -8,12 +8,16 @@ import msgspec
 import pytest
 import sqlalchemy as sa
 
-from asynsched import Scheduler
+from asynsched import DAG, BashOperator, Scheduler
+from asynsched.channels import RunCreated
+from asynsched.scheduling.creation.triggering import create_manual_run
 from asynsched.settings import Settings
 from asynsched.store.database import Database
 from asynsched.store.engines.async_database import open_database
+from tests.support import lone_evaluator
 from tests.support.instant_executor import InstantExecutor
 from tests.support.passing_database import PassingDatabase
+from tests.support.runs import NOON
 
 CHAINS = """
     from asynsched import DAG, chain, task
@@ -131,3 +135,24 @@ async def test_a_hop_is_one_transaction_of_one_statement_and_a_value_is_one_more
     assert costs["chain_30"] - costs["chain_10"] == twenty_hops
     assert costs["values_30"] - costs["values_10"] == twenty_values
     assert costs["wide_30"] == costs["wide_10"], "what happens together is stored together, however much it is"
+
+
+async def test_runs_of_many_dags_start_with_as_many_transactions_as_those_of_two(tmp_path, url):
+    database = CountingDatabase(await open_database(url, synchronous="normal"))
+    scheduler = await lone_evaluator.serving(database, tmp_path, "one")
+    costs = {}
+    for n in (1, 2, 8):  # the first one signs its pool
+        created = []
+        for number in range(n):
+            with DAG(f"of_{n}_{number}") as dag:
+                BashOperator(task_id="a", bash_command="true")
+            await lone_evaluator.store_dag(database, dag)
+            created.append(RunCreated(await database.write(create_manual_run, dag.dag_id, now=NOON)))
+        database.counts.clear()
+        launched = await scheduler.tick(*created)
+        costs[n] = database.counts.copy()
+        assert len(launched) == n
+        scheduler.end(*launched)
+        await scheduler.tick()
+    assert costs[2] == costs[8]
+    await database.close()

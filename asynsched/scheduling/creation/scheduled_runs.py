@@ -1,37 +1,29 @@
-"""Whether a DAG's next run is due, and its creation: one short transaction, so that no run is made twice or missed."""
+"""Whether the next runs of DAGs are due, and their creation: one transaction, so that none is made twice or missed."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import NamedTuple
 
 from sqlalchemy import Connection
 
-from asynsched.errors import AlreadyExists, DagError, NotFound, PlanNeeded
-from asynsched.scheduling.creation.asset_runs import foresee_assets, trigger_by_assets
-from asynsched.scheduling.creation.planning import next_run
+from asynsched.errors import DagError, NotFound, PlanNeeded
+from asynsched.scheduling.creation.asset_runs import Triggered, foresee_assets, trigger_by_assets
+from asynsched.scheduling.creation.free_runs import Failure, free_runs, scheduled_run_id, schedules_of
 from asynsched.serialization.decode import decode_dag
 from asynsched.serialization.schema import SerializedDag
 from asynsched.states import DagRunState, DagRunType
 from asynsched.store.dag_runs import (
     NewRun,
     count_active_runs,
-    insert_run,
+    insert_runs,
+    last_scheduled_interval,
     last_scheduled_intervals,
-    run_is_made,
 )
 from asynsched.store.dag_versions import get_version, serialized_versions
-from asynsched.store.dags import DagRow, find_dag, get_dag, get_dags, set_next_dagruns
-from asynsched.store.timetable_plans import get_plan
-from asynsched.timetables import CustomTimetable, DagRunInfo, DataInterval, KnownTimetable, decode
-
-FEW_LEFT = 10
-"""With fewer planned runs than this left, an author's own timetable is asked for more."""
-NEXT_LOOK = timedelta(seconds=1)
-"""When a DAG is looked at again whose next run cannot be told apart from its last one yet."""
-MAX_EXISTING = 10_000
-"""Runs made by hand ahead of the schedule that are looked past."""
+from asynsched.store.dags import DagRow, find_dag, get_dags, set_next_dagruns
+from asynsched.timetables import DagRunInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,121 +49,41 @@ class Examined:
     asks: str = ""
 
 
-def scheduled_run_id(logical_date: datetime) -> str:
-    """Return the run_id of a scheduled run, as Airflow makes it."""
-    return f"{DagRunType.SCHEDULED}__{logical_date.isoformat()}"
-
-
 def examine_dags(conn: Connection, dag_ids: Sequence[str], now: datetime) -> dict[str, Examined]:
-    """Create the runs of DAGs that are due: those that assets have triggered, and the next of each schedule."""
-    dags = get_dags(conn, dag_ids)
-    version_ids = sorted({dag.version_id for dag in dags.values() if dag.is_active and dag.version_id is not None})
-    versions = serialized_versions(conn, version_ids) if version_ids else {}
-    look = _Look(conn, dag_ids, now)
-    found = {dag_id: _examine_one(look, dags.get(dag_id), versions) for dag_id in dag_ids}
-    set_next_dagruns(conn, look.coming, dags)
-    return found
+    """Create the runs of DAGs that are due: those that assets have triggered, and the next of each schedule.
 
-
-class _Look:
-    """One look at some DAGs: what is read, and written, for all of them together.
-
-    Attributes:
-        last: The data interval of each DAG's newest scheduled run.
-        n_active: How many runs of each are queued or running.
-        coming: What is to be stored as the next run of each.
+    Give the DAGs in their order: others may examine them at the same moment. What is done for all of them takes a
+    number of statements that does not depend on theirs.
     """
-
-    def __init__(self, conn: Connection, dag_ids: Sequence[str], now: datetime) -> None:
-        self.conn = conn
-        self.now = now
-        self.last = last_scheduled_intervals(conn, dag_ids)
-        self.n_active = Counter(count_active_runs(conn, dag_ids))
-        self.coming: dict[str, DagRunInfo | None] = {}
-
-
-def _examine_one(look: _Look, dag: DagRow | None, versions: Mapping[int, bytes]) -> Examined:
-    if dag is None or not dag.is_active or dag.version_id is None:
-        return Examined()
-    try:
-        serialized = decode_dag(_version_of(dag.version_id, versions))
-    except (DagError, NotFound) as exc:
-        look.coming[dag.dag_id] = None
-        return Examined(error=str(exc))
-    triggered = trigger_by_assets(look.conn, dag, serialized.asset_condition, look.now)
-    look.n_active[dag.dag_id] += triggered.created is not None
-    found = _examine_schedule(look, dag, serialized)
-    is_held_back = found.is_held_back or triggered.is_held_back
-    return replace(found, triggered=triggered.created, is_held_back=is_held_back, waits_for=triggered.waits_for)
-
-
-def _version_of(version_id: int, versions: Mapping[int, bytes]) -> bytes:
-    """Return a version; raise NotFound for one that was replaced and deleted after its DAG was read."""
-    if version_id not in versions:
-        raise NotFound("DAG version", str(version_id))
-    return versions[version_id]
+    look = _Look(conn, dag_ids, now)
+    triggered = {
+        dag_id: trigger_by_assets(conn, look.dags[dag_id], schedule.dag.asset_condition, now)
+        for dag_id, schedule in look.schedules.items()
+    }
+    look.n_active.update(dag_id for dag_id, found in triggered.items() if found.created is not None)
+    scheduled = _create_due(look)
+    set_next_dagruns(conn, look.coming, look.dags)
+    return {
+        dag_id: _together(scheduled.get(dag_id, Examined()), triggered.get(dag_id, Triggered())) for dag_id in dag_ids
+    }
 
 
 def foresee_dag(conn: Connection, dag_id: str, now: datetime) -> Examined:
     """Return what `examine_dags` would find and create now. Nothing is written."""
-    dag = get_dag(conn, dag_id)
-    if dag is None or not dag.is_active or dag.version_id is None:
+    look = _Look(conn, [dag_id], now)
+    following = look.following().get(dag_id)
+    if following is None:
         return Examined()
-    try:
-        serialized = decode_dag(get_version(conn, dag.version_id).serialized)
-    except (DagError, NotFound) as exc:
-        return Examined(error=str(exc))
-    triggered = foresee_assets(conn, dag, serialized.asset_condition)
-    found = _foresee_schedule(conn, dag, serialized, now)
-    is_held_back = found.is_held_back or triggered.is_held_back
-    return replace(found, triggered=triggered.created, is_held_back=is_held_back, waits_for=triggered.waits_for)
-
-
-def _foresee_schedule(conn: Connection, dag: DagRow, serialized: SerializedDag, now: datetime) -> Examined:
-    try:
-        following = _Schedule(_Look(conn, [dag.dag_id], now), serialized).following(dag)
-    except PlanNeeded:
-        return Examined(asks=dag.file_path)
-    except (DagError, NotFound) as exc:
-        return Examined(error=str(exc))
+    triggered = Triggered()
+    if dag_id in look.schedules:
+        triggered = foresee_assets(conn, look.dags[dag_id], look.schedules[dag_id].dag.asset_condition)
+    if not isinstance(following, _Following):
+        return _together(_noted(look, dag_id, following, Examined()), triggered)
     created = None
     if following.may_be_made and following.info is not None:
         created = scheduled_run_id(following.info.logical_date)
-    return Examined(created=created, due_at=following.due_at, is_held_back=following.is_held_back)
-
-
-def _examine_schedule(look: _Look, dag: DagRow, serialized: SerializedDag) -> Examined:
-    """Create a DAG's next scheduled run if it is due, and note when the one after that is.
-
-    A run that has become due is computed anew from the last one and the time, so that a scheduler that was away does
-    not make up for what `catchup=False` says to leave out. A run that somebody has made by hand for the same date takes
-    the place of the scheduled one, as in Airflow.
-    """
-    dag_id, created = dag.dag_id, None
-    try:
-        schedule = _Schedule(look, serialized)
-        info, due_at, is_held_back, may_be_made = schedule.following(dag)
-        if info is None or not may_be_made:
-            look.coming[dag_id] = info
-            return Examined(due_at=due_at, is_held_back=is_held_back)
-        created = _create(look, dag_id, info)
-        following = schedule.after(info.data_interval)
-    except PlanNeeded:
-        return Examined(created=created, asks=dag.file_path)
-    except (DagError, NotFound) as exc:
-        look.coming[dag_id] = None
-        return Examined(created=created, error=str(exc))
-    except AlreadyExists:
-        return Examined(due_at=look.now)  # made by somebody else at this very moment: look again
-    look.coming[dag_id] = following
-    due_at = following.run_after if following else None
-    return Examined(created=created, due_at=due_at, asks=dag.file_path if schedule.runs_low(info) else "")
-
-
-def timetable_of(conn: Connection, dag: SerializedDag) -> KnownTimetable:
-    """Return a DAG's timetable; an author's own one with the runs that it gave ahead of time."""
-    timetable = decode(dag.timetable)
-    return timetable.planned(get_plan(conn, dag.dag_id)) if isinstance(timetable, CustomTimetable) else timetable
+    examined = Examined(created=created, due_at=following.due_at, is_held_back=following.is_held_back)
+    return _together(examined, triggered)
 
 
 def coming_runs(conn: Connection, dag_id: str, now: datetime, *, at_most: int) -> list[DagRunInfo]:
@@ -182,11 +94,12 @@ def coming_runs(conn: Connection, dag_id: str, now: datetime, *, at_most: int) -
         NotFound: There is no such DAG.
     """
     serialized = decode_dag(get_version(conn, find_dag(conn, dag_id).version_id or 0).serialized)
-    look = _Look(conn, [dag_id], now)
-    schedule = _Schedule(look, serialized)
+    schedule = schedules_of(conn, {dag_id: serialized})[dag_id]
     found: list[DagRunInfo] = []
-    last = look.last.get(dag_id)
-    while len(found) < at_most and (info := schedule.after(last)) is not None:
+    last = last_scheduled_interval(conn, dag_id)
+    while len(found) < at_most and (info := free_runs(conn, {dag_id: (schedule, last)}, now)[dag_id]) is not None:
+        if not isinstance(info, DagRunInfo):
+            raise info
         found.append(info)
         if info.run_after > now:
             break
@@ -203,62 +116,137 @@ class _Following(NamedTuple):
     may_be_made: bool = False
 
 
-class _Schedule:
-    """The runs of one DAG, those left out that exist already."""
+class _Look:
+    """One look at some DAGs: what is read, and written, for all of them together.
 
-    def __init__(self, look: _Look, dag: SerializedDag) -> None:
-        self._look = look
-        self._now = look.now
-        self._dag = dag
-        self.timetable = timetable_of(look.conn, dag)
+    Attributes:
+        dags: Those of them that are active.
+        schedules: Those of these that can be read.
+        unreadable: Why the others cannot.
+        last: The data interval of each DAG's newest scheduled run.
+        n_active: How many runs of each are queued or running.
+        coming: What is to be stored as the next run of each.
+    """
 
-    def following(self, dag: DagRow) -> _Following:
-        """Return the run that comes after those that there are."""
-        info = self.after(self._look.last.get(dag.dag_id))
+    def __init__(self, conn: Connection, dag_ids: Sequence[str], now: datetime) -> None:
+        self.conn = conn
+        self.now = now
+        known = get_dags(conn, dag_ids)
+        self.dags = {
+            dag_id: known[dag_id]
+            for dag_id in dag_ids
+            if dag_id in known and known[dag_id].is_active and known[dag_id].version_id is not None
+        }
+        versions = serialized_versions(conn, sorted({dag.version_id or 0 for dag in self.dags.values()}))
+        self.unreadable: dict[str, Failure] = {}
+        readable: dict[str, SerializedDag] = {}
+        for dag_id, dag in self.dags.items():
+            try:
+                readable[dag_id] = decode_dag(_version_of(dag, versions))
+            except (DagError, NotFound) as exc:
+                self.unreadable[dag_id] = exc
+        self.schedules = schedules_of(conn, readable)
+        self.last = last_scheduled_intervals(conn, dag_ids)
+        self.n_active = Counter(count_active_runs(conn, dag_ids))
+        self.coming: dict[str, DagRunInfo | None] = {}
+
+    def following(self) -> dict[str, _Following | Failure]:
+        """Return the run of each schedule that comes after those that there are."""
+        wanted = {dag_id: (schedule, self.last.get(dag_id)) for dag_id, schedule in self.schedules.items()}
+        found: dict[str, _Following | Failure] = dict(self.unreadable)
+        for dag_id, info in free_runs(self.conn, wanted, self.now).items():
+            found[dag_id] = info if isinstance(info, Exception) else self._judged(dag_id, info)
+        return found
+
+    def _judged(self, dag_id: str, info: DagRunInfo | None) -> _Following:
+        dag, timetable = self.dags[dag_id], self.schedules[dag_id].timetable
         if info is None or dag.is_paused:
             return _Following(info)
-        if info.run_after > self._now:
+        if info.run_after > self.now:
             return _Following(info, due_at=info.run_after)
-        limit = min(dag.max_active_runs, self.timetable.active_runs_limit or dag.max_active_runs)
-        is_held_back = self._look.n_active[dag.dag_id] >= limit
+        limit = min(dag.max_active_runs, timetable.active_runs_limit or dag.max_active_runs)
+        is_held_back = self.n_active[dag_id] >= limit
         return _Following(info, is_held_back=is_held_back, may_be_made=not is_held_back)
 
-    def after(self, last: DataInterval | None) -> DagRunInfo | None:
-        """Return the next run that does not exist; None when there is none."""
-        for _ in range(MAX_EXISTING):
-            info = next_run(self._dag, last=last, now=self._now, timetable=self.timetable)
-            if info is None or not self._exists(info):
-                return info
-            if info.data_interval == last:
-                # Runs follow one another without a pause, and no time has passed since the last one was made.
-                return info._replace(run_after=self._now + NEXT_LOOK)
-            last = info.data_interval
-        return None
 
-    def runs_low(self, info: DagRunInfo) -> bool:
-        """Whether few runs after this one are planned, by a timetable that must be asked for them."""
-        timetable = self.timetable
-        return isinstance(timetable, CustomTimetable) and timetable.n_left(info.data_interval) < FEW_LEFT
-
-    def _exists(self, info: DagRunInfo) -> bool:
-        return run_is_made(self._look.conn, self._dag.dag_id, scheduled_run_id(info.logical_date), info.logical_date)
+def _version_of(dag: DagRow, versions: Mapping[int, bytes]) -> bytes:
+    """Return a DAG's version; raise NotFound for one that was replaced and deleted after the DAG was read."""
+    version_id = dag.version_id or 0
+    if version_id not in versions:
+        raise NotFound("DAG version", str(version_id))
+    return versions[version_id]
 
 
-def _create(look: _Look, dag_id: str, info: DagRunInfo) -> str:
-    run_id = scheduled_run_id(info.logical_date)
-    insert_run(
-        look.conn,
-        NewRun(
-            dag_id=dag_id,
-            run_id=run_id,
-            run_type=DagRunType.SCHEDULED,
-            state=DagRunState.QUEUED,
-            logical_date=info.logical_date,
-            data_interval_start=info.data_interval.start,
-            data_interval_end=info.data_interval.end,
-            run_after=info.run_after,
-            queued_at=look.now,
-            reason="its schedule was due",
-        ),
+def _create_due(look: _Look) -> dict[str, Examined]:
+    """Create the next scheduled runs that are due, and note when the ones after them are.
+
+    A run that has become due is computed anew from the last one and the time, so that a scheduler that was away does
+    not make up for what `catchup=False` says to leave out. A run that somebody has made by hand for the same date takes
+    the place of the scheduled one, as in Airflow.
+    """
+    following = look.following()
+    due = {
+        dag_id: found.info
+        for dag_id, found in following.items()
+        if isinstance(found, _Following) and found.may_be_made and found.info is not None
+    }
+    made = insert_runs(look.conn, [_new_run(dag_id, info, look.now) for dag_id, info in sorted(due.items())])
+    created = {key.dag_id for key in made}
+    after = {dag_id: (look.schedules[dag_id], due[dag_id].data_interval) for dag_id in created}
+    coming = free_runs(look.conn, after, look.now)
+    examined = {}
+    for dag_id, found in following.items():
+        if not isinstance(found, _Following):
+            examined[dag_id] = _noted(look, dag_id, found, Examined())
+        elif dag_id in created:
+            examined[dag_id] = _after_creation(look, dag_id, due[dag_id], coming[dag_id])
+        elif dag_id in due:
+            examined[dag_id] = Examined(due_at=look.now)  # made by somebody else at this very moment: look again
+        else:
+            not_due = Examined(due_at=found.due_at, is_held_back=found.is_held_back)
+            examined[dag_id] = _noted(look, dag_id, found.info, not_due)
+    return examined
+
+
+def _after_creation(look: _Look, dag_id: str, made: DagRunInfo, coming: DagRunInfo | Failure | None) -> Examined:
+    found = Examined(created=scheduled_run_id(made.logical_date))
+    if isinstance(coming, DagRunInfo):
+        found = replace(found, due_at=coming.run_after)
+    if not isinstance(coming, Exception) and look.schedules[dag_id].runs_low(made):
+        found = replace(found, asks=look.dags[dag_id].file_path)
+    return _noted(look, dag_id, coming, found)
+
+
+def _noted(look: _Look, dag_id: str, coming: DagRunInfo | Failure | None, found: Examined) -> Examined:
+    """Note which run of a DAG comes next, or that none can be told; return what was found, with that."""
+    if isinstance(coming, PlanNeeded):
+        return replace(found, asks=look.dags[dag_id].file_path)
+    if isinstance(coming, Exception):
+        look.coming[dag_id] = None
+        return replace(found, error=str(coming))
+    look.coming[dag_id] = coming
+    return found
+
+
+def _together(scheduled: Examined, triggered: Triggered) -> Examined:
+    return replace(
+        scheduled,
+        triggered=triggered.created,
+        is_held_back=scheduled.is_held_back or triggered.is_held_back,
+        waits_for=triggered.waits_for,
     )
-    return run_id
+
+
+def _new_run(dag_id: str, info: DagRunInfo, now: datetime) -> NewRun:
+    return NewRun(
+        dag_id=dag_id,
+        run_id=scheduled_run_id(info.logical_date),
+        run_type=DagRunType.SCHEDULED,
+        state=DagRunState.QUEUED,
+        logical_date=info.logical_date,
+        data_interval_start=info.data_interval.start,
+        data_interval_end=info.data_interval.end,
+        run_after=info.run_after,
+        queued_at=now,
+        reason="its schedule was due",
+    )
