@@ -65,7 +65,7 @@ def _measure(system: Ours, sheet: Sheet, step_seconds: float, goal: Goal) -> Non
     with system.serving() as client:
         client.wait_for_dags(*due)
         assert time.time() < first, "the files were not known before the first run was due: a slow machine"
-        client.wait_until(lambda: len(system.read_marks()) == N_DAGS, "every run has run its task", 900)
+        client.wait_until(lambda: system.count_marks() == N_DAGS, "every run has run its task", 900)
         starts = _starts(client)
     marks = {name: datetime.fromtimestamp(start / 1e9, UTC) for name, start, _ in system.read_marks()}
     sheet.spread("run started", [(starts[name] - at).total_seconds() for name, at in due.items()], None, None, goal)

@@ -58,9 +58,9 @@ def timed_runs(system: System, client: Client, dag_ids: Iterable[str], n_tasks: 
     client.wait_for_dags(*dag_ids)
     found = []
     for _ in range(system.n_runs):
-        n_marks = len(system.read_marks()) + n_tasks * len(dag_ids)
+        n_marks = system.count_marks() + n_tasks * len(dag_ids)
         triggered = [client.trigger(dag_id) for dag_id in dag_ids]
-        client.wait_until(lambda n_marks=n_marks: len(system.read_marks()) >= n_marks, f"{n_marks} marks are there")
+        client.wait_until(lambda n_marks=n_marks: system.count_marks() >= n_marks, f"{n_marks} marks are there")
         client.wait_for_success(*(key for key, _ in triggered))
         marks = sorted(system.read_marks(), key=lambda mark: mark[1])[-n_tasks * len(dag_ids) :]
         found.append((triggered[0][1], marks))
