@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import anyio.to_thread
+from sqlalchemy import Connection
 
 from asynsched.clock import new_token
-from asynsched.errors import DagError
+from asynsched.errors import DagError, NotFound
 from asynsched.home import PRIVATE_FILE
 from asynsched.scheduling.evaluation.structure import DagStructure, compile_structure
 from asynsched.serialization.decode import decode_dag
-from asynsched.store.dag_versions import DagVersionRow, get_version, get_versions
+from asynsched.store.dag_versions import DagVersionRow, get_versions
 from asynsched.store.database import Database
 from asynsched.store.sources import get_sources
 from sandbox.protocol import CodeVersion, SourceRef
@@ -53,21 +54,21 @@ class VersionCache:
         if version_id in self._loaded:
             self._loaded.move_to_end(version_id)
             return self._loaded[version_id]
-        [loaded] = await self._load([await self._database.read(get_version, version_id)])
-        if isinstance(loaded, DagError):
-            raise loaded
-        return loaded
+        for loaded in await self._load([version_id]):
+            if isinstance(loaded, DagError):
+                raise loaded
+            return loaded
+        raise NotFound("DAG version", str(version_id))
 
     async def prepare(self, version_ids: Iterable[int]) -> None:
         """Load versions together that are going to be asked for; what is wrong with one is said when it is."""
         missing = set(version_ids) - self._loaded.keys()
         if missing:
-            await self._load(await self._database.read(get_versions, sorted(missing)[:MAX_LOADED]))
+            await self._load(sorted(missing)[:MAX_LOADED])
 
-    async def _load(self, rows: list[DagVersionRow]) -> list[LoadedVersion | DagError]:
-        """Load versions, with one look at the database and one turn of a thread for all of them."""
-        hashes = {ref.content_hash for row in rows for ref in row.sources}
-        texts = await self._database.read(get_sources, sorted(hashes))
+    async def _load(self, version_ids: list[int]) -> list[LoadedVersion | DagError]:
+        """Load those of some versions that there are, with one look at the database and one turn of a thread."""
+        rows, texts = await self._database.read(read_versions, version_ids)
         if self._in_thread:
             # A large DAG takes a while, in which the event loop has other things to do.
             found = await anyio.to_thread.run_sync(self._compile, rows, texts)
@@ -99,3 +100,10 @@ class VersionCache:
                 unfinished.touch(mode=PRIVATE_FILE)
                 unfinished.write_bytes(text.encode("utf-8", "surrogatepass"))
                 os.replace(unfinished, path)  # noqa: PTH105 - the pathlib form is no clearer
+
+
+def read_versions(conn: Connection, version_ids: list[int]) -> tuple[list[DagVersionRow], dict[str, str]]:
+    """Return those of some versions that there are, and the texts of their sources by content hash."""
+    rows = get_versions(conn, version_ids)
+    hashes = {ref.content_hash for row in rows for ref in row.sources}
+    return rows, get_sources(conn, sorted(hashes))

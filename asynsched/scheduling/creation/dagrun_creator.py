@@ -57,6 +57,8 @@ class DagRunCreator(Service):
         self._due: list[tuple[datetime, str]] = []
         self._due_at: dict[str, datetime] = {}
         self._changed: dict[str, None] = {}
+        self._untold: set[str] = set()
+        """DAGs that a message has said to have changed: once they are examined, their runs are to follow that."""
         self._held_back: set[str] = set()
         self._unanswered: set[str] = set()
         self._assets_were_updated = False
@@ -80,7 +82,9 @@ class DagRunCreator(Service):
             examined = await self._examine(dag_ids, now)
             for dag_id in dag_ids:
                 self._changed.pop(dag_id, None)
-                self._channels.active_runs.offer(DagChanged(dag_id))
+                if dag_id in self._untold:
+                    self._untold.discard(dag_id)
+                    self._channels.active_runs.offer(DagChanged(dag_id))
             for dag_id, result in examined.items():
                 await self._take_up(dag_id, result)
         if self._changed or self._next_due_is_past(self.clock.now()):
@@ -92,6 +96,7 @@ class DagRunCreator(Service):
             match message:
                 case DagChanged(dag_id):
                     self._changed.setdefault(dag_id)
+                    self._untold.add(dag_id)
                 case AssetsUpdated():
                     self._assets_were_updated = True
                 case RunEnded(run, _) if run.dag_id in self._held_back:

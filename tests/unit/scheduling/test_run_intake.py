@@ -55,7 +55,7 @@ async def interrupted_start(tmp_path):
     await database.write(store_report, report_of(dag), FileStamp("", 0, 0, ""), now=NOON, defaults=defaults)
     key = await database.write(create_manual_run, "d", now=NOON)
     await intake.take_created([key])
-    database.away.add("get_versions")
+    database.away.add("read_versions")
     with pytest.raises(StoreUnavailable):
         await intake.start(NOON)
     yield intake, engine, database, key

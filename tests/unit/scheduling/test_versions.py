@@ -58,11 +58,11 @@ async def test_many_versions_are_read_together_and_what_is_wrong_with_one_is_sai
     counting.arm()
     cache = VersionCache(counting, tmp_path, tmp_path / "dags")
     await cache.prepare([*ids, 77])
-    assert counting.n_calls == 2
+    assert counting.n_calls == 1
     good = ids[:3] + ids[4:]
     found = [(await cache.get(version_id)).structure.dag.dag_id for version_id in good]
     assert found == ["dag0", "dag1", "dag2", "dag4"]
-    assert counting.n_calls == 2, "they were known by then"
+    assert counting.n_calls == 1, "they were known by then"
     with pytest.raises(SerializationError):
         await cache.get(ids[3])
     with pytest.raises(NotFound):

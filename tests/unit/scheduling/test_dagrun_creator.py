@@ -1,0 +1,35 @@
+"""What the dagrun creator tells of the DAGs that it has examined."""
+
+from datetime import timedelta
+
+from asynsched import DAG, BashOperator
+from asynsched.channels import Channels, DagChanged, RunCreated
+from asynsched.clock import VirtualClock
+from asynsched.scheduling.creation.dagrun_creator import DagRunCreator
+from asynsched.settings import Settings
+from asynsched.store.engines.direct_database import open_inline
+from asynsched.store.parse_results import DagDefaults, FileStamp, store_report
+from tests.support.runs import NOON
+from tests.support.simulated import report_of
+
+
+async def test_a_dag_that_is_due_is_told_of_as_changed_only_when_a_message_has_said_so():
+    """Whoever starts its runs would else read it once more for nothing."""
+    database, channels, clock = open_inline(), Channels(), VirtualClock(NOON)
+    with DAG("d", schedule="@hourly", start_date=NOON, catchup=True) as dag:
+        BashOperator(task_id="t", bash_command="true")
+    defaults = DagDefaults(max_active_runs=16, paused=False)
+    await database.write(store_report, report_of(dag), FileStamp("", 0, 0, ""), now=NOON, defaults=defaults)
+    creator = DagRunCreator(settings=Settings(), channels=channels, database=database, clock=clock)
+
+    async def told(hours: int) -> list[type]:
+        clock.leap(timedelta(hours=hours) / timedelta(seconds=1))
+        await creator.tick(clock.now())
+        return [type(message) for message in channels.active_runs.take()]
+
+    assert await told(0) == [RunCreated]
+    assert await told(1) == [RunCreated]
+    channels.dag_changes.offer(DagChanged("d"))
+    assert await told(1) == [DagChanged, RunCreated]
+    assert await told(1) == [RunCreated]
+    await database.close()
