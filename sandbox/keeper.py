@@ -6,7 +6,7 @@ one thread and no event loop of asyncio's, so that its forks are clean and small
 try: what it passes on to tries is then in no other's memory. Tries of one task instance take turns in it: one begins
 when no process of the one before is left.
 
-    keeper ──fork──▶ zygote ──forks──▶ template (a version of a DAG file, loaded) ──fork──▶ try
+    keeper ──fork──▶ zygotes ──fork──▶ template (a version of a DAG file, loaded) ──fork──▶ try
                         └─────────────────────forks─────────────────────▶ try of a file that cannot be forked
 """
 

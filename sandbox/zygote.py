@@ -20,6 +20,7 @@ import argparse
 import logging
 import os
 import select
+import signal
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
@@ -33,12 +34,12 @@ from asynsched.authoring.timezone import set_default_timezone
 from sandbox.confinement import kernel
 from sandbox.frames import encode_frame
 from sandbox.protocol import CodeVersion
-from sandbox.running.loading import freeze_heap, read_source
+from sandbox.running.loading import freeze_heap, read_source, source_size
 from sandbox.running.try_logging import configure_logging
 from sandbox.running.warming import warm
 from sandbox.sources.plainness import looks_plain
 from sandbox.supervision.children import die_with, set_readable
-from sandbox.supervision.full_zygote import FullZygote, FullZygoteGone
+from sandbox.supervision.full_zygote import FullZygote, FullZygoteGoneError
 from sandbox.supervision.watchdog import Watchdog
 from sandbox.template import Born, TemplateStart, become_template, keep_only
 
@@ -47,6 +48,8 @@ log = logging.getLogger("sandbox.zygote")
 NAME = b"zygote"
 """Of its process, as `ps` shows it."""
 FULL_NAME = b"zygote-full"
+MAX_TEXT_BYTES = 256 * 1024
+"""Of a file and its local modules: what is longer is not looked at, and so is not plain."""
 TEMPLATE = b"t"
 LONE_TRY = b"l"
 """What the keeper asks for: one of these bytes, with the descriptors of an `Errand`."""
@@ -101,6 +104,10 @@ def _serve_as_full(start: ZygoteStart, name: bytes, channel: socket.socket) -> N
     Zygote(start._replace(channel=channel, alarm=None), name, None).serve()
 
 
+class KeeperKilledError(Exception):
+    """The keeper stood still for too long."""
+
+
 class Zygote:
     """Forks whenever the keeper asks, and kills a keeper that lets its alarm ring.
 
@@ -121,16 +128,27 @@ class Zygote:
         kernel.set_process_name(FULL_NAME if self._full is None else NAME)
         freeze_heap()
         if self._full is not None:
-            self._full.start()
+            self._full.is_there()
+        with suppress(KeeperKilledError):
+            self._wait_for(self._start.channel.fileno())
+            while self.serve_one():
+                self._wait_for(self._start.channel.fileno())
+
+    def _wait_for(self, descriptor: int) -> None:
+        """Wait until there is something to read, and watch over the keeper meanwhile.
+
+        Raises:
+            KeeperKilledError: It had to be killed.
+        """
         poll = select.poll()
-        poll.register(self._start.channel, select.POLLIN)
+        poll.register(descriptor, select.POLLIN)
         if self._watchdog is not None:
             poll.register(self._watchdog.alarm, select.POLLIN)
         while True:
-            ready = {descriptor for descriptor, _ in poll.poll()}
+            ready = {readable for readable, _ in poll.poll()}
             if self._watchdog is not None and self._watchdog.alarm in ready and self._watchdog.bite():
-                return
-            if self._start.channel.fileno() in ready and not self.serve_one():
+                raise KeeperKilledError
+            if descriptor in ready:
                 return
 
     def serve_one(self) -> bool:
@@ -152,30 +170,41 @@ class Zygote:
 
     def _fork(self, kind: bytes, errand: Errand) -> None:
         """Have a process made that is the keeper's child, here or by the full zygote."""
-        if self._have_made(kind, errand) == _FULL_IS_GONE and self._full is not None:
-            self._full.start()
-            self._have_made(kind, errand)
+        full = self._full if self._full is not None and self._full.is_there() else None
+        if self._have_made(kind, errand, full) == _FULL_IS_GONE and full is not None:
+            full.lose()
+            self._have_made(kind, errand, full if full.is_there() else None)
 
-    def _have_made(self, kind: bytes, errand: Errand) -> int:
+    def _have_made(self, kind: bytes, errand: Errand, full: FullZygote | None) -> int:
         """Fork a midwife, and return how it exits. What it has made goes on then."""
         waits, gives_way = os.pipe()
         try:
             midwife = os.fork()
             if midwife == 0:
-                self._deliver(kind, errand, waits, gives_way)
-            _, status = os.waitpid(midwife, 0)
+                self._deliver(kind, errand, full, waits, gives_way)
+            status = self._exit_code(midwife)
             if status == 0:
                 with suppress(BrokenPipeError):
                     os.write(gives_way, _GO)
-            return os.waitstatus_to_exitcode(status)
+            return status
         finally:
             os.close(waits)
             os.close(gives_way)
 
-    def _deliver(self, kind: bytes, errand: Errand, waits: int, gives_way: int) -> NoReturn:
+    def _exit_code(self, midwife: int) -> int:
+        """Wait for a midwife. It reads the file's text, and the disk may hang."""
+        with suppress(OSError):  # no descriptor is left
+            descriptor = os.pidfd_open(midwife)
+            try:
+                self._wait_for(descriptor)
+            finally:
+                os.close(descriptor)
+        return os.waitstatus_to_exitcode(os.waitpid(midwife, 0)[1])
+
+    def _deliver(self, kind: bytes, errand: Errand, full: FullZygote | None, waits: int, gives_way: int) -> NoReturn:
         status = 1
         try:
-            if not self._has_passed_on(kind, errand):
+            if full is None or self._looks_plain(errand) or not full.ask(kind, errand):
                 pid = os.fork()
                 if pid == 0:
                     os.close(gives_way)
@@ -183,21 +212,19 @@ class Zygote:
                 with socket.socket(fileno=os.dup(errand.channel)) as channel:
                     channel.sendall(encode_frame(Born(pid)))
             status = 0
-        except FullZygoteGone:
+        except FullZygoteGoneError:
             status = _FULL_IS_GONE
         except BaseException:
             log.exception("No process could be forked for a DAG file")
         finally:
             os._exit(status)
 
-    def _has_passed_on(self, kind: bytes, errand: Errand) -> bool:
-        """Leave a file that does not look plain to the full zygote, unless that has too much to do."""
-        return self._full is not None and not self._looks_plain(errand) and self._full.ask(kind, errand)
-
     def _looks_plain(self, errand: Errand) -> bool:
-        sources = _code_of(errand).sources
+        sources, folder = _code_of(errand).sources, self._start.sources_folder
         try:
-            texts = [read_source(self._start.sources_folder, source.content_hash) for source in sources]
+            if sum(source_size(folder, source.content_hash) for source in sources) > MAX_TEXT_BYTES:
+                return False
+            texts = [read_source(folder, source.content_hash) for source in sources]
         except (OSError, ValueError):
             return False  # who loads it says what is wrong
         return looks_plain(texts, [source.module for source in sources])
@@ -205,7 +232,8 @@ class Zygote:
     def _grow_up(self, kind: bytes, errand: Errand, waits: int) -> NoReturn:
         try:
             if os.read(waits, 1) != _GO:
-                os._exit(1)  # the keeper does not know of this process, or nobody is left
+                # Nobody knows of this process, or nobody is left: the machine's doing, not the file's.
+                os.kill(os.getpid(), signal.SIGKILL)
             kernel.set_process_name(self._name_of_others)
             become_template(
                 TemplateStart(

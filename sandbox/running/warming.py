@@ -31,6 +31,7 @@ def warm() -> None:
     """Import everything that each task needs, rehearse a try, and settle the heap for forking."""
     import_authoring(_NEEDED_BY_ALL)
     _rehearse("text")
+    set_readable(readable=True)
     freeze_heap()
 
 
@@ -74,7 +75,6 @@ def _rehearse_once(file: LoadedFile, dag: DAG) -> None:
         ended = run_launch(link.receive_launch(), link, file)
         assert ended.state == "success", ended.reason
         link.send(ended)
-    set_readable(readable=True)
 
 
 def _nothing(value: str, run_id: str | None = None) -> list[str | None]:

@@ -1,7 +1,8 @@
 """Whether the tasks of a DAG file look plain, as if they looked at nothing but their arguments.
 
 Told from its text, before it is loaded. It is a guess: a wrong one costs time, for a task then imports what it needs
-itself, or is forked from a process that has loaded more than it needs.
+itself, or is forked from a process that has loaded more than it needs. So a file that changes what can be imported, or
+what its tasks may do, is not plain.
 """
 
 import re
@@ -14,8 +15,10 @@ _SIGNS = re.compile(
     | \*\*                                                  # keyword arguments: the whole context
     | (?<!Python)(?<!Empty)(?<!ShortCircuit)Operator | (?<!\w)ExternalPythonOperator | Sensor
     | task\.(?: bash | sensor | \w*virtualenv | \w*external_python )
+    | \.(?: start_date | end_date | run_after | get_\w*(?: date | prev | dagrun )\w* )(?!\w)
     | (?<!\w)(?:
         \w*context | \w*callback\w* | \w*template\w* | execute
+      | chroot | meta_path | path_hooks | set\w*[ug]id | sys\.path
       | dag_run | data_interval_\w+ | logical_date | macros | prev_\w+
       | jinja2 | pendulum | subprocess | tempfile | zoneinfo
       )(?!\w)
@@ -34,5 +37,8 @@ def looks_plain(texts: Iterable[str], local_modules: Collection[str]) -> bool:
         local_modules: Names of the modules that are among the texts. What others have, such as operators in an
             installed package, is not seen, so a file that imports them is not plain.
     """
-    known = _KNOWN | {name.partition(".")[0] for name in local_modules}
+    local = {name.partition(".")[0] for name in local_modules}
+    if local & sys.stdlib_module_names:
+        return False
+    known = _KNOWN | local
     return not any(_SIGNS.search(text) or not known.issuperset(_IMPORT.findall(text)) for text in texts)

@@ -192,14 +192,15 @@ class AttemptRecords:
                         file.write(self._read(span))
                         live[token] = (*live.get(token, ()), _Span(size, span.length))
                         size += span.length
+            os.fsync(new)  # it takes the place of lines that may be on the disk already
             os.rename(NEW, JOURNAL, src_dir_fd=self._folder, dst_dir_fd=self._folder)
         except OSError:
             os.close(new)
             with suppress(OSError):
                 os.unlink(NEW, dir_fd=self._folder)
             raise
-        os.close(self._file)
-        self._file, self._live, self._size = new, live, size
+        replaced, self._file, self._live, self._size = self._file, new, live, size
+        os.close(replaced)
 
 
 def _decoded(line: bytes) -> Record | None:

@@ -1,9 +1,11 @@
 """What a zygote knows of the full one: its fork that has more loaded, for files that do not look plain."""
 
+import errno
 import logging
 import os
 import signal
 import socket
+import time
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
@@ -13,62 +15,111 @@ from sandbox.template import keep_only
 
 log = logging.getLogger("sandbox.zygote")
 
+PAUSE_SECONDS = 60.0
+"""Until another one is started after one that died before it was ready: the next may do so as well."""
+_READY = b"r"
+_GONE = frozenset({errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.EBADF})
 
-class FullZygoteGone(Exception):
+
+class FullZygoteGoneError(Exception):
     """It has died."""
 
 
 class FullZygote:
-    """The full zygote of now. It dies with its parent, and is ready when what it has to load is there.
+    """The full zygote of now. It dies with its parent.
 
     Args:
         lifeline: The descriptor that all forks keep.
-        serve: What it does in its process, with the channel that brings its requests.
+        serve: What it does in its process when it has loaded everything, with the channel that brings its requests.
     """
 
     def __init__(self, lifeline: int, serve: Callable[[socket.socket], None]) -> None:
         self._lifeline = lifeline
         self._serve = serve
-        self._pid: int | None = None
-        self._channel, _ = socket.socketpair()
+        self._channel: socket.socket | None = None
+        self._is_ready = False
+        self._start_at = 0.0
+        self._pids: set[int] = set()
+        """That of now, and those before it that are not reaped yet."""
 
-    def start(self) -> None:
-        """Fork it from this process; what there was of it before is of no use. Raises OSError."""
-        if self._pid is not None:
-            os.kill(self._pid, signal.SIGKILL)
-            os.waitpid(self._pid, 0)
-            self._pid = None
-        self._channel.close()
-        self._channel, theirs = socket.socketpair()
-        self._channel.setblocking(False)
-        parent = os.getpid()
-        with theirs:
-            pid = os.fork()
-            if pid == 0:
-                self._become(parent, theirs)
-        self._pid = pid
+    def is_there(self) -> bool:
+        """Return whether there is one to be asked, which is started if need be. Raises OSError."""
+        self._look()
+        if self._channel is None and time.monotonic() >= self._start_at:
+            self._start()
+        return self._channel is not None
 
     def ask(self, kind: bytes, descriptors: Sequence[int]) -> bool:
-        """Pass a request on, with what came along. Returns False when it has too much to do.
+        """Pass a request on, with what came along; it is done when everything is loaded. Returns False if it is busy.
 
         Raises:
-            FullZygoteGone: It cannot do it.
+            FullZygoteGoneError: It cannot do it.
         """
         try:
-            socket.send_fds(self._channel, [kind], descriptors)
-        except BlockingIOError:
-            return False
+            socket.send_fds(self._connected(), [kind], descriptors)
         except OSError as exc:
-            raise FullZygoteGone from exc
+            if exc.errno in _GONE:
+                raise FullZygoteGoneError from exc
+            return False
         return True
+
+    def lose(self) -> None:
+        """Take note that it is gone. Without it, tasks import what they need."""
+        if not self._is_ready:
+            log.error("The process that loads what some tasks need has died before it was ready")
+        self._start_at = 0.0 if self._is_ready else time.monotonic() + PAUSE_SECONDS
+        self._connected().close()
+        self._channel = None
+        self._reap()
+
+    def _look(self) -> None:
+        """Read what it has said: that it is ready, or that it is gone."""
+        while self._channel is not None:
+            try:
+                said = self._channel.recv(1)
+            except BlockingIOError:
+                return
+            except OSError:
+                said = b""
+            if said == _READY:
+                self._is_ready = True
+            else:
+                self.lose()
+
+    def _start(self) -> None:
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        parent = os.getpid()
+        with theirs:
+            try:
+                pid = os.fork()
+            except OSError:
+                ours.close()
+                raise
+            if pid == 0:
+                self._become(parent, theirs)
+        self._channel, self._is_ready = ours, False
+        self._pids.add(pid)
 
     def _become(self, parent: int, channel: socket.socket) -> NoReturn:
         try:
             die_with(parent)
             keep_only(channel.fileno(), self._lifeline)
             warm_fully()
+            channel.sendall(_READY)
             self._serve(channel)
         except BaseException:
-            log.exception("The zygote that has everything loaded failed")
+            log.exception("The process that loads what some tasks need has failed")
         finally:
             os._exit(1)
+
+    def _connected(self) -> socket.socket:
+        assert self._channel is not None, "there is none"
+        return self._channel
+
+    def _reap(self) -> None:
+        """Kill and reap those that are of no use any more; who is long in dying is reaped the next time."""
+        for pid in list(self._pids):
+            os.kill(pid, signal.SIGKILL)
+            if os.waitpid(pid, os.WNOHANG)[0]:
+                self._pids.discard(pid)

@@ -55,8 +55,8 @@ def site() -> Iterator[Site]:
 def test_a_task_cannot_read_the_memory_or_the_environment_of_scheduler_and_keeper(site):
     with site.up() as up:
         site.wait_for_dag("looks")
-        site.until(lambda: len(keeper_and_zygote(site)) == 2, "the keeper and its zygote are there")
-        asked = json.dumps({"scheduler": up.process.pid, **keeper_and_zygote(site)})
+        site.until(lambda: len(keeper_and_zygotes(site)) == 3, "the keeper and its zygotes are there")
+        asked = json.dumps({"scheduler": up.process.pid, **keeper_and_zygotes(site)})
         site.run("dags", "trigger", "looks", "--conf", asked, "--run-id", "one", "--wait")
         [found] = site.json("tasks", "xcom", "looks", "one", "around")
     assert found["value"] == {
@@ -65,13 +65,14 @@ def test_a_task_cannot_read_the_memory_or_the_environment_of_scheduler_and_keepe
         "scheduler": "refused",
         "keeper": "refused",
         "zygote": "refused",
+        "zygote-full": "refused",
     }
 
 
-def keeper_and_zygote(site: Site) -> dict[str, int]:
+def keeper_and_zygotes(site: Site) -> dict[str, int]:
     """Return their processes, while there is no task."""
     found = [process for process in site.processes() if "sandbox.keeper" in process.cmdline()]
-    return {"zygote" if process.name() == "zygote" else "keeper": process.pid for process in found}
+    return {process.name() if process.name().startswith("zygote") else "keeper": process.pid for process in found}
 
 
 SECRET = "hunter" + "2" * 8

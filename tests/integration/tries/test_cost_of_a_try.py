@@ -77,3 +77,14 @@ async def test_a_file_finds_all_of_it_though_the_process_that_has_loaded_it_was_
         assert value(await bench.run(executor, bench.launch(another, "loaded", try_number=2))) == list(HEAVY)
         assert value(await bench.run(executor, bench.launch(one, "loaded", try_number=3))) == list(HEAVY)
     assert bench.processes() == []
+
+
+async def test_files_run_also_where_what_they_may_need_cannot_be_loaded(bench: Bench, monkeypatch):
+    (bench.home / "jinja2.py").write_text("raise ImportError('half upgraded')")
+    monkeypatch.setenv("PYTHONPATH", str(bench.home))
+    codes = [bench.code(LOADED % parameters, f"{parameters}.py") for parameters in ("**context", "", "**kwargs")]
+    async with bench.running() as executor:
+        ends = [await bench.run(executor, bench.launch(code, "loaded", try_number=n)) for n, code in enumerate(codes)]
+    assert [end.state for end in ends] == ["success"] * 3
+    assert "half upgraded" in bench.keeper_log()
+    assert "has died before it was ready" in bench.keeper_log()

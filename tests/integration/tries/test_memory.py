@@ -62,7 +62,7 @@ async def test_a_try_finds_no_secret_of_another_in_its_memory_and_no_address_of_
     gate = bench.home / "gate"
     first, second, lone, last = [
         bench.code(LOOKS.format(before=before, gate=str(gate)), f"{name}.py")
-        for name, before in [("first", ""), ("second", "1"), ("lone", UNFIT), ("last", "2")]
+        for name, before in [("first", ""), ("second", "1  # context"), ("lone", UNFIT), ("last", "2")]
     ]
     async with bench.running() as executor:
         # While it runs, the keeper knows its secret.

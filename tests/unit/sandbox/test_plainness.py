@@ -48,6 +48,10 @@ def test_functions_that_look_at_their_arguments_are_plain():
         "dag.on_failure_callback = print",
         "task(map_index_template='x')",
         "import pendulum",
+        "def f(ti):\n    print(ti.start_date)",
+        "def f(ti):\n    ti.get_previous_start_date()",
+        "import sys\nsys.path.insert(0, '.')",
+        "import os\nos.setuid(1)",
         "    import subprocess",
         "from company.operators import Copy",
     ],
@@ -56,6 +60,10 @@ def test_functions_that_look_at_their_arguments_are_plain():
 def test_what_may_lead_to_templates_instants_or_programs_is_not_plain(line, is_in_file):
     texts = [PLAIN + line + "\n", LOCAL] if is_in_file else [PLAIN, LOCAL + line + "\n"]
     assert not looks_plain(texts, ["", "shop.prices"])
+
+
+def test_a_local_module_with_the_name_of_one_of_pythons_makes_a_file_not_plain():
+    assert not looks_plain([PLAIN, LOCAL], ["", "shop.prices", "calendar"])
 
 
 def test_a_module_that_is_not_among_the_texts_makes_a_file_not_plain():

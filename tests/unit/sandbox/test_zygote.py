@@ -11,6 +11,7 @@ import pytest
 
 from sandbox.frames import FrameReader
 from sandbox.protocol import CodeVersion
+from sandbox.supervision.full_zygote import FullZygote, FullZygoteGoneError
 from sandbox.supervision.watchdog import Alarm
 from sandbox.supervision.zygote_handle import ZygoteBusy, ZygoteHandle
 from sandbox.template import Born, Loaded
@@ -43,6 +44,19 @@ def test_a_zygote_that_takes_no_more_requests_is_busy():
 
     with handle._channel, zygote, pytest.raises(ZygoteBusy):
         ask_often()
+
+
+def test_a_full_zygote_that_takes_no_more_requests_leaves_them_to_its_parent_and_one_that_is_gone_is_told_from_it():
+    full = FullZygote(-1, lambda channel: None)
+    full._channel, theirs = socket.socketpair()
+    full._channel.setblocking(False)
+    with full._channel, Path(os.devnull).open() as given:
+        with theirs:
+            assert full.ask(TEMPLATE, [given.fileno()])
+            while full.ask(TEMPLATE, [given.fileno()]):
+                pass
+        with pytest.raises(FullZygoteGoneError):
+            full.ask(TEMPLATE, [given.fileno()])
 
 
 def test_an_older_keeper_that_has_no_alarm_gets_a_zygote_that_forks(tmp_path):
