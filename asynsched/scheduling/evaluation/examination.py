@@ -118,7 +118,9 @@ class Examination:
     def examine_dependents(self, tasks: Iterable[ActiveTask], now: datetime) -> None:
         """Decide about what depends on task instances of one run that have ended."""
         tasks = list(tasks)
-        self.examine(tasks[0].run, [found for task in tasks for found in task.run.dependents(task)], now)
+        refitted = [found for task in tasks for found in self._expansion.remap_after(task, now)]
+        dependents = [found for task in tasks for found in task.run.dependents(task)]
+        self.examine(tasks[0].run, [*refitted, *dependents], now)
 
     def _end_if_over(self, run: ActiveRun, now: datetime) -> None:
         """End a run in which nothing can happen any more."""

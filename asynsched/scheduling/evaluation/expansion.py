@@ -92,6 +92,21 @@ class Expansion:
         # Instances of a mapped group depend on others now.
         return [*new, *run.waiting_after(task_id)]
 
+    def remap_after(self, source: ActiveTask, now: datetime) -> list[ActiveTask]:
+        """Do so for what is mapped over a task that has ended, and has not ended itself.
+
+        By their trigger rules its instances may run already, or wait for room, and then none of them is looked at.
+        """
+        run = source.run
+        if not source.is_finished:
+            return []
+        sources = run.structure.map_sources
+        mapped = [task_id for task_id in run.to_be_remapped if source.task_id in sources[task_id]]
+        unfinished = [task_id for task_id in sorted(mapped) if run.unfinished_of[task_id]]
+        return [
+            found for task_id in unfinished for found in self.remap(next(iter(run.instances[task_id].values())), now)
+        ]
+
     def _remove(self, tasks: Iterable[ActiveTask], n_instances: int, now: datetime) -> None:
         reason = f"it is mapped over {n_instances} values now"
         for task in tasks:

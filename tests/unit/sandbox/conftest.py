@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from sandbox.supervision import attempts
 from sandbox.supervision.attempts import JOURNAL, AttemptRecords
 
 
@@ -20,3 +21,11 @@ def opened(tmp_path) -> Iterator[Callable[..., AttemptRecords]]:
     """A function that opens the journal as another keeper does."""
     with ExitStack() as stack:
         yield lambda folder=tmp_path: stack.enter_context(closing(AttemptRecords(folder)))
+
+
+@pytest.fixture
+def warnings(monkeypatch) -> list[str]:
+    """What it warns of. Its logger itself belongs to all tests of the process."""
+    found: list[str] = []
+    monkeypatch.setattr(attempts.log, "warning", lambda text, *values: found.append(text % values))
+    return found

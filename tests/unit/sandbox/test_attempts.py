@@ -1,6 +1,5 @@
 """The records of tries: what they are worth after a keeper was killed at any byte, and after damage to the file."""
 
-import logging
 import os
 import subprocess
 import sys
@@ -118,15 +117,13 @@ DAMAGED = [
 
 
 @pytest.mark.parametrize("line", DAMAGED)
-def test_a_damaged_line_costs_itself_and_is_told_of(tmp_path, journal, caplog, line, opened):
+def test_a_damaged_line_costs_itself_and_is_told_of(tmp_path, journal, warnings, line, opened):
     records = opened()
     records.create(launch("first"))
     with journal.open("ab") as file:
         file.write(line + b"\n")
     records = opened()
-    assert [(record.levelno, record.message) for record in caplog.records] == [
-        (logging.WARNING, "1 damaged lines in the journal of tries are ignored")
-    ]
+    assert warnings == ["1 damaged lines in the journal of tries are ignored"]
     records.create(launch("second"))
     records.end(ended("first"))
     assert known(tmp_path) == {"first": VALUE, "second": None}

@@ -155,6 +155,30 @@ def test_instances_are_added_or_removed_when_what_they_are_mapped_over_was_clear
     assert run.state == "success"
 
 
+def test_instances_that_wait_for_room_are_removed_when_what_they_are_mapped_over_becomes_shorter():
+    """By their trigger rule they need not have waited for that; they would find no value to run with."""
+    first = run_of(
+        [
+            task("source", "mapped", "other"),
+            task("other", "mapped"),
+            task("mapped", map_length=MapResult("source"), trigger_rule="one_success"),
+        ]
+    )
+    engine = evaluation()
+    drive(engine, {"source": 3}, start=lambda: engine.start_run(first, NOON))
+    run, found = resumed(first, {"source", "mapped"})
+    engine = evaluation(parallelism=2)
+    engine.resume_run(run, found, NOON)
+    assert states(run, "mapped") == [(index, "scheduled") for index in range(3)]
+    engine.grant(NOON)
+    token = run.instance("source").token
+    engine.try_ended(Ended(token, "success", NOON, NOON, return_value=VALUE, result_length=2), NOON)
+    assert states(run, "mapped") == [(0, "queued"), (1, "scheduled"), (2, "removed")]
+    drive(engine, start=lambda: None)
+    assert states(run, "mapped") == [(0, "success"), (1, "success"), (2, "removed")]
+    assert run.state == "success"
+
+
 def test_a_run_waits_for_the_process_of_an_instance_that_is_removed_while_it_runs():
     first, engine = run_of([task("source", "mapped"), task("mapped", map_length=MapResult("source"))]), evaluation()
     drive(engine, {"source": 2}, start=lambda: engine.start_run(first, NOON))
