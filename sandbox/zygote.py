@@ -39,7 +39,7 @@ from sandbox.running.try_logging import configure_logging
 from sandbox.running.warming import warm
 from sandbox.sources.plainness import looks_plain
 from sandbox.supervision.children import die_with, set_readable
-from sandbox.supervision.full_zygote import FullZygote, FullZygoteGoneError
+from sandbox.supervision.full_zygote import READY, FullZygote, FullZygoteGoneError
 from sandbox.supervision.watchdog import Watchdog
 from sandbox.template import Born, TemplateStart, become_template, keep_only
 
@@ -129,6 +129,8 @@ class Zygote:
         freeze_heap()
         if self._full is not None:
             self._full.is_there()
+        else:
+            self._start.channel.sendall(READY)
         with suppress(KeeperKilledError):
             self._wait_for(self._start.channel.fileno())
             while self.serve_one():
@@ -193,8 +195,8 @@ class Zygote:
 
     def _exit_code(self, midwife: int) -> int:
         """Wait for a midwife. It reads the file's text, and the disk may hang."""
-        with suppress(OSError):  # no descriptor is left
-            descriptor = os.pidfd_open(midwife)
+        descriptor = _pidfd(midwife)
+        if descriptor is not None:
             try:
                 self._wait_for(descriptor)
             finally:
@@ -256,6 +258,14 @@ def _code_of(errand: Errand) -> CodeVersion:
     with os.fdopen(os.dup(errand.code), "rb") as file:
         file.seek(0)
         return msgspec.json.decode(file.read(), type=CodeVersion)
+
+
+def _pidfd(process: int) -> int | None:
+    """Return what becomes readable when a process ends; None if no descriptor is left."""
+    try:
+        return os.pidfd_open(process)
+    except OSError:
+        return None
 
 
 def _given(alarm: int | None) -> tuple[int, ...]:

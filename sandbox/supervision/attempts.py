@@ -5,8 +5,9 @@ Its token is forgotten when the scheduler has stored the end. So a token starts 
 without a second line, found by the next keeper, was lost with its keeper.
 
 A line counts when it is whole. It is written behind the last one that counts, whatever a write that failed or a keeper
-that was killed has left there. Where nothing is live the file is emptied, and where most of it is dead it is written
-anew, beside, and takes the place of the old one at once.
+that was killed has left there. What is forgotten is overwritten with blanks: what a try has returned, or given to its
+trigger, may be secret. Where nothing is live the file is emptied, and where most of it is dead it is written anew,
+beside, and takes the place of the old one at once.
 """
 
 import logging
@@ -31,6 +32,7 @@ ROOM_BYTES = 1024 * 1024
 """Dead lines that the file may hold in any case; beyond that, as many bytes as are live."""
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 _PRIVATE_FILE = 0o600
+_BLANK = b" "
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -92,11 +94,14 @@ class AttemptRecords:
     def forget(self, tokens: Iterable[str]) -> None:
         """Forget these tries. Where that cannot be written down, a later keeper tells of them again."""
         known = tuple(token for token in tokens if token in self._live)
+        dead = [span for token in known for span in self._live[token]]
         self._drop(known)
         if not known or self._shrink():
             return
         try:
             self._append(Forgotten(known))
+            for span in dead:
+                os.pwrite(self._file, _BLANK * (span.length - 1), span.offset)
         except OSError as exc:
             log.warning("It could not be written down that the ends of %d tries are stored: %s", len(known), exc)
 
@@ -130,7 +135,7 @@ class AttemptRecords:
                     case Forgotten(tokens):
                         self._drop(tokens)
                     case None:
-                        n_damaged += 1
+                        n_damaged += not line.startswith(_BLANK)
                 self._size += len(line)
         if n_damaged:
             log.warning("%d damaged lines in the journal of tries are ignored", n_damaged)

@@ -7,6 +7,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import NoReturn
 
 from sandbox.running.warming import warm_fully
@@ -17,7 +18,10 @@ log = logging.getLogger("sandbox.zygote")
 
 PAUSE_SECONDS = 60.0
 """Until another one is started after one that died before it was ready: the next may do so as well."""
-_READY = b"r"
+LOAD_SECONDS = 20.0
+"""Longest that one may take to be ready: what it loads may lie on a disk that hangs."""
+READY = b"r"
+"""What it says when it serves."""
 _GONE = frozenset({errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.EBADF})
 
 
@@ -30,7 +34,8 @@ class FullZygote:
 
     Args:
         lifeline: The descriptor that all forks keep.
-        serve: What it does in its process when it has loaded everything, with the channel that brings its requests.
+        serve: What it does in its process when it has loaded everything, with the channel that brings its requests. It
+            says `READY` there.
     """
 
     def __init__(self, lifeline: int, serve: Callable[[socket.socket], None]) -> None:
@@ -38,14 +43,17 @@ class FullZygote:
         self._serve = serve
         self._channel: socket.socket | None = None
         self._is_ready = False
-        self._start_at = 0.0
+        self._start_at = self._started_at = 0.0
         self._pids: set[int] = set()
         """That of now, and those before it that are not reaped yet."""
 
     def is_there(self) -> bool:
-        """Return whether there is one to be asked, which is started if need be. Raises OSError."""
+        """Return whether there is one to be asked, which is started if need be and possible."""
         self._look()
-        if self._channel is None and time.monotonic() >= self._start_at:
+        now = time.monotonic()
+        if self._channel is not None and not self._is_ready and now >= self._started_at + LOAD_SECONDS:
+            self.lose()
+        if self._channel is None and now >= self._start_at:
             self._start()
         return self._channel is not None
 
@@ -64,13 +72,19 @@ class FullZygote:
         return True
 
     def lose(self) -> None:
-        """Take note that it is gone. Without it, tasks import what they need."""
+        """Take note that it is gone, or of no use. Without it, tasks import what they need."""
+        channel = self._connected()
+        with suppress(OSError):
+            self._is_ready = self._is_ready or channel.recv(1) == READY
         if not self._is_ready:
-            log.error("The process that loads what some tasks need has died before it was ready")
-        self._start_at = 0.0 if self._is_ready else time.monotonic() + PAUSE_SECONDS
-        self._connected().close()
+            self._pause("it was not ready in time, or has died before")
+        channel.close()
         self._channel = None
         self._reap()
+
+    def _pause(self, why: str) -> None:
+        self._start_at = time.monotonic() + PAUSE_SECONDS
+        log.error("The process that loads what some tasks need is not there, and each of them loads it itself: %s", why)
 
     def _look(self) -> None:
         """Read what it has said: that it is ready, or that it is gone."""
@@ -81,24 +95,24 @@ class FullZygote:
                 return
             except OSError:
                 said = b""
-            if said == _READY:
+            if said == READY:
                 self._is_ready = True
             else:
                 self.lose()
 
     def _start(self) -> None:
-        ours, theirs = socket.socketpair()
-        ours.setblocking(False)
         parent = os.getpid()
-        with theirs:
-            try:
+        try:
+            ours, theirs = socket.socketpair()
+            with theirs:
                 pid = os.fork()
-            except OSError:
-                ours.close()
-                raise
-            if pid == 0:
-                self._become(parent, theirs)
-        self._channel, self._is_ready = ours, False
+                if pid == 0:
+                    self._become(parent, theirs)
+        except OSError as exc:
+            self._pause(str(exc))
+            return
+        ours.setblocking(False)
+        self._channel, self._is_ready, self._started_at = ours, False, time.monotonic()
         self._pids.add(pid)
 
     def _become(self, parent: int, channel: socket.socket) -> NoReturn:
@@ -106,7 +120,6 @@ class FullZygote:
             die_with(parent)
             keep_only(channel.fileno(), self._lifeline)
             warm_fully()
-            channel.sendall(_READY)
             self._serve(channel)
         except BaseException:
             log.exception("The process that loads what some tasks need has failed")

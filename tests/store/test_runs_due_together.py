@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import asyncpg
@@ -10,7 +10,7 @@ import msgspec
 import pytest
 import sqlalchemy as sa
 
-from asynsched import DAG, BashOperator, DeadlineAlert, DeadlineReference, SyncCallback
+from asynsched import DAG, BashOperator, CronTriggerTimetable, DeadlineAlert, DeadlineReference, SyncCallback
 from asynsched.errors import DagError
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.creation.scheduled_runs import Examined, coming_runs, examine_dags
@@ -104,6 +104,8 @@ async def test_many_runs_are_made_and_claimed_with_as_many_statements_as_two(dat
 async def test_what_is_odd_about_one_dag_is_its_own(database):
     def prepare(conn: sa.Connection) -> None:
         store(conn, [hourly(dag_id) for dag_id in ("ahead", "broken", "due", "no_version", "paused")])
+        before_time = CronTriggerTimetable("@daily", timezone="America/New_York")
+        store(conn, [hourly("out_of_time", schedule=before_time, start_date=datetime(1, 1, 1, tzinfo=UTC))])
         store(conn, [hourly("full", max_active_runs=1), hourly("later", start_date=START + HOUR), hourly("run_id")])
         create_manual_run(conn, "ahead", now=START, logical_date=START)
         create_manual_run(conn, "full", now=START, logical_date=START + 9 * HOUR)
@@ -114,10 +116,11 @@ async def test_what_is_odd_about_one_dag_is_its_own(database):
         conn.execute(sa.text("UPDATE dag SET version_id = NULL WHERE dag_id = 'no_version'"))
 
     await database.write(prepare)
-    ids = ["ahead", "broken", "due", "full", "later", "no_version", "paused", "run_id", "unknown"]
+    ids = ["ahead", "broken", "due", "full", "later", "no_version", "out_of_time", "paused", "run_id", "unknown"]
     found = await database.write(examine_dags, ids, NOW)
     assert list(found) == ids
     assert found.pop("broken").error.startswith("this is no valid serialized DAG")
+    assert "'out_of_time': its schedule and dates lead out of the calendar" in found.pop("out_of_time").error
     assert found == {
         "ahead": Examined(due_at=START + HOUR),
         "due": Examined(created=AT_START, due_at=START + HOUR),
@@ -130,10 +133,25 @@ async def test_what_is_odd_about_one_dag_is_its_own(database):
     }
     coming = {dag_id: (await database.read(get_dag, dag_id)).next_dagrun_create_after for dag_id in ids[:-1]}
     nexts = {"ahead": HOUR, "due": HOUR, "full": 0 * HOUR, "later": HOUR, "paused": 0 * HOUR, "run_id": HOUR}
-    assert coming == {"broken": None, "no_version": None} | {dag_id: START + by for dag_id, by in nexts.items()}
+    assert coming == dict.fromkeys(("broken", "no_version", "out_of_time")) | {
+        dag_id: START + by for dag_id, by in nexts.items()
+    }
     assert [run.dag_id for run in await database.read(list_runs, state="queued")] == ["due", "run_id", "full", "ahead"]
     with pytest.raises(DagError):
         await database.read(coming_runs, "broken", NOW, at_most=1)
+
+
+async def test_a_run_by_hand_has_its_date_in_utc_to_the_microsecond_and_none_that_utc_has_not(database):
+    before_standard_time = timezone(timedelta(minutes=19, seconds=32))
+    date = datetime(1930, 1, 1, microsecond=7, tzinfo=before_standard_time)
+    after_all = datetime(9999, 12, 31, 23, tzinfo=timezone(-5 * HOUR))
+    await database.write(store, [hourly("d")])
+    await database.write(create_manual_run, "d", now=NOW, logical_date=date)
+    with pytest.raises(DagError, match="lies outside of the years 1 to 9999 in UTC"):
+        await database.write(create_manual_run, "d", now=NOW, logical_date=after_all)
+    [run] = await database.read(list_runs)
+    assert run.logical_date == date
+    assert run.run_id == f"manual__{date.isoformat()}"
 
 
 async def test_runs_are_made_together_but_for_those_that_there_are(database):

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from itertools import islice
 
+from asynsched.errors import TimetableError
 from asynsched.serialization.schedule_bounds import restriction
 from asynsched.serialization.schema import SerializedDag
 from asynsched.timetables import DagRunInfo, DataInterval, KnownTimetable, decode
@@ -15,10 +16,15 @@ def next_run(
     """Return the run that follows `last`, due or not; None when there is none.
 
     Raises:
-        TimetableError: The schedule has no future match, or is invalid.
+        TimetableError: The schedule has no future match, is invalid, or leads out of the calendar.
     """
     timetable = timetable or decode(dag.timetable)
-    return timetable.next_run(last, restriction(dag), now)
+    try:
+        return timetable.next_run(last, restriction(dag), now)
+    except OverflowError as exc:
+        raise TimetableError(
+            f"DAG {dag.dag_id!r}: its schedule and dates lead out of the calendar, which has the years 1 to 9999"
+        ) from exc
 
 
 def upcoming_runs(

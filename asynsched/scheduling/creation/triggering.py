@@ -1,7 +1,7 @@
 """Runs that somebody asks for: from the command line, or from an embedding program."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection
@@ -60,8 +60,11 @@ def create_manual_run(
         raise NotFound("DAG", dag_id, near_dag_ids(conn, dag_id))
     serialized = decode_dag(get_version(conn, dag.version_id).serialized)
     validate_conf(serialized, conf or {})
-    date = (logical_date or _free_date(conn, dag_id, now)) if has_logical_date else None
-    key = DagRunKey(dag_id, _checked_run_id(run_id) if run_id else _free_run_id(conn, dag_id, date or now))
+    given = logical_date and _in_utc(logical_date)
+    date = (given or _free_date(conn, dag_id, now)) if has_logical_date else None
+    key = DagRunKey(
+        dag_id, _checked_run_id(run_id) if run_id else _free_run_id(conn, dag_id, logical_date or date or now)
+    )
     _refuse_taken(conn, key, date)
     interval = data_interval
     if interval is None and date is not None:
@@ -74,8 +77,8 @@ def create_manual_run(
             run_type=DagRunType.MANUAL,
             state=DagRunState.QUEUED,
             logical_date=date,
-            data_interval_start=interval and interval.start,
-            data_interval_end=interval and interval.end,
+            data_interval_start=interval and _in_utc(interval.start),
+            data_interval_end=interval and _in_utc(interval.end),
             run_after=now,
             queued_at=now,
             conf=dict(conf or {}),
@@ -121,6 +124,14 @@ def _refuse_taken(conn: Connection, key: DagRunKey, date: datetime | None) -> No
         raise AlreadyExists(f"The DAG {key.dag_id!r} has a run {key.run_id!r} already; choose another run id.")
     if date is not None and logical_date_is_taken(conn, key.dag_id, date):
         raise AlreadyExists(f"The DAG {key.dag_id!r} has a run of the logical date {date.isoformat()} already.")
+
+
+def _in_utc(instant: datetime) -> datetime:
+    """Return an instant in UTC, as databases keep it. Raises DagError for one that UTC does not have."""
+    try:
+        return instant.astimezone(UTC)
+    except OverflowError:
+        raise DagError(f"The date {instant.isoformat()} lies outside of the years 1 to 9999 in UTC.") from None
 
 
 def _free_date(conn: Connection, dag_id: str, now: datetime) -> datetime:

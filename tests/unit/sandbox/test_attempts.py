@@ -79,9 +79,11 @@ def test_a_journal_that_is_cut_at_any_byte_has_what_was_whole_and_takes_the_next
     note(kept=None, token=None)
     records.end(ended())
     note(kept=None, token=VALUE)
+    remembered = journal.read_bytes()
     records.forget(["token"])
     note(kept=None)
-    whole = journal.read_bytes()
+    # That it is forgotten is written before the rest is blank.
+    whole = remembered + journal.read_bytes()[len(remembered) :]
     assert len(states) == 5
     for size in range(len(whole) + 1):
         journal.write_bytes(whole[:size])
@@ -93,6 +95,18 @@ def test_a_journal_that_is_cut_at_any_byte_has_what_was_whole_and_takes_the_next
         with closing(AttemptRecords(tmp_path)) as records:
             records.create(launch("next"))
         assert known(tmp_path) == wanted | {"next": None}
+
+
+def test_nothing_is_left_of_a_value_that_is_forgotten_while_another_try_runs(tmp_path, journal, warnings, opened):
+    records = opened()
+    for token in ("runs", "token"):
+        records.create(launch(token))
+    records.end(ended())
+    assert b"break" in journal.read_bytes()
+    records.forget(["token"])
+    assert b"break" not in journal.read_bytes()
+    assert known(tmp_path) == {"runs": None}
+    assert warnings == []
 
 
 def test_a_line_break_between_the_parts_of_a_value_ends_no_line(tmp_path, opened):
