@@ -2,10 +2,11 @@
 
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from psutil import Process
+from psutil import NoSuchProcess, Process
 
 from tests.integration.tries.bench import Bench, value
 from tests.support.waiting import eventually
@@ -63,11 +64,11 @@ async def test_no_zygote_has_the_journal_of_the_keeper_open(bench: Bench, code):
 
 def zygotes_after(bench: Bench, dead: Process) -> list[Process]:
     """Return the zygotes that have followed one, once both are ready; its own child may not be gone yet."""
-    found = [
-        process
-        for process in bench.processes()
-        if process.name().startswith("zygote") and dead.pid not in (process.pid, process.ppid())
-    ]
+    found = []
+    for process in bench.processes():
+        with suppress(NoSuchProcess):  # just now
+            if process.name().startswith("zygote") and dead.pid not in (process.pid, process.ppid()):
+                found.append(process)
     return found if sorted(process.name() for process in found) == ["zygote", "zygote-full"] else []
 
 
