@@ -74,7 +74,7 @@ class WatchSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
         doc("`auto` uses file events and finds out by itself where they do not arrive; then it polls."),
     ] = "auto"
     step: Annotated[PositiveSeconds, doc("How long a burst of file events must pause to be taken as one, seconds.")] = (
-        0.03
+        0.01
     )
     debounce: Annotated[PositiveSeconds, doc("Longest time that a burst of file events is gathered, seconds.")] = 0.05
     poll_interval: Annotated[PositiveSeconds, doc("Time between two looks where polling is needed, seconds.")] = 1.0

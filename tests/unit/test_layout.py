@@ -23,7 +23,7 @@ LONGEST_MODULE = 300
 VAGUE_NAMES = {"utils", "util", "helpers", "helper", "common", "misc"}
 HEAVY = {
     "sqlalchemy", "pydantic", "structlog", "asyncio", "anyio", "alembic", "aiosqlite", "asyncpg", "typer", "click",
-    "rich", "watchfiles", "croniter", "jinja2", "jsonschema",
+    "rich", "watchfiles", "inotify_simple", "croniter", "jinja2", "jsonschema",
 }  # fmt: skip
 
 

@@ -12,6 +12,7 @@ is away. Walks and looks at files are done by threads.
 
 import os
 import socket
+import sys
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -32,6 +33,11 @@ from asynsched.parsing.watching.touched import Touched, interpret, watched_folde
 from asynsched.service import Service
 from asynsched.settings import Settings
 
+if sys.platform == "linux":
+    from asynsched.parsing.watching.inotify_events import InotifyEvents as NativeEvents
+else:
+    from asynsched.parsing.watching.watchfiles_events import WatchfilesEvents as NativeEvents
+
 log = structlog.get_logger(__name__)
 
 EVENT_GRACE = timedelta(seconds=3)
@@ -45,8 +51,11 @@ class Watcher(Service):
 
     name = "watcher"
 
-    def __init__(self, settings: Settings, channels: Channels, clock: Clock) -> None:
+    def __init__(
+        self, settings: Settings, channels: Channels, clock: Clock, *, file_events: type[FileEvents] = NativeEvents
+    ) -> None:
         super().__init__(clock)
+        self._new_events = file_events
         self._settings = settings.watch
         self._root = settings.dags_path
         self._home = settings.home_path
@@ -199,7 +208,9 @@ class Watcher(Service):
         self._stop_watching()
         self._watched = folders
         assert self._tasks is not None
-        self._events = FileEvents(folders, step=self._settings.step, debounce=self._settings.debounce, wake=self.wake)
+        self._events = self._new_events(
+            folders, step=self._settings.step, debounce=self._settings.debounce, wake=self.wake
+        )
         self._events.start(self._tasks)
         await self._events.is_ready.wait()
         if self._events.failure is None:

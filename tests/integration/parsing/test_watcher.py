@@ -1,7 +1,9 @@
 """The watcher on a real folder, with the kernel's own events: nothing that happens to a file is missed."""
 
+import errno
 import os
 import shutil
+import sys
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -13,8 +15,12 @@ from structlog.testing import capture_logs
 from asynsched.channels import FileChanged
 from asynsched.errors import SettingsError
 from asynsched.parsing.watching import watcher as watcher_module
-from asynsched.parsing.watching.file_events import FileEvents
+from asynsched.parsing.watching.inotify_events import InotifyEvents
+from asynsched.parsing.watching.watchfiles_events import WatchfilesEvents
 from tests.integration.parsing.watched import Watched, watching
+
+# What other systems are served with works on Linux, too, and is tested there.
+each_kind = pytest.mark.parametrize("file_events", [InotifyEvents, WatchfilesEvents])
 
 
 @pytest.fixture
@@ -24,10 +30,12 @@ def root(tmp_path: Path) -> Path:
     return root
 
 
-@pytest.mark.parametrize("mode", ["auto", "poll"])
-async def test_saves_moves_and_removals_of_files_and_folders_are_told(root, mode):
+@pytest.mark.parametrize(
+    ("mode", "file_events"), [("auto", InotifyEvents), ("auto", WatchfilesEvents), ("poll", InotifyEvents)]
+)
+async def test_saves_moves_and_removals_of_files_and_folders_are_told(root, mode, file_events):
     (root / "first.py").write_text("x = 1")
-    async with watching(root, mode=mode, poll_interval=0.05) as site:
+    async with watching(root, mode=mode, poll_interval=0.05, file_events=file_events) as site:
         assert site.files == {"first.py": FileChanged("first.py", at_start=True)}
         site.write("first.py", "x = 22")
         await site.told_of("first.py")
@@ -62,8 +70,9 @@ async def test_saves_moves_and_removals_of_files_and_folders_are_told(root, mode
         await site.until(lambda: site.known == {"moved/nested/deep.py"})
 
 
-async def test_a_thousand_files_at_once_are_all_told_though_the_queue_is_short(root, tmp_path):
-    async with watching(root, queue_size=5) as site:
+@each_kind
+async def test_a_thousand_files_at_once_are_all_told_though_the_queue_is_short(root, file_events):
+    async with watching(root, queue_size=5, file_events=file_events) as site:
         names = [f"package_{number % 20}/module_{number}.py" for number in range(1000)]
         for name in names:
             site.write(name)
@@ -97,14 +106,15 @@ async def test_an_edited_ignore_file_takes_effect(root):
         await site.until(lambda: site.known == {"a.py", "lib/b.py"})
 
 
-async def test_what_links_lead_to_is_watched(root, tmp_path):
+@each_kind
+async def test_what_links_lead_to_is_watched(root, tmp_path, file_events):
     for release in ("one", "two"):
         (tmp_path / release).mkdir()
         (tmp_path / release / "dag.py").write_text(f"release = '{release}'")
     (root / "current").symlink_to(tmp_path / "one")
     (root / "current_file.py").symlink_to(tmp_path / "one" / "dag.py")
     (root / "loop").symlink_to(root)
-    async with watching(root) as site:
+    async with watching(root, file_events=file_events) as site:
         assert site.known == {"current/dag.py", "current_file.py"}
         (tmp_path / "one" / "dag.py").write_text("edited = True")
         await site.told_of("current/dag.py", "current_file.py")
@@ -117,10 +127,11 @@ async def test_what_links_lead_to_is_watched(root, tmp_path):
         await site.until(lambda: site.known == {"current_file.py"})
 
 
+@each_kind
 @pytest.mark.parametrize(
     ("root", "below"), [("current/dags", ""), ("link_to_a_link", ""), ("folder", "with_link_to_a_link/")]
 )
-async def test_a_folder_reached_through_links_follows_each_when_it_is_swapped(tmp_path, root, below):
+async def test_a_folder_reached_through_links_follows_each_when_it_is_swapped(tmp_path, root, below, file_events):
     for release in ("one", "two"):
         (tmp_path / release / "dags").mkdir(parents=True)
         (tmp_path / release / "dags" / f"{release}.py").write_text("x = 1")
@@ -128,7 +139,7 @@ async def test_a_folder_reached_through_links_follows_each_when_it_is_swapped(tm
     (tmp_path / "link_to_a_link").symlink_to("current/dags")
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "with_link_to_a_link").symlink_to("../link_to_a_link")
-    async with watching(tmp_path / root, home=tmp_path / "home") as site:
+    async with watching(tmp_path / root, home=tmp_path / "home", file_events=file_events) as site:
         assert site.known == {f"{below}one.py"}
         (tmp_path / "next").symlink_to("two")
         (tmp_path / "next").replace(tmp_path / "current")
@@ -160,16 +171,17 @@ async def test_the_home_inside_the_folder_is_not_watched(root):
 async def test_a_folder_that_is_none_is_refused_by_name(tmp_path, make):
     make(tmp_path / "nowhere")
     with pytest.raises(SettingsError, match="nowhere"):
-        await Watched(tmp_path / "nowhere", tmp_path / "home", 10, {}).watcher.run()
+        await Watched(tmp_path / "nowhere", tmp_path / "home").watcher.run()
     with pytest.raises(SettingsError, match="home"):
-        await Watched(tmp_path, tmp_path, 10, {}).watcher.run()
+        await Watched(tmp_path, tmp_path).watcher.run()
 
 
-async def test_a_folder_that_goes_away_is_waited_for_and_its_files_are_not_called_removed(root):
+@each_kind
+async def test_a_folder_that_goes_away_is_waited_for_and_its_files_are_not_called_removed(root, file_events):
     (root / "a.py").write_text("x = 1")
     (root / "b.py").write_text("x = 1")
     with capture_logs() as logs:
-        async with watching(root, poll_interval=0.05) as site:
+        async with watching(root, poll_interval=0.05, file_events=file_events) as site:
             away = root.rename(root.with_name("away"))
             with anyio.fail_after(20):
                 while not any(log["event"] == "folder.missing" for log in logs):  # noqa: ASYNC110 - nobody tells of a log line
@@ -183,26 +195,49 @@ async def test_a_folder_that_goes_away_is_waited_for_and_its_files_are_not_calle
     assert [log["event"] for log in logs] == ["folder.missing", "folder.found"]
 
 
-class DeafEvents(FileEvents):
+class DeafInotify(InotifyEvents):
     """Events as on a network file system: none arrives."""
 
-    def _gather(self, paths: set[str]) -> None:
+    def _gather(self, paths: Any) -> None:
         pass
 
 
-class FullEvents(FileEvents):
+class DeafWatchfiles(WatchfilesEvents):
+    """The same elsewhere."""
+
+    def _gather(self, paths: Any) -> None:
+        pass
+
+
+class FullInotify(InotifyEvents):
     """Events as where the kernel has no room for another watch."""
+
+    def _watch_folders(self, inotify: Any) -> dict[int, str]:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+class FullWatchfiles(WatchfilesEvents):
+    """The same elsewhere."""
 
     def _watch(self, flag: Any) -> None:
         raise OSError("OS file watch limit reached.")
 
 
-@pytest.mark.parametrize("events", [DeafEvents, FullEvents])
-async def test_where_no_events_arrive_that_is_found_out_said_and_the_folder_polled(root, monkeypatch, events):
-    monkeypatch.setattr(watcher_module, "FileEvents", events)
+@pytest.mark.parametrize(
+    ("file_events", "reason"),
+    [
+        (DeafInotify, "no event told of the change of silent.py"),
+        (DeafWatchfiles, "no event told of the change of silent.py"),
+        (FullInotify, "raise fs.inotify.max_user_watches"),
+        (FullWatchfiles, "OS file watch limit reached"),
+    ],
+)
+async def test_where_no_events_arrive_that_is_found_out_said_and_the_folder_polled(
+    root, monkeypatch, file_events, reason
+):
     monkeypatch.setattr(watcher_module, "EVENT_GRACE", watcher_module.EVENT_GRACE / 30)
     with capture_logs() as logs:
-        async with watching(root, reconcile_interval=0.1, poll_interval=0.05) as site:
+        async with watching(root, reconcile_interval=0.1, poll_interval=0.05, file_events=file_events) as site:
             for number in count():
                 site.write("silent.py", f"x = {number}")
                 await site.told_of("silent.py")
@@ -211,6 +246,23 @@ async def test_where_no_events_arrive_that_is_found_out_said_and_the_folder_poll
             site.write("silent.py", "y = 22")
             await site.told_of("silent.py")
     assert [log["event"] for log in logs] == ["folder.polled"]
+    assert reason in logs[0]["reason"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the queue of inotify")
+async def test_what_the_queue_of_the_kernel_had_no_room_for_is_found_by_a_walk(root):
+    notes = [root / "one.txt", root / "two.txt"]
+    for note in notes:
+        note.touch()
+    room = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())  # noqa: ASYNC240 - no disk
+    async with watching(root) as site:
+        # Nobody reads the queue until the event loop goes on. Events of one file in a row would count as one.
+        for number in range(room + 1):
+            os.utime(notes[number % 2])
+        site.write("lost.py")
+        await site.told_of("lost.py")
+        await site.told_of_edits("lost.py")
+        assert not site.watcher.is_polling
 
 
 async def test_full_scans_beside_arriving_events_do_not_lead_to_polling(root, monkeypatch):

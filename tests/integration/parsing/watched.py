@@ -9,21 +9,31 @@ import anyio
 
 from asynsched.channels import Channel, Channels, FileChanged, FolderScanned
 from asynsched.clock import SystemClock
-from asynsched.parsing.watching.watcher import Watcher
+from asynsched.parsing.watching.file_events import FileEvents
+from asynsched.parsing.watching.watcher import NativeEvents, Watcher
 from asynsched.settings import Settings, WatchSettings
 
 
 class Watched:
     """A watched folder, and what the watcher has said of it so far."""
 
-    def __init__(self, root: Path, home: Path, queue_size: int, watch: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        root: Path,
+        home: Path,
+        queue_size: int = 10,
+        *,
+        file_events: type[FileEvents] = NativeEvents,
+        watch: dict[str, Any] | None = None,
+    ) -> None:
         self.root = root
         self.files: dict[str, FileChanged] = {}
         self.n_messages = 0
         self.n_scans = 0
         self._channel: Channel[FileChanged | FolderScanned] = Channel(queue_size)
-        settings = Settings(dags_folder=str(root), home=str(home), watch=WatchSettings(**watch))
-        self.watcher = Watcher(settings, Channels(file_changes=self._channel), SystemClock())
+        settings = Settings(dags_folder=str(root), home=str(home), watch=WatchSettings(**(watch or {})))
+        channels = Channels(file_changes=self._channel)
+        self.watcher = Watcher(settings, channels, SystemClock(), file_events=file_events)
 
     def write(self, path: str, text: str = "x = 1") -> None:
         file = self.root / path
@@ -71,10 +81,15 @@ class Watched:
 
 @asynccontextmanager
 async def watching(
-    root: Path, *, home: Path | None = None, queue_size: int = 100, **watch: Any
+    root: Path,
+    *,
+    home: Path | None = None,
+    queue_size: int = 100,
+    file_events: type[FileEvents] = NativeEvents,
+    **watch: Any,
 ) -> AsyncIterator[Watched]:
     """Watch a folder inside the block, from when its first scan is done and its events arrive."""
-    watched = Watched(root, home or root.parent / "home", queue_size, watch)
+    watched = Watched(root, home or root.parent / "home", queue_size, file_events=file_events, watch=watch)
     async with anyio.create_task_group() as tasks:
         await tasks.start(watched.watcher.run)
         await watched.until(lambda: watched.n_scans)

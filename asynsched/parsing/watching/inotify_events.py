@@ -1,0 +1,89 @@
+"""File events of Linux, by inotify: heard as they happen, at no cost while nothing does."""
+
+import errno
+from functools import reduce
+from operator import or_
+
+import anyio
+import anyio.to_thread
+from anyio.abc import TaskGroup
+from inotify_simple import INotify, flags
+
+from asynsched.parsing.watching.file_events import EventPaths, FileEvents
+
+HAPPENINGS = reduce(
+    or_,
+    (
+        flags.CREATE,
+        flags.MODIFY,
+        flags.CLOSE_WRITE,
+        flags.ATTRIB,
+        flags.MOVED_FROM,
+        flags.MOVED_TO,
+        flags.DELETE,
+        flags.DELETE_SELF,
+        flags.MOVE_SELF,
+        flags.ONLYDIR,
+    ),
+)
+ANYWHERE = "/"
+"""Stands for what the kernel's queue had no room for. No DAG folder has this path, so all of it is walked."""
+
+
+class InotifyEvents(FileEvents):
+    """Events that the event loop waits for; threads name the folders to the kernel, and read what it tells."""
+
+    _scope: anyio.CancelScope | None = None
+
+    def start(self, tasks: TaskGroup) -> None:
+        self._scope = anyio.CancelScope()
+        tasks.start_soon(self._listen, self._scope, name="file_events")
+
+    def stop(self) -> None:
+        if self._scope is not None:
+            self._scope.cancel()
+
+    async def _listen(self, scope: anyio.CancelScope) -> None:
+        try:
+            with scope, await anyio.to_thread.run_sync(INotify) as inotify:
+                folder_of = await anyio.to_thread.run_sync(self._watch_folders, inotify)
+                self.is_ready.set()
+                while True:
+                    await anyio.wait_readable(inotify)
+                    self._gather(await self._burst(inotify, folder_of))
+        except OSError as exc:
+            self._fail(_explained(exc))
+        finally:
+            self.is_ready.set()
+
+    def _watch_folders(self, inotify: INotify) -> dict[int, str]:
+        """Return the folders by the numbers that the kernel gives their watches."""
+        return {inotify.add_watch(folder, HAPPENINGS): folder for folder in self.folders}
+
+    async def _burst(self, inotify: INotify, folder_of: dict[int, str]) -> EventPaths:
+        """Return what is told of until it pauses."""
+        paths: EventPaths = set()
+        end = anyio.current_time() + self._debounce
+        is_over = False
+        while not is_over:
+            paths |= await anyio.to_thread.run_sync(_read, inotify, folder_of)
+            with anyio.move_on_after(min(self._step, end - anyio.current_time())) as pause:
+                await anyio.wait_readable(inotify)
+            is_over = pause.cancelled_caught
+        return paths
+
+
+def _read(inotify: INotify, folder_of: dict[int, str]) -> EventPaths:
+    """Return the paths of the events that are there. An event of a folder itself has no name."""
+    return {
+        ANYWHERE if event.wd not in folder_of else "/".join(filter(None, (folder_of[event.wd], event.name)))
+        for event in inotify.read(timeout=0)
+    }
+
+
+def _explained(failure: OSError) -> OSError:
+    """Return the failure with what to do about it, where its number does not say that."""
+    limits = {errno.ENOSPC: "max_user_watches", errno.EMFILE: "max_user_instances"}
+    if failure.errno not in limits:
+        return failure
+    return OSError(failure.errno, f"this user has no more of them; raise fs.inotify.{limits[failure.errno]}")
