@@ -25,8 +25,8 @@ from asynsched.store.engines.urls import hurried
 
 log = structlog.get_logger(__name__)
 
-STALL_SECONDS = 2.0
-"""How long the loop may fail to answer before its stack is logged."""
+STALL_SECONDS = 2.5
+"""How long ago the loop may have beaten last before its stack is logged; it beats once a second."""
 JOIN_SECONDS = 5.0
 """Longest that a stop waits for a renewal under way."""
 

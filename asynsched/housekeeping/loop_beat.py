@@ -8,10 +8,10 @@ from asynsched.service import Service
 
 
 class LoopBeat(Service):
-    """Beats twice a second."""
+    """Beats once a second."""
 
     name = "loop beat"
-    interval = timedelta(milliseconds=500)
+    interval = timedelta(seconds=1)
 
     def __init__(self, *, clock: Clock, lease: LeaseKeeper) -> None:
         super().__init__(clock)

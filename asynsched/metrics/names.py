@@ -45,7 +45,7 @@ FIGURES: dict[str, Figure] = {
     "dag_processing.processor_timeouts": Figure("counter", ("file_path",), "Parses that took too long."),
     "triggers.succeeded": Figure("counter", (), "Triggers that have fired."),
     "triggers.failed": Figure("counter", (), "Triggers that have failed."),
-    "scheduler_heartbeat": Figure("counter", (), "Turns of the event loop, twice a second while it is well."),
+    "scheduler_heartbeat": Figure("counter", (), "Turns of the event loop, once a second while it is well."),
     "dagbag_size": Figure("gauge", (), "DAGs that the files define."),
     "dag_processing.import_errors": Figure("gauge", (), "Errors of files, and of DAGs in them."),
     "dag_processing.file_path_queue_size": Figure("gauge", (), "Files that wait to be parsed."),

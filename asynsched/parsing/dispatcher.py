@@ -120,6 +120,7 @@ class ParseDispatcher(Service):
         """Dispatch until cancelled; parses that are under way are then ended."""
         self._channels.file_changes.wakes(self.wake)
         async with anyio.create_task_group() as self._parses:
+            self._parses.start_soon(self._parser.warm_up, self.progress)
             await super().run(task_status=task_status)
 
     async def tick(self, now: datetime) -> None:

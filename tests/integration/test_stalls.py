@@ -64,7 +64,7 @@ def keeps_the_lock() -> None:
 
 @pytest.fixture
 def make_scheduler(program, monkeypatch) -> Callable[[LeaseSettings], Scheduler]:
-    monkeypatch.setattr(lease, "STALL_SECONDS", 1.0)
+    monkeypatch.setattr(lease, "STALL_SECONDS", 1.5)
     monkeypatch.setenv("FOLDER", str(program.root))
     program.write(DAGS)
     return lambda settings: Scheduler(**program.options(lease=settings))

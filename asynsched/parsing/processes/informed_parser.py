@@ -16,6 +16,7 @@ from asynsched.parsing.processes.parse_slots import ParseSlots
 from asynsched.parsing.processes.sandbox_parser import SandboxParser
 from asynsched.parsing.processes.sandbox_setup import HASH_SEED
 from asynsched.parsing.processes.stability import KnownVersion, settled, would_be_new
+from asynsched.parsing.progress import ReadingProgress
 from asynsched.serialization.decode import decode_dag
 from asynsched.serialization.schema import ParseQuestions, ParseReport
 from asynsched.store.dag_versions import latest_version
@@ -33,6 +34,8 @@ FEW_DAGS = 10
 MOST_UNCHANGED = 10_000
 """Files that are remembered as unchanged: names of files may be generated."""
 RETRY_DELAY = timedelta(seconds=1)
+WARM_UP_DELAY = timedelta(seconds=1)
+"""After the folder is read, the runs that are due come first; and who only waits for that has ended by then."""
 
 
 class InformedParser:
@@ -62,6 +65,13 @@ class InformedParser:
             return await self._parse_in_turn(path, before)
         finally:
             self._n_under_way -= 1
+
+    async def warm_up(self, progress: ReadingProgress) -> None:
+        """Have the servers of both parses of a saved file started once the folder is read. See `Parser.warm_up`."""
+        await progress.until_read()
+        await self._clock.sleep(WARM_UP_DELAY)
+        for hash_seed in (HASH_SEED, OTHER_SEED):
+            await self._parser.warm_up(hash_seed)
 
     async def _parse_in_turn(self, path: str, before: BeforeParse) -> ParseReport:
         report = await self._parser.parse(path, before.questions)

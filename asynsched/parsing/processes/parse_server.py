@@ -202,6 +202,11 @@ class ParseServer:
         except TimeoutError as exc:
             raise ParseTimeout(path, self._setup.longest_seconds) from exc
 
+    async def warm_up(self) -> None:
+        """Have a server and a guardian ready for the next parse. Why there are none is for that parse to tell."""
+        with suppress(ParseCrashed, GuardianLost):
+            await self._put_back(await self._guardian(""), is_done=True)
+
     async def close(self) -> None:
         """End the server with all that it has started. Call it when no parse is under way."""
         await self._retire(self._server)

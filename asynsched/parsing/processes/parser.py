@@ -4,6 +4,7 @@ from typing import Protocol
 
 from asynsched.errors import ParseTimeout, SandboxError
 from asynsched.parsing.processes.parse_slots import ParseSlots
+from asynsched.parsing.progress import ReadingProgress
 from asynsched.serialization.schema import SCHEMA_VERSION, FileError, ParseReport
 
 
@@ -22,6 +23,10 @@ class Parser(Protocol):
             ParseTimeout: The parse did not end in time, not even by its own guard.
             ParseCrashed: The parse ended without a report.
         """
+        ...
+
+    async def warm_up(self, progress: ReadingProgress) -> None:
+        """Once the folder is read, do ahead what the first parse of a saved file would wait for."""
         ...
 
 

@@ -69,16 +69,27 @@ class SandboxParser:
             questions: What to ask the authors' timetables in it; by default for their first runs.
             hash_seed: Of the hashes of texts: with the same, a set has the same order in each parse.
         """
-        if not self._has_swept:
-            self._has_swept = True
-            await anyio.to_thread.run_sync(sweep, self._setup.scratch)
+        await self._sweep_once()
         questions = questions or ParseQuestions(now=self._clock.now())
         if self._servers is None:
             data = await parse_in_new_process(self._setup, path, questions, hash_seed=hash_seed)
         else:
-            server = self._servers.setdefault(hash_seed, ParseServer(self._setup, hash_seed))
-            data = await self._ask(server, path, questions)
+            data = await self._ask(self._server(self._servers, hash_seed), path, questions)
         return await _decode(path, data)
+
+    async def warm_up(self, hash_seed: int) -> None:
+        """Start the server for this hash seed, if there is none and parses are done by servers."""
+        await self._sweep_once()
+        if self._servers is not None:
+            await self._server(self._servers, hash_seed).warm_up()
+
+    async def _sweep_once(self) -> None:
+        if not self._has_swept:
+            self._has_swept = True
+            await anyio.to_thread.run_sync(sweep, self._setup.scratch)
+
+    def _server(self, servers: dict[int, ParseServer], hash_seed: int) -> ParseServer:
+        return servers.setdefault(hash_seed, ParseServer(self._setup, hash_seed))
 
     async def _ask(self, server: ParseServer, path: str, questions: ParseQuestions) -> bytes:
         """Return the report of a guardian; one that is lost may have been killed for another's sake: ask once more."""

@@ -3,10 +3,12 @@
 import zipfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 from textwrap import dedent
 
 import anyio
+import psutil
 import pytest
 from structlog.testing import capture_logs
 
@@ -14,6 +16,7 @@ from asynsched.channels import Channels
 from asynsched.clock import SystemClock
 from asynsched.home import prepare_home
 from asynsched.parsing.dispatcher import ParseDispatcher
+from asynsched.parsing.processes import informed_parser
 from asynsched.parsing.processes.informed_parser import InformedParser
 from asynsched.parsing.processes.sandbox_parser import SandboxParser
 from asynsched.parsing.watching.watcher import Watcher
@@ -36,14 +39,14 @@ DAG_FILE = """
 class Pipeline:
     """A DAG folder that is watched and parsed."""
 
-    def __init__(self, settings: Settings, database: Database) -> None:
+    def __init__(self, settings: Settings, database: Database, parser: SandboxParser) -> None:
         self.root = settings.dags_path
         self.database = database
         self._channels = Channels()
         clock = SystemClock()
         self.watcher = Watcher(settings, self._channels, clock)
-        parser = InformedParser(SandboxParser(settings), database, clock)
-        self.dispatcher = ParseDispatcher(settings, self._channels, database, clock, parser)
+        informed = InformedParser(parser, database, clock)
+        self.dispatcher = ParseDispatcher(settings, self._channels, database, clock, informed)
 
     def write(self, path: str, text: str) -> None:
         (self.root / path).parent.mkdir(exist_ok=True)
@@ -82,11 +85,14 @@ def settings(tmp_path: Path) -> Settings:
 
 
 @asynccontextmanager
-async def running(settings: Settings) -> AsyncIterator[Pipeline]:
-    """Run watcher and dispatcher inside the block, on the database in the home."""
+async def running(settings: Settings, parser: SandboxParser | None = None) -> AsyncIterator[Pipeline]:
+    """Run watcher and dispatcher inside the block, on the database in the home.
+
+    Without a parser that was opened, each parse is a new interpreter.
+    """
     database = await open_database(settings.database_url, synchronous="normal")
     try:
-        pipeline = Pipeline(settings, database)
+        pipeline = Pipeline(settings, database, parser or SandboxParser(settings))
         async with anyio.create_task_group() as tasks:
             await tasks.start(pipeline.watcher.run)
             await tasks.start(pipeline.dispatcher.run)
@@ -134,6 +140,28 @@ async def test_saves_reach_the_database_and_a_restart_parses_nothing(settings):
             await site.dispatcher.wait_idle()
             assert await site.tasks() == expected
     assert [log["event"] for log in logs] == ["file.failed"]
+
+
+async def test_a_first_save_waits_for_no_parse_server_to_start(settings, monkeypatch):
+    monkeypatch.setattr(informed_parser, "WARM_UP_DELAY", timedelta(0))
+
+    def guardians() -> dict[int, list[int]]:
+        """The guardians of each parse server, by its process."""
+        servers = [child for child in psutil.Process().children() if "sandbox.parse_server" in child.cmdline()]
+        return {server.pid: [guardian.pid for guardian in server.children()] for server in servers}
+
+    async with running(settings) as site:
+        site.write_dag("edited.py", "edited")
+        await site.changes_of("edited")
+    async with SandboxParser(settings) as parser, running(settings, parser) as site:
+        await site.dispatcher.wait_idle()
+        with anyio.fail_after(30):
+            while len(warm := guardians()) < 2 or not all(warm.values()):  # noqa: ASYNC110 - nobody tells of a process
+                await anyio.sleep(0.01)
+        site.write_dag("edited.py", "edited", "other")
+        await site.changes_of("edited")
+        assert guardians() == warm
+        assert await site.tasks() == {"edited": ["other"]}
 
 
 async def test_a_slow_file_holds_up_no_other_and_leaves_nothing_when_it_is_deleted_meanwhile(settings):

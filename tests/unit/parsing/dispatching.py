@@ -19,6 +19,7 @@ from asynsched.parsing.examination import text_hash
 from asynsched.parsing.freshness import runtime_of
 from asynsched.parsing.parse_claims import ParseClaims
 from asynsched.parsing.processes.parse_slots import ParseSlots
+from asynsched.parsing.progress import ReadingProgress
 from asynsched.serialization.schema import (
     SCHEMA_VERSION,
     FileError,
@@ -67,6 +68,9 @@ class ScriptedParser:
         finally:
             self.under_way[path] -= 1
         return report
+
+    async def warm_up(self, progress: ReadingProgress) -> None:
+        """Nothing is read ahead of a script."""
 
     def _read(self, path: str) -> ParseReport:
         text = (self._root / path).read_text()
