@@ -9,10 +9,10 @@ from asynsched.errors import StoreUnavailable
 from asynsched.parsing.freshness import LookRequest
 from asynsched.parsing.known_files import KnownFiles
 from asynsched.parsing.parse_queue import ParseJob
-from asynsched.store.dag_files import DagFileRow
+from asynsched.store.dag_files import DagFileRow, get_file
 from asynsched.store.database import Database
 from asynsched.store.import_errors import list_errors
-from asynsched.store.parse_claims import claim_parse, drop_claims
+from asynsched.store.parse_claims import claim_from_the_gone, claim_unclaimed, drop_claims
 
 RETRY_DELAY = timedelta(seconds=1)
 NEVER = datetime.min.replace(tzinfo=UTC)
@@ -72,16 +72,22 @@ class ParseClaims:
                 await self._clock.sleep(RETRY_DELAY)
 
     async def _take(self, job: ParseJob, known: KnownFiles) -> Claim:
-        now = self._clock.now()
-        is_own, row = await self._database.write(claim_parse, job.path, self.scheduler_id, now, self._silent())
-        if not is_own:
+        if not await self._claim(job.path):
             return Claim.BUSY
+        row = await self._database.read_at_once(get_file, job.path)
         if row is None or not self._is_done(job, row, known):
             return Claim.OWN
         errors = await self._database.read(list_errors, job.path)
         await self._database.write(drop_claims, [job.path], self.scheduler_id)
         known.put(row, frozenset(error.kind for error in errors if not error.is_warning))
         return Claim.DONE
+
+    async def _claim(self, path: str) -> bool:
+        now = self._clock.now()
+        # Most files are nobody's: claiming these is one message to the server, and no transaction.
+        if await self._database.write_at_once(claim_unclaimed, path, self.scheduler_id, now):
+            return True
+        return await self._database.write(claim_from_the_gone, path, self.scheduler_id, now, self._silent())
 
     def _is_done(self, job: ParseJob, row: DagFileRow, known: KnownFiles) -> bool:
         """Whether somebody has parsed the file since this scheduler last heard of it, and as it is now."""

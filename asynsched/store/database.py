@@ -25,6 +25,12 @@ class Database(ABC):
     async def read(self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a query that writes nothing."""
 
+    async def read_at_once(
+        self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Run a query that writes nothing, each statement of which may see another moment: one message for each."""
+        return await self.read(query, *args, **kwargs)
+
     @abstractmethod
     async def write(self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a query in a transaction of its own. It is durable when this returns, or was not done at all."""

@@ -8,7 +8,6 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from asynsched.store.conflicts import insert_ignoring
-from asynsched.store.dag_files import DagFileRow, get_file
 from asynsched.store.row_locks import lock_out_others
 from asynsched.store.rows import portions
 from asynsched.store.schema.tables import parse_claim, scheduler
@@ -39,25 +38,29 @@ _DELETE = (
 _STORE_LOCK = 0x6173796E70617273  # "asynpars"
 
 
-def claim_parse(
+def claim_unclaimed(conn: Connection, path: str, scheduler_id: str, now: datetime) -> bool:
+    """Make a file that nobody parses this scheduler's to parse, until `drop_claims`. One statement.
+
+    Returns:
+        Whether it is this scheduler's now. Only after that, `get_file` tells what others have found of it.
+    """
+    values: dict[str, Any] = {"path": path, "scheduler_id": scheduler_id, "claimed_at": now}
+    return conn.execute(insert_ignoring(conn, parse_claim), values).rowcount > 0
+
+
+def claim_from_the_gone(
     conn: Connection, path: str, scheduler_id: str, now: datetime, silent: Collection[str] = ()
-) -> tuple[bool, DagFileRow | None]:
-    """Make a file this scheduler's to parse, until `drop_claims`, unless another one parses it that serves.
+) -> bool:
+    """Make a file this scheduler's to parse that it has claimed already, or another one that serves no more.
 
     Args:
         silent: Those that have not been heard of for so long that what they parse is parsed by others.
 
     Returns:
-        Whether it is this scheduler's, and the file as it was last parsed by whomever.
+        Whether it is this scheduler's now. Not either where its claim was dropped just now.
     """
-    values: dict[str, Any] = {"path": path, "scheduler_id": scheduler_id, "claimed_at": now}
-    is_own = conn.execute(insert_ignoring(conn, parse_claim), values).rowcount > 0
-    if not is_own:
-        taken = conn.execute(
-            _TAKE_FROM_THE_GONE, {"of_path": path, "me": scheduler_id, "now": now, "silent": sorted(silent)}
-        )
-        is_own = taken.rowcount > 0
-    return is_own, get_file(conn, path)
+    values = {"of_path": path, "me": scheduler_id, "now": now, "silent": sorted(silent)}
+    return conn.execute(_TAKE_FROM_THE_GONE, values).rowcount > 0
 
 
 def drop_claims(conn: Connection, paths: Sequence[str], scheduler_id: str) -> frozenset[str]:

@@ -142,7 +142,7 @@ class InformedParser:
     async def _read(self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         while True:
             try:
-                return await self._database.read(query, *args, **kwargs)
+                return await self._database.read_at_once(query, *args, **kwargs)
             except StoreUnavailable:
                 await self._clock.sleep(RETRY_DELAY)
 

@@ -47,6 +47,11 @@ class PostgresDatabase(Database):
     async def read(self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         return await self._transaction(self._snapshots, query, args, kwargs)
 
+    async def read_at_once(
+        self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        return await self._transaction(self._single, query, args, kwargs, is_single=True)
+
     async def write(self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         if query is bring_to_head:
             return await self._transaction(unhurried_engine(self._url, self._order), query, args, kwargs)

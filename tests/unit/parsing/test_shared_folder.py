@@ -99,7 +99,7 @@ def test_what_one_was_parsing_when_it_went_is_parsed_by_another(folder, says_so)
     folder.run(go)
 
 
-@pytest.mark.parametrize("query", ["claim_parse", "store_outcomes", "drop_claims"])
+@pytest.mark.parametrize("query", ["claim_unclaimed", "store_outcomes", "drop_claims"])
 def test_a_lost_answer_of_the_database_makes_no_scheduler_take_its_own_claim_for_another_one_s(folder, query):
     async def go() -> None:
         await two(folder)
