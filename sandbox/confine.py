@@ -15,14 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sandbox.confinement import readable
+from sandbox.confinement.file_rules import ConfinementError, FileRules, rights
 from sandbox.confinement.limits import ParseLimits, apply_limits, tasks_of_user
 
 if TYPE_CHECKING:
     import landlockpy
-
-
-class ConfinementError(Exception):
-    """The kernel cannot enforce what the settings require."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,15 +103,25 @@ def prepare() -> None:
     strength = available()
     readable.of_the_machine()
     if strength.landlock_abi:
-        _rights_of_a_file()
+        rights()
     if strength.seccomp:
         from sandbox.confinement import seccomp
 
         seccomp.program(strength.landlock_abi, os.getpid(), may_fork=strength.may_fork)
 
 
-def confine(policy: Policy) -> tuple[str, ...]:
+def begin(policy: Policy, file_rules: FileRules) -> None:
+    """Have ready what the next fork of this process is confined with."""
+    if policy.limits.confinement != "off" and available().landlock_abi:
+        file_rules.begin(policy.scratch)
+
+
+def confine(policy: Policy, file_rules: FileRules) -> tuple[str, ...]:
     """Confine this process, and return the short names of what is enforced.
+
+    Args:
+        policy: What it may do.
+        file_rules: Makes the rules for files, or has begun them.
 
     Raises:
         ConfinementError: `confinement` is `required`, and something is missing.
@@ -126,7 +133,7 @@ def confine(policy: Policy) -> tuple[str, ...]:
     strength = available()
     if limits.confinement == "required" and strength.missing:
         raise ConfinementError("; ".join(strength.missing))
-    rules = _ruleset(policy) if strength.landlock_abi else None
+    rules = file_rules.complete(policy) if strength.landlock_abi else None
     apply_limits(limits, max_tasks=limits.max_processes + (0 if strength.own_user else tasks_of_user(os.getuid())))
     if sys.platform == "linux":
         _forbid(strength, rules, policy.scratch)
@@ -155,54 +162,3 @@ def _forbid(strength: Strength, rules: "landlockpy.Ruleset | None", scratch: str
         rules.close()
     if strength.seccomp:
         kernel.install_filter(seccomp.program(strength.landlock_abi, os.getpid(), may_fork=strength.may_fork))
-
-
-def _ruleset(policy: Policy) -> "landlockpy.Ruleset":
-    """Return what may be read and written; everything else is denied, with TCP and signals to others."""
-    import landlockpy
-    from landlockpy import AccessFS, Scope
-
-    read = AccessFS.READ_FILE | AccessFS.READ_DIR | AccessFS.EXECUTE
-    write = AccessFS.READ_FILE | AccessFS.READ_DIR | AccessFS.WRITE_FILE | AccessFS.TRUNCATE | AccessFS.REFER
-    make = AccessFS.MAKE_DIR | AccessFS.MAKE_REG | AccessFS.MAKE_SYM | AccessFS.MAKE_FIFO
-    remove = AccessFS.REMOVE_DIR | AccessFS.REMOVE_FILE
-    rules = landlockpy.Ruleset(scoped=Scope.SIGNAL | Scope.ABSTRACT_UNIX_SOCKET)
-    for path in sorted(_readable(policy)):
-        _allow(rules, path, read)
-    _allow(rules, policy.dags_folder, AccessFS.READ_DIR)
-    _allow(rules, policy.scratch, write | make | remove)
-    for path in readable.DEVICES:
-        _allow(rules, path, AccessFS.READ_FILE | AccessFS.WRITE_FILE)
-    return rules
-
-
-def _readable(policy: Policy) -> set[str]:
-    hidden = [os.path.realpath(path) for path in policy.limits.hidden]
-    asked = [*readable.of_the_machine(), os.path.realpath(policy.dags_folder)]
-    asked += [f"/proc/{os.getpid()}/{name}" for name in readable.OF_THE_PROCESS]
-    asked += [
-        path
-        for path in map(os.path.realpath, policy.limits.readable)
-        if not any(readable.is_within(path, home) for home in hidden)
-    ]
-    return {granted for path in asked for granted in readable.without_hidden(path, hidden)}
-
-
-@cache
-def _rights_of_a_file() -> "landlockpy.AccessFS":
-    from landlockpy import AccessFS
-
-    return AccessFS.READ_FILE | AccessFS.WRITE_FILE | AccessFS.TRUNCATE | AccessFS.EXECUTE
-
-
-def _allow(rules: "landlockpy.Ruleset", path: str, access: "landlockpy.AccessFS") -> None:
-    """Grant access to a path, if there is one. A file takes fewer rights than a folder."""
-    from landlockpy import LandlockError
-
-    try:
-        rules.allow_path(path, access if os.path.isdir(path) else access & _rights_of_a_file())  # noqa: PTH112 - often
-    except LandlockError as exc:
-        raise ConfinementError(f"{path} cannot be granted: {exc}") from exc
-    except OSError:
-        # It is not there, or cannot be reached: there is nothing to grant.
-        return

@@ -15,6 +15,7 @@ import msgspec
 
 from asynsched.serialization.schema import ParseQuestions, ParseReport
 from sandbox.confinement.environment import forget_environment
+from sandbox.confinement.file_rules import FileRules
 from sandbox.confinement.limits import ParseLimits, decode_limits
 from sandbox.parsing.importing import ParseRequest
 from sandbox.parsing.lifelines import HelperLifeline
@@ -37,7 +38,8 @@ def main(arguments: list[str] | None = None) -> int:
     forget_environment(limits.environment)
     exit_by_signals()
     with scratch_folder(Path(options.scratch) if options.scratch else _temporary_folder()) as scratch:
-        report = parse_file(ParseRequest(path, dags_folder, scratch, limits, questions), HelperLifeline())
+        request = ParseRequest(path, dags_folder, scratch, limits, questions)
+        report = parse_file(request, FileRules(limits.hidden), HelperLifeline())
     return _print(report)
 
 

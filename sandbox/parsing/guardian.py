@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from asynsched.serialization.schema import ParseQuestions
+from sandbox.confinement.file_rules import FileRules
 from sandbox.confinement.limits import ParseLimits
 from sandbox.parsing.importing import ParseRequest
 from sandbox.parsing.lifelines import PipeLifeline
@@ -80,6 +81,7 @@ def serve_as_guardian(site: ParseSite, connection: socket.socket, lifeline: int,
 
 def _serve(site: ParseSite, connection: socket.socket, lifeline: PipeLifeline) -> None:
     decoder = msgspec.json.Decoder(Job)
+    rules = FileRules(site.limits.hidden)
     connection.sendall(msgspec.json.encode(Greeting(os.getpid())) + b"\n")
     with connection.makefile("rb") as jobs:
         while line := jobs.readline():
@@ -89,5 +91,5 @@ def _serve(site: ParseSite, connection: socket.socket, lifeline: PipeLifeline) -
             job = decoder.decode(line)
             with scratch_folder(site.scratch) as scratch:
                 request = ParseRequest(job.path, site.dags_folder, scratch, site.limits, job.questions)
-                report = parse_file(request, lifeline, connection.fileno())
+                report = parse_file(request, rules, lifeline, connection.fileno())
             connection.sendall(encode(report))

@@ -31,8 +31,9 @@ from asynsched.serialization.schema import (
 )
 from asynsched.serialization.version import version_hash
 from asynsched.timetables.custom import CustomTimetable
-from sandbox.confine import ConfinementError, Policy, confine
+from sandbox.confine import Policy, confine
 from sandbox.confinement.environment import environment_of_parse
+from sandbox.confinement.file_rules import ConfinementError, FileRules
 from sandbox.confinement.limits import ParseLimits, use_reserves
 from sandbox.forkable import ForkCheck
 from sandbox.parsing.messages import Channel, Confined, Found, Imported, Refused, Sourced, encodable
@@ -62,20 +63,26 @@ class ParseRequest:
     limits: ParseLimits
     questions: ParseQuestions
 
+    @property
+    def policy(self) -> Policy:
+        """What its parse may do."""
+        return Policy(self.limits, str(self.dags_folder), str(self.scratch))
 
-def run_dag_file(request: ParseRequest, channel_fd: int, output_fd: int) -> NoReturn:
+
+def run_dag_file(request: ParseRequest, rules: FileRules, channel_fd: int, output_fd: int) -> NoReturn:
     """Run the file in this process, which was forked for it, and never return.
 
     Args:
         request: The file.
+        rules: Makes those for its files.
         channel_fd: Where messages go.
         output_fd: Where user code's standard output and error go.
     """
     channel = Channel(channel_fd)
     try:
-        _enter(request, channel_fd, output_fd)
+        _enter(request, channel_fd, output_fd, kept=rules.descriptor)
         check = ForkCheck()
-        enforced = _confine(request)
+        enforced = confine(request.policy, rules)
     except (ConfinementError, OSError, DagError) as exc:
         channel.send(Refused(f"{type(exc).__name__}: {exc}"))
         os._exit(1)
@@ -86,15 +93,18 @@ def run_dag_file(request: ParseRequest, channel_fd: int, output_fd: int) -> NoRe
     os._exit(0)
 
 
-def _enter(request: ParseRequest, channel_fd: int, output_fd: int) -> None:
-    """Leave everything of the watching process behind: its session, descriptors, environment, signals, folder."""
+def _enter(request: ParseRequest, channel_fd: int, output_fd: int, kept: int | None) -> None:
+    """Leave everything of the watching process behind: its session, descriptors, environment, signals, folder.
+
+    Args:
+        kept: A descriptor that is needed beside the channel's.
+    """
     os.setsid()
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.dup2(output_fd, 1)
     os.dup2(output_fd, 2)
-    os.closerange(3, channel_fd)
-    os.closerange(channel_fd + 1, os.sysconf("SC_OPEN_MAX"))
+    _close_all_but({channel_fd} if kept is None else {channel_fd, kept})
     sys.stdout = sys.__stdout__ = _text_stream(1)  # type: ignore[misc, assignment]
     sys.stderr = sys.__stderr__ = _text_stream(2)  # type: ignore[misc, assignment]
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -110,8 +120,12 @@ def _enter(request: ParseRequest, channel_fd: int, output_fd: int) -> None:
     set_default_timezone(request.limits.default_timezone)
 
 
-def _confine(request: ParseRequest) -> tuple[str, ...]:
-    return confine(Policy(request.limits, str(request.dags_folder), str(request.scratch)))
+def _close_all_but(kept: set[int]) -> None:
+    first = 3
+    for descriptor in sorted(kept):
+        os.closerange(first, descriptor)
+        first = descriptor + 1
+    os.closerange(first, os.sysconf("SC_OPEN_MAX"))
 
 
 class _Finding:

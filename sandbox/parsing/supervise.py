@@ -16,8 +16,9 @@ from typing import NoReturn
 import msgspec
 
 from asynsched.serialization.schema import SCHEMA_VERSION, ParseReport
-from sandbox.confine import available
+from sandbox.confine import begin
 from sandbox.confinement import kernel
+from sandbox.confinement.file_rules import FileRules
 from sandbox.parsing import tree
 from sandbox.parsing.importing import STACK_SIGNAL, ParseRequest, run_dag_file
 from sandbox.parsing.lifelines import Lifeline
@@ -61,13 +62,14 @@ class NotWantedError(Exception):
     """Whoever asked for a parse has hung up."""
 
 
-def parse_file(request: ParseRequest, lifeline: Lifeline, asker: int | None = None) -> ParseReport:
+def parse_file(request: ParseRequest, rules: FileRules, lifeline: Lifeline, asker: int | None = None) -> ParseReport:
     """Parse a file in a process of its own, and report; every way in which that fails is an error in the report.
 
     When this returns, or is interrupted by an exception, no process of the parse is left.
 
     Args:
         request: The file.
+        rules: Makes those for the files of this parse and of others.
         lifeline: Ends the parse should this process be killed.
         asker: Descriptor on which nothing comes during the parse but the end of whoever asked for it.
 
@@ -75,7 +77,7 @@ def parse_file(request: ParseRequest, lifeline: Lifeline, asker: int | None = No
         NotWantedError: Something came from `asker`.
     """
     started_at = time.monotonic()
-    watched = _Watched(request, lifeline, asker)
+    watched = _Watched(request, rules, lifeline, asker)
     try:
         stopped = watched.watch()
     finally:
@@ -104,7 +106,7 @@ def _report(request: ParseRequest, end: End, output: str, duration: float) -> Pa
 class _Watched:
     """A forked process that runs a DAG file, and the ends of its pipes."""
 
-    def __init__(self, request: ParseRequest, lifeline: Lifeline, asker: int | None) -> None:
+    def __init__(self, request: ParseRequest, rules: FileRules, lifeline: Lifeline, asker: int | None) -> None:
         self.transcript = Transcript()
         self._limits = request.limits
         self._lifeline = lifeline
@@ -116,11 +118,11 @@ class _Watched:
         self._look_at = self._started_at + _LOOK_SECONDS
         self._channel, channel_end = os.pipe()
         self._output_pipe, output_end = os.pipe()
-        # Found out once, here: the fork has it.
-        available()
+        # Found out and made here, for many parses: the fork has it.
+        begin(request.policy, rules)
         self._pid = os.fork()
         if self._pid == 0:
-            run_dag_file(request, channel_end, output_end)
+            run_dag_file(request, rules, channel_end, output_end)
         lifeline.hold(self._pid)
         os.close(channel_end)
         os.close(output_end)

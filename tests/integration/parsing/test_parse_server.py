@@ -7,6 +7,7 @@ import sys
 import sysconfig
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from textwrap import dedent
 
 import anyio
 import anyio.to_thread
@@ -19,6 +20,7 @@ from asynsched.parsing.processes import sandbox_setup
 from asynsched.parsing.processes.sandbox_parser import SandboxParser
 from asynsched.serialization.schema import ParseReport
 from asynsched.settings import ParseSettings
+from sandbox.confinement.file_rules import MOST_USES
 from tests.integration.parsing.parse_site import HANGING, Site, all_gone
 from tests.support.waiting import until
 
@@ -72,11 +74,69 @@ async def test_each_parse_is_a_fork_of_its_own_that_knows_nothing_of_the_others(
     assert by_itself.confinement == reports[0].confinement
 
 
+REACHES = """
+import os
+from asynsched import DAG
+
+def is_open(path):
+    try:
+        with open(path):
+            return True
+    except OSError:
+        return False
+
+processes = [f"/proc/{{pid}}/status" for pid in (os.getpid(), os.getppid())]
+print(*map(is_open, (__file__, *processes, {hidden!r}, {left!r})))
+open("mine", "w").close()
+DAG("reaching")
+"""
+
+
+async def test_parses_that_share_their_rules_reach_no_more_than_others(site):
+    (hidden := site.settings.home_path / "hidden").write_text("a secret")
+    for number in range(2 * MOST_USES + 2):
+        site.write(f"reaches_{number}.py", dedent(REACHES).format(hidden=str(hidden), left=""))
+        report = await site.parser.parse(f"reaches_{number}.py")
+        assert report.output == "True True False False False\n"
+
+
+LEAVING = """
+import os, sys
+from datetime import UTC, datetime
+from pathlib import Path
+from asynsched.serialization.schema import ParseQuestions
+from sandbox.confinement.file_rules import FileRules
+from sandbox.confinement.limits import ParseLimits
+from sandbox.parsing import supervise
+from sandbox.parsing.importing import ParseRequest
+from sandbox.parsing.lifelines import PipeLifeline
+
+supervise.become_guardian()
+folder, rules, lifeline = Path(sys.argv[1]), FileRules(()), PipeLifeline(os.pipe()[1])
+for number in range(2):
+    (scratch := folder.parent / f"scratch_{number}").mkdir()
+    request = ParseRequest("reaches.py", folder, scratch, ParseLimits(), ParseQuestions(now=datetime.now(UTC)))
+    print(supervise.parse_file(request, rules, lifeline).output, end="")
+"""
+
+
+def test_a_parse_reaches_nothing_that_the_one_before_has_left_behind(tmp_path):
+    (folder := tmp_path / "dags").mkdir()
+    left = tmp_path / "scratch_0" / "mine"
+    (folder / "reaches.py").write_text(dedent(REACHES).format(hidden=str(tmp_path / "none"), left=str(left)))
+    ended = subprocess.run(
+        [sys.executable, "-P", "-c", LEAVING, str(folder)], capture_output=True, check=True, text=True
+    )
+    assert left.exists()
+    assert ended.stdout == "True True False False False\n" * 2
+
+
 COUNTING = """
 import os, sys
 from datetime import UTC, datetime
 from pathlib import Path
 from asynsched.serialization.schema import ParseQuestions
+from sandbox.confinement.file_rules import FileRules
 from sandbox.confinement.limits import ParseLimits
 from sandbox.parsing import supervise
 from sandbox.parsing.importing import ParseRequest
@@ -90,11 +150,11 @@ supervise.become_guardian()
 warm()
 before = set(sys.modules)
 calls.clear()
-folder, lifeline = Path(sys.argv[1]), PipeLifeline(os.pipe()[1])
+folder, rules, lifeline = Path(sys.argv[1]), FileRules(()), PipeLifeline(os.pipe()[1])
 for number in range(3):
     (scratch := folder.parent / f"scratch_{number}").mkdir()
     request = ParseRequest("counted.py", folder, scratch, ParseLimits(), ParseQuestions(now=datetime.now(UTC)))
-    report = supervise.parse_file(request, lifeline)
+    report = supervise.parse_file(request, rules, lifeline)
     assert not report.errors, report.errors
 print(*calls)
 print(*set(report.output.split()) - before)
