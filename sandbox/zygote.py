@@ -34,7 +34,7 @@ from asynsched.authoring.timezone import set_default_timezone
 from sandbox.confinement import kernel
 from sandbox.frames import encode_frame
 from sandbox.protocol import CodeVersion
-from sandbox.running.loading import freeze_heap, read_source, source_size
+from sandbox.running.loading import freeze_heap, read_source
 from sandbox.running.try_logging import configure_logging
 from sandbox.running.warming import warm
 from sandbox.sources.plainness import looks_plain
@@ -48,8 +48,6 @@ log = logging.getLogger("sandbox.zygote")
 NAME = b"zygote"
 """Of its process, as `ps` shows it."""
 FULL_NAME = b"zygote-full"
-MAX_TEXT_BYTES = 256 * 1024
-"""Of a file and its local modules: what is longer is not looked at, and so is not plain."""
 TEMPLATE = b"t"
 LONE_TRY = b"l"
 """What the keeper asks for: one of these bytes, with the descriptors of an `Errand`."""
@@ -224,8 +222,6 @@ class Zygote:
     def _looks_plain(self, errand: Errand) -> bool:
         sources, folder = _code_of(errand).sources, self._start.sources_folder
         try:
-            if sum(source_size(folder, source.content_hash) for source in sources) > MAX_TEXT_BYTES:
-                return False
             texts = [read_source(folder, source.content_hash) for source in sources]
         except (OSError, ValueError):
             return False  # who loads it says what is wrong

@@ -83,15 +83,6 @@ def own_bytes() -> int:
     return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith("Private_"))
 
 
-def source_size(folder: Path, content_hash: str) -> int:
-    """Return the length of a source in bytes. Raises OSError when it is not there."""
-    return _path_of(folder, content_hash).stat().st_size
-
-
 def read_source(folder: Path, content_hash: str) -> str:
     """Return the text of a source. Raises OSError when it is not there."""
-    return _path_of(folder, content_hash).read_text(encoding="utf-8")
-
-
-def _path_of(folder: Path, content_hash: str) -> Path:
-    return folder / f"{content_hash}.py"
+    return (folder / f"{content_hash}.py").read_text(encoding="utf-8")

@@ -7,8 +7,10 @@ what its tasks may do, is not plain.
 
 import re
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
+MAX_CHARACTERS = 256 * 1024
+"""Of a file and its local modules: what is longer is not searched, and so is not plain."""
 _SIGNS = re.compile(
     r"""
       \{\{ | \{%                                            # a template
@@ -30,13 +32,15 @@ _IMPORT = re.compile(r"^[ \t]*(?:from|import)[ \t]+(\w+)", re.MULTILINE)
 _KNOWN = frozenset({"asynsched", *sys.stdlib_module_names})
 
 
-def looks_plain(texts: Iterable[str], local_modules: Collection[str]) -> bool:
+def looks_plain(texts: Collection[str], local_modules: Collection[str]) -> bool:
     """Return whether a DAG file and its local modules, given by their texts, seem to have plain tasks only.
 
     Args:
         local_modules: Names of the modules that are among the texts. What others have, such as operators in an
             installed package, is not seen, so a file that imports them is not plain.
     """
+    if sum(map(len, texts)) > MAX_CHARACTERS:
+        return False
     local = {name.partition(".")[0] for name in local_modules}
     if local & sys.stdlib_module_names:
         return False

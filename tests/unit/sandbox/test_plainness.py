@@ -2,7 +2,7 @@
 
 import pytest
 
-from sandbox.sources.plainness import looks_plain
+from sandbox.sources.plainness import MAX_CHARACTERS, looks_plain
 
 PLAIN = """
 from __future__ import annotations
@@ -68,3 +68,9 @@ def test_a_local_module_with_the_name_of_one_of_pythons_makes_a_file_not_plain()
 
 def test_a_module_that_is_not_among_the_texts_makes_a_file_not_plain():
     assert not looks_plain([PLAIN], [""])
+
+
+@pytest.mark.parametrize(("n_more", "is_plain"), [(0, True), (1, False)])
+def test_a_file_that_is_too_long_together_with_its_local_modules_is_not_plain(n_more, is_plain):
+    padding = "#" * (MAX_CHARACTERS - len(PLAIN) - len(LOCAL) + n_more)
+    assert looks_plain([PLAIN, LOCAL + padding], ["", "shop.prices"]) == is_plain
