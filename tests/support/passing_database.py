@@ -14,6 +14,9 @@ class PassingDatabase(Database):
     async def read(self, query: Any, *args: Any, **kwargs: Any) -> Any:
         return await self.pass_on(self.inner.read, query, args, kwargs)
 
+    async def read_at_once(self, query: Any, *args: Any, **kwargs: Any) -> Any:
+        return await self.pass_on(self.inner.read_at_once, query, args, kwargs)
+
     async def write(self, query: Any, *args: Any, **kwargs: Any) -> Any:
         return await self.pass_on(self.inner.write, query, args, kwargs)
 
