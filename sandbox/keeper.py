@@ -64,6 +64,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def _started(options: argparse.Namespace) -> "tuple[Keeper, int]":
     """Return a keeper that takes connections, and the lock on its home, which has its name."""
+    # Before it gets warm: user code that a keeper before it has left behind may run still.
+    set_readable(readable=False)
     lock = take_lock(options.home)
     previous = os.pread(lock, 64, 0).decode().strip()
     if previous:
@@ -74,8 +76,6 @@ def _started(options: argparse.Namespace) -> "tuple[Keeper, int]":
     adopt_orphans()
     configure_logging()
     warm()
-    # After the rehearsal of a try, which makes its process readable.
-    set_readable(readable=False)
     set_default_timezone(options.default_timezone)
     alarm = Alarm()
     zygote = ZygoteHandle(options.home, lifeline, alarm, options.default_timezone)

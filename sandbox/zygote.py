@@ -270,6 +270,8 @@ def _given(alarm: int | None) -> tuple[int, ...]:
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Get as warm as the keeper was, and serve it: a zygote before this one has died."""
+    # While it gets warm, other processes of this user run already.
+    set_readable(readable=False)
     parser = argparse.ArgumentParser(prog="python -P -m sandbox.zygote", description=__doc__)
     parser.add_argument("--home", type=Path, required=True, help="folder of the scheduler's state")
     parser.add_argument("--channel", type=int, required=True, help="descriptor that brings the keeper's requests")

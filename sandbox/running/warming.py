@@ -15,7 +15,6 @@ from sandbox.run import run_launch
 from sandbox.running.loading import LoadedFile, freeze_heap, import_authoring
 from sandbox.running.scheduler_link import SchedulerLink
 from sandbox.running.try_logging import logging_nowhere
-from sandbox.supervision.children import set_readable
 
 _NEEDED_BY_ALL = ("inspect", "traceback", "typing")
 """Modules that the authoring names import only when they are used."""
@@ -31,7 +30,6 @@ def warm() -> None:
     """Import everything that each task needs, rehearse a try, and settle the heap for forking."""
     import_authoring(_NEEDED_BY_ALL)
     _rehearse("text")
-    set_readable(readable=True)
     freeze_heap()
 
 

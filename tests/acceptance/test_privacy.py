@@ -3,7 +3,9 @@
 import errno
 import json
 import os
+import socket
 import struct
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -13,6 +15,7 @@ from typing import Any
 import pytest
 
 from sandbox.confinement import kernel
+from sandbox.supervision.lifeline import MARK
 from tests.support.up import Site
 from tests.support.users import ORDINARY_UID, become_ordinary
 
@@ -73,6 +76,43 @@ def keeper_and_zygotes(site: Site) -> dict[str, int]:
     """Return their processes, while there is no task."""
     found = [process for process in site.processes() if "sandbox.keeper" in process.cmdline()]
     return {process.name() if process.name().startswith("zygote") else "keeper": process.pid for process in found}
+
+
+WARMING = """
+import os, subprocess, sys
+from sandbox import {module}
+
+def be_looked_at():
+    look = ["cat", f"/proc/{{os.getpid()}}/environ"]
+    print(subprocess.run(look, capture_output=True, text=True), flush=True)
+    os._exit(0)
+
+{module}.warm = be_looked_at
+{module}.main(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "options"),
+    [("keeper", "--ready {given}"), ("zygote", "--channel {given} --lifeline {given} --keeper {parent}")],
+)
+def test_their_memory_and_environment_are_closed_to_their_user_while_they_get_warm_as_well(site, module, options):
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        given = theirs.fileno()
+        program = WARMING.format(module=module)
+        options = options.format(given=given, parent=os.getpid()).split()
+        found = subprocess.run(
+            [sys.executable, "-P", "-c", program, "--home", site.root, *options],
+            env={**os.environ, MARK: "warming"},
+            pass_fds=[given],
+            preexec_fn=site.become,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    assert "Permission denied" in found.stdout, found
+    assert "warming" not in found.stdout
 
 
 SECRET = "hunter" + "2" * 8
