@@ -62,10 +62,10 @@ class _TriggerTimetable(KnownTimetable):
         if restriction.catchup == "latest":
             return self._schedule.newest(following, min(now, restriction.latest or now))
         # The newest moment that is past, and the first moment of the DAG.
-        bounds = [self._schedule.align_to_previous(now)]
+        bounds = [following, self._schedule.align_to_previous(now)]
         if restriction.earliest is not None:
             bounds.append(self._schedule.align_to_next(restriction.earliest))
-        return max(following, *(bound for bound in bounds if bound is not None))
+        return max(bound for bound in bounds if bound is not None)
 
 
 class DeltaTriggerTimetable(_TriggerTimetable):

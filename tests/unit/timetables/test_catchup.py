@@ -71,6 +71,13 @@ def test_a_dag_without_a_start_date_may_catch_up_with_the_latest_run():
     )
 
 
+@pytest.mark.parametrize("catchup", [True, False, "latest"])
+def test_a_schedule_whose_years_are_to_come_waits_for_them(catchup):
+    timetable = CronTriggerTimetable("0 0 1 1 * 0 2030", timezone="UTC")
+    found = timetable.next_run(None, TimeRestriction(None, None, catchup), START)
+    assert found.run_after == datetime(2030, 1, 1, tzinfo=UTC)
+
+
 @pytest.mark.parametrize(
     ("dag_dates", "task_dates", "bounds"),
     [
