@@ -6,8 +6,8 @@ without a second line, found by the next keeper, was lost with its keeper.
 
 A line counts when it is whole. It is written behind the last one that counts, whatever a write that failed or a keeper
 that was killed has left there. What is forgotten is overwritten with blanks: what a try has returned, or given to its
-trigger, may be secret. Where nothing is live the file is emptied, and where most of it is dead it is written anew,
-beside, and takes the place of the old one at once.
+trigger, may be secret. A keeper that is killed before it has done that leaves it to the next. Where nothing is live the
+file is emptied, and where most of it is dead it is written anew, beside, and takes the place of the old one at once.
 """
 
 import logging
@@ -75,8 +75,9 @@ class AttemptRecords:
         self._next_size = 0
         """Below this size the file is not written anew: that has failed."""
         (folder / NEW).unlink(missing_ok=True)  # of a keeper that was killed
-        self._find_lines()
-        self._shrink()
+        dead = self._find_lines()
+        if not self._shrink():
+            self._erase(dead)
 
     def create(self, launch: Launch) -> bool:
         """Write down that a try is to start. Returns False when its token has been here before."""
@@ -94,16 +95,15 @@ class AttemptRecords:
     def forget(self, tokens: Iterable[str]) -> None:
         """Forget these tries. Where that cannot be written down, a later keeper tells of them again."""
         known = tuple(token for token in tokens if token in self._live)
-        dead = [span for token in known for span in self._live[token]]
-        self._drop(known)
+        dead = self._drop(known)
         if not known or self._shrink():
             return
         try:
             self._append(Forgotten(known))
-            for span in dead:
-                os.pwrite(self._file, _BLANK * (span.length - 1), span.offset)
         except OSError as exc:
             log.warning("It could not be written down that the ends of %d tries are stored: %s", len(known), exc)
+        else:
+            self._erase(dead)
 
     def load(self) -> Iterator[tuple[Attempt, Ended | None]]:
         """Yield each try that is not forgotten, and how it ended if that was written."""
@@ -122,32 +122,49 @@ class AttemptRecords:
         os.close(self._folder)
         os.close(self._file)
 
-    def _find_lines(self) -> None:
-        """Find out what is live, and cut off a last line that was not written to its end."""
-        n_damaged = 0
+    def _find_lines(self) -> list[_Span]:
+        """Find out what is live, and cut off a last line that was not written to its end.
+
+        Returns what is dead and not blank: a keeper was killed before it had overwritten that.
+        """
+        n_damaged, dead = 0, list[_Span]()
         with os.fdopen(self._file, "rb", closefd=False) as file:
             for line in file:
                 if not line.endswith(b"\n"):
                     break
+                span = _Span(self._size, len(line))
                 match _decoded(line):
                     case Attempt(token) | Ended(token):
-                        self._keep(token, _Span(self._size, len(line)))
+                        self._keep(token, span)
                     case Forgotten(tokens):
-                        self._drop(tokens)
-                    case None:
-                        n_damaged += not line.startswith(_BLANK)
+                        dead += self._drop(tokens)
+                    case None if not line.startswith(_BLANK):
+                        n_damaged += 1
+                    case None if not line.isspace():
+                        dead.append(span)
                 self._size += len(line)
         if n_damaged:
             log.warning("%d damaged lines in the journal of tries are ignored", n_damaged)
         os.ftruncate(self._file, self._size)
+        return dead
 
     def _keep(self, token: str, span: _Span) -> None:
         self._live[token] = (*self._live.get(token, ()), span)
         self._n_live_bytes += span.length
 
-    def _drop(self, tokens: Iterable[str]) -> None:
-        for token in tokens:
-            self._n_live_bytes -= sum(span.length for span in self._live.pop(token, ()))
+    def _drop(self, tokens: Iterable[str]) -> list[_Span]:
+        """Hold these tries for live no more, and return their lines."""
+        dead = [span for token in tokens for span in self._live.pop(token, ())]
+        self._n_live_bytes -= sum(span.length for span in dead)
+        return dead
+
+    def _erase(self, dead: Iterable[_Span]) -> None:
+        """Overwrite lines with blanks, up to their line breaks. What cannot be, the next keeper tries again."""
+        try:
+            for span in dead:
+                self._write(_BLANK * (span.length - 1), span.offset)
+        except OSError as exc:
+            log.warning("Values of tries that have ended are left in the journal of tries: %s", exc)
 
     def _read(self, span: _Span) -> bytes:
         return os.pread(self._file, span.length, span.offset)
@@ -155,11 +172,8 @@ class AttemptRecords:
     def _append(self, record: Record) -> _Span:
         # Values are as the try has written them; a line break in JSON is a space between its parts.
         line = msgspec.json.encode(record).replace(b"\n", b" ") + b"\n"
-        rest, offset = memoryview(line), self._size
         try:
-            while rest:
-                n_written = os.pwrite(self._file, rest, offset)
-                rest, offset = rest[n_written:], offset + n_written
+            self._write(line, self._size)
         except OSError:
             # Only to make room: it has no line break, and the next line is written over it.
             with suppress(OSError):
@@ -168,6 +182,12 @@ class AttemptRecords:
         span = _Span(self._size, len(line))
         self._size += span.length
         return span
+
+    def _write(self, data: bytes, offset: int) -> None:
+        rest = memoryview(data)
+        while rest:
+            n_written = os.pwrite(self._file, rest, offset)
+            rest, offset = rest[n_written:], offset + n_written
 
     def _shrink(self) -> bool:
         """Leave only what is live, when the rest has grown so much that this costs less than was written since."""

@@ -109,6 +109,36 @@ def test_nothing_is_left_of_a_value_that_is_forgotten_while_another_try_runs(tmp
     assert warnings == []
 
 
+def test_a_keeper_that_was_killed_while_it_overwrote_a_value_leaves_that_to_the_next(
+    tmp_path, journal, warnings, opened
+):
+    records = opened()
+    records.create(launch())
+    records.end(ended())
+    remembered = journal.read_bytes()
+    records.create(launch("runs"))
+    records.forget(["token"])
+    erased = journal.read_bytes()
+    assert VALUE not in erased
+    for n_bytes in range(len(remembered)):
+        journal.write_bytes(erased[:n_bytes] + remembered[n_bytes:] + erased[len(remembered) :])
+        assert known(tmp_path) == {"runs": None}
+        assert journal.read_bytes() == erased
+    assert warnings == []
+
+
+def test_a_token_that_is_used_again_is_not_erased_with_the_try_that_had_it_before(tmp_path, journal, opened):
+    records = opened()
+    for token in ("runs", "token"):
+        records.create(launch(token))
+    remembered = journal.read_bytes()
+    records.forget(["token"])
+    records.create(launch())
+    records.end(ended())
+    journal.write_bytes(remembered + journal.read_bytes()[len(remembered) :])
+    assert known(tmp_path) == known(tmp_path) == {"runs": None, "token": VALUE}
+
+
 def test_a_line_break_between_the_parts_of_a_value_ends_no_line(tmp_path, opened):
     records = opened()
     records.create(launch())

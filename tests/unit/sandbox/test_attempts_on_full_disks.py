@@ -115,6 +115,24 @@ def test_what_cannot_be_written_to_be_forgotten_is_told_of_again_and_ends_nothin
     assert known(tmp_path) == {}, "nothing is live"
 
 
+def test_a_value_that_the_disk_lets_nobody_overwrite_stops_no_keeper_and_goes_when_it_does(
+    tmp_path, journal, records, monkeypatch, warnings, opened
+):
+    n_bytes = len(b'{"type":"forgotten","tokens":["ended"]}\n') + 20
+    with disk_that_fails(monkeypatch, n_bytes, errno.EIO):
+        records.forget(["ended"])
+    with disk_that_fails(monkeypatch, 0, errno.EIO):
+        opened()
+    assert (
+        warnings
+        == ["Values of tries that have ended are left in the journal of tries: [Errno 5] Input/output error"] * 2
+    )
+    assert VALUE in journal.read_bytes()
+    with disk_that_fails(monkeypatch, 1000, errno.EIO):
+        assert known(tmp_path) == {"begun": None}
+    assert VALUE not in journal.read_bytes()
+
+
 def test_a_journal_without_live_tries_is_empty(tmp_path, journal, records, opened):
     records.forget(["ended"])
     assert journal.stat().st_size > 0
