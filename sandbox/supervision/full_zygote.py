@@ -36,11 +36,15 @@ class FullZygote:
         lifeline: The descriptor that all forks keep.
         serve: What it does in its process when it has loaded everything, with the channel that brings its requests. It
             says `READY` there.
+        monotonic: The clock, in seconds.
     """
 
-    def __init__(self, lifeline: int, serve: Callable[[socket.socket], None]) -> None:
+    def __init__(
+        self, lifeline: int, serve: Callable[[socket.socket], None], monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
         self._lifeline = lifeline
         self._serve = serve
+        self._monotonic = monotonic
         self._channel: socket.socket | None = None
         self._is_ready = False
         self._start_at = self._started_at = 0.0
@@ -50,7 +54,7 @@ class FullZygote:
     def is_there(self) -> bool:
         """Return whether there is one to be asked, which is started if need be and possible."""
         self._look()
-        now = time.monotonic()
+        now = self._monotonic()
         if self._channel is not None and not self._is_ready and now >= self._started_at + LOAD_SECONDS:
             self.lose()
         if self._channel is None and now >= self._start_at:
@@ -83,7 +87,7 @@ class FullZygote:
         self._reap()
 
     def _pause(self, why: str) -> None:
-        self._start_at = time.monotonic() + PAUSE_SECONDS
+        self._start_at = self._monotonic() + PAUSE_SECONDS
         log.error("The process that loads what some tasks need is not there, and each of them loads it itself: %s", why)
 
     def _look(self) -> None:
@@ -101,19 +105,28 @@ class FullZygote:
                 self.lose()
 
     def _start(self) -> None:
-        parent = os.getpid()
         try:
-            ours, theirs = socket.socketpair()
-            with theirs:
-                pid = os.fork()
-                if pid == 0:
-                    self._become(parent, theirs)
+            channel, pid = self._forked()
         except OSError as exc:
             self._pause(str(exc))
             return
-        ours.setblocking(False)
-        self._channel, self._is_ready, self._started_at = ours, False, time.monotonic()
+        channel.setblocking(False)
+        self._channel, self._is_ready, self._started_at = channel, False, self._monotonic()
         self._pids.add(pid)
+
+    def _forked(self) -> tuple[socket.socket, int]:
+        """Fork it, and return our end of its channel, and its process. Raises OSError when none can be had."""
+        parent = os.getpid()
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                pid = os.fork()
+            except OSError:
+                ours.close()
+                raise
+            if pid == 0:
+                self._become(parent, theirs)
+        return ours, pid
 
     def _become(self, parent: int, channel: socket.socket) -> NoReturn:
         try:
