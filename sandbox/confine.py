@@ -113,7 +113,7 @@ def prepare() -> None:
 def begin(policy: Policy, file_rules: FileRules) -> None:
     """Have ready what the next fork of this process is confined with."""
     if policy.limits.confinement != "off" and available().landlock_abi:
-        file_rules.begin(policy.scratch)
+        file_rules.begin(policy)
 
 
 def confine(policy: Policy, file_rules: FileRules) -> tuple[str, ...]:

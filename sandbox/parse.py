@@ -39,7 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
     exit_by_signals()
     with scratch_folder(Path(options.scratch) if options.scratch else _temporary_folder()) as scratch:
         request = ParseRequest(path, dags_folder, scratch, limits, questions)
-        report = parse_file(request, FileRules(limits.hidden), HelperLifeline())
+        report = parse_file(request, FileRules(), HelperLifeline())
     return _print(report)
 
 

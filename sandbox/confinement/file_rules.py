@@ -19,24 +19,28 @@ if TYPE_CHECKING:
 
 MOST_USES = 20
 """Parses that share a ruleset. What each adds stays in it: rules for a process and a folder that are gone by then."""
+Identity = tuple[int, int]
+"""Device and inode: what a rule is for, whatever has the path later."""
 
 
 class ConfinementError(Exception):
     """The kernel cannot enforce what the settings require."""
 
 
+class Grant(NamedTuple):
+    """A path that parses may use, the right to it, and what it is at this moment; None: nothing."""
+
+    path: str
+    right: str
+    identity: Identity | None
+
+
 class FileRules:
-    """Makes the rulesets of parses, where the kernel has Landlock.
+    """Makes the rulesets of parses, where the kernel has Landlock."""
 
-    Args:
-        hidden: Paths that no parse may read, although what it may read is around them.
-    """
-
-    def __init__(self, hidden: Iterable[str]) -> None:
-        self._hidden = [os.path.realpath(path) for path in hidden]
-        # What has something hidden in it is readable in part: that may be another part for each parse.
-        self._in_part = {path for path in readable.of_the_machine() if self._hides_in(path)}
+    def __init__(self) -> None:
         self._begun: Ruleset | None = None
+        self._grants: tuple[Grant, ...] = ()
         self._scratch = ""
         self._n_uses = 0
 
@@ -45,64 +49,75 @@ class FileRules:
         """What has to stay open from `begin` to `complete`."""
         return None if self._begun is None else self._begun.fileno()
 
-    def begin(self, scratch: str) -> None:
-        """Have the rules ready that are the same for all parses. Call it before each fork.
-
-        Args:
-            scratch: The folder of the parse to come, which `complete` makes writable.
-        """
-        before, self._scratch = self._scratch, scratch
+    def begin(self, policy: "Policy") -> None:
+        """Have the rules ready of a parse to come, all but those of its own process and folder."""
+        before, self._scratch = self._scratch, policy.scratch
+        known, self._grants = self._grants, tuple(_grants(policy))
         self._n_uses += 1
         # What one parse could not be kept from leaving behind is none of the next one's business.
-        if self._begun is not None and self._n_uses <= MOST_USES and not os.path.lexists(before):
+        is_same = known == self._grants and not os.path.lexists(before)
+        if self._begun is not None and is_same and self._n_uses <= MOST_USES:
             return
         if self._begun is not None:
             self._begun.close()
         self._begun, self._n_uses = None, 1
         # The fork tries it once more, and says why it is refused.
         with suppress(ConfinementError, OSError):
-            self._begun = self._new()
+            self._begun = _new(self._grants)
 
     def complete(self, policy: "Policy") -> "Ruleset":
         """Return the rules of the parse that this process, a fork, is for. Raises ConfinementError."""
-        rules = self._new() if self._begun is None else self._begun
-        for path in sorted(self._readable(policy)):
-            _allow(rules, path, rights().read)
-        _allow(rules, policy.dags_folder, rights().look)
+        rules = _new(_grants(policy)) if self._begun is None else self._begun
+        for name in readable.OF_THE_PROCESS:
+            _allow(rules, f"/proc/{os.getpid()}/{name}", rights().read)
         _allow(rules, policy.scratch, rights().change)
         return rules
 
-    def _new(self) -> "Ruleset":
-        from landlockpy import Ruleset, Scope
 
-        rules = Ruleset(scoped=Scope.SIGNAL | Scope.ABSTRACT_UNIX_SOCKET)
-        for path in self._of_the_machine():
-            _allow(rules, path, rights().read)
-        for path in readable.DEVICES:
-            _allow(rules, path, rights().use)
-        return rules
+def _new(grants: Iterable[Grant]) -> "Ruleset":
+    from landlockpy import Ruleset, Scope
 
-    def _of_the_machine(self) -> Iterator[str]:
-        """Yield what every parse may read as a whole, without what is inside of another one of these."""
-        whole: list[str] = []
-        for path in sorted(set(readable.of_the_machine()) - self._in_part):
-            if not (whole and readable.is_within(path, whole[-1])):
-                whole.append(path)
-                yield path
+    rules = Ruleset(scoped=Scope.SIGNAL | Scope.ABSTRACT_UNIX_SOCKET)
+    for grant in grants:
+        _allow(rules, grant.path, getattr(rights(), grant.right))
+    return rules
 
-    def _hides_in(self, path: str) -> bool:
-        return any(readable.is_within(hidden, path) for hidden in self._hidden)
 
-    def _readable(self, policy: "Policy") -> set[str]:
-        """Return what this parse may read beside what all may."""
-        asked = [*self._in_part, os.path.realpath(policy.dags_folder)]
-        asked += [f"/proc/{os.getpid()}/{name}" for name in readable.OF_THE_PROCESS]
-        asked += [
-            path
-            for path in map(os.path.realpath, policy.limits.readable)
-            if not any(readable.is_within(path, hidden) for hidden in self._hidden)
-        ]
-        return {granted for path in asked for granted in readable.without_hidden(path, self._hidden)}
+def _grants(policy: "Policy") -> Iterator[Grant]:
+    """Yield what a parse may use of the machine, of the DAG folder, and beside."""
+    for path in _outermost(_readable(policy)):
+        yield Grant(path, "read", _identity(path))
+    yield Grant(policy.dags_folder, "look", _identity(policy.dags_folder))
+    for path in readable.DEVICES:
+        yield Grant(path, "use", None)
+
+
+def _readable(policy: "Policy") -> set[str]:
+    hidden = [os.path.realpath(path) for path in policy.limits.hidden]
+    asked = [*readable.of_the_machine(), os.path.realpath(policy.dags_folder)]
+    asked += [
+        path
+        for path in map(os.path.realpath, policy.limits.readable)
+        if not any(readable.is_within(path, home) for home in hidden)
+    ]
+    return {granted for path in asked for granted in readable.without_hidden(path, hidden)}
+
+
+def _outermost(paths: Iterable[str]) -> Iterator[str]:
+    """Yield the paths, in order, but for most of those that are inside of another one."""
+    outer = None
+    for path in sorted(paths):
+        if outer is None or not readable.is_within(path, outer):
+            outer = path
+            yield path
+
+
+def _identity(path: str) -> Identity | None:
+    try:
+        found = os.stat(path)  # noqa: PTH116 - often
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 class Rights(NamedTuple):

@@ -81,7 +81,7 @@ def serve_as_guardian(site: ParseSite, connection: socket.socket, lifeline: int,
 
 def _serve(site: ParseSite, connection: socket.socket, lifeline: PipeLifeline) -> None:
     decoder = msgspec.json.Decoder(Job)
-    rules = FileRules(site.limits.hidden)
+    rules = FileRules()
     connection.sendall(msgspec.json.encode(Greeting(os.getpid())) + b"\n")
     with connection.makefile("rb") as jobs:
         while line := jobs.readline():

@@ -204,8 +204,10 @@ class ParseServer:
 
     async def warm_up(self) -> None:
         """Have a server and a guardian ready for the next parse. Why there are none is for that parse to tell."""
-        with suppress(ParseCrashed, GuardianLost):
-            await self._put_back(await self._guardian(""), is_done=True)
+        with suppress(ParseCrashed, GuardianLost, OSError), anyio.move_on_after(self._setup.longest_seconds):
+            guardian = await self._guardian("")
+            with anyio.CancelScope(shield=True):
+                await self._put_back(guardian, is_done=True)
 
     async def close(self) -> None:
         """End the server with all that it has started. Call it when no parse is under way."""

@@ -26,8 +26,8 @@ MOST_BYTES_ON_LOOP = 64 * 1024
 class SandboxParser:
     """Parses files in confined processes.
 
-    As an async context manager it has a parse server for each hash seed meanwhile, which starts with the first parse.
-    Without, each parse is a new interpreter.
+    As an async context manager it has a parse server for each hash seed meanwhile, which is started by `warm_up`, or by
+    the first parse. Without, each parse is a new interpreter.
 
     Args:
         settings: The DAG folder, the home, and the limits of a parse.

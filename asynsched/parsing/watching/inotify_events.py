@@ -3,6 +3,7 @@
 import errno
 from functools import reduce
 from operator import or_
+from pathlib import Path
 
 import anyio
 import anyio.to_thread
@@ -45,16 +46,24 @@ class InotifyEvents(FileEvents):
 
     async def _listen(self, scope: anyio.CancelScope) -> None:
         try:
-            with scope, await anyio.to_thread.run_sync(INotify) as inotify:
-                folder_of = await anyio.to_thread.run_sync(self._watch_folders, inotify)
-                self.is_ready.set()
-                while True:
-                    await anyio.wait_readable(inotify)
-                    self._gather(await self._burst(inotify, folder_of))
+            with scope:
+                await self._hear(await anyio.to_thread.run_sync(INotify))
         except OSError as exc:
             self._fail(_explained(exc))
         finally:
             self.is_ready.set()
+
+    async def _hear(self, inotify: INotify) -> None:
+        try:
+            folder_of = await anyio.to_thread.run_sync(self._watch_folders, inotify)
+            self.is_ready.set()
+            while True:
+                await anyio.wait_readable(inotify)
+                self._gather(await self._burst(inotify, folder_of))
+        finally:
+            # The kernel gives back the watches one by one.
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(inotify.close)
 
     def _watch_folders(self, inotify: INotify) -> dict[int, str]:
         """Return the folders by the numbers that the kernel gives their watches."""
@@ -76,14 +85,15 @@ class InotifyEvents(FileEvents):
 def _read(inotify: INotify, folder_of: dict[int, str]) -> EventPaths:
     """Return the paths of the events that are there. An event of a folder itself has no name."""
     return {
-        ANYWHERE if event.wd not in folder_of else "/".join(filter(None, (folder_of[event.wd], event.name)))
+        str(Path(folder_of[event.wd], event.name)) if event.wd in folder_of else ANYWHERE
         for event in inotify.read(timeout=0)
     }
 
 
 def _explained(failure: OSError) -> OSError:
     """Return the failure with what to do about it, where its number does not say that."""
-    limits = {errno.ENOSPC: "max_user_watches", errno.EMFILE: "max_user_instances"}
-    if failure.errno not in limits:
-        return failure
-    return OSError(failure.errno, f"this user has no more of them; raise fs.inotify.{limits[failure.errno]}")
+    advice = {
+        errno.ENOSPC: "this user has no more watches; raise fs.inotify.max_user_watches",
+        errno.EMFILE: "this user, or this process, can open no more; raise fs.inotify.max_user_instances, or ulimit -n",
+    }
+    return OSError(failure.errno, advice[failure.errno]) if failure.errno in advice else failure

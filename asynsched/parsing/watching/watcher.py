@@ -194,6 +194,9 @@ class Watcher(Service):
         failure = self._events.failure
         self._stop_watching()
         self._walk_again = True
+        # Folders may come and go for as long as somebody likes, such as while a large tree is removed.
+        if isinstance(failure, FileNotFoundError | NotADirectoryError):
+            return
         self._failures += 1
         if self._failures >= MOST_FAILURES:
             self._poll(f"file events are not to be had: {failure}")

@@ -50,7 +50,7 @@ class PostgresDatabase(Database):
     async def read_at_once(
         self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        return await self._transaction(self._single, query, args, kwargs, is_single=True)
+        return await self._transaction(self._single, query, args, kwargs, is_open=False)
 
     async def write(self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         if query is bring_to_head:
@@ -60,7 +60,8 @@ class PostgresDatabase(Database):
     async def write_at_once(
         self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        return await self._transaction(self._single, query, args, kwargs, is_single=True)
+        seconds = COMMIT_TIMEOUT_SECONDS  # the statement is the commit
+        return await self._transaction(self._single, query, args, kwargs, is_open=False, seconds=seconds)
 
     async def close(self) -> None:
         with anyio.CancelScope(shield=True):
@@ -73,19 +74,21 @@ class PostgresDatabase(Database):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         *,
-        is_single: bool = False,
+        is_open: bool = True,
+        seconds: float | None = None,
     ) -> T:
+        """Run a query in a transaction that is committed, or without one; within so many seconds."""
         with store_errors(self._shown, opening=self._opening):
             connection = await greenlet_spawn(engine.connect)
             self._opening = False
             try:
                 try:
-                    with anyio.fail_after(COMMIT_TIMEOUT_SECONDS if is_single else None):
+                    with anyio.fail_after(seconds):
                         result = await greenlet_spawn(query, connection, *args, **kwargs)
                 except BaseException:
                     await _roll_back(connection)
                     raise
-                if not is_single:
+                if is_open:
                     await self._commit(connection)
                 return result
             finally:

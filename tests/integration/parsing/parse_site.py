@@ -24,10 +24,9 @@ HANGING = """
 class Site:
     """A DAG folder with a parser."""
 
-    def __init__(self, tmp_path: Path) -> None:
-        self.settings = Settings(
-            dags_folder=str(tmp_path / "dags"), home=str(tmp_path / "home"), parse=ParseSettings(timeout=40)
-        )
+    def __init__(self, tmp_path: Path, home: Path | None = None) -> None:
+        home = home or tmp_path / "home"
+        self.settings = Settings(dags_folder=str(tmp_path / "dags"), home=str(home), parse=ParseSettings(timeout=40))
         self.settings.dags_path.mkdir()
         prepare_home(self.settings.home_path)
         self.parser = SandboxParser(self.settings)

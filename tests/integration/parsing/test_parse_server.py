@@ -86,18 +86,30 @@ def is_open(path):
         return False
 
 processes = [f"/proc/{{pid}}/status" for pid in (os.getpid(), os.getppid())]
-print(*map(is_open, (__file__, *processes, {hidden!r}, {left!r})))
+print(*map(is_open, (__file__, *processes, *{paths})))
 open("mine", "w").close()
 DAG("reaching")
 """
 
 
-async def test_parses_that_share_their_rules_reach_no_more_than_others(site):
-    (hidden := site.settings.home_path / "hidden").write_text("a secret")
-    for number in range(2 * MOST_USES + 2):
-        site.write(f"reaches_{number}.py", dedent(REACHES).format(hidden=str(hidden), left=""))
-        report = await site.parser.parse(f"reaches_{number}.py")
-        assert report.output == "True True False False False\n"
+async def test_parses_that_share_their_rules_reach_no_more_than_others(tmp_path):
+    site = Site(tmp_path, home=tmp_path / "dags" / "home")
+    (secret := site.settings.home_path / "secret").write_text("x")
+    (release := tmp_path / "dags" / "release").mkdir()
+    (release / "token").write_text("x")
+    (moved := tmp_path / "dags" / "moved").write_text("x")
+    site.write("reaches.py", dedent(REACHES).format(paths=[str(secret), str(moved), str(release / "token")]))
+    async with site.parser:
+        for _ in range(2 * MOST_USES + 2):
+            assert (await site.parser.parse("reaches.py")).output == "True True False False True True\n"
+        # What is granted is granted to a file, whatever path it has later: no longer, once it is in what is hidden.
+        moved.rename(secret)
+        assert (await site.parser.parse("reaches.py")).output == "True True False False False True\n"
+        # Nor is what has a path now refused because something else had it.
+        release.rename(tmp_path / "dags" / "old_release")
+        release.mkdir()
+        (release / "token").write_text("x")
+        assert (await site.parser.parse("reaches.py")).output == "True True False False False True\n"
 
 
 LEAVING = """
@@ -112,7 +124,7 @@ from sandbox.parsing.importing import ParseRequest
 from sandbox.parsing.lifelines import PipeLifeline
 
 supervise.become_guardian()
-folder, rules, lifeline = Path(sys.argv[1]), FileRules(()), PipeLifeline(os.pipe()[1])
+folder, rules, lifeline = Path(sys.argv[1]), FileRules(), PipeLifeline(os.pipe()[1])
 for number in range(2):
     (scratch := folder.parent / f"scratch_{number}").mkdir()
     request = ParseRequest("reaches.py", folder, scratch, ParseLimits(), ParseQuestions(now=datetime.now(UTC)))
@@ -123,12 +135,12 @@ for number in range(2):
 def test_a_parse_reaches_nothing_that_the_one_before_has_left_behind(tmp_path):
     (folder := tmp_path / "dags").mkdir()
     left = tmp_path / "scratch_0" / "mine"
-    (folder / "reaches.py").write_text(dedent(REACHES).format(hidden=str(tmp_path / "none"), left=str(left)))
+    (folder / "reaches.py").write_text(dedent(REACHES).format(paths=[str(left)]))
     ended = subprocess.run(
         [sys.executable, "-P", "-c", LEAVING, str(folder)], capture_output=True, check=True, text=True
     )
     assert left.exists()
-    assert ended.stdout == "True True False False False\n" * 2
+    assert ended.stdout == "True True False False\n" * 2
 
 
 COUNTING = """
@@ -150,7 +162,7 @@ supervise.become_guardian()
 warm()
 before = set(sys.modules)
 calls.clear()
-folder, rules, lifeline = Path(sys.argv[1]), FileRules(()), PipeLifeline(os.pipe()[1])
+folder, rules, lifeline = Path(sys.argv[1]), FileRules(), PipeLifeline(os.pipe()[1])
 for number in range(3):
     (scratch := folder.parent / f"scratch_{number}").mkdir()
     request = ParseRequest("counted.py", folder, scratch, ParseLimits(), ParseQuestions(now=datetime.now(UTC)))

@@ -249,6 +249,25 @@ async def test_where_no_events_arrive_that_is_found_out_said_and_the_folder_poll
     assert reason in logs[0]["reason"]
 
 
+class VanishingFolders(InotifyEvents):
+    """Events as where somebody removes folders, one by one, just before they are watched."""
+
+    def _watch_folders(self, inotify: Any) -> dict[int, str]:
+        for folder in sorted(self.folders):
+            if Path(folder).name.startswith("package_"):
+                shutil.rmtree(folder)
+                break
+        return super()._watch_folders(inotify)
+
+
+async def test_folders_that_vanish_one_after_the_other_do_not_lead_to_polling(root):
+    for number in range(watcher_module.MOST_FAILURES + 2):
+        (root / f"package_{number}").mkdir()
+    async with watching(root, file_events=VanishingFolders) as site:
+        await site.told_of_edits("last.py")
+        assert not site.watcher.is_polling
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="the queue of inotify")
 async def test_what_the_queue_of_the_kernel_had_no_room_for_is_found_by_a_walk(root):
     notes = [root / "one.txt", root / "two.txt"]

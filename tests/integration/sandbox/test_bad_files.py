@@ -261,5 +261,5 @@ def test_required_confinement_refuses_where_something_is_missing(monkeypatch: py
     monkeypatch.setattr(confine, "available", lambda: weak)
     policy = confine.Policy(ParseLimits(confinement="required"), "/dags", os.devnull)
     with pytest.raises(ConfinementError, match="there is no Landlock"):
-        confine.confine(policy, FileRules(()))
+        confine.confine(policy, FileRules())
     assert weak.lines == ("enforced on each parse: limits", "there is no Landlock")

@@ -99,8 +99,10 @@ def test_what_one_was_parsing_when_it_went_is_parsed_by_another(folder, says_so)
     folder.run(go)
 
 
-@pytest.mark.parametrize("query", ["claim_unclaimed", "store_outcomes", "drop_claims"])
-def test_a_lost_answer_of_the_database_makes_no_scheduler_take_its_own_claim_for_another_one_s(folder, query):
+@pytest.mark.parametrize(
+    "queries", [{"claim_unclaimed"}, {"claim_unclaimed", "claim_from_the_gone"}, {"store_outcomes"}, {"drop_claims"}]
+)
+def test_a_lost_answer_of_the_database_makes_no_scheduler_take_its_own_claim_for_another_one_s(folder, queries):
     async def go() -> None:
         await two(folder)
         flaky = FlakyDatabase(folder.database, after=True)
@@ -109,11 +111,11 @@ def test_a_lost_answer_of_the_database_makes_no_scheduler_take_its_own_claim_for
             one.write(path, f"dag {path[:-3]}")
         async with one.running():
             await one.scan()
-            flaky.away = {query}
+            flaky.away = set(queries)
             assert sorted(await one.idle()) == FILES, "each is parsed once"
             assert await one.dags() == {path[:-3]: path for path in FILES}
             (one.root / "file_0.py").unlink()
-            flaky.away = {query}
+            flaky.away = set(queries)
             await one.tell("file_0.py", removed=True)
             one.write("file_1.py", "dag edited")
             await one.tell("file_1.py")
