@@ -21,6 +21,8 @@ MOST_USES = 20
 """Parses that share a ruleset. What each adds stays in it: rules for a process and a folder that are gone by then."""
 Identity = tuple[int, int]
 """Device and inode: what a rule is for, whatever has the path later."""
+_LASTING = ("/proc/", "/sys/")
+"""Below these nobody replaces a file by another one."""
 
 
 class ConfinementError(Exception):
@@ -85,34 +87,38 @@ def _new(grants: Iterable[Grant]) -> "Ruleset":
 
 def _grants(policy: "Policy") -> Iterator[Grant]:
     """Yield what a parse may use of the machine, of the DAG folder, and beside."""
-    for path in _outermost(_readable(policy)):
+    hidden = tuple(os.path.realpath(path) for path in policy.limits.hidden)
+    whole, in_part = _of_the_machine(hidden)
+    asked = [*in_part, os.path.realpath(policy.dags_folder)]
+    asked += [
+        path
+        for path in map(os.path.realpath, policy.limits.readable)
+        if not any(readable.is_within(path, home) for home in hidden)
+    ]
+    granted = {path for around in asked for path in readable.without_hidden(around, hidden)}
+    for path in (*whole, *sorted(granted)):
         yield Grant(path, "read", _identity(path))
     yield Grant(policy.dags_folder, "look", _identity(policy.dags_folder))
     for path in readable.DEVICES:
         yield Grant(path, "use", None)
 
 
-def _readable(policy: "Policy") -> set[str]:
-    hidden = [os.path.realpath(path) for path in policy.limits.hidden]
-    asked = [*readable.of_the_machine(), os.path.realpath(policy.dags_folder)]
-    asked += [
-        path
-        for path in map(os.path.realpath, policy.limits.readable)
-        if not any(readable.is_within(path, home) for home in hidden)
-    ]
-    return {granted for path in asked for granted in readable.without_hidden(path, hidden)}
-
-
-def _outermost(paths: Iterable[str]) -> Iterator[str]:
-    """Yield the paths, in order, but for most of those that are inside of another one."""
-    outer = None
-    for path in sorted(paths):
-        if outer is None or not readable.is_within(path, outer):
-            outer = path
-            yield path
+@cache
+def _of_the_machine(hidden: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return what every parse may read of the machine: as a whole, and in part, for something hidden is in it."""
+    whole: list[str] = []
+    in_part: list[str] = []
+    for path in readable.of_the_machine():
+        if any(readable.is_within(home, path) for home in hidden):
+            in_part.append(path)
+        elif not (whole and readable.is_within(path, whole[-1])):
+            whole.append(path)
+    return tuple(whole), tuple(in_part)
 
 
 def _identity(path: str) -> Identity | None:
+    if path.startswith(_LASTING):
+        return None
     try:
         found = os.stat(path)  # noqa: PTH116 - often
     except OSError:
