@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Connection
 
+from asynsched.errors import TimetableError
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.creation.free_runs import scheduled_run_id
 from asynsched.scheduling.evaluation.active_run import ActiveRun
@@ -46,7 +47,10 @@ def store_last_runs(conn: Connection, start: datetime, lease_epoch: int) -> froz
         dag = decode_dag(get_version(conn, row.version_id).serialized)
         timetable = decode(dag.timetable)
         is_planned = isinstance(timetable, CustomTimetable)
-        info = _last_planned(conn, dag) if is_planned else last_run_before(dag, timetable, start)
+        try:
+            info = _last_planned(conn, dag) if is_planned else last_run_before(dag, timetable, start)
+        except TimetableError:
+            continue  # the scheduler says so when it looks at the DAG
         if info is not None:
             stored.append(_store(conn, dag, row.version_id, info, lease_epoch))
     return frozenset(stored)

@@ -12,7 +12,7 @@ from typing import Literal, get_args
 
 from asynsched.errors import TimetableError
 from asynsched.timetables.cron import CronSchedule
-from asynsched.timetables.zones import instants_of, wall_clock
+from asynsched.timetables.zones import in_zone, instants_of, moved, wall_clock
 
 GapPolicy = Literal["skip", "shift"]
 FoldPolicy = Literal["first", "last", "both"]
@@ -50,7 +50,7 @@ class PolicyCronSchedule(CronSchedule):
         """Return the first instant after `current`; None when the expression's years are over."""
         slack = self._largest_change(current)
         best: datetime | None = None
-        for wall in self._walls(wall_clock(current, self.zone) - slack):
+        for wall in self._walls(moved(wall_clock(current, self.zone), -slack)):
             later = [instant for instant in self._instants(wall) if instant > current]
             best = min((instant for instant in (best, *later) if instant is not None), default=None)
             # Beyond a change, a later time by the clock may be an earlier instant.
@@ -64,7 +64,7 @@ class PolicyCronSchedule(CronSchedule):
         """Return the last instant before `current`; None before the expression's first year."""
         slack = self._largest_change(current)
         best: datetime | None = None
-        for wall in self._walls(wall_clock(current, self.zone) + slack, back=True):
+        for wall in self._walls(moved(wall_clock(current, self.zone), slack), back=True):
             earlier = [instant for instant in self._instants(wall) if instant < current]
             best = max((instant for instant in (best, *earlier) if instant is not None), default=None)
             if best is not None and wall < wall_clock(best, self.zone) - self._largest_change(best):
@@ -91,8 +91,8 @@ class PolicyCronSchedule(CronSchedule):
     def _largest_change(self, instant: datetime) -> timedelta:
         """Return by how much the clock changes around an instant; nothing almost always."""
         offsets = [
-            moment.astimezone(self.zone).utcoffset() or timedelta()
-            for moment in (instant - _VICINITY, instant, instant + _VICINITY)
+            in_zone(moment, self.zone).utcoffset() or timedelta()
+            for moment in (moved(instant, -_VICINITY), instant, moved(instant, _VICINITY))
         ]
         return max(abs(after - before) for before, after in pairwise(offsets))
 

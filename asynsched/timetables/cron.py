@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from asynsched.errors import TimetableError
-from asynsched.timetables.zones import as_zone, instant_of, wall_clock, zone_name
+from asynsched.timetables.zones import as_zone, instant_of, moved, wall_clock, zone_name
 
 if TYPE_CHECKING:
     from croniter import croniter
@@ -58,13 +58,11 @@ def _expand(expression: str) -> "croniter":
 @lru_cache(maxsize=4096)
 def _step(expression: str, wall: datetime, back: bool) -> datetime | None:
     """Return the first match after a wall clock's time, or the last before it; None where the years are over."""
-    from croniter import CroniterBadDateError
-
     cron = copy.copy(_expand(expression))
     cron.set_current(wall)
     try:
         found: datetime = cron.get_prev(datetime) if back else cron.get_next(datetime)
-    except (CroniterBadDateError, OverflowError):
+    except (ValueError, OverflowError):  # of croniter: there is none; of datetime: none in the years 1 to 9999
         return None
     return found
 
@@ -120,13 +118,17 @@ class CronSchedule:
         return describe(self.expression, len(self._cron.expanded))
 
     def next(self, current: datetime) -> datetime | None:
-        """Return the first instant after `current`; None when the expression's years are over."""
+        """Return the first instant after `current`; None when the expression's years are over.
+
+        Raises:
+            TimetableError: The zone leads out of the calendar. So do the other questions.
+        """
         wall = wall_clock(current, self.zone)
         found = self._step(wall)
         if found is None:
             return None
         if self._every_hour:
-            return current + (found - wall)
+            return moved(current, found - wall)
         instant = instant_of(found, self.zone)
         while instant <= current:
             found = self._step(found)
@@ -144,7 +146,7 @@ class CronSchedule:
         found = self._step(wall, back=True)
         if found is None:
             return None
-        return current - (wall - found) if self._every_hour else instant_of(found, self.zone)
+        return moved(current, found - wall) if self._every_hour else instant_of(found, self.zone)
 
     def align_to_next(self, current: datetime) -> datetime | None:
         """Return `current` if it is on the schedule, else the first instant after it."""

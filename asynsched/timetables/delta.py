@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from asynsched.errors import TimetableError
+from asynsched.timetables.zones import moved
 
 if TYPE_CHECKING:
     from dateutil.relativedelta import relativedelta
@@ -77,7 +78,7 @@ class Delta:
     def newest(self, first: datetime, until: datetime) -> datetime:
         """Return the last of the moments from `first` on that is not after `until`; `first` if none follows it."""
         if not self.is_calendar:
-            return max(first, first + (until - first) // self._length * self._length)
+            return first + max(until - first, timedelta()) // self._length * self._length
         while (following := self.next(first)) <= until:
             first = following
         return first
@@ -106,7 +107,7 @@ class Delta:
 
     def round_down(self, current: datetime) -> datetime:
         """Return the last multiple of this length since 1970, which must not depend on the calendar."""
-        return current - (current - datetime(1970, 1, 1, tzinfo=current.tzinfo)) % self._length
+        return moved(current, -((current - datetime(1970, 1, 1, tzinfo=current.tzinfo)) % self._length))
 
     def encode(self) -> float | dict[str, Any]:
         """Return the JSON form: seconds of a timedelta, the parts of a relativedelta."""

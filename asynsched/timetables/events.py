@@ -12,6 +12,7 @@ from typing import Any
 from asynsched.errors import TimetableError
 from asynsched.timetables.base import DagRunInfo, DataInterval, TimeRestriction
 from asynsched.timetables.known import KnownTimetable
+from asynsched.timetables.zones import in_zone
 
 MAX_EVENTS = 100_000
 
@@ -96,4 +97,4 @@ def _instant(event: datetime) -> datetime:
         raise TimetableError(f"event_dates of EventsTimetable must be datetimes, not {type(event).__name__}: {event!r}")
     if event.utcoffset() is None:
         raise TimetableError(f"event_dates of EventsTimetable must be aware; {event.isoformat()} has no time zone")
-    return event.astimezone(UTC)
+    return in_zone(event, UTC)

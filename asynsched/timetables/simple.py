@@ -9,6 +9,7 @@ from typing import Any
 
 from asynsched.timetables.base import DagRunInfo, DataInterval, TimeRestriction
 from asynsched.timetables.known import KnownTimetable
+from asynsched.timetables.zones import moved
 
 
 class _TrivialTimetable(KnownTimetable):
@@ -80,7 +81,7 @@ class ContinuousTimetable(_TrivialTimetable):
             end = max(start, now)
         elif last.end > now:
             # The start date was moved into the future: the next interval is as long as the last one.
-            end = start + (last.end - last.start)
+            end = moved(start, last.end - last.start)
         else:
             start, end = last.end, now
         if restriction.latest is not None and end > restriction.latest:

@@ -1,4 +1,8 @@
-"""Time zones: by name, and what a wall clock shows at a clock change."""
+"""Time zones: by name, and what a wall clock shows at a clock change.
+
+Next to the ends of the calendar, which has the years 1 to 9999, arithmetic with dates overflows. Here that is an error
+of the schedule or the date that leads there.
+"""
 
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 
@@ -67,9 +71,30 @@ def as_zone(value: str | tzinfo) -> tzinfo:
     raise TimetableError(f"timezone must be a name or a tzinfo, not {type(value).__name__}")
 
 
+def in_zone(instant: datetime, zone: tzinfo) -> datetime:
+    """Return an aware instant in another zone. Raises TimetableError when that is out of the calendar."""
+    try:
+        return instant.astimezone(zone)
+    except OverflowError:
+        raise TimetableError(
+            f"the date {instant.isoformat()} leads out of the calendar, which has the years 1 to 9999, in the zone"
+            f" {zone}"
+        ) from None
+
+
+def moved(moment: datetime, by: timedelta) -> datetime:
+    """Return `moment + by`. Raises TimetableError when that is out of the calendar."""
+    try:
+        return moment + by
+    except OverflowError:
+        raise TimetableError(
+            f"the date {moment.isoformat()} leads out of the calendar, which has the years 1 to 9999"
+        ) from None
+
+
 def wall_clock(instant: datetime, zone: tzinfo) -> datetime:
-    """Return what a clock on the wall shows at an aware instant: naive, and without a fold."""
-    return instant.astimezone(zone).replace(tzinfo=None, fold=0)
+    """Return what a clock on the wall shows at an aware instant: naive, and without a fold. Raises as `in_zone`."""
+    return in_zone(instant, zone).replace(tzinfo=None, fold=0)
 
 
 def instant_of(wall: datetime, zone: tzinfo) -> datetime:
@@ -78,20 +103,24 @@ def instant_of(wall: datetime, zone: tzinfo) -> datetime:
     A time that the clock skips is moved later by the length of the gap; of a time that it shows twice, the second is
     meant. Both follow from taking the smaller of the two offsets that Python knows for such a time.
 
+    Raises:
+        TimetableError: That instant is out of the calendar.
+
     Source:
         Airflow's `make_aware`.
     """
     offsets = [wall.replace(tzinfo=zone, fold=fold).utcoffset() for fold in (0, 1)]
-    return (wall - min(offset for offset in offsets if offset is not None)).replace(tzinfo=UTC)
+    return moved(wall, -min(offset for offset in offsets if offset is not None)).replace(tzinfo=UTC)
 
 
 def instants_of(wall: datetime, zone: tzinfo) -> tuple[datetime, datetime]:
     """Return the instants, in UTC, that a wall-clock time can mean: equal unless the clock changes there.
 
     The first is later than the second exactly for a time that the clock skips; the first is then moved by the gap.
+    Raises TimetableError when one is out of the calendar.
     """
     first, last = (
-        (wall - wall.replace(tzinfo=zone, fold=fold).utcoffset()).replace(tzinfo=UTC)  # type: ignore[operator]
+        moved(wall, -wall.replace(tzinfo=zone, fold=fold).utcoffset()).replace(tzinfo=UTC)  # type: ignore[operator]
         for fold in (0, 1)
     )
     return first, last

@@ -10,8 +10,16 @@ import msgspec
 import pytest
 import sqlalchemy as sa
 
-from asynsched import DAG, BashOperator, CronTriggerTimetable, DeadlineAlert, DeadlineReference, SyncCallback
-from asynsched.errors import DagError
+from asynsched import (
+    DAG,
+    BashOperator,
+    CronDataIntervalTimetable,
+    CronTriggerTimetable,
+    DeadlineAlert,
+    DeadlineReference,
+    SyncCallback,
+)
+from asynsched.errors import DagError, TimetableError
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.creation.scheduled_runs import Examined, coming_runs, examine_dags
 from asynsched.scheduling.creation.triggering import create_manual_run
@@ -120,7 +128,10 @@ async def test_what_is_odd_about_one_dag_is_its_own(database):
     found = await database.write(examine_dags, ids, NOW)
     assert list(found) == ids
     assert found.pop("broken").error.startswith("this is no valid serialized DAG")
-    assert "'out_of_time': its schedule and dates lead out of the calendar" in found.pop("out_of_time").error
+    assert (
+        "leads out of the calendar, which has the years 1 to 9999, in the zone America/New_York"
+        in found.pop("out_of_time").error
+    )
     assert found == {
         "ahead": Examined(due_at=START + HOUR),
         "due": Examined(created=AT_START, due_at=START + HOUR),
@@ -145,9 +156,13 @@ async def test_a_run_by_hand_has_its_date_in_utc_to_the_microsecond_and_none_tha
     before_standard_time = timezone(timedelta(minutes=19, seconds=32))
     date = datetime(1930, 1, 1, microsecond=7, tzinfo=before_standard_time)
     after_all = datetime(9999, 12, 31, 23, tzinfo=timezone(-5 * HOUR))
-    await database.write(store, [hourly("d")])
+    in_tokyo = CronDataIntervalTimetable("@hourly", "Asia/Tokyo")
+    await database.write(store, [hourly("d"), hourly("tokyo", schedule=in_tokyo)])
     await database.write(create_manual_run, "d", now=NOW, logical_date=date)
-    with pytest.raises(DagError, match="lies outside of the years 1 to 9999 in UTC"):
+    for end in (datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, tzinfo=UTC)):
+        with pytest.raises(TimetableError, match="leads out of the calendar"):
+            await database.write(create_manual_run, "tokyo", now=NOW, logical_date=end)
+    with pytest.raises(DagError, match="leads out of the calendar, which has the years 1 to 9999, in the zone UTC"):
         await database.write(create_manual_run, "d", now=NOW, logical_date=after_all)
     [run] = await database.read(list_runs)
     assert run.logical_date == date

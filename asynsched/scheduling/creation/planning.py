@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from datetime import datetime
 from itertools import islice
 
-from asynsched.errors import TimetableError
 from asynsched.serialization.schedule_bounds import restriction
 from asynsched.serialization.schema import SerializedDag
 from asynsched.timetables import DagRunInfo, DataInterval, KnownTimetable, decode
@@ -18,13 +17,7 @@ def next_run(
     Raises:
         TimetableError: The schedule has no future match, is invalid, or leads out of the calendar.
     """
-    timetable = timetable or decode(dag.timetable)
-    try:
-        return timetable.next_run(last, restriction(dag), now)
-    except OverflowError as exc:
-        raise TimetableError(
-            f"DAG {dag.dag_id!r}: its schedule and dates lead out of the calendar, which has the years 1 to 9999"
-        ) from exc
+    return (timetable or decode(dag.timetable)).next_run(last, restriction(dag), now)
 
 
 def upcoming_runs(

@@ -20,6 +20,7 @@ from asynsched.store.dag_versions import get_version
 from asynsched.store.dags import get_dag, near_dag_ids
 from asynsched.store.database import Database
 from asynsched.timetables import DataInterval, decode
+from asynsched.timetables.zones import in_zone, moved
 
 RESERVED_PREFIXES = tuple(f"{run_type}__" for run_type in DagRunType if run_type is not DagRunType.MANUAL)
 """How ids of runs begin that nobody triggers. A run that took such an id would be in the way of the one that is due."""
@@ -42,7 +43,7 @@ def create_manual_run(
 
     Args:
         conf: Overrides the DAG's params; validated against their schemas.
-        run_id: By default `manual__` and the logical date, or the current instant if it has none.
+        run_id: By default `manual__` and the logical date as it was given, or the current instant if it has none.
         logical_date: By default the current instant.
         has_logical_date: Whether the run has a logical date and a data interval at all.
         data_interval: By default what the timetable infers. An author's own one is code, and must be asked before: see
@@ -52,6 +53,7 @@ def create_manual_run(
     Raises:
         NotFound: There is no such DAG, or its file is gone.
         DagError: A param has no value, or one that its schema forbids; the run_id has odd characters, or is reserved.
+        TimetableError: The logical date, or its data interval, is out of the calendar.
         PlanNeeded: The timetable is an author's own, and there is no `data_interval`.
         AlreadyExists: There is a run with this run_id or logical date.
     """
@@ -60,11 +62,9 @@ def create_manual_run(
         raise NotFound("DAG", dag_id, near_dag_ids(conn, dag_id))
     serialized = decode_dag(get_version(conn, dag.version_id).serialized)
     validate_conf(serialized, conf or {})
-    given = logical_date and _in_utc(logical_date)
-    date = (given or _free_date(conn, dag_id, now)) if has_logical_date else None
-    key = DagRunKey(
-        dag_id, _checked_run_id(run_id) if run_id else _free_run_id(conn, dag_id, logical_date or date or now)
-    )
+    named = (logical_date or _free_date(conn, dag_id, now)) if has_logical_date else None
+    date = named and in_zone(named, UTC)
+    key = DagRunKey(dag_id, _checked_run_id(run_id) if run_id else _free_run_id(conn, dag_id, named or now))
     _refuse_taken(conn, key, date)
     interval = data_interval
     if interval is None and date is not None:
@@ -77,8 +77,8 @@ def create_manual_run(
             run_type=DagRunType.MANUAL,
             state=DagRunState.QUEUED,
             logical_date=date,
-            data_interval_start=interval and _in_utc(interval.start),
-            data_interval_end=interval and _in_utc(interval.end),
+            data_interval_start=interval and in_zone(interval.start, UTC),
+            data_interval_end=interval and in_zone(interval.end, UTC),
             run_after=now,
             queued_at=now,
             conf=dict(conf or {}),
@@ -126,14 +126,6 @@ def _refuse_taken(conn: Connection, key: DagRunKey, date: datetime | None) -> No
         raise AlreadyExists(f"The DAG {key.dag_id!r} has a run of the logical date {date.isoformat()} already.")
 
 
-def _in_utc(instant: datetime) -> datetime:
-    """Return an instant in UTC, as databases keep it. Raises DagError for one that UTC does not have."""
-    try:
-        return instant.astimezone(UTC)
-    except OverflowError:
-        raise DagError(f"The date {instant.isoformat()} lies outside of the years 1 to 9999 in UTC.") from None
-
-
 def _free_date(conn: Connection, dag_id: str, now: datetime) -> datetime:
     """Return the first instant from now on that is no run's logical date: two triggers may share a moment."""
     while logical_date_is_taken(conn, dag_id, now):
@@ -144,7 +136,7 @@ def _free_date(conn: Connection, dag_id: str, now: datetime) -> datetime:
 def _free_run_id(conn: Connection, dag_id: str, instant: datetime) -> str:
     """Return the run_id of a manual run at an instant. Runs that have no logical date may share the instant."""
     while get_run(conn, dag_id, found := f"{DagRunType.MANUAL}__{instant.isoformat()}") is not None:
-        instant += timedelta(microseconds=1)
+        instant = moved(instant, timedelta(microseconds=1))
     return found
 
 
