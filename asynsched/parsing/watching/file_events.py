@@ -10,6 +10,8 @@ from collections.abc import Callable, Collection, Iterable
 import anyio
 from anyio.abc import TaskGroup
 
+from asynsched.clock import Clock
+
 EventPaths = set[str]
 """Absolute paths that something happened to."""
 
@@ -21,15 +23,19 @@ class FileEvents(ABC):
         folders: Absolute paths of the folders.
         step: How long a burst must pause to be taken as one, seconds.
         debounce: Longest time that a burst is gathered, seconds.
+        clock: Measures both.
         wake: Called in the event loop whenever there is something to take, or the watch has failed.
     """
 
-    def __init__(self, folders: Collection[str], *, step: float, debounce: float, wake: Callable[[], None]) -> None:
+    def __init__(
+        self, folders: Collection[str], *, step: float, debounce: float, clock: Clock, wake: Callable[[], None]
+    ) -> None:
         self.folders = frozenset(folders)
         self.failure: Exception | None = None
         self.is_ready = anyio.Event()
         self._step = step
         self._debounce = debounce
+        self._clock = clock
         self._wake = wake
         self._paths: EventPaths = set()
 

@@ -1,6 +1,7 @@
 """File events of Linux, by inotify: heard as they happen, at no cost while nothing does."""
 
 import errno
+from datetime import timedelta
 from functools import reduce
 from operator import or_
 from pathlib import Path
@@ -70,15 +71,14 @@ class InotifyEvents(FileEvents):
         return {inotify.add_watch(folder, HAPPENINGS): folder for folder in self.folders}
 
     async def _burst(self, inotify: INotify, folder_of: dict[int, str]) -> EventPaths:
-        """Return what is told of until it pauses."""
+        """Return what is told of until it pauses. A file that is written to all the time is looked at each `step`."""
+        end = self._clock.monotonic() + self._debounce
         paths: EventPaths = set()
-        end = anyio.current_time() + self._debounce
-        is_over = False
-        while not is_over:
-            paths |= await anyio.to_thread.run_sync(_read, inotify, folder_of)
-            with anyio.move_on_after(min(self._step, end - anyio.current_time())) as pause:
-                await anyio.wait_readable(inotify)
-            is_over = pause.cancelled_caught
+        while more := await anyio.to_thread.run_sync(_read, inotify, folder_of):
+            paths |= more
+            if (left := end - self._clock.monotonic()) <= 0:
+                break
+            await self._clock.sleep(timedelta(seconds=min(self._step, left)))
         return paths
 
 

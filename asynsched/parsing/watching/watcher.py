@@ -212,7 +212,7 @@ class Watcher(Service):
         self._watched = folders
         assert self._tasks is not None
         self._events = self._new_events(
-            folders, step=self._settings.step, debounce=self._settings.debounce, wake=self.wake
+            folders, step=self._settings.step, debounce=self._settings.debounce, clock=self.clock, wake=self.wake
         )
         self._events.start(self._tasks)
         await self._events.is_ready.wait()
