@@ -11,7 +11,6 @@ import signal
 import sys
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sandbox.confinement import readable
@@ -111,8 +110,15 @@ def prepare() -> None:
 
 
 def begin(policy: Policy, file_rules: FileRules) -> None:
-    """Have ready what the next fork of this process is confined with."""
-    if policy.limits.confinement != "off" and available().landlock_abi:
+    """Have ready what the next fork of this process is confined with, and what no fork of it may get back."""
+    if policy.limits.confinement == "off":
+        return
+    strength = available()
+    if strength.own_user:
+        from sandbox.confinement import privileges
+
+        privileges.drop_bounding()
+    if strength.landlock_abi:
         file_rules.begin(policy)
 
 
@@ -153,12 +159,19 @@ def _forbid(strength: Strength, rules: "landlockpy.Ruleset | None", scratch: str
     # A change of user clears the first and sets the second.
     kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
     kernel.prctl(kernel.PR_SET_DUMPABLE, 1)
-    # Where memory runs out for all, a parse goes first.
-    with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("1000")
+    _be_killed_first()
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
     if rules is not None:
         rules.restrict()
         rules.close()
     if strength.seccomp:
         kernel.install_filter(seccomp.program(strength.landlock_abi, os.getpid(), may_fork=strength.may_fork))
+
+
+def _be_killed_first() -> None:
+    """Have the kernel end this process before others where memory runs out for all."""
+    with contextlib.suppress(OSError):
+        # Simpler than a stream, for each parse does it.
+        descriptor = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
+        os.write(descriptor, b"1000")
+        os.close(descriptor)

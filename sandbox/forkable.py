@@ -11,7 +11,6 @@ import stat
 import threading
 import time
 import warnings
-from contextlib import suppress
 
 _LEAVES_THREAD = "it leaves a thread running"
 _LEAVES_SOCKET = "it leaves a socket or an event loop open"
@@ -24,12 +23,15 @@ class ForkCheck:
     """Notes what this process has before it imports a file. Opens nothing afterwards, so that it may be confined.
 
     Where there is no /proc, Python's own threads are all that it sees.
+
+    Args:
+        has_sockets: Whether this process may have some now.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_sockets: bool = True) -> None:
         self._threads = _opened("/proc/self/task")
         self._descriptors = _opened("/proc/self/fd")
-        self._sockets = self._open_sockets()
+        self._sockets = self._open_sockets() if has_sockets else set()
 
     def close(self) -> None:
         """Give back its descriptors."""
@@ -67,10 +69,12 @@ class ForkCheck:
             return set()
         found = set()
         for name in os.listdir(self._descriptors):  # noqa: PTH208 - it is a descriptor
-            with suppress(OSError):  # the one that the listing itself has used
+            try:
                 status = os.fstat(int(name))
-                if stat.S_ISSOCK(status.st_mode):
-                    found.add(status.st_ino)
+            except OSError:  # the one that the listing itself has used
+                continue
+            if stat.S_ISSOCK(status.st_mode):
+                found.add(status.st_ino)
         return found
 
 

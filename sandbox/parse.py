@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from asynsched.serialization.schema import ParseQuestions, ParseReport
-from sandbox.confinement.environment import forget_environment
+from sandbox.confinement.environment import enter_environment
 from sandbox.confinement.file_rules import FileRules
 from sandbox.confinement.limits import ParseLimits, decode_limits
 from sandbox.parsing.importing import ParseRequest
@@ -34,10 +34,10 @@ def main(arguments: list[str] | None = None) -> int:
     except ValueError as exc:
         parser.error(str(exc))
     dags_folder, path = locate(options.file, options.dags_folder)
-    become_guardian()
-    forget_environment(limits.environment)
+    become_guardian(limits)
+    enter_environment(limits.environment)
     exit_by_signals()
-    with scratch_folder(Path(options.scratch) if options.scratch else _temporary_folder()) as scratch:
+    with scratch_folder(_scratch_base(options.scratch)) as scratch:
         request = ParseRequest(path, dags_folder, scratch, limits, questions)
         report = parse_file(request, FileRules(), HelperLifeline())
     return _print(report)
@@ -80,10 +80,12 @@ def locate(file: str, dags_folder: str | None) -> tuple[Path, str]:
     return path.parent, path.name
 
 
-def _temporary_folder() -> Path:
-    import tempfile
+def _scratch_base(given: str | None) -> Path:
+    if given is None:
+        import tempfile
 
-    return Path(tempfile.gettempdir())
+        given = tempfile.gettempdir()
+    return Path(given).resolve()
 
 
 def _print(report: ParseReport) -> int:

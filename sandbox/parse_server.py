@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from sandbox.confinement.environment import forget_environment
+from sandbox.confinement.environment import enter_environment
 from sandbox.confinement.limits import decode_limits
 from sandbox.parsing import tree
 from sandbox.parsing.guardian import ParseSite, serve_as_guardian
@@ -97,10 +97,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     # Ctrl-C in the terminal is the scheduler's to hear.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     before = installed()
-    forget_environment(limits.environment)
+    enter_environment(limits.environment)
     become_subreaper()
     warm()
-    site = ParseSite(Path(options.dags_folder), Path(options.scratch), limits, before)
+    site = ParseSite(Path(options.dags_folder), Path(options.scratch).resolve(), limits, before)
     with socket.socket(fileno=options.control) as control:
         ParseServer(site, control).serve()
     os._exit(0)

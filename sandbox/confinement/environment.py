@@ -9,6 +9,7 @@ from sandbox.confinement import kernel
 ALWAYS_KEPT = ("LANG", "LC_*", "TZ", "PATH")
 NEVER_KEPT = "ASYNSCHED_"
 
+_PLACES = ("HOME", "TMPDIR")
 # A parse has no use for a pool of threads a core, and no room for one.
 _SINGLE_THREADED = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
@@ -21,16 +22,16 @@ def is_kept(name: str, allowed: tuple[str, ...]) -> bool:
     return any(name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern for pattern in patterns)
 
 
-def environment_of_parse(environment: Mapping[str, str], allowed: tuple[str, ...], scratch: str) -> dict[str, str]:
-    """Return the environment of a parse whose scratch folder is also its home and its place for temporary files."""
-    kept = {name: value for name, value in environment.items() if is_kept(name, allowed)}
-    return _SINGLE_THREADED | kept | {"HOME": scratch, "TMPDIR": scratch}
+def environment_of_parses(environment: Mapping[str, str], allowed: tuple[str, ...]) -> dict[str, str]:
+    """Return what is the same in the environments of all parses, of this environment."""
+    return _SINGLE_THREADED | {name: value for name, value in environment.items() if is_kept(name, allowed)}
 
 
-def forget_environment(allowed: tuple[str, ...]) -> None:
-    """Drop every other variable, also from the memory in which this process was given it.
+def enter_environment(allowed: tuple[str, ...]) -> None:
+    """Give this process, whose forks are parses, their environment.
 
-    A fork has all of this process's memory: a variable that is only unset could still be read there.
+    What it drops is gone from the memory, too, in which this process was given it: a fork has all of that, so that a
+    variable that is only unset could still be read there.
     """
     dropped = {name for name in os.environb if not is_kept(os.fsdecode(name), allowed)}
     places = kernel.environment_addresses() if sys.platform == "linux" else []
@@ -39,3 +40,11 @@ def forget_environment(allowed: tuple[str, ...]) -> None:
         del os.environb[name]
     for address, text in places:
         kernel.overwrite(address, len(text))
+    for variable, value in _SINGLE_THREADED.items():
+        os.environ.setdefault(variable, value)
+
+
+def make_home(folder: str) -> None:
+    """Have a folder be this process's home, and its place for temporary files."""
+    for name in _PLACES:
+        os.environ[name] = folder

@@ -32,7 +32,7 @@ from asynsched.serialization.schema import (
 from asynsched.serialization.version import version_hash
 from asynsched.timetables.custom import CustomTimetable
 from sandbox.confine import Policy, confine
-from sandbox.confinement.environment import environment_of_parse
+from sandbox.confinement.environment import make_home
 from sandbox.confinement.file_rules import ConfinementError, FileRules
 from sandbox.confinement.limits import ParseLimits, use_reserves
 from sandbox.forkable import ForkCheck
@@ -69,6 +69,17 @@ class ParseRequest:
         return Policy(self.limits, str(self.dags_folder), str(self.scratch))
 
 
+def prepare_forks(limits: ParseLimits) -> None:
+    """Make what is the same for all forks of this process that run DAG files: standard streams, the default zone."""
+    set_default_timezone(limits.default_timezone)
+    sys.stdout = sys.__stdout__ = _text_stream(1)  # type: ignore[misc, assignment]
+    sys.stderr = sys.__stderr__ = _text_stream(2)  # type: ignore[misc, assignment]
+
+
+def _text_stream(descriptor: int) -> TextIO:
+    return open(descriptor, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
+
+
 def run_dag_file(request: ParseRequest, rules: FileRules, channel_fd: int, output_fd: int) -> NoReturn:
     """Run the file in this process, which was forked for it, and never return.
 
@@ -81,7 +92,7 @@ def run_dag_file(request: ParseRequest, rules: FileRules, channel_fd: int, outpu
     channel = Channel(channel_fd)
     try:
         _enter(request, channel_fd, output_fd, kept=rules.descriptor)
-        check = ForkCheck()
+        check = ForkCheck(has_sockets=False)
         enforced = confine(request.policy, rules)
     except (ConfinementError, OSError, DagError) as exc:
         channel.send(Refused(f"{type(exc).__name__}: {exc}"))
@@ -105,19 +116,14 @@ def _enter(request: ParseRequest, channel_fd: int, output_fd: int, kept: int | N
     os.dup2(output_fd, 1)
     os.dup2(output_fd, 2)
     _close_all_but({channel_fd} if kept is None else {channel_fd, kept})
-    sys.stdout = sys.__stdout__ = _text_stream(1)  # type: ignore[misc, assignment]
-    sys.stderr = sys.__stderr__ = _text_stream(2)  # type: ignore[misc, assignment]
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     faulthandler.enable(channel_fd)
     faulthandler.register(STACK_SIGNAL, channel_fd, all_threads=False)
-    environment = environment_of_parse(os.environ, request.limits.environment, str(request.scratch))
-    os.environ.clear()
-    os.environ.update(environment)
+    make_home(str(request.scratch))
     os.chdir(request.scratch)
     sys.argv = [f"{request.dags_folder}/{request.path}"]
-    set_default_timezone(request.limits.default_timezone)
 
 
 def _close_all_but(kept: set[int]) -> None:
@@ -238,10 +244,6 @@ class _Finding:
             plan=asked.plan(question),
             manual_interval=None if at is None else asked.manual_interval(at),
         )
-
-
-def _text_stream(descriptor: int) -> TextIO:
-    return open(descriptor, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
 
 
 def _flush() -> None:

@@ -11,11 +11,11 @@ PREFIX = "parse-"
 
 @contextlib.contextmanager
 def scratch_folder(base: Path) -> Iterator[Path]:
-    """Make a folder below `base` for one parse, and remove it with all that is in it.
+    """Make a folder below `base`, without symbolic links, for one parse, and remove it with all that is in it.
 
     It is locked meanwhile, by whoever guards the parse: `sweep` leaves it alone until that process is gone.
     """
-    folder, descriptor = _make(base.resolve())
+    folder, descriptor = _make(base)
     try:
         yield folder
     finally:

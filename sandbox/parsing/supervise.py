@@ -19,12 +19,14 @@ from asynsched.serialization.schema import SCHEMA_VERSION, ParseReport
 from sandbox.confine import begin
 from sandbox.confinement import kernel
 from sandbox.confinement.file_rules import FileRules
+from sandbox.confinement.limits import ParseLimits
 from sandbox.parsing import tree
-from sandbox.parsing.importing import STACK_SIGNAL, ParseRequest, run_dag_file
+from sandbox.parsing.importing import STACK_SIGNAL, ParseRequest, prepare_forks, run_dag_file
 from sandbox.parsing.lifelines import Lifeline
 from sandbox.parsing.messages import Transcript
 from sandbox.parsing.outcome import End, Stopped, failures
 
+_ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 _LOOK_SECONDS = 0.1
 _STACK_SECONDS = 0.5
 _QUIET_SECONDS = 0.05
@@ -40,8 +42,13 @@ def become_subreaper() -> None:
         kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
 
 
-def become_guardian() -> None:
-    """Make this process fit to watch parses: descendants come to it, none can look into it, it goes with its parent."""
+def become_guardian(limits: ParseLimits) -> None:
+    """Make this process fit to watch parses: descendants come to it, none can look into it, it goes with its parent.
+
+    Args:
+        limits: Of all these parses.
+    """
+    prepare_forks(limits)
     become_subreaper()
     if sys.platform == "linux":
         kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGTERM)
@@ -49,13 +56,19 @@ def become_guardian() -> None:
 
 def exit_by_signals() -> None:
     """Have this process leave through every `finally` when it is told to end: nothing of a parse is left then."""
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+    for number in _ENDING:
         signal.signal(number, _exit_by_signal)
 
 
 def _exit_by_signal(number: int, _frame: object) -> NoReturn:
-    signal.signal(number, signal.SIG_IGN)
+    _hear_no_more()
     sys.exit(128 + number)
+
+
+def _hear_no_more() -> None:
+    """Have no other signal interrupt what this process still cleans up."""
+    for number in _ENDING:
+        signal.signal(number, signal.SIG_IGN)
 
 
 class NotWantedError(Exception):
@@ -149,6 +162,7 @@ class _Watched:
                     return stopped
                 for descriptor, _ in poll.poll(1000 * min(_LOOK_SECONDS, self._seconds_left())):
                     if descriptor == self._asker:
+                        _hear_no_more()  # that the asker has ended may come as a signal, too
                         raise NotWantedError
                     if not self._read(descriptor):
                         poll.unregister(descriptor)

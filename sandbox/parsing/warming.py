@@ -9,8 +9,10 @@ from asynsched.authoring.dag import collect_dags
 from asynsched.serialization.encode import serialize_dag
 from asynsched.serialization.schema import SourceFile
 from asynsched.serialization.version import version_hash
+from asynsched.timetables.cron import PRESETS, CronSchedule
 from sandbox.confine import prepare
 from sandbox.running.loading import freeze_heap, import_authoring
+from sandbox.sources.local_imports import dag_module_name
 
 _NEEDED_WITHIN_FUNCTIONS = (
     "sandbox.confinement.privileges", "sandbox.confinement.seccomp", "sandbox.parsing.explain",
@@ -35,13 +37,15 @@ def warm() -> None:
     """Import what a parse commonly needs, run one of our own to fill the caches, settle the heap for forking."""
     import_authoring(_NEEDED_WITHIN_FUNCTIONS)
     prepare()
+    for preset in PRESETS:
+        CronSchedule(preset, "UTC")  # remembered: what most DAGs have is read once
     _define_dag()
     freeze_heap()
 
 
 def _define_dag() -> None:
     """Run what a parse runs on a file of our own: what is found and compiled on first use is there in every fork."""
-    module = ModuleType("warm")
+    module = ModuleType(dag_module_name("warm.py"))
     sys.modules[module.__name__] = module
     try:
         exec(_DAG_FILE, vars(module))  # noqa: S102 - our own text, above

@@ -9,6 +9,7 @@ from asynsched.errors import DagError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+    from types import CodeType
     from typing import Any, ClassVar
 
     from asynsched.authoring.running.context import Context
@@ -163,14 +164,23 @@ def keyword_arguments(
     return {name: op_kwargs[name] if name in op_kwargs else context[name] for name in sorted(available)}
 
 
+def telling_code(function: Callable[..., Any]) -> CodeType | None:
+    """Return the code of a function where that tells its parameters; None: only `inspect` does.
+
+    A signature of inspect's would be the longest step of a task that does nothing, and of a file's parse.
+    """
+    if type(function) is not type(telling_code) or function.__dict__.keys() & {"__wrapped__", "__signature__"}:
+        return None
+    return function.__code__
+
+
 def _parameters_of(function: Callable[..., Any]) -> tuple[Sequence[str], Sequence[str], bool] | None:
     """Return the names of a function's parameters by position, of the others, and whether it takes any keyword.
 
     None: it is written in C and does not tell.
     """
-    if type(function) is type(_parameters_of) and not function.__dict__.keys() & {"__wrapped__", "__signature__"}:
-        # A signature of inspect's would be the longest step of a task that does nothing.
-        code = function.__code__
+    code = telling_code(function)
+    if code is not None:
         end = code.co_argcount + code.co_kwonlyargcount
         positional, others = code.co_varnames[: code.co_argcount], code.co_varnames[code.co_argcount : end]
         return positional, others, bool(code.co_flags & CO_VARKEYWORDS)

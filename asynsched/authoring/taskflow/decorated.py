@@ -11,6 +11,7 @@ from asynsched.authoring.operators.python import (
     PythonOperator,
     ShortCircuitOperator,
     call_with_context,
+    telling_code,
 )
 from asynsched.authoring.operators.virtualenv import BranchPythonVirtualenvOperator, PythonVirtualenvOperator
 from asynsched.authoring.running.context import CONTEXT_KEYS
@@ -150,14 +151,16 @@ def _check_call(task_id: str, function: Callable[..., Any], args: Collection[Any
 
     Source: Apache Airflow's DecoratedOperator.
     """
-    import inspect
-
     for value in (*args, *kwargs.values()):
         if isinstance(value, TaskGroup):
             raise DagError(
                 f"task {task_id!r}: {function.__name__}() is given the task group {value.group_id!r}, which has no"
                 " result of its own; let the function of the group return that of one of its tasks"
             )
+    if _fits(function, args, kwargs):
+        return
+    import inspect
+
     empty = inspect.Parameter.empty
     signature = inspect.signature(function)
     for parameter in signature.parameters.values():
@@ -181,3 +184,19 @@ def _check_call(task_id: str, function: Callable[..., Any], args: Collection[Any
     ]
     if missing:
         raise DagError(f"task {task_id!r}: {function.__name__}() lacks {', '.join(map(repr, missing))}")
+
+
+def _fits(function: Callable[..., Any], args: Collection[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a function's code alone shows that it can be called so, and needs nothing of the context."""
+    code = telling_code(function)
+    if code is None or code.co_posonlyargcount:
+        return False
+    parameters = frozenset(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
+    by_position = code.co_varnames[: code.co_argcount]
+    optional = by_position[len(by_position) - len(function.__defaults__ or ()) :]
+    given = {*by_position[: len(args)], *kwargs}
+    return (
+        parameters.isdisjoint(CONTEXT_KEYS)
+        and len(given) == len(args) + len(kwargs)
+        and given <= parameters <= given.union(optional, function.__kwdefaults__ or ())
+    )

@@ -123,7 +123,7 @@ from sandbox.parsing import supervise
 from sandbox.parsing.importing import ParseRequest
 from sandbox.parsing.lifelines import PipeLifeline
 
-supervise.become_guardian()
+supervise.become_guardian(ParseLimits())
 folder, rules, lifeline = Path(sys.argv[1]), FileRules(), PipeLifeline(os.pipe()[1])
 for number in range(2):
     (scratch := folder.parent / f"scratch_{number}").mkdir()
@@ -158,7 +158,7 @@ from sandbox.parsing.warming import warm
 calls = []
 COUNTED = ("os.fork", "os.exec", "os.posix_spawn", "subprocess.Popen")
 sys.addaudithook(lambda event, _: calls.append(event) if event in COUNTED else None)
-supervise.become_guardian()
+supervise.become_guardian(ParseLimits())
 warm()
 before = set(sys.modules)
 calls.clear()

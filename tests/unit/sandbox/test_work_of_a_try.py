@@ -10,6 +10,7 @@ from pathlib import Path
 import asynsched
 import sandbox
 from asynsched import DAG, task
+from asynsched.authoring.supervisor import set_supervisor
 from sandbox.frames import encode_frame
 from sandbox.protocol import CodeVersion, Launch, RunContext
 from sandbox.run import run_launch
@@ -46,7 +47,10 @@ def run_once(dag: DAG):
     with keeper, ours:
         keeper.sendall(encode_frame(launch))
         link = SchedulerLink(ours)
-        return run_launch(link.receive_launch(), link, LoadedFile({dag.dag_id: dag}))
+        try:
+            return run_launch(link.receive_launch(), link, LoadedFile({dag.dag_id: dag}))
+        finally:
+            set_supervisor(None)
 
 
 @contextmanager
