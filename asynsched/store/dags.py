@@ -53,14 +53,13 @@ _ALL = _DAGS.order_by(dag.c.dag_id)
 _IDS = sa.select(dag.c.dag_id).where(dag.c.is_active).order_by(dag.c.dag_id)
 _ALL_IDS = sa.select(dag.c.dag_id).order_by(dag.c.dag_id)
 _IS_UNEXAMINED = sa.or_(dag.c.last_examined_at.is_(None), dag.c.last_examined_at < dag.c.updated_at)
+_DUE_AT = sa.case((_IS_UNEXAMINED, dag.c.updated_at), else_=dag.c.next_dagrun_create_after).label("due_at")
 _SCHEDULED = (
-    sa.select(
-        dag.c.dag_id,
-        sa.case((_IS_UNEXAMINED, dag.c.updated_at), else_=dag.c.next_dagrun_create_after).label("due_at"),
-    )
+    sa.select(dag.c.dag_id, _DUE_AT)
     .where(dag.c.is_active, ~dag.c.is_paused, sa.or_(_IS_UNEXAMINED, dag.c.next_dagrun_create_after.is_not(None)))
     .order_by("due_at", dag.c.dag_id)
 )
+_SCHEDULED_UNTIL = _SCHEDULED.where(sa.bindparam("until") >= _DUE_AT)
 _SET_NEXT = (
     sa.update(dag)
     .where(dag.c.dag_id == sa.bindparam("key"))
@@ -124,12 +123,16 @@ def all_dag_ids(conn: Connection) -> list[str]:
     return list(conn.scalars(_ALL_IDS))
 
 
-def scheduled_dag_ids(conn: Connection) -> list[tuple[str, datetime]]:
+def scheduled_dag_ids(conn: Connection, until: datetime | None = None) -> list[tuple[str, datetime]]:
     """Return each unpaused DAG that has something to be examined, and since or from when, the earliest first.
 
     That is when its next run is due; or, where nobody has examined it since it changed, when it changed.
+
+    Args:
+        until: Leaves out what is due later.
     """
-    return [(row.dag_id, row.due_at) for row in conn.execute(_SCHEDULED)]
+    rows = conn.execute(_SCHEDULED) if until is None else conn.execute(_SCHEDULED_UNTIL, {"until": until})
+    return [(row.dag_id, row.due_at) for row in rows]
 
 
 def set_next_dagruns(conn: Connection, infos: Mapping[str, DagRunInfo | None], dags: Mapping[str, DagRow]) -> None:

@@ -14,6 +14,7 @@ from asynsched.scheduling.creation.triggering import create_manual_run
 from asynsched.scheduling.requests.run_requests import submit_by_program
 from asynsched.simulation.executor import Outcome
 from asynsched.store.run_queue import queued_runs
+from asynsched.store.schema.tables import dag as dag_table
 from tests.support.simulated import Simulated
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -103,6 +104,22 @@ async def test_a_lost_hint_costs_no_more_than_the_time_to_the_next_sweep(simulat
     assert await serve(simulation, act) == {"r": "success"}
     [run] = await simulation.runs("dag")
     assert run.started_at - START <= timedelta(minutes=1, seconds=simulation.settings.sweep_interval)
+
+
+async def test_a_dag_that_another_scheduler_has_examined_and_left_runs_to_the_second(simulated):
+    simulation = simulated(schedule="0 3 * * * 11", is_paused_upon_creation=True)
+    due = START + timedelta(hours=3, seconds=11)
+
+    async def act(channels):
+        await simulation.clock.sleep(timedelta(minutes=10))
+        examined = sa.update(dag_table).values(
+            is_paused=False, last_examined_at=dag_table.c.updated_at, next_dagrun_create_after=due
+        )
+        await simulation.database.write(lambda conn: conn.execute(examined).rowcount)
+
+    await serve(simulation, act)
+    [run] = await simulation.runs("dag")
+    assert timedelta() <= run.started_at - due < timedelta(seconds=1)
 
 
 async def test_no_run_starts_before_it_was_queued_however_long_the_database_takes(tmp_path, monkeypatch):

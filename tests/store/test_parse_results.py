@@ -1,6 +1,6 @@
 """What a parse found is stored: versions where something has changed, and DAGs leave only on proof."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import pytest
 from hypothesis import given, settings
@@ -162,6 +162,8 @@ async def test_what_nobody_has_examined_since_it_changed_is_due_and_then_what_ha
     seen = {"new": await database.read(get_dag, "new")}
     await database.write(set_next_dagruns, {"new": info}, seen)
     assert await database.read(scheduled_dag_ids) == [("new", LATER)]
+    assert await database.read(scheduled_dag_ids, LATER) == [("new", LATER)]
+    assert await database.read(scheduled_dag_ids, LATER - timedelta(microseconds=1)) == []
     dag = await database.read(get_dag, "new")
     assert (dag.next_dagrun_logical_date, dag.next_dagrun_data_interval_end, dag.next_dagrun_create_after) == (
         NOW,

@@ -106,11 +106,14 @@ class DagRunCreator(Service):
         """Now and then, look for DAGs that no message told of; and at the start, for all that have a schedule."""
         if self._sweep_at is not None and now < self._sweep_at:
             return
-        for dag_id, due_at in await self._database.read(scheduled_dag_ids):
+        interval = self.interval or timedelta()
+        # The next sweep may come late: what is due by the one after it is looked for.
+        until = None if self._sweep_at is None else now + 2 * interval
+        for dag_id, due_at in await self._database.read(scheduled_dag_ids, until):
             self._schedule(dag_id, due_at)
         self._assets_were_updated = True
         self._changed.update(dict.fromkeys(sorted(self._held_back)))
-        self._sweep_at = now + (self.interval or timedelta())
+        self._sweep_at = now + interval
 
     async def _note_updated_assets(self) -> None:
         """Have the DAGs examined that events of assets wait for."""
