@@ -59,7 +59,7 @@ _SCHEDULED = (
     .where(dag.c.is_active, ~dag.c.is_paused, sa.or_(_IS_UNEXAMINED, dag.c.next_dagrun_create_after.is_not(None)))
     .order_by("due_at", dag.c.dag_id)
 )
-_SCHEDULED_UNTIL = _SCHEDULED.where(sa.bindparam("until", dag.c.updated_at.type) >= _DUE_AT)
+_SCHEDULED_UNTIL = _SCHEDULED.where(sa.bindparam("until", type_=dag.c.updated_at.type) >= _DUE_AT)
 _SET_NEXT = (
     sa.update(dag)
     .where(dag.c.dag_id == sa.bindparam("key"))
