@@ -40,7 +40,6 @@ from sandbox.running.callbacks import CallbacksFailed, call_back, callback_task
 from sandbox.running.loading import LoadedFile
 from sandbox.running.retry_decision import decided_by_policy
 from sandbox.running.scheduler_link import SchedulerLink
-from sandbox.running.try_logging import leave_time_to_keeper
 from sandbox.running.try_outcome import Span, TaskTerminated
 from sandbox.supervision import lifeline
 from sandbox.supervision.children import adopt_orphans
@@ -184,7 +183,6 @@ def _settle(descriptors: TryDescriptors) -> None:
         signal.signal(number, signal.SIG_DFL)
     os.dup2(descriptors.output, 1)
     os.dup2(descriptors.output, 2)
-    leave_time_to_keeper()
     os.close(descriptors.output)
     if "numpy.random" in sys.modules:
         # Python's own generator is seeded anew in every fork; NumPy's is not.

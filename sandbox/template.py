@@ -140,6 +140,7 @@ def _become_lone_try(start: TemplateStart) -> NoReturn:
     ends = Ends.make()
     socket.send_fds(start.channel, [encode_frame(Forked(os.getpid()))], [ends.control, ends.output])
     keep_only(ends.own_control, ends.own_output, start.lifeline)
+    leave_time_to_keeper()
     descriptors = TryDescriptors(ends.own_control, ends.own_output, start.lifeline)
     become_try(descriptors, lambda _code: load_version(start.code, start.sources_folder))
 

@@ -211,6 +211,8 @@ def resolve_params(dag: ParamsDict, task: ParamsDict, conf: Mapping[str, Any] | 
     Raises:
         ParamValidationError: A value does not fit its schema, or one is missing.
     """
+    if not (dag or task or conf):
+        return {}
     merged = ParamsDict(owner=owner)
     merged.update(dag)
     merged.update(task)
