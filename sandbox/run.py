@@ -26,7 +26,6 @@ from asynsched.authoring.exceptions import (
 )
 from asynsched.authoring.operators.base import BaseOperator
 from asynsched.authoring.running.context import Context
-from asynsched.authoring.running.dag_run import RunFacts
 from asynsched.authoring.running.execution import TaskResult, execute
 from asynsched.authoring.running.task_instance import TaskInstanceFacts
 from asynsched.authoring.running.tracebacks import user_frames
@@ -155,7 +154,6 @@ def _call(launch: Launch, dag: DAG, task: BaseOperator, context: Context) -> Tas
 
 
 def _context(launch: Launch, task: BaseOperator, started_at: datetime) -> Context:
-    run = RunFacts(**{name: getattr(launch.run, name) for name in RunFacts.__slots__})
     caused_by = launch.caused_by or CausingTry(launch.max_tries, started_at)
     facts = TaskInstanceFacts(
         map_index=launch.map_index,
@@ -166,7 +164,7 @@ def _context(launch: Launch, task: BaseOperator, started_at: datetime) -> Contex
         reschedule_started_at=launch.reschedule_started_at,
         max_map_length=launch.max_map_length,
     )
-    return build_context(task, run, facts)
+    return build_context(task, launch.run, facts)  # type: ignore[arg-type] # it has the same fields
 
 
 def _rendered_map_index(context: Context) -> str | None:

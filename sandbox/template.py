@@ -164,6 +164,7 @@ class Template:
         self._file = load_version(self._start.code, self._start.sources_folder)
         unfit = "" if self._file.reason else check.obstacle()
         check.close()
+        leave_time_to_keeper()  # whatever the file has done to it
         self._leave_output()
         freeze_heap()
         self._send(Loaded(bool(self._file.reason), unfit, own_bytes()))

@@ -34,7 +34,9 @@ _NAME_BYTES = 16
 
 @cache
 def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None, use_errno=True)
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl.argtypes = (ctypes.c_int, *[ctypes.c_ulong] * 4)
+    return libc
 
 
 def _checked(result: int, what: str) -> int:
@@ -46,8 +48,7 @@ def _checked(result: int, what: str) -> int:
 
 def prctl(option: int, *arguments: int) -> int:
     """Change something of the calling process."""
-    padded = [ctypes.c_ulong(value) for value in (*arguments, 0, 0, 0, 0)[:4]]
-    return _checked(int(_libc().prctl(ctypes.c_int(option), *padded)), f"prctl({option})")
+    return _checked(_libc().prctl(option, *(*arguments, 0, 0, 0, 0)[:4]), f"prctl({option})")
 
 
 def process_name() -> bytes:

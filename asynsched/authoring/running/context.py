@@ -113,7 +113,8 @@ class CurrentContext:
     def __enter__(self) -> Context:
         variables = context_variables(self._context)
         self._replaced = {name: os.environ.get(name) for name in variables}
-        os.environ.update(variables)
+        for name, value in variables.items():
+            os.environ[name] = value
         _running.append(self._context)
         return self._context
 
