@@ -34,7 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
     except ValueError as exc:
         parser.error(str(exc))
     dags_folder, path = locate(options.file, options.dags_folder)
-    become_guardian(limits)
+    become_guardian()
     enter_environment(limits.environment)
     exit_by_signals()
     with scratch_folder(_scratch_base(options.scratch)) as scratch:

@@ -65,7 +65,7 @@ def serve_as_guardian(site: ParseSite, connection: socket.socket, lifeline: int,
     try:
         os.setsid()
         exit_by_signals()
-        become_guardian(site.limits)
+        become_guardian()
         # The server may have ended before the kernel was asked to tell.
         if os.getppid() == server:
             _serve(site, connection, PipeLifeline(lifeline))

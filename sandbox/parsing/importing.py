@@ -69,9 +69,8 @@ class ParseRequest:
         return Policy(self.limits, str(self.dags_folder), str(self.scratch))
 
 
-def prepare_forks(limits: ParseLimits) -> None:
-    """Make what is the same for all forks of this process that run DAG files: standard streams, the default zone."""
-    set_default_timezone(limits.default_timezone)
+def open_streams() -> None:
+    """Make the standard streams that user code writes to, once for all forks of this process."""
     sys.stdout = sys.__stdout__ = _text_stream(1)  # type: ignore[misc, assignment]
     sys.stderr = sys.__stderr__ = _text_stream(2)  # type: ignore[misc, assignment]
 
@@ -124,6 +123,7 @@ def _enter(request: ParseRequest, channel_fd: int, output_fd: int, kept: int | N
     make_home(str(request.scratch))
     os.chdir(request.scratch)
     sys.argv = [f"{request.dags_folder}/{request.path}"]
+    set_default_timezone(request.limits.default_timezone)
 
 
 def _close_all_but(kept: set[int]) -> None:

@@ -19,9 +19,8 @@ from asynsched.serialization.schema import SCHEMA_VERSION, ParseReport
 from sandbox.confine import begin
 from sandbox.confinement import kernel
 from sandbox.confinement.file_rules import FileRules
-from sandbox.confinement.limits import ParseLimits
 from sandbox.parsing import tree
-from sandbox.parsing.importing import STACK_SIGNAL, ParseRequest, prepare_forks, run_dag_file
+from sandbox.parsing.importing import STACK_SIGNAL, ParseRequest, open_streams, run_dag_file
 from sandbox.parsing.lifelines import Lifeline
 from sandbox.parsing.messages import Transcript
 from sandbox.parsing.outcome import End, Stopped, failures
@@ -42,13 +41,9 @@ def become_subreaper() -> None:
         kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
 
 
-def become_guardian(limits: ParseLimits) -> None:
-    """Make this process fit to watch parses: descendants come to it, none can look into it, it goes with its parent.
-
-    Args:
-        limits: Of all these parses.
-    """
-    prepare_forks(limits)
+def become_guardian() -> None:
+    """Make this process fit to watch parses: descendants come to it, none can look into it, it goes with its parent."""
+    open_streams()
     become_subreaper()
     if sys.platform == "linux":
         kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGTERM)

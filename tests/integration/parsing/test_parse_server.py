@@ -123,7 +123,7 @@ from sandbox.parsing import supervise
 from sandbox.parsing.importing import ParseRequest
 from sandbox.parsing.lifelines import PipeLifeline
 
-supervise.become_guardian(ParseLimits())
+supervise.become_guardian()
 folder, rules, lifeline = Path(sys.argv[1]), FileRules(), PipeLifeline(os.pipe()[1])
 for number in range(2):
     (scratch := folder.parent / f"scratch_{number}").mkdir()
@@ -141,47 +141,6 @@ def test_a_parse_reaches_nothing_that_the_one_before_has_left_behind(tmp_path):
     )
     assert left.exists()
     assert ended.stdout == "True True False False\n" * 2
-
-
-COUNTING = """
-import os, sys
-from datetime import UTC, datetime
-from pathlib import Path
-from asynsched.serialization.schema import ParseQuestions
-from sandbox.confinement.file_rules import FileRules
-from sandbox.confinement.limits import ParseLimits
-from sandbox.parsing import supervise
-from sandbox.parsing.importing import ParseRequest
-from sandbox.parsing.lifelines import PipeLifeline
-from sandbox.parsing.warming import warm
-
-calls = []
-COUNTED = ("os.fork", "os.exec", "os.posix_spawn", "subprocess.Popen")
-sys.addaudithook(lambda event, _: calls.append(event) if event in COUNTED else None)
-supervise.become_guardian(ParseLimits())
-warm()
-before = set(sys.modules)
-calls.clear()
-folder, rules, lifeline = Path(sys.argv[1]), FileRules(), PipeLifeline(os.pipe()[1])
-for number in range(3):
-    (scratch := folder.parent / f"scratch_{number}").mkdir()
-    request = ParseRequest("counted.py", folder, scratch, ParseLimits(), ParseQuestions(now=datetime.now(UTC)))
-    report = supervise.parse_file(request, rules, lifeline)
-    assert not report.errors, report.errors
-print(*calls)
-print(*set(report.output.split()) - before)
-"""
-
-
-def test_a_parse_costs_one_fork_no_exec_and_no_import_but_its_own(tmp_path):
-    site = Site(tmp_path)
-    site.write(
-        "counted.py", "import sys\nfrom asynsched import DAG, task\nwith DAG('counted'):\n    print(*sys.modules)\n"
-    )
-    command = [sys.executable, "-P", "-c", COUNTING, str(site.settings.dags_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-    assert done[0].split() == ["os.fork"] * 3
-    assert [name.startswith("unusual_prefix_") for name in done[1].split()] == [True]
 
 
 async def test_a_parse_that_is_not_wanted_any_more_leaves_nothing_but_the_server(site):
