@@ -9,7 +9,6 @@ from sandbox.confinement import kernel
 ALWAYS_KEPT = ("LANG", "LC_*", "TZ", "PATH")
 NEVER_KEPT = "ASYNSCHED_"
 
-_PLACES = ("HOME", "TMPDIR")
 # A parse has no use for a pool of threads a core, and no room for one.
 _SINGLE_THREADED = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
@@ -44,7 +43,6 @@ def enter_environment(allowed: tuple[str, ...]) -> None:
         os.environ.setdefault(variable, value)
 
 
-def make_home(folder: str) -> None:
-    """Have a folder be this process's home, and its place for temporary files."""
-    for name in _PLACES:
-        os.environ[name] = folder
+def home_in(folder: str) -> dict[str, str]:
+    """Return the variables of a process whose home, and whose place for temporary files, is this folder."""
+    return {"HOME": folder, "TMPDIR": folder}

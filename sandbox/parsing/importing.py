@@ -32,7 +32,7 @@ from asynsched.serialization.schema import (
 from asynsched.serialization.version import version_hash
 from asynsched.timetables.custom import CustomTimetable
 from sandbox.confine import Policy, confine
-from sandbox.confinement.environment import make_home
+from sandbox.confinement.environment import home_in
 from sandbox.confinement.file_rules import ConfinementError, FileRules
 from sandbox.confinement.limits import ParseLimits, use_reserves
 from sandbox.forkable import ForkCheck
@@ -120,7 +120,8 @@ def _enter(request: ParseRequest, channel_fd: int, output_fd: int, kept: int | N
     signal.signal(signal.SIGINT, signal.default_int_handler)
     faulthandler.enable(channel_fd)
     faulthandler.register(STACK_SIGNAL, channel_fd, all_threads=False)
-    make_home(str(request.scratch))
+    for name, value in home_in(str(request.scratch)).items():
+        os.environ[name] = value
     os.chdir(request.scratch)
     sys.argv = [f"{request.dags_folder}/{request.path}"]
     set_default_timezone(request.limits.default_timezone)

@@ -11,7 +11,7 @@ import msgspec
 
 from asynsched.home import TMP
 from asynsched.settings import Settings
-from sandbox.confinement.environment import environment_of_parses
+from sandbox.confinement.environment import environment_of_parses, home_in
 from sandbox.confinement.limits import ParseLimits
 from sandbox.parsing.tree import children_of
 
@@ -55,7 +55,7 @@ class SandboxSetup(NamedTuple):
     def environment(self, hash_seed: int = HASH_SEED) -> dict[str, str]:
         """Return the environment of a process that parses, as of now."""
         kept = environment_of_parses(os.environ, self.limits.environment)
-        return kept | {"PYTHONHASHSEED": str(hash_seed)}
+        return kept | home_in(str(self.scratch)) | {"PYTHONHASHSEED": str(hash_seed)}
 
 
 def setup_of(settings: Settings) -> SandboxSetup:
