@@ -27,7 +27,7 @@ _SAME_TASK = "t.dag_run_id = v.dag_run_id AND t.task_id = v.task_id AND t.map_in
 
 
 def _statements(dialect: str) -> dict[str, TextClause]:
-    in_order = "" if dialect == "sqlite" else " ORDER BY t.id FOR UPDATE OF t"
+    in_order = "" if dialect == "sqlite" else " ORDER BY t.dag_run_id, t.task_id, t.map_index FOR UPDATE OF t"
     same_state = "IS" if dialect == "sqlite" else "IS NOT DISTINCT FROM"
     before = frozenset({"before_state", "before_try"})
     same_task = f"t.state {same_state} v.before_state AND t.try_number = v.before_try AND t.lease_epoch = :epoch"

@@ -2,9 +2,10 @@
 
 A statement is built once for each database, of the names of what its rows have: fields of a struct or a named tuple.
 
-On PostgreSQL a statement that changes many rows locks them first, in the order of their ids: two transactions that
+On PostgreSQL a statement that changes many rows locks them first, in the order of their keys: two transactions that
 change the same rows then wait for one another, and never in a ring. Left to itself the server would take them in
-whatever order its plan has.
+whatever order its plan has. Each row is looked up by its key, however small the server believes the table to be: it
+takes an array for a hundred rows and keeps plans from when the table was new, so for one task it would read all rows.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -111,8 +112,8 @@ def update_of(
         returned = ", ".join(keys)  # there it knows the table alone, and not by its other name
     else:
         locked = (
-            f"SELECT t.id AS row_id, v.* FROM {rows} JOIN {table} AS t ON {same} WHERE {guard}"  # noqa: S608 - as above
-            f" ORDER BY t.id FOR NO KEY UPDATE OF t"
+            f"SELECT t.id AS row_id, v.* FROM (SELECT * FROM {rows} ORDER BY {', '.join(keys)}) AS v"  # noqa: S608 - as above
+            f" CROSS JOIN LATERAL (SELECT * FROM {table} AS t WHERE {same} FOR NO KEY UPDATE) AS t WHERE {guard}"
         )
         changed = f"{table} AS t SET {written} FROM ({locked}) AS v WHERE t.id = v.row_id"
         returned = ", ".join(f"t.{key}" for key in keys)

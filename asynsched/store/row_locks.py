@@ -1,4 +1,4 @@
-"""Locks of rows, in the order that every transaction keeps: runs, then their task instances, each by their ids.
+"""Locks of rows, in the order that every transaction keeps: runs by their ids, then task instances by their keys.
 
 Two transactions that change the same rows may wait for one another, but never in a ring, for which the server would
 have to end one of them. Rows are locked as an update does that changes no key: what is inserted beside them, such as
@@ -24,7 +24,7 @@ _RUNS = (
 _TASKS = sa.select(sa.func.count()).select_from(
     sa.select(task_instance.c.id)
     .where(task_instance.c.dag_run_id.in_(sa.bindparam("ids", expanding=True)))
-    .order_by(task_instance.c.id)
+    .order_by(task_instance.c.dag_run_id, task_instance.c.task_id, task_instance.c.map_index)
     .with_for_update(key_share=True)
     .subquery()
 )
@@ -48,7 +48,7 @@ def lock_runs(conn: Connection, run_row_ids: Collection[int]) -> dict[int, int]:
 def lock_tasks(conn: Connection, run_row_ids: Collection[int]) -> None:
     """Lock all task instances of runs that this transaction has locked: of a thousand runs at most.
 
-    One statement does, as they are to be locked in their own order, over all these runs.
+    One statement does, as they are to be locked in one order over all these runs.
     """
     if run_row_ids and conn.dialect.name != "sqlite":
         conn.execute(_TASKS, {"ids": list(run_row_ids)})

@@ -22,7 +22,7 @@ from asynsched.store import (
 )
 from asynsched.store.changes import AssetEventRow, Batch, HistoryRow, RunRow, XComRow
 from asynsched.store.dag_versions import NewVersion, add_version
-from asynsched.store.transitions import apply
+from asynsched.store.transitions import apply, apply_at_once
 from tests.store.test_runs import new_run, task
 from tests.support.history import fill, look_at_sizes
 
@@ -117,6 +117,25 @@ def _is_search_through(line: str) -> bool:
     if "Seq" in words:
         return words[words.index("on") + 1] in GROWING
     return words[0] == "SCAN" and words[1] in GROWING and "INDEX" not in words
+
+
+@pytest.mark.parametrize(
+    "write", [(apply, BATCH), (apply_at_once, Batch(1, tasks=BATCH.tasks), {})], ids=["in steps", "at once"]
+)
+async def test_a_change_of_state_finds_its_row_by_its_key_in_a_new_table_too(database, write):
+    """A connection keeps the plan that it made when there were few rows, for all that come after them."""
+    lines = await database.write(plans_with_few_tasks, *write)
+    assert lines
+    assert [line for line in lines if _is_search_through(line)] == []
+
+
+def plans_with_few_tasks(conn: sa.Connection, *write: Any) -> list[str]:
+    """Return the plans that the database chooses by itself where a run has three task instances."""
+    plans_with_a_run(conn, dags.get_dag, "d")
+    if conn.dialect.name != "sqlite":
+        conn.execute(sa.text("SET LOCAL enable_seqscan = on"))
+    apply(conn, Batch(1, new_tasks=[task(RUN.id, name, "running") for name in "abc"]))
+    return chosen_plans(conn, *write)
 
 
 async def test_with_a_long_history_the_database_chooses_these_plans_by_itself(database):
