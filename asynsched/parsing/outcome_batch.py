@@ -17,20 +17,20 @@ class OutcomeBatch:
 
     def __init__(self) -> None:
         self._outcomes: list[Outcome] = []
-        self._since: datetime | None = None
+        self._arrivals: list[datetime] = []
 
     def __len__(self) -> int:
         return len(self._outcomes)
 
     def add(self, outcome: Outcome, now: datetime) -> None:
         """Take in an outcome."""
-        self._since = self._since or now
         self._outcomes.append(outcome)
+        self._arrivals.append(now)
 
     @property
     def due_at(self) -> datetime | None:
         """When they are to be stored, whatever comes; None without any."""
-        return None if self._since is None else self._since + COMPANY
+        return self._arrivals[0] + COMPANY if self._arrivals else None
 
     def is_ready(self, now: datetime, *, more_to_come: bool) -> bool:
         """Whether they are to be stored now. `more_to_come`: files wait to be parsed."""
@@ -43,7 +43,5 @@ class OutcomeBatch:
         return self._outcomes[:MOST_STORED]
 
     def stored(self, n: int) -> None:
-        """Forget the first `n`."""
-        del self._outcomes[:n]
-        if not self._outcomes:
-            self._since = None
+        """Forget the first `n`. What has arrived meanwhile waits for company of its own."""
+        del self._outcomes[:n], self._arrivals[:n]

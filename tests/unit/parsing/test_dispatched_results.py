@@ -17,12 +17,13 @@ from tests.unit.parsing.dispatching import LONG_AGO, START, Dispatching
 
 
 class CountingDatabase(PassingDatabase):
-    """A database that counts its transactions."""
+    """A database that counts its transactions, each of which takes its time: files are parsed meanwhile."""
 
     n_writes = 0
 
     async def write(self, query: Any, *args: Any, **kwargs: Any) -> Any:
         self.n_writes += 1
+        await anyio.sleep(0.025)
         return await super().write(query, *args, **kwargs)
 
 
