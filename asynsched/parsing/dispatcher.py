@@ -1,8 +1,8 @@
 """The parse dispatcher: has changed files parsed, stores what was found, says which DAGs have changed.
 
     FileChanged ──▶ requests ──look (thread)──▶ nothing new
-                                       ├──▶ queue ──▶ parse, at most `parse.processes` at once ──▶ outcomes
-                                       └──▶ gone, or cannot be read ─────────────────────────────▶ outcomes
+                                       ├──▶ queue ──▶ prepared ──▶ parse, at most `parse.processes` at once ──▶ outcomes
+                                       └──▶ gone, or cannot be read ──────────────────────────────────────────▶ outcomes
     outcomes ──one transaction──▶ DagChanged
 
 A tick does one bounded pass over all of it; the parses themselves run beside. What happens to a file during its parse
@@ -28,6 +28,7 @@ from asynsched.parsing.outcome_batch import OutcomeBatch
 from asynsched.parsing.parse_claims import Claim, ParseClaims, again
 from asynsched.parsing.parse_log import ParseLog
 from asynsched.parsing.parse_queue import ParseJob, ParseQueue, job_of
+from asynsched.parsing.preparation import Preparation
 from asynsched.parsing.processes.parse_slots import ParseSlots
 from asynsched.parsing.processes.parser import Parser, report_of_error, report_of_failure
 from asynsched.parsing.progress import ReadingProgress
@@ -38,9 +39,6 @@ from asynsched.service import Service
 from asynsched.settings import Settings
 from asynsched.store.database import Database
 from asynsched.store.parse_results import DagDefaults, FileStamp
-
-MOST_LOOKS = 500
-"""Files that one tick looks at."""
 
 
 class ParseDispatcher(Service):
@@ -69,7 +67,6 @@ class ParseDispatcher(Service):
         self._channels = channels
         self._database = database
         self._parser = parser
-        self._claims = claims
         self._name = None if claims is None else claims.scheduler_id
         self._parses: TaskGroup | None = None
         self._slots = ParseSlots(settings.parse.processes, self.wake)
@@ -77,6 +74,7 @@ class ParseDispatcher(Service):
         self._requests = LookRequests()
         self._seen = SeenFiles(self._requests)
         self.queue = ParseQueue()
+        self._prepared = Preparation(self.queue, settings.parse.processes, parser, claims)
         self._texts_at_start: dict[str, int] = {}
         self._outcomes = OutcomeBatch()
         self._is_unanswered = False
@@ -143,7 +141,7 @@ class ParseDispatcher(Service):
         self._log.statistics(known, now)
         times = (self._repeats.next_at, self._log.next_statistics_at, self._outcomes.due_at)
         self.due_at = min(filter(None, times), default=None)
-        if self._requests.are_waiting or self._outcomes.is_ready(now, more_to_come=bool(self.queue)):
+        if self._requests.are_waiting or self._outcomes.is_ready(now, more_to_come=self._prepared.more_to_come):
             self.wake()
 
     async def _load(self) -> KnownFiles:
@@ -156,7 +154,7 @@ class ParseDispatcher(Service):
 
     async def _look(self, known: KnownFiles, now: datetime) -> None:
         """Look at the files that are asked about, and decide what to do with each."""
-        requests = self._requests.take(MOST_LOOKS)
+        requests = self._requests.take()
         if not requests:
             return
         looks = await anyio.to_thread.run_sync(lambda: [examine(self._root, request.path) for request in requests])
@@ -187,7 +185,7 @@ class ParseDispatcher(Service):
             self.queue.discard(path)
         match step:
             case Step.PARSE:
-                self.queue.add(job_of(path, examined, request), is_urgent=request.is_urgent)
+                self.queue.add(job_of(path, examined, request))
             case Step.REMOVE:
                 self._requests.begin(path)
                 self._outcomes.add(Outcome(path), now)
@@ -225,20 +223,29 @@ class ParseDispatcher(Service):
     # Parses
 
     def _start_parses(self, known: KnownFiles) -> None:
+        """Have the next jobs prepared, and begin the parses of those that are."""
         assert self._parses is not None
-        while self.queue and self._slots.take():
-            job = self.queue.pop()
-            self._requests.begin(job.path)
-            self._texts_at_start[job.path] = known.n_text_changes
-            self._parses.start_soon(self._parse, known, job)
+        if jobs := self._prepared.begin(self._slots.n_free):
+            for job in jobs:
+                self._requests.begin(job.path)
+                self._texts_at_start[job.path] = known.n_text_changes
+            self._parses.start_soon(self._prepare, known, jobs)
+        while self._slots.n_free and (ready := self._prepared.pop()):
+            self._slots.take()
+            self._parses.start_soon(self._parse, known, ready)
+
+    async def _prepare(self, known: KnownFiles, jobs: list[ParseJob]) -> None:
+        for job, claim in await self._prepared.prepare(jobs, known):
+            self._requests.end(job.path)
+            if claim is Claim.BUSY:
+                self._look_later(again(job, known))
+        self._start_parses(known)
+        self.wake()
 
     async def _parse(self, known: KnownFiles, job: ParseJob) -> None:
-        claim = Claim.OWN if self._claims is None else await self._claims.take(job, known)
-        if claim is not Claim.OWN:
-            self._leave_to_others(known, job, claim)
-            return
         try:
             report = await self._parser.parse(job.path, self._slots)
+            self._prepared.note_parsed(report.duration)
         except SandboxError as exc:
             report = report_of_failure(job.path, exc)
         finally:
@@ -254,19 +261,11 @@ class ParseDispatcher(Service):
         self._outcomes.add(outcome, self.clock.now())
         self.wake()
 
-    def _leave_to_others(self, known: KnownFiles, job: ParseJob, claim: Claim) -> None:
-        self._slots.give_back()
-        self._requests.end(job.path)
-        if claim is Claim.BUSY:
-            self._look_later(again(job, known))
-        self._start_parses(known)
-        self.wake()
-
     # Results
 
     async def _store(self, known: KnownFiles, now: datetime) -> None:
         """Store what is ready, all of it in one transaction, and tell of the DAGs that changed."""
-        if not self._outcomes.is_ready(now, more_to_come=bool(self.queue)):
+        if not self._outcomes.is_ready(now, more_to_come=self._prepared.more_to_come):
             return
         outcomes = self._outcomes.first()
         may_be_stored, self._is_unanswered = self._is_unanswered, True

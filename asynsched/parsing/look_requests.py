@@ -3,6 +3,9 @@
 from asynsched.parsing.examination import shown
 from asynsched.parsing.freshness import LookRequest
 
+MOST_LOOKS = 500
+"""Files that are looked at together."""
+
 
 class LookRequests:
     """One request a file. A file is busy from the start of its parse until its outcome is stored.
@@ -32,9 +35,9 @@ class LookRequests:
         requests = self._held_back if path in self._busy else self._waiting
         requests[path] = requests[path].merged_with(request) if path in requests else request
 
-    def take(self, at_most: int) -> list[LookRequest]:
+    def take(self) -> list[LookRequest]:
         """Take out the oldest requests about files that are not busy."""
-        return [self._waiting.pop(path) for path in list(self._waiting)[:at_most]]
+        return [self._waiting.pop(path) for path in list(self._waiting)[:MOST_LOOKS]]
 
     def is_busy(self, path: str) -> bool:
         """Whether the file is being parsed, or its outcome is not stored yet."""

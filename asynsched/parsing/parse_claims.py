@@ -1,7 +1,7 @@
 """Which files this scheduler parses, where several parse the same folder: each file is parsed by one of them."""
 
 import enum
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime, timedelta
 
 from asynsched.clock import Clock
@@ -9,7 +9,7 @@ from asynsched.errors import StoreUnavailable
 from asynsched.parsing.freshness import LookRequest
 from asynsched.parsing.known_files import KnownFiles
 from asynsched.parsing.parse_queue import ParseJob
-from asynsched.store.dag_files import DagFileRow, get_file
+from asynsched.store.dag_files import DagFileRow, get_files
 from asynsched.store.database import Database
 from asynsched.store.import_errors import list_errors
 from asynsched.store.parse_claims import claim_from_the_gone, claim_unclaimed, drop_claims
@@ -63,31 +63,43 @@ class ParseClaims:
         self._runtime = runtime
         self._silent = silent
 
-    async def take(self, job: ParseJob, known: KnownFiles) -> Claim:
-        """Claim a file, unless another scheduler parses it, or has done so meanwhile. Waits for the database."""
+    async def take(self, jobs: Sequence[ParseJob], known: KnownFiles) -> dict[str, Claim]:
+        """Claim files, unless another scheduler parses them, or has done so meanwhile. Waits for the database.
+
+        Returns:
+            What this scheduler has to do with each, by path.
+        """
         while True:
             try:
-                return await self._take(job, known)
+                return await self._take(jobs, known)
             except StoreUnavailable:
                 await self._clock.sleep(RETRY_DELAY)
 
-    async def _take(self, job: ParseJob, known: KnownFiles) -> Claim:
-        if not await self._claim(job.path):
-            return Claim.BUSY
-        row = await self._database.read_at_once(get_file, job.path)
-        if row is None or not self._is_done(job, row, known):
-            return Claim.OWN
-        errors = await self._database.read(list_errors, job.path)
-        await self._database.write(drop_claims, [job.path], self.scheduler_id)
-        known.put(row, frozenset(error.kind for error in errors if not error.is_warning))
-        return Claim.DONE
+    async def _take(self, jobs: Sequence[ParseJob], known: KnownFiles) -> dict[str, Claim]:
+        claimed = await self._claim({job.path for job in jobs})
+        rows = await self._database.read_at_once(get_files, sorted(claimed)) if claimed else {}
+        done = {job.path: row for job in jobs if (row := rows.get(job.path)) and self._is_done(job, row, known)}
+        if done:
+            await self._leave(done, known)
+        own = claimed - done.keys()
+        return {
+            job.path: Claim.OWN if job.path in own else Claim.DONE if job.path in done else Claim.BUSY for job in jobs
+        }
 
-    async def _claim(self, path: str) -> bool:
+    async def _leave(self, done: dict[str, DagFileRow], known: KnownFiles) -> None:
+        """Take over what another scheduler has found of files, and give up their claims."""
+        errors = {path: await self._database.read(list_errors, path) for path in done}
+        await self._database.write(drop_claims, sorted(done), self.scheduler_id)
+        for path, row in done.items():
+            known.put(row, frozenset(error.kind for error in errors[path] if not error.is_warning))
+
+    async def _claim(self, paths: set[str]) -> set[str]:
         now = self._clock.now()
         # Most files are nobody's: claiming these is one message to the server, and no transaction.
-        if await self._database.write_at_once(claim_unclaimed, path, self.scheduler_id, now):
-            return True
-        return await self._database.write(claim_from_the_gone, path, self.scheduler_id, now, self._silent())
+        claimed = await self._database.write_at_once(claim_unclaimed, paths, self.scheduler_id, now)
+        if others := paths - claimed:
+            claimed |= await self._database.write(claim_from_the_gone, others, self.scheduler_id, now, self._silent())
+        return claimed
 
     def _is_done(self, job: ParseJob, row: DagFileRow, known: KnownFiles) -> bool:
         """Whether somebody has parsed the file since this scheduler last heard of it, and as it is now."""

@@ -1,7 +1,7 @@
 """What waits to be parsed: files that changed first, then those found at the start, each in the order of arrival."""
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from asynsched.parsing.examination import Examined
@@ -10,12 +10,13 @@ from asynsched.parsing.freshness import LookRequest
 
 @dataclass(frozen=True, slots=True)
 class ParseJob:
-    """A file to be parsed, and what it was when that was decided. The last two are those of LookRequest."""
+    """A file to be parsed, and what it was when that was decided. The last three are those of LookRequest."""
 
     path: str
     content_hash: str
     modified_ns: int
     size: int
+    is_urgent: bool = False
     asked_at: datetime | None = None
     waited_from: datetime | None = None
 
@@ -23,8 +24,9 @@ class ParseJob:
 def job_of(path: str, examined: Examined, request: LookRequest) -> ParseJob:
     """Return the job to parse a file as a look has found it."""
     return ParseJob(
-        path, examined.content_hash, examined.modified_ns, examined.size, request.asked_at, request.waited_from
-    )
+        path, examined.content_hash, examined.modified_ns, examined.size,
+        request.is_urgent, request.asked_at, request.waited_from,
+    )  # fmt: skip
 
 
 class ParseQueue:
@@ -40,12 +42,18 @@ class ParseQueue:
     def __contains__(self, path: str) -> bool:
         return path in self._urgent or path in self._patient
 
-    def add(self, job: ParseJob, *, is_urgent: bool) -> None:
+    @property
+    def has_urgent(self) -> bool:
+        """Whether a file that changed is in it."""
+        return bool(self._urgent)
+
+    def add(self, job: ParseJob) -> None:
         """Put a file into the queue, or bring forward one that is in it."""
-        is_urgent = is_urgent or job.path in self._urgent
-        if is_urgent:
+        if job.path in self._urgent:
+            job = replace(job, is_urgent=True)
+        if job.is_urgent:
             self._patient.pop(job.path, None)
-        (self._urgent if is_urgent else self._patient)[job.path] = job
+        (self._urgent if job.is_urgent else self._patient)[job.path] = job
 
     def discard(self, path: str) -> None:
         """Take a file out, if it is in."""

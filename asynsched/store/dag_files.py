@@ -37,6 +37,7 @@ class DagFileRow(Struct, frozen=True):
 
 _ALL = sa.select(dag_file).order_by(dag_file.c.path)
 _ONE = sa.select(dag_file).where(dag_file.c.path == sa.bindparam("path"))
+_SOME = sa.select(dag_file).where(dag_file.c.path.in_(sa.bindparam("paths", expanding=True)))
 _SOME_PATHS = sa.select(dag_file.c.path).where(dag_file.c.path.in_(sa.bindparam("paths", expanding=True)))
 _INSERT = dag_file.insert()
 _DELETE = sa.delete(dag_file).where(dag_file.c.path == sa.bindparam("key"))
@@ -52,6 +53,11 @@ def get_file(conn: Connection, path: str) -> DagFileRow | None:
     """Return a file; None when it was never parsed, or is gone."""
     row = conn.execute(_ONE, {"path": path}).first()
     return None if row is None else _file(row)
+
+
+def get_files(conn: Connection, paths: Sequence[str]) -> dict[str, DagFileRow]:
+    """Return files by their paths, without those that were never parsed, or are gone."""
+    return {row.path: _file(row) for some in portions(paths) for row in conn.execute(_SOME, {"paths": some})}
 
 
 def put_file(conn: Connection, file: DagFileRow) -> None:

@@ -32,7 +32,7 @@ _TYPES: dict[str, str] = {
     **dict.fromkeys(
         (
             "scheduled_at", "queued_at", "started_at", "ended_at", "next_try_at", "created_at", "logical_date",
-            "data_interval_start", "data_interval_end", "run_after",
+            "data_interval_start", "data_interval_end", "run_after", "claimed_at",
         ),
         "timestamptz",
     ),

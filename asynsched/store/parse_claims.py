@@ -1,17 +1,31 @@
-"""Queries of `parse_claim`: which of several schedulers parses a file, so that each is parsed by one of them."""
+"""Queries of `parse_claim`: which of several schedulers parses a file, so that each is parsed by one of them.
+
+Claims are made in the order of their paths: two schedulers that claim the same files wait for one another, never in a
+ring.
+"""
 
 from collections.abc import Collection, Sequence
 from datetime import datetime
-from typing import Any
 
 import sqlalchemy as sa
+from msgspec import Struct
 from sqlalchemy import Connection
 
-from asynsched.store.conflicts import insert_ignoring
+from asynsched.store.json_rows import execute_rows, for_each_dialect, insert_of
 from asynsched.store.row_locks import lock_out_others
 from asynsched.store.rows import portions
 from asynsched.store.schema.tables import parse_claim, scheduler
 
+
+class _ClaimRow(Struct, frozen=True, array_like=True):
+    path: str
+    scheduler_id: str
+    claimed_at: datetime
+
+
+_CLAIM = for_each_dialect(
+    lambda dialect: insert_of("parse_claim", _ClaimRow, dialect, conflict="DO NOTHING RETURNING path")
+)
 _IS_OF_FILE = parse_claim.c.path == sa.bindparam("of_path")
 _SERVING = sa.select(scheduler.c.id).where(
     scheduler.c.ended_at.is_(None), scheduler.c.id.not_in(sa.bindparam("silent", expanding=True))
@@ -38,29 +52,29 @@ _DELETE = (
 _STORE_LOCK = 0x6173796E70617273  # "asynpars"
 
 
-def claim_unclaimed(conn: Connection, path: str, scheduler_id: str, now: datetime) -> bool:
-    """Make a file that nobody parses this scheduler's to parse, until `drop_claims`. One statement.
+def claim_unclaimed(conn: Connection, paths: Collection[str], scheduler_id: str, now: datetime) -> set[str]:
+    """Make files that nobody parses this scheduler's to parse, until `drop_claims`. One statement.
 
     Returns:
-        Whether it is this scheduler's now. Only after that, `get_file` tells what others have found of it.
+        Those that are this scheduler's now. Only after that, `get_files` tells what others have found of them.
     """
-    values: dict[str, Any] = {"path": path, "scheduler_id": scheduler_id, "claimed_at": now}
-    return conn.execute(insert_ignoring(conn, parse_claim), values).rowcount > 0
+    rows = [_ClaimRow(path, scheduler_id, now) for path in sorted(paths)]
+    return {row.path for row in execute_rows(conn, _CLAIM[conn.dialect.name], rows)}
 
 
 def claim_from_the_gone(
-    conn: Connection, path: str, scheduler_id: str, now: datetime, silent: Collection[str] = ()
-) -> bool:
-    """Make a file this scheduler's to parse that it has claimed already, or another one that serves no more.
+    conn: Connection, paths: Collection[str], scheduler_id: str, now: datetime, silent: Collection[str] = ()
+) -> set[str]:
+    """Make files this scheduler's to parse that it has claimed already, or another one that serves no more.
 
     Args:
         silent: Those that have not been heard of for so long that what they parse is parsed by others.
 
     Returns:
-        Whether it is this scheduler's now. Not either where its claim was dropped just now.
+        Those that are this scheduler's now. Not one whose claim was dropped just now.
     """
-    values = {"of_path": path, "me": scheduler_id, "now": now, "silent": sorted(silent)}
-    return conn.execute(_TAKE_FROM_THE_GONE, values).rowcount > 0
+    values = {"me": scheduler_id, "now": now, "silent": sorted(silent)}
+    return {path for path in sorted(paths) if conn.execute(_TAKE_FROM_THE_GONE, {"of_path": path, **values}).rowcount}
 
 
 def drop_claims(conn: Connection, paths: Sequence[str], scheduler_id: str) -> frozenset[str]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import sqlalchemy as sa
@@ -17,10 +17,12 @@ from asynsched.timetables import PlannedInterval, TimetablePlan
 _PLANS = sa.select(dag.c.dag_id, dag.c.timetable_plan).where(
     dag.c.dag_id.in_(sa.bindparam("dag_ids", expanding=True)), dag.c.timetable_plan.is_not(None)
 )
-_OF_FILE = (
-    sa.select(dag.c.dag_id, dag_version.c.version_hash, dag.c.timetable_plan.is_not(None).label("has_plan"))
+_OF_FILES = (
+    sa.select(
+        dag.c.file_path, dag.c.dag_id, dag_version.c.version_hash, dag.c.timetable_plan.is_not(None).label("has_plan")
+    )
     .join(dag_version, dag_version.c.id == dag.c.version_id, isouter=True)
-    .where(dag.c.file_path == sa.bindparam("path"))
+    .where(dag.c.file_path.in_(sa.bindparam("paths", expanding=True)))
     .order_by(dag.c.dag_id)
 )
 _FILE = sa.select(dag.c.file_path).where(
@@ -53,16 +55,22 @@ class BeforeParse(NamedTuple):
     hashes: dict[str, str]
 
 
-def before_parse(conn: Connection, path: str, now: datetime) -> BeforeParse:
-    """Return what a parse of a file has to know of the DAGs that it had."""
-    rows = conn.execute(_OF_FILE, {"path": path}).all()
+def before_parses(conn: Connection, paths: Sequence[str], now: datetime) -> dict[str, BeforeParse]:
+    """Return what the parse of each of these files has to know of the DAGs that it had."""
+    of_files: dict[str, list[sa.Row[Any]]] = {path: [] for path in paths}
+    for row in (row for some in portions(paths) for row in conn.execute(_OF_FILES, {"paths": some})):
+        of_files[row.file_path].append(row)
+    return {path: _before_parse(conn, rows, now) for path, rows in of_files.items()}
+
+
+def _before_parse(conn: Connection, rows: Sequence["sa.Row[Any]"], now: datetime) -> BeforeParse:
     questions = _questions(conn, [row.dag_id for row in rows if row.has_plan], now)
     return BeforeParse(questions, {row.dag_id: row.version_hash for row in rows if row.version_hash is not None})
 
 
 def questions_for_file(conn: Connection, path: str, now: datetime) -> ParseQuestions:
     """Return what the next parse of a file is to ask the timetables in it."""
-    return before_parse(conn, path, now).questions
+    return before_parses(conn, [path], now)[path].questions
 
 
 def _questions(conn: Connection, planned: Iterable[str], now: datetime) -> ParseQuestions:

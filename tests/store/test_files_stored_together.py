@@ -73,7 +73,7 @@ def test_files_that_are_stored_together_are_stored_as_one_after_the_other(batche
 
 async def test_claims_end_with_what_is_stored_of_new_files(database):
     for path in PATHS:
-        await database.write(claim_unclaimed, path, "me", NOW)
+        await database.write(claim_unclaimed, [path], "me", NOW)
     outcomes = [Outcome(path, report(path, parsed(path)), STAMP, claimed_by="me") for path in PATHS[:3]]
     await database.write(store_outcomes, outcomes, now=NOW, defaults=DEFAULTS)
     left = await database.read(lambda conn: conn.scalars(sa.text("SELECT path FROM parse_claim")).all())

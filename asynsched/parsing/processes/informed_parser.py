@@ -1,6 +1,6 @@
 """Parses with what is stored in mind: asks authors' timetables what comes after the last run, doubts new versions."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from datetime import timedelta
 from typing import Concatenate, ParamSpec, TypeVar
@@ -21,7 +21,7 @@ from asynsched.serialization.decode import decode_dag
 from asynsched.serialization.schema import ParseQuestions, ParseReport
 from asynsched.store.dag_versions import latest_version
 from asynsched.store.database import Database
-from asynsched.store.timetable_plans import BeforeParse, before_parse
+from asynsched.store.timetable_plans import BeforeParse, before_parses
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -34,6 +34,8 @@ FEW_DAGS = 10
 MOST_UNCHANGED = 10_000
 """Files that are remembered as unchanged: names of files may be generated."""
 RETRY_DELAY = timedelta(seconds=1)
+LATEST = timedelta(seconds=1)
+"""How old may be what a parse knows of what is stored."""
 WARM_UP_DELAY = timedelta(seconds=1)
 """After the folder is read, the runs that are due come first; and who only waits for that has ended by then."""
 
@@ -53,12 +55,17 @@ class InformedParser:
         self._clock = clock
         self._n_under_way = 0
         self._unchanged: dict[str, None] = {}
+        self._before: dict[str, BeforeParse] = {}
+
+    async def prepare(self, paths: Sequence[str]) -> None:
+        """Read what is stored of files that are to be parsed next. See `Parser.prepare`."""
+        self._before |= await self._read(before_parses, paths, self._clock.now())
 
     async def parse(self, path: str, slots: ParseSlots) -> ParseReport:
         """Parse a file; a second time if a DAG would get a new version in place of another. See `Parser.parse`."""
         self._n_under_way += 1
         try:
-            before = await self._read(before_parse, path, self._clock.now())
+            before = await self._before_parse(path)
             is_likely = 0 < len(before.hashes) <= FEW_DAGS and path not in self._unchanged
             if is_likely and self._n_under_way == 1 and slots.take():
                 return await self._parse_side_by_side(path, before, slots)
@@ -72,6 +79,13 @@ class InformedParser:
         await self._clock.sleep(WARM_UP_DELAY)
         for hash_seed in (HASH_SEED, OTHER_SEED):
             await self._parser.warm_up(hash_seed)
+
+    async def _before_parse(self, path: str) -> BeforeParse:
+        """Return what was read ahead of a file; what is older than a moment is read again."""
+        before, now = self._before.pop(path, None), self._clock.now()
+        if before is None or now - before.questions.now > LATEST:
+            before = (await self._read(before_parses, [path], now))[path]
+        return before
 
     async def _parse_in_turn(self, path: str, before: BeforeParse) -> ParseReport:
         report = await self._parser.parse(path, before.questions)

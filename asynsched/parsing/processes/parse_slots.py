@@ -15,6 +15,11 @@ class ParseSlots:
         self._n_free = n
         self._freed = freed
 
+    @property
+    def n_free(self) -> int:
+        """How many may begin."""
+        return self._n_free
+
     def take(self) -> bool:
         """Take a slot for a parse, if one is free; say whether it was."""
         if not self._n_free:

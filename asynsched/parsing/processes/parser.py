@@ -1,5 +1,6 @@
 """What the dispatcher needs of a parser, and what a parse that gave no report is stored as."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from asynsched.errors import ParseTimeout, SandboxError
@@ -10,6 +11,10 @@ from asynsched.serialization.schema import SCHEMA_VERSION, FileError, ParseRepor
 
 class Parser(Protocol):
     """Parses one file at a call; several calls may be under way."""
+
+    async def prepare(self, paths: Sequence[str]) -> None:
+        """Read what is to be known for the parses of these files, which follow soon."""
+        ...
 
     async def parse(self, path: str, slots: ParseSlots) -> ParseReport:
         """Return everything that one parse of a file found, its errors too.

@@ -3,7 +3,7 @@
 import hashlib
 import os
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -68,6 +68,9 @@ class ScriptedParser:
         finally:
             self.under_way[path] -= 1
         return report
+
+    async def prepare(self, paths: Sequence[str]) -> None:
+        """A script needs to know nothing."""
 
     async def warm_up(self, progress: ReadingProgress) -> None:
         """Nothing is read ahead of a script."""

@@ -173,6 +173,27 @@ def test_changed_files_come_before_those_of_the_start_which_keep_their_order(fol
     folder.run(main)
 
 
+def test_changed_files_come_before_those_whose_parses_are_prepared_already(folder):
+    site = folder.new(processes=1)
+
+    async def main():
+        site.parser.gates["d.py"] = gate = anyio.Event()
+        for name in "abcdefgh":
+            site.write(f"{name}.py", f"dag {name}")
+        async with site.running():
+            await site.scan()
+            await folder.clock.sleep(timedelta(seconds=1))
+            for name in ("saved", "too"):
+                site.write(f"{name}.py", f"dag {name}")
+                await site.tell(f"{name}.py")
+            await folder.clock.sleep(timedelta(seconds=1))
+            gate.set()
+            order = ["a", "b", "c", "d", "saved", "too", "e", "f", "g", "h"]
+            assert await site.idle() == [f"{name}.py" for name in order]
+
+    folder.run(main)
+
+
 def test_an_edited_module_has_exactly_the_files_parsed_that_import_it(folder):
     site = folder.dispatching
 

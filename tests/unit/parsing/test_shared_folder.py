@@ -75,6 +75,27 @@ def test_each_file_is_parsed_by_one_of_them_and_known_to_all(folder):
     folder.run(go)
 
 
+def test_a_file_that_cannot_be_parsed_soon_is_left_to_whoever_can(folder):
+    async def go() -> None:
+        one, other = dispatchers = await two(folder)
+        for path in FILES:
+            one.write(path, f"dag {path[:-3]}")
+        gates = {path: anyio.Event() for path in FILES}
+        one.parser.gates = other.parser.gates = gates
+        async with one.running(), other.running():
+            await one.scan()
+            await folder.clock.sleep(timedelta(seconds=1))
+            assert one.parser.parsed == FILES[:2]
+            await other.scan()
+            await folder.clock.sleep(timedelta(minutes=1))
+            assert other.parser.parsed == FILES[2:4]
+            for gate in gates.values():
+                gate.set()
+            assert await idle(dispatchers) == FILES
+
+    folder.run(go)
+
+
 @pytest.mark.parametrize("says_so", [True, False])
 def test_what_one_was_parsing_when_it_went_is_parsed_by_another(folder, says_so):
     async def go() -> None:
