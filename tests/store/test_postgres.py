@@ -5,6 +5,7 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
 
 import anyio
 import asyncpg
@@ -16,6 +17,10 @@ from asynsched.store.engines import postgres_database, postgres_engine, preparat
 from asynsched.store.engines.async_database import open_database
 from asynsched.store.notifications import CHANNEL, notify
 from asynsched.store.pools import list_pools, set_pool
+from asynsched.store.timetable_plans import before_parses
+from tests.support.history import fill
+
+NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
 
 @pytest.fixture
@@ -55,6 +60,15 @@ async def test_a_connection_that_is_cut_is_made_again(postgres):
     assert len(await postgres.read(list_pools)) == 2
 
 
+async def test_a_connection_that_was_cut_is_noticed_when_its_plans_are_old(postgres, postgres_url, monkeypatch):
+    pid = await postgres.read(backend_pid)
+    other = await asyncpg.connect(postgres_url)
+    assert await other.fetchval("SELECT pg_terminate_backend($1, 10000)", pid)
+    await other.close()
+    monkeypatch.setattr(postgres_engine, "PLANS_SECONDS", 0.0)
+    assert await postgres.read(backend_pid) != pid
+
+
 async def test_connections_to_a_server_that_takes_no_writes_any_more_are_made_anew(postgres):
     def become_standby(conn: sa.Connection) -> None:
         conn.execute(sa.text("SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY"))
@@ -64,6 +78,31 @@ async def test_connections_to_a_server_that_takes_no_writes_any_more_are_made_an
         await postgres.write(set_pool, "lost", 1)
     await postgres.write(set_pool, "after", 1)
     assert {pool.name for pool in await postgres.read(list_pools)} == {"default_pool", "after"}
+
+
+async def test_statements_of_a_connection_are_planned_again_as_tables_grow(postgres, monkeypatch):
+    n_searches = sa.text("SELECT seq_scan FROM pg_stat_xact_user_tables WHERE relname = 'dag'")
+
+    def searches(conn: sa.Connection) -> int:
+        """Return how often a query by key reads all DAGs."""
+        before = conn.execute(n_searches).scalar_one()
+        before_parses(conn, ["a.py", "b.py", "c.py", "d.py"], NOW)
+        return int(conn.execute(n_searches).scalar_one() - before)
+
+    monkeypatch.setattr(postgres_engine, "PLANS_SECONDS", 3600.0)
+    await postgres.write(fill, n_runs=0, n_dags=100)
+    for _ in range(10):
+        await postgres.read(searches)
+    await postgres.write(multiply_dags)
+    assert await postgres.read(searches) == 1, "it goes by the plan that it made for few rows"
+    monkeypatch.setattr(postgres_engine, "PLANS_SECONDS", 0.0)
+    assert await postgres.read(searches) == 0
+
+
+def multiply_dags(conn: sa.Connection) -> None:
+    others = "is_active, is_paused, schedule_summary, tags, max_active_runs, deadlines, updated_at"
+    copies = f"SELECT dag_id || '-' || n, file_path || n, {others} FROM dag, generate_series(1, 200) AS n"
+    conn.execute(sa.text(f"INSERT INTO dag (dag_id, file_path, {others}) {copies}"))
 
 
 async def test_a_cancelled_query_is_undone_and_its_connection_usable(postgres):

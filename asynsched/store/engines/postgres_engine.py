@@ -4,6 +4,7 @@ SQLAlchemy waits for that driver within greenlets: what is called here is to be 
 package does little more than that, but imports the whole ORM, which would take each command a tenth of a second.
 """
 
+import asyncio
 import re
 from functools import partial
 from typing import Any
@@ -11,7 +12,8 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import asyncpg
 from sqlalchemy import Engine, ExceptionContext, create_engine, event
-from sqlalchemy.pool import NullPool
+from sqlalchemy.exc import DisconnectionError
+from sqlalchemy.pool import ConnectionPoolEntry, NullPool, PoolProxiedConnection
 
 from asynsched.errors import SettingsError, StoreUnavailable
 from asynsched.fernet_keys import FernetKeys
@@ -32,6 +34,8 @@ SERVER_SETTINGS = {
 }
 """Sent when connecting; the same names in the URL's query win."""
 N_STATEMENTS = 500
+PLANS_SECONDS = 10.0
+"""How long a connection keeps the server's plans. One that was made while a table was new reads all of that table."""
 _UNREACHABLE = (
     asyncpg.PostgresConnectionError,
     asyncpg.OperatorInterventionError,
@@ -129,6 +133,7 @@ def _engine(connecting: partial[Any], **pool: Any) -> Engine:
     connect_args = {"async_creator_fn": connecting, "prepared_statement_cache_size": N_STATEMENTS}
     engine = create_engine("postgresql+asyncpg://", connect_args=connect_args, **pool)
     event.listen(engine, "handle_error", _leave_standby)
+    event.listen(engine, "checkout", _forget_old_plans)
     return engine
 
 
@@ -136,6 +141,21 @@ def _leave_standby(context: ExceptionContext) -> None:
     """Have all connections made anew when a server takes no writes any more: another one may have taken its place."""
     if getattr(context.original_exception, "sqlstate", None) == _READ_ONLY:
         context.is_disconnect = True
+
+
+def _forget_old_plans(connection: Any, record: ConnectionPoolEntry, _proxy: PoolProxiedConnection) -> None:
+    """Have the server plan a connection's statements again from time to time, by the sizes that tables have by then.
+
+    It does so itself where it has looked at a table anew: a minute later, or never.
+    """
+    now = asyncio.get_running_loop().time()
+    if now - record.info.setdefault("planned_at", now) < PLANS_SECONDS:
+        return
+    try:
+        connection.run_async(lambda driver: driver.execute("DISCARD PLANS", timeout=ANSWER_SECONDS))
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as exc:
+        raise DisconnectionError("the connection was lost") from exc  # another one is made
+    record.info["planned_at"] = now
 
 
 def _server_settings(dsn: str) -> dict[str, str]:
