@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from msgspec.structs import replace
 from sqlalchemy import Connection
 
 from asynsched.authoring.exceptions import ParamValidationError
@@ -15,7 +16,7 @@ from asynsched.serialization.decode import decode_dag
 from asynsched.serialization.schema import MAX_ID_LENGTH, SerializedDag
 from asynsched.states import DagRunState, DagRunType
 from asynsched.store.audit import record_audit
-from asynsched.store.dag_runs import NewRun, get_run, insert_run, logical_date_is_taken
+from asynsched.store.dag_runs import NewRun, get_run, insert_run, insert_runs, logical_date_is_taken
 from asynsched.store.dag_versions import get_version
 from asynsched.store.dags import get_dag, near_dag_ids
 from asynsched.store.database import Database
@@ -62,30 +63,35 @@ def create_manual_run(
         raise NotFound("DAG", dag_id, near_dag_ids(conn, dag_id))
     serialized = decode_dag(get_version(conn, dag.version_id).serialized)
     validate_conf(serialized, conf or {})
-    named = (logical_date or _free_date(conn, dag_id, now)) if has_logical_date else None
-    date = named and in_zone(named, UTC)
-    key = DagRunKey(dag_id, _checked_run_id(run_id) if run_id else _free_run_id(conn, dag_id, named or now))
-    _refuse_taken(conn, key, date)
-    interval = data_interval
-    if interval is None and date is not None:
-        interval = decode(serialized.timetable).infer_manual_data_interval(run_after=date)
-    insert_run(
-        conn,
-        NewRun(
-            dag_id=dag_id,
-            run_id=key.run_id,
-            run_type=DagRunType.MANUAL,
-            state=DagRunState.QUEUED,
-            logical_date=date,
-            data_interval_start=interval and in_zone(interval.start, UTC),
-            data_interval_end=interval and in_zone(interval.end, UTC),
-            run_after=now,
-            queued_at=now,
-            conf=dict(conf or {}),
-            reason=reason,
-        ),
+    chosen = _checked_run_id(run_id) if run_id else None
+    base = NewRun(
+        dag_id, "", DagRunType.MANUAL, DagRunState.QUEUED, None, None, None, now, now, reason, dict(conf or {})
     )
-    return key
+    named = (logical_date or now) if has_logical_date else None
+    run = _dated(base, chosen or _run_id_of(named or now), named, data_interval, serialized)
+    # What is free nearly always is not asked before: each question is a message to the server.
+    if not insert_runs(conn, [run]):
+        named = (logical_date or _free_date(conn, dag_id, now)) if has_logical_date else None
+        run = _dated(base, chosen or _free_run_id(conn, dag_id, named or now), named, data_interval, serialized)
+        _refuse_taken(conn, DagRunKey(dag_id, run.run_id), run.logical_date)
+        insert_run(conn, run)
+    return DagRunKey(dag_id, run.run_id)
+
+
+def _dated(
+    run: NewRun, run_id: str, named: datetime | None, interval: DataInterval | None, dag: SerializedDag
+) -> NewRun:
+    """Return a run with its run_id, its logical date and its data interval."""
+    date = named and in_zone(named, UTC)
+    if interval is None and date is not None:
+        interval = decode(dag.timetable).infer_manual_data_interval(run_after=date)
+    return replace(
+        run,
+        run_id=run_id,
+        logical_date=date,
+        data_interval_start=interval and in_zone(interval.start, UTC),
+        data_interval_end=interval and in_zone(interval.end, UTC),
+    )
 
 
 class ManualRuns:
@@ -135,9 +141,13 @@ def _free_date(conn: Connection, dag_id: str, now: datetime) -> datetime:
 
 def _free_run_id(conn: Connection, dag_id: str, instant: datetime) -> str:
     """Return the run_id of a manual run at an instant. Runs that have no logical date may share the instant."""
-    while get_run(conn, dag_id, found := f"{DagRunType.MANUAL}__{instant.isoformat()}") is not None:
+    while get_run(conn, dag_id, found := _run_id_of(instant)) is not None:
         instant = moved(instant, timedelta(microseconds=1))
     return found
+
+
+def _run_id_of(instant: datetime) -> str:
+    return f"{DagRunType.MANUAL}__{instant.isoformat()}"
 
 
 def validate_conf(dag: SerializedDag, conf: Mapping[str, Any]) -> None:

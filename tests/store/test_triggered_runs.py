@@ -1,0 +1,68 @@
+"""Runs that somebody asks for: stored with few statements, and never in place of another one."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from asynsched.errors import AlreadyExists
+from asynsched.parsing.report_store import Outcome, store_outcomes
+from asynsched.scheduling.creation.triggering import create_manual_run
+from asynsched.store.dag_runs import get_run, list_runs
+from asynsched.store.database import Database
+from tests.support.parse_reports import DEFAULTS, NOW, STAMP, parsed, report
+
+EARLIER = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+async def database(database: Database) -> Database:
+    """A database with a DAG `d`."""
+    outcome = Outcome("d.py", report("d.py", parsed("d")), STAMP)
+    await database.write(store_outcomes, [outcome], now=NOW, defaults=DEFAULTS)
+    return database
+
+
+def trigger(conn: sa.Connection, **options: Any) -> tuple[str, datetime | None]:
+    """Trigger `d`; return the run_id and the logical date."""
+    row = get_run(conn, *create_manual_run(conn, "d", now=NOW, **options))
+    assert row is not None
+    return row.run_id, row.logical_date
+
+
+async def test_runs_that_are_triggered_at_one_instant_are_told_apart_by_a_microsecond(database):
+    instants = [NOW + timedelta(microseconds=number) for number in range(3)]
+    for instant in instants:
+        assert await database.write(trigger) == (f"manual__{instant.isoformat()}", instant)
+    for number in range(3, 5):
+        run_id = f"manual__{(NOW + timedelta(microseconds=number)).isoformat()}"
+        assert await database.write(trigger, has_logical_date=False) == (run_id, None)
+    assert await database.write(trigger, run_id="mine") == ("mine", NOW + timedelta(microseconds=3))
+
+
+@pytest.mark.parametrize(
+    ("taken", "asked", "says"),
+    [
+        ({"run_id": "a"}, {"run_id": "a"}, "has a run 'a' already; choose another run id"),
+        ({"logical_date": EARLIER}, {"logical_date": EARLIER, "run_id": "b"}, "of the logical date 2026-01-01"),
+    ],
+    ids=["run id", "logical date"],
+)
+async def test_what_was_asked_for_and_is_taken_is_refused(database, taken, asked, says):
+    first, _ = await database.write(trigger, **taken)
+    with pytest.raises(AlreadyExists, match=says):
+        await database.write(trigger, **asked)
+    assert [run.run_id for run in await database.read(list_runs)] == [first]
+
+
+async def test_a_run_that_is_in_nobody_s_way_takes_few_statements(database):
+    def statements(conn: sa.Connection) -> int:
+        found: list[str] = []
+        note = lambda *args: found.append(args[2])  # noqa: E731 - it must be the same object to be removed
+        sa.event.listen(conn, "before_cursor_execute", note)
+        create_manual_run(conn, "d", now=NOW)
+        sa.event.remove(conn, "before_cursor_execute", note)
+        return len(found)
+
+    assert await database.write(statements) == 4, "the DAG, its version, the run, and what deadlines it has"
