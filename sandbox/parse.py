@@ -85,6 +85,7 @@ def _scratch_base(given: str | None) -> Path:
         import tempfile
 
         given = tempfile.gettempdir()
+        tempfile.tempdir = None  # it remembers: the file, in a fork of this process, has another one
     return Path(given).resolve()
 
 

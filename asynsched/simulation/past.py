@@ -9,7 +9,6 @@ from sqlalchemy import Connection
 
 from asynsched.errors import TimetableError
 from asynsched.keys import DagRunKey
-from asynsched.scheduling.creation.free_runs import scheduled_run_id
 from asynsched.scheduling.evaluation.active_run import ActiveRun
 from asynsched.scheduling.evaluation.active_task import ActiveTask
 from asynsched.scheduling.evaluation.pending import PendingBatch
@@ -89,17 +88,7 @@ def _counts_from_its_start(timetable: KnownTimetable) -> bool:
 
 def _store(conn: Connection, dag: SerializedDag, version_id: int, info: DagRunInfo, lease_epoch: int) -> int:
     at = info.run_after
-    new = NewRun(
-        dag_id=dag.dag_id,
-        run_id=scheduled_run_id(info.logical_date),
-        run_type=DagRunType.SCHEDULED,
-        state=DagRunState.QUEUED,
-        logical_date=info.logical_date,
-        data_interval_start=info.data_interval.start,
-        data_interval_end=info.data_interval.end,
-        run_after=at,
-        queued_at=at,
-    )
+    new = NewRun.of_schedule(dag.dag_id, DagRunType.SCHEDULED, info, queued_at=at)
     run = ActiveRun(
         id=insert_run(conn, new),
         key=DagRunKey(dag.dag_id, new.run_id),

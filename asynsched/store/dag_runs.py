@@ -16,7 +16,7 @@ from asynsched.store.deadlines import CreatedRun, add_deadlines
 from asynsched.store.json_rows import execute_rows, for_each_dialect, insert_of, rows_of
 from asynsched.store.rows import as_struct, from_json, portions, to_json
 from asynsched.store.schema.tables import dag, dag_run
-from asynsched.timetables.base import DataInterval
+from asynsched.timetables.base import DagRunInfo, DataInterval
 
 NOBODYS_EPOCH = 0
 """Stands for the lease epoch of what no scheduler owns: those of leases begin with 1."""
@@ -37,6 +37,21 @@ class NewRun(Struct, frozen=True, array_like=True):
     reason: str = ""
     conf: dict[str, Any] = {}
     backfill_id: int | None = None
+
+    @classmethod
+    def of_schedule(
+        cls, dag_id: str, run_type: DagRunType, info: DagRunInfo, *, queued_at: datetime, **more: Any
+    ) -> "NewRun":
+        """Return a run that a schedule has, queued, under the run_id that Airflow gives it."""
+        return cls(
+            dag_id, run_id_of(run_type, info.logical_date), run_type, DagRunState.QUEUED, info.logical_date,
+            *info.data_interval, info.run_after, queued_at, **more,
+        )  # fmt: skip
+
+
+def run_id_of(run_type: DagRunType, instant: datetime) -> str:
+    """Return the run_id of a run that nobody has named, as Airflow makes it."""
+    return f"{run_type}__{instant.isoformat()}"
 
 
 class WantedRun(NamedTuple):
@@ -78,11 +93,13 @@ _IS_SCHEDULED = sa.text("dag_run.run_type = 'scheduled'")
 _IS_OF_DAG = dag_run.c.dag_id == sa.bindparam("dag_id")
 _IS_OF_STATE = dag_run.c.state == sa.bindparam("state")
 _ONE = sa.select(dag_run).where(_IS_OF_DAG, dag_run.c.run_id == sa.bindparam("run_id"))
+_ALERTS = "(SELECT dag.deadlines FROM dag WHERE dag.dag_id = dag_run.dag_id) AS alerts"
 _INSERT = for_each_dialect(
     lambda dialect: insert_of(
-        "dag_run", NewRun, dialect, extra={"lease_epoch": ":nobody"}, conflict="DO NOTHING RETURNING id, dag_id, run_id"
+        "dag_run", NewRun, dialect,
+        extra={"lease_epoch": ":nobody"}, conflict=f"DO NOTHING RETURNING id, dag_id, run_id, {_ALERTS}",
     )
-)
+)  # fmt: skip
 # Each a look into an index: a join might look through all runs there are.
 _ID = "(SELECT t.id FROM dag_run AS t WHERE t.dag_id = v.dag_id AND t.run_id = v.run_id)"
 _ID_OF_DATE = "(SELECT t.id FROM dag_run AS t WHERE t.dag_id = v.dag_id AND t.logical_date = v.logical_date)"
@@ -160,12 +177,14 @@ def insert_runs(conn: Connection, runs: Sequence[NewRun]) -> dict[DagRunKey, int
     # As a text within the array: what JSON the database itself would make of it may not be the same.
     rows = [msgspec.structs.replace(run, conf=to_json(run.conf).decode()) for run in runs]
     found = execute_rows(conn, _INSERT[conn.dialect.name], rows, nobody=NOBODYS_EPOCH)
-    made = {DagRunKey(row.dag_id, row.run_id): row.id for row in found}
-    keyed = [(DagRunKey(run.dag_id, run.run_id), run) for run in runs]
-    add_deadlines(
-        conn, [CreatedRun(made[key], run.dag_id, run.logical_date, run.queued_at) for key, run in keyed if key in made]
-    )
-    return made
+    made = {DagRunKey(row.dag_id, row.run_id): row for row in found}
+    created = [
+        CreatedRun(row.id, run.dag_id, run.logical_date, run.queued_at, row.alerts)
+        for run in runs
+        if (row := made.get(DagRunKey(run.dag_id, run.run_id))) and row.alerts
+    ]
+    add_deadlines(conn, created)
+    return {key: row.id for key, row in made.items()}
 
 
 def insert_run(conn: Connection, run: NewRun) -> int:

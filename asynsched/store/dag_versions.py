@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 
 from asynsched.errors import NotFound
 from asynsched.store.rows import as_struct, portions, to_json
-from asynsched.store.schema.tables import dag_version
+from asynsched.store.schema.tables import dag, dag_version
 from sandbox.protocol import SourceRef
 
 
@@ -41,6 +41,11 @@ class DagVersionRow(Struct, frozen=True):
 
 
 _ONE = sa.select(dag_version).where(dag_version.c.id == sa.bindparam("id"))
+_CURRENT = (
+    sa.select(dag_version)
+    .join(dag, dag.c.version_id == dag_version.c.id)
+    .where(dag.c.dag_id == sa.bindparam("dag_id"), dag.c.is_active)
+)
 _SOME = sa.select(dag_version).where(dag_version.c.id.in_(sa.bindparam("ids", expanding=True)))
 _SERIALIZED = sa.select(dag_version.c.id, dag_version.c.serialized).where(
     dag_version.c.id.in_(sa.bindparam("ids", expanding=True))
@@ -61,6 +66,12 @@ def get_version(conn: Connection, version_id: int) -> DagVersionRow:
     if row is None:
         raise NotFound("DAG version", str(version_id))
     return _version(row)
+
+
+def current_version(conn: Connection, dag_id: str) -> DagVersionRow | None:
+    """Return the version that a new run of a DAG is of; None when there is no such DAG, or its file is gone."""
+    row = conn.execute(_CURRENT, {"dag_id": dag_id}).first()
+    return None if row is None else _version(row)
 
 
 def get_versions(conn: Connection, version_ids: Sequence[int]) -> list[DagVersionRow]:

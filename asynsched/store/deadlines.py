@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from asynsched.serialization.schema import SerializedDeadline
 from asynsched.states import DagRunState
-from asynsched.store.rows import as_struct, portions
+from asynsched.store.rows import as_struct
 from asynsched.store.schema.callback_tables import callback_request, deadline
 from asynsched.store.schema.tables import dag, dag_run
 
@@ -32,12 +32,13 @@ class DeadlineRow(Struct, frozen=True):
 
 
 class CreatedRun(NamedTuple):
-    """What the deadlines of a new run follow from. `queued_at` is the present moment."""
+    """What the deadlines of a new run follow from. `queued_at` is the present moment, `alerts` JSON of its DAG's."""
 
     id: int
     dag_id: str
     logical_date: datetime | None
     queued_at: datetime
+    alerts: bytes
 
 
 class MissedDeadline(Struct, frozen=True):
@@ -50,9 +51,6 @@ class MissedDeadline(Struct, frozen=True):
 
 
 _ALERTS = sa.select(dag.c.deadlines).where(dag.c.dag_id == sa.bindparam("dag_id"))
-_HAVING = sa.select(dag.c.dag_id, dag.c.deadlines).where(
-    dag.c.dag_id.in_(sa.bindparam("ids", expanding=True)), dag.c.deadlines != b"[]"
-)
 _alerts_decoder = msgspec.json.Decoder(tuple[SerializedDeadline, ...])
 _SPANS = (
     sa.select(dag_run.c.started_at, dag_run.c.ended_at)
@@ -110,15 +108,13 @@ _SETTLE = sa.update(deadline).where(deadline.c.id == sa.bindparam("key")).values
 
 def add_deadlines(conn: Connection, runs: Sequence[CreatedRun]) -> None:
     """Give new runs the deadlines that their DAGs have now."""
-    dag_ids = sorted({run.dag_id for run in runs})
-    alerts = {row.dag_id: row.deadlines for some in portions(dag_ids) for row in conn.execute(_HAVING, {"ids": some})}
-    rows = [row for run in runs if run.dag_id in alerts for row in _deadlines_of(conn, run, alerts[run.dag_id])]
+    rows = [row for run in runs for row in _deadlines_of(conn, run)]
     if rows:
         conn.execute(deadline.insert(), rows)
 
 
-def _deadlines_of(conn: Connection, run: CreatedRun, alerts: bytes) -> Iterator[dict[str, object]]:
-    for number, alert in enumerate(_alerts_decoder.decode(alerts)):
+def _deadlines_of(conn: Connection, run: CreatedRun) -> Iterator[dict[str, object]]:
+    for number, alert in enumerate(_alerts_decoder.decode(run.alerts)):
         reference = {
             "dagrun_logical_date": run.logical_date,
             "dagrun_queued_at": run.queued_at,

@@ -225,15 +225,10 @@ def _run_for(conn: Connection, plan: BackfillPlan, date: PlannedDate, backfill_i
     try:
         return insert_run(
             conn,
-            NewRun(
-                dag_id=plan.dag_id,
-                run_id=f"{DagRunType.BACKFILL}__{info.logical_date.isoformat()}",
-                run_type=DagRunType.BACKFILL,
-                state=DagRunState.QUEUED,
-                logical_date=info.logical_date,
-                data_interval_start=info.data_interval.start,
-                data_interval_end=info.data_interval.end,
-                run_after=info.run_after,
+            NewRun.of_schedule(
+                plan.dag_id,
+                DagRunType.BACKFILL,
+                info,
                 queued_at=now,
                 reason=_REASON,
                 conf=dict(plan.conf),

@@ -10,7 +10,7 @@ from asynsched.errors import DagError, NotFound
 from asynsched.scheduling.creation.planning import next_run
 from asynsched.serialization.schema import SerializedDag
 from asynsched.states import DagRunType
-from asynsched.store.dag_runs import WantedRun, runs_made
+from asynsched.store.dag_runs import WantedRun, run_id_of, runs_made
 from asynsched.store.timetable_plans import get_plans
 from asynsched.timetables import CustomTimetable, DagRunInfo, DataInterval, KnownTimetable, decode
 
@@ -47,7 +47,7 @@ def schedules_of(conn: Connection, dags: Mapping[str, SerializedDag]) -> dict[st
 
 def scheduled_run_id(logical_date: datetime) -> str:
     """Return the run_id of a scheduled run, as Airflow makes it."""
-    return f"{DagRunType.SCHEDULED}__{logical_date.isoformat()}"
+    return run_id_of(DagRunType.SCHEDULED, logical_date)
 
 
 def free_runs(

@@ -13,7 +13,7 @@ from asynsched.scheduling.creation.asset_runs import Triggered, foresee_assets, 
 from asynsched.scheduling.creation.free_runs import Failure, free_runs, scheduled_run_id, schedules_of
 from asynsched.serialization.decode import decode_dag
 from asynsched.serialization.schema import SerializedDag
-from asynsched.states import DagRunState, DagRunType
+from asynsched.states import DagRunType
 from asynsched.store.dag_runs import (
     NewRun,
     count_active_runs,
@@ -238,15 +238,4 @@ def _together(scheduled: Examined, triggered: Triggered) -> Examined:
 
 
 def _new_run(dag_id: str, info: DagRunInfo, now: datetime) -> NewRun:
-    return NewRun(
-        dag_id=dag_id,
-        run_id=scheduled_run_id(info.logical_date),
-        run_type=DagRunType.SCHEDULED,
-        state=DagRunState.QUEUED,
-        logical_date=info.logical_date,
-        data_interval_start=info.data_interval.start,
-        data_interval_end=info.data_interval.end,
-        run_after=info.run_after,
-        queued_at=now,
-        reason="its schedule was due",
-    )
+    return NewRun.of_schedule(dag_id, DagRunType.SCHEDULED, info, queued_at=now, reason="its schedule was due")

@@ -16,9 +16,9 @@ from asynsched.serialization.decode import decode_dag
 from asynsched.serialization.schema import MAX_ID_LENGTH, SerializedDag
 from asynsched.states import DagRunState, DagRunType
 from asynsched.store.audit import record_audit
-from asynsched.store.dag_runs import NewRun, get_run, insert_run, insert_runs, logical_date_is_taken
-from asynsched.store.dag_versions import get_version
-from asynsched.store.dags import get_dag, near_dag_ids
+from asynsched.store.dag_runs import NewRun, get_run, insert_run, insert_runs, logical_date_is_taken, run_id_of
+from asynsched.store.dag_versions import current_version
+from asynsched.store.dags import near_dag_ids
 from asynsched.store.database import Database
 from asynsched.timetables import DataInterval, decode
 from asynsched.timetables.zones import in_zone, moved
@@ -58,17 +58,17 @@ def create_manual_run(
         PlanNeeded: The timetable is an author's own, and there is no `data_interval`.
         AlreadyExists: There is a run with this run_id or logical date.
     """
-    dag = get_dag(conn, dag_id)
-    if dag is None or not dag.is_active or dag.version_id is None:
+    version = current_version(conn, dag_id)
+    if version is None:
         raise NotFound("DAG", dag_id, near_dag_ids(conn, dag_id))
-    serialized = decode_dag(get_version(conn, dag.version_id).serialized)
+    serialized = decode_dag(version.serialized)
     validate_conf(serialized, conf or {})
     chosen = _checked_run_id(run_id) if run_id else None
     base = NewRun(
         dag_id, "", DagRunType.MANUAL, DagRunState.QUEUED, None, None, None, now, now, reason, dict(conf or {})
     )
     named = (logical_date or now) if has_logical_date else None
-    run = _dated(base, chosen or _run_id_of(named or now), named, data_interval, serialized)
+    run = _dated(base, chosen or run_id_of(DagRunType.MANUAL, named or now), named, data_interval, serialized)
     # What is free nearly always is not asked before: each question is a message to the server.
     if not insert_runs(conn, [run]):
         named = (logical_date or _free_date(conn, dag_id, now)) if has_logical_date else None
@@ -141,13 +141,9 @@ def _free_date(conn: Connection, dag_id: str, now: datetime) -> datetime:
 
 def _free_run_id(conn: Connection, dag_id: str, instant: datetime) -> str:
     """Return the run_id of a manual run at an instant. Runs that have no logical date may share the instant."""
-    while get_run(conn, dag_id, found := _run_id_of(instant)) is not None:
+    while get_run(conn, dag_id, found := run_id_of(DagRunType.MANUAL, instant)) is not None:
         instant = moved(instant, timedelta(microseconds=1))
     return found
-
-
-def _run_id_of(instant: datetime) -> str:
-    return f"{DagRunType.MANUAL}__{instant.isoformat()}"
 
 
 def validate_conf(dag: SerializedDag, conf: Mapping[str, Any]) -> None:

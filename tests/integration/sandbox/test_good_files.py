@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from asynsched.serialization.decode import decode_report
 from asynsched.serialization.schema import TEMPLATE
 from sandbox.sources.local_imports import DAG_MODULE_PREFIX
 from tests.integration.sandbox.conftest import Parser
@@ -107,6 +108,18 @@ def test_what_libraries_do_at_import_works(parse: Parser) -> None:
         "True Name: Mem",
     ]
     assert not list(parse.scratch.iterdir())
+
+
+def test_a_file_that_is_parsed_by_hand_has_a_temporary_folder_of_its_own(tmp_path: Path) -> None:
+    file = tmp_path / "dag.py"
+    file.write_text(
+        "import pathlib, tempfile\n"
+        "print(pathlib.Path(tempfile.gettempdir()) == pathlib.Path.cwd())\n"
+        "tempfile.TemporaryFile().close()\n"
+    )
+    by_hand = [sys.executable, "-P", "-m", "sandbox.parse", str(file)]
+    report = decode_report(subprocess.run(by_hand, stdout=subprocess.PIPE, timeout=60, check=True).stdout)
+    assert report.output == "True\n"
 
 
 def test_naive_dates_get_the_default_zone(parse: Parser) -> None:
