@@ -25,7 +25,7 @@ from asynsched.authoring.exceptions import (
     TaskDeferred,
 )
 from asynsched.authoring.operators.base import BaseOperator
-from asynsched.authoring.running.context import Context
+from asynsched.authoring.running.context import Context, context_variables
 from asynsched.authoring.running.execution import TaskResult, execute
 from asynsched.authoring.running.task_instance import TaskInstanceFacts
 from asynsched.authoring.running.tracebacks import user_frames
@@ -52,7 +52,7 @@ class TryDescriptors(NamedTuple):
 
     control: int
     output: int
-    lifeline: int
+    tie: int
 
 
 def become_try(descriptors: TryDescriptors, load: Loader) -> NoReturn:
@@ -64,7 +64,8 @@ def become_try(descriptors: TryDescriptors, load: Loader) -> NoReturn:
     status = 1
     try:
         _settle(descriptors)
-        link = SchedulerLink(socket.socket(fileno=descriptors.control))
+        # What kind of socket it is, is not asked of the kernel.
+        link = SchedulerLink(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, descriptors.control))
         launch = link.receive_launch()
         ended = run_launch(launch, link, load(launch.code))
         _flush()
@@ -97,6 +98,9 @@ def run_launch(launch: Launch, link: SchedulerLink, file: LoadedFile) -> Ended:
         context = _context(launch, task, started_at)
         started_at = datetime.now(UTC)
         link.send(Started(launch.token, started_at, os.getpid()))
+        # To stay: this process is the task's own.
+        for name, value in context_variables(context).items():
+            os.environ[name] = value
         with Termination(launch, started_at):
             result = _call(launch, dag, task, context)
         span = Span(started_at, datetime.now(UTC))
@@ -174,7 +178,7 @@ def _rendered_map_index(context: Context) -> str | None:
 def _settle(descriptors: TryDescriptors) -> None:
     """Make this fork a process of its own: session, output, signals, and a death with its keeper."""
     os.setsid()
-    lifeline.hold(descriptors.lifeline)
+    lifeline.hold(descriptors.tie)
     adopt_orphans()
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGTERM, signal.SIGCHLD):

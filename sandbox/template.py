@@ -23,6 +23,7 @@ from sandbox.run import TryDescriptors, become_try
 from sandbox.running.loading import LoadedFile, freeze_heap, load_version, own_bytes
 from sandbox.running.try_logging import leave_time_to_keeper
 from sandbox.supervision.children import die_with, reap, set_readable
+from sandbox.supervision.lifeline import make_tie
 
 FORK = b"f"
 """What the keeper sends for each process that it wants."""
@@ -69,20 +70,20 @@ class Ends(NamedTuple):
 
     control: int
     output: int
-    own_control: int
-    own_output: int
+    own: TryDescriptors
 
     @classmethod
-    def make(cls) -> "Ends":
+    def make(cls, lifeline: int) -> "Ends":
         """Return new ones."""
         control, own_control = socket.socketpair()
         output, own_output = os.pipe()
-        return cls(control.detach(), output, own_control.detach(), own_output)
+        own = TryDescriptors(own_control.detach(), own_output, make_tie(lifeline))
+        return cls(control.detach(), output, own)
 
     def close_own(self) -> None:
         """Close what the process has, here."""
-        os.close(self.own_control)
-        os.close(self.own_output)
+        for descriptor in self.own:
+            os.close(descriptor)
 
     def close_keepers(self) -> None:
         """Close what the keeper has, here."""
@@ -137,12 +138,11 @@ def become_template(start: TemplateStart) -> NoReturn:
 
 def _become_lone_try(start: TemplateStart) -> NoReturn:
     """Give the keeper its ends, as a template does for the processes that it forks, and wait for the launch."""
-    ends = Ends.make()
+    ends = Ends.make(start.lifeline)
     socket.send_fds(start.channel, [encode_frame(Forked(os.getpid()))], [ends.control, ends.output])
-    keep_only(ends.own_control, ends.own_output, start.lifeline)
+    keep_only(*ends.own)
     leave_time_to_keeper()
-    descriptors = TryDescriptors(ends.own_control, ends.own_output, start.lifeline)
-    become_try(descriptors, lambda _code: load_version(start.code, start.sources_folder))
+    become_try(ends.own, lambda _code: load_version(start.code, start.sources_folder))
 
 
 class Template:
@@ -189,14 +189,13 @@ class Template:
         if not asked:
             os._exit(0)
         for _ in asked:
-            ends = Ends.make()
+            ends = Ends.make(self._start.lifeline)
             pid = os.fork()
             if pid == 0:
-                for inherited in (self._channel.detach(), self._wakeup, self._waker):
+                for inherited in (self._channel.detach(), self._wakeup, self._waker, self._start.lifeline):
                     os.close(inherited)
                 ends.close_keepers()
-                descriptors = TryDescriptors(ends.own_control, ends.own_output, self._start.lifeline)
-                become_try(descriptors, lambda _code: self._file)
+                become_try(ends.own, lambda _code: self._file)
             ends.close_own()
             self._send(Forked(pid), ends.control, ends.output)
             ends.close_keepers()

@@ -24,6 +24,7 @@ from asynsched.authoring.running.tracebacks import one_line, user_frames
 from asynsched.authoring.supervisor import ask as ask_supervisor
 from asynsched.authoring.transport import to_transport
 from asynsched.authoring.triggers.base import BaseTaskEndEvent
+from asynsched.foreground.environment import environment_of
 from asynsched.foreground.trigger import wait_for_trigger
 from asynsched.states import TaskInstanceState
 
@@ -66,7 +67,9 @@ def attempt(task: BaseOperator, make_context: Callable[[], Context]) -> TryEnd:
         try:
             context = make_context()
             with _interrupted_after(task.execution_timeout):
-                return TryEnd(TaskInstanceState.SUCCESS, result=execute(task, context, resumption), context=context)
+                with environment_of(context):
+                    result = execute(task, context, resumption)
+                return TryEnd(TaskInstanceState.SUCCESS, result=result, context=context)
         except TaskDeferred as exc:
             log.info("task %s: %s", task.task_id, exc)
             deferred = exc

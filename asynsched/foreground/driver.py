@@ -22,6 +22,7 @@ from asynsched.authoring.running.task_instance import TaskInstanceFacts
 from asynsched.authoring.running.try_context import build_context
 from asynsched.authoring.timezone import coerce_datetime, utcnow
 from asynsched.foreground.attempt import TryEnd, attempt, failed
+from asynsched.foreground.environment import environment_of
 from asynsched.foreground.interruption import Interruption
 from asynsched.foreground.supervisor import MemorySupervisor
 from asynsched.keys import DagRunKey
@@ -173,7 +174,7 @@ class ForegroundDriver:
         if end is not None and end.state is TaskInstanceState.FAILED:
             context["exception"] = end.exception
         operator = self._dag.get_task(row.task_id)
-        with CurrentContext(context):
+        with CurrentContext(context), environment_of(context):
             run_callbacks(getattr(operator, f"{row.event}_callback"), context, operator)
 
     def _call_back_dag(self, row: CallbackRow) -> None:
@@ -181,7 +182,7 @@ class ForegroundDriver:
         context = self._context_maker(ActiveTask(self.run, self.run.structure.tasks[last.task_id]))()
         context["reason"] = row.reason
         context["dag_run"].state = str(self.run.state)
-        with CurrentContext(context):
+        with CurrentContext(context), environment_of(context):
             run_callbacks(getattr(self._dag, f"{row.event}_callback"), context, last)
 
 

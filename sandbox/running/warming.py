@@ -1,6 +1,7 @@
 """Loads what tries need before anything is forked, and rehearses a try: what is done here is done in no try."""
 
 import importlib
+import os
 import signal
 import socket
 from datetime import UTC, datetime
@@ -47,7 +48,7 @@ def _rehearse(argument: str) -> None:
     So decoders are made, caches filled and functions adapted once: each of them would write to memory that a fork
     shares with its parent, a page at a time.
     """
-    on_sigterm = signal.getsignal(signal.SIGTERM)
+    on_sigterm, environment = signal.getsignal(signal.SIGTERM), dict(os.environ)
     with DAG("rehearsal", start_date=datetime(2024, 1, 1, tzinfo=UTC)) as dag:
         task(_nothing, task_id="nothing")(argument)
     file = LoadedFile({dag.dag_id: dag})
@@ -57,6 +58,8 @@ def _rehearse(argument: str) -> None:
                 _rehearse_once(file, dag)
     finally:
         signal.signal(signal.SIGTERM, on_sigterm)
+        for name in os.environ.keys() - environment.keys():
+            del os.environ[name]
         set_supervisor(None)
         forget_registered()
 

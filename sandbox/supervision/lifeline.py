@@ -1,8 +1,8 @@
 """What ties the processes of tries to their keeper: when it dies, however it dies, the kernel kills them.
 
 PR_SET_PDEATHSIG does not do here, because a try's parent is its template, which may end before it. So the keeper holds
-the only writing end of a pipe. Each try opens the reading end anew and asks the kernel to signal its process group
-when something happens to it; the one thing that ever happens is that the keeper is gone.
+the only writing end of a pipe. For each try the reading end is opened anew, and the kernel is asked to signal the try's
+process group when something happens to it; the one thing that ever happens is that the keeper is gone.
 
 What has left the try's group is found by its environment, which names the keeper, when the next keeper of the home
 starts.
@@ -24,21 +24,31 @@ SWEEP_SECONDS = 5.0
 SWEEP_PAUSE_SECONDS = 0.01
 
 
-def hold(reading_end: int) -> None:
+def make_tie(reading_end: int) -> int:
+    """Return a descriptor that one process can be tied to the keeper with.
+
+    It is made before the fork: a process that is new would have the kernel make what /proc tells of it.
+    """
+    if sys.platform != "linux":
+        return os.dup(reading_end)
+    tie = os.open(f"/proc/self/fd/{reading_end}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    fcntl.fcntl(tie, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(tie, fcntl.F_SETFL, os.O_NONBLOCK | os.O_ASYNC)
+    return tie
+
+
+def hold(tie: int) -> None:
     """Be killed, with the process group that this process leads, when the keeper is gone.
 
     Without such signals (not Linux) this does nothing.
     """
     if sys.platform != "linux":
         return
-    descriptor = os.open(f"/proc/self/fd/{reading_end}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    fcntl.fcntl(descriptor, fcntl.F_SETOWN, -os.getpgrp())
-    fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGKILL)
-    fcntl.fcntl(descriptor, fcntl.F_SETFL, os.O_NONBLOCK | os.O_ASYNC)
+    fcntl.fcntl(tie, fcntl.F_SETOWN, -os.getpid())
     poll = select.poll()
-    poll.register(descriptor, 0)
+    poll.register(tie, 0)
     if poll.poll(0):
-        # It was gone before the kernel was asked.
+        # It was gone before the kernel knew whom to signal.
         os._exit(1)
 
 

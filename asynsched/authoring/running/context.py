@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 from asynsched.errors import AsynschedError
 
 TYPE_CHECKING = False
@@ -104,26 +102,17 @@ def get_current_context() -> Context:
 
 
 class CurrentContext:
-    """`with CurrentContext(context):` — what `get_current_context` returns inside, and `AIRFLOW_CTX_*` tell."""
+    """`with CurrentContext(context):` — what `get_current_context` returns inside."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._replaced: dict[str, str | None] = {}
 
     def __enter__(self) -> Context:
-        variables = context_variables(self._context)
-        self._replaced = {name: os.environ.get(name) for name in variables}
-        for name, value in variables.items():
-            os.environ[name] = value
         _running.append(self._context)
         return self._context
 
     def __exit__(self, *_: object) -> None:
         _running.pop()
-        for name, value in self._replaced.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
 
 
 def context_variables(context: Context) -> dict[str, str]:

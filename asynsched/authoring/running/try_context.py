@@ -90,15 +90,18 @@ def _triggering_asset_events(dag_run: DagRun) -> TriggeringAssetEvents:
 
 def _dates(dag_run: DagRun, logical_date: dt.datetime, key: str) -> dict[str, Any]:
     """Return the variables that depend on the run's dates; without a logical date there are none, as in Airflow 3."""
+    # Cut out of one text: `strftime` costs a new process several times as much.
     ts = logical_date.isoformat()
-    ds_nodash = logical_date.strftime("%Y%m%d")
+    ds = ts[: len("2024-01-31")]
+    ds_nodash = ds.replace("-", "")
+    with_tz = ts.replace("-", "").replace(":", "")
     instants = ("logical_date", "data_interval_start", "data_interval_end")
     return {
-        "ds": logical_date.strftime("%Y-%m-%d"),
+        "ds": ds,
         "ds_nodash": ds_nodash,
         "ts": ts,
-        "ts_nodash": logical_date.strftime("%Y%m%dT%H%M%S"),
-        "ts_nodash_with_tz": ts.replace("-", "").replace(":", ""),
+        "ts_nodash": with_tz[: len("20240131T000000")],
+        "ts_nodash_with_tz": with_tz,
         "task_instance_key_str": f"{key}__{ds_nodash}",
         **{name: Unmade(partial(getattr, dag_run, name)) for name in instants},
     }

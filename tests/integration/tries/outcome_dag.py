@@ -9,6 +9,7 @@ from asynsched import (
 )
 
 COUNTER = []
+told_at_import = [name for name in os.environ if name.startswith("AIRFLOW_CTX_")]
 
 def note(context):
     print("called back:", context["ti"].task_id, context.get("reason"), context.get("exception"))
@@ -131,6 +132,7 @@ with DAG("d", on_failure_callback=note):
         context = get_current_context()
         return {
             "env": {name: text for name, text in os.environ.items() if name.startswith("AIRFLOW_CTX_")},
+            "at_import": told_at_import,
             "later": context["data_interval_start"].subtract(days=1).in_timezone("Europe/Berlin").format("D MMM HH:mm"),
             "run": context["dag_run"].run_after.add(hours=1).isoformat(),
         }

@@ -22,7 +22,7 @@ async def test_a_value_and_all_output_come_back(bench: Bench, code):
     assert value(ended) == {"rows": [1, 2.5, None, "é"]}
     assert started.started_at == ended.started_at <= ended.ended_at
     lines = bench.said("returns").splitlines()
-    assert lines[:3] == ["to stdout", "to stderr", "{dag_file.py:19} WARNING - from logging"]
+    assert lines[:3] == ["to stdout", "to stderr", "{dag_file.py:20} WARNING - from logging"]
     stamps = [datetime.fromisoformat(line[1:].split("]")[0]) for line in bench.log("returns").splitlines()]
     assert started.started_at - timedelta(milliseconds=1) <= stamps[0] <= stamps[1] <= stamps[2]
     log = next((bench.home / "logs").glob("**/attempt=1.log"))
@@ -57,6 +57,7 @@ async def test_python_code_finds_its_task_in_the_environment_and_dates_that_can_
             "AIRFLOW_CTX_DAG_OWNER": "airflow",
             "AIRFLOW_CTX_LOGICAL_DATE": "2024-05-01T12:00:00+00:00",
         },
+        "at_import": [],
         "later": "30 Apr 14:00",
         "run": "2024-05-01T13:00:00+00:00",
     }

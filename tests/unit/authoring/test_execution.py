@@ -145,6 +145,26 @@ def test_failures_retry_fail_or_end_at_once_with_their_callbacks(dag):
     assert ended.task("leave").reason == "SystemExit: 3"
 
 
+def test_in_the_foreground_the_environment_tells_of_each_task_and_of_none_afterwards(dag, monkeypatch):
+    monkeypatch.setenv("AIRFLOW_CTX_TASK_ID", "from outside")
+    told = []
+
+    def tell(context):
+        told.append((os.environ["AIRFLOW_CTX_DAG_ID"], os.environ["AIRFLOW_CTX_TASK_ID"]))
+
+    def fail(**context):
+        tell(context)
+        raise ValueError
+
+    with dag:
+        first = PythonOperator(task_id="first", python_callable=lambda **context: tell(context))
+        first >> PythonOperator(task_id="second", python_callable=fail, on_failure_callback=tell)
+    before = dict(os.environ)
+    run_in_foreground(dag)
+    assert told == [(dag.dag_id, "first"), (dag.dag_id, "second"), (dag.dag_id, "second")]
+    assert dict(os.environ) == before
+
+
 def test_in_the_foreground_too_a_dag_that_fails_fast_gives_up_all_but_its_teardowns():
     with DAG("d", fail_fast=True) as dag:
         first = BashOperator(task_id="first", bash_command="exit 1")

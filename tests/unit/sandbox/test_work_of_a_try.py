@@ -1,5 +1,6 @@
 """What a try does besides its task: each function that it is the first to run costs copies of pages of memory."""
 
+import os
 import socket
 import sys
 from collections import Counter
@@ -21,7 +22,8 @@ OURS = tuple(f"{Path(package.__path__[0])}/" for package in (asynsched, sandbox)
 """What Python's own library calls besides differs by its version."""
 
 
-def test_a_task_that_does_nothing_runs_few_functions_and_makes_nothing_that_it_does_not_look_at():
+def test_a_task_that_does_nothing_runs_few_functions_and_makes_nothing_that_it_does_not_look_at(monkeypatch):
+    monkeypatch.setattr(os, "environ", os.environ.copy())  # a try leaves its process as it is
     with DAG("d", schedule=None) as dag:
 
         @task
@@ -35,8 +37,8 @@ def test_a_task_that_does_nothing_runs_few_functions_and_makes_nothing_that_it_d
     assert not [call for call in calls if "/pendulum/" in call[0]], "an instant that nobody looks at"
     assert not [call for call in calls if "importlib" in call[0]], "an import within a function"
     own = Counter({call: n for call, n in calls.items() if call[0].startswith(OURS)})
-    assert 0 < own.total() <= 120
-    assert len(own) <= 88
+    assert 0 < own.total() <= 105
+    assert len(own) <= 77
 
 
 def run_once(dag: DAG):
