@@ -178,7 +178,7 @@ class SharedLimits:
 def _is_simple(batch: Batch, claims: Sequence[SlotClaim]) -> bool:
     """Whether one statement can write a batch, with the slots that it takes of pools."""
     is_limited = any(claim.task is not None for claim in claims)
-    return batch.is_of_tasks_alone and len(batch.tasks) <= MOST_PARAMETERS and not is_limited
+    return batch.is_of_states_alone and max(len(batch.tasks), len(batch.runs)) <= MOST_PARAMETERS and not is_limited
 
 
 def _key(task: ActiveTask) -> TaskRowKey:

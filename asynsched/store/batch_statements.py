@@ -3,7 +3,7 @@
 from sqlalchemy import TextClause, text
 
 from asynsched.store.changes import CallbackRow, ExpandedRow, ForgottenRow, HistoryRow, RunRow, TaskRow, XComRow
-from asynsched.store.json_rows import DIALECTS, insert_of, rows_of, update_of
+from asynsched.store.json_rows import DIALECTS, assignments, insert_of, rows_of, update_of
 
 _ARE_ALL_SIGNED = "(SELECT count(*) FROM signed) = :n_needed"
 
@@ -20,6 +20,32 @@ def _signed(dialect: str) -> str:
         "WITH signed AS MATERIALIZED (SELECT p.name"  # noqa: S608 - nothing but the above
         f" FROM pool AS p JOIN {rows} AS n ON p.name = n.key WHERE p.settled_by = :epoch"
         f" AND (p.slots = -1 OR p.slots >= CAST(n.value AS bigint)){lock}) "
+    )
+
+
+_RUN_IS_SAME = "t.state = v.before_state AND t.lease_epoch = v.before_epoch"
+_RUNS_ARE_SAME = "(SELECT count(*) FROM same_runs) = :n_runs"
+_ARE_ALL_WRITTEN = "(SELECT count(*) FROM written) = :n_tasks"
+
+
+def _with_runs(update_tasks: str) -> str:
+    """Return what changes task instances, and then runs, if all of them are as their author knew them. PostgreSQL's.
+
+    The runs of all task instances are locked first, in their order, as every transaction does that has to do with runs.
+
+    Args:
+        update_tasks: Ends the statement that is begun here; it changes nothing unless `_RUNS_ARE_SAME`.
+    """
+    tasks = rows_of(TaskRow.__struct_fields__, "postgresql")
+    runs = rows_of(RunRow.__struct_fields__, "postgresql", "runs")
+    return (
+        f"{_signed('postgresql')}, locked AS MATERIALIZED (SELECT t.id, t.state, t.lease_epoch FROM"  # noqa: S608 - ours
+        f" (SELECT dag_run_id AS id FROM {tasks} AS a UNION SELECT id FROM {runs} AS b ORDER BY id) AS v"
+        " CROSS JOIN LATERAL (SELECT * FROM dag_run AS t WHERE t.id = v.id FOR NO KEY UPDATE) AS t)"
+        f", same_runs AS MATERIALIZED (SELECT v.* FROM {runs} AS v JOIN locked AS t ON t.id = v.id WHERE {_RUN_IS_SAME})"
+        f", written AS ({update_tasks})"
+        f", ended AS (UPDATE dag_run AS t SET {assignments(RunRow, ('id',))} FROM same_runs AS v"
+        f" WHERE t.id = v.id AND {_ARE_ALL_WRITTEN} RETURNING t.id) SELECT id FROM ended"
     )
 
 
@@ -63,9 +89,16 @@ def _statements(dialect: str) -> dict[str, TextClause]:
         f" FROM {expanded} AS v JOIN task_instance AS t ON {_SAME_TASK}",
         "update_runs": update_of(
             "dag_run", RunRow, dialect, keys=("id",),
-            guard="t.state = v.before_state AND t.lease_epoch = v.before_epoch",
+            guard=_RUN_IS_SAME,
         ),
     }  # fmt: skip
+    if dialect == "postgresql":
+        statements["update_runs_at_once"] = _with_runs(
+            update_of(
+                "task_instance", TaskRow, dialect, keys=("dag_run_id", "task_id", "map_index"),
+                guard=f"{same_task} AND {_ARE_ALL_SIGNED} AND {_RUNS_ARE_SAME}",
+            )
+        )  # fmt: skip
     return {name: text(statement) for name, statement in statements.items()}
 
 

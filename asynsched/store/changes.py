@@ -160,11 +160,10 @@ class Batch(Struct, frozen=True):
     asset_events: list[AssetEventRow] = []
 
     @property
-    def is_of_tasks_alone(self) -> bool:
-        """Whether it is nothing but changes of task instances that have a row, none of them with a secret."""
+    def is_of_states_alone(self) -> bool:
+        """Whether it is nothing but changes of task instances that have a row, none with a secret, and of runs."""
         others = (
-            self.runs, self.expanded, self.new_tasks, self.history, self.forgotten, self.xcoms, self.callbacks,
-            self.asset_events,
+            self.expanded, self.new_tasks, self.history, self.forgotten, self.xcoms, self.callbacks, self.asset_events
         )  # fmt: skip
         return bool(self.tasks) and not any(others) and all(row.deferral is None for row in self.tasks)
 

@@ -46,15 +46,15 @@ def for_each_dialect(build: Callable[[str], str]) -> dict[str, TextClause]:
     return {dialect: text(build(dialect)) for dialect in DIALECTS}
 
 
-def rows_of(names: Sequence[str], dialect: str) -> str:
-    """Return a table expression that reads the JSON array `:rows`, each row an array of what these names stand for."""
+def rows_of(names: Sequence[str], dialect: str, parameter: str = "rows") -> str:
+    """Return a table expression that reads a JSON array, each row an array of what these names stand for."""
     if dialect == "sqlite":
         columns = ", ".join(f"json_extract(value, '$[{place}]') AS {name}" for place, name in enumerate(names))
-        return f"(SELECT {columns} FROM json_each(:rows))"  # noqa: S608 - names come from our own types
+        return f"(SELECT {columns} FROM json_each(:{parameter}))"  # noqa: S608 - names come from our own types
     columns = ", ".join(
         f"CAST(item ->> {place} AS {_TYPES.get(name, 'text')}) AS {name}" for place, name in enumerate(names)
     )
-    return f"(SELECT {columns} FROM jsonb_array_elements(CAST(:rows AS jsonb)) AS item)"  # noqa: S608 - as above
+    return f"(SELECT {columns} FROM jsonb_array_elements(CAST(:{parameter} AS jsonb)) AS item)"  # noqa: S608 - as above
 
 
 def insert_of(
@@ -103,8 +103,7 @@ def update_of(
         guard: What else must hold of a row `t` and a struct `v`.
         given: What goes before the UPDATE.
     """
-    skip = {*keys, "before_state", "before_try", "before_epoch"}
-    written = ", ".join(f"{name} = v.{name}" for name in struct.__struct_fields__ if name not in skip)
+    written = assignments(struct, keys)
     same = " AND ".join(f"t.{key} = v.{key}" for key in keys)
     rows = f"{rows_of(struct.__struct_fields__, dialect)} AS v"
     if dialect == "sqlite":
@@ -118,6 +117,12 @@ def update_of(
         changed = f"{table} AS t SET {written} FROM ({locked}) AS v WHERE t.id = v.row_id"
         returned = ", ".join(f"t.{key}" for key in keys)
     return f"{given}UPDATE {changed} RETURNING {returned}"
+
+
+def assignments(struct: type[Struct], keys: tuple[str, ...]) -> str:
+    """Return what an UPDATE by structs `v` sets: not the keys, nor what tells what the row was before."""
+    skip = {*keys, "before_state", "before_try", "before_epoch"}
+    return ", ".join(f"{name} = v.{name}" for name in struct.__struct_fields__ if name not in skip)
 
 
 def execute_rows(conn: Connection, statement: TextClause, rows: Sequence[Any], **parameters: Any) -> list[Any]:

@@ -70,13 +70,14 @@ def apply(conn: Connection, batch: Batch) -> Stale:
 
 
 def apply_at_once(conn: Connection, batch: Batch, needed: Mapping[str, int]) -> bool:
-    """Write a batch of task instances alone in one statement, if its author may still take slots without a settlement.
+    """Write a batch of states alone in one statement, if its author may still take slots without a settlement.
 
     Args:
+        batch: One that `is_of_states_alone`.
         needed: The slots that each pool must have in all for that, by its name. See `slot_settlement`.
 
     Returns:
-        Whether everything is written. If not, a part of it may be, and `apply` is to write it.
+        Whether everything is written. If not, some task instances may be, but no run, and `apply` is to write it.
     """
     dialect = conn.dialect.name
     parameters = {
@@ -85,7 +86,12 @@ def apply_at_once(conn: Connection, batch: Batch, needed: Mapping[str, int]) -> 
         "needed": msgspec.json.encode(needed).decode(),
         "n_needed": len(needed),
     }
-    return len(conn.execute(STATEMENTS[dialect]["update_tasks_at_once"], parameters).all()) == len(batch.tasks)
+    if batch.runs and dialect == "sqlite":
+        return False  # no statement of it changes two tables
+    if not batch.runs:
+        return len(conn.execute(STATEMENTS[dialect]["update_tasks_at_once"], parameters).all()) == len(batch.tasks)
+    parameters |= {"runs": as_json(batch.runs, dialect), "n_tasks": len(batch.tasks), "n_runs": len(batch.runs)}
+    return len(conn.execute(STATEMENTS[dialect]["update_runs_at_once"], parameters).all()) == len(batch.runs)
 
 
 _TAKE_FOR_BEGUN = (

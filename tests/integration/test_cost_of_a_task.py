@@ -132,6 +132,8 @@ async def test_a_hop_is_one_transaction_of_one_statement_and_a_value_is_one_more
         twenty_values = {"_store": 20} | {
             f"_store: {what}": 20 for what in ("SELECT pool", "UPDATE task_instance", "INSERT xcom")
         }
+        # The last end of a run is one with the end of the run.
+        assert costs["chain_10"]["apply_at_once"] == costs["chain_10"]["apply_at_once: WITH signed"] == 10
     assert costs["chain_30"] - costs["chain_10"] == twenty_hops
     assert costs["values_30"] - costs["values_10"] == twenty_values
     assert costs["wide_30"] == costs["wide_10"], "what happens together is stored together, however much it is"

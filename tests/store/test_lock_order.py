@@ -28,7 +28,7 @@ from asynsched.store.engines.async_database import open_database
 from asynsched.store.run_queue import give_back_run, take_over_runs
 from asynsched.store.schedulers import remove_scheduler
 from asynsched.store.schema.tables import task_instance
-from asynsched.store.transitions import apply
+from asynsched.store.transitions import apply, apply_at_once
 from asynsched.store.xcoms import XComValue, get_xcoms, put_xcom_of_try
 from tests.store.test_runs import NOW, new_run, task
 
@@ -57,11 +57,24 @@ def prepare(conn: sa.Connection) -> None:
         conn.execute(sa.text(f"UPDATE {table} SET reason = 'moved' WHERE id % 2 = 0"))
 
 
-def ended(keys: list[tuple[int, str, int]], *runs: int, state: str = "success") -> Callable[[sa.Connection], Stale]:
-    """Return what stores that these tasks have ended, and these runs."""
+def ends_of(keys: list[tuple[int, str, int]], *runs: int, state: str = "success") -> Batch:
+    """Return the batch of the ends of these tasks, and of these runs."""
     tasks: list[TaskRow] = [task(*key[:2], state, before_state="running", before_try=1, try_number=1) for key in keys]
-    ends = [RunRow(run, "running", 1, state, "", NOW, NOW, None, "gone", 1, NOW) for run in runs]
-    return lambda conn: apply(conn, Batch(1, tasks=tasks, runs=ends))
+    return Batch(
+        1, tasks=tasks, runs=[RunRow(run, "running", 1, state, "", NOW, NOW, None, "gone", 1, NOW) for run in runs]
+    )
+
+
+def ended(*keys_and_runs: Any, state: str = "success") -> Callable[[sa.Connection], Stale]:
+    """Return what stores these ends."""
+    return lambda conn: apply(conn, ends_of(*keys_and_runs, state=state))
+
+
+def ended_at_once(*keys_and_runs: Any, state: str = "success") -> Callable[[sa.Connection], Stale]:
+    """Return what stores these ends in one statement if it can."""
+    batch = ends_of(*keys_and_runs, state=state)
+    nothing = Stale(frozenset(), frozenset())
+    return lambda conn: nothing if apply_at_once(conn, batch, {}) else apply(conn, batch)
 
 
 def expanded(conn: sa.Connection) -> int:
@@ -96,6 +109,7 @@ def start_again(conn: sa.Connection) -> int:
 
 FORTH, BACK = ended(KEYS), ended(KEYS[::-1], state="failed")
 ENDED_RUNS, ENDED_RUNS_BACK = ended(KEYS, *RUNS), ended(KEYS[::-1], *RUNS[::-1], state="failed")
+AT_ONCE, AT_ONCE_BACK = ended_at_once(KEYS, *RUNS), ended_at_once(KEYS[::-1], *RUNS[::-1], state="failed")
 TASK, RUN = "task_instance WHERE id = 9", "dag_run WHERE id = 2"
 """The row at which the two meet: somebody else has it until both wait."""
 MEETINGS = {
@@ -110,6 +124,13 @@ MEETINGS = {
     "ended-and-given-back": (ENDED_RUNS_BACK, give_back, TASK),
     "ended-and-inherited": (ENDED_RUNS_BACK, start_again, RUN),
     "inherited-and-ended": (start_again, ENDED_RUNS_BACK, RUN),
+    "two-batches-at-once": (AT_ONCE, AT_ONCE_BACK, RUN),
+    "at-once-and-batch": (AT_ONCE, ENDED_RUNS_BACK, TASK),
+    "at-once-and-batch-of-runs": (AT_ONCE, ENDED_RUNS_BACK, RUN),
+    "batch-and-at-once": (ENDED_RUNS, AT_ONCE_BACK, TASK),
+    "at-once-and-takeover": (AT_ONCE_BACK, take_over, RUN),
+    "takeover-and-at-once": (take_over, AT_ONCE_BACK, TASK),
+    "at-once-and-inherited": (AT_ONCE_BACK, start_again, TASK),
 }
 
 
@@ -160,6 +181,18 @@ async def test_runs_alone_are_locked_in_order_though_they_are_more_than_a_statem
     monkeypatch.setattr(rows, "MOST_PARAMETERS", 1)
     one, other = await meet(opened, ended([], *RUNS), ended([], *RUNS[::-1], state="failed"), RUN)
     assert sorted([*one.runs, *other.runs]) == list(RUNS), "one of them has ended them all"
+
+
+async def test_ends_are_written_at_once_though_something_else_of_their_run_changes_meanwhile(opened):
+    database, holder = opened
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks, holder.transaction():
+        await holder.execute("UPDATE dag_run SET queued_at = now() WHERE id = 2")
+        written = tasks.create_task(database.write_at_once(apply_at_once, ends_of(KEYS, *RUNS), {}))
+        while not written.done() and not await holder.fetchval(WAITS_FOR_US):
+            pass
+    assert written.result()
+    assert await database.read(n_ended) == len(KEYS)
+    assert await holder.fetchval("SELECT count(*) FROM dag_run WHERE state = 'success'") == len(RUNS)
 
 
 async def test_the_runs_of_a_backfill_that_is_cancelled_are_locked_in_their_order_and_not_in_that_of_its_dates(opened):

@@ -1,15 +1,17 @@
 """Slots that schedulers share: one that settles alone counts once, and again as soon as anybody else has settled."""
 
+import pytest
 import sqlalchemy as sa
 
-from asynsched.store.changes import Batch, Stale
-from asynsched.store.dag_runs import insert_run
+from asynsched.states import DagRunState
+from asynsched.store.changes import Batch, RunRow, Stale
+from asynsched.store.dag_runs import get_run, insert_run
 from asynsched.store.pools import set_pool
 from asynsched.store.schema.tables import dag_run, task_instance
 from asynsched.store.slot_settlement import OwnUse, SlotClaim, settle_slots
 from asynsched.store.task_instances import load_task_instances
 from asynsched.store.transitions import apply, apply_at_once
-from tests.store.test_runs import new_run, task
+from tests.store.test_runs import NOW, new_run, task
 
 ONE, OTHER = 7, 8
 """Lease epochs."""
@@ -93,6 +95,38 @@ async def test_task_instances_are_written_at_once_only_while_their_pools_are_sig
     assert await at_once("queued", "running", narrow=3)
     assert not await at_once("running", "success", epoch=OTHER), "the task instance is another scheduler's"
     assert await at_once("running", "success"), "which takes slots of no pool"
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "written", "stale"),
+    [
+        ("SELECT 1", {"a", "b"}, ((), ())),
+        ("UPDATE task_instance SET state = 'failed' WHERE task_id = 'b'", {"a"}, ((1,), ("b",))),
+        ("UPDATE dag_run SET lease_epoch = 8", {"a", "b"}, ((1,), ())),
+        ("UPDATE dag_run SET state = 'failed'", {"a", "b"}, ((1,), ())),
+    ],
+    ids=["as-known", "task-changed", "run-taken-over", "run-ended"],
+)
+async def test_a_run_ends_with_its_last_tasks_at_once_only_where_all_are_as_they_are_known(
+    database, meanwhile, written, stale
+):
+    run = await database.write(insert_run, new_run(state=DagRunState.RUNNING))
+    await database.write(lambda conn: conn.execute(sa.update(dag_run).values(lease_epoch=ONE)))
+    await database.write(apply, Batch(ONE, new_tasks=[task(run, name, "running") for name in "ab"]))
+    await database.write(lambda conn: conn.execute(sa.text(meanwhile)))
+    before = await database.read(get_run, "d", "r1")
+    batch = Batch(
+        ONE, tasks=[task(run, name, "success", before_state="running") for name in "ab"],
+        runs=[RunRow(run, "running", ONE, "success", "", NOW, NOW, None, "me", ONE, NOW)],
+    )  # fmt: skip
+    is_written = await database.write_at_once(apply_at_once, batch, {})
+    assert is_written == (database.is_shared and meanwhile == "SELECT 1")
+    stored = await database.read(get_run, "d", "r1")
+    assert stored.state == "success" if is_written else stored == before
+    left = await database.write(apply, batch)
+    assert left == Stale(frozenset(stale[0]), frozenset((run, name, -1) for name in stale[1]))
+    states = {row.task_id: row.state for row in await database.read(load_task_instances, run)}
+    assert {name for name, state in states.items() if state == "success"} == written
 
 
 async def test_of_a_batch_that_is_written_at_once_in_part_only_what_is_stale_is_left(database):
