@@ -42,7 +42,8 @@ def _with_runs(update_tasks: str) -> str:
         f"{_signed('postgresql')}, locked AS MATERIALIZED (SELECT t.id, t.state, t.lease_epoch FROM"  # noqa: S608 - ours
         f" (SELECT dag_run_id AS id FROM {tasks} AS a UNION SELECT id FROM {runs} AS b ORDER BY id) AS v"
         " CROSS JOIN LATERAL (SELECT * FROM dag_run AS t WHERE t.id = v.id FOR NO KEY UPDATE) AS t)"
-        f", same_runs AS MATERIALIZED (SELECT v.* FROM {runs} AS v JOIN locked AS t ON t.id = v.id WHERE {_RUN_IS_SAME})"
+        ", same_runs AS MATERIALIZED"
+        f" (SELECT v.* FROM {runs} AS v JOIN locked AS t ON t.id = v.id WHERE {_RUN_IS_SAME})"
         f", written AS ({update_tasks})"
         f", ended AS (UPDATE dag_run AS t SET {assignments(RunRow, ('id',))} FROM same_runs AS v"
         f" WHERE t.id = v.id AND {_ARE_ALL_WRITTEN} RETURNING t.id) SELECT id FROM ended"

@@ -19,7 +19,7 @@ import asynsched
 import sandbox
 from tests.benchmarks import airflow
 from tests.benchmarks.flames import recorded
-from tests.benchmarks.measuring import Figure, Sheet, machine, table, yardstick_seconds
+from tests.benchmarks.measuring import Figure, Sheet, machine, medians, table, yardstick_seconds
 from tests.benchmarks.systems import Ours, System
 from tests.benchmarks.workloads.dying import dead_without_a_word
 from tests.benchmarks.workloads.engine import transitions
@@ -58,14 +58,15 @@ def main() -> None:
     with ExitStack() as stack:
         needs_server = options.peer or "postgresql" in options.on
         server = stack.enter_context(running_postgres()) if needs_server else None
-        for name in options.names or [name for name in WORKLOADS if options.growth or name not in GROWTH]:
+        names = options.names or [name for name in WORKLOADS if options.growth or name not in GROWTH]
+        for name in names * options.rounds:
             for make in _systems(name, options, server):
                 yardsticks.append(yardstick_seconds())
                 found = _measure(name, make, yardsticks[-1], options.flames)
                 print(table(found), file=sys.stderr, flush=True)
                 figures += found
     p = statistics.median(yardsticks)
-    print(f"{machine()}; P = {p * 1000:.1f} ms, measured anew before each row\n\n{table(figures)}")
+    print(f"{machine()}; P = {p * 1000:.1f} ms, measured anew before each row\n\n{table(medians(figures))}")
     if options.json:
         document = {"machine": machine(), "p_seconds": p, "figures": [asdict(figure) for figure in figures]}
         options.json.write_text(json.dumps(document, indent=2) + "\n")
@@ -80,6 +81,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--peer", choices=["airflow"], help="measure it beside ours, where it can do the same")
     parser.add_argument("--peer-folder", type=Path, default=PEER_FOLDER, help="where its environment is, or is made")
     parser.add_argument("--growth", action="store_true", help="also the growth curves of docs/scale.md")
+    parser.add_argument("--rounds", type=int, default=1, metavar="N", help="so often; the table has the medians")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
     parser.add_argument("--flames", type=Path, metavar="FOLDER", help="write flame graphs there")
     options = parser.parse_args()

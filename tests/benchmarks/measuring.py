@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 N_YARDSTICKS = 30
@@ -50,7 +50,13 @@ def at_least_a_p(bound: float) -> Goal:
 
 @dataclass(frozen=True)
 class Figure:
-    """One measured value. `in_p` is the same as a multiple of P, or a rate by P; None where that says nothing."""
+    """One measured value, or the median of several.
+
+    Attributes:
+        in_p: The same as a multiple of P, or a rate by P; None where that says nothing.
+        judged: What a goal for it is held against: in P, in seconds or in its unit.
+        span: The least and the most of several, in P.
+    """
 
     workload: str
     system: str
@@ -60,6 +66,8 @@ class Figure:
     in_p: float | None = None
     goal: str = ""
     is_met: bool | None = None
+    judged: float = 0.0
+    span: tuple[float, float] | None = None
 
 
 @dataclass
@@ -107,7 +115,22 @@ class Sheet:
         goal, goal_unit = aim if self.has_goals else (None, "")
         is_met = None if goal is None else goal.is_met(judged)
         shown = "" if goal is None else goal.shown(goal_unit)
-        self.figures.append(Figure(self.workload, self.system, name, value, unit, in_p, shown, is_met))
+        self.figures.append(Figure(self.workload, self.system, name, value, unit, in_p, shown, is_met, judged))
+
+
+def medians(figures: Iterable[Figure]) -> list[Figure]:
+    """Return each figure once, in the order of the first ones: of those of several rounds, the median."""
+    rounds: dict[tuple[str, str, str], list[Figure]] = {}
+    for figure in figures:
+        rounds.setdefault((figure.workload, figure.system, figure.name), []).append(figure)
+    return [_median(same) for same in rounds.values()]
+
+
+def _median(figures: list[Figure]) -> Figure:
+    """Return the middle one of several, the lower of two."""
+    middle = sorted(figures, key=lambda figure: figure.judged)[(len(figures) - 1) // 2]
+    in_p = [figure.in_p for figure in figures if figure.in_p is not None]
+    return replace(middle, span=(min(in_p), max(in_p)) if len(in_p) > 1 else None)
 
 
 def percentile(values: Iterable[float], share: float) -> float:
@@ -145,6 +168,8 @@ def table(figures: Iterable[Figure]) -> str:
     rows = ["| workload | on | figure | value | in P | goal | |", "|---|---|---|---|---|---|---|"]
     for figure in figures:
         in_p = "" if figure.in_p is None else f"{figure.in_p:.2f}"
+        if figure.span is not None:
+            in_p += f" ({figure.span[0]:.3g} to {figure.span[1]:.3g})"
         met = {None: "", True: "met", False: "missed"}[figure.is_met]
         value = f"{figure.value:,.0f}" if figure.value >= 1000 else f"{figure.value:.3g}"
         rows.append(
