@@ -89,8 +89,7 @@ def _statements(dialect: str) -> dict[str, TextClause]:
         "find_expanded": "SELECT t.dag_run_id, t.task_id, t.map_index"  # noqa: S608 - as above
         f" FROM {expanded} AS v JOIN task_instance AS t ON {_SAME_TASK}",
         "update_runs": update_of(
-            "dag_run", RunRow, dialect, keys=("id",),
-            guard=_RUN_IS_SAME,
+            "dag_run", RunRow, dialect, keys=("id",), guard=_RUN_IS_SAME,
         ),
     }  # fmt: skip
     if dialect == "postgresql":

@@ -60,6 +60,7 @@ def _rehearse(argument: str) -> None:
         signal.signal(signal.SIGTERM, on_sigterm)
         for name in os.environ.keys() - environment.keys():
             del os.environ[name]
+        os.environ.update(environment)
         set_supervisor(None)
         forget_registered()
 

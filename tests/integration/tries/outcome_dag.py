@@ -9,7 +9,7 @@ from asynsched import (
 )
 
 COUNTER = []
-told_at_import = [name for name in os.environ if name.startswith("AIRFLOW_CTX_")]
+told_at_import = {name: text for name, text in os.environ.items() if name.startswith("AIRFLOW_CTX_")}
 
 def note(context):
     print("called back:", context["ti"].task_id, context.get("reason"), context.get("exception"))

@@ -40,7 +40,10 @@ async def test_a_try_is_told_what_it_may_know_and_nothing_of_the_scheduler(bench
     }  # fmt: skip
 
 
-async def test_python_code_finds_its_task_in_the_environment_and_dates_that_can_be_reckoned_with(bench: Bench, code):
+async def test_python_code_finds_its_task_in_the_environment_and_dates_that_can_be_reckoned_with(
+    bench: Bench, code, monkeypatch
+):
+    monkeypatch.setenv("AIRFLOW_CTX_DAG_ID", "of whoever has started all this")
     start = datetime.fromisoformat("2024-05-01T12:00:00+00:00")
     launch = bench.launch(code, "told")
     run = msgspec.structs.replace(
@@ -57,7 +60,7 @@ async def test_python_code_finds_its_task_in_the_environment_and_dates_that_can_
             "AIRFLOW_CTX_DAG_OWNER": "airflow",
             "AIRFLOW_CTX_LOGICAL_DATE": "2024-05-01T12:00:00+00:00",
         },
-        "at_import": [],
+        "at_import": {"AIRFLOW_CTX_DAG_ID": "of whoever has started all this"},
         "later": "30 Apr 14:00",
         "run": "2024-05-01T13:00:00+00:00",
     }
