@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +59,7 @@ def main() -> None:
     with ExitStack() as stack:
         needs_server = options.peer or "postgresql" in options.on
         server = stack.enter_context(running_postgres()) if needs_server else None
-        names = options.names or [name for name in WORKLOADS if options.growth or name not in GROWTH]
-        for name in names * options.rounds:
+        for name in options.names * options.rounds:
             for make in _systems(name, options, server):
                 yardsticks.append(yardstick_seconds())
                 found = _measure(name, make, yardsticks[-1], options.flames)
@@ -86,6 +86,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--flames", type=Path, metavar="FOLDER", help="write flame graphs there")
     options = parser.parse_args()
     options.on = options.on or list(BACKENDS)
+    options.names = options.names or [name for name in WORKLOADS if options.growth or name not in GROWTH]
+    if "pandas" in options.names and find_spec("pandas") is None:
+        parser.error("the workload pandas needs pandas: pip install -e '.[benchmark]'")
     return options
 
 
