@@ -28,7 +28,7 @@ def name_gauges(metrics: Metrics, services: Services) -> None:
 
     metrics.gauge("dagbag_size", lambda: of_files("n_dags"))
     metrics.gauge("dag_processing.import_errors", lambda: of_files("n_errors"))
-    metrics.gauge("dag_processing.file_path_queue_size", lambda: [((), len(dispatcher.queue))])
+    metrics.gauge("dag_processing.file_path_queue_size", lambda: [((), dispatcher.prepared.n_waiting)])
     metrics.gauge("executor.open_slots", lambda: [((), (limit.capacity or 0) - limit.used)])
     metrics.gauge("executor.queued_tasks", lambda: [((), _in_state(evaluation)[TaskInstanceState.QUEUED])])
     metrics.gauge("executor.running_tasks", lambda: [((), _in_state(evaluation)[TaskInstanceState.RUNNING])])

@@ -5,7 +5,7 @@ import logging
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from asynsched.authoring.deferral import Resumption
@@ -54,6 +54,17 @@ def attempt(task: BaseOperator, make_context: Callable[[], Context]) -> TryEnd:
         task: The task.
         make_context: Returns its context.
     """
+    with ExitStack() as environment:
+
+        def make_known_context() -> Context:
+            context = make_context()
+            environment.enter_context(environment_of(context))  # until all is done that belongs to the try
+            return context
+
+        return _attempt(task, make_known_context)
+
+
+def _attempt(task: BaseOperator, make_context: Callable[[], Context]) -> TryEnd:
     context: Context | None = None
     resumption: Resumption | None = None
     deferred: TaskDeferred | None = None
@@ -67,9 +78,7 @@ def attempt(task: BaseOperator, make_context: Callable[[], Context]) -> TryEnd:
         try:
             context = make_context()
             with _interrupted_after(task.execution_timeout):
-                with environment_of(context):
-                    result = execute(task, context, resumption)
-                return TryEnd(TaskInstanceState.SUCCESS, result=result, context=context)
+                return TryEnd(TaskInstanceState.SUCCESS, result=execute(task, context, resumption), context=context)
         except TaskDeferred as exc:
             log.info("task %s: %s", task.task_id, exc)
             deferred = exc

@@ -74,7 +74,7 @@ class ParseDispatcher(Service):
         self._requests = LookRequests()
         self._seen = SeenFiles(self._requests)
         self.queue = ParseQueue()
-        self._prepared = Preparation(self.queue, settings.parse.processes, parser, claims)
+        self.prepared = Preparation(self.queue, settings.parse.processes, parser, claims)
         self._texts_at_start: dict[str, int] = {}
         self._outcomes = OutcomeBatch()
         self._is_unanswered = False
@@ -141,7 +141,7 @@ class ParseDispatcher(Service):
         self._log.statistics(known, now)
         times = (self._repeats.next_at, self._log.next_statistics_at, self._outcomes.due_at)
         self.due_at = min(filter(None, times), default=None)
-        if self._requests.are_waiting or self._outcomes.is_ready(now, more_to_come=self._prepared.more_to_come):
+        if self._requests.are_waiting or self._outcomes.is_ready(now, more_to_come=self.prepared.n_waiting > 0):
             self.wake()
 
     async def _load(self) -> KnownFiles:
@@ -223,19 +223,20 @@ class ParseDispatcher(Service):
     # Parses
 
     def _start_parses(self, known: KnownFiles) -> None:
-        """Have the next jobs prepared, and begin the parses of those that are."""
+        """Begin the parses of the jobs that are prepared, and have the next ones prepared."""
         assert self._parses is not None
-        if jobs := self._prepared.begin(self._slots.n_free):
+        self.prepared.hasten(self._requests.hurried)
+        while self._slots.n_free and (ready := self.prepared.pop()):
+            self._slots.take()
+            self._parses.start_soon(self._parse, known, ready)
+        if jobs := self.prepared.begin(self._slots.n_free):
             for job in jobs:
                 self._requests.begin(job.path)
                 self._texts_at_start[job.path] = known.n_text_changes
             self._parses.start_soon(self._prepare, known, jobs)
-        while self._slots.n_free and (ready := self._prepared.pop()):
-            self._slots.take()
-            self._parses.start_soon(self._parse, known, ready)
 
     async def _prepare(self, known: KnownFiles, jobs: list[ParseJob]) -> None:
-        for job, claim in await self._prepared.prepare(jobs, known):
+        for job, claim in await self.prepared.prepare(jobs, known):
             self._requests.end(job.path)
             if claim is Claim.BUSY:
                 self._look_later(again(job, known))
@@ -245,11 +246,11 @@ class ParseDispatcher(Service):
     async def _parse(self, known: KnownFiles, job: ParseJob) -> None:
         try:
             report = await self._parser.parse(job.path, self._slots)
-            self._prepared.note_parsed(report.duration)
         except SandboxError as exc:
             report = report_of_failure(job.path, exc)
         finally:
             self._slots.give_back()
+        self.prepared.note_parsed(report.duration)
         # Not only in the next tick: this one may be storing what was parsed before.
         self._start_parses(known)
         stamp = FileStamp(job.content_hash, job.modified_ns, job.size, self._runtime)
@@ -265,7 +266,7 @@ class ParseDispatcher(Service):
 
     async def _store(self, known: KnownFiles, now: datetime) -> None:
         """Store what is ready, all of it in one transaction, and tell of the DAGs that changed."""
-        if not self._outcomes.is_ready(now, more_to_come=self._prepared.more_to_come):
+        if not self._outcomes.is_ready(now, more_to_come=self.prepared.n_waiting > 0):
             return
         outcomes = self._outcomes.first()
         may_be_stored, self._is_unanswered = self._is_unanswered, True

@@ -29,6 +29,11 @@ class LookRequests:
         """Whether there is something to take."""
         return bool(self._waiting)
 
+    @property
+    def hurried(self) -> list[str]:
+        """The busy files that have changed since."""
+        return [path for path, request in self._held_back.items() if request.is_urgent]
+
     def add(self, request: LookRequest) -> None:
         """Ask for a look at a file; joined with an earlier request for the same file."""
         path = shown(request.path)

@@ -11,7 +11,7 @@ from asynsched.parsing.known_files import KnownFiles
 from asynsched.parsing.parse_queue import ParseJob
 from asynsched.store.dag_files import DagFileRow, get_files
 from asynsched.store.database import Database
-from asynsched.store.import_errors import list_errors
+from asynsched.store.import_errors import list_errors_of
 from asynsched.store.parse_claims import claim_from_the_gone, claim_unclaimed, drop_claims
 
 RETRY_DELAY = timedelta(seconds=1)
@@ -88,10 +88,11 @@ class ParseClaims:
 
     async def _leave(self, done: dict[str, DagFileRow], known: KnownFiles) -> None:
         """Take over what another scheduler has found of files, and give up their claims."""
-        errors = {path: await self._database.read(list_errors, path) for path in done}
+        errors = await self._database.read(list_errors_of, sorted(done))
         await self._database.write(drop_claims, sorted(done), self.scheduler_id)
         for path, row in done.items():
-            known.put(row, frozenset(error.kind for error in errors[path] if not error.is_warning))
+            kinds = (error.kind for error in errors if error.file_path == path and not error.is_warning)
+            known.put(row, frozenset(kinds))
 
     async def _claim(self, paths: set[str]) -> set[str]:
         now = self._clock.now()

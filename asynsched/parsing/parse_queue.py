@@ -55,6 +55,11 @@ class ParseQueue:
             self._patient.pop(job.path, None)
         (self._urgent if job.is_urgent else self._patient)[job.path] = job
 
+    def hasten(self, path: str) -> None:
+        """Bring a file forward, if it is in."""
+        if job := self._patient.get(path):
+            self.add(replace(job, is_urgent=True))
+
     def discard(self, path: str) -> None:
         """Take a file out, if it is in."""
         self._urgent.pop(path, None)

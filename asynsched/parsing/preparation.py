@@ -4,6 +4,8 @@ That is done ahead, so that no parse waits for the database: as far ahead as a m
 scheduler has claimed is left alone by others.
 """
 
+from collections.abc import Iterable
+
 from asynsched.parsing.known_files import KnownFiles
 from asynsched.parsing.parse_claims import Claim, ParseClaims
 from asynsched.parsing.parse_queue import ParseJob, ParseQueue
@@ -35,13 +37,13 @@ class Preparation:
         self._ready = ParseQueue()
 
     @property
-    def more_to_come(self) -> bool:
-        """Whether there are jobs whose parses have not begun."""
-        return bool(self._queue or self._begun or self._ready)
+    def n_waiting(self) -> int:
+        """How many jobs there are whose parses have not begun, those of the queue included."""
+        return len(self._queue) + len(self._begun) + len(self._ready)
 
     def note_parsed(self, seconds: float) -> None:
-        """Learn how long a parse takes."""
-        self._n_ahead = self._n_slots * min(MOST_AHEAD, int(AHEAD_SECONDS / max(seconds, 0.001)))
+        """Learn how long a parse takes; 0: one that gave no report, and may have taken long."""
+        self._n_ahead = self._n_slots * min(MOST_AHEAD, int(AHEAD_SECONDS / seconds)) if seconds else 0
 
     def begin(self, n_free: int) -> list[ParseJob]:
         """Take the jobs out of the queue that are to be prepared now, together.
@@ -73,6 +75,11 @@ class Preparation:
         for job in own:
             self._ready.add(job)
         return [(job, claim) for job, claim in of_jobs if claim is not Claim.OWN]
+
+    def hasten(self, paths: Iterable[str]) -> None:
+        """Bring those files forward that are prepared: they have changed since."""
+        for path in paths:
+            self._ready.hasten(path)
 
     def pop(self) -> ParseJob | None:
         """Take out the next job whose parse may begin; None without any."""

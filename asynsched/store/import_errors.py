@@ -8,7 +8,7 @@ from msgspec import Struct
 from sqlalchemy import Connection
 
 from asynsched.serialization.schema import FileError
-from asynsched.store.rows import as_struct, storable
+from asynsched.store.rows import as_struct, portions, storable
 from asynsched.store.schema.tables import import_error
 
 
@@ -29,6 +29,7 @@ class ImportErrorRow(Struct, frozen=True):
 _COLUMNS = tuple(import_error.c[name] for name in ImportErrorRow.__struct_fields__)
 _ALL = sa.select(*_COLUMNS).order_by(import_error.c.file_path, import_error.c.id)
 _OF_FILE = _ALL.where(import_error.c.file_path == sa.bindparam("path"))
+_OF_FILES = _ALL.where(import_error.c.file_path.in_(sa.bindparam("paths", expanding=True)))
 _DELETE = sa.delete(import_error).where(import_error.c.file_path == sa.bindparam("path"))
 _LONGEST_KIND = 32
 
@@ -36,6 +37,12 @@ _LONGEST_KIND = 32
 def list_errors(conn: Connection, file_path: str | None = None) -> list[ImportErrorRow]:
     """Return the errors and warnings of a file, or of all, by file, in the order in which they were found."""
     rows = conn.execute(_ALL) if file_path is None else conn.execute(_OF_FILE, {"path": file_path})
+    return [as_struct(ImportErrorRow, row) for row in rows]
+
+
+def list_errors_of(conn: Connection, file_paths: Sequence[str]) -> list[ImportErrorRow]:
+    """Return the errors and warnings of some files."""
+    rows = (row for some in portions(file_paths) for row in conn.execute(_OF_FILES, {"paths": some}))
     return [as_struct(ImportErrorRow, row) for row in rows]
 
 

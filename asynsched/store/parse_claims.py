@@ -1,7 +1,7 @@
 """Queries of `parse_claim`: which of several schedulers parses a file, so that each is parsed by one of them.
 
-Claims are made in the order of their paths: two schedulers that claim the same files wait for one another, never in a
-ring.
+Claims are made, taken over and dropped in the order of their paths: two schedulers that have to do with the same files
+wait for one another, never in a ring.
 """
 
 from collections.abc import Collection, Sequence
@@ -41,14 +41,17 @@ _TAKE_FROM_THE_GONE = (
     )
     .values(scheduler_id=sa.bindparam("me"), claimed_at=sa.bindparam("now"))
 )
-_DELETE = (
-    sa.delete(parse_claim)
-    .where(
-        parse_claim.c.path.in_(sa.bindparam("paths", expanding=True)),
-        parse_claim.c.scheduler_id == sa.bindparam("me"),
-    )
-    .returning(parse_claim.c.path)
+_ARE_MINE = sa.and_(
+    parse_claim.c.path.in_(sa.bindparam("paths", expanding=True)), parse_claim.c.scheduler_id == sa.bindparam("me")
 )
+# By code points, as Python sorts them, whatever collation the database has.
+_MINE_IN_ORDER = (
+    sa.select(parse_claim.c.path).where(_ARE_MINE).order_by(sa.collate(parse_claim.c.path, "C")).with_for_update()
+)
+_DELETE = {
+    "sqlite": sa.delete(parse_claim).where(_ARE_MINE).returning(parse_claim.c.path),
+    "postgresql": sa.delete(parse_claim).where(parse_claim.c.path.in_(_MINE_IN_ORDER)).returning(parse_claim.c.path),
+}
 _STORE_LOCK = 0x6173796E70617273  # "asynpars"
 
 
@@ -83,8 +86,10 @@ def drop_claims(conn: Connection, paths: Sequence[str], scheduler_id: str) -> fr
     Returns:
         The files that were this scheduler's. Others have taken the rest, and what it found of them is not to be stored.
     """
-    taken = {"me": scheduler_id}
-    return frozenset(path for some in portions(paths) for path in conn.scalars(_DELETE, taken | {"paths": some}))
+    delete = _DELETE[conn.dialect.name]
+    return frozenset(
+        path for some in portions(sorted(paths)) for path in conn.scalars(delete, {"me": scheduler_id, "paths": some})
+    )
 
 
 def store_alone(conn: Connection) -> None:

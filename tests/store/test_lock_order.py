@@ -25,6 +25,7 @@ from asynsched.store.changes import Batch, ExpandedRow, RunRow, Stale, TaskRow
 from asynsched.store.dag_runs import insert_run
 from asynsched.store.dag_versions import NewVersion, add_version
 from asynsched.store.engines.async_database import open_database
+from asynsched.store.parse_claims import claim_from_the_gone, claim_unclaimed, drop_claims
 from asynsched.store.run_queue import give_back_run, take_over_runs
 from asynsched.store.schedulers import remove_scheduler
 from asynsched.store.schema.tables import task_instance
@@ -34,6 +35,7 @@ from tests.store.test_runs import NOW, new_run, task
 
 RUNS = (1, 2, 3)
 NAMES = "abcdef"
+FILES = ["b.py", "a.py", "B.py", "_.py"]
 KEYS = [(run, name, -1) for run in RUNS for name in NAMES]
 Work = Callable[[sa.Connection], Any]
 WAITING = "SELECT count(DISTINCT pid) FROM pg_locks WHERE NOT granted"
@@ -53,6 +55,8 @@ def prepare(conn: sa.Connection) -> None:
         assert run_id == run
     conn.execute(sa.text("UPDATE dag_run SET scheduler_id = 'gone', lease_epoch = 1"))
     apply(conn, Batch(1, new_tasks=[task(*key[:2], "running", try_number=1) for key in KEYS]))
+    claim_unclaimed(conn, FILES, "gone", NOW)
+    conn.execute(sa.text("UPDATE parse_claim SET claimed_at = claimed_at WHERE path IN ('B.py', '_.py')"))
     for table in ("task_instance", "dag_run"):
         conn.execute(sa.text(f"UPDATE {table} SET reason = 'moved' WHERE id % 2 = 0"))
 
@@ -107,10 +111,20 @@ def start_again(conn: sa.Connection) -> int:
     )  # fmt: skip
 
 
+def take_claims(conn: sa.Connection) -> int:
+    return len(claim_from_the_gone(conn, FILES, "me", NOW, silent=["gone"]))
+
+
+def drop_own_claims(conn: sa.Connection) -> int:
+    for way in ("indexscan", "bitmapscan"):  # whatever plan the server has: here, as the rows lie on the disk
+        conn.execute(sa.text(f"SET LOCAL enable_{way} = off"))
+    return len(drop_claims(conn, FILES, "gone"))
+
+
 FORTH, BACK = ended(KEYS), ended(KEYS[::-1], state="failed")
 ENDED_RUNS, ENDED_RUNS_BACK = ended(KEYS, *RUNS), ended(KEYS[::-1], *RUNS[::-1], state="failed")
 AT_ONCE, AT_ONCE_BACK = ended_at_once(KEYS, *RUNS), ended_at_once(KEYS[::-1], *RUNS[::-1], state="failed")
-TASK, RUN = "task_instance WHERE id = 9", "dag_run WHERE id = 2"
+TASK, RUN, CLAIM = "task_instance WHERE id = 9", "dag_run WHERE id = 2", "parse_claim WHERE path = '_.py'"
 """The row at which the two meet: somebody else has it until both wait."""
 MEETINGS = {
     "two-batches": (FORTH, BACK, TASK),
@@ -124,6 +138,8 @@ MEETINGS = {
     "ended-and-given-back": (ENDED_RUNS_BACK, give_back, TASK),
     "ended-and-inherited": (ENDED_RUNS_BACK, start_again, RUN),
     "inherited-and-ended": (start_again, ENDED_RUNS_BACK, RUN),
+    "claims-taken-and-dropped": (take_claims, drop_own_claims, CLAIM),
+    "claims-dropped-and-taken": (drop_own_claims, take_claims, CLAIM),
     "two-batches-at-once": (AT_ONCE, AT_ONCE_BACK, RUN),
     "at-once-and-batch": (AT_ONCE, ENDED_RUNS_BACK, TASK),
     "at-once-and-batch-of-runs": (AT_ONCE, ENDED_RUNS_BACK, RUN),
@@ -183,10 +199,13 @@ async def test_runs_alone_are_locked_in_order_though_they_are_more_than_a_statem
     assert sorted([*one.runs, *other.runs]) == list(RUNS), "one of them has ended them all"
 
 
-async def test_ends_are_written_at_once_though_something_else_of_their_run_changes_meanwhile(opened):
+@pytest.mark.parametrize(
+    ("table", "column", "value"), [("dag_run", "queued_at", "now()"), ("task_instance", "priority_weight", "7")]
+)
+async def test_ends_are_written_at_once_though_something_else_of_them_changes_meanwhile(opened, table, column, value):
     database, holder = opened
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks, holder.transaction():
-        await holder.execute("UPDATE dag_run SET queued_at = now() WHERE id = 2")
+        await holder.execute(f"UPDATE {table} SET {column} = {value} WHERE id = 2")
         written = tasks.create_task(database.write_at_once(apply_at_once, ends_of(KEYS, *RUNS), {}))
         while not written.done() and not await holder.fetchval(WAITS_FOR_US):
             pass

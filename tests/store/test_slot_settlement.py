@@ -1,5 +1,7 @@
 """Slots that schedulers share: one that settles alone counts once, and again as soon as anybody else has settled."""
 
+from collections.abc import Sequence
+
 import pytest
 import sqlalchemy as sa
 
@@ -80,9 +82,10 @@ async def test_task_instances_are_written_at_once_only_while_their_pools_are_sig
     await slots.take(ONE, {})
     await slots.take(OTHER, None)
 
-    async def at_once(before: str, state: str, epoch: int = ONE, **needed: int) -> bool:
+    async def at_once(before: str, state: str, epoch: int = ONE, runs: Sequence[RunRow] = (), **needed: int) -> bool:
         row = task(run, "t1", state, before_state=before, pool="narrow")
-        is_written = await database.write_at_once(apply_at_once, Batch(lease_epoch=epoch, tasks=[row]), needed)
+        batch = Batch(lease_epoch=epoch, tasks=[row], runs=list(runs))
+        is_written = await database.write_at_once(apply_at_once, batch, needed)
         stored = {row.task_id: row.state for row in await database.read(load_task_instances, run)}
         assert stored["t1"] == (state if is_written else before)
         return is_written
@@ -92,6 +95,9 @@ async def test_task_instances_are_written_at_once_only_while_their_pools_are_sig
     assert not await at_once("queued", "running", narrow=4)
     assert not await at_once("queued", "running", epoch=OTHER, narrow=3)
     assert not await at_once("queued", "running", narrow=3, missing=1)
+    end = RunRow(run, "queued", 0, "success", "", NOW, NOW, None, "me", ONE, NOW)
+    assert not await at_once("queued", "running", narrow=4, runs=[end])
+    assert (await database.read(get_run, "d", "r1")).state == "queued", "with its tasks, a run is left as it is"
     assert await at_once("queued", "running", narrow=3)
     assert not await at_once("running", "success", epoch=OTHER), "the task instance is another scheduler's"
     assert await at_once("running", "success"), "which takes slots of no pool"

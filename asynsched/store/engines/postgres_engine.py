@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import asyncpg
 from sqlalchemy import Engine, ExceptionContext, create_engine, event
-from sqlalchemy.exc import DisconnectionError
+from sqlalchemy.exc import InvalidatePoolError
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool, PoolProxiedConnection
 
 from asynsched.errors import SettingsError, StoreUnavailable
@@ -154,7 +154,7 @@ def _forget_old_plans(connection: Any, record: ConnectionPoolEntry, _proxy: Pool
     try:
         connection.run_async(lambda driver: driver.execute("DISCARD PLANS", timeout=ANSWER_SECONDS))
     except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as exc:
-        raise DisconnectionError("the connection was lost") from exc  # another one is made
+        raise InvalidatePoolError("the connection was lost") from exc  # and perhaps all others: new ones are made
     record.info["planned_at"] = now
 
 
