@@ -92,7 +92,8 @@ class RunClaimer:
         """Take over how many runs of some DAGs others run."""
         groups = self._admission.groups_of(set(dag_ids))
         if groups:
-            found = await self._database.read(runs_elsewhere, sorted({group[0] for group in groups}), self._owner[1])
+            of_dags = sorted({group[0] for group in groups})
+            found = await self._database.read_at_once(runs_elsewhere, of_dags, self._owner[1])
             self._admission.note_elsewhere({group: found.get(group, 0) for group in groups})
 
     async def _is_loadable(self, row: QueuedRun) -> bool | None:

@@ -88,7 +88,7 @@ class RunIntake:
 
     async def take_created(self, keys: list[DagRunKey]) -> None:
         """Let runs wait that a message told of."""
-        for row in await self._database.read(queued_runs, keys):
+        for row in await self._database.read_at_once(queued_runs, keys):
             self._enqueue(row)
             if row.has_deadlines:
                 self._channels.deadlines.offer(RunCreated(row.key))
@@ -105,7 +105,7 @@ class RunIntake:
         """Take over the pause and the `max_active_runs` of DAGs that have runs here; others do not matter yet."""
         known = dag_ids & (self._admission.dag_ids | {key.dag_id for key in self._evaluation.runs})
         if known:
-            for dag in await self._database.read(dag_admissions, sorted(known)):
+            for dag in await self._database.read_at_once(dag_admissions, sorted(known)):
                 self._admission.update_dag(dag.dag_id, is_paused=dag.is_paused, max_active_runs=dag.max_active_runs)
                 self._evaluation.limits.pause(dag.dag_id, paused=dag.is_paused)
             if self._claimer is not None:

@@ -67,6 +67,10 @@ class CountingDatabase(PassingDatabase):
         self.counts[query.__name__] += 1
         return await super().read(query, *args, **kwargs)
 
+    async def read_at_once(self, query, *args, **kwargs):
+        self.counts[f"{query.__name__} at once"] += 1
+        return await super().read_at_once(query, *args, **kwargs)
+
     async def write(self, query, *args, **kwargs):
         self.counts[query.__name__] += 1
         return await super().write(self._counted, query, args, kwargs)
@@ -157,4 +161,5 @@ async def test_runs_of_many_dags_start_with_as_many_transactions_as_those_of_two
         scheduler.end(*launched)
         await scheduler.tick()
     assert costs[2] == costs[8]
+    assert costs[8]["queued_runs at once"] == 1, "which runs wait is asked without a transaction around it"
     await database.close()
