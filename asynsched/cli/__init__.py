@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 """The exit code of a command that Ctrl-C has ended."""
 _USUAL_COLLECTION = gc.get_threshold()
+OBJECTS_A_SEARCH = 10_000
+"""How many objects more there are before a process that lives on looks for garbage among the young ones. By Python's
+number (700, or 2,000), it does so many times for a batch of tasks, and so looks through all the old ones more often."""
 _lives_on = False
 """Whether this process is more than a command, which ends in a moment."""
 
@@ -73,10 +76,15 @@ def _be_interrupted(_number: int, _frame: object) -> "NoReturn":
 
 
 def live_on() -> None:
-    """Make this process one that lives for longer than a command does: it collects garbage and ends as usual."""
+    """Make this process one that lives for longer than a command does: it ends as usual, and collects garbage.
+
+    Not among what it has imported, which stays: to look through that stops the event loop for a tenth of a second, and
+    does so when there is most to do.
+    """
     global _lives_on
     _lives_on = True
-    gc.set_threshold(*_USUAL_COLLECTION)
+    gc.freeze()
+    gc.set_threshold(OBJECTS_A_SEARCH, *_USUAL_COLLECTION[1:])
 
 
 def _end_at_once(status: int) -> None:

@@ -4,6 +4,8 @@ import gzip
 import socket
 import sqlite3
 import stat
+import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -28,6 +30,18 @@ ONCE = """
             return 1
 
         one()
+"""
+
+COUNTS_OBJECTS = """
+import gc
+import sys
+
+from asynsched.cli import run_command
+
+try:
+    run_command()
+finally:
+    print(gc.get_freeze_count(), len(gc.get_objects()), file=sys.stderr)
 """
 
 TELLS_ITS_ENVIRONMENT = """
@@ -183,6 +197,14 @@ def test_a_database_of_a_newer_version_is_left_alone(site, backend, request):
         refused = site.run(*command, code=1)
         assert "9999_from_the_future" in refused.stderr
         assert "Traceback" not in refused.stderr
+
+
+def test_a_search_for_garbage_leaves_out_what_up_has_imported(site):
+    """It would stop the event loop for as long as it takes to look at all that."""
+    command = [sys.executable, "-c", COUNTS_OBJECTS, "up", str(site.dags), "--until-idle"]
+    ended = subprocess.run(command, env=site.environment, capture_output=True, text=True, check=True)
+    n_left_out, n_searched = map(int, ended.stderr.splitlines()[-1].split())
+    assert n_searched < n_left_out / 4
 
 
 def test_up_ends_after_so_many_runs_or_so_much_time(site):
