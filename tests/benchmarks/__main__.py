@@ -18,6 +18,7 @@ from typing import Any
 
 import asynsched
 import sandbox
+from asynsched.cli import live_on
 from tests.benchmarks import airflow
 from tests.benchmarks.flames import recorded
 from tests.benchmarks.measuring import Figure, Sheet, machine, medians, table, yardstick_seconds
@@ -54,6 +55,7 @@ PEER_FOLDER = Path(tempfile.gettempdir()) / "asynsched-peer-airflow"
 def main() -> None:
     options = _options()
     _compile_modules()
+    live_on()  # the engine alone is to collect garbage as `asynsched up` does
     figures: list[Figure] = []
     yardsticks: list[float] = []
     with ExitStack() as stack:
