@@ -10,6 +10,7 @@ import select
 import signal
 import socket
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 from typing import NamedTuple, NoReturn
@@ -27,6 +28,8 @@ from sandbox.supervision.lifeline import make_tie
 
 FORK = b"f"
 """What the keeper sends for each process that it wants."""
+MOST_AT_ONCE = 8
+"""Processes that are forked before the keeper is told of them, where it wants so many."""
 
 
 class Born(Struct, frozen=True, tag="born"):
@@ -185,24 +188,53 @@ class Template:
 
     def _fork_asked(self) -> None:
         """Fork as often as the keeper asks. Ends this process when the keeper has hung up."""
-        asked = self._channel.recv(64)
+        asked = len(self._channel.recv(64))
         if not asked:
             os._exit(0)
-        for _ in asked:
-            ends = Ends.make(self._start.lifeline)
-            pid = os.fork()
-            if pid == 0:
-                for inherited in (self._channel.detach(), self._wakeup, self._waker, self._start.lifeline):
-                    os.close(inherited)
-                ends.close_keepers()
-                become_try(ends.own, lambda _code: self._file)
+        while asked > 0:
+            self._fork(min(asked, MOST_AT_ONCE))
+            asked -= MOST_AT_ONCE
+
+    def _fork(self, n: int) -> None:
+        """Fork some processes, and tell the keeper of them.
+
+        What they are given is made before the first of them and closed after the last one, for each fork has this
+        process copy the pages anew that it then writes to.
+        """
+        made = [Ends.make(self._start.lifeline) for _ in range(n)]
+        forked: list[Forked] = []
+        try:
+            for ends in made:
+                pid = self._fork_one(ends, made)
+                forked.append(Forked(pid))
+        finally:  # also where the machine has no room for another one
+            self._tell_of(forked, made)
+
+    def _fork_one(self, ends: Ends, made: Sequence[Ends]) -> int:
+        """Fork the process that these ends are for, one of those that were made, and return its number."""
+        pid = os.fork()
+        if pid == 0:
+            for inherited in (self._channel.detach(), self._wakeup, self._waker, self._start.lifeline):
+                os.close(inherited)
+            for another in made:
+                another.close_keepers()
+                if another is not ends:
+                    another.close_own()
+            become_try(ends.own, lambda _code: self._file)
+        return pid
+
+    def _tell_of(self, forked: Sequence[Forked], made: Sequence[Ends]) -> None:
+        for ends in made:
             ends.close_own()
-            self._send(Forked(pid), ends.control, ends.output)
+        if forked:
+            keepers = [descriptor for ends in made[: len(forked)] for descriptor in (ends.control, ends.output)]
+            self._send(*forked, descriptors=keepers)
+        for ends in made:
             ends.close_keepers()
 
-    def _send(self, message: Struct, *descriptors: int) -> None:
+    def _send(self, *messages: FromTemplate, descriptors: Sequence[int] = ()) -> None:
         try:
-            socket.send_fds(self._channel, [encode_frame(message)], descriptors)
+            socket.send_fds(self._channel, [encode_frame(message) for message in messages], descriptors)
         except OSError:
             os._exit(0)
 

@@ -15,15 +15,16 @@ from sandbox.frames import FrameReader, ProtocolError
 from sandbox.protocol import CodeVersion
 from sandbox.supervision.reactor import Reactor, Timer, Urgency
 from sandbox.supervision.zygote_handle import ZygoteHandle
-from sandbox.template import FORK, Born, Forked, FromTemplate
+from sandbox.template import FORK, MOST_AT_ONCE, Born, Forked, FromTemplate
 from sandbox.zygote import LONE_TRY, TEMPLATE
 
 log = logging.getLogger("sandbox.keeper")
 
 READ_BYTES = 64 * 1024
-MAX_DESCRIPTORS = 16
 N_DESCRIPTORS = 2
 """Of each process that is ready."""
+MAX_DESCRIPTORS = N_DESCRIPTORS * MOST_AT_ONCE
+"""That come at once."""
 CLOSE_ON_EXEC = socket.MSG_CMSG_CLOEXEC if sys.platform == "linux" else 0
 N_READY = 1
 """Processes that a template has ready beyond those that are wanted: the next try starts without a fork."""
