@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import FrameType
 from typing import NamedTuple, NoReturn
@@ -29,7 +30,10 @@ from sandbox.supervision.lifeline import make_tie
 FORK = b"f"
 """What the keeper sends for each process that it wants."""
 MOST_AT_ONCE = 8
-"""Processes that are forked before the keeper is told of them, where it wants so many."""
+"""Processes that are forked before the keeper is told of them, where it wants so many.
+
+A keeper that an upgrade has left behind takes the descriptors of eight in a message, and of no more.
+"""
 
 
 class Born(Struct, frozen=True, tag="born"):
@@ -77,11 +81,15 @@ class Ends(NamedTuple):
 
     @classmethod
     def make(cls, lifeline: int) -> "Ends":
-        """Return new ones."""
-        control, own_control = socket.socketpair()
-        output, own_output = os.pipe()
-        own = TryDescriptors(own_control.detach(), own_output, make_tie(lifeline))
-        return cls(control.detach(), output, own)
+        """Return new ones. Raises OSError where there is no room for all of them, and then leaves none open."""
+        with ExitStack() as undo:
+            control, own_control = (undo.enter_context(end) for end in socket.socketpair())
+            output, own_output = os.pipe()
+            for end in (output, own_output):
+                undo.callback(os.close, end)
+            tie = make_tie(lifeline)
+            undo.pop_all()
+        return cls(control.detach(), output, TryDescriptors(own_control.detach(), own_output, tie))
 
     def close_own(self) -> None:
         """Close what the process has, here."""
@@ -153,6 +161,7 @@ class Template:
 
     def __init__(self, start: TemplateStart) -> None:
         self._start = start
+        self._pid = os.getpid()
         self._channel = start.channel
         self._wakeup, self._waker = os.pipe()
         self._file = LoadedFile({})
@@ -192,16 +201,18 @@ class Template:
         if not asked:
             os._exit(0)
         while asked > 0:
-            self._fork(min(asked, MOST_AT_ONCE))
-            asked -= MOST_AT_ONCE
+            asked -= self._fork(min(asked, MOST_AT_ONCE))
 
-    def _fork(self, n: int) -> None:
-        """Fork some processes, and tell the keeper of them.
+    def _fork(self, n: int) -> int:
+        """Fork so many processes, or as many as there is room for, tell the keeper of them, and return how many.
 
         What they are given is made before the first of them and closed after the last one, for each fork has this
         process copy the pages anew that it then writes to.
         """
-        made = [Ends.make(self._start.lifeline) for _ in range(n)]
+        made = [Ends.make(self._start.lifeline)]
+        with suppress(OSError):  # some can be opened only when those of others are closed
+            while len(made) < n:
+                made.append(Ends.make(self._start.lifeline))
         forked: list[Forked] = []
         try:
             for ends in made:
@@ -209,19 +220,24 @@ class Template:
                 forked.append(Forked(pid))
         finally:  # also where the machine has no room for another one
             self._tell_of(forked, made)
+        return len(forked)
 
     def _fork_one(self, ends: Ends, made: Sequence[Ends]) -> int:
         """Fork the process that these ends are for, one of those that were made, and return its number."""
-        pid = os.fork()
-        if pid == 0:
-            for inherited in (self._channel.detach(), self._wakeup, self._waker, self._start.lifeline):
-                os.close(inherited)
-            for another in made:
-                another.close_keepers()
-                if another is not ends:
-                    another.close_own()
-            become_try(ends.own, lambda _code: self._file)
-        return pid
+        try:
+            pid = os.fork()
+            if pid == 0:
+                for inherited in (self._channel.detach(), self._wakeup, self._waker, self._start.lifeline):
+                    os.close(inherited)
+                for another in made:
+                    another.close_keepers()
+                    if another is not ends:
+                        another.close_own()
+                become_try(ends.own, lambda _code: self._file)
+            return pid
+        finally:
+            if os.getpid() != self._pid:  # it has failed in the new process, which is not to go on as this one
+                os._exit(1)
 
     def _tell_of(self, forked: Sequence[Forked], made: Sequence[Ends]) -> None:
         for ends in made:

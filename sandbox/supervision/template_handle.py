@@ -122,10 +122,9 @@ class TemplateHandle:
         wanted = len(self.waiting) + (0 if self.is_retired else N_READY)
         missing = wanted - len(self.ready) - self._n_asked
         if missing > 0:
-            self._n_asked += missing
-            # A template that is dying is found out when it is reaped.
+            # What its socket has no room for is asked for once it has forked; that it is dying, found out when reaped.
             with suppress(OSError):
-                self._channel.send(FORK * missing)
+                self._n_asked += self._channel.send(FORK * missing)
 
     def retire(self) -> None:
         """Have it end once no try waits for it."""

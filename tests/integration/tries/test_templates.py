@@ -163,43 +163,6 @@ for descriptor in range(3, 100):
 """Writes on every socket that a template has that a process has exited."""
 
 
-FORKS_FOUR_TIMES = """
-import os
-from asynsched import DAG, task
-
-fork, left, template = os.fork, [1] * 4, os.getpid()
-
-def fork_while_there_is_room():
-    if not left:
-        raise BlockingIOError(11, "Resource temporarily unavailable")
-    left.pop()
-    return fork()
-
-os.fork = fork_while_there_is_room
-
-with DAG("d"):
-    @task
-    def work():
-        return template
-    for _ in range(5):
-        work()
-"""
-
-
-async def test_what_was_forked_before_there_was_no_more_room_runs_its_tries(bench: Bench):
-    code = bench.code(FORKS_FOUR_TIMES)
-    async with bench.running() as executor:
-        template = value(await bench.run(executor, bench.launch(code, "work")))  # one more is ready now
-        together = [bench.launch(code, f"work__{number}") for number in range(1, 5)]
-        os.kill(template, signal.SIGSTOP)
-        await executor.launch(together)
-        await bench.until(lambda: len(bench.started) == 2, "one runs that was forked before")
-        os.kill(template, signal.SIGCONT)  # it finds that three more are wanted, and one to be ready
-        templates = [value(await bench.end_of(launch)) for launch in together]
-    assert templates.count(template) == 3
-    assert None not in templates, "the try that got no process is given another template"
-
-
 async def test_a_file_that_says_of_the_try_of_another_that_it_has_exited_is_not_believed(bench: Bench):
     gate = bench.home / "gate"
     os.mkfifo(gate)

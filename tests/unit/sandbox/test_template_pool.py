@@ -1,6 +1,7 @@
 """Which templates the keeper has: one a version, few, and those that are in use; and what one may do to others."""
 
 import os
+import socket
 
 import pytest
 
@@ -76,6 +77,22 @@ def test_a_file_that_was_loaded_at_the_last_moment_is_loaded(templates):
     pid = template.fork()
     templates.pool.read_news()
     assert (template.is_killed, templates.events.processes) == (False, {7: pid})
+
+
+def test_each_of_very_many_tries_that_come_together_gets_a_process(templates):
+    for number in range(1_000):
+        templates.pool.assign(number, CODE)
+    [template] = templates.made
+    template.is_born()
+    template.say(Loaded())
+    templates.pool.read_news()
+    while not template.ready:
+        for _ in template.process.recv(64, socket.MSG_DONTWAIT):  # raises where it is asked for no more
+            template.fork()
+            templates.pool.read_news()
+    assert len(templates.events.processes) == 1_000
+    with pytest.raises(BlockingIOError):
+        template.process.recv(64, socket.MSG_DONTWAIT)
 
 
 def test_a_try_whose_template_gets_no_process_in_time_is_the_machines_and_may_have_another(templates):
