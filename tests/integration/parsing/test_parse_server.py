@@ -8,6 +8,7 @@ import sysconfig
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from textwrap import dedent
+from venv import EnvBuilder
 
 import anyio
 import anyio.to_thread
@@ -213,14 +214,24 @@ async def test_a_file_whose_watchers_are_killed_again_and_again_is_a_crash(site)
     assert "hanging.py: the parse process was lost without a report" in str(caught)
 
 
-async def test_a_server_is_replaced_when_the_environment_or_the_installed_packages_change(site, monkeypatch):
+def environment_of_its_own(folder: Path) -> tuple[Path, Path]:
+    """Return the Python of a new virtual environment that sees what this one does, and where its packages are."""
+    EnvBuilder(symlinks=True).create(folder)
+    packages = Path(sysconfig.get_path("purelib", "venv", {"base": str(folder)}))
+    (packages / "others.pth").write_text("\n".join(path for path in sys.path if path))
+    return folder / "bin" / "python", packages
+
+
+async def test_a_server_is_replaced_when_the_environment_or_the_installed_packages_change(site, monkeypatch, tmp_path):
+    python, packages = environment_of_its_own(tmp_path / "python")  # other tests have servers meanwhile
+    monkeypatch.setattr(sys, "executable", str(python))
     site.write("curious.py", "import os\nprint(os.environ.get('AIRFLOW_VAR_COLOUR'))\n")
     assert (await site.parser.parse("curious.py")).output == "None\n"
     [first] = psutil.Process().children()
     monkeypatch.setenv("AIRFLOW_VAR_COLOUR", "green")
     assert (await site.parser.parse("curious.py")).output == "green\n"
     [second] = psutil.Process().children()
-    os.utime(sysconfig.get_path("purelib"))
+    os.utime(packages)
     assert (await site.parser.parse("curious.py")).output == "green\n"
     [third] = psutil.Process().children()
     assert len({first, second, third}) == 3
