@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import NamedTuple, NoReturn
@@ -82,14 +82,18 @@ class Ends(NamedTuple):
     @classmethod
     def make(cls, lifeline: int) -> "Ends":
         """Return new ones. Raises OSError where there is no room for all of them, and then leaves none open."""
-        with ExitStack() as undo:
-            control, own_control = (undo.enter_context(end) for end in socket.socketpair())
-            output, own_output = os.pipe()
-            for end in (output, own_output):
-                undo.callback(os.close, end)
-            tie = make_tie(lifeline)
-            undo.pop_all()
-        return cls(control.detach(), output, TryDescriptors(own_control.detach(), own_output, tie))
+        opened: list[int] = []
+        try:
+            control, own_control = socket.socketpair()
+            opened += control.detach(), own_control.detach()
+            opened += os.pipe()
+            opened.append(make_tie(lifeline))
+        except OSError:
+            for descriptor in opened:
+                os.close(descriptor)
+            raise
+        of_keeper, own, output, own_output, tie = opened
+        return cls(of_keeper, output, TryDescriptors(own, own_output, tie))
 
     def close_own(self) -> None:
         """Close what the process has, here."""
