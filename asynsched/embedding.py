@@ -7,11 +7,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import structlog
 
 from asynsched.assembly.services import Services
 from asynsched.channels import AssetsUpdated, Channels, RunCancelled, RunCreated, RunEdited
 from asynsched.clock import Clock
-from asynsched.errors import NotServing, Standstill
+from asynsched.errors import AsynschedError, NotServing, Standstill, StoreUnavailable
 from asynsched.explaining.standstill import explain_standstill
 from asynsched.health import Health
 from asynsched.keys import DagRunKey, TaskInstanceKey
@@ -34,6 +35,11 @@ from asynsched.store.schedulers import list_schedulers
 
 if TYPE_CHECKING:
     from asynsched.authoring.assets.asset import Asset
+
+log = structlog.get_logger(__name__)
+
+STORE_SECONDS = 5.0
+"""Longest that a cancelled caller of `run` waits until the cancellation of its run is stored."""
 
 
 class Embedding:
@@ -86,6 +92,9 @@ class Embedding:
     ) -> FinishedRun:
         """Create a run of a DAG, wait until it has ended, and return it. When this is cancelled, so is the run.
 
+        The cancellation of the run is stored before this ends, so that a crash which follows does not undo it; while
+        the database is away, the scheduler stores it later.
+
         Raises what `trigger` raises, and NotServing when the scheduler stops before the run has ended.
         """
         await self._wait_for_dag(dag_id)
@@ -99,10 +108,26 @@ class Embedding:
             except anyio.get_cancelled_exc_class():
                 with anyio.CancelScope(shield=True):
                     await asyncio.wait([created])
-                if not created.cancelled() and created.exception() is None:
-                    self.channels.active_runs.offer(RunCancelled(key))
+                    if not created.cancelled() and created.exception() is None:
+                        await self._cancel_for_caller(key)
                 raise
         return await self._state.database.read(read_finished_run, key)
+
+    async def _cancel_for_caller(self, run: DagRunKey) -> None:
+        """End a run that nobody waits for any more. Where that cannot be stored soon, the evaluator goes on trying."""
+        is_stored = False
+        try:
+            with anyio.move_on_after(STORE_SECONDS):
+                await self.cancel_run(run)
+                is_stored = True
+        except StoreUnavailable:
+            pass
+        except AsynschedError as exc:  # it has ended meanwhile, or the scheduler has stopped
+            log.info("run.not_cancelled", dag_id=run.dag_id, run_id=run.run_id, reason=str(exc))
+            is_stored = True
+        finally:
+            if not is_stored:
+                self.channels.active_runs.offer(RunCancelled(run))
 
     async def asset_changed(self, asset: "str | Asset", extra: Mapping[str, Any] | None = None) -> None:
         """Say that an asset was updated: the DAGs that wait for it may run.

@@ -5,13 +5,15 @@ import socket
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from datetime import datetime, timedelta
-from typing import Any
+from difflib import get_close_matches
+from inspect import signature
+from typing import Never
 
 import anyio
 import anyio.to_thread
-import msgspec
 import structlog
 from anyio.abc import TaskStatus
+from msgspec.structs import replace
 
 from asynsched._version import __version__
 from asynsched.assembly.assemble import assemble
@@ -56,9 +58,16 @@ class Scheduler(Embedding):
         dags: Folder of DAG files; by default that of the settings.
         database: URL, or an open Database; by default SQLite in the home.
         executor: `local`, `sequential`, `package.module:Class`, or a function that makes one of an ExecutorContext.
-        settings: Everything else.
+        home: Folder of the scheduler's own state; by default that of the settings.
+        parallelism: Tasks that may run at once; by default that of the settings.
+        parse_processes: Parses that may run at once; by default that of the settings.
+        settings: Everything else. The arguments above override what they have.
         clock: Where time comes from.
         metrics: What takes its figures, e.g. `PrometheusMetrics(registry)`; by default what the settings say.
+
+    Raises:
+        SettingsError: A value is wrong. The message names the setting.
+        TypeError: There is no such argument. The message names the nearest one, or how to pass a setting.
 
     Usage:
         async with anyio.create_task_group() as tasks:
@@ -74,18 +83,26 @@ class Scheduler(Embedding):
         dags: str | os.PathLike[str] | None = None,
         database: str | Database | None = None,
         executor: str | Callable[[ExecutorContext], Executor] | None = None,
+        home: str | os.PathLike[str] | None = None,
+        parallelism: int | None = None,
+        parse_processes: int | None = None,
         settings: Settings | None = None,
         clock: Clock | None = None,
         metrics: Metrics | None = None,
+        **unknown: Never,
     ) -> None:
-        changes: dict[str, Any] = {}
-        if dags is not None:
-            changes["dags_folder"] = os.fspath(dags)
-        if isinstance(database, str):
-            changes["database"] = database
-        if isinstance(executor, str):
-            changes["executor"] = executor
-        self.settings = msgspec.structs.replace(settings or Settings(), **changes)
+        if unknown:
+            raise TypeError(_no_such_argument(next(iter(unknown))))
+        settings = settings or Settings()
+        changes = {
+            "dags_folder": None if dags is None else os.fspath(dags),
+            "database": database if isinstance(database, str) else None,
+            "executor": executor if isinstance(executor, str) else None,
+            "home": None if home is None else os.fspath(home),
+            "parallelism": parallelism,
+            "parse": None if parse_processes is None else replace(settings.parse, processes=parse_processes),
+        }
+        self.settings = replace(settings, **{name: value for name, value in changes.items() if value is not None})
         self.clock = clock or SystemClock()
         self.channels = Channels()
         self.scheduler_id = f"{socket.gethostname()}:{os.getpid()}:{new_token()[:8]}"[-64:]
@@ -283,3 +300,15 @@ class Scheduler(Embedding):
                 except StoreUnavailable as exc:
                     log.warning("lease.not_given_up", error=str(exc))
                     await self.clock.sleep(LEAVE_PAUSE)
+
+
+def _no_such_argument(name: str) -> str:
+    """Say how an argument that Scheduler does not have is given."""
+    arguments = [argument for argument in signature(Scheduler).parameters if argument != "unknown"]
+    settings = [setting for setting in Settings.__struct_fields__ if setting not in arguments]
+    problem = f"Scheduler has no argument {name!r}."
+    for near in get_close_matches(name, [*arguments, *settings], n=1):
+        if near in settings:
+            return f"{problem} Give the setting as `settings=Settings({near}=…)`."
+        return f"{problem} Did you mean {near!r}?"
+    return f"{problem} It has {', '.join(arguments)}; everything else is in `settings=Settings(…)`."

@@ -17,11 +17,11 @@ from pathlib import Path
 import anyio
 import uvicorn
 from starlette.applications import Starlette
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from asynsched import Scheduler
-from asynsched.errors import DagError, NotFound
+from asynsched.errors import DagError, NotFound, NotServing
 
 DAGS = Path(__file__).parent / "dags"
 
@@ -41,12 +41,31 @@ async def order(request):
         amount = int(request.query_params["amount"])
     except (KeyError, ValueError):
         return JSONResponse({"error": "say ?amount=NUMBER"}, status_code=400)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(cancel_when_client_goes, request, tasks.cancel_scope)
+        response = await run_order(request.app.state.scheduler, amount)
+        tasks.cancel_scope.cancel()
+        return response
+    return Response(status_code=499)  # the run was cancelled, and nobody reads this
+
+
+async def run_order(scheduler, amount):
     try:
-        run = await request.app.state.scheduler.run("branching", conf={"amount": amount})
-    except (NotFound, DagError) as exc:
-        # The DAG's file is gone or was never well, or the amount does not fit the DAG's params.
-        return JSONResponse({"error": str(exc)}, status_code=404 if isinstance(exc, NotFound) else 422)
+        run = await scheduler.run("branching", conf={"amount": amount})
+    except NotFound as exc:  # the DAG's file is gone, or was never well
+        return JSONResponse({"error": str(exc)}, status_code=404)
+    except DagError as exc:  # the amount does not fit the DAG's params
+        return JSONResponse({"error": str(exc)}, status_code=422)
+    except NotServing as exc:  # the service is stopping
+        return JSONResponse({"error": str(exc)}, status_code=503)
     return JSONResponse({"state": run.state, "tasks": {task.task_id: task.state for task in run.tasks}})
+
+
+async def cancel_when_client_goes(request, scope):
+    """Cancel a request's work when its client has closed the connection: no ASGI server does that by itself."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+    scope.cancel()
 
 
 async def health(request):
@@ -59,4 +78,6 @@ app = Starlette(
 )
 
 if __name__ == "__main__":
-    uvicorn.run(app, host="127.0.0.1", port=int(os.environ.get("PORT", "8000")))
+    port = int(os.environ.get("PORT", "8000"))
+    # Requests that still wait for a run after ten seconds of a stop are cancelled, and their runs with them.
+    uvicorn.run(app, host="127.0.0.1", port=port, timeout_graceful_shutdown=10)

@@ -3,6 +3,8 @@
 import os
 import re
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import psutil
@@ -34,6 +36,30 @@ WAITER = """
 
         waits() >> follows()
 """
+
+CANCELS_AND_DIES = """
+import os, signal, sys
+from pathlib import Path
+
+import anyio
+from asynsched import Scheduler
+
+
+async def main():
+    async with anyio.create_task_group() as tasks:
+        scheduler = Scheduler(dags=sys.argv[1], home=sys.argv[2], database=os.environ.get("ASYNSCHED_DATABASE"))
+        await tasks.start(scheduler.serve)
+        async with anyio.create_task_group() as waiting:
+            waiting.start_soon(scheduler.run, "waiter")
+            while not Path(os.environ["MARKS"]).exists():
+                await anyio.sleep(0.01)
+            waiting.cancel_scope.cancel()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+anyio.run(main)
+"""
+"""Waits for a run, stops waiting while its task runs, and is killed as soon as that was taken."""
 
 
 @pytest.fixture
@@ -247,3 +273,13 @@ def test_callbacks_that_a_power_cut_ended_are_run_again(site):
         site.up_until_idle()
     assert sorted(name for name, _ in marks(site)) == ["ends", "ends", "goes_on", "goes_on"]
     assert site.json("variables", "get", "goes_on")["value"] == "done"
+
+
+def test_a_run_that_its_caller_cancelled_does_not_go_on_after_a_kill(site):
+    program = [sys.executable, "-c", CANCELS_AND_DIES, str(site.dags), str(site.home)]
+    killed = subprocess.run(program, cwd=site.root, env=site.environment, timeout=60, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    site.up_until_idle()
+    [run] = site.runs("waiter")
+    assert (run["state"], run["reason"]) == ("failed", "program cancelled the run")
+    assert [mark[0] for mark in marks(site)] == ["begin"]

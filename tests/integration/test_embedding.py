@@ -1,6 +1,7 @@
 """A program serves a scheduler in its own event loop."""
 
 import logging
+import re
 import signal
 from contextlib import asynccontextmanager
 
@@ -162,6 +163,28 @@ async def test_a_dag_can_be_run_before_its_folder_is_read_for_the_first_time(sch
             with pytest.raises(NotFound, match="Did you mean numbers"):
                 await scheduler.trigger("number")
         scheduler.request_stop()
+
+
+def test_arguments_of_a_scheduler_override_its_settings_and_are_checked(tmp_path):
+    settings = Settings(home="elsewhere", parallelism=3, shutdown_grace=7)
+    found = Scheduler(dags=tmp_path, home=tmp_path / "home", parse_processes=5, settings=settings).settings
+    assert (found.dags_path, found.home_path) == (tmp_path, tmp_path / "home")
+    assert (found.parallelism, found.parse.processes, found.shutdown_grace) == (3, 5, 7)
+    with pytest.raises(SettingsError, match="parallelism: Expected `int` >= 1"):
+        Scheduler(parallelism=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [
+        ("paralelism", "Did you mean 'parallelism'?"),
+        ("shutdown_grace", "settings=Settings(shutdown_grace=…)"),
+        ("qwerty", "It has dags, database, executor, home,"),
+    ],
+)
+def test_an_unknown_argument_of_a_scheduler_says_what_was_meant(name, answer):
+    with pytest.raises(TypeError, match=re.escape(answer)):
+        Scheduler(**{name: 1})
 
 
 async def test_whoever_waits_for_a_dag_to_be_read_is_told_of_the_stop(scheduler, program):

@@ -1,19 +1,21 @@
 """Every example runs as it is, and does what its header says."""
 
+import asyncio
 import os
 import re
+import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import httpx
 import pytest
 
 from tests.support.up import Site
-from tests.support.waiting import until
+from tests.support.waiting import eventually, until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 DAGS = EXAMPLES / "dags"
@@ -97,24 +99,39 @@ def test_an_example_runs_by_itself_without_a_scheduler(dag_id, tmp_path):
     assert PRINTS[dag_id][2] in done.stdout + done.stderr
 
 
-@pytest.fixture
-def service(tmp_path):
-    """The address of examples/embed_starlette.py, served by a process of its own."""
-    log = tmp_path / "service.log"
-    env = os.environ | {"PORT": "0", "TMPDIR": str(tmp_path)}
+SLOW_BRANCHING = """
+from asynsched import DAG, task
+
+with DAG("branching"):
+
+    @task
+    def waits():
+        import pathlib, time
+        pathlib.Path("waits").touch()
+        while True:
+            time.sleep(0.01)
+
+    waits()
+"""
+"""A DAG that the service's request for an order waits for without an end."""
+
+
+@contextmanager
+def service(folder, program=EXAMPLES / "embed_starlette.py"):
+    """Serve examples/embed_starlette.py in a process of its own, and yield its address; then stop it by Ctrl-C."""
+    log = folder / "service.log"
+    env = os.environ | {"PORT": "0", "TMPDIR": str(folder)}
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, str(EXAMPLES / "embed_starlette.py")], cwd=tmp_path, env=env,
-            stdout=output, stderr=subprocess.STDOUT,
-        )  # fmt: skip
+            [sys.executable, str(program)], cwd=folder, env=env, stdout=output, stderr=subprocess.STDOUT
+        )
 
     def listening():
         assert process.poll() is None, log.read_text()
         return re.search(r"http://127\.0\.0\.1:\d+", log.read_text())
 
     try:
-        address = until(listening, "the service listens", describe=log.read_text)
-        yield address.group()
+        yield until(listening, "the service listens", describe=log.read_text).group()
         process.send_signal(signal.SIGINT)
         process.wait(30)
     finally:
@@ -122,8 +139,8 @@ def service(tmp_path):
         process.wait()
 
 
-def test_a_service_with_a_scheduler_inside_answers_with_the_end_of_a_run(service):
-    with httpx.Client(base_url=service, timeout=60) as client:
+def test_a_service_with_a_scheduler_inside_answers_with_the_end_of_a_run(tmp_path):
+    with service(tmp_path) as address, httpx.Client(base_url=address, timeout=60) as client:
         assert client.get("/health").json() == {"serving": True}
         assert client.post("/orders").status_code == 400
         answer = client.post("/orders", params={"amount": 50})
@@ -132,3 +149,17 @@ def test_a_service_with_a_scheduler_inside_answers_with_the_end_of_a_run(service
             "tasks": {"how_large": "success", "check_by_hand": "skipped", "accept": "success", "ship": "success"},
         }
         assert client.post("/orders", params={"amount": -1}).status_code == 422
+
+
+async def test_a_client_that_goes_away_cancels_its_run(tmp_path):
+    site = Site(tmp_path, home_name=".asynsched")
+    site.write("branching.py", SLOW_BRANCHING)
+    program = shutil.copy(EXAMPLES / "embed_starlette.py", tmp_path)
+    with service(tmp_path, program) as address:
+        async with httpx.AsyncClient(base_url=address, timeout=60) as client:
+            request = asyncio.create_task(client.post("/orders", params={"amount": 50}))
+            await eventually((tmp_path / "waits").exists, "the task runs")
+            request.cancel()
+            await asyncio.wait([request])
+        await eventually(lambda: site.runs("branching")[0]["state"] == "failed", "the run is cancelled")
+    assert site.runs("branching")[0]["reason"] == "program cancelled the run"
