@@ -6,6 +6,7 @@ import datetime as dt
 
 from asynsched.authoring.identifiers import MAX_TAG_LENGTH, check_key
 from asynsched.authoring.operators import arguments
+from asynsched.authoring.operators.argument_types import ArgumentTypes
 from asynsched.authoring.params import ParamsDict
 from asynsched.authoring.timezone import default_timezone, parse
 from asynsched.errors import DagError
@@ -71,21 +72,21 @@ class DagArguments:
         disable_bundle_versioning: bool = False,
         **unknown: Any,
     ) -> None:
+        given = dict(locals())
         self.dag_id = check_key("dag_id", dag_id)
         who = self._who
         if unknown:
             raise _unknown_arguments(who, unknown)
+        _TYPES.check(who, given)
         self.description = description
         self.dag_display_name = dag_display_name or self.dag_id
-        if default_args is not None and not isinstance(default_args, dict):
-            raise DagError(f"{who}: default_args must be a dict, not {type(default_args).__name__}")
         self.default_args = dict(default_args or {})
         self.timezone = _zone_of(start_date or self.default_args.get("start_date"))
         self.start_date = arguments.date(who, "start_date", start_date, self.timezone)
         self.start_date = self.start_date or self._default_date("start_date")
         self.end_date = arguments.date(who, "end_date", end_date, self.timezone)
         self.schedule = schedule
-        self.catchup: bool | Literal["latest"] = "latest" if catchup == "latest" else bool(catchup)
+        self.catchup = _catchup(who, catchup)
         self.max_active_tasks = _limit(who, "max_active_tasks", max_active_tasks)
         self.max_active_runs = _limit(who, "max_active_runs", max_active_runs)
         self.max_consecutive_failed_dag_runs = _limit(
@@ -129,6 +130,17 @@ class DagArguments:
             return path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as exc:
             raise DagError(f"{self._who}: doc_md names the file {str(path)!r}, which cannot be read: {exc}") from exc
+
+
+_TYPES = ArgumentTypes(DagArguments.__init__)
+
+
+def _catchup(who: str, value: Any) -> bool | Literal["latest"]:
+    if value == "latest":
+        return "latest"
+    if not isinstance(value, bool):
+        raise DagError(f"{who}: catchup must be True, False or 'latest', not {value!r:.100}")
+    return value
 
 
 def _deadlines(who: str, given: Any) -> list[DeadlineAlert]:

@@ -6,6 +6,7 @@ from asynsched.authoring import active
 from asynsched.authoring.exceptions import DuplicateTaskIdFound, TaskNotFound
 from asynsched.authoring.identifiers import check_group_key
 from asynsched.authoring.node import DAGNode, DependencyMixin
+from asynsched.authoring.operators.argument_types import ArgumentTypes
 from asynsched.errors import DagError
 
 TYPE_CHECKING = False
@@ -50,6 +51,7 @@ class TaskGroup(DAGNode):
         add_suffix_on_collision: bool = False,
         group_display_name: str = "",
     ) -> None:
+        _TYPES.check(f"task group {group_id!r}", dict(locals()))
         if dag is None:
             dag = parent_group.dag if parent_group is not None else active.current_dag()
         if dag is None:
@@ -190,6 +192,9 @@ class TaskGroup(DAGNode):
 
     def __repr__(self) -> str:
         return f"<TaskGroup: {self.group_id}>"
+
+
+_TYPES = ArgumentTypes(TaskGroup.__init__)
 
 
 def _before_teardowns(task: BaseOperator, inside: dict[str, BaseOperator]) -> Iterator[BaseOperator]:

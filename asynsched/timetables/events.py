@@ -45,7 +45,12 @@ class EventsTimetable(KnownTimetable):
             raise TimetableError(
                 f"EventsTimetable has {len(self.event_dates)} event_dates, at most {MAX_EVENTS} may be"
             )
-        self.restrict_to_events = bool(restrict_to_events)
+        for name, flag in (("restrict_to_events", restrict_to_events), ("presorted", presorted)):
+            if not isinstance(flag, bool):
+                raise TimetableError(f"EventsTimetable: {name} must be True or False, not {flag!r:.100}")
+        if not isinstance(description, str | None):
+            raise TimetableError(f"EventsTimetable: description must be a text, not {description!r:.100}")
+        self.restrict_to_events = restrict_to_events
         self._description = description
 
     @property

@@ -122,6 +122,8 @@ class CronTriggerTimetable(_TriggerTimetable):
         fold: FoldPolicy | None = None,
     ) -> None:
         self._cron = cron_schedule(cron, timezone, gap, fold)
+        if not isinstance(run_immediately, bool | timedelta):
+            raise TimetableError(f"run_immediately must be True, False or a timedelta, not {run_immediately!r:.100}")
         self._run_immediately = run_immediately
         super().__init__(self._cron, interval)
 
@@ -153,7 +155,7 @@ class CronTriggerTimetable(_TriggerTimetable):
 
 
 def _encode_run_immediately(value: bool | timedelta) -> bool | float:
-    return value.total_seconds() if isinstance(value, timedelta) else bool(value)
+    return value.total_seconds() if isinstance(value, timedelta) else value
 
 
 class MultipleCronTriggerTimetable(KnownTimetable):

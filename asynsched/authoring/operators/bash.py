@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from asynsched.authoring.exceptions import AsynschedException, AsynschedSkipException
+from asynsched.authoring.operators import arguments
 from asynsched.authoring.operators.base import BaseOperator
 from asynsched.authoring.running.context import context_variables
 from asynsched.authoring.subprocesses import LoggedProcess, bash_command_line
@@ -52,8 +53,9 @@ class BashOperator(BaseOperator):
         self.env = env
         self.append_env = append_env
         self.output_encoding = output_encoding
-        codes = () if skip_on_exit_code is None else skip_on_exit_code
-        self.skip_on_exit_code = (codes,) if isinstance(codes, int) else codes
+        who = f"task {self.task_id!r}"
+        codes = arguments.as_list(skip_on_exit_code)
+        self.skip_on_exit_code = tuple(arguments.whole_number(who, "skip_on_exit_code", code) for code in codes)
         self.cwd = cwd
         self.output_processor = output_processor
         self._process: LoggedProcess | None = None

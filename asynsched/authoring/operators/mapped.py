@@ -8,7 +8,7 @@ from __future__ import annotations
 from asynsched.authoring.mapping.map_position import mapped_groups
 from asynsched.authoring.mapping.mapped_arguments import refuse_repeated
 from asynsched.authoring.operators.base import BaseOperator
-from asynsched.authoring.operators.meta import arguments_of, task_owner
+from asynsched.authoring.operators.meta import arguments_of, check_types, task_owner
 from asynsched.authoring.params import resolve_params
 from asynsched.errors import DagError
 
@@ -31,12 +31,14 @@ class OperatorPartial:
 
     Raises:
         TypeError: The operator has no such argument.
+        DagError: An argument is of a wrong type.
     """
 
     def __init__(self, operator_class: type[BaseOperator], kwargs: dict[str, Any]) -> None:
         self.operator_class = operator_class
         self.kwargs = kwargs
         refuse_unknown(operator_class, "partial", kwargs)
+        check_types(operator_class, task_owner(kwargs.get("task_id", "?"), None), kwargs)
 
     def expand(self, **arguments: Any) -> MappedOperator:
         """Make the task, with an instance for each combination of the arguments' values.

@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import ABCMeta
 
 from asynsched.authoring import active
+from asynsched.authoring.operators.argument_types import ArgumentTypes
 from asynsched.errors import DagError
 
 TYPE_CHECKING = False
@@ -54,6 +55,8 @@ def _apply_defaults(init: Callable[..., None]) -> Callable[..., None]:
     n_defaults = len(init.__defaults__ or ())
     optional = {*code.co_varnames[code.co_argcount - n_defaults : code.co_argcount], *(init.__kwdefaults__ or ())}
     required = [name for name in named if name not in optional]
+    # What the annotations of others' constructors say was never meant to be enforced.
+    types = ArgumentTypes(init) if init.__module__.startswith("asynsched.") else None
 
     def with_defaults(self: Any, **kwargs: Any) -> None:
         dag = kwargs.get("dag") or active.current_dag()
@@ -73,9 +76,13 @@ def _apply_defaults(init: Callable[..., None]) -> Callable[..., None]:
         if "default_args" not in named and not code.co_flags & TAKES_KEYWORDS:
             del kwargs["default_args"]
             _refuse_unknown(self, kwargs, named)
+        if types is not None:
+            who = task_owner(kwargs.get("task_id", "?"), None if dag is None else dag.dag_id)
+            types.check(who, kwargs, self.template_fields)
         init(self, **kwargs)
 
     with_defaults.__wrapped__ = init  # type: ignore[attr-defined]
+    with_defaults.types = types  # type: ignore[attr-defined]
     with_defaults.__doc__ = init.__doc__
     return with_defaults
 
@@ -89,6 +96,14 @@ def arguments_of(operator_class: type) -> set[str]:
         if wrapped is not None:
             found.update(_argument_names(wrapped))
     return found
+
+
+def check_types(operator_class: Any, owner: str, given: dict[str, Any]) -> None:
+    """Raise DagError for an argument of a wrong type, at any level of an operator's class hierarchy."""
+    for level in operator_class.__mro__:
+        types = getattr(level.__dict__.get("__init__"), "types", None)
+        if types is not None:
+            types.check(owner, given, operator_class.template_fields)
 
 
 def _argument_names(init: Callable[..., None]) -> tuple[str, ...]:

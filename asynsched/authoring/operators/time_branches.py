@@ -84,6 +84,9 @@ class BranchDateTimeOperator(BaseBranchOperator):
         super().__init__(**kwargs)
         if target_lower is None and target_upper is None:
             raise DagError(f"task {self.task_id!r}: target_lower and target_upper must not both be None")
+        for name, target in (("target_lower", target_lower), ("target_upper", target_upper)):
+            if not isinstance(target, (dt.datetime, dt.time, type(None))):
+                raise DagError(f"task {self.task_id!r}: {name} must be a datetime or a time, not {target!r:.100}")
         self.target_lower = target_lower
         self.target_upper = target_upper
         self.follow_task_ids_if_true = follow_task_ids_if_true

@@ -6,6 +6,7 @@ import datetime as dt
 
 from asynsched.authoring.exceptions import AsynschedException, AsynschedSkipException
 from asynsched.authoring.json_values import check_json
+from asynsched.authoring.operators import arguments
 from asynsched.authoring.operators.base import BaseOperator
 from asynsched.authoring.params import NOTSET
 from asynsched.authoring.running.elsewhere import AsksElsewhere
@@ -44,7 +45,7 @@ class TriggerDagRunOperator(BaseOperator):
             one. (templated)
         reset_dag_run: Clear the run, so that it runs again, when it exists already; its conf stays as it is.
         wait_for_completion: Whether to wait until the run has ended. (templated)
-        poke_interval: Seconds between two looks.
+        poke_interval: Time between two looks, timedelta or seconds.
         allowed_states: States of the run with which this task succeeds; `success` by default.
         failed_states: States with which it fails; `failed` by default.
         skip_when_already_exists: Skip this task, instead of failing it, when the run exists already. (templated)
@@ -66,7 +67,7 @@ class TriggerDagRunOperator(BaseOperator):
         logical_date: str | dt.datetime | Any | None = NOTSET,
         reset_dag_run: bool = False,
         wait_for_completion: bool = False,
-        poke_interval: int = 60,
+        poke_interval: dt.timedelta | float = 60,
         allowed_states: list[str] | None = None,
         failed_states: list[str] | None = None,
         skip_when_already_exists: bool = False,
@@ -77,6 +78,7 @@ class TriggerDagRunOperator(BaseOperator):
         super().__init__(**kwargs)
         if logical_date is not NOTSET and not isinstance(logical_date, (str, dt.datetime, type(None))):
             raise DagError(f"task {self.task_id!r}: logical_date must be a datetime or a text, not {logical_date!r}")
+        who = f"task {self.task_id!r}"
         self.trigger_dag_id = trigger_dag_id
         self.trigger_run_id = trigger_run_id
         self.conf = conf
@@ -84,7 +86,7 @@ class TriggerDagRunOperator(BaseOperator):
         self.has_logical_date = logical_date is not None
         self.reset_dag_run = reset_dag_run
         self.wait_for_completion = wait_for_completion
-        self.poke_interval = poke_interval
+        self.poke_interval = arguments.duration(who, "poke_interval", poke_interval).total_seconds()
         self.allowed_states = _states(self.task_id, allowed_states or ["success"])
         self.failed_states = _states(self.task_id, ["failed"] if failed_states is None else failed_states)
         self.skip_when_already_exists = skip_when_already_exists

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from asynsched.authoring.exceptions import AsynschedFailException
+from asynsched.authoring.operators import arguments
 from asynsched.authoring.sensors.base import BaseSensorOperator
 from asynsched.authoring.subprocesses import LoggedProcess, bash_command_line
 
@@ -40,7 +41,9 @@ class BashSensor(BaseSensorOperator):
         self.bash_command = bash_command
         self.env = env
         self.output_encoding = output_encoding
-        self.retry_exit_code = retry_exit_code
+        who = f"task {self.task_id!r}"
+        is_any = retry_exit_code is None
+        self.retry_exit_code = None if is_any else arguments.whole_number(who, "retry_exit_code", retry_exit_code)
         self._process: LoggedProcess | None = None
 
     def poke(self, context: Context) -> bool:

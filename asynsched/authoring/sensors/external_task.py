@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 
 from asynsched.authoring.exceptions import AsynschedException, AsynschedSkipException
+from asynsched.authoring.operators import arguments
 from asynsched.authoring.operators.empty import EmptyOperator
 from asynsched.authoring.operators.python import keyword_arguments
 from asynsched.authoring.sensors.base import BaseSensorOperator
@@ -35,7 +36,7 @@ class ExternalTaskSensor(BaseSensorOperator):
         execution_date_fn: Returns the other logical date, or several, from this run's and what else it has parameters
             for of the context.
         check_existence: Fail at once when there is no such DAG, task or task group.
-        poll_interval: Seconds between two looks when it is deferrable.
+        poll_interval: Time between two looks when it is deferrable, timedelta or seconds.
         deferrable: Wait in a WorkflowTrigger, without a process or slots of its own.
     """
 
@@ -57,7 +58,7 @@ class ExternalTaskSensor(BaseSensorOperator):
         execution_delta: dt.timedelta | None = None,
         execution_date_fn: Callable[..., Any] | None = None,
         check_existence: bool = False,
-        poll_interval: float = 2.0,
+        poll_interval: dt.timedelta | float = 2.0,
         deferrable: bool = False,
         **kwargs: Any,
     ) -> None:
@@ -85,7 +86,7 @@ class ExternalTaskSensor(BaseSensorOperator):
         self.execution_delta = execution_delta
         self.execution_date_fn = execution_date_fn
         self.check_existence = check_existence
-        self.poll_interval = poll_interval
+        self.poll_interval = arguments.duration(who, "poll_interval", poll_interval).total_seconds()
         self.deferrable = deferrable
 
     @property

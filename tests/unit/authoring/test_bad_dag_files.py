@@ -8,12 +8,14 @@ from tests.unit.authoring.loading import load
 
 HEAD = """
 from datetime import datetime, timedelta
+from pathlib import Path
 from asynsched import *
 from asynsched import DAG
 class Odd(BaseOperator):
     template_fields = ("missing",)
 def f(x): pass
 def g(ds="today"): pass
+either = {"follow_task_ids_if_true": "b", "follow_task_ids_if_false": "c"}
 """
 
 MISTAKES = [
@@ -31,6 +33,14 @@ MISTAKES = [
     ("DAG('d', schedule='@continuous', max_active_runs=2)", DagError, ["'d'", "max_active_runs=1"]),
     ("DAG('d', dagrun_timeout=timedelta(0))", DagError, ["'d'", "dagrun_timeout"]),
     ("DAG('d', dagrun_timeout=timedelta.max)", DagError, ["'d'", "dagrun_timeout", "100 years"]),
+    ("DAG('d', catchup='no')", DagError, ["'d'", "catchup", "True, False or 'latest'", "'no'"]),
+    ("DAG('d', fail_fast='no')", DagError, ["'d'", "fail_fast", "True or False", "'no'"]),
+    ("DAG('d', description=7)", DagError, ["'d'", "description", "a text or None", "int"]),
+    ("DAG('d', user_defined_macros=[f])", DagError, ["'d'", "user_defined_macros", "a dict or None", "list"]),
+    ("DAG('d', template_searchpath=7)", DagError, ["'d'", "template_searchpath", "a text or a list", "int"]),
+    ("DAG('d', schedule=CronTriggerTimetable('@daily', timezone='UTC', run_immediately='no'))", DagError,
+     ["run_immediately", "'no'"]),
+    ("DAG('d', schedule=EventsTimetable([], restrict_to_events='no'))", DagError, ["restrict_to_events", "'no'"]),
     ("DAG('d', tags='etl')", DagError, ["'d'", "tags", "list"]),
     ("DAG('d', tags=['x' * 101])", DagError, ["'d'", "tag", "101", "100"]),
     ("DAG('d', doc_md='missing.md')", DagError, ["'d'", "doc_md", "missing.md"]),
@@ -44,7 +54,7 @@ MISTAKES = [
     ("dag = DAG('d', params={'n': {1}})", SerializationError, ["'d'", "'n'", "set"]),
     ("dag = DAG('d', params={'n': float('nan')})", SerializationError, ["'d'", "'n'", "nan"]),
     ("dag = DAG('d', params={'n': 2**80})", None, []),
-    ("DAG('d'); dag = DAG('d'); other = DAG('d')", DagError, ["'d'", "two DAGs", "line 9"]),
+    ("DAG('d'); dag = DAG('d'); other = DAG('d')", DagError, ["'d'", "two DAGs", "line 11"]),
     ("EmptyOperator(task_id='a') >> EmptyOperator(task_id='b')", DagError, ["'a'", "'b'", "no DAG"]),
     ("chain(*(EmptyOperator(task_id='a', dag=DAG(name)) for name in 'de'))", DagError, ["'d'", "'e'"]),
 ]  # fmt: skip
@@ -69,6 +79,27 @@ INSIDE = [
     ("EmptyOperator(task_id='a') >> 7", DagError, ["int", "7"]),
     ("EmptyOperator(task_id='a') >> Label('1') >> Label('2')", DagError, ["two labels"]),
     ("chain([EmptyOperator(task_id='a')], [EmptyOperator(task_id=n) for n in 'bc'])", DagError, ["chain()", "1 and 2"]),
+    ("EmptyOperator(task_id='a', depends_on_past='False')", DagError, ["'d'", "'a'", "depends_on_past", "'False'"]),
+    ("EmptyOperator(task_id='a', pre_execute='f')", DagError, ["'a'", "pre_execute", "a function or None", "str"]),
+    ("EmptyOperator(task_id='a', doc_md=7)", DagError, ["'d'", "'a'", "doc_md", "int"]),
+    ("EmptyOperator(task_id='a', depends_on_past=None)", None, []),
+    ("task(multiple_outputs='no')(f)()", DagError, ["'f'", "multiple_outputs", "'no'"]),
+    ("BashOperator(task_id='a', bash_command='', append_env=1)", DagError, ["'a'", "append_env", "not 1"]),
+    ("BashOperator(task_id='a', bash_command='', env=['A=b'])", DagError, ["'a'", "env", "a dict or None", "list"]),
+    ("BashOperator(task_id='a', bash_command='', env='{{ params.env }}')", None, []),
+    ("BashOperator(task_id='a', bash_command='', cwd=Path('/'))", None, []),
+    ("BashOperator(task_id='a', bash_command='', skip_on_exit_code='x')", DagError, ["skip_on_exit_code", "'x'"]),
+    ("BashOperator.partial(task_id='a', append_env='no').expand(bash_command=['x'])", DagError, ["'a'", "append_env"]),
+    ("BashSensor(task_id='a', bash_command='', retry_exit_code='x')", DagError, ["'a'", "retry_exit_code", "'x'"]),
+    ("PythonSensor(task_id='a', python_callable='f')", DagError, ["'a'", "python_callable", "a function", "str"]),
+    ("BranchDateTimeOperator(task_id='a', **either, target_lower=1, target_upper=None)", DagError,
+     ["'a'", "target_lower", "a time, not 1"]),
+    ("ExternalTaskSensor(task_id='a', external_dag_id='x', external_task_ids='bc')", DagError,
+     ["'a'", "external_task_ids", "a list or None", "str"]),
+    ("ExternalTaskSensor(task_id='a', external_dag_id='x', poll_interval='1')", DagError, ["poll_interval", "'1'"]),
+    ("TriggerDagRunOperator(task_id='a', trigger_dag_id='x', poke_interval='1')", DagError, ["poke_interval", "'1'"]),
+    ("TriggerDagRunOperator(task_id='a', trigger_dag_id='x', wait_for_completion='{{ params.wait }}')", None, []),
+    ("TaskGroup('g', prefix_group_id='no')", DagError, ["'g'", "prefix_group_id", "'no'"]),
     ("TaskGroup('g.h')", DagError, ["group_id", "'g.h'"]),
     ("TaskGroup('g'); TaskGroup('g')", DagError, ["'d'", "'g'", "twice"]),
     ("TaskGroup('g'); EmptyOperator(task_id='g')", DagError, ["'g'", "task group"]),
@@ -130,3 +161,8 @@ def test_a_wrong_timetable_names_its_class():
     )
     exc = outcome(text + "dag = DAG('d', schedule=Mine())")
     assert "Mine" in str(exc)
+
+
+def test_types_that_operators_of_a_dag_file_name_are_not_enforced():
+    operator = "class Lax(BaseOperator):\n    def __init__(self, *, flag: bool, **kw): super().__init__(**kw)\n"
+    assert outcome(f"{operator}with DAG('d'): Lax(task_id='a', flag='yes')") is None
