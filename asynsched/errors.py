@@ -44,6 +44,27 @@ class DagWarning(UserWarning):
     """A DAG file does what its author hardly means. The message says what to do. Warned, not raised."""
 
 
+class NoEffectWarning(UserWarning):
+    """A task is given arguments that Airflow has, and that do nothing here. Warned, not raised.
+
+    Attributes:
+        owner: How messages name the task.
+        arguments: The names of the arguments.
+    """
+
+    def __init__(self, owner: str, arguments: tuple[str, ...]) -> None:
+        super().__init__(f"{owner}: {without_effect(arguments)}")
+        self.owner = owner
+        self.arguments = arguments
+
+
+def without_effect(arguments: tuple[str, ...]) -> str:
+    """Return in a sentence that these arguments of tasks do nothing, and what to do instead."""
+    have = "has" if len(arguments) == 1 else "have"
+    hint = "; no mail is sent: write an on_failure_callback or on_retry_callback" if "email" in arguments else ""
+    return f"{', '.join(arguments)} {have} no effect in asynsched{hint}"
+
+
 class DagImportError(DagError):
     """A DAG file cannot be imported."""
 

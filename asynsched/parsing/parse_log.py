@@ -7,15 +7,18 @@ import structlog
 
 from asynsched.metrics.base import Metrics
 from asynsched.parsing.report_store import Stored
-from asynsched.serialization.schema import DOUBTFUL
+from asynsched.serialization.schema import DOUBTFUL, NO_EFFECT
 from asynsched.store.dag_files import DagFileRow
 from asynsched.store.import_errors import ImportErrorRow
 
 log = structlog.get_logger(__name__)
 
+WARNINGS = {DOUBTFUL: "file.doubtful", NO_EFFECT: "file.arguments_ignored"}
+"""The kinds of warnings that are told, each with its event."""
+
 
 class ParseLog:
-    """Logs `file.parsed`, `file.removed`, `file.failed`, `file.doubtful` and `file.statistics`.
+    """Logs what parses find, as `file.parsed`, `file.removed`, `file.failed`, and the events of WARNINGS.
 
     Args:
         interval: Time between two rounds of statistics; zero: none.
@@ -33,8 +36,12 @@ class ParseLog:
         self._remembered = dict(errors)
 
     def still_failing(self, path: str) -> None:
-        """Tell once of the errors that a file, which is not parsed again, had before the start."""
-        self._failed(path, self._remembered.pop(path, ()))
+        """Tell once of the errors that a file, which is not parsed again, had before the start.
+
+        Arguments without effect were told of when the file was parsed.
+        """
+        remembered = self._remembered.pop(path, ())
+        self._failed(path, [error for error in remembered if error.kind != NO_EFFECT])
 
     def stored(self, file: Stored, metrics: Metrics) -> None:
         """Tell what was stored of a file, and give its figures."""
@@ -67,11 +74,11 @@ class ParseLog:
             )
 
     def _failed(self, path: str, found: Sequence[ImportErrorRow]) -> None:
-        errors = [error for error in found if not error.is_warning or error.kind == DOUBTFUL]
+        errors = [error for error in found if not error.is_warning or error.kind in WARNINGS]
         told = self._told.get(path, frozenset())
         for error in errors:
             if error.message not in told:
-                event = "file.doubtful" if error.is_warning else "file.failed"
+                event = WARNINGS[error.kind] if error.is_warning else "file.failed"
                 log.warning(event, file=path, line=error.line, kind=error.kind, message=error.message)
         if errors:
             self._told[path] = frozenset(error.message for error in errors)

@@ -198,6 +198,8 @@ TEMPLATE = "template"
 
 DOUBTFUL = "doubtful"
 """Kind of the warning that the file does what its author hardly means: shown with the errors, and logged."""
+NO_EFFECT = "no_effect"
+"""Kind of the warning that tasks of the file are given arguments that do nothing: logged when the file is parsed."""
 
 
 class FileError(Struct, frozen=True, omit_defaults=True):
@@ -205,7 +207,7 @@ class FileError(Struct, frozen=True, omit_defaults=True):
 
     kind: Annotated[str, Meta(max_length=32)]
     """syntax, import, exception, exit, crash, timeout, memory, dag, serialization, output, unreadable, archive;
-    of warnings: warning, unstable, template, doubtful."""
+    of warnings: warning, unstable, template, doubtful, no_effect."""
     message: str
     """One line: what is wrong and what to do."""
     traceback: str = ""

@@ -18,10 +18,11 @@ import msgspec
 from asynsched.authoring.active import forgotten_dag_functions
 from asynsched.authoring.dag import DAG, collect_dags
 from asynsched.authoring.timezone import set_default_timezone
-from asynsched.errors import DagError, DagWarning
+from asynsched.errors import DagError, DagWarning, NoEffectWarning, without_effect
 from asynsched.serialization.encode import serialize_dag
 from asynsched.serialization.schema import (
     DOUBTFUL,
+    NO_EFFECT,
     TEMPLATE,
     FileError,
     ParsedDag,
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
 
 MAX_WARNINGS = 100
 _MAX_WARNING = 1_000
+_MOST_OWNERS = 3
+"""Tasks that are named which have arguments without effect; of the rest, their number."""
 STACK_SIGNAL = signal.SIGUSR1
 """Asks for the stack of user code, to say where it hangs."""
 
@@ -146,6 +149,7 @@ class _Finding:
         self._folder = str(request.dags_folder)
         self._sources: list[SourceFile] = []
         self._warnings: list[FileError] = []
+        self._without_effect: list[NoEffectWarning] = []
 
     def find(self) -> Found:
         """Import the file, and return its DAGs and errors; a process that user code forked ends here."""
@@ -156,6 +160,7 @@ class _Finding:
             note_later_imports(self._sources, self._request.dags_folder)
             dags, errors = self._dags_of(module)
             self._note_forgotten()
+            self._note_no_effect()
             if dags and os.getpid() == owner:
                 self._note_obstacle()
         except BaseException as exc:  # noqa: BLE001 - user code may raise anything
@@ -190,7 +195,10 @@ class _Finding:
         self._channel.send(Sourced(source))
 
     def _note_warning(self, message: Warning, category: type[Warning], filename: str, lineno: int, *_: object) -> None:
-        if filename.startswith(f"{self._folder}/") and len(self._warnings) < MAX_WARNINGS:
+        if isinstance(message, NoEffectWarning):
+            # Wherever it was made: an operator of a library passes on what a DAG file gives it.
+            self._without_effect.append(message)
+        elif filename.startswith(f"{self._folder}/") and len(self._warnings) < MAX_WARNINGS:
             where = filename.removeprefix(f"{self._folder}/")
             is_doubtful = issubclass(category, DagWarning)
             what = f"{message}" if is_doubtful else f"{category.__name__}: {message}"
@@ -206,6 +214,17 @@ class _Finding:
             code, name = function.__code__, function.__name__
             what = f"{name} is decorated with @dag, but never called, so it makes no DAG: add {name}() below it"
             self._warn(DOUBTFUL, code.co_filename.removeprefix(f"{self._folder}/"), code.co_firstlineno, what)
+
+    def _note_no_effect(self) -> None:
+        """Warn once for the whole file of arguments that do nothing: `default_args` give them to every task."""
+        found = self._without_effect
+        if not found:
+            return
+        arguments = tuple(dict.fromkeys(name for warning in found for name in warning.arguments))
+        owners = [warning.owner for warning in found[:_MOST_OWNERS]]
+        more = f"; and {len(found) - len(owners)} more" if len(found) > len(owners) else ""
+        what = f"{self._request.path}: {without_effect(arguments)} ({'; '.join(owners)}{more})"
+        self._warnings.append(FileError(NO_EFFECT, encodable(what[:_MAX_WARNING])))
 
     def _note_obstacle(self) -> None:
         """Warn of a file that no process can be forked from once it is loaded."""

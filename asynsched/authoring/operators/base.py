@@ -12,10 +12,12 @@ from asynsched.authoring.operators.mappable import Mappable
 from asynsched.authoring.operators.meta import BaseOperatorMeta, check_template_fields, invalid_arguments, task_owner
 from asynsched.authoring.operators.relations import TaskRelations
 from asynsched.authoring.operators.templated import Templater
+from asynsched.authoring.origin import where_made
 from asynsched.authoring.params import ParamsDict
 from asynsched.authoring.setup_teardown import note_new_task
 from asynsched.authoring.trigger_rule import TriggerRule, WeightRule
 from asynsched.authoring.xcom_arg import references
+from asynsched.errors import NoEffectWarning
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -215,12 +217,12 @@ class BaseOperator(TaskRelations, Mappable, Templater, Deferrable, metaclass=Bas
         return arguments.date(who, name, value, zone)
 
     def _warn_of_no_effect(self, who: str) -> None:
-        given = [name for name in NO_EFFECT if getattr(self, name) is not None]
+        given = tuple(name for name in NO_EFFECT if getattr(self, name) is not None)
         if given and self.mapped_from is None:
             import warnings
 
-            hint = "; no mail is sent: write an on_failure_callback or on_retry_callback" if "email" in given else ""
-            warnings.warn(f"{who}: {', '.join(given)} has no effect in asynsched{hint}", UserWarning, stacklevel=5)
+            where = where_made()
+            warnings.warn_explicit(NoEffectWarning(who, given), NoEffectWarning, where.filename, where.lineno)
 
     def _register(self, dag: DAG | None) -> None:
         if self.mapped_from is not None:

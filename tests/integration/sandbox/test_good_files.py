@@ -193,6 +193,22 @@ def test_a_schedule_of_less_than_a_second_is_warned_of(parse_once: Parser, sched
     ][:is_warned]
 
 
+def test_arguments_without_effect_are_warned_of_once_for_the_whole_file(parse_once: Parser) -> None:
+    report = parse_once(
+        "from asynsched import DAG, EmptyOperator, task\n"
+        "with DAG('d', default_args={'email': 'a@b.c', 'run_as_user': 'nobody'}):\n"
+        "    for n in range(3): EmptyOperator(task_id=f'n{n}')\n"
+        "    task(sla=3)(lambda: 1).override(task_id='last')()\n"
+    ).report
+    assert len(report.dags) == 1
+    [warning] = report.warnings
+    assert warning.kind == "no_effect"
+    assert warning.message == (
+        "dag.py: email, run_as_user, sla have no effect in asynsched; no mail is sent: write an on_failure_callback or"
+        " on_retry_callback (DAG 'd', task 'n0'; DAG 'd', task 'n1'; DAG 'd', task 'n2'; and 1 more)"
+    )
+
+
 def test_warnings_of_the_folder_are_reported_with_their_line(parse: Parser) -> None:
     parsed = parse("import warnings\n\nwarnings.warn('old', DeprecationWarning)\n")
     [warning] = parsed.report.warnings

@@ -151,7 +151,7 @@ def test_secret_values_of_unknown_arguments_are_not_shown():
 
 
 def test_arguments_without_effect_are_warned_of():
-    with pytest.warns(UserWarning, match=r"task 'a': email, run_as_user has no effect"):
+    with pytest.warns(UserWarning, match=r"task 'a': email, run_as_user have no effect"):
         load(HEAD + "with DAG('d'): EmptyOperator(task_id='a', email='x@y', run_as_user='nobody')")
 
 

@@ -4,18 +4,35 @@ from datetime import timedelta
 
 from structlog.testing import capture_logs
 
+from asynsched.metrics.base import NoMetrics
 from asynsched.parsing.parse_log import ParseLog
+from asynsched.parsing.report_store import Stored
+from asynsched.store.dag_files import DagFileRow
 from asynsched.store.import_errors import ImportErrorRow
+from asynsched.store.parse_results import StoredReport
 from tests.unit.parsing.dispatching import START
 
 
-def test_what_an_author_hardly_means_is_logged_once_and_other_warnings_are_not():
-    def row(kind: str) -> ImportErrorRow:
-        return ImportErrorRow("dag.py", kind, f"dag.py:3: {kind}", "", 3, None, "", is_warning=True, created_at=START)
+def row(kind: str) -> ImportErrorRow:
+    return ImportErrorRow("dag.py", kind, f"dag.py:3: {kind}", "", 3, None, "", is_warning=True, created_at=START)
 
+
+def test_what_an_author_hardly_means_is_logged_once_and_other_warnings_are_not():
     log = ParseLog(timedelta(), START)
     with capture_logs() as logs:
         for _ in range(2):
             log.remember({"dag.py": (row("warning"), row("doubtful"))})
             log.still_failing("dag.py")
     assert [(told["event"], told["message"]) for told in logs] == [("file.doubtful", "dag.py:3: doubtful")]
+
+
+def test_arguments_without_effect_are_logged_when_the_file_is_parsed_and_not_at_each_start():
+    log, found = ParseLog(timedelta(), START), (row("no_effect"),)
+    file = DagFileRow("dag.py", "", 0, 0, [], START, 0.1, n_dags=1, n_errors=0)
+    with capture_logs() as logs:
+        log.remember({"dag.py": found})
+        log.still_failing("dag.py")
+        for _ in range(2):
+            log.stored(Stored("dag.py", StoredReport(), file, found), NoMetrics())
+    told = [line["message"] for line in logs if line["event"] == "file.arguments_ignored"]
+    assert told == ["dag.py:3: no_effect"]
