@@ -27,6 +27,8 @@ from sandbox.sources.local_imports import LocalImports
 from sandbox.supervision.foreground_guard import go_on_guarded
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from asynsched.authoring.dag import DAG
 
 
@@ -41,6 +43,8 @@ class ForegroundRequest(Struct, frozen=True, omit_defaults=True):
     default_timezone: str = "UTC"
     kill_time: float = 5.0
     """How long a task may take to end itself when the run is to end, seconds."""
+    checks_file: bool = False
+    """Whether the other DAGs of the file are looked at, too."""
 
 
 class ForegroundInstance(Struct, frozen=True):
@@ -57,6 +61,8 @@ class ForegroundResult(Struct, frozen=True, tag="foreground", omit_defaults=True
     state: str = ""
     tasks: tuple[ForegroundInstance, ...] = ()
     error: str = ""
+    file_errors: tuple[str, ...] = ()
+    """What is wrong with the other DAGs of the file, where that was asked; one line each."""
 
 
 def main(descriptor: int, request: ForegroundRequest) -> NoReturn:
@@ -117,6 +123,7 @@ def _run(
 
     if request.dag_id not in found:
         return ForegroundResult(error=f"{request.path}: the file has no DAG {request.dag_id!r} any more.")
+    file_errors = tuple(_errors(found, request)) if request.checks_file else ()
     set_supervisor(link)
     try:
         run = run_in_foreground(
@@ -128,7 +135,20 @@ def _run(
     except DagError as exc:
         return ForegroundResult(error=f"{request.path}: {exc}")
     tasks = tuple(ForegroundInstance(task.task_id, task.map_index, task.state) for task in run.tasks)
-    return ForegroundResult(state=str(run.state), tasks=tasks)
+    return ForegroundResult(state=str(run.state), tasks=tasks, file_errors=file_errors)
+
+
+def _errors(found: "dict[str, DAG]", request: ForegroundRequest) -> "Iterator[str]":
+    """Yield why DAGs of the file could not be scheduled, the one that is run apart."""
+    from asynsched.errors import DagError
+    from asynsched.serialization.encode import serialize_dag
+
+    for dag_id, dag in found.items():
+        if dag_id != request.dag_id:
+            try:
+                serialize_dag(dag)
+            except DagError as exc:
+                yield f"{request.path}: {exc}"
 
 
 if __name__ == "__main__":

@@ -95,6 +95,12 @@ def are(n: int, what: str) -> str:
     return f"{n} {what} is" if n == 1 else f"{n} {what}s are"
 
 
+def some_of(names: Sequence[str], most: int = 3) -> str:
+    """Return the first of some names, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"{', '.join(names[:most])}{more}"
+
+
 def cell(value: Any) -> str:
     """Return a value as one line of a table."""
     if value is None:

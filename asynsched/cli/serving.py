@@ -2,7 +2,7 @@
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -14,7 +14,7 @@ import structlog
 from asynsched._version import __version__
 from asynsched.cli import live_on
 from asynsched.cli.causes import only_cause
-from asynsched.cli.idle_report import say_what_failed
+from asynsched.cli.idle_report import tell_what_came_of_it
 from asynsched.cli.logging import configure_logging
 from asynsched.cli.open_telemetry import telemetry
 from asynsched.cli.rendering import note
@@ -39,14 +39,21 @@ class StopRules:
     until_idle: bool = False
     num_runs: int | None = None
     seconds: float | None = None
+    fail_on: frozenset[str] = frozenset()
+    """What makes an end by `until_idle` one with exit code 1, as --fail-on names it."""
 
 
 class ForcedStop(AsynschedError):
     """A second signal came while the scheduler was stopping."""
 
 
-def serve_until_stopped(settings: Settings, rules: StopRules) -> None:
+def serve_until_stopped(settings: Settings, rules: StopRules, options: Sequence[str] = ()) -> None:
     """Run a scheduler in this process, whose memory and environment its tasks cannot read.
+
+    Args:
+        settings: All of them.
+        rules: When it ends.
+        options: Those with which commands work on the same home and database.
 
     Raises:
         AsynschedError: It cannot start: a setting, the home or the database is at fault.
@@ -64,8 +71,11 @@ def serve_until_stopped(settings: Settings, rules: StopRules) -> None:
             asyncio.run(_serve(settings, rules, manager))
     except BaseExceptionGroup as group:
         raise only_cause(group) from group
+    except Standstill:
+        tell_what_came_of_it(settings, since, options=options)
+        raise
     if rules.until_idle:
-        say_what_failed(settings, since)
+        tell_what_came_of_it(settings, since, rules.fail_on, options)
 
 
 async def _serve(settings: Settings, rules: StopRules, manager: ServiceManager) -> None:

@@ -10,6 +10,7 @@ import msgspec
 
 from asynsched.cli.causes import only_cause
 from asynsched.cli.command import command, told_output
+from asynsched.cli.fail_on import fail_if_wanted, fail_on_option
 from asynsched.cli.instants import INSTANT_FORMS, read_instant
 from asynsched.cli.logging import configure_logging
 from asynsched.cli.rendering import Output, note
@@ -46,9 +47,8 @@ FOLDER = click.Path(file_okay=False, path_type=Path)
 @click.option(
     "--failure-rate",
     metavar="RATE",
-    default="0",
-    show_default=True,
-    help=f"Share of the tries that fail, 0 to 1, where FILE does not say it; `{HISTORY}`: as many as in this home.",
+    help=f"Share of the tries that fail, 0 to 1, where FILE does not say it; `{HISTORY}`: as many as in this home. By"
+    " default none, except that a task fails which has never succeeded in this home.",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Another seed makes other tries fail.")
 @click.option(
@@ -60,6 +60,9 @@ FOLDER = click.Path(file_okay=False, path_type=Path)
 )
 @click.option("--report", metavar="FILE", type=NEW_FILE, help="Write everything to FILE, as one JSON object.")
 @click.option("--picture", metavar="FILE", type=NEW_FILE, help="Draw runs and pools to FILE, a .svg or .png.")
+@fail_on_option(
+    "DAG files, or DAGs of them, are left out", "runs of the span have failed; with --compare, those of its DIR count"
+)
 @told_output()
 def simulate(session: Session, output: str, folder: Path | None, other: Path | None, **options: Any) -> None:
     """Show what a scheduler will do in a span of time: every run and task, the use of pools, changes of the clock.
@@ -68,10 +71,18 @@ def simulate(session: Session, output: str, folder: Path | None, other: Path | N
     the DAG files, which are parsed as always, and nothing of the home is changed. JSON is the list of the runs with
     their tasks. The same files, options and history give the same answer.
     """
-    from asynsched.cli.simulation_answer import show_comparison, show_span, write_files  # what a simulation needs
+    # What a simulation needs.
+    from asynsched.cli.simulation_answer import (
+        n_errors,
+        n_failed_runs,
+        say_what_is_assumed,
+        show_comparison,
+        show_span,
+        write_files,
+    )
     from asynsched.simulation.picture import check_picture
 
-    report, picture = options.pop("report"), options.pop("picture")
+    report, picture, fail_on = options.pop("report"), options.pop("picture"), options.pop("fail_on")
     if picture is not None:
         check_picture(picture)
     configure_logging(msgspec.structs.replace(session.settings.log, level="error"))
@@ -86,7 +97,10 @@ def simulate(session: Session, output: str, folder: Path | None, other: Path | N
     else:
         changed = _simulated(msgspec.structs.replace(settings, dags_folder=str(other)), plan)
         show_comparison(span, changed, Output(output))
+    say_what_is_assumed(span, changed)
     write_files(span, changed, report=report, picture=picture)
+    last = changed or span
+    fail_if_wanted(fail_on, n_errors=n_errors(last), n_failed=n_failed_runs(last))
 
 
 def _plan(
@@ -96,7 +110,7 @@ def _plan(
     end: str,
     durations: Path | None,
     duration: float | None,
-    failure_rate: str,
+    failure_rate: str | None,
     seed: int,
     pools: Sequence[str],
     unpause: bool,
@@ -122,19 +136,21 @@ def _plan(
 
 
 def _expectations(
-    entries: "tuple[Entry, ...]", duration: float | None, failure_rate: str, home: "HomeState"
+    entries: "tuple[Entry, ...]", duration: float | None, failure_rate: str | None, home: "HomeState"
 ) -> "Expectations":
-    from asynsched.simulation.expectations import Expectation, Expectations, Rate
+    from asynsched.simulation.expectations import Expectation, Expectations, Rate, with_certain_failures
 
-    given = Expectation(duration=duration)
-    if failure_rate != HISTORY:
+    given, history = Expectation(duration=duration), home.history
+    if failure_rate is None:
+        history = with_certain_failures(history)
+    elif failure_rate != HISTORY:
         try:
             rate = msgspec.convert(failure_rate, Rate, strict=False)
         except msgspec.ValidationError as exc:
             message = f"{failure_rate!r} is neither a number from 0 to 1 nor {HISTORY!r}"
             raise click.BadParameter(message, param_hint="--failure-rate") from exc
         given = Expectation(duration=duration, failure_rate=rate)
-    return Expectations(entries, given=given, history=home.history)
+    return Expectations(entries, given=given, history=history)
 
 
 def _read_pool(text: str) -> tuple[str, int]:

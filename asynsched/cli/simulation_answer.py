@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from asynsched.cli.rendering import Listing, Output, Record, Row
+from asynsched.cli.rendering import Listing, Output, Record, Row, note, some_of
 from asynsched.cli.showing import show
 from asynsched.errors import SettingsError
 from asynsched.simulation.comparison import Comparison, RunChange, compare
@@ -74,6 +74,33 @@ def show_comparison(before: SpanReport, after: SpanReport, output: Output) -> No
     }
     sections = ("dags", "tasks_added", "tasks_removed", "deadlines", "pools")
     show(Record(fields, sections=dict.fromkeys(sections, ())), output)
+
+
+def say_what_is_assumed(*spans: SpanReport | None) -> None:
+    """Say on standard error what simulations have taken for granted of which tasks."""
+    found: dict[tuple[str, str], dict[str, None]] = {}
+    for span in spans:
+        for assumption in span.assumptions if span is not None else ():
+            tasks = found.setdefault((assumption.assumed, assumption.whose), {})
+            tasks.update(dict.fromkeys(assumption.tasks))
+    for (assumed, whose), tasks in found.items():
+        note(f"Assumed: {assumed}, for {_count(len(tasks), 'task')} {whose}: {some_of(list(tasks))}.")
+
+
+def n_errors(span: SpanReport) -> str:
+    """Return how many DAG files, or DAGs of them, are left out, in words; empty for none."""
+    n = len(span.problems)
+    return f"{_count(n, 'error')} of DAG files" if n else ""
+
+
+def n_failed_runs(span: SpanReport) -> str:
+    """Return how many runs have failed, in words; empty for none."""
+    n = sum(run.state == DagRunState.FAILED for run in span.runs)
+    return f"{_count(n, 'run')} failed" if n else ""
+
+
+def _count(n: int, what: str) -> str:
+    return f"1 {what}" if n == 1 else f"{n} {what}s"
 
 
 def write_files(span: SpanReport, changed: SpanReport | None, *, report: Path | None, picture: Path | None) -> None:

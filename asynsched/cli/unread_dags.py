@@ -2,12 +2,10 @@
 
 from sqlalchemy import Connection
 
+from asynsched.cli.rendering import some_of
 from asynsched.store.dag_files import get_file
 from asynsched.store.dags import get_dag
 from asynsched.store.import_errors import list_errors
-
-MOST_NAMED = 3
-"""Files that are named; of the rest, their number."""
 
 
 def why_unknown(conn: Connection, dag_id: str) -> str:
@@ -22,11 +20,15 @@ def why_unknown(conn: Connection, dag_id: str) -> str:
     return " ".join(told)
 
 
+def files_with_errors(conn: Connection) -> list[str]:
+    """Return the files that could not be parsed, or only in part."""
+    return list(dict.fromkeys(error.file_path for error in list_errors(conn) if not error.is_warning))
+
+
 def unparsed_files(conn: Connection) -> str:
     """Return in a sentence which files could not be parsed, or only in part; empty if there are none."""
-    files = list(dict.fromkeys(error.file_path for error in list_errors(conn) if not error.is_warning))
+    files = files_with_errors(conn)
     if not files:
         return ""
-    more = f" and {len(files) - MOST_NAMED} more" if len(files) > MOST_NAMED else ""
     what = "1 DAG file has" if len(files) == 1 else f"{len(files)} DAG files have"
-    return f"{what} errors, {', '.join(files[:MOST_NAMED])}{more}: see `asynsched dags errors`."
+    return f"{what} errors, {some_of(files)}: see `asynsched dags errors`."

@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from asynsched.cli.command import configure, database_option, errors_in_one_line, home_option
+from asynsched.cli.fail_on import fail_on_option
 
 
 @click.command("up")
@@ -17,23 +18,41 @@ from asynsched.cli.command import configure, database_option, errors_in_one_line
 @click.option(
     "--until-idle",
     is_flag=True,
-    help="End when every file is parsed and no run is active, and say which files have errors and how many runs have"
-    " failed; with code 1 if runs are left that cannot go on.",
+    help="End when every file is parsed and no run is active, and say how runs have ended, why some have failed, and which"
+    " files have errors; with code 1 if runs are left that cannot go on.",
+)
+@fail_on_option(
+    "DAG files have errors",
+    "runs have failed since the start. Without --until-idle there is no end at which that would be known",
 )
 @click.option("--num-runs", type=click.IntRange(min=1), metavar="N", help="End when so many runs have ended.")
 @click.option("--for", "seconds", type=click.FloatRange(min=0), metavar="SECONDS", help="End after this time.")
 @click.option("--log-format", type=click.Choice(["console", "json"]), help="For people or programs.")
-def up(*, until_idle: bool, num_runs: int | None, seconds: float | None, **flags: Any) -> None:
+@click.option("-v", "--verbose", is_flag=True, help="Tell of the start and end of each try; as log.level=debug.")
+def up(
+    *,
+    until_idle: bool,
+    fail_on: frozenset[str],
+    num_runs: int | None,
+    seconds: float | None,
+    verbose: bool,
+    **flags: Any,
+) -> None:
     """Run a scheduler: watch a folder of DAG files, create the runs that are due, run their tasks.
 
     Ctrl-C or SIGTERM stops it gently: what runs may finish within the setting shutdown_grace, and then has
     lease.kill_time to end itself. A second one kills what runs at once. What was interrupted is begun anew by the next
     start. Neither leaves a process behind. Exit code 0 after the first, 1 after the second.
     """
+    if fail_on and not until_idle:
+        raise click.UsageError("--fail-on needs --until-idle: it is about what the runs have come to in the end.")
     with errors_in_one_line():
+        from asynsched.cli.next_command import of_same_place
         from asynsched.cli.serving import StopRules, serve_until_stopped  # the whole scheduler: not for --help
 
         for group, name in (("parse", "processes"), ("log", "format")):
             flags[f"{group}.{name}"] = flags.pop(f"{group}_{name}")
+        flags["log.level"] = "debug" if verbose else None
         configuration = configure(**flags)
-        serve_until_stopped(configuration.settings, StopRules(until_idle, num_runs, seconds))
+        rules = StopRules(until_idle, num_runs, seconds, fail_on)
+        serve_until_stopped(configuration.settings, rules, of_same_place(flags["home"], flags["database"]))

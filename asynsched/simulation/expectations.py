@@ -96,12 +96,12 @@ class Expectations:
             else:
                 self._patterns.append(entry)
         self._given = given or NOTHING
-        self._history = history or {}
+        self.history = history or {}
         self.of = lru_cache(maxsize=100_000)(self._of)
 
     def _of(self, dag_id: str, task_id: str) -> Expectation:
         name = f"{dag_id}.{task_id}"
-        found = self._given.over(self._history.get(name, NOTHING))
+        found = self._given.over(self.history.get(name, NOTHING))
         for pattern, expectation in self._patterns:
             if fnmatchcase(name, pattern):
                 found = expectation.over(found)
@@ -111,6 +111,14 @@ class Expectations:
         """Return the patterns that fit none of these tasks, each given as `DAG.TASK`."""
         patterns = [entry.pattern for entry in self._patterns if not any(fnmatchcase(n, entry.pattern) for n in names)]
         return sorted([*patterns, *(self._names.keys() - names)])
+
+
+def with_certain_failures(history: Mapping[str, Expectation]) -> dict[str, Expectation]:
+    """Return a history in which tasks fail that have never succeeded, and of no other it is said how often."""
+    return {
+        name: seen if seen.failure_rate == 1 else msgspec.structs.replace(seen, failure_rate=None)
+        for name, seen in history.items()
+    }
 
 
 def why_unused(pattern: str, names: set[str]) -> str:

@@ -18,6 +18,8 @@ from asynsched.store.whole_runs import PastTry, past_tries
 
 N_RUNS = 20
 """Newest runs of a DAG whose tasks are looked at."""
+RARELY_GOOD = 0.9999
+"""The largest share of failures of a task that has succeeded at least once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +29,8 @@ class HomeState:
     Attributes:
         pools: Its pools.
         paused: Whether each of its DAGs is paused.
-        history: What was seen of tasks, by `DAG.TASK`: the median length of tries that succeeded, the share of those
-            that failed.
+        history: What was seen of tasks, by `DAG.TASK`: the median length of tries that succeeded, or of all where
+            none has, and the share of those that failed, which is 1 only where none has succeeded.
     """
 
     pools: tuple[PoolRow, ...] = ()
@@ -58,21 +60,22 @@ def _read(conn: Connection) -> HomeState:
 
 def history_of(tries: Iterable[PastTry]) -> dict[str, Expectation]:
     """Return what is to be expected of tasks after what was seen of them, by `DAG.TASK`."""
-    lasted: dict[str, list[float]] = defaultdict(list)
-    lengths: dict[str, list[int]] = defaultdict(list)
-    n_failed: dict[str, int] = defaultdict(int)
+    good: dict[str, list[PastTry]] = defaultdict(list)
+    bad: dict[str, list[PastTry]] = defaultdict(list)
     for seen in tries:
-        name = f"{seen.dag_id}.{seen.task_id}"
-        if seen.state == TaskInstanceState.FAILED:
-            n_failed[name] += 1
-        elif seen.started_at is not None and seen.ended_at is not None:
-            lasted[name].append((seen.ended_at - seen.started_at).total_seconds())
-            lengths[name] += [seen.result_length] if seen.result_length is not None and seen.result_length >= 0 else []
-    return {
-        name: Expectation(
-            duration=round(median(lasted[name]), 3) if lasted[name] else None,
-            length=median_low(lengths[name]) if lengths[name] else None,
-            failure_rate=round(n_failed[name] / (n_failed[name] + len(lasted[name])), 4),
-        )
-        for name in lasted.keys() | n_failed.keys()
-    }
+        is_bad = seen.state == TaskInstanceState.FAILED
+        (bad if is_bad else good)[f"{seen.dag_id}.{seen.task_id}"].append(seen)
+    return {name: _expected(good[name], bad[name]) for name in good.keys() | bad.keys()}
+
+
+def _expected(good: list[PastTry], bad: list[PastTry]) -> Expectation:
+    """Return what is to be expected of a task some of whose tries succeeded, and some failed."""
+    lasted = [
+        (seen.ended_at - seen.started_at).total_seconds() for seen in good or bad if seen.started_at and seen.ended_at
+    ]
+    lengths = [seen.result_length for seen in good if seen.result_length is not None and seen.result_length >= 0]
+    return Expectation(
+        duration=round(median(lasted), 3) if lasted else None,
+        length=median_low(lengths) if lengths else None,
+        failure_rate=min(round(len(bad) / (len(bad) + len(good)), 4), RARELY_GOOD) if good else 1.0,
+    )

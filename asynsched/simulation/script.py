@@ -9,9 +9,11 @@ from collections.abc import Collection, Iterable, Iterator
 from datetime import timedelta
 from typing import Any
 
+from msgspec import Struct
+
 from asynsched.serialization.schema import MapConcat, MapLength, MapProduct, MapResult, MapZip, SerializedDag
 from asynsched.simulation.executor import Outcome
-from asynsched.simulation.expectations import Expectation, Expectations
+from asynsched.simulation.expectations import NOTHING, Expectation, Expectations
 from sandbox.protocol import BranchDecision, Launch, ShortCircuitDecision
 
 USUAL_SECONDS = 60.0
@@ -46,7 +48,7 @@ class ExpectedEnds:
             return Outcome("failed", limit, f"it would take longer than its execution_timeout of {limit}")
         lasting = timedelta(seconds=duration)
         if expected.failure_rate and self.chance(launch) < expected.failure_rate:
-            return Outcome("failed", lasting, f"by chance: {expected.failure_rate:.0%} of its tries fail")
+            return Outcome("failed", lasting, _why_failed(expected.failure_rate))
         if expected.skip:
             return Outcome("skipped", lasting, "it is expected to skip itself")
         return Outcome("success", lasting, return_value=self._result(launch, expected), decision=_decision(expected))
@@ -63,6 +65,43 @@ class ExpectedEnds:
         run = launch.run
         about = f"{self._seed}\0{run.dag_id}\0{run.run_id}\0{launch.task_id}\0{launch.map_index}\0{launch.try_number}"
         return int.from_bytes(hashlib.blake2b(about.encode(), digest_size=8).digest(), "big") / 2**64
+
+
+def _why_failed(rate: float) -> str:
+    return "all of its tries are expected to fail" if rate == 1 else f"by chance: {rate:.0%} of its tries fail"
+
+
+class Assumption(Struct, frozen=True):
+    """Something that a simulation takes for granted of tasks, because nobody has said it.
+
+    Attributes:
+        assumed: What, as a sentence without its end.
+        whose: What is known of the tasks.
+        tasks: Their names, as `DAG.TASK`.
+    """
+
+    assumed: str
+    whose: str
+    tasks: tuple[str, ...]
+
+
+def assumptions(
+    expectations: Expectations, tasks: Iterable[tuple[str, str]], mapped_over: Collection[tuple[str, str]]
+) -> tuple[Assumption, ...]:
+    """Return what the script assumes of tasks, each given with its DAG."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for dag_id, task_id in sorted(tasks):
+        name, expected = f"{dag_id}.{task_id}", expectations.of(dag_id, task_id)
+        if expected.failure_rate == 1 and expectations.history.get(name, NOTHING).failure_rate == 1:
+            found.setdefault(("each try fails", "of which no try has succeeded in this home"), []).append(name)
+        if expected.duration is None:
+            end = " and succeeds" if not (expected.failure_rate or expected.skip) else ""
+            lasts = f"each try lasts {USUAL_SECONDS:.0f} s{end}"
+            found.setdefault((lasts, "of which this home knows no try"), []).append(name)
+        if (dag_id, task_id) in mapped_over and expected.length is None and expected.returns is None:
+            returns = f"a result of {USUAL_LENGTH} value"
+            found.setdefault((returns, "whose results are not known, and are mapped over"), []).append(name)
+    return tuple(Assumption(*what, tuple(names)) for what, names in sorted(found.items()))
 
 
 def _decision(expected: Expectation) -> BranchDecision | ShortCircuitDecision | None:

@@ -17,7 +17,7 @@ from asynsched.simulation.home_state import HomeState
 from asynsched.simulation.past import store_last_runs
 from asynsched.simulation.planner import Ask
 from asynsched.simulation.pool_use import PoolUse, pool_uses
-from asynsched.simulation.script import ExpectedEnds, mapped_over
+from asynsched.simulation.script import Assumption, ExpectedEnds, assumptions, mapped_over
 from asynsched.simulation.simulation import Simulation
 from asynsched.simulation.trace import RunTrace, read_trace
 from asynsched.store.dags import list_dags, set_paused
@@ -74,6 +74,8 @@ class SpanReport(Struct, frozen=True):
     clock_changes: tuple[ClockChange, ...]
     paused_dags: tuple[str, ...]
     problems: tuple[FileProblem, ...]
+    assumptions: tuple[Assumption, ...]
+    """What was taken for granted of the tasks that were started."""
 
 
 def simulate_span(
@@ -106,7 +108,8 @@ class _SpanSimulation(Simulation):
 
     def __init__(self, settings: Settings, reports: tuple[ParseReport, ...], plan: Plan) -> None:
         self._dags = [parsed.dag for report in reports for parsed in report.dags]
-        script = ExpectedEnds(plan.expectations, plan.seed, mapped_over(self._dags))
+        self._mapped_over = mapped_over(self._dags)
+        script = ExpectedEnds(plan.expectations, plan.seed, self._mapped_over)
         super().__init__(settings, reports, script, plan.start)
         self.gathers_starts = True
         self._plan = plan
@@ -133,6 +136,7 @@ class _SpanSimulation(Simulation):
         runs = read(lambda conn: read_trace(conn, without=self._past))
         capacities = read(pool_capacities)
         names = {(run.dag_id, run.run_id) for run in runs}
+        started = {(run.dag_id, task.task_id) for run in runs for task in run.tasks if task.tries}
         return SpanReport(
             start=plan.start,
             end=plan.end,
@@ -147,4 +151,5 @@ class _SpanSimulation(Simulation):
                 for error in read(list_errors)
                 if not error.is_warning
             ),
+            assumptions=assumptions(plan.expectations, started, self._mapped_over),
         )

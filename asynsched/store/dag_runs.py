@@ -128,8 +128,16 @@ _N_ACTIVE = (
     )
     .group_by(dag_run.c.dag_id)
 )
-_N_FAILED = sa.select(sa.func.count()).where(
-    dag_run.c.ended_at >= sa.bindparam("since"), dag_run.c.state == DagRunState.FAILED
+_N_ENDED = (
+    sa.select(dag_run.c.state, sa.func.count().label("n"))
+    .where(dag_run.c.ended_at >= sa.bindparam("since"))
+    .group_by(dag_run.c.state)
+)
+_FAILED_SINCE = (
+    sa.select(dag_run)
+    .where(dag_run.c.ended_at >= sa.bindparam("since"), dag_run.c.state == DagRunState.FAILED)
+    .order_by(dag_run.c.ended_at, dag_run.c.id)
+    .limit(sa.bindparam("limit"))
 )
 # From the DAGs, and for each of them one look into the index: however many runs it has had.
 _NEWEST_SCHEDULED = (
@@ -250,10 +258,15 @@ def count_active_runs(conn: Connection, dag_ids: Collection[str]) -> dict[str, i
     return {row.dag_id: row.n for row in conn.execute(_N_ACTIVE, {"dag_ids": list(dag_ids)})}
 
 
-def count_failed_since(conn: Connection, since: datetime) -> int:
-    """Return how many runs have failed since an instant."""
-    n_failed: int = conn.execute(_N_FAILED, {"since": since}).scalar_one()
-    return n_failed
+def count_ended_since(conn: Connection, since: datetime) -> dict[str, int]:
+    """Return how many runs have ended since an instant, by state; states that none has are left out."""
+    return {row.state: row.n for row in conn.execute(_N_ENDED, {"since": since})}
+
+
+def failed_since(conn: Connection, since: datetime, *, limit: int) -> list[DagRunRow]:
+    """Return the first runs that have failed since an instant."""
+    rows = conn.execute(_FAILED_SINCE, {"since": since, "limit": limit})
+    return [as_struct(DagRunRow, row, conf=from_json(row.conf)) for row in rows]
 
 
 def last_scheduled_intervals(conn: Connection, dag_ids: Sequence[str]) -> dict[str, DataInterval]:

@@ -1,12 +1,14 @@
 """Queries of `task_instance` and of its earlier tries. `transitions.py` writes them."""
 
 from datetime import datetime
+from typing import NamedTuple
 
 import sqlalchemy as sa
 from msgspec import Struct
 from msgspec.structs import replace
 from sqlalchemy import Connection
 
+from asynsched.states import TaskInstanceState
 from asynsched.store.encryption import reading_cipher
 from asynsched.store.rows import as_struct
 from asynsched.store.schema.tables import task_instance, task_instance_history
@@ -45,6 +47,19 @@ class TaskInstanceRow(Struct, frozen=True):
     ignored_dependencies: str | None = None
 
 
+class FailedTask(NamedTuple):
+    """A task instance that has failed, and why."""
+
+    task_id: str
+    map_index: int
+    reason: str
+
+    @property
+    def name(self) -> str:
+        """Its task's id, with the map index of one that is mapped."""
+        return self.task_id if self.map_index < 0 else f"{self.task_id}[{self.map_index}]"
+
+
 class TryRow(Struct, frozen=True):
     """A try of a task instance that another try has followed."""
 
@@ -67,6 +82,12 @@ _LISTED = (
     .order_by(
         sa.func.coalesce(task_instance.c.started_at, task_instance.c.ended_at).asc().nulls_last(), task_instance.c.id
     )
+)
+_FIRST_FAILURE = (
+    sa.select(task_instance.c.task_id, task_instance.c.map_index, task_instance.c.reason)
+    .where(_IS_OF_RUN, task_instance.c.state == TaskInstanceState.FAILED)
+    .order_by(task_instance.c.ended_at, task_instance.c.id)
+    .limit(1)
 )
 _TRIES = (
     sa.select(*(task_instance_history.c[name] for name in TryRow.__struct_fields__))
@@ -100,6 +121,12 @@ def load_task_instances(conn: Connection, dag_run_id: int) -> list[TaskInstanceR
 def list_task_instances(conn: Connection, dag_run_id: int) -> list[TaskInstanceRow]:
     """Return the task instances of a run for a reader: in the order in which they began, then those that have not."""
     return [as_struct(TaskInstanceRow, row) for row in conn.execute(_LISTED, {"run": dag_run_id})]
+
+
+def first_failure(conn: Connection, dag_run_id: int) -> FailedTask | None:
+    """Return the task instance of a run that failed first; None if none has."""
+    row = conn.execute(_FIRST_FAILURE, {"run": dag_run_id}).first()
+    return None if row is None else FailedTask(*row)
 
 
 def list_tries(conn: Connection, dag_run_id: int) -> list[TryRow]:

@@ -158,11 +158,20 @@ def test_errors_are_told_at_the_terminal_too(site):
     (site.dags / "syntax.py").write_text("# asynsched dag\n(\n")
     fails = "with DAG('fails', schedule='@once'):\n  BashOperator(task_id='t', bash_command='false')\n"
     site.write("fails.py", f"from asynsched import DAG, BashOperator\n{fails}")
-    ended = site.up_until_idle()
+    ended = site.run("up", str(site.dags), "--until-idle", "--fail-on", "errors", code=1)
     assert "syntax.py" in ended.stderr + ended.stdout
-    last = ended.stderr.splitlines()[-1]
-    assert "DAG files have errors, " in last
-    assert last.endswith("`asynsched dags errors`. 1 run has failed: see `asynsched runs list --state failed`.")
+    summary = ended.stderr[ended.stderr.index("1 run has ended: 1 failed.") :].splitlines()
+    [run] = site.runs("fails")
+    assert summary[1].startswith(f"  fails {run['run_id']}: t: ")
+    assert summary[2] == f"    asynsched why fails {run['run_id']}"
+    assert " DAG files have errors: " in summary[3]
+    assert summary[4] == "    asynsched dags errors"
+    assert summary[5].startswith("Error: ")
+    assert summary[5].endswith(" DAG files have errors (--fail-on errors).")
+    assert site.run("dags", "errors").stdout.count("syntax.py") > 0
+    told = site.up_until_idle("--home", str(site.home)).stderr
+    assert told.splitlines()[-1] == f"    asynsched dags errors --home {site.home}"
+    assert "No run has ended." in told
 
 
 def test_no_scratch_and_no_process_of_a_parse_is_left(site):

@@ -126,9 +126,33 @@ def test_a_dag_is_tested_in_the_foreground_with_its_output_beside_the_answer(sit
     assert tested.json["state"] == "success"
     assert {task["task_id"]: task["state"] for task in tested.json["tasks"]}["extract"] == "success"
     assert "from the task" in tested.stderr
+    assert site.run("dags", "test", "etl", "--fail-on", "errors,failed").code == 0
     failed = site.run("dags", "test", "broken", "--output", "json", code=1)
     assert failed.json["state"] == "failed"
     assert "as it must" in failed.stderr
+
+
+def test_a_test_of_a_dag_fails_on_errors_of_other_dags_of_its_file_where_that_is_wanted(new_site):
+    site = new_site()
+    site.write(
+        "two.py",
+        """
+        from asynsched import DAG, EmptyOperator
+
+        with DAG("good"):
+            EmptyOperator(task_id="only")
+        with DAG("circle"):
+            first, last = EmptyOperator(task_id="first"), EmptyOperator(task_id="last")
+            first >> last >> first
+    """,
+    )
+    for wanted in ((), ("--fail-on", "failed")):
+        assert "circle" not in site.run("dags", "test", "good", *wanted).stdout
+    refused = site.run("dags", "test", "good", "--fail-on", "errors", "--output", "json", code=1)
+    assert refused.json["state"] == "success"
+    told = refused.stderr.splitlines()[-2:]
+    assert told[0].startswith("two.py: DAG 'circle': tasks depend on one another in a circle")
+    assert told[1] == "Error: 1 of the other DAGs of two.py cannot be used (--fail-on errors)."
 
 
 def test_a_file_that_no_parse_may_read_is_tested_no_more_than_it_is_scheduled(site):

@@ -128,13 +128,25 @@ def test_lengths_pools_and_pauses_are_those_of_the_home_which_is_left_as_it_is(s
 
         with DAG("other", schedule="@hourly"):
             BashOperator(task_id="only", bash_command="true")
+
+        with DAG("broken"):
+            BashOperator(task_id="bad", bash_command="exit 1")
     """)  # fmt: skip
     site.run("pools", "set", "own", "1")
     site.run("dags", "trigger", "known")
+    site.run("dags", "trigger", "broken")
     site.up_until_idle()
     site.run("dags", "pause", "other")
+    text = (site.dags / "dags.py").read_text()
+    site.write("dags.py", text.replace('"broken"', '"broken", schedule="@hourly"'))
     before = {path: path.read_bytes() for path in site.home.glob("asynsched.db*")}
-    runs = site.run("simulate", *SPAN, "--output", "json").json
+    simulated = site.run("simulate", *SPAN, "--output", "json", "--fail-on", "errors, failed", code=1)
+    assert simulated.stderr.splitlines() == [
+        "Assumed: each try fails, for 1 task of which no try has succeeded in this home: broken.bad.",
+        "Error: 24 runs failed (--fail-on errors,failed).",
+    ]
+    runs = [run for run in simulated.json if run["dag_id"] != "broken"]
+    assert [run["state"] for run in simulated.json if run["dag_id"] == "broken"] == ["failed"] * 24
     assert {path: path.read_bytes() for path in site.home.glob("asynsched.db*")} == before
     assert {run["dag_id"] for run in runs} == {"known"}
     [task] = runs[0]["tasks"]
@@ -142,7 +154,7 @@ def test_lengths_pools_and_pauses_are_those_of_the_home_which_is_left_as_it_is(s
     assert timedelta() < length < timedelta(seconds=30), "as long as it took, and not the minute of an unknown task"
     assert task["pool"] == "own"
     told = site.run("simulate", *SPAN, "--unpause", "--duration", "7", "--output", "json").json
-    assert {run["dag_id"] for run in told} == {"known", "other"}
+    assert {run["dag_id"] for run in told} == {"known", "other", "broken"}
     assert told[0]["ended_at"] == "2026-03-28T18:00:07Z"
 
 
@@ -152,6 +164,7 @@ def test_what_makes_no_sense_is_refused_in_one_line_and_a_bad_file_is_left_out(s
         (("--to", "2026-03-28"), "the span must end after its start"),
         (("--from", "yesterday"), "'yesterday' is no instant"),
         (("--pool", "narrow"), "'narrow' is no pool: write NAME=SLOTS"),
+        (("--fail-on", "failed,warnings"), "'warnings' is none of its values: write errors, failed, or errors,failed"),
         (("--failure-rate", "2"), "'2' is neither a number from 0 to 1 nor 'history'"),
         (("--durations", "nowhere.toml"), "nowhere.toml: the file cannot be read"),
         (("--picture", "picture.gif"), "picture.gif: a picture is .svg or .png"),
@@ -164,4 +177,7 @@ def test_what_makes_no_sense_is_refused_in_one_line_and_a_bad_file_is_left_out(s
     site.write("bad.py", "import asynsched  # dag\n1 / 0\n")
     told = site.run(*span)
     assert "Left out: bad.py" in told.stderr
+    assert "Assumed: each try lasts 60 s and succeeds, for 4 tasks of which this home knows no try" in told.stderr
     assert "berlin" in told.stdout
+    assert site.run(*span, "--fail-on", "failed").code == 0
+    assert "Error: 1 error of DAG files" in site.run(*span, "--fail-on", "errors", code=1).stderr

@@ -25,6 +25,7 @@ def test_up_until_idle_ends_with_what_cannot_go_on(tmp_path):
     site.write("standing.py", STANDING)
     ended = site.run("up", str(site.dags), "--until-idle", code=1)
     site.assert_nothing_left()
+    assert "1 run has ended: 1 failed." in ended.stderr
     [told] = [line for line in ended.stderr.splitlines() if line.startswith("Error")]
     assert "No active run can go on" in told
     assert "of past: task loads: " in told

@@ -207,6 +207,20 @@ def test_a_search_for_garbage_leaves_out_what_up_has_imported(site):
     assert n_searched < n_left_out / 4
 
 
+def test_up_fails_on_runs_and_files_only_when_it_ends_as_idle_and_only_on_what_there_is(site):
+    site.write("once.py", ONCE.replace("return 1", "raise ValueError('no luck')"))
+    refused = site.run("up", str(site.dags), "--fail-on", "failed", code=2)
+    assert "--fail-on needs --until-idle" in refused.stderr
+    refused = site.run("up", str(site.dags), "--until-idle", "--fail-on", "failed,warned", code=2)
+    assert "'warned' is none of its values: write errors, failed, or errors,failed" in refused.stderr
+    assert not site.home.exists()
+    site.up_until_idle("--fail-on", "errors")
+    site.up_until_idle("--fail-on", "errors,failed")
+    site.write("once.py", ONCE.replace('"once"', '"twice"').replace("return 1", "raise ValueError('no luck')"))
+    ended = site.run("up", str(site.dags), "--until-idle", "--fail-on", "failed", code=1)
+    assert ended.stderr.endswith("Error: 1 run has failed (--fail-on failed).\n")
+
+
 def test_up_ends_after_so_many_runs_or_so_much_time(site):
     site.write("once.py", ONCE)
     site.run("up", str(site.dags), "--num-runs", "1")

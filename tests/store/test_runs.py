@@ -14,8 +14,9 @@ from asynsched.store.changes import Batch, CallbackRow, HistoryRow, RunRow, Stal
 from asynsched.store.dag_runs import (
     NewRun,
     count_active_runs,
-    count_failed_since,
+    count_ended_since,
     end_queued_run,
+    failed_since,
     get_run,
     insert_run,
     last_scheduled_interval,
@@ -81,8 +82,10 @@ async def test_runs_are_listed_newest_first_and_chosen_by_dag_and_state(database
     ended = await database.read(get_run, "e", "r1")
     assert await database.write(end_queued_run, ended.id, DagRunState.FAILED, "cancelled", NOW)
     assert not await database.write(end_queued_run, ended.id, DagRunState.FAILED, "again", NOW)
-    assert await database.read(count_failed_since, NOW) == 1
-    assert await database.read(count_failed_since, NOW + timedelta(microseconds=1)) == 0
+    assert await database.read(count_ended_since, NOW) == {"failed": 1}
+    assert [run.run_id for run in await database.read(failed_since, NOW, limit=1)] == ["r1"]
+    assert await database.read(count_ended_since, NOW + timedelta(microseconds=1)) == {}
+    assert await database.read(failed_since, NOW + timedelta(microseconds=1), limit=1) == []
     assert (await database.read(get_run, "e", "r1")).reason == "cancelled"
     assert [run.run_id for run in await database.read(list_runs, limit=2)] == ["r2", "r1"]
     assert [run.run_id for run in await database.read(list_runs, dag_id="d")] == ["r0", "r2"]

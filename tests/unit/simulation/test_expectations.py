@@ -6,9 +6,16 @@ import pytest
 
 from asynsched.errors import SettingsError
 from asynsched.simulation.executor import Outcome
-from asynsched.simulation.expectations import Entry, Expectation, Expectations, read_entries, why_unused
+from asynsched.simulation.expectations import (
+    Entry,
+    Expectation,
+    Expectations,
+    read_entries,
+    why_unused,
+    with_certain_failures,
+)
 from asynsched.simulation.home_state import history_of
-from asynsched.simulation.script import ExpectedEnds
+from asynsched.simulation.script import ExpectedEnds, assumptions
 from asynsched.store.whole_runs import PastTry
 from sandbox.protocol import BranchDecision, CodeVersion, Launch, RunContext, ShortCircuitDecision
 
@@ -83,10 +90,15 @@ def test_history_gives_the_median_of_good_tries_and_the_share_of_bad_ones():
     tries += [
         PastTry("d", "t", "failed", NOON, NOON + timedelta(seconds=1000)),
         PastTry("d", "bad", "failed", None, NOON),
+        PastTry("d", "lucky", "success", NOON, NOON),
     ]
+    tries += [PastTry("d", "slow", "failed", NOON, NOON + timedelta(seconds=n)) for n in (8, 7, 9)]
+    tries += [PastTry("d", "lucky", "failed", NOON, NOON)] * 100_000
     assert history_of(tries) == {
         "d.t": Expectation(duration=2, failure_rate=0.25),
         "d.bad": Expectation(failure_rate=1.0),
+        "d.slow": Expectation(duration=8, failure_rate=1.0),
+        "d.lucky": Expectation(duration=0, failure_rate=0.9999),
     }
 
 
@@ -111,6 +123,21 @@ def test_a_file_that_makes_no_sense_is_named_with_the_key_at_fault(tmp_path, nam
     assert complaint in str(caught.value)
 
 
+def test_a_task_fails_by_default_only_if_it_has_never_succeeded_and_what_is_assumed_is_told():
+    history = {"d.bad": Expectation(duration=8, failure_rate=1.0), "d.good": Expectation(duration=2, failure_rate=0.9)}
+    expected = Expectations(history=with_certain_failures(history))
+    assert expected.of("d", "bad") == Expectation(duration=8, failure_rate=1.0)
+    assert expected.of("d", "good") == Expectation(duration=2)
+    told = assumptions(expected, {("d", name) for name in ("bad", "good", "new", "newer")}, {("d", "new")})
+    assert {(assumption.assumed, assumption.tasks) for assumption in told} == {
+        ("each try fails", ("d.bad",)),
+        ("each try lasts 60 s and succeeds", ("d.new", "d.newer")),
+        ("a result of 1 value", ("d.new",)),
+    }
+    stated = Expectations(given=Expectation(duration=1, failure_rate=0), history=history)
+    assert assumptions(stated, {("d", "bad"), ("d", "new")}, ()) == ()
+
+
 def launch(task_id: str = "t", **options) -> Launch:
     run = RunContext("d", "r", "scheduled", NOON)
     return Launch("token", task_id, -1, 1, 3, run, CodeVersion("", ""), "log", **options)
@@ -124,7 +151,7 @@ def launch(task_id: str = "t", **options) -> Launch:
         (Expectation(duration=5, follow=("a",)), {}, Outcome(duration=FIVE, decision=BranchDecision(("a",)))),
         (Expectation(duration=5, condition=False), {}, Outcome(duration=FIVE, decision=ShortCircuitDecision())),
         (Expectation(duration=5, skip=True), {}, Outcome("skipped", FIVE, "it is expected to skip itself")),
-        (Expectation(duration=5, failure_rate=1), {}, Outcome("failed", FIVE, "by chance: 100% of its tries fail")),
+        (Expectation(duration=5, failure_rate=1), {}, Outcome("failed", FIVE, "all of its tries are expected to fail")),
         (
             Expectation(duration=5), {"execution_timeout": 2.0},
             Outcome("failed", timedelta(seconds=2), "it would take longer than its execution_timeout of 0:00:02"),
