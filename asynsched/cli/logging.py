@@ -7,6 +7,7 @@ An embedding program configures its own logging; asynsched leaves it alone.
 
 import logging
 import sys
+from collections.abc import Sequence
 from logging.handlers import RotatingFileHandler
 from typing import Any
 
@@ -14,9 +15,11 @@ import msgspec
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
+from asynsched.cli.next_command import command_line
 from asynsched.cli.rendering import printable
 from asynsched.errors import SettingsError
 from asynsched.settings import LogSettings
+from asynsched.states import DagRunState
 
 RENDERED = "asynsched.rendered"
 """The logger of lines that structlog has rendered already."""
@@ -33,8 +36,12 @@ class _Formatter(logging.Formatter):
         return record.getMessage() if record.name == RENDERED else self._foreign.format(record)
 
 
-def configure_logging(settings: LogSettings) -> None:
+def configure_logging(settings: LogSettings, options: Sequence[str] = ()) -> None:
     """Send asynsched's logs, and those of the libraries it uses, to standard error or to the file that is named.
+
+    Args:
+        settings: The form, the level and the file.
+        options: Those with which commands work on the home and database that the log is about.
 
     Raises:
         SettingsError: The file cannot be written.
@@ -45,7 +52,7 @@ def configure_logging(settings: LogSettings) -> None:
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=settings.format == "json"),
     ]
-    renderers = _renderers(settings.format, colors=settings.file is None and sys.stderr.isatty())
+    renderers = _renderers(settings.format, options, colors=settings.file is None and sys.stderr.isatty())
     own = logging.getLogger(RENDERED)
     own.setLevel(logging.DEBUG)  # structlog has left out what is below the level
     structlog.configure(
@@ -76,13 +83,33 @@ def _handler(settings: LogSettings) -> logging.Handler:
         raise SettingsError(f"log.file: {settings.file} cannot be written: {exc.strerror}") from exc
 
 
-def _renderers(form: str, *, colors: bool) -> list[Processor]:
+def _renderers(form: str, options: Sequence[str], *, colors: bool) -> list[Processor]:
     if form == "json":
         return [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer(serializer=_json)]
     console = structlog.dev.ConsoleRenderer(
         colors=colors, exception_formatter=structlog.dev.plain_traceback, pad_event_to=30
     )
-    return [_without_control_characters, console]
+
+    def render(logger: WrappedLogger, method: str, event: EventDict) -> str:
+        """Add, on a line of its own, the command that says more of what went wrong."""
+        command = _command_of(event, options)
+        line = console(logger, method, event)
+        return f"{line}\n    {command}" if command else line
+
+    return [_without_control_characters, render]
+
+
+def _command_of(event: EventDict, options: Sequence[str]) -> str:
+    """Return the command that shows why something has failed; empty where nothing has."""
+    match event:
+        case {"event": "try.failed", "dag_id": dag_id, "run_id": run_id, "task_id": task_id, "try_number": number}:
+            index = ("--map-index", str(event["map_index"])) if "map_index" in event else ()
+            return command_line("tasks", "logs", dag_id, run_id, task_id, *index, "--try", str(number), options=options)
+        case {"event": "tries.failed"}:
+            return command_line("runs", "list", "--state", DagRunState.FAILED, options=options)
+        case {"event": "run.ended", "state": DagRunState.FAILED, "dag_id": dag_id, "run_id": run_id}:
+            return command_line("why", dag_id, run_id, options=options)
+    return ""
 
 
 def _json(value: Any, **_: Any) -> str:

@@ -65,7 +65,7 @@ def serve_until_stopped(settings: Settings, rules: StopRules, options: Sequence[
     manager = service_manager()
     since = SystemClock().now()
     live_on()
-    configure_logging(settings.log)
+    configure_logging(settings.log, options)
     try:
         with telemetry(settings):
             asyncio.run(_serve(settings, rules, manager))
@@ -184,3 +184,5 @@ def _introduce(settings: Settings) -> None:
         note(f"  confinement  {line}")
     note(f"  tasks        {settings.executor} executor, {settings.parallelism} at once")
     note(f"  parses       {settings.parse.processes} at once")
+    if settings.log.level == "info":
+        note("  shown        runs, and tries that fail; every try with -v")

@@ -18,7 +18,7 @@ from asynsched.cli.fail_on import fail_on_option
 @click.option(
     "--until-idle",
     is_flag=True,
-    help="End when every file is parsed and no run is active, and say how runs have ended, why some have failed, and which"
+    help="End when every file is parsed and no run is active, and say how runs have ended, why some failed, and which"
     " files have errors; with code 1 if runs are left that cannot go on.",
 )
 @fail_on_option(

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable
 from datetime import datetime
+from typing import Any
 
 import structlog
 
@@ -20,13 +21,14 @@ from asynsched.channels import (
 from asynsched.executors.base import Held
 from asynsched.executors.callback_tokens import is_callback_token
 from asynsched.executors.trigger_host_tokens import key_of_token
+from asynsched.scheduling.evaluation.active_run import ActiveRun
 from asynsched.scheduling.evaluation.active_task import ActiveTask
 from asynsched.scheduling.evaluation.pending import PendingBatch
 from asynsched.scheduling.evaluation.run_stopping import unwanted_try
 from asynsched.scheduling.launches import task_launch
 from asynsched.scheduling.run_intake import RunIntake
 from asynsched.scheduling.run_loading import lost_tries
-from asynsched.states import SLOT_TASK_STATES, TaskInstanceState
+from asynsched.states import SLOT_TASK_STATES, DagRunState, TaskInstanceState
 from asynsched.store.changes import Stale
 
 log = structlog.get_logger(__name__)
@@ -60,7 +62,7 @@ class Announcer:
             log.warning("state.stale", n_tasks=len(stale.tasks), n_runs=len(stale.runs))
         self._warn_of_obstacles(pending)
         for task in pending.granted:
-            if not _is_stale(task, stale):
+            if not is_stale(task, stale):
                 self.launch(task)
         self._acknowledge(pending, stale)
         self.announce_triggers(pending)
@@ -127,7 +129,7 @@ class Announcer:
         """Have stored ends forgotten; what was decided from another one was stale, and is decided again."""
         stored = []
         for event, task in pending.ends:
-            if task is not None and _is_stale(task, stale):
+            if task is not None and is_stale(task, stale):
                 self._channels.finished.put_nowait(TaskFinished(event))
             else:
                 stored.append(event.token)
@@ -142,7 +144,7 @@ class Announcer:
             ended = RunEnded(run.key, run.state)
             self._channels.run_ends.put_nowait(ended)
             self._channels.dag_changes.offer(ended)
-            log.info("run.ended", dag_id=run.key.dag_id, run_id=run.key.run_id, state=run.state, reason=run.reason)
+            log.info("run.ended", dag_id=run.key.dag_id, run_id=run.key.run_id, state=run.state, **_facts(run))
 
     def _warn_of_obstacles(self, pending: PendingBatch) -> None:
         for task in pending.tasks.values():
@@ -154,5 +156,27 @@ class Announcer:
                 )
 
 
-def _is_stale(task: ActiveTask, stale: Stale) -> bool:
+def _facts(run: ActiveRun) -> dict[str, Any]:
+    """Return what the log says of a run that has ended."""
+    facts: dict[str, Any] = {"reason": run.reason, "n_tasks": sum(map(len, run.instances.values()))}
+    if run.started_at is not None and run.ended_at is not None:
+        facts["seconds"] = round((run.ended_at - run.started_at).total_seconds(), 3)
+    if run.state is DagRunState.FAILED and (task := _first_failure(run)) is not None:
+        name = task.task_id if task.map_index < 0 else f"{task.task_id}[{task.map_index}]"
+        facts["error"] = f"{name}: {task.reason}"
+    return facts
+
+
+def _first_failure(run: ActiveRun) -> ActiveTask | None:
+    """Return the first task instance in topological order that has failed itself, and not for what is upstream."""
+    for task_id, instances in run.instances.items():
+        if run.bad_of[task_id]:
+            failed = (task for task in instances.values() if task.state is TaskInstanceState.FAILED)
+            if (task := next(failed, None)) is not None:
+                return task
+    return None
+
+
+def is_stale(task: ActiveTask, stale: Stale) -> bool:
+    """Whether nothing was stored of what a batch has of a task instance."""
     return task.run.id in stale.runs or (task.run.id, task.task_id, task.map_index) in stale.tasks

@@ -4,7 +4,9 @@ from collections import deque
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
+import anyio
 import structlog
+from anyio.abc import TaskStatus
 
 from asynsched.channels import (
     BackfillChanged,
@@ -31,6 +33,7 @@ from asynsched.scheduling.run_metrics import RunMetrics
 from asynsched.scheduling.run_transfers import RunTransfers
 from asynsched.scheduling.shared_limits import SharedLimits
 from asynsched.scheduling.slices import settle
+from asynsched.scheduling.try_log import TryLog
 from asynsched.scheduling.watermark import Watermark
 from asynsched.service import Service
 from asynsched.settings import Settings
@@ -85,6 +88,7 @@ class DependencyEvaluator(Service):
         self._has_peers = has_peers
         owner = (self._pending.scheduler_id, self._pending.lease_epoch)
         self._shared = SharedLimits(evaluation, database, clock, owner)
+        self._try_log = TryLog(tells_all=settings.log.level == "debug")
         self._announcer = Announcer(channels, intake, evaluation.obstacle, settings.max_map_length)
         self._requests = RequestTaker(database=database, evaluation=evaluation, lease_epoch=self._pending.lease_epoch)
         self._transfers = RunTransfers(
@@ -151,9 +155,17 @@ class DependencyEvaluator(Service):
         # What is deferred is stored so already, and hosts that run its triggers may ask at once.
         self._announcer.announce_triggers(self._pending)
 
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Evaluate until cancelled."""
+        try:
+            await super().run(task_status=task_status)
+        finally:
+            self._try_log.flush()
+
     async def tick(self, now: datetime) -> None:
         """Take up what has happened, decide what follows, store it, say it."""
         began_at = self.clock.monotonic()
+        self._try_log.time_passed(now)
         self._has_started_all = False
         if not self._waits_for_company(now):
             await self._store()
@@ -189,7 +201,10 @@ class DependencyEvaluator(Service):
         may_start_more = self._intake.starts_any and not self._is_stopping
         if self._channels.finished.qsize() or self._has_news or may_start_more:
             self.wake()
-        times = (self._evaluation.next_timer, self._pending.due_at, self._shared.retry_at, self._intake.retry_at)
+        times = (
+            self._evaluation.next_timer, self._pending.due_at, self._shared.retry_at, self._intake.retry_at,
+            self._try_log.due_at,
+        )  # fmt: skip
         self.due_at = min((at for at in times if at), default=None)
 
     @property
@@ -283,6 +298,7 @@ class DependencyEvaluator(Service):
         stale, paused = await self._shared.store(failed, tell=self._has_peers())
         pending.count_stale(len(stale.runs) + len(stale.tasks))
         RunMetrics(self.metrics).stored(pending, stale)
+        self._try_log.stored(pending, stale, self.clock.now())
         pending.mark_stored()
         for task in pending.tasks.values():
             if task.run.id in stale.run_ids:

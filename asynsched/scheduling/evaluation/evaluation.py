@@ -17,7 +17,7 @@ from asynsched.scheduling.evaluation.expansion import first_instances
 from asynsched.scheduling.evaluation.leaving_tries import LeavingTries
 from asynsched.scheduling.evaluation.left_out import skip_left_out
 from asynsched.scheduling.evaluation.past import PastLinks, instances_with_past
-from asynsched.scheduling.evaluation.pending import PendingBatch
+from asynsched.scheduling.evaluation.pending import PendingBatch, TryResult
 from asynsched.scheduling.evaluation.ready_queues import ReadyQueues
 from asynsched.scheduling.evaluation.restarts import restart, take_span
 from asynsched.scheduling.evaluation.run_limits import RunLimits
@@ -249,6 +249,7 @@ class Evaluation:
         self._follow_past(now)
 
     def _take_outcome(self, task: ActiveTask, event: Ended, outcome: TryOutcome, now: datetime) -> None:
+        self.pending.results.append(TryResult(task, task.try_number, event, outcome))
         take_span(task, event)
         task.rendered_map_index = event.rendered_map_index or task.rendered_map_index
         task.next_try_at = outcome.next_try_at

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 import msgspec
 
@@ -13,6 +14,7 @@ from asynsched.scheduling.evaluation.deferral import encoded
 from asynsched.scheduling.rules.outlet_events import updates_of
 from asynsched.scheduling.rules.run_state import RunEndCause
 from asynsched.scheduling.rules.run_stop import encoded as encoded_stop
+from asynsched.scheduling.rules.try_end import TryOutcome
 from asynsched.serialization.schema import CallbackEvent
 from asynsched.states import TaskInstanceState
 from asynsched.store.changes import (
@@ -35,12 +37,22 @@ COMPANY = timedelta(milliseconds=20)
 """How long the news that a try has begun waits for something else to be stored with."""
 
 
+class TryResult(NamedTuple):
+    """How a try has ended, and what was decided about its task instance, which may have gone on since."""
+
+    task: ActiveTask
+    try_number: int
+    ended: Ended
+    outcome: TryOutcome
+
+
 @dataclass(slots=True)
 class PendingBatch:
     """Gathers changes. A task that changes several times before it is stored is written once.
 
     Attributes:
         ends: The ends of tries that these changes follow from, each with its task; None: nobody waited for it.
+        results: What was decided about those that somebody waited for, and about triggers that ended a task.
     """
 
     scheduler_id: str
@@ -56,6 +68,7 @@ class PendingBatch:
     granted: list[ActiveTask] = field(default_factory=list)
     ended_runs: list[ActiveRun] = field(default_factory=list)
     ends: list[tuple[Ended, ActiveTask | None]] = field(default_factory=list)
+    results: list[TryResult] = field(default_factory=list)
     unwanted: list[tuple[str, str]] = field(default_factory=list)
     triggers: list[TriggerWanted | TriggerUnwanted] = field(default_factory=list)
     n_stale: int = 0
@@ -188,7 +201,7 @@ class PendingBatch:
         """Begin to gather the next moment's changes."""
         for gathered in (
             self.tasks, self.runs, self.expanded, self.history, self.forgotten, self.xcoms, self.callbacks,
-            self.asset_events, self.granted, self.ended_runs, self.ends, self.unwanted, self.triggers,
+            self.asset_events, self.granted, self.ended_runs, self.ends, self.results, self.unwanted, self.triggers,
         ):  # fmt: skip
             gathered.clear()
         self.held_since = None
