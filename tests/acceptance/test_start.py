@@ -1,6 +1,7 @@
 """What `asynsched up` says and does when it starts, and when it cannot."""
 
 import gzip
+import shlex
 import socket
 import sqlite3
 import stat
@@ -219,6 +220,12 @@ def test_up_fails_on_runs_and_files_only_when_it_ends_as_idle_and_only_on_what_t
     site.write("once.py", ONCE.replace('"once"', '"twice"').replace("return 1", "raise ValueError('no luck')"))
     ended = site.run("up", str(site.dags), "--until-idle", "--fail-on", "failed", code=1)
     assert ended.stderr.endswith("Error: 1 run has failed (--fail-on failed).\n")
+    lines = ended.stderr.splitlines()
+    for event, shown in (("try.failed", "ValueError: no luck"), ("run.ended", "failed: ValueError: no luck")):
+        [number] = [number for number, line in enumerate(lines) if event in line]
+        assert "one: ValueError: no luck" in lines[number] or "reason='ValueError: no luck'" in lines[number]
+        _, *command = shlex.split(lines[number + 1])
+        assert shown in site.run(*command).stdout, "the command below it shows why"
 
 
 def test_up_ends_after_so_many_runs_or_so_much_time(site):

@@ -47,3 +47,26 @@ def test_what_users_have_named_cannot_steer_a_terminal(capsys):
 def test_a_log_file_that_cannot_be_written_is_named(tmp_path):
     with pytest.raises(SettingsError, match=r"log\.file: .*/none/x\.log cannot be written"):
         configure_logging(LogSettings(file=str(tmp_path / "none" / "x.log")))
+
+
+def test_below_what_failed_is_the_command_that_says_why_for_people_and_not_for_programs(capsys):
+    run = {"dag_id": "d", "run_id": "by hand", "state": "failed"}
+    for form in ("console", "json"):
+        configure_logging(LogSettings(format=form), ("--home", "h"))
+        log = structlog.get_logger()
+        log.warning("try.failed", **run, task_id="t", map_index=3, try_number=2, reason="no luck")
+        log.info("run.ended", **run)
+        log.info("run.ended", **run | {"state": "success"})
+        log.warning("tries.failed", n_more=3)
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.strip() for line in lines if "asynsched" in line] == [
+        "asynsched tasks logs d 'by hand' t --map-index 3 --try 2 --home h",
+        "asynsched why d 'by hand' --home h",
+        "asynsched runs list --state failed --home h",
+    ]
+    assert [json.loads(line)["event"] for line in lines[-4:]] == [
+        "try.failed",
+        "run.ended",
+        "run.ended",
+        "tries.failed",
+    ]
