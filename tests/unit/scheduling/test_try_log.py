@@ -43,7 +43,8 @@ def test_of_many_failures_the_first_are_told_of_and_the_others_are_counted():
     assert [line["event"] for line in lines] == 2 * [*["try.failed"] * MOST_LINES, "tries.failed"]
     told = lines[0]
     assert {name: told[name] for name in ("dag_id", "task_id", "try_number", "state", "reason", "seconds")} == {
-        "dag_id": "dag", "task_id": "t00", "try_number": 1, "state": "failed", "reason": "it was failed", "seconds": 1.0,
+        "dag_id": "dag", "task_id": "t00", "try_number": 1, "state": "failed", "reason": "it was failed",
+        "seconds": 1.0,
     }  # fmt: skip
 
 
