@@ -16,7 +16,7 @@ from asynsched.errors import AsynschedError, NotServing, Standstill, StoreUnavai
 from asynsched.explaining.standstill import explain_standstill
 from asynsched.health import Health
 from asynsched.keys import DagRunKey, TaskInstanceKey
-from asynsched.results import FinishedRun, read_finished_run
+from asynsched.results import FinishedRun, Running, RunningTry, read_finished_run
 from asynsched.scheduling.creation.asset_updates import update_by_program
 from asynsched.scheduling.requests.run_requests import submit_by_program
 from asynsched.scheduling.run_waiters import RunWaiters
@@ -47,6 +47,7 @@ class Embedding:
 
     Attributes:
         started: Set once it serves.
+        stopping: Set once it is asked to stop.
     """
 
     settings: Settings
@@ -54,6 +55,7 @@ class Embedding:
     clock: Clock
     channels: Channels
     started: anyio.Event
+    stopping: anyio.Event
     _services: Services | None
     _state: ServingState
     _waiters: RunWaiters
@@ -211,6 +213,17 @@ class Embedding:
         await self.channels.active_runs.put(RunEdited(run))
         return [TaskInstanceKey(*run, row.task_id, row.map_index) for row in taken.instances]
 
+    def running(self) -> Running:
+        """Return what was started here and has not ended. Reads memory only. Raises NotServing."""
+        services = self._serving_now()
+        tries = [
+            RunningTry(*task.key, task.try_number, task.started_at)
+            for task in services.evaluator.evaluation.tries.values()
+        ]
+        # What has not begun comes last.
+        tries.sort(key=lambda one: (one.started_at is None, one.started_at or self.clock.now()))
+        return Running(tuple(tries), services.callbacks.n_running)
+
     def health(self) -> Health:
         """Return how this scheduler is: the age of every loop, and the oldest step that has not ended.
 
@@ -219,10 +232,13 @@ class Embedding:
         Raises:
             NotServing: The scheduler does not serve yet, or no more.
         """
+        return self._serving_now().vitals.health()
+
+    def _serving_now(self) -> Services:
         services = self._services
         if services is None or self._state.stopped.is_set():
             raise NotServing(NO_MORE if self._state.stopped.is_set() else NOT_YET)
-        return services.vitals.health()
+        return services
 
     async def _wait_for_dag(self, dag_id: str) -> None:
         database = self._state.database

@@ -1,4 +1,4 @@
-"""A finished run as an embedding program sees it."""
+"""Finished runs, and what runs now, as an embedding program sees it."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,6 +14,31 @@ from asynsched.store.dag_runs import get_run
 from asynsched.store.dag_versions import get_version
 from asynsched.store.task_instances import load_task_instances
 from asynsched.store.xcoms import get_xcoms
+
+
+@dataclass(frozen=True, slots=True)
+class RunningTry:
+    """A try of a task instance that was started; `started_at` is None until its process has begun."""
+
+    dag_id: str
+    run_id: str
+    task_id: str
+    map_index: int
+    try_number: int
+    started_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """What a scheduler has started, and what has not ended: tries, those that began first first, and callbacks."""
+
+    tries: tuple[RunningTry, ...] = ()
+    n_callbacks: int = 0
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether nothing runs."""
+        return not (self.tries or self.n_callbacks)
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,7 +110,7 @@ class Scheduler(Embedding):
         self._given_executor = executor if callable(executor) else None
         self._given_metrics = metrics
         self._services: Services | None = None
-        self._stop_requested = anyio.Event()
+        self.stopping = self._stop_requested = anyio.Event()
         self._state = ServingState()
         self.started = self._state.started
         self._have_tries_ended = False

@@ -19,6 +19,7 @@ from asynsched.cli.logging import configure_logging
 from asynsched.cli.open_telemetry import telemetry
 from asynsched.cli.rendering import note
 from asynsched.cli.service_manager import ServiceManager, service_manager
+from asynsched.cli.stop_report import tell_of_stop
 from asynsched.clock import SystemClock
 from asynsched.errors import AsynschedError, NotServing, Standstill
 from asynsched.scheduler import Scheduler
@@ -81,10 +82,12 @@ def serve_until_stopped(settings: Settings, rules: StopRules, options: Sequence[
 async def _serve(settings: Settings, rules: StopRules, manager: ServiceManager) -> None:
     scheduler = Scheduler(settings=settings)
     failures: list[AsynschedError] = []
+    signalled = anyio.Event()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_accompany, scheduler, rules, failures)
         tasks.start_soon(manager.accompany, scheduler, scheduler.clock)
-        async with _signals_stop(scheduler, manager):
+        tasks.start_soon(tell_of_stop, scheduler, signalled)
+        async with _signals_stop(scheduler, manager, signalled):
             await scheduler.serve()
         tasks.cancel_scope.cancel()
     if failures:
@@ -92,25 +95,25 @@ async def _serve(settings: Settings, rules: StopRules, manager: ServiceManager) 
 
 
 @asynccontextmanager
-async def _signals_stop(scheduler: Scheduler, manager: ServiceManager) -> AsyncIterator[None]:
+async def _signals_stop(scheduler: Scheduler, manager: ServiceManager, signalled: anyio.Event) -> AsyncIterator[None]:
     """Within, the first SIGINT or SIGTERM asks the scheduler to stop, the second ends it and all that runs at once.
 
-    Then all is as before.
+    Then all is as before. `signalled` is set by the first.
     """
     loop = asyncio.get_running_loop()
     before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
-    asked = forced = False
+    forced = False
     with anyio.CancelScope() as scope:
 
         def stop(number: signal.Signals) -> None:
-            nonlocal asked, forced
-            if asked:
+            nonlocal forced
+            if signalled.is_set():
                 forced = True
                 scheduler.hurry()
                 scope.cancel()
                 return
-            asked = True
-            log.info("scheduler.stopping", signal=number.name, again="stops at once")
+            signalled.set()
+            log.info("scheduler.stopping", signal=number.name, again="kills what runs, and stops at once")
             manager.tell("STOPPING=1", "STATUS=Waiting for running tasks")
             scheduler.request_stop()
 

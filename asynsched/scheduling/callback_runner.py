@@ -74,6 +74,11 @@ class CallbackRunner(Service):
         """Whether everything that was reported is stored."""
         return not (self._is_taking or self._news or self._channels.callbacks.qsize())
 
+    @property
+    def n_running(self) -> int:
+        """How many callbacks run."""
+        return len(self._running)
+
     def stop_beginning(self) -> None:
         """Begin no callback from now on: the scheduler is stopping, and would only interrupt it."""
         self._is_stopping = True

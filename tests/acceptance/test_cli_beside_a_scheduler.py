@@ -88,7 +88,8 @@ def test_a_second_signal_stops_at_once_and_leaves_no_process(new_site):
         site.run("dags", "trigger", "slow", "--run-id", "endless")
         wait_running(site, "endless")
         up.interrupt()
-        site.until(lambda: "scheduler.stopping" in up.log, "the first signal is taken")
+        site.until(lambda: "Waiting for 1 try to end, 600 s at most: slow.waits (run endless" in up.log, "it is said")
+        assert "Ctrl-C kills them." in up.log
         up.terminate()
         assert up.wait() == 1
         assert "Stopped at once" in up.log
