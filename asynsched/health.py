@@ -34,6 +34,19 @@ class LoopHealth(Struct, frozen=True):
     is_stuck: bool = False
 
 
+class LongParse(Struct, frozen=True):
+    """A parse that goes on, and for how long it has; `limit_seconds`: how long the import of a file may take."""
+
+    file: str
+    seconds: float
+    limit_seconds: float
+
+    @property
+    def sentence(self) -> str:
+        """What is said of it."""
+        return f"{self.file} is being parsed, for {self.seconds:.0f} s so far; limit {self.limit_seconds:.0f} s."
+
+
 class Health(Struct, frozen=True):
     """How a scheduler is.
 
@@ -43,6 +56,7 @@ class Health(Struct, frozen=True):
         oldest_step: The loop whose step that is under way began first; None between steps.
         oldest_step_seconds: For how long that step has gone on.
         loops: Every loop, the lease's renewal among them.
+        parses: The parses of DAG files that take long.
     """
 
     status: Literal["healthy", "waiting", "stuck"]
@@ -52,6 +66,7 @@ class Health(Struct, frozen=True):
     oldest_step: str | None
     oldest_step_seconds: float | None
     loops: tuple[LoopHealth, ...]
+    parses: tuple[LongParse, ...] = ()
 
     @property
     def stuck_loops(self) -> tuple[str, ...]:
@@ -73,6 +88,7 @@ class Vitals:
         self._scheduler_id = scheduler_id
         self._longest_step = longest_step
         self._loops: list[tuple[str, Pulse, Callable[[], timedelta | None]]] = []
+        self._parses: Callable[[], tuple[LongParse, ...]] = tuple
 
     def watch(self, services: Sequence[Service]) -> None:
         """Tell of these loops, too."""
@@ -82,6 +98,10 @@ class Vitals:
     def watch_pulse(self, name: str, pulse: Pulse, interval: timedelta) -> None:
         """Tell of a loop that is no service, and goes round each `interval` at least."""
         self._loops.append((name, pulse, lambda: interval))
+
+    def watch_parses(self, long_ones: Callable[[], tuple[LongParse, ...]]) -> None:
+        """Tell of these parses, too."""
+        self._parses = long_ones
 
     def health(self) -> Health:
         """Return how the scheduler is now."""
@@ -96,7 +116,8 @@ class Vitals:
             status = "stuck"
         elif any(loop.waits_for_database for loop in loops):
             status = "waiting"
-        return Health(status, self._scheduler_id, __version__, self._clock.now(), oldest, seconds, loops)
+        now = self._clock.now()
+        return Health(status, self._scheduler_id, __version__, now, oldest, seconds, loops, self._parses())
 
     def _loop(self, name: str, pulse: Pulse, interval: timedelta | None, at: float) -> LoopHealth:
         began_at, age = pulse.step_began_at, max(0.0, at - pulse.step_ended_at)

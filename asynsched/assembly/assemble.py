@@ -173,6 +173,7 @@ def _look_after(services: Services, base: Foundation, availability: Availability
     """Have health, the database's absence and figures told of all services alike."""
     all_services = (*services.producers, *services.consumers)
     services.vitals.watch(all_services)
+    services.vitals.watch_parses(services.dispatcher.under_way.long_ones)
     if services.claim.lease is not None:
         renew_interval = timedelta(seconds=base.settings.lease.renew_interval)
         services.vitals.watch_pulse("lease", services.claim.lease.pulse, renew_interval)

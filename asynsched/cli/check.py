@@ -12,7 +12,7 @@ import msgspec
 
 from asynsched.bell import PING_SECONDS, ask_health
 from asynsched.cli.command import command, fail, told_output
-from asynsched.cli.rendering import Done, Listing, Output
+from asynsched.cli.rendering import Done, Listing, Output, note
 from asynsched.cli.session import Session
 from asynsched.cli.showing import show
 from asynsched.errors import AsynschedError
@@ -65,6 +65,8 @@ def _check_live(session: Session, output: str) -> None:
     elif health is not None:
         show(Done(f"A scheduler is serving the home {session.home}. {_oldest_step(health)}", {}), Output(output))
         show(Listing(LOOP_COLUMNS, health["loops"]), Output(output))
+        for parse in health.get("parses", ()):
+            note(f"{parse['file']} is being parsed, for {parse['seconds']:.0f} s so far.")
     if health is None:
         fail(
             f"No scheduler is serving the home {session.home}: nobody answers there within {PING_SECONDS:g} s. If its"

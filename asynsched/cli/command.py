@@ -127,9 +127,11 @@ def dags_explained(session: Session) -> Iterator[None]:
     except NotFound as exc:
         if exc.kind != "DAG":
             raise
+        from asynsched.cli.long_parses import long_parses
         from asynsched.cli.unread_dags import why_unknown  # loaded only where it is needed
 
         more = session.read(why_unknown, exc.name)
+        more = " ".join(filter(None, (more, *(parse.sentence for parse in long_parses(session.home)))))
         if not session.settings.dags_path.is_dir():
             more = f"{more} There is no DAG folder {session.settings.dags_path}.".lstrip()
         raise AsynschedError(f"{exc} {more}".rstrip()) from exc

@@ -8,6 +8,7 @@ import click
 from asynsched.cli.command import command, dag_argument, told_output
 from asynsched.cli.dag_lookup import dag_of, structure_of
 from asynsched.cli.dot import as_dot
+from asynsched.cli.long_parses import long_parses
 from asynsched.cli.rendering import FORMS, Listing, Record, note
 from asynsched.cli.session import Session
 from asynsched.cli.unread_dags import unparsed_files
@@ -86,6 +87,8 @@ def show_errors(session: Session, warnings: bool, traceback: bool) -> Listing:
     ]
     if n_left_out := len(found) - len(shown):
         note(f"Warnings that are not shown: {n_left_out}. `asynsched dags errors --warnings` has them.")
+    for parse in long_parses(session.home):
+        note(parse.sentence)
     details = ("traceback", "output", "is_warning")
     texts = ("traceback",) if traceback else ()
     return Listing(ERROR_COLUMNS, rows, "No DAG file has errors.", details, spare=("line", "kind"), texts=texts)

@@ -8,6 +8,7 @@ import msgspec
 
 from asynsched.cli.command import command, map_index_option
 from asynsched.cli.dag_lookup import known_dag_of
+from asynsched.cli.long_parses import long_parses
 from asynsched.cli.lookup import find_run, find_task
 from asynsched.cli.rendering import Text
 from asynsched.cli.session import Session
@@ -61,7 +62,8 @@ async def _explain(
     database = await open_database(settings.database_url, synchronous=settings.sqlite_synchronous, keys=session.keys)
     try:
         if row is None:
-            return await explain_dag(database, dag, now=now, unserved=unserved)
+            parses = () if unserved else long_parses(session.home)
+            return await explain_dag(database, dag, now=now, unserved=unserved, parses=parses)
         snapshot = await take_snapshot(database, settings, now, unserved=unserved, owners=owners)
         run = await snapshot.run(row.id, DagRunKey(row.dag_id, row.run_id))
         if task_id is None or run is None:

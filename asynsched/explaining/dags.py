@@ -1,25 +1,34 @@
 """Why a DAG has no run: what its schedule, its pause, its limits and its file say."""
 
+from collections.abc import Sequence
 from datetime import datetime
 
 from asynsched.explaining.reason import Explanation, Reason
 from asynsched.explaining.service import with_service
 from asynsched.explaining.tasks import held_up_by
+from asynsched.health import LongParse
 from asynsched.scheduling.creation.scheduled_runs import Examined, foresee_dag
 from asynsched.store.dags import DagRow
 from asynsched.store.database import Database
 from asynsched.store.import_errors import list_errors
 
 
-async def explain_dag(database: Database, dag: DagRow, *, now: datetime, unserved: Reason | None) -> Explanation:
+async def explain_dag(
+    database: Database, dag: DagRow, *, now: datetime, unserved: Reason | None, parses: Sequence[LongParse] = ()
+) -> Explanation:
     """Return why no run of a DAG is made at this moment.
 
     Args:
         database: Only read.
         dag: Also one that is no longer active.
         unserved: Why nothing is done at all; None where a scheduler serves.
+        parses: Those that take long, of any file.
     """
-    reasons = []
+    reasons = [
+        Reason("parse", parse.sentence.rstrip("."), "the parse has ended")
+        for parse in parses
+        if parse.file == dag.file_path
+    ]
     if dag.has_errors:
         errors = await database.read(list_errors, dag.file_path)
         reasons += [

@@ -31,7 +31,7 @@ from asynsched.parsing.parse_queue import ParseJob, ParseQueue, job_of
 from asynsched.parsing.preparation import Preparation
 from asynsched.parsing.processes.parse_slots import ParseSlots
 from asynsched.parsing.processes.parser import Parser, report_of_error, report_of_failure
-from asynsched.parsing.progress import ReadingProgress
+from asynsched.parsing.progress import ParsesUnderWay, ReadingProgress
 from asynsched.parsing.repeats import Repeats
 from asynsched.parsing.report_store import Outcome, Stored, load_files, store_outcomes
 from asynsched.parsing.seen_files import SeenFiles
@@ -83,6 +83,7 @@ class ParseDispatcher(Service):
         self._repeats = Repeats(timedelta(seconds=settings.watch.min_file_process_interval))
         self._is_ticking = False
         self.progress = ReadingProgress()
+        self.under_way = ParsesUnderWay(clock, min(settings.parse.import_timeout, settings.parse.timeout))
 
     # What others ask
 
@@ -139,7 +140,11 @@ class ParseDispatcher(Service):
             self._requests.add(LookRequest(path, is_forced=True))
         self._start_parses(known)
         self._log.statistics(known, now)
-        times = (self._repeats.next_at, self._log.next_statistics_at, self._outcomes.due_at)
+        self._log.long_parses(self.under_way.take_new_long_ones())
+        times = (
+            self._repeats.next_at, self._log.next_statistics_at, self._outcomes.due_at,
+            self.under_way.next_long_at(now),
+        )  # fmt: skip
         self.due_at = min(filter(None, times), default=None)
         if self._requests.are_waiting or self._outcomes.is_ready(now, more_to_come=self.prepared.n_waiting > 0):
             self.wake()
@@ -244,11 +249,13 @@ class ParseDispatcher(Service):
         self.wake()
 
     async def _parse(self, known: KnownFiles, job: ParseJob) -> None:
+        self.under_way.begin(job.path)
         try:
             report = await self._parser.parse(job.path, self._slots)
         except SandboxError as exc:
             report = report_of_failure(job.path, exc)
         finally:
+            self.under_way.end(job.path)
             self._slots.give_back()
         self.prepared.note_parsed(report.duration)
         # Not only in the next tick: this one may be storing what was parsed before.

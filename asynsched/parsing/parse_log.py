@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 
 import structlog
 
+from asynsched.health import LongParse
 from asynsched.metrics.base import Metrics
 from asynsched.parsing.report_store import Stored
 from asynsched.serialization.schema import DOUBTFUL, NO_EFFECT
@@ -18,7 +19,7 @@ WARNINGS = {DOUBTFUL: "file.doubtful", NO_EFFECT: "file.arguments_ignored"}
 
 
 class ParseLog:
-    """Logs what parses find, as `file.parsed`, `file.removed`, `file.failed`, and the events of WARNINGS.
+    """Logs `file.parsing`, `file.parsed`, `file.removed`, `file.failed`, `file.statistics` and the events of WARNINGS.
 
     Args:
         interval: Time between two rounds of statistics; zero: none.
@@ -42,6 +43,11 @@ class ParseLog:
         """
         remembered = self._remembered.pop(path, ())
         self._failed(path, [error for error in remembered if error.kind != NO_EFFECT])
+
+    def long_parses(self, parses: Iterable[LongParse]) -> None:
+        """Tell of parses that have begun to take long."""
+        for parse in parses:
+            log.info("file.parsing", file=parse.file, seconds=round(parse.seconds), limit_seconds=parse.limit_seconds)
 
     def stored(self, file: Stored, metrics: Metrics) -> None:
         """Tell what was stored of a file, and give its figures."""

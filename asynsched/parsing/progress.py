@@ -1,9 +1,59 @@
-"""How far the DAG folder is read: for whoever waits for that, or for a DAG that may be in it."""
+"""How far the DAG folder is read, and which parses take long: for whoever waits for that, or for a DAG in it."""
+
+from datetime import datetime, timedelta
 
 import anyio
 
+from asynsched.clock import Clock
+from asynsched.health import LongParse
 from asynsched.store.dags import get_dag
 from asynsched.store.database import Database
+
+LONG_SECONDS = 2.0
+"""A parse that takes longer is told of."""
+
+
+class ParsesUnderWay:
+    """Knows which files are being parsed, and which of them take long. Any thread may ask for `long_ones`."""
+
+    def __init__(self, clock: Clock, limit_seconds: float) -> None:
+        self._clock = clock
+        self._limit_seconds = limit_seconds
+        self._began_at: dict[str, float] = {}
+        self._untold: dict[str, float] = {}
+
+    def begin(self, path: str) -> None:
+        """Note that the parse of a file begins."""
+        self._began_at[path] = self._untold[path] = self._clock.monotonic()
+
+    def end(self, path: str) -> None:
+        """Note that it has ended."""
+        self._began_at.pop(path, None)
+        self._untold.pop(path, None)
+
+    def long_ones(self) -> tuple[LongParse, ...]:
+        """Return the parses that take long."""
+        return self._long(list(self._began_at.items()))
+
+    def take_new_long_ones(self) -> tuple[LongParse, ...]:
+        """Return those that were not returned by this before."""
+        found = self._long(list(self._untold.items()))
+        for parse in found:
+            del self._untold[parse.file]
+        return found
+
+    def next_long_at(self, now: datetime) -> datetime | None:
+        """Return when `take_new_long_ones` has another one, if nothing ends before."""
+        began_at = min(self._untold.values(), default=None)
+        return None if began_at is None else now + timedelta(seconds=began_at + LONG_SECONDS - self._clock.monotonic())
+
+    def _long(self, began: list[tuple[str, float]]) -> tuple[LongParse, ...]:
+        at = self._clock.monotonic()
+        return tuple(
+            LongParse(path, round(at - began_at, 3), self._limit_seconds)
+            for path, began_at in began
+            if at - began_at >= LONG_SECONDS
+        )
 
 
 class ReadingProgress:

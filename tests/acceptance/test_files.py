@@ -1,5 +1,6 @@
 """A scheduler serves while its folder changes: what was saved is what is known, moments later."""
 
+import re
 import zipfile
 from textwrap import dedent
 from typing import Any
@@ -110,6 +111,25 @@ def test_a_file_that_stops_parsing_keeps_its_last_good_version(site):
     write_dag(site, "fragile.py", "fragile", "mended")
     site.until(lambda: tasks_of(site, "fragile") == ["mended"], "the mended file is known")
     assert errors_of(site, "fragile.py") == []
+
+
+def test_a_parse_that_takes_long_is_told_of_wherever_somebody_may_wonder(served):
+    site, up = served
+    write_dag(site, "patient.py", "patient")
+    site.until(lambda: "patient" in dag_ids(site), "the DAG is known")
+    waits = (
+        "import time\nfrom pathlib import Path\nwhile not Path(__file__).with_name('gate').exists(): time.sleep(0.01)\n"
+    )
+    site.write("patient.py", waits + dedent(DAG_FILE.format(dag_id="patient", task_id="late")))
+    site.until(lambda: "file=patient.py limit_seconds=30.0 seconds=2" in up.log, "the long parse is told of")
+    told = r"patient\.py is being parsed, for \d+ s so far; limit 30 s"
+    assert re.search(told, site.run("dags", "errors").stderr)
+    assert re.search(f"- parse: {told}", site.run("why", "patient").stdout)
+    assert re.search(told, site.run("dags", "show", "unknown", code=1).stderr)
+    assert re.search("patient\\.py is being parsed, for", site.run("check", "--live").stderr)
+    (site.dags / "gate").touch()
+    site.until(lambda: tasks_of(site, "patient") == ["late"], "the parse has ended")
+    assert "is being parsed" not in site.run("dags", "errors").stderr
 
 
 def test_archives_are_read_and_ignored_files_are_not(site):

@@ -154,6 +154,32 @@ def test_a_slow_file_holds_up_no_other_and_no_more_are_parsed_at_once_than_is_se
     folder.run(main)
 
 
+def test_a_parse_that_takes_longer_than_two_seconds_is_told_of_once_and_in_health(folder):
+    site = folder.dispatching
+
+    async def main():
+        site.parser.gates["slow.py"] = gate = anyio.Event()
+        for name in ("slow", "quick"):
+            site.write(f"{name}.py", f"dag {name}")
+        async with site.running():
+            with capture_logs() as logs:
+                await site.scan()
+                await folder.clock.sleep(timedelta(seconds=1.9))
+                assert site.dispatcher.under_way.long_ones() == ()
+                await folder.clock.sleep(timedelta(seconds=8.1))
+                [long] = site.dispatcher.under_way.long_ones()
+                gate.set()
+                await site.idle()
+        assert (long.file, round(long.seconds), long.limit_seconds) == ("slow.py", 10, 30)
+        assert site.dispatcher.under_way.long_ones() == ()
+        told = [
+            (line["file"], line["seconds"], line["limit_seconds"]) for line in logs if line["event"] == "file.parsing"
+        ]
+        assert told == [("slow.py", 2, 30)]
+
+    folder.run(main)
+
+
 def test_changed_files_come_before_those_of_the_start_which_keep_their_order(folder):
     site = folder.new(processes=1)
 
