@@ -58,6 +58,8 @@ FAILED_TASK_STATES = frozenset({_T.FAILED, _T.UPSTREAM_FAILED})
 SLOT_TASK_STATES = frozenset({_T.QUEUED, _T.RUNNING, _T.RESTARTING})
 """States in which a TaskInstance has a try in the executor: it takes slots of its pool and counts against every limit.
 A restarting one does until its process is gone."""
+TIMED_TASK_STATES = frozenset({_T.UP_FOR_RETRY, _T.UP_FOR_RESCHEDULE})
+"""States in which a TaskInstance waits for a point in time."""
 FINISHED_RUN_STATES = frozenset({_R.SUCCESS, _R.FAILED})
 
 

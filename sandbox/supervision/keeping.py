@@ -48,7 +48,7 @@ class Keeper:
         self._is_stopping = False
         self._is_fenced = False
         self._fence_timer = self._reactor.at(self._fence.closes_at, self._check_fence)
-        self._kill_timer = Timer(self._kill_tries)
+        self._kill_timer: Timer | None = None
         self._watch_signals()
 
     def serve(self) -> None:
@@ -104,7 +104,8 @@ class Keeper:
         self._fence_timer = self._reactor.at(self._fence.closes_at, self._check_fence)
         if not self._fence.is_closed(self._reactor.now()):
             self._is_fenced = False
-            self._kill_timer.cancel()
+            if self._kill_timer is not None:
+                self._kill_timer.cancel()
         if not self._is_fenced:
             self._alarm.set(self._fence.safe_until if self._may_lose_runs else 0.0)
 

@@ -3,13 +3,13 @@
 The keeper forks, so it may have no threads; and an event loop of asyncio's would weigh on every fork.
 """
 
-import heapq
 import selectors
 import time
 from collections.abc import Callable
 from enum import IntEnum
-from itertools import count
 from typing import NamedTuple
+
+from asynsched.timers import Timers
 
 
 class Urgency(IntEnum):
@@ -29,16 +29,18 @@ class Watch(NamedTuple):
 
 
 class Timer:
-    """A call at a time; `cancel` revokes it."""
+    """A call at a time; `cancel` revokes it, also one that was made already."""
 
-    __slots__ = ("callback",)
+    __slots__ = ("_armed", "callback")
 
-    def __init__(self, callback: Callable[[], None]) -> None:
+    def __init__(self, armed: "Timers[float, Timer]", callback: Callable[[], None]) -> None:
+        self._armed = armed
         self.callback: Callable[[], None] | None = callback
 
     def cancel(self) -> None:
         """Have it never called."""
         self.callback = None
+        self._armed.disarm(self)
 
 
 def boottime() -> float:
@@ -54,8 +56,7 @@ class Reactor:
     def __init__(self, now: Callable[[], float] = boottime) -> None:
         self.now = now
         self._selector = selectors.DefaultSelector()
-        self._timers: list[tuple[float, int, Timer]] = []
-        self._order = count()
+        self._timers: Timers[float, Timer] = Timers()
 
     def watch(
         self, descriptor: int, callback: Callable[[int], None], urgency: Urgency, events: int = selectors.EVENT_READ
@@ -77,8 +78,8 @@ class Reactor:
 
     def at(self, when: float, callback: Callable[[], None]) -> Timer:
         """Call back once, then."""
-        timer = Timer(callback)
-        heapq.heappush(self._timers, (when, next(self._order), timer))
+        timer = Timer(self._timers, callback)
+        self._timers.arm(when, timer)
         return timer
 
     def turn(self, before_frames: Callable[[], None]) -> None:
@@ -103,14 +104,10 @@ class Reactor:
                 key.data.callback(events)
 
     def _longest_wait(self) -> float | None:
-        while self._timers and self._timers[0][2].callback is None:
-            heapq.heappop(self._timers)
-        return max(0.0, self._timers[0][0] - self.now()) if self._timers else None
+        next_at = self._timers.next_at
+        return None if next_at is None else max(0.0, next_at - self.now())
 
     def _call_due(self) -> None:
-        now = self.now()
-        while self._timers and self._timers[0][0] <= now:
-            timer = heapq.heappop(self._timers)[2]
-            callback, timer.callback = timer.callback, None
-            if callback is not None:
-                callback()
+        for timer in self._timers.due(self.now()):
+            if timer.callback is not None:
+                timer.callback()

@@ -80,7 +80,7 @@ class TemplatePool:
         """Tries that the zygote could not be told of yet."""
         self._unfit: set[CodeVersion] = set()
         self._replace_seconds = REPLACE_SECONDS
-        self._replacement = Timer(self._replace_zygote)
+        self._replacement: Timer | None = None
         self._reactor.after(IDLE_SECONDS / 5, self._retire_idle)
 
     @property
@@ -141,7 +141,8 @@ class TemplatePool:
             self._replace_later()
 
     def _replace_later(self) -> None:
-        self._replacement.cancel()
+        if self._replacement is not None:
+            self._replacement.cancel()
         self._replacement = self._reactor.after(self._replace_seconds, self._replace_zygote)
         self._replace_seconds = min(2 * self._replace_seconds, LONGEST_REPLACE_SECONDS)
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 
-from asynsched.keys import DagRunKey, TaskInstanceKey
+from asynsched.keys import DagRunKey
 from asynsched.scheduling.evaluation.active_run import ActiveRun
 from asynsched.scheduling.evaluation.active_task import ActiveTask
 from asynsched.scheduling.evaluation.deferral import after_end, timeout_of
@@ -23,16 +23,14 @@ from asynsched.scheduling.evaluation.restarts import restart, take_span
 from asynsched.scheduling.evaluation.run_limits import RunLimits
 from asynsched.scheduling.evaluation.run_stopping import fail_fast
 from asynsched.scheduling.evaluation.state_changes import StateChanges
-from asynsched.scheduling.evaluation.timers import Timers
 from asynsched.scheduling.rules.retry import instance_name
 from asynsched.scheduling.rules.run_stop import RunStop, stopped_try, timed_out
 from asynsched.scheduling.rules.try_end import TryOutcome, after_try
-from asynsched.states import SLOT_TASK_STATES, DagRunState, TaskInstanceState
+from asynsched.states import SLOT_TASK_STATES, TIMED_TASK_STATES, DagRunState, TaskInstanceState
 from sandbox.protocol import Ended, Started
 from sandbox.triggering.messages import TriggerOutcome
 
 State = TaskInstanceState
-TIMED_STATES = frozenset({State.UP_FOR_RETRY, State.UP_FOR_RESCHEDULE})
 
 
 class Evaluation:
@@ -63,13 +61,13 @@ class Evaluation:
         self.pending = pending
         self._new_token = new_token
         self._max_machine_kills = max_machine_kills
-        self._timers: Timers[TaskInstanceKey | DagRunKey] = Timers()
         self._past = PastLinks(self.runs)
         self.leaving = LeavingTries()
         self._changes = StateChanges(
             queues=queues, limits=limits, pending=pending, past=self._past, leaving=self.leaving
         )
         self._examination = Examination(self._changes, self.runs, self.leaving, at_once)
+        self._timers = self._changes.timers
         self.obstacle = self._changes.obstacle
 
     @property
@@ -109,7 +107,7 @@ class Evaluation:
                 self._changes.resume(task)
             elif task.state is State.SCHEDULED:
                 self.queues.add(task, self.limits.of(task))
-            elif task.state in TIMED_STATES:
+            elif task.state in TIMED_TASK_STATES:
                 self._timers.arm(task.next_try_at or now, task.key)
             elif task.state is State.DEFERRED:
                 self._wait_for_trigger(task)
@@ -125,6 +123,7 @@ class Evaluation:
         for task in run.all_instances():
             self._changes.forget(task)
         self._examination.forget(run)
+        self._timers.disarm(key)
         self._past.remove(run)
         self.queues.forget(self.limits.forget(run))
         return tokens + self.leaving.forget(key)
@@ -178,7 +177,6 @@ class Evaluation:
     def time_passed(self, now: datetime) -> None:
         """Act on every timer that is due: retries, pokes, deferrals that take too long, run timeouts."""
         for subject in self._timers.due(now):
-            # A subject is a key, so that what has ended meanwhile is kept by no timer.
             if isinstance(subject, DagRunKey):
                 self._run_is_due(self.runs.get(subject), now)
             elif (run := self.runs.get(subject.run)) is not None:
@@ -197,7 +195,7 @@ class Evaluation:
         if task.state is State.DEFERRED:
             if (fired := timeout_of(task, now)) is not None:
                 self.trigger_fired(fired, now)
-        elif task.state in TIMED_STATES and (task.next_try_at or now) <= now:
+        elif task.state in TIMED_TASK_STATES and (task.next_try_at or now) <= now:
             self._changes.make_ready(task, now)
 
     @property
@@ -270,7 +268,7 @@ class Evaluation:
             task.try_number -= 1
         if outcome.state is State.SCHEDULED:
             self.queues.add(task, self.limits.of(task))
-        elif outcome.state in TIMED_STATES:
+        elif outcome.state in TIMED_TASK_STATES:
             self._timers.arm(task.next_try_at or now, task.key)
         elif outcome.state is State.DEFERRED:
             self._wait_for_trigger(task)

@@ -2,6 +2,7 @@
 
 from datetime import datetime
 
+from asynsched.keys import DagRunKey, TaskInstanceKey
 from asynsched.scheduling.evaluation.active_run import ActiveRun
 from asynsched.scheduling.evaluation.active_task import ActiveTask
 from asynsched.scheduling.evaluation.deferred_tasks import DeferredTasks
@@ -11,12 +12,15 @@ from asynsched.scheduling.evaluation.pending import PendingBatch
 from asynsched.scheduling.evaluation.ready_queues import ReadyQueues
 from asynsched.scheduling.evaluation.run_limits import RunLimits
 from asynsched.states import (
+    FINISHED_RUN_STATES,
     SLOT_TASK_STATES,
+    TIMED_TASK_STATES,
     DagRunState,
     TaskInstanceState,
     check_run_transition,
     check_task_transition,
 )
+from asynsched.timers import Timers
 
 State = TaskInstanceState
 
@@ -47,6 +51,8 @@ class StateChanges:
         self.past = past
         self.leaving = leaving
         self.deferred = DeferredTasks(pending, queues)
+        self.timers: Timers[datetime, TaskInstanceKey | DagRunKey] = Timers()
+        """When the next try of a task instance, the timeout of a deferral, or that of a run is due."""
         self.by_token: dict[str, ActiveTask] = {}
         """The tries that are queued or running."""
 
@@ -64,6 +70,9 @@ class StateChanges:
             self.queues.withdrawn(task, self.limits.of(task))
         elif before is State.DEFERRED:
             self.deferred.remove(task)
+            self.timers.disarm(task.key)
+        elif before in TIMED_TASK_STATES:
+            self.timers.disarm(task.key)
         if task.is_finished:
             task.ended_at = task.ended_at or now
         task.run.count_change(task, before)
@@ -113,6 +122,7 @@ class StateChanges:
             self.queues.release(task, self.limits.of(task))
         self.by_token.pop(task.token or "", None)
         self.deferred.remove(task)
+        self.timers.disarm(task.key)
         task.state = None
 
     def unqueue(self, task: ActiveTask) -> None:
@@ -129,3 +139,5 @@ class StateChanges:
         check_run_transition(run.state, state)
         self.pending.touch_run(run)
         run.state, run.reason = state, reason
+        if run.state in FINISHED_RUN_STATES:
+            self.timers.disarm(run.key)

@@ -21,12 +21,12 @@ from asynsched.scheduling.evaluation.active_run import ActiveRun
 from asynsched.scheduling.evaluation.evaluation import Evaluation
 from asynsched.scheduling.evaluation.pending import PendingBatch
 from asynsched.scheduling.evaluation.ready_queues import ReadyQueues
-from asynsched.scheduling.evaluation.timers import Timers
 from asynsched.scheduling.evaluator import DependencyEvaluator
 from asynsched.scheduling.rules.run_state import TaskEnd
 from asynsched.states import FINISHED_TASK_STATES
 from asynsched.store import transitions
 from asynsched.store.callback_requests import finish_callback
+from asynsched.timers import Timers
 from tests.faults.simulated.bug import Bug, Change
 from tests.faults.simulated.conditions import CALLBACKS, STORES, Conditions
 from tests.faults.simulated.planted_edits import BUGS_OF_EDITS
