@@ -54,6 +54,8 @@ class LocalExecutor(Executor):
         self._draining = anyio.Event()
         self._unsent: list[Kill | Acknowledge] = []
         self._none_left = anyio.Event()
+        self._answering: set[tuple[str, int]] = set()
+        """Requests that are being answered: a keeper repeats them over each new connection."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closing = False
         self._has_left_tries = False
@@ -222,7 +224,9 @@ class LocalExecutor(Executor):
 
     def _take(self, message: Any) -> None:
         if isinstance(message, Request):
-            self._spawn(self._answer(message))
+            if (key := (message.token, message.request_id)) not in self._answering:
+                self._answering.add(key)
+                self._spawn(self._answer(message))
         elif isinstance(message, Inventory):
             self._hold(message)
         elif isinstance(message, Started) and message.token not in self._begun:
@@ -254,6 +258,8 @@ class LocalExecutor(Executor):
         except Exception as exc:
             log.exception("executor.request_failed", operation=request.operation)
             reply = Reply(request.token, request.request_id, error=f"{request.operation} failed: {exc}")
+        finally:
+            self._answering.discard((request.token, request.request_id))
         # One that cannot be sent is not kept: the keeper repeats the request.
         if self._connection is None:
             return

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from sandbox.frames import ProtocolError, encode_frame
+from sandbox.frames import MAX_FRAME_BYTES, ProtocolError, encode_frame
 from sandbox.protocol import Ended, FailureCause, Launch, RaisedException, Request, Started
 from sandbox.supervision.believable import believable
 from sandbox.supervision.children import kill_group
@@ -19,6 +19,10 @@ from sandbox.supervision.wire import Wire
 READ_BYTES = 256 * 1024
 MAX_REASON_LENGTH = 1000
 MAX_PIPE_BYTES = 1024 * 1024
+MAX_REQUESTS = 64
+"""Requests that a try may have open; its own code makes one at a time."""
+MAX_UNREAD_BYTES = 4 * MAX_FRAME_BYTES
+"""Answers that a try may leave unread; one that was interrupted leaves one answer."""
 
 
 class Ending(NamedTuple):
@@ -54,6 +58,16 @@ class SupervisedTry:
     def token(self) -> str:
         """The try's token."""
         return self.launch.token
+
+    def objection_to(self, request: Request) -> str:
+        """Return why a request is not passed on, and its try is to end; empty if it is passed on."""
+        if request.request_id in self.pending:
+            return f"the task's process sent request {request.request_id} again before it was answered"
+        if len(self.pending) >= MAX_REQUESTS:
+            return f"the task's process sent more than {MAX_REQUESTS} requests without waiting for an answer"
+        if self.wire is not None and self.wire.n_unsent > MAX_UNREAD_BYTES:
+            return f"the task's process sent requests and left more than {MAX_UNREAD_BYTES} bytes of answers unread"
+        return ""
 
     def keep_timer(self, timer: Timer) -> None:
         """Have this timer cancelled when the try goes on, or ends."""

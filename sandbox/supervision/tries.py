@@ -32,8 +32,6 @@ from sandbox.supervision.zygote_handle import ZygoteHandle
 
 log = logging.getLogger("sandbox.keeper")
 FromTry = Started | Request | Ended
-MAX_REQUESTS = 64
-"""Requests that a try may have open; its own code makes one at a time."""
 LINGER_SECONDS = 1.0
 """How long the process of a try that has said how it ended has to exit."""
 
@@ -239,9 +237,9 @@ class Tries:
                 supervised.keep_timer(self._reactor.after(limit, time_out))
 
     def _asked(self, supervised: SupervisedTry, request: Request) -> None:
-        if len(supervised.pending) >= MAX_REQUESTS:
-            reason = f"the task's process sent more than {MAX_REQUESTS} requests without waiting for an answer"
-            self.end(supervised, Ending(reason, "task"), self._limits.kill_time)
+        if objection := supervised.objection_to(request):
+            if supervised.ending is None:
+                self.end(supervised, Ending(objection, "task"), self._limits.kill_time)
             return
         supervised.pending[request.request_id] = request
         if request.operation == "trigger_outcomes":

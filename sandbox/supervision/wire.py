@@ -42,6 +42,11 @@ class Wire:
         self.is_open = True
         reactor.watch(sock.fileno(), self._ready, urgency)
 
+    @property
+    def n_unsent(self) -> int:
+        """How many bytes wait because the other side has not taken them yet."""
+        return len(self._outgoing)
+
     def send(self, message: Struct) -> None:
         """Send a message; what the other side does not take yet waits here. Nothing happens once closed."""
         if not self.is_open:
