@@ -4,9 +4,10 @@ Whoever runs a task sets the supervisor: a try's process the one that speaks wit
 keeps everything in memory. While a DAG file is parsed there is none.
 
 Operations, their arguments and their answers (they are those of `sandbox.protocol.Request`; values of XComs are as
-`asynsched.authoring.transport` writes them):
+`asynsched.authoring.transport` writes them). What may be large comes in parts, as `ask_in_parts` asks for them: each
+answer is a dict of what was `found` and of the `place` where the next part begins, None in the last one.
 
-- `xcom_pull` (task_ids: list, key, map_indexes, run_id, dag_id, include_prior_dates): a list of
+- `xcom_pull` (task_ids: list, key, map_indexes, run_id, dag_id, include_prior_dates): in parts, lists of
   [task_id, map_index, value], by task and index. None for run_id and dag_id means the task's own. None found:
   SupervisorNotFound.
 - `xcom_push` (key, value): nothing. The task is the one that asks.
@@ -17,7 +18,8 @@ Operations, their arguments and their answers (they are those of `sandbox.protoc
 - `variable_get` (key): the text. Not found: SupervisorNotFound.
 - `variable_set` (key, value, description), `variable_delete` (key): nothing.
 - `connection_get` (conn_id): a dict of the fields of `Connection`. Not found: SupervisorNotFound.
-- `task_states` (dag_id, map_index, task_ids, task_group_id, logical_dates, run_ids): states by run_id and task_id.
+- `task_states` (dag_id, map_index, task_ids, task_group_id, logical_dates, run_ids): in parts, dicts of states by
+  run_id and task_id.
 - `task_count` (the same, and states), `run_count` (dag_id, logical_dates, run_ids, states): a number.
 - `dag_run` (dag_id, run_id): a dict of the fields of a DagRun. Not found: SupervisorNotFound.
 - `run_state` (dag_id, run_id): the state of a run. Not found: SupervisorNotFound.
@@ -26,8 +28,9 @@ Operations, their arguments and their answers (they are those of `sandbox.protoc
   which is `created` (then with `run_id`), `exists` (then with `reason`) or `paused`. No such DAG: SupervisorNotFound.
 - `previous_task_instance` (task_id, before, map_index, state): a dict of its fields. Not found: SupervisorNotFound.
 - `previous_run` (state): a dict of the fields of the DagRun before this one. Not found: SupervisorNotFound.
-- `triggering_asset_events` (): a list of dicts of the fields of the events that triggered the run, oldest first.
-- `asset_events` (name, uri, alias, after, before, ascending, limit): such a list for one asset or alias.
+- `triggering_asset_events` (): in parts, lists of dicts of the fields of the events that triggered the run, oldest
+  first.
+- `asset_events` (name, uri, alias, after, before, ascending, limit): such lists for one asset or alias.
 - `max_map_length` (): that setting, in runs without a scheduler; a launch has it.
 - `asset_get` (name): a dict of the fields of an asset. Not found: SupervisorNotFound.
 """
@@ -38,6 +41,7 @@ from asynsched.errors import AsynschedError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any, Protocol
 else:
     # `typing` is not worth its import to every DAG file.
@@ -89,3 +93,14 @@ def ask(operation: str, **arguments: Any) -> Any:
             " use a template such as {{ var.value.name }}, or ask for it inside the task"
         )
     return _current.request(operation, **arguments)
+
+
+def ask_in_parts(operation: str, **arguments: Any) -> Iterator[Any]:
+    """Yield the parts of an answer that may be too large for one message. Raises SupervisorError as `ask` does."""
+    place = None
+    while True:
+        part = ask(operation, **arguments, place=place)
+        yield part["found"]
+        place = part["place"]
+        if place is None:
+            return

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime, timedelta
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import structlog
@@ -15,13 +15,14 @@ from asynsched.clock import Clock
 from asynsched.errors import NotFound, StoreError, StoreUnavailable
 from asynsched.executors.callback_tokens import is_callback_token
 from asynsched.serialization.schema import SerializedDag
-from asynsched.store.asset_events import consumed_events, list_events
+from asynsched.store.asset_events import EventFilter, EventsLeft, some_events
 from asynsched.store.asset_names import find_asset
 from asynsched.store.connections import get_connection
 from asynsched.store.dag_runs import get_run, previous_run
 from asynsched.store.dag_versions import latest_version
 from asynsched.store.database import Database
 from asynsched.store.states_elsewhere import (
+    Place,
     RunFilter,
     TaskFilter,
     count_runs,
@@ -34,11 +35,11 @@ from asynsched.store.xcoms import (
     MappedXComs,
     XComValue,
     count_mapped_xcoms,
-    get_xcoms,
     mapped_xcoms,
     newest_run_with_xcom,
     put_xcom,
     put_xcom_of_try,
+    some_xcoms,
 )
 from sandbox.protocol import Reply, Request
 
@@ -52,6 +53,12 @@ MAX_MAP_INDEX = 2**31 - 1
 Answer = Callable[[Request, TaskReady], Awaitable[Reply]]
 
 
+class _PlaceOfXCom(NamedTuple):
+    run: int
+    task_id: str
+    map_index: int
+
+
 class _EventsWanted(Struct):
     name: str = ""
     uri: str = ""
@@ -60,6 +67,11 @@ class _EventsWanted(Struct):
     before: datetime | None = None
     ascending: bool = True
     limit: int | None = None
+    place: EventsLeft | None = None
+
+
+class _StatesWanted(TaskFilter, frozen=True):
+    place: Place | None = None
 
 
 class RequestAnswerer:
@@ -95,17 +107,27 @@ class RequestAnswerer:
 
 
 def _xcom_pull(conn: Connection, ready: TaskReady, arguments: dict[str, Any], _: Clock) -> Any:
-    """Return a list of [task_id, map_index, value], ordered by task and index; NotFound when there is none."""
-    found = get_xcoms(
+    """Return some [task_id, map_index, value], ordered by task and index; NotFound when there is none."""
+    place = msgspec.convert(arguments.get("place"), _PlaceOfXCom | None)
+    run = _run_pulled_from(conn, ready, arguments) if place is None else place.run
+    found, is_last = some_xcoms(
         conn,
-        _run_pulled_from(conn, ready, arguments),
+        run,
         key=arguments["key"],
-        task_ids=arguments.get("task_ids"),
+        task_ids=arguments["task_ids"],
         map_indexes=arguments.get("map_indexes"),
+        after=None if place is None else place[1:],
     )
-    if not found:
+    if not found and place is None:
         raise NotFound("XCom", arguments["key"])
-    return [[item.task_id, item.map_index, msgspec.json.decode(item.value)] for item in found]
+    # As they are stored: to read them is the task's work, not that of the loop.
+    values = [(item.task_id, item.map_index, msgspec.Raw(item.value)) for item in found]
+    return _part(values, None if is_last else _PlaceOfXCom(run, *found[-1][:2]))
+
+
+def _part(found: Any, place: tuple[Any, ...] | None) -> dict[str, Any]:
+    """Return an answer in parts: this one, and where the next one begins."""
+    return {"found": found, "place": place}
 
 
 def _run_pulled_from(conn: Connection, ready: TaskReady, arguments: dict[str, Any]) -> int:
@@ -139,8 +161,9 @@ def _xcom_count(conn: Connection, ready: TaskReady, arguments: dict[str, Any], _
     return count_mapped_xcoms(conn, _mapped(ready, arguments))
 
 
-def _xcom_values(conn: Connection, ready: TaskReady, arguments: dict[str, Any], _: Clock) -> list[Any]:
-    return mapped_xcoms(conn, _mapped(ready, arguments), arguments["offset"], arguments["limit"])
+def _xcom_values(conn: Connection, ready: TaskReady, arguments: dict[str, Any], _: Clock) -> list[msgspec.Raw]:
+    found = mapped_xcoms(conn, _mapped(ready, arguments), arguments["offset"], arguments["limit"])
+    return [msgspec.Raw(value) for value in found]
 
 
 def _mapped(ready: TaskReady, arguments: dict[str, Any]) -> MappedXComs:
@@ -165,7 +188,8 @@ def _connection_get(conn: Connection, _: TaskReady, arguments: dict[str, Any], _
 
 
 def _task_states(conn: Connection, _: TaskReady, arguments: dict[str, Any], __: Clock) -> dict[str, Any]:
-    return states_by_run(conn, msgspec.convert(arguments, TaskFilter))
+    wanted = msgspec.convert(arguments, _StatesWanted)
+    return _part(*states_by_run(conn, wanted, wanted.place))
 
 
 def _task_count(conn: Connection, _: TaskReady, arguments: dict[str, Any], __: Clock) -> int:
@@ -224,13 +248,15 @@ def _dag_run(conn: Connection, _: TaskReady, arguments: dict[str, Any], __: Cloc
     return msgspec.to_builtins(found)
 
 
-def _triggering_asset_events(conn: Connection, ready: TaskReady, _: dict[str, Any], __: Clock) -> Any:
-    return msgspec.to_builtins(consumed_events(conn, ready.dag_run_id))
+def _triggering_asset_events(conn: Connection, ready: TaskReady, arguments: dict[str, Any], _: Clock) -> Any:
+    place = msgspec.convert(arguments.get("place"), EventsLeft | None)
+    return _part(*some_events(conn, EventFilter(run=ready.dag_run_id), left=place))
 
 
 def _asset_events(conn: Connection, _: TaskReady, arguments: dict[str, Any], __: Clock) -> Any:
     wanted = msgspec.convert(arguments, _EventsWanted)
-    return msgspec.to_builtins(list_events(conn, **msgspec.structs.asdict(wanted)))
+    matching = EventFilter(wanted.name, wanted.uri, wanted.alias, wanted.after, wanted.before)
+    return _part(*some_events(conn, matching, ascending=wanted.ascending, limit=wanted.limit, left=wanted.place))
 
 
 def _asset_get(conn: Connection, _: TaskReady, arguments: dict[str, Any], __: Clock) -> Any:

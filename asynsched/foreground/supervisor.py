@@ -59,8 +59,8 @@ class MemorySupervisor:
 
     def _answer_xcom_pull(
         self, *, task_ids: list[str], key: str, map_indexes: list[int] | None, **_: Any
-    ) -> list[list[Any]]:
-        return self._xcoms.pull(task_ids, key, map_indexes)
+    ) -> dict[str, Any]:
+        return _whole(self._xcoms.pull(task_ids, key, map_indexes))
 
     def _answer_xcom_push(self, *, key: str, value: Any) -> None:
         self._xcoms.push(self.running_task, self.running_index, key, value)
@@ -99,14 +99,19 @@ class MemorySupervisor:
     def _answer_previous_task_instance(self, *, task_id: str, **_: Any) -> None:
         raise SupervisorNotFound(f"there is no earlier run of {task_id!r}")
 
-    def _answer_triggering_asset_events(self) -> list[dict[str, Any]]:
-        return []
+    def _answer_triggering_asset_events(self, **_: Any) -> dict[str, Any]:
+        return _whole([])
 
-    def _answer_asset_events(self, **_: Any) -> list[dict[str, Any]]:
-        return []
+    def _answer_asset_events(self, **_: Any) -> dict[str, Any]:
+        return _whole([])
 
     def _answer_asset_get(self, *, name: str) -> dict[str, Any]:
         return {"name": name, "uri": name, "group_name": "asset", "extra": {}}
 
     def _answer_previous_run(self, *, state: str | None) -> None:
         raise SupervisorNotFound(f"there is no earlier run in state {state or 'any'}")
+
+
+def _whole(found: list[Any]) -> dict[str, Any]:
+    """Return an answer that has one part."""
+    return {"found": found, "place": None}

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import sqlalchemy as sa
@@ -13,6 +13,7 @@ from asynsched.store.asset_names import digest_of, find_asset, link_alias, put_a
 from asynsched.store.asset_queue import queue_event
 from asynsched.store.changes import AssetEventRow
 from asynsched.store.conflicts import insert_ignoring
+from asynsched.store.parts import MANY_ROWS, length, n_fitting
 from asynsched.store.rows import from_json, storable, to_json
 from asynsched.store.schema.asset_tables import (
     asset,
@@ -42,11 +43,38 @@ class AssetEvent(Struct, frozen=True):
     aliases: list[str] = []
 
 
+class EventFilter(Struct, frozen=True):
+    """Events of one asset or alias, or of all; empty and None mean no filter.
+
+    `after` and `before` are not part of what is wanted. With `run`, a row id, only those that triggered that run.
+    """
+
+    name: str = ""
+    uri: str = ""
+    alias: str = ""
+    after: datetime | None = None
+    before: datetime | None = None
+    run: int | None = None
+
+
+class EventsLeft(NamedTuple):
+    """Where the next part of some events begins: after this one; and how many are wanted, None for all."""
+
+    created_at: datetime
+    id: int
+    limit: int | None
+
+
 _EVENTS = sa.select(
     asset_event.c.id, asset.c.name, asset.c.uri, asset.c.extra.label("asset_extra"), asset_event.c.created_at,
     asset_event.c.extra, asset_event.c.source_dag_id, asset_event.c.source_run_id, asset_event.c.source_task_id,
     asset_event.c.source_map_index,
 ).join(asset, asset.c.id == asset_event.c.asset_id)  # fmt: skip
+_SIZES = sa.select(
+    asset_event.c.id,
+    asset_event.c.created_at,
+    (length(asset_event.c.extra) + length(asset.c.extra)).label("size"),
+).join(asset, asset.c.id == asset_event.c.asset_id)
 _CONSUMED = (
     _EVENTS.join(dag_run_asset_event, dag_run_asset_event.c.event_id == asset_event.c.id)
     .where(dag_run_asset_event.c.dag_run_id == sa.bindparam("run"))
@@ -151,22 +179,71 @@ def list_events(
     limit: int | None = None,
 ) -> list[AssetEvent]:
     """Return events, of one asset or alias or of all, within bounds that are not part of it, in order of time."""
-    statement = _EVENTS
-    if name:
-        statement = statement.where(asset.c.name == name)
-    if uri:
-        statement = statement.where(asset.c.uri == uri)
-    if alias:
-        statement = statement.join(asset_alias_event, asset_alias_event.c.event_id == asset_event.c.id).join(
-            asset_alias, sa.and_(asset_alias.c.id == asset_alias_event.c.alias_id, asset_alias.c.name == alias)
-        )
-    if after is not None:
-        statement = statement.where(asset_event.c.created_at > after)
-    if before is not None:
-        statement = statement.where(asset_event.c.created_at < before)
-    order = (asset_event.c.created_at, asset_event.c.id)
-    statement = statement.order_by(*(order if ascending else (column.desc() for column in order)))
+    statement = _matching(conn, _EVENTS, EventFilter(name, uri, alias, after, before)).order_by(*_order(ascending))
     return _events(conn, conn.execute(statement if limit is None else statement.limit(limit)).all())
+
+
+def some_events(
+    conn: Connection,
+    wanted: EventFilter,
+    *,
+    ascending: bool = True,
+    limit: int | None = None,
+    left: EventsLeft | None = None,
+) -> tuple[list[AssetEvent], EventsLeft | None]:
+    """Return events in order of time, as many as one answer should hold.
+
+    Args:
+        limit: How many are wanted; None for all.
+        left: Where to begin, and how many are wanted from there on, as an earlier part has said.
+
+    Returns:
+        The events, and where the next part begins; None where these were the last.
+    """
+    statement = _matching(conn, _SIZES, wanted).order_by(*_order(ascending))
+    if left is not None:
+        limit = left.limit
+        statement = statement.where(_is_after(left, ascending))
+    at_most = MANY_ROWS if limit is None else max(0, min(limit, MANY_ROWS))
+    rows = conn.execute(statement.limit(at_most)).all()
+    chosen = rows[: n_fitting(row.size for row in rows)]
+    chosen_ids = [row.id for row in chosen]
+    found = conn.execute(_EVENTS.where(asset_event.c.id.in_(chosen_ids)).order_by(*_order(ascending))).all()
+    limit = None if limit is None else limit - len(chosen)
+    is_last = not chosen or limit == 0 or len(chosen) == len(rows) < at_most
+    return _events(conn, found), None if is_last else EventsLeft(chosen[-1].created_at, chosen[-1].id, limit)
+
+
+def _matching(conn: Connection, statement: sa.Select[Any], wanted: EventFilter) -> sa.Select[Any]:
+    if wanted.name or wanted.uri:
+        named = {asset.c.name: wanted.name, asset.c.uri: wanted.uri}
+        ids = sa.select(asset.c.id).where(*(column == text for column, text in named.items() if text))
+        # By their ids: so the index of an asset's events gives them in order.
+        statement = statement.where(asset_event.c.asset_id.in_(conn.scalars(ids).all()))
+    if wanted.alias:
+        of_alias = sa.and_(asset_alias.c.id == asset_alias_event.c.alias_id, asset_alias.c.name == wanted.alias)
+        statement = statement.join(asset_alias_event, asset_alias_event.c.event_id == asset_event.c.id)
+        statement = statement.join(asset_alias, of_alias)
+    if wanted.after is not None:
+        statement = statement.where(asset_event.c.created_at > wanted.after)
+    if wanted.before is not None:
+        statement = statement.where(asset_event.c.created_at < wanted.before)
+    if wanted.run is not None:
+        statement = statement.join(dag_run_asset_event, dag_run_asset_event.c.event_id == asset_event.c.id)
+        statement = statement.where(dag_run_asset_event.c.dag_run_id == wanted.run)
+    return statement
+
+
+def _order(ascending: bool) -> tuple[sa.ColumnElement[Any], ...]:
+    order = (asset_event.c.created_at, asset_event.c.id)
+    return order if ascending else tuple(column.desc() for column in order)
+
+
+def _is_after(left: EventsLeft, ascending: bool) -> sa.ColumnElement[bool]:
+    at, event_id = asset_event.c.created_at, asset_event.c.id
+    if ascending:
+        return (at >= left.created_at) & ((at > left.created_at) | (event_id > left.id))
+    return (at <= left.created_at) & ((at < left.created_at) | (event_id < left.id))
 
 
 def last_event_times(conn: Connection) -> dict[int, datetime]:

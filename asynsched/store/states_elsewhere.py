@@ -1,7 +1,7 @@
 """What tasks ask about runs of any DAG: states, how many there are, and the task instance before theirs."""
 
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import sqlalchemy as sa
@@ -11,6 +11,7 @@ from sqlalchemy import Connection
 from asynsched.errors import NotFound
 from asynsched.serialization.schema import SerializedDag
 from asynsched.store.dag_versions import latest_version
+from asynsched.store.parts import MANY_ROWS
 from asynsched.store.schema.tables import dag_run, task_instance
 
 NO_STATE = "null"
@@ -39,6 +40,14 @@ class TaskFilter(Struct, frozen=True):
     logical_dates: list[datetime] | None = None
     run_ids: list[str] | None = None
     states: list[str] | None = None
+
+
+class Place(NamedTuple):
+    """A task instance among those of a DAG, by run_id, task_id and map_index."""
+
+    run_id: str
+    task_id: str
+    map_index: int
 
 
 class PreviousTry(Struct, frozen=True):
@@ -74,18 +83,43 @@ def count_task_instances(conn: Connection, wanted: TaskFilter) -> int:
     return n
 
 
-def states_by_run(conn: Connection, wanted: TaskFilter) -> dict[str, dict[str, str | None]]:
-    """Return states by run_id and task_id; of a mapped task by task_id, `_` and the index.
+def states_by_run(
+    conn: Connection, wanted: TaskFilter, after: Place | None = None
+) -> tuple[dict[str, dict[str, str | None]], Place | None]:
+    """Return states by run_id and task_id, as many as one answer should hold.
+
+    A mapped task's are by task_id, `_` and the index.
+
+    Args:
+        after: The task instance after which to begin, in the order of run_id, task_id and map_index.
+
+    Returns:
+        The states, and the task instance after which others follow; None where these were the last.
 
     Raises:
         NotFound: The DAG has no such group.
     """
-    columns = (dag_run.c.run_id, task_instance.c.task_id, task_instance.c.map_index, task_instance.c.state)
+    after = after or Place("", "", -2)
+    run_id, (task_id, map_index) = dag_run.c.run_id, (task_instance.c.task_id, task_instance.c.map_index)
+    query = (
+        sa.select(run_id, task_id, map_index, task_instance.c.state)
+        .select_from(_INSTANCES)
+        .where(
+            *_task_conditions(conn, wanted),
+            run_id >= after.run_id,
+            (run_id > after.run_id)
+            | (task_id > after.task_id)
+            | ((task_id == after.task_id) & (map_index > after.map_index)),
+        )
+        .order_by(run_id, task_id, map_index)
+        .limit(MANY_ROWS)
+    )
+    rows = conn.execute(query).all()
     found: dict[str, dict[str, str | None]] = {}
-    for row in conn.execute(sa.select(*columns).select_from(_INSTANCES).where(*_task_conditions(conn, wanted))):
+    for row in rows:
         name = row.task_id if row.map_index < 0 else f"{row.task_id}_{row.map_index}"
         found.setdefault(row.run_id, {})[name] = row.state
-    return found
+    return found, None if len(rows) < MANY_ROWS else Place(*rows[-1][:3])
 
 
 def previous_task_instance(

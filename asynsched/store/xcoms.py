@@ -9,13 +9,11 @@ from sqlalchemy import Connection
 
 from asynsched.errors import StoreError
 from asynsched.store.conflicts import insert_or_update
+from asynsched.store.parts import MANY_ROWS, if_small, length, n_fitting
 from asynsched.store.rows import check_name, from_json
 from asynsched.store.schema.tables import dag_run, task_instance, xcom
 
 LONGEST_KEY = 512
-MANY_VALUES = 1000
-MANY_CHARACTERS = 1024 * 1024
-"""What one answer to a task holds of the values of a mapped one, about."""
 
 
 class XComValue(NamedTuple):
@@ -37,6 +35,14 @@ class XComEntry(NamedTuple):
     created_at: datetime
 
 
+class FoundXCom(NamedTuple):
+    """A value of a task instance; `value` is JSON."""
+
+    task_id: str
+    map_index: int
+    value: bytes
+
+
 class MappedXComs(NamedTuple):
     """What instances of a mapped task have pushed under a key; `first` and `end` are map indexes, `end` left out."""
 
@@ -53,7 +59,6 @@ _OF_KEY = (
     .where(xcom.c.dag_run_id == sa.bindparam("run"), xcom.c.key == sa.bindparam("name"))
     .order_by(xcom.c.task_id, xcom.c.map_index)
 )
-_OF_KEY_AND_TASKS = _OF_KEY.where(xcom.c.task_id.in_(sa.bindparam("task_ids", expanding=True)))
 _IS_OF_TASK = (
     xcom.c.dag_run_id == sa.bindparam("run"),
     xcom.c.task_id == sa.bindparam("task"),
@@ -72,7 +77,6 @@ _NEWEST_RUN = (
     .order_by(dag_run.c.logical_date.desc())
     .limit(1)
 )
-_IS_OF_INDEXES = xcom.c.map_index.in_(sa.bindparam("indexes", expanding=True))
 _IS_MAPPED = (
     xcom.c.dag_run_id == sa.bindparam("run"),
     xcom.c.task_id == sa.bindparam("task"),
@@ -81,13 +85,36 @@ _IS_MAPPED = (
     xcom.c.map_index < sa.bindparam("end"),
 )
 _MAPPED_COUNT = sa.select(sa.func.count()).select_from(xcom).where(*_IS_MAPPED)
-_MAPPED_VALUES = (
-    sa.select(xcom.c.value)
-    .where(*_IS_MAPPED)
-    .order_by(xcom.c.map_index)
-    .offset(sa.bindparam("offset", type_=sa.Integer))
-    .limit(sa.bindparam("limit", type_=sa.Integer))
+
+
+class _Some(NamedTuple):
+    """Reads some values in order: their sizes and the small ones of them, and all values of as many as fit."""
+
+    sizes: sa.Select[Any]
+    values: sa.Select[Any]
+
+
+_PLACE = (xcom.c.task_id, xcom.c.map_index)
+_IS_OF_TASKS = (
+    xcom.c.dag_run_id == sa.bindparam("run"),
+    xcom.c.key == sa.bindparam("name"),
+    xcom.c.task_id.in_(sa.bindparam("tasks", expanding=True)),
+    # Not as a pair: SQLite would look through all that comes after it in the run.
+    (xcom.c.task_id > sa.bindparam("after_task"))
+    | ((xcom.c.task_id == sa.bindparam("after_task")) & (xcom.c.map_index > sa.bindparam("after_index"))),
 )
+
+
+def _some(*conditions: sa.ColumnElement[bool]) -> _Some:
+    offset, limit = (sa.bindparam(name, type_=sa.Integer) for name in ("offset", "limit"))
+    query = sa.select(*_PLACE).where(*conditions).order_by(*_PLACE).offset(offset).limit(limit)
+    small = if_small(xcom.c.value).label("value"), length(xcom.c.value).label("size")
+    return _Some(query.add_columns(*small), query.add_columns(xcom.c.value))
+
+
+_SOME_MAPPED = _some(*_IS_MAPPED)
+_SOME_OF_TASKS = _some(*_IS_OF_TASKS)
+_SOME_OF_INDEXES = _some(*_IS_OF_TASKS, xcom.c.map_index.in_(sa.bindparam("indexes", expanding=True)))
 # Locked, so that it waits for a clear that is not committed yet, and then sees that its token is gone.
 _OF_TRY = (
     sa.select(
@@ -124,21 +151,46 @@ def put_xcom_of_try(conn: Connection, value: XComValue, token: str) -> None:
         raise StoreError("the task instance was cleared, and goes on without this try")
 
 
-def get_xcoms(
+def get_xcoms(conn: Connection, dag_run_id: int, *, key: str = "return_value") -> list[XComValue]:
+    """Return the values of a key in a run, by task and map index."""
+    return [XComValue(*row) for row in conn.execute(_OF_KEY, {"run": dag_run_id, "name": key})]
+
+
+def some_xcoms(
     conn: Connection,
     dag_run_id: int,
     *,
-    key: str = "return_value",
-    task_ids: Collection[str] | None = None,
+    key: str,
+    task_ids: Collection[str],
     map_indexes: Collection[int] | None = None,
-) -> list[XComValue]:
-    """Return the values of a key in a run, by task and map index; of some tasks and indexes only, if given."""
-    query = _OF_KEY if task_ids is None else _OF_KEY_AND_TASKS
-    given: dict[str, Any] = {} if task_ids is None else {"task_ids": list(task_ids)}
-    if map_indexes is not None:
-        query = query.where(_IS_OF_INDEXES)
-        given["indexes"] = list(map_indexes)
-    return [XComValue(*row) for row in conn.execute(query, {"run": dag_run_id, "name": key, **given})]
+    after: tuple[str, int] | None = None,
+) -> tuple[list[FoundXCom], bool]:
+    """Return what tasks have pushed under a key, by task and map index: as much as one answer should hold.
+
+    Args:
+        map_indexes: Only of these instances.
+        after: The task_id and map_index of the value after which to begin.
+
+    Returns:
+        The values, and whether these were the last.
+    """
+    task_id, map_index = after or ("", -2)
+    given = {"run": dag_run_id, "name": key, "tasks": list(task_ids), "after_task": task_id, "after_index": map_index}
+    if map_indexes is None:
+        return _part(conn, _SOME_OF_TASKS, given)
+    return _part(conn, _SOME_OF_INDEXES, {**given, "indexes": list(map_indexes)})
+
+
+def _part(
+    conn: Connection, some: _Some, given: dict[str, Any], *, offset: int = 0, limit: int = MANY_ROWS
+) -> tuple[list[FoundXCom], bool]:
+    given = {**given, "offset": offset}
+    rows = conn.execute(some.sizes, {**given, "limit": limit}).all()
+    n = n_fitting(row.size for row in rows)
+    is_last = len(rows) < limit and len(rows) <= n
+    if any(row.value is None for row in rows[:n]):
+        rows = conn.execute(some.values, {**given, "limit": n}).all()
+    return [FoundXCom(*row[:3]) for row in rows[:n]], is_last
 
 
 def count_mapped_xcoms(conn: Connection, wanted: MappedXComs) -> int:
@@ -147,23 +199,17 @@ def count_mapped_xcoms(conn: Connection, wanted: MappedXComs) -> int:
     return found
 
 
-def mapped_xcoms(conn: Connection, wanted: MappedXComs, offset: int, limit: int | None) -> list[Any]:
-    """Return these values, decoded, by map index: from the one at `offset` on, as many as one answer should hold.
+def mapped_xcoms(conn: Connection, wanted: MappedXComs, offset: int, limit: int | None) -> list[bytes]:
+    """Return these values, as JSON, by map index: from the one at `offset` on, as many as one answer should hold.
 
     Args:
         wanted: Which.
         offset: How many are left out before.
         limit: How many at most.
     """
-    rows = conn.execute(_MAPPED_VALUES, {**wanted._asdict(), "offset": offset, "limit": limit or MANY_VALUES})
-    values: list[Any] = []
-    n_characters = 0
-    for row in rows:
-        values.append(from_json(row.value))
-        n_characters += len(row.value)
-        if n_characters > MANY_CHARACTERS:
-            break
-    return values
+    limit = min(limit or MANY_ROWS, MANY_ROWS)
+    found, _ = _part(conn, _SOME_MAPPED, wanted._asdict(), offset=offset, limit=limit)
+    return [item.value for item in found]
 
 
 def newest_run_with_xcom(

@@ -31,7 +31,7 @@ from asynsched.store.pools import list_pools, set_pool
 from asynsched.store.states_elsewhere import TaskFilter, states_by_run
 from asynsched.store.task_instances import list_task_instances, list_tries, load_task_instances
 from asynsched.store.transitions import apply
-from asynsched.store.xcoms import XComValue, delete_xcoms, get_xcoms, list_xcoms, put_xcom, put_xcom_of_try
+from asynsched.store.xcoms import XComValue, delete_xcoms, get_xcoms, list_xcoms, put_xcom, put_xcom_of_try, some_xcoms
 from tests.support.simulated import report_of
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
@@ -144,7 +144,7 @@ async def test_a_batch_changes_what_is_as_its_author_knew_it_and_returns_the_res
     a, _, _ = await database.read(load_task_instances, run)
     assert (a.state, a.reason, a.started_at, a.ended_at) == ("success", "nul \ufffd \\u0000", NOW, NOW + DAY)
     found = await database.read(states_by_run, TaskFilter("d"))
-    assert found == {"r1": {"a": "success", "b": None, "c_0": None}}
+    assert found == ({"r1": {"a": "success", "b": None, "c_0": None}}, None)
     assert [row.task_id for row in await database.read(list_task_instances, run)] == ["a", "b", "c"]
 
 
@@ -192,8 +192,9 @@ async def test_xcoms_are_found_by_key_task_and_index_and_overwritten(database):
     everything = await database.read(get_xcoms, run)
     assert [(value.task_id, value.map_index) for value in everything] == [("a", 0), ("a", 1), ("b", -1)]
     assert [msgspec.json.decode(value.value) for value in everything] == [[2], 1, {"x": "€"}]
-    assert [value.map_index for value in await database.read(get_xcoms, run, task_ids=["a"], map_indexes=[1])] == [1]
-    assert await database.read(get_xcoms, run, task_ids=[]) == []
+    of = {"key": "return_value", "task_ids": ["a"]}
+    assert await database.read(some_xcoms, run, **of, map_indexes=[1]) == ([("a", 1, b"1")], True)
+    assert await database.read(some_xcoms, run, key="return_value", task_ids=[]) == ([], True)
     assert [(entry.key, entry.value) for entry in await database.read(list_xcoms, run, "a", 0)] == [
         ("other", None), ("return_value", [2]),
     ]  # fmt: skip

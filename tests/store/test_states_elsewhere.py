@@ -6,6 +6,7 @@ import pytest
 from asynsched import DAG, EmptyOperator, TaskGroup
 from asynsched.errors import NotFound
 from asynsched.serialization.encode import serialize_dag
+from asynsched.store import states_elsewhere
 from asynsched.store.dag_runs import insert_run
 from asynsched.store.dag_versions import NewVersion, add_version
 from asynsched.store.schema.tables import task_instance
@@ -65,16 +66,34 @@ async def test_task_instances_are_counted_as_they_are_asked_for(database, wanted
     assert await database.read(count_task_instances, TaskFilter("d", **wanted)) == n
 
 
+async def test_states_come_in_parts_each_of_which_begins_where_the_one_before_has_ended(database, monkeypatch):
+    await database.write(fill)
+    monkeypatch.setattr(states_elsewhere, "MANY_ROWS", 2)
+    parts, place = [], None
+    while not parts or place is not None:
+        part, place = await database.read(states_by_run, TaskFilter("d"), place)
+        parts.append(part)
+    assert parts == [
+        {"r1": {"a": "success", "out.in.b_0": "failed"}},
+        {"r1": {"out.in.b_1": None}, "r2": {"a": "failed"}},
+        {"r2": {"out.c": "success"}, "r3": {"a": "running"}},
+        {},
+    ]
+
+
 async def test_runs_are_counted_states_are_by_run_and_the_one_before_is_found(database):
     await database.write(fill)
     for wanted, n in (({}, 3), ({"run_ids": ["r1", "none"]}, 1), ({"states": ["queued"]}, 3), ({"states": ["x"]}, 0)):
         assert await database.read(count_runs, RunFilter("d", **wanted)) == n
     assert await database.read(count_runs, RunFilter("d", logical_dates=[NOW + 2 * DAY])) == 1
     states = await database.read(states_by_run, TaskFilter("d", run_ids=["r1", "r2"]))
-    assert states == {
-        "r1": {"a": "success", "out.in.b_0": "failed", "out.in.b_1": None},
-        "r2": {"a": "failed", "out.c": "success"},
-    }
+    assert states == (
+        {
+            "r1": {"a": "success", "out.in.b_0": "failed", "out.in.b_1": None},
+            "r2": {"a": "failed", "out.c": "success"},
+        },
+        None,
+    )
     found = await database.read(previous_task_instance, "d", "a", before=NOW + 2 * DAY)
     assert (found.run_id, found.state, found.logical_date, found.started_at) == ("r2", "failed", NOW + DAY, NOW)
     found = await database.read(previous_task_instance, "d", "a", before=NOW + 2 * DAY, state="success")

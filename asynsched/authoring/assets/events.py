@@ -9,7 +9,7 @@ import datetime as dt
 from collections.abc import Mapping, Sequence
 
 from asynsched.authoring.assets.asset import Asset, AssetAlias, AssetRef, checked_extra
-from asynsched.authoring.supervisor import SupervisorNotFound, ask
+from asynsched.authoring.supervisor import SupervisorNotFound, ask, ask_in_parts
 from asynsched.authoring.timezone import coerce_datetime, is_naive, make_aware, parse
 from asynsched.authoring.transport import from_transport
 
@@ -85,7 +85,7 @@ class SourceTaskInstance:
     def xcom_pull(self, *, key: str = "return_value", default: Any = None) -> Any:
         """Return what it pushed under a key; by default, what it returned."""
         try:
-            found = ask(
+            parts = ask_in_parts(
                 "xcom_pull",
                 task_ids=[self.task_id],
                 key=key,
@@ -94,9 +94,10 @@ class SourceTaskInstance:
                 dag_id=self.dag_id,
                 include_prior_dates=False,
             )
+            [[_, _, value], *_] = next(parts)
         except SupervisorNotFound:
             return default
-        return from_transport(found[0][2]) if found else default
+        return from_transport(value)
 
 
 class _ByAsset(Mapping["AssetKey", "Any"]):
@@ -125,8 +126,7 @@ class TriggeringAssetEvents(_ByAsset):
     def _events(self) -> dict[AssetKey, list[AssetEvent]]:
         if self._found is None:
             self._found = {}
-            for fields in ask("triggering_asset_events") if self._is_triggered else ():
-                event = AssetEvent(fields)
+            for event in _asked("triggering_asset_events") if self._is_triggered else ():
                 keys: list[AssetKey] = [event.asset, *event.source_aliases]
                 for key in keys:
                     self._found.setdefault(key, []).append(event)
@@ -197,7 +197,7 @@ class InletEventSequence(Sequence[AssetEvent]):
 
     def _events(self) -> list[AssetEvent]:
         if self._found is None:
-            self._found = [AssetEvent(fields) for fields in ask("asset_events", **self._wanted)]
+            self._found = list(_asked("asset_events", **self._wanted))
         return self._found
 
     def __getitem__(self, place: Any) -> Any:
@@ -266,6 +266,10 @@ class OutletEvents(_ByAsset):
     def told(self) -> list[dict[str, Any]]:
         """Return what the scheduler is told. Raises DagError when an extra is no JSON."""
         return [fields for event in self._told.values() for fields in event.told()]
+
+
+def _asked(operation: str, **wanted: Any) -> Iterator[AssetEvent]:
+    return (AssetEvent(fields) for part in ask_in_parts(operation, **wanted) for fields in part)
 
 
 def _asset_fields(asset: Asset | AssetRef) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asynsched.authoring.supervisor import SupervisorNotFound, ask
+from asynsched.authoring.supervisor import SupervisorNotFound, ask, ask_in_parts
 from asynsched.authoring.timezone import coerce_datetime
 
 TYPE_CHECKING = False
@@ -75,9 +75,10 @@ class AsksElsewhere:
             SupervisorNotFound: The DAG has no such task group.
         """
         wanted = _wanted(dag_id, logical_dates, run_ids, None)
-        states: dict[str, dict[str, str | None]] = ask(
-            "task_states", **wanted, **_tasks(map_index, task_ids, task_group_id)
-        )
+        states: dict[str, dict[str, str | None]] = {}
+        for part in ask_in_parts("task_states", **wanted, **_tasks(map_index, task_ids, task_group_id)):
+            for run_id, found in part.items():
+                states.setdefault(run_id, {}).update(found)
         return states
 
     @staticmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from asynsched.authoring.running.elsewhere import AsksElsewhere, previous_task_instance
 from asynsched.authoring.running.instants import Instant
-from asynsched.authoring.supervisor import SupervisorNotFound, ask
+from asynsched.authoring.supervisor import SupervisorNotFound, ask, ask_in_parts
 from asynsched.authoring.timezone import coerce_datetime
 from asynsched.authoring.transport import from_transport, to_transport
 from asynsched.authoring.xcom_arg import XCOM_RETURN_KEY
@@ -169,7 +169,7 @@ class TaskInstance(AsksElsewhere):
         default: Any = None,
         run_id: str | None = None,
     ) -> Any:
-        """Return what tasks pushed: a value for one task_id, a list of values for several.
+        """Return what tasks pushed: a value for one task_id, a list of values for several or for a mapped task.
 
         Args:
             task_ids: The tasks; this one, unless given.
@@ -184,19 +184,19 @@ class TaskInstance(AsksElsewhere):
         names = [task_ids] if isinstance(task_ids, str) else [self.task_id] if task_ids is None else list(task_ids)
         one = isinstance(map_indexes, int)
         wanted = [map_indexes] if isinstance(map_indexes, int) else map_indexes
+        parts = ask_in_parts(
+            "xcom_pull",
+            task_ids=names,
+            key=key,
+            map_indexes=None if wanted is None else list(wanted),
+            run_id=run_id,
+            dag_id=dag_id,
+            include_prior_dates=include_prior_dates,
+        )
         try:
-            found = ask(
-                "xcom_pull",
-                task_ids=names,
-                key=key,
-                map_indexes=None if wanted is None else list(wanted),
-                run_id=run_id,
-                dag_id=dag_id,
-                include_prior_dates=include_prior_dates,
-            )
+            found = [(name, index, from_transport(value)) for part in parts for name, index, value in part]
         except SupervisorNotFound:
             found = []
-        found = [(name, index, from_transport(value)) for name, index, value in found]
         values = [_value_of_task(name, found, default, one=one) for name in names]
         return values[0] if single else values
 

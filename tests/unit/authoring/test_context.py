@@ -258,7 +258,8 @@ def test_xcom_pull_gives_values_lists_and_defaults(dag, supervisor):
     assert ti.xcom_pull(["a", "b"], default=0) == [[1, 2], 0]
     assert ti.xcom_pull(key="own") == {"k": 1}
     pulled = []
-    supervisor._answer_xcom_pull = lambda *, map_indexes, **_: pulled.append(map_indexes) or [("a", -1, 5)]
+    part = {"found": [("a", -1, 5)], "place": None}
+    supervisor._answer_xcom_pull = lambda *, map_indexes, **_: pulled.append(map_indexes) or part
     assert ti.xcom_pull("a", map_indexes=-1) == 5
     ti.xcom_pull("a", map_indexes=range(2))
     ti.xcom_pull("a")

@@ -86,7 +86,7 @@ def test_the_task_that_updated_an_asset_is_asked_for_such_values_too():
     class Answers:
         def request(self, operation, **arguments):
             assert operation == "xcom_pull"
-            return [["t", -1, to_transport(VALUES)]]
+            return {"found": [["t", -1, to_transport(VALUES)]], "place": None}
 
     fields = {"source_dag_id": "d", "source_run_id": "r", "source_task_id": "t", "source_map_index": -1}
     set_supervisor(Answers())

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 import sqlalchemy as sa
 
@@ -90,4 +91,4 @@ async def test_a_try_reads_what_it_names_as_in_airflow(database):
     answerer = RequestAnswerer(database, VirtualClock(NOON))
     asked = {"key": "k", "dag_id": "other", "run_id": "r", "task_ids": ["t"]}
     reply = await answerer.answer(Request("token", 1, "xcom_pull", asked), TaskReady(own, launch))
-    assert reply.value == [["t", -1, "as it was"]]
+    assert msgspec.json.decode(msgspec.json.encode(reply.value)) == {"found": [["t", -1, "as it was"]], "place": None}
