@@ -113,7 +113,7 @@ class Embedding:
                     if not created.cancelled() and created.exception() is None:
                         await self._cancel_for_caller(key)
                 raise
-        return await self._state.database.read(read_finished_run, key)
+        return await read_finished_run(self._state.database, key)
 
     async def _cancel_for_caller(self, run: DagRunKey) -> None:
         """End a run that nobody waits for any more. Where that cannot be stored soon, the evaluator goes on trying."""

@@ -2,18 +2,21 @@
 
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import msgspec
+from anyio.lowlevel import checkpoint
 from sqlalchemy import Connection
 
 from asynsched.authoring.transport import from_transport
 from asynsched.keys import DagRunKey
 from asynsched.serialization.decode import decode_dag
-from asynsched.store.dag_runs import get_run
+from asynsched.store.dag_runs import DagRunRow, get_run
 from asynsched.store.dag_versions import get_version
-from asynsched.store.task_instances import load_task_instances
-from asynsched.store.xcoms import get_xcoms
+from asynsched.store.database import Database
+from asynsched.store.task_instances import TaskInstanceRow, load_task_instances
+from asynsched.store.xcoms import some_xcoms
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,20 +75,10 @@ class FinishedRun:
     tasks: tuple[FinishedTask, ...]
 
 
-def read_finished_run(conn: Connection, key: DagRunKey) -> FinishedRun:
+async def read_finished_run(database: Database, key: DagRunKey) -> FinishedRun:
     """Return a run with its tasks and their results. Raises LookupError when it is not stored."""
-    run = get_run(conn, *key)
-    if run is None:
-        raise LookupError(f"there is no run {key.run_id!r} of the DAG {key.dag_id!r}")
-    results = {
-        (item.task_id, item.map_index): from_transport(msgspec.json.decode(item.value))
-        for item in get_xcoms(conn, run.id, key="return_value")
-    }
-    order: dict[str, int] = {}
-    if run.version_id is not None:
-        dag = decode_dag(get_version(conn, run.version_id).serialized)
-        order = {task.task_id: place for place, task in enumerate(dag.tasks)}
-    rows = sorted(load_task_instances(conn, run.id), key=lambda row: (order.get(row.task_id, 0), row.map_index))
+    run, rows = await database.read(_run_and_tasks, key)
+    results = await _results(database, run.id)
     tasks = tuple(
         FinishedTask(
             row.task_id, row.map_index, row.state, row.reason, row.try_number, row.started_at, row.ended_at,
@@ -94,3 +87,28 @@ def read_finished_run(conn: Connection, key: DagRunKey) -> FinishedRun:
         for row in rows
     )  # fmt: skip
     return FinishedRun(key.dag_id, key.run_id, run.state, run.reason, run.started_at, run.ended_at, tasks)
+
+
+def _run_and_tasks(conn: Connection, key: DagRunKey) -> tuple[DagRunRow, list[TaskInstanceRow]]:
+    run = get_run(conn, *key)
+    if run is None:
+        raise LookupError(f"there is no run {key.run_id!r} of the DAG {key.dag_id!r}")
+    order: dict[str, int] = {}
+    if run.version_id is not None:
+        dag = decode_dag(get_version(conn, run.version_id).serialized)
+        order = {task.task_id: place for place, task in enumerate(dag.tasks)}
+    rows = load_task_instances(conn, run.id)
+    return run, sorted(rows, key=lambda row: (order.get(row.task_id, 0), row.map_index))
+
+
+async def _results(database: Database, dag_run_id: int) -> dict[tuple[str, int], Any]:
+    """Return what task instances have returned, read in parts: all of it at once may be more than a loop can stand."""
+    found: dict[tuple[str, int], Any] = {}
+    after, is_last = None, False
+    while not is_last:
+        part, is_last = await database.read(partial(some_xcoms, key="return_value", after=after), dag_run_id)
+        for task_id, map_index, value in part:
+            after = task_id, map_index
+            found[after] = from_transport(msgspec.json.decode(value))
+        await checkpoint()
+    return found

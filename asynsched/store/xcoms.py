@@ -95,10 +95,9 @@ class _Some(NamedTuple):
 
 
 _PLACE = (xcom.c.task_id, xcom.c.map_index)
-_IS_OF_TASKS = (
+_IS_AFTER = (
     xcom.c.dag_run_id == sa.bindparam("run"),
     xcom.c.key == sa.bindparam("name"),
-    xcom.c.task_id.in_(sa.bindparam("tasks", expanding=True)),
     # Not as a pair: SQLite would look through all that comes after it in the run.
     (xcom.c.task_id > sa.bindparam("after_task"))
     | ((xcom.c.task_id == sa.bindparam("after_task")) & (xcom.c.map_index > sa.bindparam("after_index"))),
@@ -113,8 +112,10 @@ def _some(*conditions: sa.ColumnElement[bool]) -> _Some:
 
 
 _SOME_MAPPED = _some(*_IS_MAPPED)
-_SOME_OF_TASKS = _some(*_IS_OF_TASKS)
-_SOME_OF_INDEXES = _some(*_IS_OF_TASKS, xcom.c.map_index.in_(sa.bindparam("indexes", expanding=True)))
+_SOME_OF_RUN = _some(*_IS_AFTER)
+_IS_OF_TASKS = xcom.c.task_id.in_(sa.bindparam("tasks", expanding=True))
+_SOME_OF_TASKS = _some(*_IS_AFTER, _IS_OF_TASKS)
+_SOME_OF_INDEXES = _some(*_IS_AFTER, _IS_OF_TASKS, xcom.c.map_index.in_(sa.bindparam("indexes", expanding=True)))
 # Locked, so that it waits for a clear that is not committed yet, and then sees that its token is gone.
 _OF_TRY = (
     sa.select(
@@ -161,21 +162,25 @@ def some_xcoms(
     dag_run_id: int,
     *,
     key: str,
-    task_ids: Collection[str],
+    task_ids: Collection[str] | None = None,
     map_indexes: Collection[int] | None = None,
     after: tuple[str, int] | None = None,
 ) -> tuple[list[FoundXCom], bool]:
     """Return what tasks have pushed under a key, by task and map index: as much as one answer should hold.
 
     Args:
-        map_indexes: Only of these instances.
+        task_ids: Only of these tasks; None for all.
+        map_indexes: Only of these instances of them.
         after: The task_id and map_index of the value after which to begin.
 
     Returns:
         The values, and whether these were the last.
     """
     task_id, map_index = after or ("", -2)
-    given = {"run": dag_run_id, "name": key, "tasks": list(task_ids), "after_task": task_id, "after_index": map_index}
+    given = {"run": dag_run_id, "name": key, "after_task": task_id, "after_index": map_index}
+    if task_ids is None:
+        return _part(conn, _SOME_OF_RUN, given)
+    given["tasks"] = list(task_ids)
     if map_indexes is None:
         return _part(conn, _SOME_OF_TASKS, given)
     return _part(conn, _SOME_OF_INDEXES, {**given, "indexes": list(map_indexes)})

@@ -14,8 +14,11 @@ from asynsched.authoring.assets.events import InletEvents, TriggeringAssetEvents
 from asynsched.authoring.mapping.mapped_sequences import LazyXComSequence
 from asynsched.authoring.running.elsewhere import AsksElsewhere
 from asynsched.authoring.running.task_instance import TaskInstance
+from asynsched.authoring.supervisor import SupervisorError
 from asynsched.clock import VirtualClock
-from asynsched.executors.requests import RequestAnswerer
+from asynsched.executors.requests import MOST_NAMES, RequestAnswerer
+from asynsched.keys import DagRunKey
+from asynsched.results import read_finished_run
 from asynsched.store.asset_events import record_events
 from asynsched.store.changes import AssetEventRow
 from asynsched.store.dag_runs import insert_run
@@ -144,6 +147,25 @@ def store_events(conn, n, n_bytes):
     consumed = sa.select(sa.literal(run), asset_event.c.id)
     conn.execute(sa.insert(dag_run_asset_event).from_select(["dag_run_id", "event_id"], consumed))
     return run
+
+
+async def test_a_question_that_names_too_much_is_refused_with_the_limit(database):
+    asking = Asking(database, await database.write(store_values, 2, 10))
+    with pytest.raises(SupervisorError, match="xcom_pull: 10001 map_indexes; one question may have 10000 at most"):
+        await asking.answer(partial(pull, "m", map_indexes=range(MOST_NAMES + 1)))
+    assert asking.n_statements == []
+    assert len(await asking.answer(partial(pull, "m", map_indexes=range(MOST_NAMES)))) == 2
+
+
+async def test_the_results_of_a_finished_run_are_read_in_parts(database):
+    run = await database.write(store_values, 300, LARGE)
+    of_run = {"dag_run_id": run, "task_id": "m", "state": "success", "pool": "p"}
+    rows = [{**of_run, "map_index": index} for index in range(300)]
+    await database.write(lambda conn: conn.execute(sa.insert(task_instance), rows))
+    asking = Asking(database, run)
+    found = await read_finished_run(asking, DagRunKey("d", "r1"))
+    assert [len(task.result) for task in found.tasks] == [LARGE - 2] * 300
+    assert max(asking.n_bytes) <= 2 * MANY_BYTES
 
 
 @pytest.mark.parametrize(("n", "n_bytes"), [(MANY, 10), (200, LARGE)], ids=["many", "large"])
