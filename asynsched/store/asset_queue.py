@@ -4,7 +4,7 @@ A row is made in the transaction of its event, and goes in the transaction that 
 event is lost, and none is consumed twice by one DAG.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -27,6 +27,8 @@ from asynsched.timetables.asset_condition import AssetCondition, AssetNames
 
 MAX_CONSUMED = 10_000
 """Most events that one run consumes: the newest of those that wait."""
+MAX_WAITING = 11_000
+"""When more events wait for a DAG, some that no run would consume are dropped."""
 
 
 class PendingEvent(NamedTuple):
@@ -35,6 +37,15 @@ class PendingEvent(NamedTuple):
     event_id: int
     asset: AssetNames
     created_at: datetime
+
+
+class ArrivedAsset(NamedTuple):
+    """An asset that events of wait for a DAG: how many, and the newest of them."""
+
+    asset: AssetNames
+    created_at: datetime
+    n_events: int
+    newest_id: int
 
 
 _WAITING = (
@@ -56,8 +67,26 @@ _PENDING = (
     .join(asset, asset.c.id == asset_event.c.asset_id)
     .where(asset_dag_run_queue.c.dag_id == sa.bindparam("dag_id"))
     .order_by(asset_dag_run_queue.c.event_id)
+    .with_for_update(of=asset_dag_run_queue)
 )  # fmt: skip
-_PENDING_HELD = _PENDING.with_for_update(of=asset_dag_run_queue)
+_ARRIVED = (
+    sa.select(asset.c.id.label("asset_id"), asset.c.name, asset.c.uri,
+              sa.func.max(asset_event.c.created_at).label("created_at"), sa.func.count().label("n_events"),
+              sa.func.max(asset_event.c.id).label("newest_id"))
+    .select_from(asset_dag_run_queue)
+    .join(asset_event, asset_event.c.id == asset_dag_run_queue.c.event_id)
+    .join(asset, asset.c.id == asset_event.c.asset_id)
+    .where(asset_dag_run_queue.c.dag_id == sa.bindparam("dag_id"))
+    .group_by(asset.c.id, asset.c.name, asset.c.uri)
+    .order_by(sa.func.min(asset_event.c.id))
+)  # fmt: skip
+_OLDEST = (
+    sa.select(asset_dag_run_queue.c.event_id)
+    .where(asset_dag_run_queue.c.dag_id == sa.bindparam("dag_id"))
+    .order_by(asset_dag_run_queue.c.event_id)
+    .limit(sa.bindparam("n", type_=sa.Integer))
+    .with_for_update(skip_locked=True)
+)
 _ALIASES = (
     sa.select(asset_alias_asset.c.asset_id, asset_alias.c.name)
     .join(asset_alias, asset_alias.c.id == asset_alias_asset.c.alias_id)
@@ -95,23 +124,42 @@ def queue_event(conn: Connection, event_id: int, name: str, uri: str, aliases: C
     return dag_ids
 
 
-def pending_events(conn: Connection, dag_id: str, *, hold: bool = True) -> list[PendingEvent]:
+def arrived_assets(conn: Connection, dag_id: str) -> list[ArrivedAsset]:
+    """Return the assets that events of wait for a run of a DAG."""
+    rows = conn.execute(_ARRIVED, {"dag_id": dag_id}).all()
+    names = _names_of(conn, rows)
+    return [ArrivedAsset(names[row.asset_id], row.created_at, row.n_events, row.newest_id) for row in rows]
+
+
+def pending_events(conn: Connection, dag_id: str) -> list[PendingEvent]:
     """Return the events that wait for a run of a DAG, oldest first.
 
-    Args:
-        hold: Keep everybody else from consuming them until this transaction ends, which must not be a reading one.
+    Nobody else can consume them until this transaction ends, which must not be a reading one.
     """
-    rows = conn.execute(_PENDING_HELD if hold else _PENDING, {"dag_id": dag_id}).all()
+    rows = conn.execute(_PENDING, {"dag_id": dag_id}).all()
+    names = _names_of(conn, rows)
+    return [PendingEvent(row.event_id, names[row.asset_id], row.created_at) for row in rows]
+
+
+def _names_of(conn: Connection, rows: Sequence[Any]) -> dict[int, AssetNames]:
+    assets = {row.asset_id: row for row in rows}
     aliases: dict[int, set[str]] = {}
-    if rows:
-        for alias in conn.execute(_ALIASES, {"assets": sorted({row.asset_id for row in rows})}):
+    if assets:
+        for alias in conn.execute(_ALIASES, {"assets": sorted(assets)}):
             aliases.setdefault(alias.asset_id, set()).add(alias.name)
-    return [
-        PendingEvent(
-            row.event_id, AssetNames(row.name, row.uri, frozenset(aliases.get(row.asset_id, ()))), row.created_at
-        )
-        for row in rows
-    ]
+    return {
+        asset_id: AssetNames(row.name, row.uri, frozenset(aliases.get(asset_id, ())))
+        for asset_id, row in assets.items()
+    }
+
+
+def drop_surplus(conn: Connection, dag_id: str, arrived: Collection[ArrivedAsset]) -> None:
+    """Drop the oldest events that wait for a DAG where more wait than a run would consume; of each asset one stays."""
+    n_events = sum(item.n_events for item in arrived)
+    if n_events > MAX_WAITING:
+        kept = {item.newest_id for item in arrived}
+        oldest = conn.scalars(_OLDEST, {"dag_id": dag_id, "n": min(n_events - MAX_CONSUMED, MAX_CONSUMED)})
+        _forget(conn, dag_id, [event_id for event_id in oldest if event_id not in kept])
 
 
 def mark_examined(conn: Connection, dag_id: str) -> None:
@@ -131,9 +179,9 @@ def waiting_dag_ids(conn: Connection, asset_id: int) -> list[str]:
 
 def consume(conn: Connection, dag_run_id: int, dag_id: str, events: Collection[PendingEvent]) -> None:
     """Give a new run the events that have triggered it, and take them out of the queue."""
-    for event in sorted(events)[-MAX_CONSUMED:]:
-        values = {"dag_run_id": dag_run_id, "event_id": event.event_id}
-        conn.execute(insert_ignoring(conn, dag_run_asset_event), values)
+    newest = sorted(events)[-MAX_CONSUMED:]
+    values = [{"dag_run_id": dag_run_id, "event_id": event.event_id} for event in newest]
+    conn.execute(insert_ignoring(conn, dag_run_asset_event), values)
     _forget(conn, dag_id, (event.event_id for event in events))
 
 

@@ -24,6 +24,7 @@ from asynsched.store import (
 from asynsched.store.changes import AssetEventRow, Batch, HistoryRow, RunRow, XComRow
 from asynsched.store.dag_versions import NewVersion, add_version
 from asynsched.store.transitions import apply, apply_at_once
+from asynsched.timetables.asset_condition import AssetNames
 from tests.store.test_runs import new_run, task
 from tests.support.history import fill, look_at_sizes
 
@@ -70,6 +71,8 @@ HOT = [
     (deadlines.lengths_of_last_runs, "d", 9),
     (asset_queue.queue_event, 1, "a", "a", ("x",)),
     (asset_queue.pending_events, "d"),
+    (asset_queue.arrived_assets, "d"),
+    (asset_queue.drop_surplus, "d", [asset_queue.ArrivedAsset(AssetNames("a", "a"), NOW, 20_000, 1)]),
     (asset_queue.unexamined_dag_ids,),
     (asset_queue.mark_examined, "d"),
     (asset_events.consumed_events, 1),

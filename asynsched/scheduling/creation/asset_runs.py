@@ -4,6 +4,7 @@ Source: Apache Airflow's `_create_dag_runs_asset_triggered`. Such a run has no l
 consumes every event that waits for its DAG, also those that the condition did not need.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -11,11 +12,20 @@ from sqlalchemy import Connection
 
 from asynsched.scheduling.rules.asset_condition import evaluate
 from asynsched.states import DagRunState, DagRunType
-from asynsched.store.asset_queue import PendingEvent, consume, mark_examined, pending_events
+from asynsched.store.asset_queue import (
+    ArrivedAsset,
+    PendingEvent,
+    arrived_assets,
+    consume,
+    drop_surplus,
+    mark_examined,
+    pending_events,
+)
 from asynsched.store.dag_runs import NewRun, count_active_runs, get_run, insert_run
 from asynsched.store.dags import DagRow
 from asynsched.timetables.asset_condition import AssetCondition
 
+_Waiting = Sequence[ArrivedAsset] | Sequence[PendingEvent]
 MAX_NAMED = 5
 """Assets that a run's reason names."""
 
@@ -41,10 +51,18 @@ def trigger_by_assets(conn: Connection, dag: DagRow, condition: AssetCondition |
     Args:
         condition: What it waits for; None when it waits for no asset.
     """
-    pending = [] if condition is None else pending_events(conn, dag.dag_id)
-    found = _judged(conn, dag, condition, pending)
+    if condition is None:
+        return Triggered()
+    # However many events there are, it is their assets that decide.
+    arrived = arrived_assets(conn, dag.dag_id)
+    found = _judged(conn, dag, condition, arrived)
+    if found.created is not None:
+        pending = pending_events(conn, dag.dag_id)
+        # Others may have consumed some of them in the meantime.
+        found = _judged(conn, dag, condition, pending)
     if found.created is None:
-        if pending and not found.is_held_back:
+        drop_surplus(conn, dag.dag_id, arrived)
+        if arrived and not found.is_held_back:
             mark_examined(conn, dag.dag_id)
         return found
     run_after = _newest(pending)
@@ -69,23 +87,20 @@ def trigger_by_assets(conn: Connection, dag: DagRow, condition: AssetCondition |
 
 def foresee_assets(conn: Connection, dag: DagRow, condition: AssetCondition | None) -> Triggered:
     """Return what `trigger_by_assets` would do now. Nothing is written."""
-    pending = [] if condition is None else pending_events(conn, dag.dag_id, hold=False)
-    return _judged(conn, dag, condition, pending)
+    return Triggered() if condition is None else _judged(conn, dag, condition, arrived_assets(conn, dag.dag_id))
 
 
-def _judged(conn: Connection, dag: DagRow, condition: AssetCondition | None, pending: list[PendingEvent]) -> Triggered:
-    if condition is None:
-        return Triggered()
-    verdict = evaluate(condition, [event.asset for event in pending])
+def _judged(conn: Connection, dag: DagRow, condition: AssetCondition, waiting: _Waiting) -> Triggered:
+    verdict = evaluate(condition, [item.asset for item in waiting])
     if dag.is_paused or not verdict.met:
         return Triggered(waits_for=verdict.reason)
     if count_active_runs(conn, [dag.dag_id]).get(dag.dag_id, 0) >= dag.max_active_runs:
         return Triggered(is_held_back=True)
-    return Triggered(created=_free_run_id(conn, dag.dag_id, _newest(pending)))
+    return Triggered(created=_free_run_id(conn, dag.dag_id, _newest(waiting)))
 
 
-def _newest(pending: list[PendingEvent]) -> datetime:
-    return max(event.created_at for event in pending)
+def _newest(waiting: _Waiting) -> datetime:
+    return max(item.created_at for item in waiting)
 
 
 def _free_run_id(conn: Connection, dag_id: str, run_after: datetime) -> str:

@@ -1,6 +1,7 @@
 """A task that asks a scheduler, as far as both need: the answers go through frames, and what they cost is counted."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 from unittest.mock import patch
 
@@ -8,6 +9,7 @@ import anyio
 import anyio.from_thread
 import anyio.to_thread
 import msgspec
+import sqlalchemy as sa
 
 from asynsched.authoring.supervisor import SupervisorError, SupervisorNotFound, set_supervisor
 from asynsched.channels import TaskReady
@@ -70,18 +72,27 @@ class Asking(PassingDatabase):
     def _counted(self, conn, query, args, kwargs):
         for counts in (self.n_statements, self.n_rows, self.n_bytes):
             counts.append(0)
-        execute = conn.execute
-
-        def execute_and_note(*arguments, **options):
-            # All at once, as the driver of PostgreSQL reads a result.
-            frozen = execute(*arguments, **options).freeze()
-            self._note(frozen.data)
-            return frozen()
-
-        with patch.object(conn, "execute", execute_and_note):
+        with results_noted(conn, self._note):
             return query(conn, *args, **kwargs)
 
-    def _note(self, rows: list[Any]) -> None:
+    def _note(self, rows: Sequence[Any]) -> None:
         self.n_statements[-1] += 1
         self.n_rows[-1] += len(rows)
         self.n_bytes[-1] += sum(len(value) for row in rows for value in row if isinstance(value, bytes))
+
+
+@contextmanager
+def results_noted(conn: sa.Connection, note: Callable[[Sequence[Any]], None]) -> Iterator[None]:
+    """Note the rows of every result, read at once, as the driver of PostgreSQL does."""
+    execute = conn.execute
+
+    def execute_and_note(*arguments: Any, **options: Any) -> sa.Result[Any]:
+        result = execute(*arguments, **options)
+        if not result.returns_rows:
+            return result
+        frozen = result.freeze()
+        note(frozen.data)
+        return frozen()
+
+    with patch.object(conn, "execute", execute_and_note):
+        yield

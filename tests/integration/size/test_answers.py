@@ -22,7 +22,6 @@ from asynsched.results import read_finished_run
 from asynsched.store.asset_events import record_events
 from asynsched.store.changes import AssetEventRow
 from asynsched.store.dag_runs import insert_run
-from asynsched.store.engines.async_database import open_database
 from asynsched.store.parts import MANY_BYTES, MANY_ROWS
 from asynsched.store.schema.asset_tables import asset_event, dag_run_asset_event
 from asynsched.store.schema.tables import task_instance, xcom
@@ -36,16 +35,6 @@ from tests.support.runs import NOON
 MANY = 3_000
 LARGE = 100_000
 """Bytes of a value, of which MANY_BYTES hold ten."""
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-async def database(request, tmp_path):
-    url = f"sqlite:///{tmp_path / 'asynsched.db'}"
-    if request.param == "postgresql":
-        url = request.getfixturevalue("postgres_url")
-    opened = await open_database(url, synchronous="normal")
-    yield opened
-    await opened.close()
 
 
 def store_values(conn, n, n_bytes):
