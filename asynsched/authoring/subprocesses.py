@@ -10,13 +10,16 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 TERMINATE_GRACE_SECONDS = 5.0
+LONGEST_LINE = 16 * 1024 * 1024
+"""Bytes of a line that are kept; more than a result may have."""
 
 
 class LoggedProcess:
     """Runs a command and logs what it writes, line by line.
 
     Attributes:
-        last_line: Of what the command has written.
+        last_line: Of what the command has written; LONGEST_LINE bytes of it at most.
+        is_cut: Whether the last line has more than that.
     """
 
     def __init__(self, log: logging.Logger, encoding: str = "utf-8") -> None:
@@ -24,6 +27,7 @@ class LoggedProcess:
         self._encoding = encoding
         self._process: subprocess.Popen[bytes] | None = None
         self.last_line = ""
+        self.is_cut = False
 
     def run(
         self, command: Sequence[str], *, folder: str | os.PathLike[str], env: Mapping[str, str] | None = None
@@ -46,12 +50,16 @@ class LoggedProcess:
             cwd=folder,
             env=env,
         )
-        self.last_line = ""
+        self.last_line, self.is_cut = "", False
         try:
             assert self._process.stdout is not None
-            for raw in self._process.stdout:
-                self.last_line = raw.decode(self._encoding, errors="backslashreplace").rstrip()
-                self._log.info("%s", self.last_line)
+            goes_on = False
+            while raw := self._process.stdout.readline(LONGEST_LINE):
+                text = raw.decode(self._encoding, errors="backslashreplace").rstrip()
+                self._log.info("%s", text)
+                # The rest of a long line is logged, and not kept.
+                self.last_line, self.is_cut = (self.last_line, True) if goes_on else (text, False)
+                goes_on = not raw.endswith(b"\n")
             exit_code = self._process.wait()
             self._log.info("Command exited with return code %s", exit_code)
         finally:

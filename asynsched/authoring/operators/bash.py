@@ -6,7 +6,7 @@ from asynsched.authoring.exceptions import AsynschedException, AsynschedSkipExce
 from asynsched.authoring.operators import arguments
 from asynsched.authoring.operators.base import BaseOperator
 from asynsched.authoring.running.context import context_variables
-from asynsched.authoring.subprocesses import LoggedProcess, bash_command_line
+from asynsched.authoring.subprocesses import LONGEST_LINE, LoggedProcess, bash_command_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,12 +64,17 @@ class BashOperator(BaseOperator):
         import tempfile
 
         with tempfile.TemporaryDirectory(prefix="asynsched-") as scratch:
-            exit_code, last_line = self._run(self._folder() or scratch, self.get_env(context))
+            exit_code, command = self._run(self._folder() or scratch, self.get_env(context))
         if exit_code in self.skip_on_exit_code:
             raise AsynschedSkipException(f"Bash command returned exit code {exit_code}. Skipping.")
         if exit_code:
             raise AsynschedException(f"Bash command failed. The command returned a non-zero exit code {exit_code}.")
-        return last_line if self.output_processor is None else self.output_processor(last_line)
+        if command.is_cut and (self.do_xcom_push or self.output_processor is not None):
+            raise AsynschedException(
+                f"The last line that the command wrote has more than {LONGEST_LINE} bytes and cannot be the result:"
+                " end the output with a shorter line, or set do_xcom_push=False."
+            )
+        return command.last_line if self.output_processor is None else self.output_processor(command.last_line)
 
     def get_env(self, context: Context) -> dict[str, str]:
         """Return the environment of the command: inherited, or `env`, and what it should know of the task."""
@@ -85,11 +90,11 @@ class BashOperator(BaseOperator):
             raise AsynschedException(f"task {self.task_id!r}: cwd {self.cwd!r} is no folder")
         return self.cwd
 
-    def _run(self, folder: str, env: dict[str, str]) -> tuple[int, str]:
+    def _run(self, folder: str, env: dict[str, str]) -> tuple[int, LoggedProcess]:
         self.log.info("Running command: %s", self.bash_command)
         self._process = LoggedProcess(self.log, self.output_encoding)
         exit_code = self._process.run(bash_command_line(self.bash_command), folder=folder, env=env)
-        return exit_code, self._process.last_line
+        return exit_code, self._process
 
     def on_kill(self) -> None:
         """End the command, if it is still running."""
