@@ -201,6 +201,10 @@ class InletEventSequence(Sequence[AssetEvent]):
         return self._found
 
     def __getitem__(self, place: Any) -> Any:
+        if self._found is None and place == -1 and "limit" not in self._wanted:
+            # The newest of a history that may be long: by far the most usual question.
+            backwards = {**self._wanted, "ascending": not self._wanted.get("ascending", True), "limit": 1}
+            return list(_asked("asset_events", **backwards))[-1]
         return self._events()[place]
 
     def __len__(self) -> int:

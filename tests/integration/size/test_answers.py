@@ -163,6 +163,9 @@ async def test_events_of_assets_are_read_in_parts(database, n, n_bytes):
     inlet = Asset("a")
     assert await asking.answer(lambda: len(InletEvents([inlet])[inlet])) == n
     assert await asking.answer(lambda: len(TriggeringAssetEvents(is_triggered=True)[inlet])) == n
+    asking.n_rows.clear()
+    assert await asking.answer(lambda: InletEvents([inlet])[inlet][-1].source_aliases) == []
+    assert sum(asking.n_rows) <= 3, "the newest event costs no look through its history"
     newest = await asking.answer(lambda: InletEvents([inlet])[inlet].ascending(False).limit(MANY_ROWS + 1)[:])
     assert len({event.extra["text"] for event in newest}) == 1
     assert len(newest) == min(n, MANY_ROWS + 1)
