@@ -90,11 +90,8 @@ def told_output(option: Decorator = output_option) -> Decorator:
 
 
 def configure(**flags: Any) -> Configuration:
-    """Return the configuration of this process, and say what is odd about it on standard error."""
-    configuration = load_configuration(flags, os.environ, Path.cwd())
-    for warning in configuration.warnings:
-        note(f"Warning: {warning}")
-    return configuration
+    """Return the configuration of this process. Raises SettingsError."""
+    return load_configuration(flags, os.environ, Path.cwd())
 
 
 @contextmanager

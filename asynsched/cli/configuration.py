@@ -1,10 +1,10 @@
 """Where settings come from, and which wins: flags, then the environment, then asynsched.toml, then defaults.
 
-`asynsched.toml` is looked for in the working folder, or is the file that ASYNSCHED_CONFIG names. Variables that begin
-with ASYNSCHED_ and name no setting are reported, not obeyed: a typing error must not be silent.
+`asynsched.toml` is looked for in the working folder, or is the file that ASYNSCHED_CONFIG names. A name that is no
+setting is an error in the file as in a variable that begins with ASYNSCHED_: a typing error must not be silent.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,17 +32,15 @@ class Given(NamedTuple):
 
 
 class Configuration(NamedTuple):
-    """The settings, where each came from, and what to tell the user.
+    """The settings, and where each came from.
 
     Attributes:
         settings: What the program uses.
         sources: Where each option's value came from, by the option's name.
-        warnings: One line each.
     """
 
     settings: Settings
     sources: dict[str, str]
-    warnings: tuple[str, ...]
 
     def rows(self) -> list[dict[str, Any]]:
         """Return every setting with its value and source; passwords in URLs are hidden."""
@@ -63,12 +61,11 @@ def load_configuration(flags: Mapping[str, Any], environ: Mapping[str, str], fol
         folder: The working folder.
 
     Raises:
-        SettingsError: A value is wrong, a key of the file is unknown, or the file cannot be read. The message names
-            the option and where it was set.
+        SettingsError: A value is wrong, a variable or a key of the file is unknown, or the file cannot be read. The
+            message names the option and where it was set.
     """
     options = all_options()
-    given, warnings = _from_environment(options, environ)
-    given = _from_file(options, environ, folder) | given
+    given = _from_file(options, environ, folder) | _from_environment(options, environ)
     given |= {name: Given(value, _flag(name)) for name, value in flags.items() if value is not None}
     values: dict[str, Any] = {}
     for name, found in given.items():
@@ -78,7 +75,7 @@ def load_configuration(flags: Mapping[str, Any], environ: Mapping[str, str], fol
     except InvalidSetting as exc:
         raise SettingsError(_located(exc.name, exc.problem, given.get(exc.name))) from exc
     sources = {name: given[name].source if name in given else DEFAULT for name in options}
-    return Configuration(settings, sources, tuple(warnings))
+    return Configuration(settings, sources)
 
 
 def with_served_folder(configuration: Configuration) -> Configuration:
@@ -86,26 +83,25 @@ def with_served_folder(configuration: Configuration) -> Configuration:
 
     Commands from another terminal then mean the folder of `asynsched up DIR`.
     """
-    settings, sources, warnings = configuration
+    settings, sources = configuration
     served = served_dags_folder(settings.home_path)
     if served is None or sources["dags_folder"] != DEFAULT:
         return configuration
     settings = msgspec.structs.replace(settings, dags_folder=str(served))
-    return Configuration(settings, sources | {"dags_folder": f"last served from {settings.home}"}, warnings)
+    return Configuration(settings, sources | {"dags_folder": f"last served from {settings.home}"})
 
 
-def _from_environment(options: dict[str, Option], environ: Mapping[str, str]) -> tuple[dict[str, Given], list[str]]:
+def _from_environment(options: dict[str, Option], environ: Mapping[str, str]) -> dict[str, Given]:
     by_variable = {option.variable: option.name for option in options.values()}
     given: dict[str, Given] = {}
-    warnings: list[str] = []
     for variable, text in sorted(environ.items()):
         if not variable.startswith(PREFIX) or variable == CONFIG_VARIABLE:
             continue
-        if variable in by_variable:
-            given[by_variable[variable]] = Given(text, f"environment variable {variable}")
-        else:
-            warnings.append(f"{variable} is no setting and is ignored.{_did_you_mean(variable, by_variable)}")
-    return given, warnings
+        if variable not in by_variable:
+            near = [options[name].variable for name in _nearest(variable.removeprefix(PREFIX), options)]
+            raise SettingsError(f"environment variable {variable}: there is no such setting.{_did_you_mean(near)}")
+        given[by_variable[variable]] = Given(text, f"environment variable {variable}")
+    return given
 
 
 def _from_file(options: dict[str, Option], environ: Mapping[str, str], folder: Path) -> dict[str, Given]:
@@ -125,7 +121,7 @@ def _from_file(options: dict[str, Option], environ: Mapping[str, str], folder: P
     given = {}
     for name, value in _leaves(content, options):
         if name not in options:
-            raise SettingsError(f"{path}: there is no setting {name!r}.{_did_you_mean(name, options)}")
+            raise SettingsError(f"{path}: there is no setting {name!r}.{_did_you_mean(_nearest(name, options))}")
         given[name] = Given(value, str(path))
     return given
 
@@ -177,6 +173,16 @@ def _shown(name: str, value: Any) -> Any:
     return without_secrets(value) if name == "database" and isinstance(value, str) else value
 
 
-def _did_you_mean(name: str, known: Mapping[str, Any]) -> str:
-    near = get_close_matches(name, known)
+def _nearest(name: str, options: Mapping[str, Option]) -> list[str]:
+    """Return the settings that a name was probably meant to be; `PARSE_TIMEOUT` and `parse.timeout` are as good."""
+    words = {option: option.replace(".", "_") for option in options}
+    wanted = name.lower().replace("__", "_").replace(".", "_")
+    near = get_close_matches(wanted, words.values(), n=2, cutoff=0.8)
+    # A group left out, or a name that was not written to its end.
+    near = near or [text for text in words.values() if text.endswith(f"_{wanted}") or text.startswith(wanted)][:3]
+    near = near or get_close_matches(wanted, words.values(), n=1)
+    return [option for text in near for option, its in words.items() if its == text]
+
+
+def _did_you_mean(near: Sequence[str]) -> str:
     return f" Did you mean {' or '.join(near)}?" if near else ""

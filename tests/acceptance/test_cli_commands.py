@@ -190,10 +190,9 @@ def test_where_the_key_is_lost_secrets_are_named_and_can_be_set_again(new_site):
 
 def test_settings_are_shown_with_their_source_and_without_secrets(site):
     site.env["ASYNSCHED_PARSE__TIMEOUT"] = "12"
-    site.env["ASYNSCHED_PARALELISM"] = "12"
     (site.root / "asynsched.toml").write_text("[watch]\nstep = 0.01\n")
     shown = site.run("config", "show", "--output", "json", "--database", "postgresql://me:hunter2@host/db")
-    del site.env["ASYNSCHED_PARSE__TIMEOUT"], site.env["ASYNSCHED_PARALELISM"]
+    del site.env["ASYNSCHED_PARSE__TIMEOUT"]
     (site.root / "asynsched.toml").unlink()
     settings = {row["name"]: row for row in shown.json}
     assert settings["parse.timeout"]["value"] == 12
@@ -203,8 +202,17 @@ def test_settings_are_shown_with_their_source_and_without_secrets(site):
     assert settings["lease.grace"]["source"] == "default"
     assert settings["dags_folder"]["value"] == str(site.dags)
     assert "hunter2" not in shown.stdout
-    assert "ASYNSCHED_PARALELISM is no setting" in shown.stderr
-    assert "ASYNSCHED_PARALLELISM" in shown.stderr
+
+
+def test_a_misspelt_setting_is_an_error_in_the_environment_as_in_the_file(site):
+    site.env["ASYNSCHED_PARALELISM"] = "12"
+    by_variable = site.run("config", "show", code=1).stderr
+    del site.env["ASYNSCHED_PARALELISM"]
+    (site.root / "asynsched.toml").write_text("paralelism = 12\n")
+    by_file = site.run("config", "show", code=1).stderr
+    (site.root / "asynsched.toml").unlink()
+    assert by_variable.endswith("ASYNSCHED_PARALELISM: there is no such setting. Did you mean ASYNSCHED_PARALLELISM?\n")
+    assert by_file.endswith("asynsched.toml: there is no setting 'paralelism'. Did you mean parallelism?\n")
 
 
 def test_a_machine_is_checked(site):

@@ -92,18 +92,18 @@ def test_every_setting_can_be_set_by_its_variable_and_in_the_file(tmp_path):
         ("paralelism = 3", {}, "asynsched.toml: there is no setting 'paralelism'. Did you mean parallelism"),
         ("[parse]\ntimeot = 3", {}, "asynsched.toml: there is no setting 'parse.timeot'. Did you mean parse.timeout"),
         ("parse = 3", {}, "there is no setting 'parse'"),
+        (None, {"ASYNSCHED_PARALELISM": "3"}, r"variable ASYNSCHED_PARALELISM: there is no .* ASYNSCHED_PARALLELISM\?"),
+        (None, {"ASYNSCHED_PARSE_TIMEOUT": "3"}, r"no such setting. Did you mean ASYNSCHED_PARSE__TIMEOUT\?"),
+        (None, {"ASYNSCHED_PARSE__TIMEOT": "3", "OTHER": "x"}, r"Did you mean ASYNSCHED_PARSE__TIMEOUT\?"),
+        (None, {"ASYNSCHED_DAGS": "d"}, r"Did you mean ASYNSCHED_DAGS_FOLDER or ASYNSCHED_DAGS_ARE_PAUSED_AT_CREATION\?"),
+        (None, {"ASYNSCHED_SAFE_MODE": "d"}, r"Did you mean ASYNSCHED_WATCH__SAFE_MODE\?"),
+        (None, {"ASYNSCHED_ZZZ": "d"}, r"ASYNSCHED_ZZZ: there is no such setting\.$"),
         ("parallelism = \n", {}, "asynsched.toml: this is not TOML.*line 1"),
     ],
 )  # fmt: skip
 def test_wrong_setting_names_the_option_and_where_it_was_set(tmp_path, toml, environ, message):
     with pytest.raises(SettingsError, match=message):
         load(tmp_path, toml=toml, **environ)
-
-
-def test_unknown_variable_is_a_warning_with_the_nearest_name(tmp_path):
-    (warning,) = load(tmp_path, ASYNSCHED_PARSE__TIMEOT="1", OTHER="x").warnings
-    assert "ASYNSCHED_PARSE__TIMEOT is no setting" in warning
-    assert "Did you mean ASYNSCHED_PARSE__TIMEOUT" in warning
 
 
 def test_password_is_shown_nowhere(tmp_path):
