@@ -41,7 +41,7 @@ COMMANDS: Mapping[str, str | Mapping[str, str]] = {
     "runs": {
         "list": "runs:show_runs",
         "show": "runs:show_run",
-        "logs": "callback_logs:show_run_logs",
+        "logs": "task_logs:show_run_logs",
         "clear": "run_control:clear_run",
         "mark": "run_control:mark_run",
         "cancel": "run_control:cancel_run",

@@ -3,7 +3,7 @@
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
@@ -31,6 +31,7 @@ output_option = click.option(
 dag_argument = click.argument("dag_id", metavar="DAG")
 run_argument = click.argument("run_id", metavar="RUN")
 task_argument = click.argument("task_id", metavar="TASK")
+yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask; needed where there is no terminal to ask on.")
 map_index_option = click.option(
     "--map-index", type=click.IntRange(min=-1), default=-1, help="Which of a mapped task; -1 for one that is not."
 )
@@ -132,6 +133,18 @@ def dags_explained(session: Session) -> Iterator[None]:
         if not session.settings.dags_path.is_dir():
             more = f"{more} There is no DAG folder {session.settings.dags_path}.".lstrip()
         raise AsynschedError(f"{exc} {more}".rstrip()) from exc
+
+
+def confirm(question: str, about: Iterable[str] = ()) -> None:
+    """Have the user agree at the terminal, having shown what it is about. Ends the command if there is no terminal.
+
+    Raises click.Abort when the answer is no.
+    """
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        fail(f"{question} There is no terminal to ask on, so nothing is done: give --yes to agree.")
+    for line in about:
+        note(line)
+    click.confirm(question, err=True, abort=True)
 
 
 def fail(message: str, code: int = 1) -> NoReturn:

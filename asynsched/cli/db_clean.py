@@ -9,7 +9,7 @@ import click
 import structlog
 from sqlalchemy import Connection
 
-from asynsched.cli.command import command, fail
+from asynsched.cli.command import command, confirm, fail, yes_option
 from asynsched.cli.instants import INSTANT_FORMS, read_instant
 from asynsched.cli.rendering import Done
 from asynsched.cli.session import Session, actor
@@ -31,7 +31,7 @@ WORDS = {"asset_events": "asset events", "xcoms": "XComs", "audit": "notes of th
 @click.option("--keep", type=click.IntRange(min=1), metavar="N", help="Of each DAG's runs, those but the newest N go.")
 @click.option("--only", multiple=True, type=click.Choice(KINDS), help="Delete only this; may be given several times.")
 @click.option("--dry-run", is_flag=True, help="Say what would be deleted, delete nothing.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@yes_option
 def clean_database(
     session: Session, before: str | None, keep: int | None, only: tuple[str, ...], dry_run: bool, yes: bool
 ) -> Done:
@@ -47,7 +47,7 @@ def clean_database(
     if dry_run:
         return Done(f"{told} would be deleted.", {"found": found, "deleted": {}})
     if not yes:
-        click.confirm(f"Delete {told}?", abort=True, err=True)
+        confirm(f"Delete {told}?")
     # What it deletes it answers, and logs nothing.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
     deleted = anyio.run(_sweep, session, policy)

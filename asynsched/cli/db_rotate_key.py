@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from asynsched.cli.command import command, fail
+from asynsched.cli.command import command, confirm, fail, yes_option
 from asynsched.cli.rendering import Done, Listing, are
 from asynsched.cli.session import Session
 from asynsched.home import prepare_home
@@ -15,7 +15,7 @@ from asynsched.store.lost_secrets import LostSecret, forget_lost, lost_secrets
 @command("rotate-key")
 @click.option("--lost", is_flag=True, help="The key is lost: delete what nobody can read, and go on with another one.")
 @click.option("--dry-run", is_flag=True, help="With --lost: only say what cannot be read.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@yes_option
 def rotate_key(session: Session, lost: bool, dry_run: bool, yes: bool) -> Done | Listing:
     """Encrypt all connections, variables and waiting triggers with a new key. Schedulers may serve meanwhile.
 
@@ -50,7 +50,7 @@ def _give_up(session: Session, *, dry_run: bool, yes: bool) -> Done | Listing:
         fail("Every secret can be read: no key is lost.")
     names = ", ".join(f"{secret.kind} {secret.name}" for secret in found)
     if not yes:
-        click.confirm(f"Delete what nobody can read: {names}?", err=True, abort=True)
+        confirm(f"Delete what nobody can read: {names}?")
     n_left = session.change("key.lost", forget_lost, detail={"lost": [[*secret] for secret in found]})
     fields: dict[str, Any] = {"lost": [secret._asdict() for secret in found], "secrets": n_left}
     return Done(

@@ -2,10 +2,10 @@
 
 import click
 
-from asynsched.cli.command import command, dag_argument, run_argument
+from asynsched.cli.command import command, dag_argument, run_argument, yes_option
 from asynsched.cli.lookup import find_run
 from asynsched.cli.rendering import Done, Listing
-from asynsched.cli.run_requests import ask, concerned, dry_run_option, submit, yes_option
+from asynsched.cli.run_requests import ask, concerned, dry_run_option, submit
 from asynsched.cli.session import Session
 from asynsched.keys import DagRunKey
 from asynsched.store.run_requests import CancelRun, ClearTasks, MarkedRunState, MarkRun
@@ -31,9 +31,9 @@ def clear_run(
     if dry_run:
         return concerned(session, key, request)
     if not yes:
-        ask(session, key, request, f"Clear {{n}} of {run_id}?")
+        ask(session, key, request, f"Clear {{n}} of {run.run_id}?")
     detail = {"only_failed": only_failed, "latest": latest}
-    return submit(session, key, request, action="run.clear", done=f"Cleared {{n}} of {run_id}.", detail=detail)
+    return submit(session, key, request, action="run.clear", done=f"Cleared {{n}} of {run.run_id}.", detail=detail)
 
 
 @command("mark")
@@ -50,8 +50,8 @@ def mark_run(session: Session, dag_id: str, run_id: str, state: MarkedRunState, 
     key = DagRunKey(run.dag_id, run.run_id)
     request = MarkRun(state)
     if not yes:
-        ask(session, key, request, f"Mark the run as {state}, and with it {{n}}?")
-    done = f"Marked the run {run_id} as {state}, and with it {{n}}."
+        ask(session, key, request, f"Mark the run {run.run_id} as {state}, and with it {{n}}?")
+    done = f"Marked the run {run.run_id} as {state}, and with it {{n}}."
     return submit(session, key, request, action="run.mark", done=done, detail={"state": state})
 
 
@@ -67,6 +67,6 @@ def cancel_run(session: Session, dag_id: str, run_id: str, yes: bool) -> Done:
     run = session.read(find_run, dag_id, run_id)
     key = DagRunKey(run.dag_id, run.run_id)
     if not yes:
-        ask(session, key, CancelRun(), "Cancel the run, and with it {n}?")
-    done = f"Cancelled the run {run_id}, and with it {{n}}."
+        ask(session, key, CancelRun(), f"Cancel the run {run.run_id}, and with it {{n}}?")
+    done = f"Cancelled the run {run.run_id}, and with it {{n}}."
     return submit(session, key, CancelRun(), action="run.cancel", done=done, detail={})

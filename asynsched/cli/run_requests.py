@@ -1,6 +1,5 @@
 """What the commands share that clear, mark or cancel: a question first, one line for each task, and the wait."""
 
-import sys
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -8,7 +7,8 @@ from typing import Any
 import click
 
 from asynsched.bell import Hint
-from asynsched.cli.rendering import Done, Listing, note
+from asynsched.cli.command import confirm
+from asynsched.cli.rendering import Done, Listing
 from asynsched.cli.session import Session, actor
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.requests.run_requests import Submitted, preview_request, submit_request
@@ -22,7 +22,6 @@ LONGEST_WAIT = 15.0
 COLUMNS = ("task_id", "map_index", "state", "try_number")
 
 dry_run_option = click.option("--dry-run", is_flag=True, help="Only show which task instances that would concern.")
-yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 upstream_option = click.option("-u", "--upstream", is_flag=True, help="Also the tasks upstream.")
 downstream_option = click.option("-d", "--downstream", is_flag=True, help="Also the tasks downstream.")
 one_index_option = click.option(
@@ -37,13 +36,9 @@ def concerned(session: Session, key: DagRunKey, request: RunRequest) -> Listing:
 
 
 def ask(session: Session, key: DagRunKey, request: RunRequest, question: str) -> None:
-    """Have the user agree to a request, where there is a terminal to ask on. Raises click.Abort."""
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        return
+    """Have the user agree to a request, as `confirm` does, having seen which task instances it concerns."""
     rows = session.read(preview_request, key, request, now=session.now())
-    for row in rows:
-        note(f"  {_name(row)} ({row.state or 'no state'})")
-    click.confirm(question.format(n=_count(rows)), err=True, abort=True)
+    confirm(question.format(n=_count(rows)), (f"  {_name(row)} ({row.state or 'no state'})" for row in rows))
 
 
 def submit(

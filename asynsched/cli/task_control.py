@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from asynsched.cli.command import command, dag_argument, map_index_option, run_argument, task_argument
+from asynsched.cli.command import command, dag_argument, map_index_option, run_argument, task_argument, yes_option
 from asynsched.cli.lookup import find_run
 from asynsched.cli.rendering import Done, Listing
 from asynsched.cli.run_requests import (
@@ -15,7 +15,6 @@ from asynsched.cli.run_requests import (
     one_index_option,
     submit,
     upstream_option,
-    yes_option,
 )
 from asynsched.cli.session import Session
 from asynsched.keys import DagRunKey
@@ -46,9 +45,9 @@ def clear_tasks(session: Session, dag_id: str, run_id: str, dry_run: bool, yes: 
     if dry_run:
         return concerned(session, key, request)
     if not yes:
-        ask(session, key, request, "Clear {n}?")
+        ask(session, key, request, f"Clear {{n}} of {run.run_id}?")
     detail = {name: value for name, value in options.items() if value}
-    return submit(session, key, request, action="task.clear", done=f"Cleared {{n}} of {run_id}.", detail=detail)
+    return submit(session, key, request, action="task.clear", done=f"Cleared {{n}} of {run.run_id}.", detail=detail)
 
 
 @command("mark")
@@ -74,9 +73,9 @@ def mark_tasks(
     if dry_run:
         return concerned(session, key, request)
     if not yes:
-        ask(session, key, request, f"Mark {{n}} as {request.state}?")
+        ask(session, key, request, f"Mark {{n}} of {run.run_id} as {request.state}?")
     detail = {name: value for name, value in options.items() if value} | {"task_id": task_id}
-    done = f"Marked {{n}} of {run_id} as {request.state}."
+    done = f"Marked {{n}} of {run.run_id} as {request.state}."
     return submit(session, key, request, action="task.mark", done=done, detail=detail)
 
 
@@ -118,5 +117,6 @@ def force_task(
         ignore_in_retry_period or ignore_all_deps,
     )  # fmt: skip
     detail = {"task_id": task_id, "map_index": map_index, "ignored": sorted(ignored)}
-    done = f"Task {task_id} of {run_id} starts as soon as `asynsched why {dag_id} {run_id} {task_id}` names nothing."
+    explains = f"`asynsched why {dag_id} {run.run_id} {task_id}`"
+    done = f"Task {task_id} of {run.run_id} starts as soon as {explains} names nothing."
     return submit(session, key, request, action="task.run", done=done, detail=detail)

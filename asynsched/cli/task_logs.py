@@ -1,14 +1,15 @@
-"""`asynsched tasks logs`: what a try has written, and goes on writing."""
+"""`asynsched tasks logs` and `runs logs`: what tries and callbacks have written, and what a try goes on writing."""
 
 import codecs
 import sys
 import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
-from asynsched.cli.callback_logs import as_fields, callback_logs, write_callback_logs
 from asynsched.cli.command import (
     command,
     dag_argument,
@@ -22,16 +23,41 @@ from asynsched.cli.lookup import find_run, find_task
 from asynsched.cli.missing_logs import why_no_log
 from asynsched.cli.rendering import Output, Record, note, printable
 from asynsched.cli.session import Session
-from asynsched.executors.log_paths import log_path
+from asynsched.cli.tasks import tries_of
+from asynsched.executors.log_paths import callback_log_path, log_path
 from asynsched.home import LOGS
 from asynsched.keys import TaskInstanceKey
 from asynsched.states import FINISHED_TASK_STATES, TaskInstanceState
+from asynsched.store.callback_requests import CallbackRequest, list_callbacks
+from asynsched.store.dag_runs import DagRunRow
+from asynsched.store.deadlines import MISS_EVENT
 from asynsched.store.task_instances import TaskInstanceRow, list_tries
 
 FOLLOW_SECONDS = 0.1
 """Time between two looks at a log that is followed."""
+BLOCK_BYTES = 1024**2
+"""How much of a log is in memory at once."""
 _PAUSED = frozenset({TaskInstanceState.UP_FOR_RESCHEDULE, TaskInstanceState.DEFERRED, TaskInstanceState.SCHEDULED})
 _OVER = FINISHED_TASK_STATES | {TaskInstanceState.UP_FOR_RETRY}
+
+
+class CallbackLog(NamedTuple):
+    """A callback's event, how far it has come, why it was called, and its log; None where it has written nothing."""
+
+    event: str
+    state: str
+    reason: str
+    log: str | None
+
+
+class TryLogs(NamedTuple):
+    """A try, its log and those of its callbacks. `key` names no task for the callbacks of the run itself."""
+
+    key: TaskInstanceKey
+    try_number: int
+    path: Path
+    state: str | None
+    callbacks: list[CallbackLog]
 
 
 @command("logs")
@@ -42,26 +68,152 @@ _OVER = FINISHED_TASK_STATES | {TaskInstanceState.UP_FOR_RETRY}
 @map_index_option
 @click.option("-f", "--follow", is_flag=True, help="Go on until the try has ended.")
 @told_output()
-def show_logs(session: Session, output: str, try_number: int | None, follow: bool, **names: Any) -> Record | None:
+def show_logs(
+    session: Session,
+    output: str,
+    dag_id: str,
+    run_id: str,
+    task_id: str,
+    map_index: int,
+    try_number: int | None,
+    follow: bool,
+) -> Record | None:
     """Show the log of a task's try, then those of its callbacks. Control characters are shown as escapes."""
-    key = TaskInstanceKey(**names)
     if follow and output == Output.JSON:
         raise click.BadParameter("a log that is followed has no end: it cannot be JSON", param_hint="--follow")
+    run = session.read(find_run, dag_id, run_id)
+    key = TaskInstanceKey(dag_id, run.run_id, task_id, map_index)
     task = session.read(find_task, *key)
     if follow:
         _follow(session, key, try_number)
         return None
     number = try_number or _newest_try(task)
     path = _path(session, key, number)
-    callbacks = callback_logs(session, task.dag_run_id, key, number)
+    requests = session.read(list_callbacks, run.id)
+    its = (item for item in requests if (item.task_id, item.map_index, item.try_number) == (task_id, map_index, number))
+    callbacks = _callback_logs(session, key, its)
     if not (path.exists() or callbacks):
         fail(_why_no_log(session, key, task, try_number))
-    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
     if output == Output.JSON:
-        return Record({**key._asdict(), "try_number": number, "log": text, "callbacks": as_fields(callbacks)})
-    sys.stdout.write(printable(text, keep="\n\t"))
-    write_callback_logs(callbacks)
+        return Record(
+            {**key._asdict(), "try_number": number, "log": _text(path) or "", "callbacks": _as_fields(callbacks)}
+        )
+    _write_file(path)
+    _write_callback_logs(callbacks)
     return None
+
+
+@command("logs")
+@dag_argument
+@run_argument
+@told_output()
+def show_run_logs(session: Session, output: str, dag_id: str, run_id: str) -> Record | None:
+    """Show every log of a run: of all tries of its tasks and their callbacks, as they began, and of its own callbacks.
+
+    Only logs that this home has: what a scheduler of another home ran is there.
+    """
+    run = session.read(find_run, dag_id, run_id)
+    parts = [
+        part for part in _parts(session, run) if part.callbacks or _path(session, part.key, part.try_number).exists()
+    ]
+    if output == Output.JSON:
+        return _as_record(run, parts)
+    if not parts:
+        fail(f"The run {run.run_id!r} is {run.state}, and has no log in the home {session.home}.")
+    for part in parts:
+        index = f"[{part.key.map_index}]" if part.key.map_index >= 0 else ""
+        what = f"{part.key.task_id}{index}, try {part.try_number}" if part.key.task_id else run.run_id
+        sys.stdout.write(f"==> {printable(what)}{f': {part.state}' if part.state else ''} <==\n")
+        if part.key.task_id:
+            _write_file(part.path)
+        _write_callback_logs(part.callbacks)
+    return None
+
+
+def _parts(session: Session, run: DagRunRow) -> Iterator[TryLogs]:
+    """Yield the tries of a run in the order in which they began, and last the run itself, with their callbacks."""
+    requests: dict[tuple[str, int, int], list[CallbackRequest]] = defaultdict(list)
+    for item in session.read(list_callbacks, run.id):
+        # Those of the run itself are of no try: what numbers they have tells its deadlines apart.
+        requests[item.task_id, item.map_index, item.try_number if item.task_id else 0].append(item)
+    tries = sorted(tries_of(session, run.id), key=lambda row: (row["started_at"] is None, row["started_at"]))
+    names: dict[tuple[str, int, int], str | None] = {
+        (row["task_id"], row["map_index"], row["try_number"]): row["state"] for row in tries
+    }
+    own = requests.pop(("", -1, 0), [])
+    # Callbacks of what never began have no try.
+    for name in [*names, *(name for name in requests if name not in names)]:
+        task_id, map_index, number = name
+        key = TaskInstanceKey(run.dag_id, run.run_id, task_id, map_index)
+        callbacks = _callback_logs(session, key, requests.get(name, ()))
+        yield TryLogs(key, number, _path(session, key, number), names.get(name), callbacks)
+    key = TaskInstanceKey(run.dag_id, run.run_id, "", -1)
+    yield TryLogs(key, 0, _path(session, key, 0), run.state, _callback_logs(session, key, own))
+
+
+def _as_record(run: DagRunRow, parts: list[TryLogs]) -> Record:
+    tries = [
+        {
+            "task_id": part.key.task_id, "map_index": part.key.map_index, "try_number": part.try_number,
+            "state": part.state, "log": _text(part.path),
+            "callbacks": _as_fields(part.callbacks),
+        }
+        for part in parts
+        if part.key.task_id
+    ]  # fmt: skip
+    own = [callback for part in parts if not part.key.task_id for callback in part.callbacks]
+    return Record({"dag_id": run.dag_id, "run_id": run.run_id, "tries": tries, "callbacks": _as_fields(own)})
+
+
+def _callback_logs(session: Session, key: TaskInstanceKey, requests: Iterable[CallbackRequest]) -> list[CallbackLog]:
+    """Return the logs of callbacks of one try, or of a run."""
+    # A run that ended several times has one log of each event, and how the latest went.
+    newest = {(item.event, item.try_number): item for item in requests}
+    folder = session.home / LOGS
+    return [
+        CallbackLog(
+            item.event, item.state, item.reason, _text(folder / callback_log_path(key, item.event, item.try_number))
+        )
+        for item in newest.values()
+    ]
+
+
+def _write_callback_logs(logs: list[CallbackLog]) -> None:
+    """Write what callbacks have written, each below a line that names it."""
+    for item in logs:
+        text = "" if item.log is None else printable(item.log, keep="\n\t")
+        about = f" ({printable(item.reason)})" if item.event == MISS_EVENT else ""
+        sys.stdout.write(f"--- {item.event}_callback: {item.state}{about}\n{text}")
+        if text and not text.endswith("\n"):
+            sys.stdout.write("\n")
+
+
+def _as_fields(logs: list[CallbackLog]) -> list[dict[str, Any]]:
+    return [item._asdict() for item in logs]
+
+
+def _text(path: Path) -> str | None:
+    return path.read_text(encoding="utf-8", errors="replace") if path.exists() else None
+
+
+def _write_file(path: Path) -> None:
+    """Write a log, if there is one, and end its last line."""
+    end = "\n"
+    for text in _blocks(path):
+        sys.stdout.write(printable(text, keep="\n\t"))
+        end = text[-1:] or end
+    if end != "\n":
+        sys.stdout.write("\n")
+
+
+def _blocks(path: Path) -> Iterator[str]:
+    if not path.exists():
+        return
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    with path.open("rb") as file:
+        while block := file.read(BLOCK_BYTES):
+            yield decoder.decode(block)
+    yield decoder.decode(b"", final=True)
 
 
 def _follow(session: Session, key: TaskInstanceKey, wanted: int | None) -> None:

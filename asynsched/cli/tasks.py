@@ -45,26 +45,26 @@ def show_tasks(session: Session, dag_id: str, run_id: str, all_tries: bool) -> L
     if run.state == DagRunState.RUNNING and (lack := session.owners().lack(run.lease_epoch)) is not None:
         note(f"Nothing is done for this run: {lack.line}.")
     if all_tries:
-        return _tries(session, run.id)
+        tries = tries_of(session, run.id)
+        return Listing(TRY_COLUMNS, tries, nothing="The run has no tries yet.", spare=("map_index", "queued_at"))
     rows = [_fields(row) for row in session.read(list_task_instances, run.id)]
     unused = (name for name, none in UNMAPPED.items() if all(row[name] == none for row in rows))
     spare = (*unused, *SPARE_COLUMNS)
     return Listing(COLUMNS, rows, nothing="The run has no task instances yet.", spare=spare)
 
 
-def _tries(session: Session, dag_run_id: int) -> Listing:
-    """Return every try of a run's tasks; a task instance that has none yet is left out."""
+def tries_of(session: Session, dag_run_id: int) -> list[dict[str, Any]]:
+    """Return every try of a run's tasks, by task; a task instance that has none yet is left out."""
     earlier = session.read(list_tries, dag_run_id)
     known = {(one.task_id, one.map_index, one.try_number): one.queued_at for one in earlier}
     newest = [(row, _newest_try(row, known)) for row in session.read(list_task_instances, dag_run_id)]
-    rows = [{name: getattr(one, name) for name in TRY_COLUMNS} for one in earlier]
+    rows: list[dict[str, Any]] = [{name: getattr(one, name) for name in TRY_COLUMNS} for one in earlier]
     rows += [
         {name: getattr(row, name) for name in TRY_COLUMNS} | {"try_number": number}
         for row, number in newest
         if number and (row.task_id, row.map_index, number) not in known
     ]
-    rows.sort(key=lambda row: (row["task_id"], row["map_index"], row["try_number"]))
-    return Listing(TRY_COLUMNS, rows, nothing="The run has no tries yet.", spare=("map_index", "queued_at"))
+    return sorted(rows, key=lambda row: (row["task_id"], row["map_index"], row["try_number"]))
 
 
 def _newest_try(row: TaskInstanceRow, known: Mapping[tuple[str, int, int], datetime | None]) -> int:

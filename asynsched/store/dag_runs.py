@@ -119,6 +119,10 @@ _NEWEST_OF_DAG = (
     .order_by(dag_run.c.run_after.desc(), dag_run.c.id.desc())
     .limit(sa.bindparam("limit"))
 )
+# By its beginning, not LIKE: that takes capitals for small letters on SQLite, and `_` for any letter.
+_BEGINNING_WITH = _NEWEST_OF_DAG.where(
+    sa.func.substr(dag_run.c.run_id, 1, sa.bindparam("length")) == sa.bindparam("beginning")
+)
 _N_ACTIVE = (
     sa.select(dag_run.c.dag_id, sa.func.count().label("n"))
     .where(
@@ -228,6 +232,12 @@ def list_runs(
         statement = statement.where(_IS_OF_STATE)
     rows = conn.execute(statement, {"dag_id": dag_id, "state": state, "limit": limit})
     return [_run(row) for row in rows]
+
+
+def runs_beginning_with(conn: Connection, dag_id: str, beginning: str, limit: int) -> list[DagRunRow]:
+    """Return a DAG's runs whose run_id begins with a text, as `list_runs` orders them."""
+    given = {"dag_id": dag_id, "beginning": beginning, "length": len(beginning), "limit": limit}
+    return [_run(row) for row in conn.execute(_BEGINNING_WITH, given)]
 
 
 def run_of_date(conn: Connection, dag_id: str, logical_date: datetime) -> DagRunRow | None:

@@ -69,7 +69,7 @@ def test_db_clean_says_what_would_go_then_deletes_it_and_without_options_what_th
     assert "--before" in site.run("db", "clean", code=1).stderr
     before = ("db", "clean", "--before", "2026-02-23")
     assert "1 run" in site.run(*before, "--dry-run").stdout
-    site.run(*before, code=1)  # nobody has said yes
+    assert "give --yes" in site.run(*before, code=1).stderr
     assert site.json(*before, "--yes")["deleted"] == {"runs": 1}
     assert site.json("db", "clean", "--keep", "5", "--only", "xcoms", "-y")["deleted"] == {"xcoms": 2}
     site.env["ASYNSCHED_RETENTION__RUNS_PER_DAG"] = "4"
@@ -181,7 +181,7 @@ def test_where_the_key_is_lost_secrets_are_named_and_can_be_set_again(new_site):
     assert (connection["conn_id"], connection["conn_type"], connection["host"]) == ("db", "postgres", None)
     lost = [{"kind": "connection", "name": "db"}, {"kind": "variable", "name": "plain"}]
     assert site.json("db", "rotate-key", "--lost", "--dry-run") == lost
-    site.run("db", "rotate-key", "--lost", code=1)  # nobody has said yes
+    assert "give --yes" in site.run("db", "rotate-key", "--lost", code=1).stderr
     assert site.json("db", "rotate-key", "--lost", "--yes")["lost"] == lost
     site.run("variables", "set", "plain", "2")
     assert [row["value"] for row in site.json("variables", "list")] == ["2"]

@@ -119,6 +119,30 @@ def test_a_triggered_run_waits_for_a_scheduler(site):
     assert site.json("tasks", "list", "etl", "by_hand") == []
     refused = site.run("tasks", "logs", "etl", "by_hand", "extract", code=1).stderr
     assert refused == "Error: The run 'by_hand' is queued, and has no tasks yet.\n"
+    refused = site.run("runs", "logs", "etl", "by_hand", code=1).stderr
+    assert refused == f"Error: The run 'by_hand' is queued, and has no log in the home {site.home}.\n"
+
+
+def test_a_run_is_named_by_its_id_the_beginning_of_it_or_as_the_latest(site):
+    for run_id in ("Weekly_1", "weekly_1", "weekly_10", "weekly%", "latest_of_all", "daily_1"):
+        site.run("dags", "trigger", "broken", "--run-id", run_id, "--no-logical-date", code=1 if "%" in run_id else 0)
+
+    def shown(name: str) -> str:
+        return str(site.json("runs", "show", "broken", name)["run_id"])
+
+    assert [shown(name) for name in ("weekly_10", "W", "d", "latest", "weekly_1")] == [
+        "weekly_10", "Weekly_1", "daily_1", "daily_1", "weekly_1",
+    ]  # fmt: skip
+    refused = site.run("tasks", "list", "broken", "weekly", code=1).stderr
+    assert refused == "Error: Several runs of the DAG 'broken' begin with 'weekly': weekly_10, weekly_1.\n"
+    assert "no run ''" in site.run("runs", "show", "broken", "", code=1).stderr
+    for command in (("why",), ("tasks", "list"), ("runs", "cancel", "--yes")):
+        site.run(*command, "broken", "lat")
+    assert site.json("runs", "show", "broken", "latest_of_all")["state"] == "failed"
+    site.run("dags", "trigger", "broken", "--run-id", "latest", "--no-logical-date")
+    site.run("dags", "trigger", "broken", "--run-id", "newer", "--no-logical-date")
+    assert shown("latest") == "latest", "a run of that name is what it names"
+    assert "There is no DAG 'elt'. Did you mean etl?" in site.run("runs", "show", "elt", "latest", code=1).stderr
 
 
 def test_a_dag_is_tested_in_the_foreground_with_its_output_beside_the_answer(site):

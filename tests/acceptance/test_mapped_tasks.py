@@ -89,7 +89,7 @@ def test_a_cleared_task_that_returns_another_number_of_values_has_instances_adde
             site.up_until_idle()
             [run] = site.runs("lengths")
         else:
-            site.run("tasks", "clear", "lengths", run["run_id"], "count", "--downstream")
+            site.run("tasks", "clear", "lengths", run["run_id"], "count", "--downstream", "--yes")
             site.up_until_idle()
         found = site.json("tasks", "list", "lengths", run["run_id"])
         for task_id in ("double", "group.double", "group.double__1"):

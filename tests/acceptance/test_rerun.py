@@ -1,5 +1,8 @@
 """People clear, mark and cancel from another terminal: what runs is killed, what they want again runs again."""
 
+import os
+import pty
+import subprocess
 from typing import Any
 
 import pytest
@@ -69,7 +72,8 @@ class Run:
         site.run("dags", "trigger", dag_id, "--run-id", run_id)
 
     def command(self, group, name, *arguments, code=0):
-        return self.site.run(group, name, *self.key, *arguments, code=code)
+        yes = ("--yes",) if name in ("clear", "mark", "cancel") else ()
+        return self.site.run(group, name, *self.key, *arguments, *yes, code=code)
 
     def shown(self):
         return self.site.json("runs", "show", *self.key)
@@ -95,6 +99,7 @@ def test_a_failed_run_is_repaired_by_clearing_what_failed_and_every_try_stays_vi
     run = Run(site, "etl", "repaired")
     run.wait("failed")
     assert run.states == {"extract": "success", "load": "failed", "report": "upstream_failed"}
+    assert [site.json("runs", "show", "etl", name)["run_id"] for name in ("rep", "latest")] == ["repaired"] * 2
     would = site.json("tasks", "clear", *run.key, "load", "--downstream", "--dry-run")
     assert {row["task_id"] for row in would} == {"load", "report"}
     (site.flags / "repaired.repaired").touch()
@@ -114,13 +119,52 @@ def test_a_failed_run_is_repaired_by_clearing_what_failed_and_every_try_stays_vi
     assert site.json("tasks", "xcom", *run.key, "report")[0]["value"] == "reported"
 
 
+@pytest.mark.parametrize(
+    ("command", "more", "question"),
+    [
+        (("runs", "clear"), (), "Clear 3 task instances of asked?"),
+        (("runs", "mark"), ("failed",), "Mark the run asked as failed, and with it 0 task instances?"),
+        (("tasks", "clear"), ("report",), "Clear 1 task instance of asked?"),
+        (("tasks", "mark"), ("load", "failed"), "Mark 1 task instance of asked as failed?"),
+    ],
+)
+def test_a_command_that_asks_does_nothing_where_there_is_nobody_to_ask(site, command, more, question):
+    if "asked" not in {run["run_id"] for run in site.runs("etl")}:
+        (site.flags / "asked.repaired").touch()
+        Run(site, "etl", "asked").wait("success")
+    before = site.json("runs", "show", "etl", "asked"), site.json("tasks", "list", "etl", "asked")
+    refused = site.run(*command, "etl", "asked", *more, code=1).stderr
+    assert refused.startswith(f"Error: {question} There is no terminal")
+    assert "--yes" in refused
+    assert (site.json("runs", "show", "etl", "asked"), site.json("tasks", "list", "etl", "asked")) == before
+
+
+def test_on_a_terminal_a_command_shows_what_it_concerns_and_does_it_when_the_answer_is_yes(site):
+    run = Run(site, "slow", "answered")
+    run.wait_until_begun(1)
+    for answer, code, state in (("n", 1, "running"), ("y", 0, "failed")):
+        ours, terminal = pty.openpty()
+        with subprocess.Popen(
+            site.command("runs", "cancel", *run.key), cwd=site.root, env=site.environment,
+            stdin=terminal, stderr=terminal, stdout=subprocess.DEVNULL,
+        ) as asks:  # fmt: skip
+            os.close(terminal)
+            os.write(ours, f"{answer}\n".encode())
+            assert asks.wait(30) == code
+        told = os.read(ours, 10_000).decode()
+        os.close(ours)
+        assert "waits (running)" in told
+        assert "Cancel the run answered, and with it 2 task instances?" in told
+        assert run.shown()["state"] == state
+
+
 def test_a_running_task_that_is_cleared_is_killed_and_starts_again_and_a_cancelled_run_leaves_no_process(site):
     run = Run(site, "slow", "killed")
     run.wait_until_begun(1)
     run.command("tasks", "clear", "waits", "--only-running")
     run.wait_until_begun(2)
     site.until(lambda: run.tried["waits"] == ("running", 2), "its second try is shown")
-    assert site.json("runs", "cancel", *run.key)["done"]
+    assert site.json("runs", "cancel", *run.key, "--yes")["done"]
     assert (run.shown()["state"], "cancelled" in run.shown()["reason"]) == ("failed", True)
     assert run.states == {"waits": "failed", "after": "skipped"}
     assert "has ended already" in run.command("runs", "cancel", code=1).stderr
@@ -214,8 +258,8 @@ def test_what_is_asked_for_while_no_scheduler_serves_is_done_by_the_next(new_sit
         cleared.wait_until_begun(1)
         served.kill()
         for answer in (
-            site.json("runs", "cancel", *cancelled.key),
-            site.json("tasks", "clear", *cleared.key, "waits", "--only-running"),
+            site.json("runs", "cancel", *cancelled.key, "--yes"),
+            site.json("tasks", "clear", *cleared.key, "waits", "--only-running", "--yes"),
         ):
             assert not answer["done"]
         asked = site.json("why", *cancelled.key)

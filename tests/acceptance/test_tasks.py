@@ -217,6 +217,16 @@ def test_callbacks_are_told_of_their_own_try_and_one_that_fails_is_seen_everywhe
     log = site.run("runs", "logs", "callback_context", shown["run_id"]).stdout
     assert "LookupError: broken callback" in log
     assert last_json(log) == {"reason": "task_failure", "state": "failed"}
+    parts = ["==> fails, try 1: failed <==", "--- on_retry_callback: success"]
+    parts += ["==> fails, try 2: failed <==", "--- on_failure_callback: failed"]
+    parts += [f"==> {shown['run_id']}: failed <==", "--- on_failure_callback: failed"]
+    assert [line for line in log.splitlines() if line.startswith(("==>", "---"))] == parts
+    assert log.startswith(f"{parts[0]}\n{first}{parts[2]}\n{second}{parts[4]}\n")
+    logs = site.json("runs", "logs", "callback_context", "latest")
+    assert [[item["task_id"], item["try_number"], len(item["callbacks"])] for item in logs["tries"]] == [
+        ["fails", 1, 1], ["fails", 2, 1],
+    ]  # fmt: skip
+    assert [item["log"] in log for item in logs["tries"] + logs["callbacks"]] == [True, True, True]
     complaints = [line for line in site.story().splitlines() if "callback.failed" in line]
     assert len(complaints) == 2
     for line in complaints:
