@@ -13,6 +13,7 @@ AsynschedError
 │   └── ParseCrashed
 ├── StoreError
 │   ├── StoreUnavailable           transient: back off, try again
+│   ├── DatabaseMissing            nothing has been made there yet: say where that is
 │   ├── StoreVersionError          the database is of another version: refuse to start
 │   ├── SecretsUnreadable          the key of the database's secrets is missing: refuse to start
 │   ├── AlreadyExists              the key is taken: tell the user
@@ -117,6 +118,13 @@ class StoreError(AsynschedError):
 
 class StoreUnavailable(StoreError):
     """The database cannot be reached at the moment. Back off and try again."""
+
+
+class DatabaseMissing(StoreError):
+    """There is no database, or none of asynsched's tables in it, and whoever asks makes none."""
+
+    def __init__(self, shown: str) -> None:
+        super().__init__(f"There is no database {shown}")
 
 
 class StoreVersionError(StoreError):

@@ -80,7 +80,7 @@ def show_events(session: Session, asset: str | None, alias: str, limit: int) -> 
 def add_event(session: Session, asset: str, extra: str | None) -> Done:
     """Say that an asset was updated: the DAGs that wait for it may run."""
     told = read_conf(extra, "--extra")
-    found = asset_of(session, asset)
+    found = asset_of(session, asset, make=True)
     now = session.now()
     name, dag_ids = session.change(
         "asset.event",
@@ -97,7 +97,7 @@ def add_event(session: Session, asset: str, extra: str | None) -> Done:
 @conf_option
 def materialize(session: Session, asset: str, conf: str | None) -> Done:
     """Trigger the one DAG that has a task which updates an asset."""
-    found = asset_of(session, asset)
+    found = asset_of(session, asset, make=True)
     content = read_conf(conf)
     dag_id = _only_producer(session, found)
     key = queue_run(session, dag_id, conf=content)

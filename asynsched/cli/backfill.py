@@ -72,7 +72,7 @@ def create(
     zone = session.settings.default_timezone
     start, end = read_instant(from_date, zone, "--from"), read_instant(to_date, zone, "--to")
     plan = BackfillPlan(dag_id, start, end, conf=read_conf(conf), **options)
-    dag_of(session, dag_id)
+    dag_of(session, dag_id, make=not dry_run)
     now = session.now()
     if dry_run:
         rows = [

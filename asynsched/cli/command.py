@@ -130,6 +130,8 @@ def dags_explained(session: Session) -> Iterator[None]:
 
         more = session.read(why_unknown, exc.name)
         more = " ".join(filter(None, (more, *(parse.sentence for parse in long_parses(session.home)))))
+        if not more and not exc.near:
+            more = f"Looked in {session.place}."
         if not session.settings.dags_path.is_dir():
             more = f"{more} There is no DAG folder {session.settings.dags_path}.".lstrip()
         raise AsynschedError(f"{exc} {more}".rstrip()) from exc

@@ -61,6 +61,7 @@ def add_connection(session: Session, conn_id: str, **parts: Any) -> Done:
         if parts[name] == STANDARD_STREAM:
             parts[name] = read_text(STANDARD_STREAM).rstrip("\n")
     added = _checked(conn_id, parts)
+    session.make()
     session.change("connection.add", lambda conn: store.add_connection(conn, added), detail={"conn_id": conn_id})
     return Done(f"Connection {conn_id!r} is added.", {"conn_id": conn_id})
 
@@ -98,6 +99,7 @@ def import_connections(session: Session, file: str) -> Done:
             store.set_connection(conn, row)
 
     names = [row.conn_id for row in rows]
+    session.make()
     session.change("connection.import", write, detail={"conn_ids": names})
     return Done(f"{are(len(rows), 'connection')} set.", {"conn_ids": names})
 

@@ -1,10 +1,13 @@
 """`asynsched dags pause|unpause|reparse`."""
 
+import os
+from pathlib import Path
+
 import click
 
 from asynsched.bell import Hint
 from asynsched.cli.command import command, dag_argument, fail
-from asynsched.cli.dag_lookup import dag_of
+from asynsched.cli.dag_lookup import dag_of, read_dag_folder
 from asynsched.cli.rendering import Done
 from asynsched.cli.session import Session
 from asynsched.store.dag_files import get_file
@@ -25,7 +28,7 @@ def unpause_dag(session: Session, dag_id: str) -> Done:
     """Unpause a DAG, and say which runs are about to be created."""
     from asynsched.cli.coming_runs import about_to_create  # timetables, which pausing can do without
 
-    dag_of(session, dag_id)
+    dag_of(session, dag_id, make=True)
     coming = session.read(about_to_create, dag_id, session.now())  # before a scheduler creates them
     done = _set_paused(session, dag_id, is_paused=False)
     return Done(f"{done.sentence} {coming.sentence}", {**done.fields, **coming.fields})
@@ -36,36 +39,49 @@ def unpause_dag(session: Session, dag_id: str) -> Done:
 def reparse_dag(session: Session, name: str) -> Done:
     """Parse a DAG's file again, even if it has not changed. Without a scheduler, this waits for the result.
 
-    A file that has no DAG yet, because it could not be parsed, is named by its path in the DAG folder.
+    A file that has no DAG yet, because it is new or could not be parsed, is named by its path in the DAG folder, or by
+    its path from here.
     """
     dag_id, path = _dag_and_file(session, name)
     fields = {"dag_id": dag_id or None, "file": path}
     if session.has_scheduler():
         session.change("dag.reparse", lambda _: None, hints=lambda _: [Hint("file", dag_id=dag_id, path=path)])
         return Done(f"The scheduler parses {path} again.", fields)
-    from asynsched.cli.folder_reading import read_folder  # half a scheduler
-
-    read_folder(session.settings, again=path)
+    read_dag_folder(session, make=True, again=path)
     wrong = [error.message for error in session.read(list_errors, path) if not error.is_warning]
     if wrong:
         fail(wrong[0])
     if dag_id:
         session.read(find_dag, dag_id)
+    elif session.read(get_file, path) is None:
+        fail(f"{path} is not taken for a DAG file: .airflowignore names it, or it mentions no dag (watch.safe_mode).")
     return Done(f"{path} is parsed.", fields)
 
 
 def _dag_and_file(session: Session, name: str) -> tuple[str, str]:
     """Return the DAG, empty where a file is named, and the file's path in the DAG folder."""
-    found = session.read(get_dag, name)
-    if found is not None and found.is_active:
-        return name, found.file_path
-    if session.read(get_file, name) is not None or session.read(list_errors, name):
-        return "", name
-    return name, dag_of(session, name).file_path
+    if session.is_made:
+        found = session.read(get_dag, name)
+        if found is not None and found.is_active:
+            return name, found.file_path
+        if session.read(get_file, name) is not None or session.read(list_errors, name):
+            return "", name
+    if (path := _path_in_folder(session.settings.dags_path, name)) is not None:
+        return "", path
+    return name, dag_of(session, name, make=True).file_path
+
+
+def _path_in_folder(folder: Path, name: str) -> str | None:
+    """Return the path, relative to the DAG folder, of a file that is named by that or from here; None for no file."""
+    for path in (folder / name, Path(name).absolute()):
+        normal = Path(os.path.normpath(path))  # not resolved: a link in the folder is a file of the folder
+        if normal.is_relative_to(folder) and normal.is_file():
+            return normal.relative_to(folder).as_posix()
+    return None
 
 
 def _set_paused(session: Session, dag_id: str, *, is_paused: bool) -> Done:
-    dag_of(session, dag_id)
+    dag_of(session, dag_id, make=True)
     session.change(
         "dag.pause" if is_paused else "dag.unpause",
         lambda conn: set_paused(conn, dag_id, is_paused, session.now()),

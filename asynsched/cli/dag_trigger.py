@@ -60,7 +60,7 @@ def trigger_dag(
         raise click.BadParameter("leave it out, or --no-logical-date", param_hint="--logical-date")
     zone = session.settings.default_timezone
     date = read_instant(logical_date, zone, "--logical-date") if logical_date else None
-    dag = dag_of(session, dag_id)
+    dag = dag_of(session, dag_id, make=True)
     key = queue_run(
         session, dag_id, conf=content, run_id=run_id, logical_date=date, has_logical_date=not no_logical_date
     )

@@ -37,7 +37,7 @@ def show_dags(session: Session) -> Listing:
     """List the DAGs. `next_run_at` is when the next scheduled run is due."""
     rows = [_dag_fields(dag) for dag in session.read(list_dags)]
     trouble = "" if rows else session.read(unparsed_files)
-    nothing = f"No DAG is known. {trouble or '`asynsched up DIR` reads the DAG files of a folder.'}"
+    nothing = f"No DAG is known in {session.place}. {trouble or '`asynsched up DIR` reads the DAG files of a folder.'}"
     return Listing(COLUMNS, rows, nothing, spare=("tags", "file"))
 
 

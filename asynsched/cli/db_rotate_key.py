@@ -7,7 +7,6 @@ import click
 from asynsched.cli.command import command, confirm, fail, yes_option
 from asynsched.cli.rendering import Done, Listing, are
 from asynsched.cli.session import Session
-from asynsched.home import prepare_home
 from asynsched.store.encryption import change_key, check_key
 from asynsched.store.lost_secrets import LostSecret, forget_lost, lost_secrets
 
@@ -25,12 +24,12 @@ def rotate_key(session: Session, lost: bool, dry_run: bool, yes: bool) -> Done |
     With --lost: connections and variables that no key decrypts are deleted, to be set again. A deferred task of which
     that is true no longer knows what it waits for: clear it.
     """
-    prepare_home(session.home)
     if lost:
         return _give_up(session, dry_run=dry_run, yes=yes)
     if dry_run:
         raise click.UsageError("--dry-run goes with --lost.")
     before = session.read(check_key)
+    session.make()  # where keys are kept
     if not session.keys.add_new() and before == session.keys.first():
         fail(f"The secrets are encrypted with the first key of {session.keys.source} already. Put a new one before it.")
     n_secrets = session.change("key.rotate", change_key, detail={"from": before, "to": session.keys.first()})
@@ -51,6 +50,7 @@ def _give_up(session: Session, *, dry_run: bool, yes: bool) -> Done | Listing:
     names = ", ".join(f"{secret.kind} {secret.name}" for secret in found)
     if not yes:
         confirm(f"Delete what nobody can read: {names}?")
+    session.make()  # where keys are kept
     n_left = session.change("key.lost", forget_lost, detail={"lost": [[*secret] for secret in found]})
     fields: dict[str, Any] = {"lost": [secret._asdict() for secret in found], "secrets": n_left}
     return Done(

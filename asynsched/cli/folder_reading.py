@@ -9,7 +9,7 @@ from asynsched.channels import Channels
 from asynsched.cli.causes import only_cause
 from asynsched.cli.logging import configure_logging
 from asynsched.clock import SystemClock
-from asynsched.home import hold_home, remember_dags_folder
+from asynsched.home import hold_home, prepare_home, remember_dags_folder
 from asynsched.parsing.dispatcher import ParseDispatcher
 from asynsched.parsing.processes.informed_parser import InformedParser
 from asynsched.parsing.processes.sandbox_parser import SandboxParser
@@ -31,6 +31,7 @@ def read_folder(settings: Settings, *, again: str | None = None) -> None:
     """
     # What is wrong with a file is in the database afterwards.
     configure_logging(msgspec.structs.replace(settings.log, level="error"))
+    prepare_home(settings.home_path)
     with hold_home(settings.home_path):
         remember_dags_folder(settings.home_path, settings.dags_path)
         try:

@@ -30,6 +30,7 @@ def show_pools(session: Session) -> Listing:
 @click.option("--include-deferred", is_flag=True, help="Count deferred tasks.")
 def set_pool(session: Session, name: str, slots: int, description: str, include_deferred: bool) -> Done:
     """Make a pool, or change it: SLOTS is how much of it tasks may take at once, -1 for no limit."""
+    session.make()
     session.change(
         "pool.set",
         lambda conn: store.set_pool(conn, name, slots, description=description, include_deferred=include_deferred),

@@ -49,7 +49,9 @@ def show_runs(session: Session, dag_id: str | None, state: str | None, limit: in
     if dag_id is not None and not runs and session.read(get_dag, dag_id) is None:
         session.read(find_dag, dag_id)  # raises, and names what is near
     spare = SPARE_COLUMNS if dag_id is None else ("dag_id", *SPARE_COLUMNS)
-    return Listing(COLUMNS, [run_fields(run) for run in runs], nothing="There are no runs.", spare=spare)
+    return Listing(
+        COLUMNS, [run_fields(run) for run in runs], nothing=f"There are no runs in {session.place}.", spare=spare
+    )
 
 
 @command("show")

@@ -5,14 +5,21 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
+import msgspec
+
 from asynsched.bell import Hint, encode_hints, is_serving, ring
-from asynsched.cli.configuration import Configuration
+from asynsched.cli.configuration import DEFAULT, Configuration
+from asynsched.cli.options import PREFIX
+from asynsched.cli.rendering import note
+from asynsched.errors import AsynschedError, DatabaseMissing
 from asynsched.fernet_keys import keys_of
 from asynsched.home import prepare_home
 from asynsched.settings import Settings
+from asynsched.store.engines.urls import parse_url, without_secrets
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -25,14 +32,17 @@ T = TypeVar("T")
 
 
 class Session:
-    """One command's work on a home. The database is opened, made and migrated when it is first used."""
+    """One command's work on a home. The database is opened, and migrated, when it is first used.
+
+    Nothing is made, unless `make` is called: a command that reads leaves no home where there was none.
+    """
 
     def __init__(self, configuration: Configuration) -> None:
         self.configuration = configuration
         self.settings: Settings = configuration.settings
-        self.home: Path = self.settings.home_path
         self.keys = keys_of(self.settings)
         self._database: DirectDatabase | None = None
+        self._passing: TemporaryDirectory[str] | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -40,23 +50,95 @@ class Session:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._database is not None:
-            self._database.close()
+        self._close()
+        if self._passing is not None:
+            self._passing.cleanup()
+
+    @property
+    def home(self) -> Path:
+        """The home, absolute."""
+        return self.settings.home_path
 
     @property
     def database(self) -> "DirectDatabase":
-        """The database. Raises StoreError or SettingsError when it cannot be used."""
+        """The database. Raises StoreError or SettingsError when it cannot be used, or is not there."""
         if self._database is None:
-            from asynsched.store.engines.direct_database import open_direct  # some commands do without a database
-
-            prepare_home(self.home)
-            self._database = open_direct(
-                self.settings.database_url,
-                synchronous=self.settings.sqlite_synchronous,
-                default_pool_slots=self.settings.default_pool_slots,
-                keys=self.keys,
-            )
+            try:
+                self._open(make=False)
+            except DatabaseMissing as exc:
+                raise AsynschedError(self._nothing_here) from exc
+        assert self._database is not None
         return self._database
+
+    @property
+    def is_made(self) -> bool:
+        """Whether there is a database. Raises StoreError or SettingsError when it cannot be used."""
+        if self._database is None:
+            try:
+                self._open(make=False)
+            except DatabaseMissing:
+                return False
+        return True
+
+    def make(self) -> None:
+        """Make the home and the database where there are none, and say so."""
+        if self.is_made:
+            prepare_home(self.home)
+            return
+        path = parse_url(self.settings.database_url).path
+        if path is not None and path.is_relative_to(self.home):
+            prepare_home(self.home)
+        self._open(make=True)  # first, where it is elsewhere: if that fails, no home is left behind
+        prepare_home(self.home)
+        note(f"Made {self.place}.")
+
+    def use_passing_home(self, *, keep_database: bool) -> None:
+        """Go on in a home that is gone when the command ends, with a database of its own or with that of the settings.
+
+        What reads needs one where there is none: a parse has its scratch folder there.
+        """
+        if self._passing is not None:
+            return
+        self._passing = TemporaryDirectory(prefix="asynsched-", ignore_cleanup_errors=True)
+        database = self.settings.database_url if keep_database else None
+        if not keep_database:
+            self._close()
+        self.settings = msgspec.structs.replace(self.settings, home=self._passing.name, database=database)
+
+    @property
+    def place(self) -> str:
+        """Where the database is, for people."""
+        if self.settings.database is None:
+            return f"the home {self.home}"
+        return f"the database {without_secrets(self.settings.database)}"
+
+    @property
+    def _nothing_here(self) -> str:
+        """What to say where there is no database: where it was looked for, and how to name or make another."""
+        option = "home" if self.settings.database is None else "database"
+        source = self.configuration.sources[option]
+        given = "" if source == DEFAULT else f" ({source})"
+        lacks = "has no database yet" if option == "home" and self.home.is_dir() else "has not been made yet"
+        return (
+            f"Nothing is known here: {self.place}{given} {lacks}. Name another with --{option} or"
+            f" {PREFIX}{option.upper()}; `asynsched up DIR` makes it."
+        )
+
+    def _open(self, *, make: bool) -> None:
+        from asynsched.store.engines.direct_database import open_direct  # some commands do without a database
+
+        self._database = open_direct(
+            self.settings.database_url,
+            synchronous=self.settings.sqlite_synchronous,
+            default_pool_slots=self.settings.default_pool_slots,
+            keys=self.keys,
+            make=make,
+        )
+
+    def _close(self) -> None:
+        if self._database is not None:
+            self._database.close()
+            self._database = None
 
     def now(self) -> datetime:
         """Return the current instant, aware UTC."""

@@ -16,6 +16,8 @@ def plan_of(
 ) -> TimetablePlan | None:
     """Return the next `n` runs after the last one, were it `now`. Raises DagError."""
     question = TimetableQuestion(last=None if last is None else PlannedInterval(*last), n_runs=n)
+    if not session.home.is_dir():
+        session.use_passing_home(keep_database=True)
     prepare_home(session.home)
     return asyncio.run(ask(SandboxParser(session.settings), path, dag_id, question, now=now)).plan
 

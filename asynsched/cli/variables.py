@@ -52,6 +52,7 @@ def set_variable(session: Session, key: str, value: str, description: str) -> Do
     VALUE - reads it from standard input, which keeps a secret out of the list of processes.
     """
     text = read_text(value).rstrip("\n") if value == STANDARD_STREAM else value
+    session.make()
     session.change("variable.set", lambda conn: store.set_variable(conn, key, text, description), detail={"key": key})
     return Done(f"Variable {key!r} is set.", {"key": key})
 
@@ -81,6 +82,7 @@ def import_variables(session: Session, file: str) -> Done:
         for key, (value, description) in sorted(parsed.items()):
             store.set_variable(conn, key, value, description)
 
+    session.make()
     session.change("variable.import", write, detail={"keys": sorted(parsed)})
     return Done(f"{are(len(parsed), 'variable')} set.", {"keys": sorted(parsed)})
 

@@ -32,5 +32,5 @@ def make_idle_site(new_site) -> Site:
     site = new_site()
     site.write("some.py", DAGS)
     site.write("wrong.py", "import asynsched\nfrom asynsched import DAG\nimport no_such_module\n")
-    site.run("dags", "show", "etl")
+    site.run("dags", "reparse", "some.py")
     return site

@@ -28,12 +28,40 @@ def site(new_site) -> Site:
     return make_idle_site(new_site)
 
 
-def test_commands_make_the_database_and_read_the_folder_that_no_scheduler_has_seen(new_site):
+def test_a_command_that_reads_makes_nothing_and_says_where_it_looked(new_site):
+    site = new_site()
+    reads = (
+        ("dags", "list"), ("dags", "show", "etl"), ("dags", "next", "etl"), ("dags", "errors"), ("runs", "list"),
+        ("runs", "show", "etl", "latest"), ("tasks", "list", "etl", "latest"), ("why", "etl"), ("pools", "list"),
+        ("variables", "list"), ("connections", "list"), ("assets", "list"), ("schedulers", "list"),
+        ("backfill", "list", "etl"),
+    )  # fmt: skip
+    changes = (("pools", "delete", "p"), ("dags", "pause", "etl"), ("db", "rotate-key"), ("db", "clean", "--keep", "1"))
+    site.dags.rmdir()
+    for command in (*reads, *changes):
+        told = site.run(*command, "-o", "json", code=1)
+        assert f"the home {site.home} (environment variable ASYNSCHED_HOME) has not been made yet" in told.stderr
+        assert "--home or ASYNSCHED_HOME" in told.stderr
+    elsewhere = f"sqlite:///{site.root / 'none' / 'a.db'}"
+    told = site.run("dags", "list", "--database", elsewhere, code=1).stderr
+    assert f"the database {elsewhere} (flag --database) has not been made yet" in told
+    assert (
+        f"no folder {site.root / 'none'}" in site.run("pools", "set", "p", "1", "--database", elsewhere, code=1).stderr
+    )
+    assert list(site.root.iterdir()) == []
+    site.home.mkdir()
+    assert f"the home {site.home} (env" in site.run("dags", "list", code=1).stderr
+    assert list(site.home.iterdir()) == []
+
+
+def test_a_folder_that_no_scheduler_has_seen_is_read_and_kept_only_by_commands_that_change_something(new_site):
     site = new_site()
     site.write("some.py", DAGS)
-    assert site.json("dags", "list") == []
-    assert site.json("runs", "list") == []
     assert len(site.json("dags", "next", "etl", "-n", "4")) == 4
+    for command in (("dags", "show", "etl"), ("why", "etl"), ("dags", "test", "etl"), ("backfill", "list", "etl")):
+        assert "Reading the DAG folder" in site.run(*command).stderr
+    assert [path.name for path in site.root.iterdir()] == ["dags"]
+    assert f"Made the home {site.home}." in site.run("dags", "pause", "etl").stderr
     assert [dag["dag_id"] for dag in site.json("dags", "list")] == ["broken", "etl"]
     assert stat.S_IMODE(site.home.stat().st_mode) == 0o700
 
@@ -49,7 +77,7 @@ def test_a_command_that_meets_somebody_who_reads_the_folder_waits_for_what_is_fo
     with hold_home(site.home), shows:  # as a scheduler does that is about to serve
         assert "Reading the DAG folder" in shows.stderr.readline()
         other_home = site.environment | {"ASYNSCHED_HOME": str(site.root / "other")}
-        reads = [*site.command("dags", "show", "etl"), "--database", f"sqlite:///{site.home / 'asynsched.db'}"]
+        reads = [*site.command("dags", "reparse", "some.py"), "--database", f"sqlite:///{site.home / 'asynsched.db'}"]
         subprocess.run(reads, env=other_home, cwd=site.root, check=True, capture_output=True, timeout=60)
         # Not by `communicate`, which knows nothing of what was read beyond the first line.
         said, shown = shows.stderr.read(), shows.stdout.read()
@@ -93,8 +121,8 @@ def test_db_clean_says_what_would_go_then_deletes_it_and_without_options_what_th
         (("connections", "get", "nothing"), 1, ("no connection 'nothing'",)),
         (("connections", "add", "c", "--conn-uri", "nonsense"), 1, ("type://login",)),
         (("db", "check", "--database", f"sqlite:///{'x' * 300}"), 1, ("cannot be reached: File name too long",)),
-        (("dags", "list", "--database", f"sqlite:///{'x' * 300}"), 1, ("cannot be made: File name too long",)),
-        (("dags", "list", "--home", "x" * 300), 1, ("home: the folder", "File name too long")),
+        (("dags", "list", "--database", f"sqlite:///{'x' * 300}"), 1, ("cannot be reached: File name too long",)),
+        (("pools", "set", "p", "1", "--home", "x" * 300), 1, ("File name too long",)),
         (("dags", "show", "\udcff"), 2, ("not UTF-8", "udcff")),
         (("tasks", "clear", "etl", "r", "a", "\udcff"), 2, ("not UTF-8", "udcff")),
         (("backfill", "show", "9" * 20), 2, ("ID", "9" * 20)),
@@ -239,6 +267,7 @@ def test_the_schema_is_checked_and_upgraded(new_site):
 
 
 def test_reading_commands_load_nothing_that_they_do_not_need(site):
+    site.run("db", "upgrade", "--database", "sqlite:///light.db")
     program = "import sys; from asynsched.cli import main\ntry: main()\nfinally: print(*sys.modules, file=sys.stderr)"
     ended = subprocess.run(
         [sys.executable, "-c", program, "runs", "list", "--output", "json", "--database", "sqlite:///light.db"],

@@ -53,6 +53,7 @@ def test_a_dag_is_shown_with_what_keeps_its_tasks_from_being_forked(new_site):
             task(print)()
     """,
     )
+    site.run("db", "upgrade")
     assert "it leaves a thread running; start that in a task" in site.json("dags", "show", "threads")["task_start"]
     told = site.run("dags", "errors")
     assert (told.stdout, "threads.py" in site.run("dags", "errors", "--warnings").stdout) == ("", True)
@@ -199,3 +200,15 @@ def test_reparse_without_a_scheduler_waits_for_the_result(site):
     site.run("dags", "reparse", "etl")
     assert "no_such_module" in site.run("dags", "reparse", "wrong.py", code=1).stderr
     assert "no DAG 'rong.py'" in site.run("dags", "reparse", "rong.py", code=1).stderr
+
+
+def test_a_file_that_was_never_read_is_parsed_by_its_name_there_or_from_here(site):
+    for name, path in (("new_1.py", "new_1.py"), ("new_2.py", "dags/new_2.py"), ("new_3.py", f"{site.dags}/new_3.py")):
+        written = site.write(name, f"from asynsched import DAG\ndag = DAG({name[:-3]!r})\n")
+        assert site.json("dags", "reparse", path) == {"dag_id": None, "file": name}
+        assert name[:-3] in {dag["dag_id"] for dag in site.json("dags", "list")}
+        written.unlink()
+    site.write("no_dags.py", "x = 1\n")
+    assert "no_dags.py is not taken for a DAG file" in site.run("dags", "reparse", "no_dags.py", code=1).stderr
+    (site.dags / "no_dags.py").unlink()
+    site.run("dags", "reparse", "etl")

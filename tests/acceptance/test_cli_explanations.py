@@ -60,10 +60,11 @@ def test_runs_of_a_dag_whose_file_is_gone_are_explained(new_site):
 def test_a_dag_that_is_not_known_is_looked_for_among_files_with_errors_and_files_that_are_gone(new_site):
     site = new_site()
     path = site.write("weather.py", "from asynsched import DAG\ndag = DAG('weather'")
+    site.run("db", "upgrade")
     site.run("dags", "show", "weather", code=1)
     assert (
         site.run("dags", "list").stderr
-        == "No DAG is known. 1 DAG file has errors, weather.py: see `asynsched dags errors`.\n"
+        == f"No DAG is known in the home {site.home}. 1 DAG file has errors, weather.py: see `asynsched dags errors`.\n"
     )
     for command in (("runs", "list"), ("dags", "pause"), ("dags", "trigger"), ("dags", "test"), ("why",)):
         said = site.run(*command, "weather", code=1).stderr.splitlines()[-1]
@@ -82,6 +83,7 @@ def test_a_scheduler_that_was_killed_on_this_machine_is_said_to_be_gone(new_site
     site = new_site()
     with subprocess.Popen(["true"]) as ended:
         pass
+    site.run("db", "upgrade")
     now, here = datetime.now(UTC), socket.gethostname()
     schedulers = {"gone": (ended.pid, here), "own": (os.getpid(), here), "heard": (ended.pid, here), "far": (1, "far")}
     bells = {name: open_bell(make_folder(site.root / name)) for name in schedulers}

@@ -17,6 +17,7 @@ from asynsched.store.engines.direct_database import open_inline
 def new_url(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], str]:
     """A function that returns the URL of an empty database: where SQLite has no file yet."""
     if request.param == "sqlite":
+        (tmp_path / "home").mkdir(exist_ok=True)
         return lambda: f"sqlite:///{tmp_path / 'home' / 'asynsched.db'}"
     server = request.getfixturevalue("postgres_server")
     return lambda: server.new_database(migrated=False)

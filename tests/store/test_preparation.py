@@ -16,7 +16,8 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
-from asynsched.errors import StoreUnavailable, StoreVersionError
+from asynsched.errors import DatabaseMissing, SettingsError, StoreUnavailable, StoreVersionError
+from asynsched.home import ATTEMPTS, LOGS, SOURCES, TMP, prepare_home
 from asynsched.store.engines import preparation
 from asynsched.store.engines.direct_database import connect_direct, open_direct
 from asynsched.store.engines.upgrade import schema_state, upgrade
@@ -164,13 +165,30 @@ def test_schema_state_of_a_database_that_is_not_there_makes_none(tmp_path):
     assert schema_state(url) == (preparation.HEAD, preparation.HEAD)
 
 
-def test_a_new_file_and_its_folder_are_for_their_owner_alone(tmp_path):
+def test_a_new_file_and_its_home_are_for_their_owner_alone(tmp_path):
     path = tmp_path / "some" / "home" / "asynsched.db"
+    prepare_home(path.parent)
     with open_direct(f"sqlite:///{path}", default_pool_slots=3) as database:
         assert [(pool.name, pool.slots) for pool in database.read(list_pools)] == [("default_pool", 3)]
         modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
-    assert set(modes.values()) == {0o600}
+    folders = {modes.pop(name) for name in (ATTEMPTS, LOGS, SOURCES, TMP)}
+    assert (set(modes.values()), folders) == ({0o600}, {0o700})
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+
+def test_a_file_is_made_in_no_folder_that_does_not_exist_and_by_nobody_who_only_reads(tmp_path):
+    with pytest.raises(SettingsError, match=rf"no folder {tmp_path}/foldr: make that, or name another database"):
+        open_direct(f"sqlite:///{tmp_path}/foldr/asynsched.db")
+    with pytest.raises(DatabaseMissing, match=rf"There is no database sqlite:///{tmp_path}/asynsched.db"):
+        open_direct(f"sqlite:///{tmp_path}/asynsched.db", make=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_postgresql_database_without_tables_is_left_so_by_those_who_only_read(postgres_server):
+    url = postgres_server.new_database(migrated=False)
+    with pytest.raises(DatabaseMissing):
+        open_direct(url, make=False)
+    assert schema_state(url).current is None
 
 
 def test_a_file_that_cannot_be_made_is_named(tmp_path):

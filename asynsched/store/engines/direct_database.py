@@ -6,16 +6,24 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Concatenate, ParamSpec, Self, TypeVar
+from typing import Concatenate, NoReturn, ParamSpec, Self, TypeVar
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.util import greenlet_spawn
 
+from asynsched.errors import DatabaseMissing, StoreUnavailable
 from asynsched.fernet_keys import FernetKeys
 from asynsched.store.database import Database
 from asynsched.store.engines.driver_errors import store_errors
 from asynsched.store.engines.postgres_hosts import ServerOrder
-from asynsched.store.engines.preparation import DEFAULT_POOL_SLOTS, HEAD, bring_to_head, current_revision, make_folder
+from asynsched.store.engines.preparation import (
+    DEFAULT_POOL_SLOTS,
+    HEAD,
+    bring_to_head,
+    current_revision,
+    make_file,
+    refuse_foreign,
+)
 from asynsched.store.engines.sqlite_connection import SqliteConnection, Synchronous
 from asynsched.store.engines.urls import DatabaseUrl, parse_url
 
@@ -53,29 +61,51 @@ def open_direct(
     synchronous: Synchronous = "full",
     default_pool_slots: int = DEFAULT_POOL_SLOTS,
     keys: FernetKeys | None = None,
+    make: bool = True,
 ) -> DirectDatabase:
-    """Open a database; make it where there is none, and migrate it where it is behind.
+    """Open a database; make it where there is none, if that is wanted, and migrate it where it is behind.
 
     Args:
         url: `sqlite:///PATH` or `postgresql://USER@HOST/NAME`.
         synchronous: SQLite only: `full` survives a power cut, `normal` may lose its last moment.
         default_pool_slots: Slots of the default_pool of a new database.
         keys: Those of its secrets; None: no query of them is possible.
+        make: Whether it is made where there is none.
 
     Raises:
-        SettingsError: The URL names no database, or the server refused the user, the password or the name.
+        SettingsError: The URL names no database, or one in a folder that does not exist, or the server refused the
+            user, the password or the name.
+        DatabaseMissing: There is none, and it is not to be made.
         StoreUnavailable: The database cannot be reached.
         StoreVersionError: It has a schema that this version of asynsched does not know.
     """
     parsed = parse_url(url)
+    if not (make or file_exists(parsed)):
+        raise DatabaseMissing(parsed.shown)
     database = connect_direct(parsed, synchronous=synchronous, keys=keys)
     try:
-        if database.read(current_revision) != HEAD:
+        revision = database.read(current_revision)
+        if revision is None and not make:
+            database.read(_refuse_missing, parsed.shown)
+        elif revision != HEAD:
             database.write(bring_to_head, parsed.shown, default_pool_slots)
     except BaseException:
         database.close()
         raise
     return database
+
+
+def _refuse_missing(conn: Connection, shown: str) -> NoReturn:
+    refuse_foreign(conn, shown)
+    raise DatabaseMissing(shown)
+
+
+def file_exists(url: DatabaseUrl) -> bool:
+    """Return whether there is a file; True for what is in no file. Raises StoreUnavailable."""
+    try:
+        return url.path is None or url.path.exists()
+    except OSError as exc:
+        raise StoreUnavailable(f"The database {url.shown} cannot be reached: {exc.strerror}") from exc
 
 
 def connect_direct(
@@ -99,7 +129,7 @@ class InlineDatabase(Database):
     """SQLite on the spot, with the scheduler's interface: nothing waits, so that simulation decides every order."""
 
     def __init__(self, url: DatabaseUrl) -> None:
-        make_folder(url.path)
+        make_file(url.path)
         self.connection = SqliteConnection(url.path, url.shown, synchronous="normal")
 
     async def read(self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -114,7 +144,7 @@ class InlineDatabase(Database):
 
 class _DirectSqlite(DirectDatabase):
     def __init__(self, path: Path | None, shown: str, synchronous: Synchronous, keys: FernetKeys | None) -> None:
-        make_folder(path)
+        make_file(path)
         self._connection = SqliteConnection(path, shown, synchronous=synchronous, keys=keys)
 
     def read(self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from asynsched._version import __version__
-from asynsched.errors import StoreUnavailable, StoreVersionError
+from asynsched.errors import SettingsError, StoreUnavailable, StoreVersionError
 from asynsched.store.conflicts import insert_or_update
 from asynsched.store.row_locks import lock_out_others
 from asynsched.store.schema.metadata import metadata
@@ -119,10 +119,11 @@ def bring_to_head(conn: Connection, shown: str, default_pool_slots: int = DEFAUL
         _note_compatibility(conn)
 
 
-def make_folder(path: Path | None) -> None:
-    """Make the folder of a SQLite file, and the file itself, both for their owner alone.
+def make_file(path: Path | None) -> None:
+    """Make a SQLite file, for its owner alone, in a folder that is there.
 
     Raises:
+        SettingsError: There is no such folder: its name is probably misspelt.
         StoreUnavailable: That is not possible; the message names the path.
     """
     if path is None:
@@ -130,7 +131,11 @@ def make_folder(path: Path | None) -> None:
     try:
         if path.exists():
             return
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not path.parent.exists():
+            raise SettingsError(
+                f"database: the file {path} cannot be made, for there is no folder {path.parent}: make that, or name"
+                " another database"
+            )
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
     except OSError as exc:
         raise StoreUnavailable(f"The database file {path} cannot be made: {exc.strerror}") from exc

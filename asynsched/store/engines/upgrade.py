@@ -1,9 +1,8 @@
 """What `asynsched db` does: say which schema a database has, and migrate it on request."""
 
-from asynsched.errors import StoreUnavailable
-from asynsched.store.engines.direct_database import connect_direct, open_direct
+from asynsched.store.engines.direct_database import connect_direct, file_exists, open_direct
 from asynsched.store.engines.preparation import DEFAULT_POOL_SLOTS, HEAD, SchemaState, current_revision, refuse_foreign
-from asynsched.store.engines.urls import DatabaseUrl, parse_url
+from asynsched.store.engines.urls import parse_url
 
 
 def schema_state(url: str) -> SchemaState:
@@ -15,7 +14,7 @@ def schema_state(url: str) -> SchemaState:
         StoreVersionError: It holds tables of something else.
     """
     parsed = parse_url(url)
-    if parsed.backend == "sqlite" and not _exists(parsed):
+    if parsed.backend == "sqlite" and (parsed.path is None or not file_exists(parsed)):
         return SchemaState(None, HEAD)
     with connect_direct(parsed) as database:
         current = database.read(current_revision)
@@ -35,10 +34,3 @@ def upgrade(url: str, *, default_pool_slots: int = DEFAULT_POOL_SLOTS) -> Schema
     before = schema_state(url)
     open_direct(url, default_pool_slots=default_pool_slots).close()
     return before
-
-
-def _exists(url: DatabaseUrl) -> bool:
-    try:
-        return url.path is not None and url.path.exists()
-    except OSError as exc:
-        raise StoreUnavailable(f"The database {url.shown} cannot be reached: {exc.strerror}") from exc
