@@ -28,7 +28,7 @@ WAIT_SECONDS = 0.1
 """Time between two looks at a run that is waited for."""
 
 
-conf_option = click.option("-c", "--conf", metavar="JSON", help="An object; overrides the DAG's params.")
+conf_option = click.option("-c", "--conf", metavar="JSON", help="An object, such as '{\"n\": 4}'; overrides the DAG's params.")
 logical_date_option = click.option("-l", "--logical-date", metavar="T", help=f"By default now. {INSTANT_FORMS}")
 
 
@@ -113,10 +113,27 @@ def queue_run(
 
 def read_conf(text: str | None, option: str = "--conf") -> dict[str, Any]:
     """Return what --conf, or another such option, says. Raises click.BadParameter when it is no JSON object."""
+    if not text:
+        return {}
     try:
-        return msgspec.json.decode(text, type=dict[str, Any]) if text else {}
+        return msgspec.json.decode(text, type=dict[str, Any])
     except (msgspec.DecodeError, msgspec.ValidationError) as exc:
-        raise click.BadParameter(f"this is no JSON object: {exc}", param_hint=option) from exc
+        # Where it is meant as JSON, what is wrong with it; otherwise the same as JSON.
+        found = f" ({exc})" if text.lstrip().startswith("{") else ""
+        message = f"{text!r} is no JSON object{found}; write for example {option} '{_example(text)}'"
+        raise click.BadParameter(message, param_hint=option) from exc
+
+
+def _example(text: str) -> str:
+    """Return a JSON object for a shell; that which was probably meant, where a text is KEY=VALUE."""
+    key, separator, value = text.partition("=")
+    if not (separator and key.isidentifier()) or "'" in value:
+        return '{"n": 4}'
+    try:
+        meant = msgspec.json.decode(value)
+    except msgspec.DecodeError:
+        meant = value
+    return msgspec.json.format(msgspec.json.encode({key: meant}), indent=0).decode()
 
 
 def _wait(session: Session, key: DagRunKey) -> DagRunRow:

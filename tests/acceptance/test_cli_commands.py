@@ -137,7 +137,11 @@ def test_db_clean_says_what_would_go_then_deletes_it_and_without_options_what_th
         (("pools", "set", "p", "--", "-2"), 2, ("-2",)),
         (("dags", "next", "etl", "--now", "soon"), 2, ("--now", "soon", "ISO 8601")),
         (("dags", "next", "etl", "--last-run", "2026-01-01"), 2, ("--last-run", "START/END")),
-        (("dags", "trigger", "etl", "--conf", "[1]"), 2, ("--conf", "JSON object")),
+        (("dags", "trigger", "etl", "--conf", "[1]"), 2, ("'[1]' is no JSON object", """--conf '{"n": 4}'""")),
+        (("dags", "trigger", "etl", "-c", "n=4"), 2, ("'n=4' is no JSON object;", """--conf '{"n": 4}'""")),
+        (("dags", "trigger", "etl", "-c", "to=me, too"), 2, ("""--conf '{"to": "me, too"}'""",)),
+        (("dags", "trigger", "etl", "-c", "{n: 4}"), 2, ("is no JSON object (JSON is malformed", "byte 1")),
+        (("dags", "trigger", "etl", "-c", '{"n": 4'), 2, ("is no JSON object (", """--conf '{"n": 4}'""")),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else str(value),
 )
