@@ -25,13 +25,14 @@ EVENT_COLUMNS = (
     "id", "name", "created_at", "extra", "source_dag_id", "source_run_id", "source_task_id", "source_map_index",
     "aliases",
 )  # fmt: skip
+USUAL_EVENT_COLUMNS = ("id", "name", "created_at", "extra", "source_dag_id", "source_run_id", "source_task_id")
 SPARE_EVENT_COLUMNS = ("source_map_index", "aliases", "id", "source_run_id")
 REFERENCE_COLUMNS = ("role", "dag_id", "task_id", "kind")
 SHOWN_EVENTS = 10
 """Events that `show` lists."""
 
 
-@command("list")
+@command("list", tables=True)
 @click.option("--alias", is_flag=True, help="The aliases instead, with the assets that each was found to stand for.")
 def show_assets(session: Session, alias: bool) -> Listing:
     """List the assets that DAGs or events have named."""
@@ -44,7 +45,7 @@ def show_assets(session: Session, alias: bool) -> Listing:
     return Listing(COLUMNS, rows, "There are no assets.", spare=("group", "uri", "last_event_at"))
 
 
-@command("show")
+@command("show", tables=True)
 @asset_argument
 def show_asset(session: Session, asset: str) -> Record:
     """Show an asset: who names it, its last events, and the DAGs that have events of it waiting."""
@@ -61,7 +62,7 @@ def show_asset(session: Session, asset: str) -> Record:
     return Record(fields, sections={"references": (), "events": SPARE_EVENT_COLUMNS})
 
 
-@command("events")
+@command("events", tables=True)
 @click.argument("asset", metavar="[ASSET]", required=False)
 @click.option("--alias", metavar="NAME", default="", help="Only events that came through this alias.")
 @click.option("--limit", type=click.IntRange(min=1), default=1000, show_default=True, help="How many at most.")
@@ -71,7 +72,7 @@ def show_events(session: Session, asset: str | None, alias: str, limit: int) -> 
     name, uri = ("", "") if found is None else (found.name, found.uri)
     events = session.read(list_events, name=name, uri=uri, alias=alias, ascending=False, limit=limit)
     rows = [_event_fields(event) for event in events]
-    return Listing(EVENT_COLUMNS, rows, "There are no events.", spare=SPARE_EVENT_COLUMNS)
+    return Listing(EVENT_COLUMNS, rows, "There are no events.", usual=USUAL_EVENT_COLUMNS, spare=SPARE_EVENT_COLUMNS)
 
 
 @command("event")

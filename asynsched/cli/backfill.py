@@ -39,7 +39,10 @@ COLUMNS = (
     "actor",
     "created_at",
 )
-SPARE_COLUMNS = ("actor", "created_at", "is_reverse", "max_active_runs", "reprocess")
+USUAL_COLUMNS = (
+    "id", "dag_id", "state", "from_date", "to_date", "n_queued", "n_running", "n_success", "n_failed", "created_at",
+)  # fmt: skip
+SPARE_COLUMNS = ("created_at", "n_queued")
 DATE_COLUMNS = ("logical_date", "run_id", "state", "exception_reason")
 
 backfill_argument = click.argument("backfill_id", metavar="ID", type=click.IntRange(max=LARGEST_INTEGER))
@@ -98,17 +101,17 @@ def create(
     )
 
 
-@command("list")
+@command("list", tables=True)
 @click.argument("dag_id", metavar="[DAG]", required=False)
 def show_backfills(session: Session, dag_id: str | None) -> Listing:
     """List backfills, of one DAG or of all, newest first."""
     if dag_id is not None:
         dag_of(session, dag_id)
     rows = [_fields(row) for row in session.read(list_backfills, dag_id=dag_id)]
-    return Listing(COLUMNS, rows, nothing="There are no backfills.", spare=SPARE_COLUMNS)
+    return Listing(COLUMNS, rows, "There are no backfills.", usual=USUAL_COLUMNS, spare=SPARE_COLUMNS)
 
 
-@command("show")
+@command("show", tables=True)
 @backfill_argument
 def show_backfill(session: Session, backfill_id: int) -> Record:
     """Show a backfill and its dates, in the order in which they run."""

@@ -32,18 +32,26 @@ dag_argument = click.argument("dag_id", metavar="DAG")
 run_argument = click.argument("run_id", metavar="RUN")
 task_argument = click.argument("task_id", metavar="TASK")
 yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask; needed where there is no terminal to ask on.")
+wide_option = click.option(
+    "--wide", is_flag=True, help="Tables with all columns, not fitted to the terminal, and instants in full, in UTC."
+)
 map_index_option = click.option(
     "--map-index", type=click.IntRange(min=-1), default=-1, help="Which of a mapped task; -1 for one that is not."
 )
 
 
-def command(name: str, *, negative_numbers: bool = False) -> Callable[[Callable[..., Answer | None]], click.Command]:
+def command(
+    name: str, *, tables: bool = False, negative_numbers: bool = False
+) -> Callable[[Callable[..., Answer | None]], click.Command]:
     """Make a function `(session, …options) -> Answer | None` a command with --home, --database and --output.
-
-    Where an argument may be one of the `negative_numbers`, that is not taken for an option.
 
     The answer is shown in the form that --output asks for. A function that ends its work in another way takes the
     `output` that was asked for by the decorator `told_output`.
+
+    Args:
+        name: Of the command.
+        tables: Whether its answer is shown as tables, so that it has --wide, too.
+        negative_numbers: Whether an argument may be one, which is then not taken for an option.
     """
 
     def make(function: Callable[..., Answer | None]) -> click.Command:
@@ -51,7 +59,7 @@ def command(name: str, *, negative_numbers: bool = False) -> Callable[[Callable[
 
         @click.command(name, context_settings={"ignore_unknown_options": negative_numbers})
         @wraps(function)
-        def run(*, home: str | None, database: str | None, output: str, **options: Any) -> None:
+        def run(*, home: str | None, database: str | None, output: str, wide: bool = False, **options: Any) -> None:
             if own_output is not None:
                 options["output"] = output
             _refuse_undecodable(options)
@@ -60,11 +68,11 @@ def command(name: str, *, negative_numbers: bool = False) -> Callable[[Callable[
                 with Session(configuration) as session, dags_explained(session):
                     answer = function(session, **options)
                     if answer is not None:
-                        show(answer, Output(output))
+                        show(answer, Output(output), wide=wide)
                 # While a reader that has gone is still an error that can be caught.
                 sys.stdout.flush()
 
-        for option in (home_option, database_option, own_output or output_option):
+        for option in (home_option, database_option, *([wide_option] if tables else []), own_output or output_option):
             run = option(run)
         return run
 

@@ -17,10 +17,11 @@ from asynsched.store import connections as store
 from sandbox.supervision.masking import is_sensitive
 
 COLUMNS = ("conn_id", *FIELDS)
+USUAL_COLUMNS = ("conn_id", "conn_type", "host", "port", "schema", "login", "description")
 HIDDEN = "***"
 
 
-@command("list")
+@command("list", tables=True)
 def show_connections(session: Session) -> Listing:
     """List the connections. Passwords are hidden, and without the key there are only names and types."""
     try:
@@ -31,7 +32,7 @@ def show_connections(session: Session) -> Listing:
             {"conn_id": conn_id, "conn_type": conn_type, "description": description}
             for conn_id, conn_type, description in session.read(store.connection_names)
         ]
-    return Listing(COLUMNS, rows, nothing="There are no connections.", spare=("extra", "description", "password"))
+    return Listing(COLUMNS, rows, "There are no connections.", usual=USUAL_COLUMNS, spare=("description",))
 
 
 @command("get")

@@ -17,7 +17,7 @@ COLUMNS = ("logical_date", "data_interval_start", "data_interval_end", "run_afte
 LAST_RUN = "--last-run"
 
 
-@command("next")
+@command("next", tables=True)
 @dag_argument
 @click.option("-n", type=click.IntRange(1, 100_000), default=1, show_default=True, help="How many at most.")
 @click.option("--now", metavar="T", help=f"As if it were T. {INSTANT_FORMS}")

@@ -28,7 +28,9 @@ WAIT_SECONDS = 0.1
 """Time between two looks at a run that is waited for."""
 
 
-conf_option = click.option("-c", "--conf", metavar="JSON", help="An object, such as '{\"n\": 4}'; overrides the DAG's params.")
+conf_option = click.option(
+    "-c", "--conf", metavar="JSON", help="An object, such as '{\"n\": 4}'; overrides the DAG's params."
+)
 logical_date_option = click.option("-l", "--logical-date", metavar="T", help=f"By default now. {INSTANT_FORMS}")
 
 

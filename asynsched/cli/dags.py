@@ -32,7 +32,7 @@ SPARE_TASK_FIELDS = (
 )  # fmt: skip
 
 
-@command("list")
+@command("list", tables=True)
 def show_dags(session: Session) -> Listing:
     """List the DAGs. `next_run_at` is when the next scheduled run is due."""
     rows = [_dag_fields(dag) for dag in session.read(list_dags)]
@@ -41,7 +41,7 @@ def show_dags(session: Session) -> Listing:
     return Listing(COLUMNS, rows, nothing, spare=("tags", "file"))
 
 
-@command("show")
+@command("show", tables=True)
 @dag_argument
 @told_output(
     click.option(
@@ -65,7 +65,7 @@ def show_dag(session: Session, output: str, dag_id: str) -> Record | None:
     return Record(fields, sections={"tasks": SPARE_TASK_FIELDS, "edges": ()})
 
 
-@command("errors")
+@command("errors", tables=True)
 @click.option("--warnings", is_flag=True, help="All other warnings, too; without it, their number is said.")
 @click.option("--traceback", is_flag=True, help="Tracebacks below the table; JSON has them anyway.")
 def show_errors(session: Session, warnings: bool, traceback: bool) -> Listing:

@@ -16,7 +16,7 @@ COLUMNS = (
 )  # fmt: skip
 
 
-@command("list")
+@command("list", tables=True)
 def show_pools(session: Session) -> Listing:
     """List the pools, with the slots that are taken."""
     rows = [_fields(pool) for pool in session.read(store.list_pools)]

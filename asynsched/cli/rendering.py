@@ -7,7 +7,7 @@ shown as escapes, in JSON they are escaped anyway.
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -31,10 +31,11 @@ class Listing(NamedTuple):
     """Many of a kind.
 
     Attributes:
-        columns: Fields that a table and JSON have.
+        columns: Fields that a wide table and JSON have.
         rows: One mapping each.
         nothing: What is said on standard error where a table would be empty.
         details: More fields, for JSON only.
+        usual: Those of the columns that a table has which is not wide; empty for all.
         spare: Columns that a terminal without room for all does without, the least useful first.
         texts: Fields of many lines, shown in full below a table.
     """
@@ -43,6 +44,7 @@ class Listing(NamedTuple):
     rows: Sequence[Row]
     nothing: str = "Nothing found."
     details: Sequence[str] = ()
+    usual: Sequence[str] = ()
     spare: Sequence[str] = ()
     texts: Sequence[str] = ()
 
@@ -101,14 +103,14 @@ def some_of(names: Sequence[str], most: int = 3) -> str:
     return f"{', '.join(names[:most])}{more}"
 
 
-def cell(value: Any) -> str:
-    """Return a value as one line of a table."""
+def cell(value: Any, *, local: bool = False) -> str:
+    """Return a value as one line of a table; an instant as JSON has it, or to the second, in this machine's time."""
     if value is None:
         return ""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, datetime):
-        return value.strftime("%Y-%m-%d %H:%M:%S") + (f".{value.microsecond // 1000:03}" if value.microsecond else "")
+        return _local(value) if local else value.astimezone(UTC).isoformat().replace("+00:00", "Z")
     if isinstance(value, float):
         return f"{value:.3f}".rstrip("0").rstrip(".")
     if isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value):
@@ -116,3 +118,9 @@ def cell(value: Any) -> str:
     if isinstance(value, (list, tuple, dict)):
         return printable(msgspec.json.encode(value, enc_hook=str).decode())
     return printable(str(value))
+
+
+def _local(instant: datetime) -> str:
+    with suppress(OverflowError):  # the first day of the calendar, or the last
+        instant = instant.astimezone()
+    return instant.strftime("%Y-%m-%d %H:%M:%S")

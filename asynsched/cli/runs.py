@@ -29,17 +29,15 @@ COLUMNS = (
     "started_at",
     "ended_at",
 )
-SPARE_COLUMNS = (
-    "data_interval_start", "data_interval_end", "queued_at", "run_after", "run_type", "logical_date", "ended_at",
-    "started_at",
-)  # fmt: skip
+USUAL_COLUMNS = ("dag_id", "run_id", "state", "reason", "logical_date", "started_at", "ended_at")
+SPARE_COLUMNS = ("ended_at", "reason", "started_at")
 
 CALLBACK_COLUMNS = ("event", "task_id", "map_index", "try_number", "state", "attempts")
 EVENT_COLUMNS = ("name", "created_at", "extra", "source_dag_id", "source_run_id", "source_task_id", "source_map_index")
 DEADLINE_COLUMNS = ("name", "due_at", "state")
 
 
-@command("list")
+@command("list", tables=True)
 @click.argument("dag_id", metavar="[DAG]", required=False)
 @click.option("--state", type=click.Choice([state.value for state in DagRunState]), help="Only runs in this state.")
 @click.option("--limit", type=click.IntRange(min=1), default=1000, show_default=True, help="How many at most.")
@@ -48,13 +46,12 @@ def show_runs(session: Session, dag_id: str | None, state: str | None, limit: in
     runs = session.read(list_runs, dag_id=dag_id, state=state, limit=limit)
     if dag_id is not None and not runs and session.read(get_dag, dag_id) is None:
         session.read(find_dag, dag_id)  # raises, and names what is near
-    spare = SPARE_COLUMNS if dag_id is None else ("dag_id", *SPARE_COLUMNS)
-    return Listing(
-        COLUMNS, [run_fields(run) for run in runs], nothing=f"There are no runs in {session.place}.", spare=spare
-    )
+    rows = [run_fields(run) for run in runs]
+    nothing = f"There are no runs in {session.place}."
+    return Listing(COLUMNS, rows, nothing, usual=USUAL_COLUMNS, spare=SPARE_COLUMNS)
 
 
-@command("show")
+@command("show", tables=True)
 @dag_argument
 @run_argument
 def show_run(session: Session, dag_id: str, run_id: str) -> Record:

@@ -12,10 +12,11 @@ COLUMNS = (
     "id", "state", "hostname", "pid", "home", "version", "parallelism", "n_runs", "n_tasks", "started_at",
     "heartbeat_at", "lease_until", "lease_epoch",
 )  # fmt: skip
-SPARE_COLUMNS = ("lease_epoch", "lease_until", "hostname", "pid", "parallelism", "started_at", "version")
+USUAL_COLUMNS = ("id", "state", "hostname", "pid", "home", "n_runs", "n_tasks", "started_at", "heartbeat_at")
+SPARE_COLUMNS = ("started_at", "pid", "hostname")
 
 
-@command("list")
+@command("list", tables=True)
 def show_schedulers(session: Session) -> Listing:
     """List the schedulers of this database, with the runs and the task instances that each has in its hands.
 
@@ -32,4 +33,5 @@ def show_schedulers(session: Session) -> Listing:
         return known | {"state": standing(row, now), "n_runs": n_runs, "n_tasks": n_tasks}
 
     rows = [fields(row) for row in session.read(unended_schedulers)]
-    return Listing(COLUMNS, rows, nothing="No scheduler serves this database.", spare=SPARE_COLUMNS)
+    nothing = "No scheduler serves this database."
+    return Listing(COLUMNS, rows, nothing, usual=USUAL_COLUMNS, spare=SPARE_COLUMNS)

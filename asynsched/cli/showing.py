@@ -8,8 +8,8 @@ import msgspec
 from asynsched.cli.rendering import Answer, Done, Listing, Output, Text, printable
 
 
-def show(answer: Answer, output: Output) -> None:
-    """Write an answer to standard output."""
+def show(answer: Answer, output: Output, *, wide: bool = False) -> None:
+    """Write an answer to standard output; tables are `wide`, or as far as a terminal has room for them."""
     if output is Output.JSON:
         sys.stdout.write(as_json(answer))
     elif isinstance(answer, Done):
@@ -19,7 +19,7 @@ def show(answer: Answer, output: Output) -> None:
     else:
         from asynsched.cli.tables import show_tables  # JSON does without what draws them
 
-        show_tables(answer)
+        show_tables(answer, wide=wide)
 
 
 def as_json(answer: Answer) -> str:

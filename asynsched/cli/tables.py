@@ -1,4 +1,4 @@
-"""Tables for people: on a terminal fitted to its width, for a program that reads them complete, a line for each row."""
+"""Tables: on a terminal fitted to its width, in local time; for a program a line for each row, in UTC."""
 
 import sys
 from collections.abc import Collection, Sequence
@@ -15,23 +15,28 @@ PIPE_WIDTH = 10_000
 """Columns of a table that no terminal shows: lines are never broken for a program that reads them."""
 
 
-def show_tables(answer: Listing | Record) -> None:
-    """Write a listing, or a record with its sections below, to standard output."""
+def show_tables(answer: Listing | Record, *, wide: bool = False) -> None:
+    """Write a listing, or a record with its sections below, to standard output.
+
+    Args:
+        wide: With all columns and instants in full, also on a terminal.
+    """
+    show = _show_whole if wide or not sys.stdout.isatty() else _show_fitted
     if isinstance(answer, Listing):
         if answer.rows:
-            _show_table(answer.columns, answer.rows, answer.spare)
+            show((not wide and answer.usual) or answer.columns, answer.rows, answer.spare)
         else:
             note(answer.nothing)
         for row in answer.rows:
             _show_texts(str(row.get(answer.columns[0])), row, answer.texts)
         return
     fields = {name: value for name, value in answer.fields.items() if name not in answer.sections}
-    _show_table(("field", "value"), [{"field": name, "value": value} for name, value in fields.items()])
+    show(("field", "value"), [{"field": name, "value": value} for name, value in fields.items()], ())
     for name, spare in answer.sections.items():
         if rows := answer.fields[name]:
             sys.stdout.write(f"\n{name}\n")
             sys.stdout.flush()
-            _show_table(tuple(rows[0]), rows, spare)
+            show(tuple(rows[0]), rows, spare)
 
 
 def _show_texts(title: str, row: Row, names: Sequence[str]) -> None:
@@ -41,27 +46,28 @@ def _show_texts(title: str, row: Row, names: Sequence[str]) -> None:
             sys.stdout.write(f"\n{printable(title)}: {name}\n{text}\n")
 
 
-def _show_table(columns: Sequence[str], rows: Sequence[Row], spare: Sequence[str] = ()) -> None:
+def _show_whole(columns: Sequence[str], rows: Sequence[Row], _: Sequence[str]) -> None:
     cells: Cells = {column: [cell(row.get(column)) for row in rows] for column in columns}
-    if not sys.stdout.isatty():
-        _print(cells, whole_table(cells), _numbers(rows), PIPE_WIDTH)
-        return
+    _print(cells, whole_table(cells), _numbers(rows), PIPE_WIDTH)
+
+
+def _show_fitted(columns: Sequence[str], rows: Sequence[Row], spare: Sequence[str]) -> None:
+    """Write a table for a terminal: fitted to its width, with short instants of local time."""
     width = Console().width
     instants = [column for column in columns if any(isinstance(row.get(column), datetime) for row in rows)]
-    if not fits(cells, width):
-        cells = {**cells, **{name: _shorter(cells[name]) for name in instants}}
+    cells: Cells = {column: [cell(row.get(column), local=True) for row in rows] for column in columns}
+    cells = {**cells, **{name: _without_seconds(cells[name]) for name in instants}}
     layout = whole_table(cells) if fits(cells, width) else fitted_table(cells, width, spare=spare, whole=instants)
     _print(cells, layout, _numbers(rows), width)
     if layout.left_out:
-        note(f"No room for {', '.join(layout.left_out)}: a wider terminal shows them, and so does --output json.")
+        note(f"No room for {', '.join(layout.left_out)}: a wider terminal shows them, and so does --wide.")
 
 
-def _shorter(instants: Sequence[str]) -> list[str]:
-    """Return instants without fractions of seconds, and without seconds where all are full minutes."""
-    seconds = [text.partition(".")[0] for text in instants]
-    if all(text.endswith(":00") for text in seconds if text):
-        return [text.removesuffix(":00") for text in seconds]
-    return seconds
+def _without_seconds(instants: Sequence[str]) -> Sequence[str]:
+    """Return instants without seconds, where all are full minutes."""
+    if all(text.endswith(":00") for text in instants if text):
+        return [text.removesuffix(":00") for text in instants]
+    return instants
 
 
 def _numbers(rows: Sequence[Row]) -> set[str]:

@@ -8,7 +8,7 @@ from asynsched.cli.session import Session
 from asynsched.store.xcoms import XComEntry, list_xcoms
 
 
-@command("xcom")
+@command("xcom", tables=True)
 @dag_argument
 @run_argument
 @task_argument

@@ -30,12 +30,15 @@ COLUMNS = (
 )
 UNMAPPED: dict[str, object] = {"rendered_map_index": None, "map_index": -1}
 """Columns for mapped tasks, and what they have for the others."""
-SPARE_COLUMNS = ("priority_weight", "pool", "scheduled_at", "queued_at", "ended_at", "started_at", "try_number")
+USUAL_COLUMNS = (
+    "task_id", "map_index", "rendered_map_index", "state", "reason", "try_number", "started_at", "duration_seconds",
+)  # fmt: skip
+SPARE_COLUMNS = ("try_number", "duration_seconds", "reason")
 TRY_COLUMNS = ("task_id", "map_index", "try_number", "state", "reason", "queued_at", "started_at", "ended_at")
 _TO_GO_ON = {TaskInstanceState.DEFERRED, TaskInstanceState.UP_FOR_RESCHEDULE, TaskInstanceState.SCHEDULED}
 
 
-@command("list")
+@command("list", tables=True)
 @dag_argument
 @run_argument
 @click.option("--all-tries", is_flag=True, help="Each try, also those that a retry or a clear has followed.")
@@ -50,7 +53,7 @@ def show_tasks(session: Session, dag_id: str, run_id: str, all_tries: bool) -> L
     rows = [_fields(row) for row in session.read(list_task_instances, run.id)]
     unused = (name for name, none in UNMAPPED.items() if all(row[name] == none for row in rows))
     spare = (*unused, *SPARE_COLUMNS)
-    return Listing(COLUMNS, rows, nothing="The run has no task instances yet.", spare=spare)
+    return Listing(COLUMNS, rows, "The run has no task instances yet.", usual=USUAL_COLUMNS, spare=spare)
 
 
 def tries_of(session: Session, dag_run_id: int) -> list[dict[str, Any]]:

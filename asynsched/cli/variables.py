@@ -18,7 +18,7 @@ HIDDEN = "***"
 COLUMNS = ("key", "value", "description")
 
 
-@command("list")
+@command("list", tables=True)
 def show_variables(session: Session) -> Listing:
     """List the variables. Values whose key sounds secret are hidden, and without the key there are only names."""
     try:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
@@ -23,8 +24,8 @@ HOSTILE = "a\nb\x1b[2Jc\x9b1m\u202edef\x00"
         (0, "0"),
         (0.0015, "0.002"),
         (300.0, "300"),
-        (datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), "2026-01-02 03:04:05"),
-        (datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC), "2026-01-02 03:04:05.678"),
+        (datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), "2026-01-02T03:04:05Z"),
+        (datetime(2026, 1, 2, 5, 4, 5, 678901, tzinfo=timezone(timedelta(hours=2))), "2026-01-02T03:04:05.678901Z"),
         (["b", "a"], "b, a"),
         ({"x": [1]}, '{"x":[1]}'),
         (HOSTILE, "a\\nb\\x1b[2Jc\\x9b1m\\u202edef\\x00"),
@@ -34,6 +35,21 @@ HOSTILE = "a\nb\x1b[2Jc\x9b1m\u202edef\x00"
 )
 def test_values_become_one_harmless_line(value, shown):
     assert cell(value) == shown
+
+
+@pytest.fixture
+def in_berlin(monkeypatch):
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+def test_on_a_terminal_instants_are_local_and_have_no_fractions(in_berlin):
+    assert cell(datetime(2026, 7, 2, 23, 4, 5, 678901, tzinfo=UTC), local=True) == "2026-07-03 01:04:05"
+    assert cell(datetime(2026, 1, 2, 23, 4, tzinfo=UTC), local=True) == "2026-01-03 00:04:00"
+    assert cell(datetime.max.replace(tzinfo=UTC), local=True) == "9999-12-31 23:59:59"
 
 
 def test_logs_keep_their_lines_and_lose_their_escapes():
@@ -91,13 +107,14 @@ RUN = {
 def on_terminal(capsys, monkeypatch):
     """Return what a terminal of a width shows of runs: the lines, and what is said beside them."""
 
-    def shown(width, *runs, spare=("ended_at", "started_at")):
+    def shown(width, *runs, spare=("ended_at", "started_at"), wide=False, usual=()):
         monkeypatch.setenv("COLUMNS", str(width))
         monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-        show(Listing(tuple(RUN), [RUN | run for run in runs], spare=spare), Output.TABLE)
+        listing = Listing(tuple(RUN), [RUN | run for run in runs], usual=usual, spare=spare)
+        show(listing, Output.TABLE, wide=wide)
         out, err = capsys.readouterr()
         lines = re.sub(r"\x1b\[\d*m", "", out).splitlines()
-        assert max(map(len, lines)) <= width
+        assert wide or max(map(len, lines)) <= width
         return lines, err
 
     return shown
@@ -106,8 +123,19 @@ def on_terminal(capsys, monkeypatch):
 def test_a_wide_terminal_shows_a_whole_table(on_terminal):
     lines, said = on_terminal(200, {}, {"conf": {"a": 1}})
     assert lines[0].split() == list(RUN)
-    assert "2026-01-02 03:04:05.678" in lines[1]
+    assert "2026-01-02 03:04:05 " in lines[1]
     assert said == ""
+
+
+def test_a_terminal_shows_the_usual_columns_and_all_of_them_whole_when_that_is_asked_for(on_terminal):
+    usual = ("dag_id", "run_id", "started_at")
+    lines, _ = on_terminal(200, {}, usual=usual)
+    assert [line.split() for line in lines] == [[*usual], ["a_dag_with_a_name", RUN_ID, "2026-01-02", "03:04:05"]]
+    lines, said = on_terminal(80, {}, {"started_at": AT.replace(second=0, microsecond=0)}, usual=usual, wide=True)
+    assert (lines[0].split(), len(lines), said) == ([*RUN], 3, "")
+    assert lines[1].count("2026-01-02T03:04:05.678901Z") == 2
+    lines, _ = on_terminal(80, {"started_at": AT.replace(second=0, microsecond=0)}, usual=usual)
+    assert lines[1].split()[-2:] == ["2026-01-02", "03:04"]
 
 
 def test_a_narrow_terminal_shows_names_whole_breaks_sentences_and_says_what_it_leaves_out(on_terminal):
@@ -130,11 +158,13 @@ def test_where_even_names_have_no_room_they_are_broken_and_nothing_is_lost(on_te
     assert "…" not in "".join(lines)
 
 
-def test_a_program_that_reads_a_table_gets_all_of_it(capsys):
-    show(Listing(tuple(RUN), [RUN], spare=("ended_at",)), Output.TABLE)
-    header, line = capsys.readouterr().out.splitlines()
-    assert header.split() == list(RUN)
-    assert line.count("2026-01-02 03:04:05.678") == 2
+@pytest.mark.parametrize(("wide", "shown"), [(False, ("run_id", "ended_at")), (True, tuple(RUN))])
+def test_a_program_that_reads_a_table_gets_the_same_columns_however_wide_with_whole_instants(capsys, wide, shown):
+    listing = Listing(tuple(RUN), [RUN, RUN | {"reason": "x" * 500}], usual=("run_id", "ended_at"), spare=("ended_at",))
+    show(listing, Output.TABLE, wide=wide)
+    header, line, _ = capsys.readouterr().out.splitlines()
+    assert header.split() == [*shown]
+    assert line.count("2026-01-02T03:04:05.678901Z") == len({"started_at", "ended_at"} & {*shown})
 
 
 def test_a_drawing_quotes_names_and_frames_groups():
