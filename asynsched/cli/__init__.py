@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 """The exit code of a command that Ctrl-C has ended."""
 _USUAL_COLLECTION = gc.get_threshold()
+COMPLETION_VARIABLE = "_ASYNSCHED_COMPLETE"
+"""Has what a shell asks for, of whom completion is part: click's name for it."""
 OBJECTS_A_SEARCH = 10_000
 """How many objects more there are before a process that lives on looks for garbage among the young ones. By Python's
 number (700, or 2,000), it does so many times for a batch of tasks, and so looks through all the old ones more often."""
@@ -48,6 +50,8 @@ def run_command() -> None:
         sys.exit("Error: asynsched runs on Linux and macOS; on Windows, use it in WSL 2.")
     # What a command imports is no garbage: to look for some again and again would take a tenth of its time.
     gc.set_threshold(200_000, *_USUAL_COLLECTION[1:])
+    if COMPLETION_VARIABLE in os.environ:
+        import asynsched.cli.completion  # noqa: F401 - says how bash is to be completed
     from asynsched.cli.app import build_app
 
     build_app()(prog_name="asynsched")

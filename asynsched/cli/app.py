@@ -125,7 +125,7 @@ class LazyGroup(click.Group):
         return command
 
     def resolve_command(self, ctx: Context, args: list[str]) -> tuple[str | None, Command | None, list[str]]:
-        if args[0] not in self.members and not args[0].startswith("-"):
+        if args[0] not in self.members and not args[0].startswith("-") and not ctx.resilient_parsing:
             group = "" if ctx.parent is None else f"{ctx.info_name} "
             if (here := COMMANDS_HERE.get(f"{group}{args[0]}")) is not None:
                 raise click.UsageError(f"Airflow's `{group}{args[0]}` is `asynsched {here}` here.", ctx)

@@ -7,7 +7,7 @@ import click
 from sqlalchemy import Connection
 
 from asynsched.bell import Hint
-from asynsched.cli.command import command, dag_argument
+from asynsched.cli.command import command, completed_as, dag_argument
 from asynsched.cli.dag_lookup import dag_of
 from asynsched.cli.dag_trigger import conf_option, read_conf
 from asynsched.cli.instants import INSTANT_FORMS, read_instant
@@ -102,7 +102,7 @@ def create(
 
 
 @command("list", tables=True)
-@click.argument("dag_id", metavar="[DAG]", required=False)
+@click.argument("dag_id", metavar="[DAG]", required=False, shell_complete=completed_as("dag"))
 def show_backfills(session: Session, dag_id: str | None) -> Listing:
     """List backfills, of one DAG or of all, newest first."""
     if dag_id is not None:

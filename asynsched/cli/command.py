@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -17,6 +17,9 @@ from asynsched.cli.rendering import FORMS, Answer, Output, note
 from asynsched.cli.session import Session
 from asynsched.cli.showing import show
 from asynsched.errors import AsynschedError, NotFound
+
+if TYPE_CHECKING:
+    from asynsched.cli.completion import Kind
 
 FILES = ("file",)
 """Arguments that name a file, which may be any bytes."""
@@ -28,9 +31,22 @@ database_option = click.option("--database", metavar="URL", help="sqlite:///PATH
 output_option = click.option(
     "-o", "--output", type=click.Choice(FORMS), default=FORMS[0], show_default=True, help="Form of the answer."
 )
-dag_argument = click.argument("dag_id", metavar="DAG")
-run_argument = click.argument("run_id", metavar="RUN")
-task_argument = click.argument("task_id", metavar="TASK")
+
+
+def completed_as(kind: "Kind") -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    """Return how a shell completes the name of a DAG, or of a run or task of what the arguments before it name."""
+
+    def complete(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+        from asynsched.cli.completion import names_of  # a command does without
+
+        return names_of(kind, context, incomplete)
+
+    return complete
+
+
+dag_argument = click.argument("dag_id", metavar="DAG", shell_complete=completed_as("dag"))
+run_argument = click.argument("run_id", metavar="RUN", shell_complete=completed_as("run"))
+task_argument = click.argument("task_id", metavar="TASK", shell_complete=completed_as("task"))
 yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask; needed where there is no terminal to ask on.")
 wide_option = click.option(
     "--wide", is_flag=True, help="Tables with all columns, not fitted to the terminal, and instants in full, in UTC."

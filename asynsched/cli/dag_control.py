@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from asynsched.bell import Hint
-from asynsched.cli.command import command, dag_argument, fail
+from asynsched.cli.command import command, completed_as, dag_argument, fail
 from asynsched.cli.dag_lookup import dag_of, read_dag_folder
 from asynsched.cli.rendering import Done
 from asynsched.cli.session import Session
@@ -35,7 +35,7 @@ def unpause_dag(session: Session, dag_id: str) -> Done:
 
 
 @command("reparse")
-@click.argument("name", metavar="DAG|FILE")
+@click.argument("name", metavar="DAG|FILE", shell_complete=completed_as("dag"))
 def reparse_dag(session: Session, name: str) -> Done:
     """Parse a DAG's file again, even if it has not changed. Without a scheduler, this waits for the result.
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from asynsched.cli.command import command, dag_argument, run_argument
+from asynsched.cli.command import command, completed_as, dag_argument, run_argument
 from asynsched.cli.lookup import find_run
 from asynsched.cli.rendering import Listing, Record
 from asynsched.cli.session import Session
@@ -38,7 +38,7 @@ DEADLINE_COLUMNS = ("name", "due_at", "state")
 
 
 @command("list", tables=True)
-@click.argument("dag_id", metavar="[DAG]", required=False)
+@click.argument("dag_id", metavar="[DAG]", required=False, shell_complete=completed_as("dag"))
 @click.option("--state", type=click.Choice([state.value for state in DagRunState]), help="Only runs in this state.")
 @click.option("--limit", type=click.IntRange(min=1), default=1000, show_default=True, help="How many at most.")
 def show_runs(session: Session, dag_id: str | None, state: str | None, limit: int) -> Listing:

@@ -4,7 +4,15 @@ from typing import Any
 
 import click
 
-from asynsched.cli.command import command, dag_argument, map_index_option, run_argument, task_argument, yes_option
+from asynsched.cli.command import (
+    command,
+    completed_as,
+    dag_argument,
+    map_index_option,
+    run_argument,
+    task_argument,
+    yes_option,
+)
 from asynsched.cli.lookup import find_run
 from asynsched.cli.rendering import Done, Listing
 from asynsched.cli.run_requests import (
@@ -25,7 +33,7 @@ from asynsched.store.run_requests import ClearTasks, ForceTask, MarkTasks
 @command("clear")
 @dag_argument
 @run_argument
-@click.argument("task_ids", metavar="[TASK]...", nargs=-1)
+@click.argument("task_ids", metavar="[TASK]...", nargs=-1, shell_complete=completed_as("task"))
 @upstream_option
 @downstream_option
 @click.option("--only-failed", is_flag=True, help="Only those that have failed, or whose upstream has.")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import click
 import msgspec
 
-from asynsched.cli.command import command, map_index_option
+from asynsched.cli.command import command, completed_as, dag_argument, map_index_option
 from asynsched.cli.dag_lookup import known_dag_of
 from asynsched.cli.long_parses import long_parses
 from asynsched.cli.lookup import find_run, find_task
@@ -29,9 +29,9 @@ from asynsched.store.schedulers import last_served_at
 
 
 @command("why")
-@click.argument("dag_id", metavar="DAG")
-@click.argument("run_id", metavar="[RUN]", required=False)
-@click.argument("task_id", metavar="[TASK]", required=False)
+@dag_argument
+@click.argument("run_id", metavar="[RUN]", required=False, shell_complete=completed_as("run"))
+@click.argument("task_id", metavar="[TASK]", required=False, shell_complete=completed_as("task"))
 @map_index_option
 def explain(session: Session, dag_id: str, run_id: str | None, task_id: str | None, map_index: int) -> Text:
     """Say why a DAG has no run, why a run does not go on, or why a task does not start.

@@ -1,6 +1,10 @@
 """Commands about DAGs on a home that no scheduler serves: what they show, what comes next, what is tried out."""
 
+import os
+import subprocess
+import sys
 from datetime import datetime, timedelta
+from pathlib import Path
 
 import pytest
 
@@ -144,6 +148,44 @@ def test_a_run_is_named_by_its_id_the_beginning_of_it_or_as_the_latest(site):
     site.run("dags", "trigger", "broken", "--run-id", "newer", "--no-logical-date")
     assert shown("latest") == "latest", "a run of that name is what it names"
     assert "There is no DAG 'elt'. Did you mean etl?" in site.run("runs", "show", "elt", "latest", code=1).stderr
+
+
+COMPLETE = """
+eval "$(_ASYNSCHED_COMPLETE=bash_source asynsched)"
+COMP_WORDBREAKS=$' \\t\\n"\\'@><=;|&(:'
+while IFS= read -r COMP_LINE; do
+    COMP_POINT=${#COMP_LINE} COMPREPLY=()
+    _asynsched_completion asynsched
+    echo "${COMPREPLY[*]}"
+done
+"""
+COMPLETIONS = {
+    "asynsched dags sh": "show",
+    "asynsched dags show ": "broken etl",
+    "asynsched tasks list etl ": "latest manual__2026-05-01T00:00:00+00:00 manual__2026-05-02T00:00:00+00:00",
+    "asynsched runs show etl manual__2026-05-01T": "manual__2026-05-01T00:00:00+00:00",
+    "asynsched runs show etl manual__2026-05-01T00:0": "00:00+00:00",  # what bash takes for the word
+    "asynsched tasks logs etl manual__2026-05-01 ": "",  # it has no tasks yet
+    "asynsched tasks logs --home nowhere etl ": "",
+    "asynsched dgas show e": "",
+}
+
+
+def test_bash_completes_names_that_the_home_knows_and_is_silent_where_it_knows_none(new_site):
+    site = new_site()
+    site.write("some.py", DAGS)
+    for date in ("2026-05-01", "2026-05-02"):
+        at = f"{date}T00:00:00+00:00"
+        site.run("dags", "trigger", "etl", "--run-id", f"manual__{at}", "--logical-date", at)
+    environment = site.environment | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    ended = subprocess.run(
+        ["bash", "-c", COMPLETE], input="".join(f"{line}\n" for line in COMPLETIONS), capture_output=True, text=True,
+        cwd=site.root, env=environment, check=True,
+    )  # fmt: skip
+    answers = dict(zip(COMPLETIONS, ended.stdout.splitlines(), strict=True))
+    assert {line: " ".join(sorted(answer.split())) for line, answer in answers.items()} == COMPLETIONS
+    assert ended.stderr == ""
+    assert sorted(path.name for path in site.root.iterdir()) == ["dags", "home"]
 
 
 def test_a_dag_is_tested_in_the_foreground_with_its_output_beside_the_answer(site):

@@ -100,6 +100,7 @@ def test_a_failed_run_is_repaired_by_clearing_what_failed_and_every_try_stays_vi
     run.wait("failed")
     assert run.states == {"extract": "success", "load": "failed", "report": "upstream_failed"}
     assert [site.json("runs", "show", "etl", name)["run_id"] for name in ("rep", "latest")] == ["repaired"] * 2
+    assert completed(site, "asynsched tasks logs etl rep ") == ["plain,extract", "plain,load", "plain,report"]
     would = site.json("tasks", "clear", *run.key, "load", "--downstream", "--dry-run")
     assert {row["task_id"] for row in would} == {"load", "report"}
     (site.flags / "repaired.repaired").touch()
@@ -180,6 +181,15 @@ def test_a_task_is_forced_to_start_by_ignoring_what_holds_it(site):
     run.wait("success")
     run.command("tasks", "run", "after", "--ignore-all-deps")
     site.until(lambda: run.shown()["state"] == "success" and len(tries_of(run, "after")) == 2, "it has run again")
+
+
+def completed(site, line):
+    """Return what a shell offers at the end of a line."""
+    asked = {"_ASYNSCHED_COMPLETE": "bash_complete", "COMP_LINE": line, "COMP_POINT": str(len(line))}
+    told = subprocess.run(
+        site.command(), cwd=site.root, env=site.environment | asked, stdout=subprocess.PIPE, text=True, check=True
+    )
+    return told.stdout.split()
 
 
 def tries_of(run, task_id):

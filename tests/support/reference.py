@@ -23,18 +23,34 @@ CLI_HEAD = """
 # Commands
 
 Every command works on a *home*: the folder of a scheduler's state, `./.asynsched` unless `--home`, `ASYNSCHED_HOME` or
-`asynsched.toml` says otherwise. Except `up`, commands work whether or not a scheduler serves the home, and make the
-database where there is none. A command that names a DAG which is not known yet reads the DAG folder first, where no
-scheduler does.
+`asynsched.toml` says otherwise. Except `up`, commands work whether or not a scheduler serves the home. A command that
+only reads makes nothing: where there is no home, it fails, and says where it looked. A command that names a DAG which is
+not known yet reads the DAG folder first, where no scheduler does; what it found stays in the home if there is one, or if
+the command changes something.
 
-A table on a terminal is fitted to its width: it leaves columns out where there is no room, and says which. Written to a
-file or a pipe, a table is complete, one line a row.
+RUN is a `run_id`, a beginning of it that no other run of the DAG has, or `latest`: the run that `runs list DAG` shows
+first. A run that has exactly that name wins.
 
-`--output json` writes one JSON document to standard output, and nothing else; a listing is a list of objects. Notes,
-progress and errors go to standard error. Instants are ISO 8601 in UTC.
+A table on a terminal is fitted to its width: it has the columns that people look for, leaves those out for which there is
+no room, says which, and shows instants in the time of this machine. Written to a file or a pipe it is the same whatever
+the terminal: the usual columns, one line a row, instants as ISO 8601 in UTC. `--wide` shows every column, with such
+instants.
+
+`--output json` writes one JSON document with every field to standard output, and nothing else; a listing is a list of
+objects. Notes, progress and errors go to standard error. Instants are ISO 8601 in UTC.
+
+A command that asks whether to go on does nothing where there is no terminal to ask on, unless `--yes` is given.
 
 Exit codes: 0, it is done; 1, it failed, for a reason that is said in one line; 2, the command was used wrongly. Ctrl-C
 ends a command with 130, but `asynsched up`, which it asks to stop.
+
+For completion of commands, options, DAGs, runs and tasks, have your shell run one of these at its start:
+
+```sh
+eval "$(_ASYNSCHED_COMPLETE=bash_source asynsched)"   # ~/.bashrc, bash 4.4 or newer
+eval "$(_ASYNSCHED_COMPLETE=zsh_source asynsched)"    # ~/.zshrc
+_ASYNSCHED_COMPLETE=fish_source asynsched | source    # ~/.config/fish/config.fish
+```
 """
 SETTINGS_HEAD = """
 # Settings
@@ -48,8 +64,8 @@ A setting has its value from the first of these that gives it one:
 
 `asynsched config show` lists every setting, its value and where it came from. In an environment variable a list is
 JSON, or its items are separated by commas. Lengths of time are seconds. A variable that begins with `ASYNSCHED_` and
-names no setting is reported. Commands other than `up` take the DAG folder that the home last served where nobody names
-one.
+names no setting is an error, as is such a key of the file. Commands other than `up` take the DAG folder that the home
+last served where nobody names one.
 
 An embedding program makes `asynsched.Settings(...)` itself; nothing is read from its environment.
 

@@ -1,0 +1,87 @@
+"""Completion in a shell: of DAGs, runs and tasks that the database has. It makes nothing, and fails silently."""
+
+import os
+from pathlib import Path
+from threading import Timer
+from typing import Any, Literal
+
+from click import Context
+from click.shell_completion import BashComplete, CompletionItem, add_completion_class, split_arg_string
+from sqlalchemy import Connection
+
+from asynsched.cli.configuration import load_configuration
+from asynsched.cli.lookup import LATEST, find_run
+from asynsched.store.dag_runs import runs_beginning_with
+from asynsched.store.dags import all_dag_ids
+from asynsched.store.engines.direct_database import connect_direct, file_exists
+from asynsched.store.engines.urls import hurried, parse_url
+from asynsched.store.task_instances import list_task_instances
+
+Kind = Literal["dag", "run", "task"]
+MOST_NAMES = 100
+LONGEST_SECONDS = 2.0
+"""After this time nothing is completed: whoever has pressed a key waits for it."""
+
+
+def names_of(kind: Kind, context: Context, incomplete: str) -> list[str]:
+    """Return what an argument may be that begins like that; nothing where that cannot be known."""
+    give_up = Timer(LONGEST_SECONDS, os._exit, [0])
+    give_up.daemon = True
+    give_up.start()
+    try:
+        flags = {name: context.params.get(name) for name in ("home", "database")}
+        settings = load_configuration(flags, os.environ, Path.cwd()).settings
+        url = parse_url(hurried(settings.database_url, LONGEST_SECONDS))
+        if not file_exists(url):
+            return []
+        with connect_direct(url) as database:
+            return database.read(_names, kind, context.params, incomplete)[:MOST_NAMES]
+    except Exception:  # noqa: BLE001 - a message would land in the line that the user is typing
+        return []
+    finally:
+        give_up.cancel()
+
+
+def _names(conn: Connection, kind: Kind, given: dict[str, Any], incomplete: str) -> list[str]:
+    if kind == "dag":
+        return [name for name in sorted(all_dag_ids(conn)) if name.startswith(incomplete)]
+    if kind == "run":
+        latest = [LATEST] if LATEST.startswith(incomplete) else []
+        runs = runs_beginning_with(conn, given["dag_id"], incomplete, MOST_NAMES)
+        return [*latest, *(run.run_id for run in runs)] if runs or incomplete else []
+    run = find_run(conn, given["dag_id"], given["run_id"])
+    tasks = dict.fromkeys(instance.task_id for instance in list_task_instances(conn, run.id))
+    return [name for name in tasks if name.startswith(incomplete)]
+
+
+@add_completion_class
+class Bash(BashComplete):
+    """Completion for bash, also of words with colons, as run ids have: bash takes the parts for words."""
+
+    source_template = """\
+%(complete_func)s() {
+    local IFS=$'\\n' reply
+    for reply in $(env COMP_LINE="$COMP_LINE" COMP_POINT="$COMP_POINT" COMP_WORDBREAKS="$COMP_WORDBREAKS" \
+%(complete_var)s=bash_complete "$1"); do
+        case "$reply" in
+            plain,*) COMPREPLY+=("${reply#plain,}") ;;
+            dir,*) compopt -o dirnames ;;
+            file,*) compopt -o default ;;
+        esac
+    done
+}
+complete -o nosort -F %(complete_func)s %(prog_name)s
+"""
+
+    def get_completion_args(self) -> tuple[list[str], str]:
+        """Return the arguments before the cursor, and the one that it is in, as the line itself has them."""
+        before = os.fsdecode(os.environb[b"COMP_LINE"][: int(os.environ["COMP_POINT"])])
+        words = split_arg_string(before)
+        return (words[1:], "") if before[-1:].isspace() else (words[1:-1], words[-1])
+
+    def format_completion(self, item: CompletionItem[str]) -> str:
+        """Return what bash puts in place of the part that it takes for a word."""
+        _, incomplete = self.get_completion_args()
+        breaks = os.environ.get("COMP_WORDBREAKS", "")
+        start = max((incomplete.rfind(sign) + 1 for sign in breaks), default=0)
+        return f"{item.type},{item.value[start:]}"
