@@ -4,9 +4,12 @@ import os
 import random
 import time
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Protocol
 
 import anyio
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Clock(Protocol):
@@ -22,6 +25,10 @@ class Clock(Protocol):
 
     def boottime(self) -> float:
         """Return seconds since the machine started, suspension included: what leases are measured in."""
+        ...
+
+    def boot(self) -> str:
+        """Return which boot of the machine this is: a name that no other boot has, or "" where there is none."""
         ...
 
     async def wait(self, event: anyio.Event, at_most: timedelta | None = None) -> bool:
@@ -47,6 +54,12 @@ class SystemClock:
             return time.clock_gettime(time.CLOCK_BOOTTIME)
         return time.monotonic()
 
+    def boot(self) -> str:
+        try:
+            return _BOOT_ID.read_text(encoding="ascii").strip()
+        except OSError:
+            return ""
+
     async def wait(self, event: anyio.Event, at_most: timedelta | None = None) -> bool:
         if at_most is None or event.is_set():
             await event.wait()  # without a timer: services whose work comes in faster than they tick do not need one
@@ -65,8 +78,9 @@ class VirtualClock(SystemClock):
     Waiting needs that loop, whose timers follow this clock.
     """
 
-    def __init__(self, start: datetime) -> None:
+    def __init__(self, start: datetime, boot: str = "virtual") -> None:
         self._start = start.astimezone(UTC)
+        self._boot = boot
         self._elapsed_seconds = 0.0
 
     def now(self) -> datetime:
@@ -77,6 +91,9 @@ class VirtualClock(SystemClock):
 
     def boottime(self) -> float:
         return self._elapsed_seconds
+
+    def boot(self) -> str:
+        return self._boot
 
     def leap(self, seconds: float) -> None:
         """Move forward by that much."""

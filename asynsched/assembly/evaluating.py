@@ -1,9 +1,10 @@
 """Makes the dependency evaluator, and what it decides with."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from asynsched.assembly.foundation import Foundation
-from asynsched.clock import new_token
+from asynsched.executors.try_tokens import boot_mark, new_try_token
 from asynsched.scheduling.evaluation.by_settings import evaluation_by_settings
 from asynsched.scheduling.evaluation.pending import PendingBatch
 from asynsched.scheduling.evaluator import DependencyEvaluator
@@ -33,7 +34,7 @@ def make_evaluator(
         PendingBatch(base.scheduler_id, base.lease_epoch),
         parallelism=parallelism,
         executors=executors,
-        new_token=new_token,
+        new_token=partial(new_try_token, boot_mark(base.clock.boot())),
         at_once=AT_ONCE,
     )
     intake = RunIntake(

@@ -22,6 +22,7 @@ from asynsched.executors.base import Held
 from asynsched.executors.callback_tokens import is_callback_token
 from asynsched.executors.trigger_host_tokens import key_of_token
 from asynsched.scheduling.evaluation.active_run import ActiveRun
+from asynsched.executors.try_tokens import boot_mark
 from asynsched.scheduling.evaluation.active_task import ActiveTask
 from asynsched.scheduling.evaluation.pending import PendingBatch
 from asynsched.scheduling.evaluation.run_stopping import unwanted_try
@@ -45,11 +46,18 @@ class Announcer:
         intake: Hears of runs that have ended.
         obstacle: Tells why a task can never start as things are.
         max_map_length: How many values tasks may return where others are mapped over them.
+        boot: Of this machine. No try that was submitted in another one is started.
     """
 
     def __init__(
-        self, channels: Channels, intake: RunIntake, obstacle: Callable[[ActiveTask], str], max_map_length: int
+        self,
+        channels: Channels,
+        intake: RunIntake,
+        obstacle: Callable[[ActiveTask], str],
+        max_map_length: int,
+        boot: str,
     ) -> None:
+        self._boot_mark = boot_mark(boot)
         self._max_map_length = max_map_length
         self._channels = channels
         self._obstacle = obstacle
@@ -77,7 +85,7 @@ class Announcer:
     def settle(self, tasks: Iterable[ActiveTask], held: Held, now: datetime) -> None:
         """Tell of the tries of a run that was taken over: those that are lost, to be ended, or to be started."""
         tasks = list(tasks)
-        lost = {event.token: event for event in lost_tries(tasks, held, now)}
+        lost = {event.token: event for event in lost_tries(tasks, held, self._boot_mark, now)}
         for task in tasks:
             if task.token in lost:
                 self._channels.finished.put_nowait(TaskFinished(lost[task.token]))
@@ -109,11 +117,10 @@ class Announcer:
             if token not in kept:
                 self._channels.ready.put_nowait(TryUnwanted(token, NOT_CLAIMED))
 
-    def launch_unknown(self, known: Collection[str], tasks: Iterable[ActiveTask]) -> None:
+    def launch_unknown(self, known: Collection[str], tasks: Iterable[ActiveTask], now: datetime) -> None:
         """Launch the queued tries of a run that memory did not know of: the answer that they are stored was lost."""
-        for task in tasks:
-            if task.state is TaskInstanceState.QUEUED and task.token not in known:
-                self.launch(task)
+        queued = [task for task in tasks if task.state is TaskInstanceState.QUEUED and task.token not in known]
+        self.settle(queued, Held(), now)
 
     def launch(self, task: ActiveTask) -> None:
         """Have a try of a task instance started, under the token that it was given."""

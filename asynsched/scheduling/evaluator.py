@@ -89,7 +89,7 @@ class DependencyEvaluator(Service):
         owner = (self._pending.scheduler_id, self._pending.lease_epoch)
         self._shared = SharedLimits(evaluation, database, clock, owner)
         self._try_log = TryLog(tells_all=settings.log.level == "debug")
-        self._announcer = Announcer(channels, intake, evaluation.obstacle, settings.max_map_length)
+        self._announcer = Announcer(channels, intake, evaluation.obstacle, settings.max_map_length, clock.boot())
         self._requests = RequestTaker(database=database, evaluation=evaluation, lease_epoch=self._pending.lease_epoch)
         self._transfers = RunTransfers(
             database=database,

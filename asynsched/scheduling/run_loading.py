@@ -98,12 +98,24 @@ def _active_task(run: ActiveRun, row: TaskInstanceRow) -> ActiveTask:
 _HAVE_PROCESSES = frozenset({TaskInstanceState.RUNNING, TaskInstanceState.RESTARTING})
 
 
-def lost_tries(tasks: Iterable[ActiveTask], held: Held, now: datetime) -> Iterator[Ended]:
-    """Yield the end of each try that ran when its scheduler went, and that the executor knows nothing of."""
+def lost_tries(tasks: Iterable[ActiveTask], held: Held, boot_mark: str, now: datetime) -> Iterator[Ended]:
+    """Yield the end of each try that the executor knows nothing of, and that began, or may have begun.
+
+    A queued one may have begun if it was submitted before the machine was started: the record of that may be lost.
+
+    Args:
+        boot_mark: How the tokens begin that were given since then.
+    """
     for task in tasks:
-        if task.state in _HAVE_PROCESSES and task.token is not None and task.token not in held.known:
+        if task.token is None or task.token in held.known:
+            continue
+        if task.state in _HAVE_PROCESSES:
             reason = "the try was lost: its keeper is gone, and left no record of its end"
-            yield Ended(task.token, "failed", now, task.started_at, reason, cause="machine")
+        elif task.state is TaskInstanceState.QUEUED and not task.token.startswith(boot_mark):
+            reason = "the machine was started after the try was submitted: it may have begun before that"
+        else:
+            continue
+        yield Ended(task.token, "failed", now, task.started_at, reason, cause="machine")
 
 
 def past_of(run: ActiveRun, stored: StoredPast) -> dict[str, PastTask]:

@@ -206,7 +206,7 @@ class RunTransfers:
             self._announcer.settle(tasks, held, now)
         else:
             self._announcer.end_tries(let_go, tasks)
-            self._announcer.launch_unknown(let_go, tasks)
+            self._announcer.launch_unknown(let_go, tasks, now)
         await settle(self._evaluation, now)
 
     async def _give_back(self, row: QueuedRun, reason: str) -> None:

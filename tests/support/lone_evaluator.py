@@ -32,11 +32,20 @@ class LoneEvaluator:
 
     Args:
         executors: How many tasks each of several executors takes, by name.
+        boot: Of its machine.
     """
 
-    def __init__(self, database: Database, folder: Path, name: str, epoch: int, executors: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        database: Database,
+        folder: Path,
+        name: str,
+        epoch: int,
+        executors: Mapping[str, int],
+        boot: str = "first",
+    ) -> None:
         self.name, self.epoch = name, epoch
-        self.clock = VirtualClock(NOON)
+        self.clock = VirtualClock(NOON, boot)
         self.channels = Channels()
         base = Foundation(
             settings=Settings(sweep_interval=60), channels=self.channels, clock=self.clock, database=database,

@@ -15,6 +15,7 @@ class MachineClock:
     def __init__(self, world_clock: VirtualClock) -> None:
         self._world_clock = world_clock
         self.offset = timedelta()
+        self.n_boots = 1
 
     def now(self) -> datetime:
         return self._world_clock.now() + self.offset
@@ -24,6 +25,9 @@ class MachineClock:
 
     def boottime(self) -> float:
         return self._world_clock.boottime()
+
+    def boot(self) -> str:
+        return str(self.n_boots)
 
     async def wait(self, event: anyio.Event, at_most: timedelta | None = None) -> bool:
         self._live()

@@ -104,6 +104,20 @@ async def test_a_try_that_waits_on_the_own_home_is_launched_under_its_token_whic
     assert await following.tick() == launched
 
 
+async def test_a_try_that_was_submitted_before_the_machine_started_is_never_started(database, tmp_path):
+    gone = await serving(database, tmp_path, "gone")
+    launched = await run_on(gone, database, "r0")
+    epoch = await database.write(register_scheduler, scheduler_id="next", **OF_ITS_HOME)
+    following = LoneEvaluator(database, tmp_path, "next", epoch, {}, boot="second")
+    await following.evaluator.recover(Held(), NOON)
+    assert await following.tick() == {}
+    assert await states(database) == {"up_for_retry": 1}, "the machine ended it: that is made up for"
+    following.clock.leap(2)
+    another = await following.tick()
+    assert [*another.values()] == ["r0"]
+    assert not another.keys() & launched.keys()
+
+
 @pytest.mark.parametrize("is_taken_over", [False, True], ids=["", "taken over by the next on this home"])
 async def test_a_run_ends_when_no_process_of_a_task_is_left_that_was_marked_while_it_ran(
     database, tmp_path, is_taken_over
