@@ -40,10 +40,11 @@ from sandbox.running.loading import LoadedFile
 from sandbox.running.retry_decision import decided_by_policy
 from sandbox.running.scheduler_link import SchedulerLink
 from sandbox.running.try_outcome import Span, TaskTerminated
+from sandbox.sources.laid_out import Ask
 from sandbox.supervision import lifeline
 from sandbox.supervision.children import adopt_orphans
 
-Loader = Callable[[CodeVersion], LoadedFile]
+Loader = Callable[[CodeVersion, Ask], LoadedFile]
 log = logging.getLogger("asynsched.task")
 
 
@@ -59,7 +60,7 @@ def become_try(descriptors: TryDescriptors, load: Loader) -> NoReturn:
     """Run one try in this process, which was forked for it, and exit.
 
     Args:
-        load: Returns the version's DAGs, which a template has already.
+        load: Returns the version's DAGs, which a template has already; it may ask the scheduler for a source.
     """
     status = 1
     try:
@@ -67,7 +68,8 @@ def become_try(descriptors: TryDescriptors, load: Loader) -> NoReturn:
         # What kind of socket it is, is not asked of the kernel.
         link = SchedulerLink(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, descriptors.control))
         launch = link.receive_launch()
-        ended = run_launch(launch, link, load(launch.code))
+        file = load(launch.code, lambda content_hash: link.request("source_get", content_hash=content_hash))
+        ended = run_launch(launch, link, file)
         _flush()
         _report(link, ended)
         status = 0

@@ -24,6 +24,7 @@ from sandbox.protocol import CodeVersion
 from sandbox.run import TryDescriptors, become_try
 from sandbox.running.loading import LoadedFile, freeze_heap, load_version, own_bytes
 from sandbox.running.try_logging import leave_time_to_keeper
+from sandbox.sources.laid_out import Ask
 from sandbox.supervision.children import die_with, reap, set_readable
 from sandbox.supervision.lifeline import make_tie
 
@@ -157,7 +158,7 @@ def _become_lone_try(start: TemplateStart) -> NoReturn:
     socket.send_fds(start.channel, [encode_frame(Forked(os.getpid()))], [ends.control, ends.output])
     keep_only(*ends.own)
     leave_time_to_keeper()
-    become_try(ends.own, lambda _code: load_version(start.code, start.sources_folder))
+    become_try(ends.own, lambda code, ask: load_version(code, start.sources_folder, ask))
 
 
 class Template:
@@ -237,11 +238,15 @@ class Template:
                     another.close_keepers()
                     if another is not ends:
                         another.close_own()
-                become_try(ends.own, lambda _code: self._file)
+                become_try(ends.own, self._loaded)
             return pid
         finally:
             if os.getpid() != self._pid:  # it has failed in the new process, which is not to go on as this one
                 os._exit(1)
+
+    def _loaded(self, code: CodeVersion, ask: Ask) -> LoadedFile:
+        """Return the file for a try, which can ask for a source that this process has not found as it should be."""
+        return load_version(code, self._start.sources_folder, ask) if self._file.is_damaged else self._file
 
     def _tell_of(self, forked: Sequence[Forked], made: Sequence[Ends]) -> None:
         for ends in made:

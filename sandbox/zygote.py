@@ -34,9 +34,10 @@ from asynsched.authoring.timezone import set_default_timezone
 from sandbox.confinement import kernel
 from sandbox.frames import encode_frame
 from sandbox.protocol import CodeVersion
-from sandbox.running.loading import freeze_heap, read_source
+from sandbox.running.loading import freeze_heap
 from sandbox.running.try_logging import configure_logging
 from sandbox.running.warming import warm
+from sandbox.sources.laid_out import read_source
 from sandbox.sources.plainness import looks_plain
 from sandbox.supervision.children import die_with, set_readable
 from sandbox.supervision.full_zygote import READY, FullZygote, FullZygoteGoneError

@@ -33,6 +33,7 @@ answer is a dict of what was `found` and of the `place` where the next part begi
 - `asset_events` (name, uri, alias, after, before, ascending, limit): such lists for one asset or alias.
 - `max_map_length` (): that setting, in runs without a scheduler; a launch has it.
 - `asset_get` (name): a dict of the fields of an asset. Not found: SupervisorNotFound.
+- `source_get` (content_hash): the text of a source of the version that is run. Not found: SupervisorNotFound.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from asynsched.store.connections import get_connection
 from asynsched.store.dag_runs import get_run, previous_run
 from asynsched.store.dag_versions import latest_version
 from asynsched.store.database import Database
+from asynsched.store.sources import get_source
 from asynsched.store.states_elsewhere import (
     Place,
     RunFilter,
@@ -267,6 +268,14 @@ def _asset_events(conn: Connection, _: TaskReady, arguments: dict[str, Any], __:
     return _part(*some_events(conn, matching, ascending=wanted.ascending, limit=wanted.limit, left=wanted.place))
 
 
+def _source_get(conn: Connection, ready: TaskReady, arguments: dict[str, Any], _: Clock) -> str:
+    """Return the text of a source of the code that the try runs."""
+    wanted = arguments["content_hash"]
+    if all(ref.content_hash != wanted for ref in ready.launch.code.sources):
+        raise NotFound("source", wanted)
+    return get_source(conn, wanted)
+
+
 def _asset_get(conn: Connection, _: TaskReady, arguments: dict[str, Any], __: Clock) -> Any:
     found = find_asset(conn, name=arguments["name"])
     if found is None:
@@ -294,4 +303,5 @@ _OPERATIONS: dict[str, Callable[[Connection, TaskReady, dict[str, Any], Clock], 
     "triggering_asset_events": _triggering_asset_events,
     "asset_events": _asset_events,
     "asset_get": _asset_get,
+    "source_get": _source_get,
 }

@@ -1,6 +1,5 @@
 """The code and structure of DAG versions, loaded once for all runs that are pinned to them."""
 
-import os
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,15 +8,14 @@ from pathlib import Path
 import anyio.to_thread
 from sqlalchemy import Connection
 
-from asynsched.clock import new_token
 from asynsched.errors import DagError, NotFound
-from asynsched.home import PRIVATE_FILE
 from asynsched.scheduling.evaluation.structure import DagStructure, compile_structure
 from asynsched.serialization.decode import decode_dag
 from asynsched.store.dag_versions import DagVersionRow, get_versions
 from asynsched.store.database import Database
 from asynsched.store.sources import get_sources
 from sandbox.protocol import CodeVersion, SourceRef
+from sandbox.sources.laid_out import lay_out_source
 
 MAX_LOADED = 1000
 
@@ -92,14 +90,12 @@ class VersionCache:
         return LoadedVersion(row.id, structure, CodeVersion(row.version_hash, str(self._dags_folder), sources))
 
     def _lay_out(self, texts: dict[str, str]) -> None:
+        """Write the sources that are not there, or are not what the database has: it is the truth, these are copies.
+
+        So they need not be synced. What a power cut has made of them is seen here, by the next scheduler.
+        """
         for content_hash, text in texts.items():
-            path = self._sources_folder / f"{content_hash}.py"
-            if not path.exists():
-                # Renamed into place, so that a reader never sees half of it.
-                unfinished = path.with_suffix(f".{new_token()}")
-                unfinished.touch(mode=PRIVATE_FILE)
-                unfinished.write_bytes(text.encode("utf-8", "surrogatepass"))
-                os.replace(unfinished, path)  # noqa: PTH105 - the pathlib form is no clearer
+            lay_out_source(self._sources_folder, content_hash, text)
 
 
 def read_versions(conn: Connection, version_ids: list[int]) -> tuple[list[DagVersionRow], dict[str, str]]:

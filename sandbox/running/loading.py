@@ -15,32 +15,42 @@ from asynsched.authoring.active import forget_registered
 from asynsched.authoring.dag import DAG, collect_dags
 from asynsched.authoring.running.tracebacks import one_line, user_frames
 from sandbox.protocol import CodeVersion
+from sandbox.sources.laid_out import Ask, SourceDamagedError, read_sources
 from sandbox.sources.versions import install_version
 
 
 class LoadedFile(NamedTuple):
-    """A version's DAGs by their dag_id; or a reason in one line, with a traceback to be logged."""
+    """A version's DAGs by their dag_id; or a reason in one line, with a traceback to be logged.
+
+    `is_damaged`: a source of it is wrong or missing, so that nothing was imported.
+    """
 
     dags: dict[str, DAG]
     reason: str = ""
     traceback: str = ""
+    is_damaged: bool = False
 
 
-def load_version(code: CodeVersion, sources_folder: Path) -> LoadedFile:
+def load_version(code: CodeVersion, sources_folder: Path, ask: Ask | None = None) -> LoadedFile:
     """Import a version of a DAG file. Whatever its code raises becomes the reason.
 
     One without sources, which is loaded for asynsched's own triggers, has no DAGs.
 
     Args:
         sources_folder: Where the sources are, by content hash.
+        ask: Whom to ask for a source that is wrong or missing there.
     """
     if not code.sources:
         return LoadedFile({})
     process = os.getpid()
     path = code.sources[0].path
+    try:
+        texts = read_sources(sources_folder, code, ask)
+    except SourceDamagedError as exc:
+        return LoadedFile({}, f"{path} cannot be loaded: {exc}", is_damaged=True)
     forget_registered()
     try:
-        module = install_version(code, lambda content_hash: read_source(sources_folder, content_hash))
+        module = install_version(code, texts.__getitem__)
         dags = collect_dags(module)
     except BaseException as exc:  # noqa: BLE001 - SystemExit and KeyboardInterrupt of user code included
         text = "".join(traceback.format_exception(type(exc), exc, user_frames(exc)))
@@ -81,8 +91,3 @@ def own_bytes() -> int:
     except OSError:
         return 0
     return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith("Private_"))
-
-
-def read_source(folder: Path, content_hash: str) -> str:
-    """Return the text of a source. Raises OSError when it is not there."""
-    return (folder / f"{content_hash}.py").read_text(encoding="utf-8")

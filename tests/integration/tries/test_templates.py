@@ -6,6 +6,7 @@ import signal
 import psutil
 import pytest
 
+from sandbox.protocol import Reply
 from tests.integration.tries.bench import Bench, value
 
 NATIVE_THREAD = "import ctypes as c; n = c.CDLL(None); n.pthread_create(c.byref(c.c_ulong()), None, n.pause, None)"
@@ -53,6 +54,48 @@ async def test_a_run_keeps_its_version_after_the_file_has_changed(bench: Bench):
         second = bench.code(dag_file(result="2"))
         (bench.dags / "dag_file.py").unlink()
         assert [value(await bench.run(executor, bench.launch(code, "say"))) for code in (second, first)] == [2, 1]
+
+
+DAMAGES = {
+    "missing": lambda source: source.unlink(),
+    "empty": lambda source: source.write_bytes(b""),
+    "cut off": lambda source: source.write_bytes(source.read_bytes()[:-20]),
+    "zeroed": lambda source: source.write_bytes(b"\0" * source.stat().st_size),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("before", ["", NATIVE_THREAD], ids=["forked", "loaded for each try"])
+async def test_a_damaged_source_is_taken_from_the_database_and_written_again(bench: Bench, damage, before):
+    code = bench.code(dag_file(before))
+    source = bench.home / "sources" / f"{code.sources[0].content_hash}.py"
+    text = source.read_text()
+    bench.answers["source_get"] = lambda request: Reply(request.token, request.request_id, value=text)
+    DAMAGES[damage](source)
+    async with bench.running() as executor:
+        assert value(await bench.run(executor, bench.launch(code, "say"))) == "said"
+        assert source.read_text() == text
+        assert value(await bench.run(executor, bench.launch(code, "other"))) == "other"
+    assert [request.arguments for request in bench.requests] == [{"content_hash": code.sources[0].content_hash}]
+
+
+async def test_a_damaged_source_that_the_database_does_not_have_fails_the_try_with_what_to_do(bench: Bench):
+    code = bench.code(dag_file("1 / 0  # never run"))
+    source = bench.home / "sources" / f"{code.sources[0].content_hash}.py"
+    source.write_bytes(b"1 / 0")
+    async with bench.running() as executor:
+        bench.answers["source_get"] = lambda request: Reply(request.token, request.request_id, found=False)
+        missing = await bench.run(executor, bench.launch(code, "say"))
+        bench.answers["source_get"] = lambda request: Reply(request.token, request.request_id, value="1 / 0")
+        damaged = await bench.run(executor, bench.launch(code, "other"))
+    assert missing.reason.startswith(f"dag_file.py cannot be loaded: the source {source} of dag_file.py")
+    assert "the database does not give it either" in missing.reason
+    assert "what the database has is damaged, too" in damaged.reason
+    for end in (missing, damaged):
+        assert f"the version {code.version_hash[:12]}" in end.reason
+        assert "`asynsched dags reparse DAG_ID`" in end.reason
+        assert end.state == "failed"
+    assert missing.reason in bench.log("say")
 
 
 @pytest.mark.parametrize(

@@ -68,3 +68,24 @@ async def test_many_versions_are_read_together_and_what_is_wrong_with_one_is_sai
     with pytest.raises(NotFound):
         await cache.get(77)
     await database.close()
+
+
+@pytest.mark.parametrize("left", [b"", b"x = ", b"\0\0\0\0\0", b"x = 2", None])
+async def test_a_scheduler_writes_sources_again_that_a_power_cut_has_spoilt(tmp_path, left):
+    database = open_inline()
+    dag = SerializedDag(dag_id="dag", timetable={"kind": "null"}, tasks=(task("first"),))
+    sources = (SourceRef("dag.py", "dag", "0" * 64),)
+    await database.write(put_sources, {"0" * 64: "x = 1"})
+    new = NewVersion("dag", "1" * 64, "dag.py", msgspec.json.encode(dag), sources, NOON)
+    version_id = await database.write(add_version, new)
+    source = tmp_path / f"{'0' * 64}.py"
+    await VersionCache(database, tmp_path, tmp_path / "dags").get(version_id)
+    assert source.read_text() == "x = 1"
+    if left is None:
+        source.unlink()
+    else:
+        source.write_bytes(left)
+    await VersionCache(database, tmp_path, tmp_path / "dags").get(version_id)
+    assert source.read_text() == "x = 1"
+    assert source.stat().st_mode & 0o777 == 0o600
+    await database.close()
