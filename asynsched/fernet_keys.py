@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from asynsched.durable_files import replace_file, sync_folder, write_draft
 from asynsched.errors import SecretsUnreadable
 from asynsched.settings import Settings
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from cryptography.fernet import Fernet
 
 KEY_FILE = "fernet.key"
-PRIVATE_FILE = 0o600
 READABLE_BY_ANYBODY = 0o007
 _KEY = re.compile(r"[A-Za-z0-9_-]{43}=")
 
@@ -136,18 +136,17 @@ class FernetKeys:
         """Put a new key before the others. Durable when this returns: what it encrypts is lost without it."""
         from cryptography.fernet import Fernet  # as above
 
-        content = "".join(f"{text}\n" for text in (Fernet.generate_key().decode(), *others))
-        draft = self._file.with_name(f"{self._file.name}.{os.getpid()}")
+        content = "".join(f"{text}\n" for text in (Fernet.generate_key().decode(), *others)).encode()
         try:
-            _write_durably(draft, content)
             if others:
-                draft.replace(self._file)
+                replace_file(self._file, content)
             else:
+                draft = write_draft(self._file, content)
                 # Whoever else makes one at this moment: the first one stays.
                 with suppress(FileExistsError):
                     self._file.hardlink_to(draft)
                 draft.unlink()
-            _sync(self._file.parent)
+                sync_folder(self._file.parent)
         except OSError as exc:
             raise SecretsUnreadable(f"The file {self._file} cannot be written: {exc.strerror}") from exc
         self._load()
@@ -167,19 +166,3 @@ def load_library() -> None:
 
 def _key_id(text: str) -> str:
     return hashlib.sha256(b"asynsched:" + base64.urlsafe_b64decode(text)).hexdigest()[:16]
-
-
-def _write_durably(path: Path, content: str) -> None:
-    path.unlink(missing_ok=True)
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE), "w") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

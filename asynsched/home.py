@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from asynsched.durable_files import PRIVATE_FOLDER, make_folder, replace_file
 from asynsched.errors import HomeInUse, SettingsError
 
 LOGS = "logs"
@@ -23,8 +24,6 @@ ATTEMPTS = "attempts"
 SOURCES = "sources"
 TMP = "tmp"
 SERVED_FOLDER = "dags_folder"
-PRIVATE_FOLDER = 0o700
-PRIVATE_FILE = 0o600
 
 
 def prepare_home(home: Path) -> None:
@@ -34,7 +33,7 @@ def prepare_home(home: Path) -> None:
         SettingsError: The folder cannot be made or written.
     """
     try:
-        home.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+        make_folder(home)
         for name in (LOGS, ATTEMPTS, SOURCES, TMP):
             (home / name).mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
     except OSError as exc:
@@ -70,14 +69,14 @@ def hold_home(home: Path) -> Iterator[None]:
 
 def remember_dags_folder(home: Path, dags_folder: Path) -> None:
     """Write down which DAG folder is served, for commands that are given from other terminals."""
-    descriptor = os.open(home / SERVED_FOLDER, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, PRIVATE_FILE)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(os.fsencode(dags_folder))
+    if served_dags_folder(home) != dags_folder:
+        replace_file(home / SERVED_FOLDER, os.fsencode(dags_folder))
 
 
 def served_dags_folder(home: Path) -> Path | None:
     """Return the DAG folder that was last served from this home, None when none was."""
     try:
-        return Path(os.fsdecode((home / SERVED_FOLDER).read_bytes()))
+        name = (home / SERVED_FOLDER).read_bytes()
     except OSError:
         return None
+    return Path(os.fsdecode(name)) if name else None

@@ -5,13 +5,13 @@ A new database gets all tables at once, and is stamped as being at the newest re
 what the migrations give.
 """
 
-import os
 from pathlib import Path
 from typing import NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from asynsched import durable_files
 from asynsched._version import __version__
 from asynsched.errors import SettingsError, StoreUnavailable, StoreVersionError
 from asynsched.store.conflicts import insert_or_update
@@ -136,7 +136,7 @@ def make_file(path: Path | None) -> None:
                 f"database: the file {path} cannot be made, for there is no folder {path.parent}: make that, or name"
                 " another database"
             )
-        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+        durable_files.make_file(path)
     except OSError as exc:
         raise StoreUnavailable(f"The database file {path} cannot be made: {exc.strerror}") from exc
 

@@ -1,0 +1,70 @@
+"""Files and folders that a power cut leaves as they were said to be: the data is synced, and so is the name.
+
+For what is nowhere else. What can be had again is not worth the wait for the disk.
+"""
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from asynsched.clock import new_token
+
+PRIVATE_FILE = 0o600
+PRIVATE_FOLDER = 0o700
+_UNKNOWN_TO_FILE_SYSTEM = (errno.EINVAL, errno.ENOTSUP)
+"""What some network file systems answer, which have no folder to sync."""
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it, for their owner only, where they are missing. Raises OSError."""
+    for missing in reversed(list(_missing(path))):
+        missing.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
+        sync_folder(missing.parent)
+
+
+def make_file(path: Path) -> None:
+    """Make an empty file, for its owner only, unless it is there. Raises OSError."""
+    os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, PRIVATE_FILE))
+    sync_folder(path.parent)
+
+
+def write_draft(path: Path, data: bytes) -> Path:
+    """Write a new file beside `path`, for its owner only, to be renamed or linked to it. Raises OSError."""
+    draft = path.with_name(f"{path.name}.{new_token()}")
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE), "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    return draft
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Write a file anew, for its owner only. Who reads it finds the old or the new, after a power cut, too.
+
+    Raises:
+        OSError: It cannot be written; then the old one is there.
+    """
+    write_draft(path, data).replace(path)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Have the names in a folder outlast a power cut, where this user and the file system can. Raises OSError."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except PermissionError:
+        return  # one may be allowed to write to a folder, and not to read it
+    try:
+        os.fsync(descriptor)
+    except OSError as exc:
+        if exc.errno not in _UNKNOWN_TO_FILE_SYSTEM:
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _missing(path: Path) -> Iterator[Path]:
+    while not path.is_dir():
+        yield path
+        path = path.parent
