@@ -32,7 +32,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say what an ordinary user's tests leave out: nothing is skipped, so nobody else would."""
     if os.geteuid() != 0:
         terminalreporter.write_line(
-            "Not tried: DAG files that root parses, hostile ones too. Root's tests do.", yellow=True
+            "Not tried: DAG files that root parses, hostile ones too, and power cuts. Root's tests do.", yellow=True
         )
 
 

@@ -93,6 +93,12 @@ class Cut:
             yield f"another DAG folder is known as the one that was served: {found['served']!r}"
 
 
+def some_cuts(life: Life, n: int, chance: Random) -> list[Cut]:
+    """Return cuts at that many moments, after every second of which all is lost that was not synced."""
+    moments = enumerate(life.moments(n, chance))
+    return [Cut(moment, chance.randrange(10**6) if index % 2 else None) for index, moment in moments]
+
+
 def _broken_promises(folder: Path, found: dict[str, Any]) -> Iterator[str]:
     promised, runs = _lines(folder / "world" / "promised"), found["runs"]
     for kind, name in promised:
