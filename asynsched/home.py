@@ -5,7 +5,7 @@ lock           held while a scheduler serves this home
 bell.sock      rung by commands from other terminals (see bell.py)
 logs/          one file a try
 attempts/      the keeper's journal of tries
-sources/       the code of DAG versions, by content hash
+sources/       the code of DAG versions, by content hash: copies of what the database has
 tmp/           scratch folders of parses
 dags_folder    path of the folder that was last served from here
 """

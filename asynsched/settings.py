@@ -245,7 +245,11 @@ class Settings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
     shutdown_grace: Annotated[Seconds, doc("How long a stop waits for running tasks, seconds.")] = 10.0
     sweep_interval: Annotated[PositiveSeconds, doc("Time between two safety sweeps of the database, seconds.")] = 30.0
     sqlite_synchronous: Annotated[
-        Literal["full", "normal"], doc("`normal` may lose the last moment on a power cut, never on a crash.")
+        Literal["full", "normal"],
+        doc(
+            "`normal` may lose the last moment on a power cut, never on a crash: runs that were just triggered are gone"
+            " then, and tries may begin twice."
+        ),
     ] = "full"
     parse: ParseSettings = ParseSettings()
     watch: WatchSettings = WatchSettings()

@@ -80,8 +80,9 @@ async def eventually_known(scheduler: Scheduler, tag: str) -> None:
     """Wait until runs that are created have the version with this tag."""
     database = await open_database(scheduler.settings.database_url)
     with anyio.fail_after(30):
-        while (found := await database.read(get_dag, "chain")) is None or tag not in found.tags:
-            await anyio.sleep(0.02)  # noqa: ASYNC110 - a parse has no event that another program can await
+        # A parse has no event that another program can await.
+        while (found := await database.read(get_dag, "chain")) is None or tag not in found.tags:  # noqa: ASYNC110
+            await anyio.sleep(0.02)
     await database.close()
 
 
