@@ -8,8 +8,6 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from asynsched.clock import new_token
-
 PRIVATE_FILE = 0o600
 PRIVATE_FOLDER = 0o700
 _UNKNOWN_TO_FILE_SYSTEM = (errno.EINVAL, errno.ENOTSUP)
@@ -31,12 +29,14 @@ def make_file(path: Path) -> None:
 
 def write_draft(path: Path, data: bytes) -> Path:
     """Write a new file beside `path`, for its owner only, to be renamed or linked to it. Raises OSError."""
-    draft = path.with_name(f"{path.name}.{new_token()}")
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE), "wb") as file:
+    import tempfile  # commands that only read need not load it
+
+    descriptor, draft = tempfile.mkstemp(prefix=f"{path.name}.", dir=path.parent)
+    with os.fdopen(descriptor, "wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-    return draft
+    return Path(draft)
 
 
 def replace_file(path: Path, data: bytes) -> None:

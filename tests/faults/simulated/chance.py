@@ -35,6 +35,8 @@ class Climate:
     """A keeper says something twice."""
     keeper_death: float = 0.0
     """The keeper dies as it sends a message, and all its processes with it."""
+    power_cut: float = 0.0
+    """The machine restarts as its keeper sends a message, and has forgotten some of the tries that had not ended."""
     try_death: float = 0.0
     """The process of a try dies without a word."""
     stopped: float = 0.0
@@ -52,7 +54,7 @@ class Climate:
 _LIKELY = {
     "away_before": 0.05, "away_after": 0.05, "crash_before": 0.04, "crash_after": 0.04, "late_write": 0.5,
     "crash_anywhere": 0.002, "outage": 0.02, "cut": 0.03, "repeated": 0.1, "keeper_death": 0.02, "try_death": 0.1,
-    "stopped": 0.02, "asked_to_stop": 0.01, "clock_jump": 0.01, "slow": 0.1,
+    "stopped": 0.02, "asked_to_stop": 0.01, "clock_jump": 0.01, "slow": 0.1, "power_cut": 0.02,
 }  # fmt: skip
 OFTEN = 2
 """How much more often something happens that an exploration is narrowed to."""

@@ -5,6 +5,7 @@ It outlives its scheduler until the lease and its grace are over. What it writes
 keeper that comes after one that died knows which tries died with it.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from sandbox.protocol import (
@@ -34,10 +35,19 @@ class SimulatedKeeper:
     Args:
         clock: Of its machine.
         records: What it and those before it have written down: the end of each try that was begun, None before that.
+        cut_power: Has the machine restart.
     """
 
-    def __init__(self, world: Any, home: str, clock: MachineClock, records: dict[str, Ended | None]) -> None:
+    def __init__(
+        self,
+        world: Any,
+        home: str,
+        clock: MachineClock,
+        records: dict[str, Ended | None],
+        cut_power: Callable[[], None],
+    ) -> None:
         self._world = world
+        self._cut_power = cut_power
         self.clock = clock
         self._home = home
         self._records = records
@@ -84,6 +94,9 @@ class SimulatedKeeper:
             return
         if self._world.chance.happens("keeper_death"):
             self.die()
+            return
+        if self._world.chance.happens("power_cut"):
+            self._cut_power()
             return
         if self.connection is not None:
             self.connection.send(message)

@@ -2,6 +2,7 @@
 
 import sqlalchemy as sa
 
+from asynsched.scheduling import announcements
 from asynsched.store import run_queue, slot_settlement, transitions
 from tests.faults.simulated.bug import Bug, Change
 from tests.faults.simulated.conditions import STORES, Conditions
@@ -27,6 +28,10 @@ def _begun_elsewhere() -> list[Change]:
     return [(run_queue, "take_for_begun", lambda *_: None)]
 
 
+def _another_boot() -> list[Change]:
+    return [(announcements, "boot_mark", lambda _: "")]
+
+
 def _unguarded_insert() -> list[Change]:
     return [(transitions, "_lock_runs", lambda *_: set())]
 
@@ -42,6 +47,11 @@ BUGS_OF_OWNERSHIP: dict[str, Bug] = {
         "A try that was queued on another home is launched once more under its token.",
         _begun_elsewhere,
         Conditions(("crash_before",), STORES, n_sites=2),
+    ),
+    "begun-in-another-boot": Bug(
+        "A try that was queued in another boot of its machine is launched once more under its token.",
+        _another_boot,
+        Conditions(("power_cut",), n_sites=1),
     ),
     "unguarded-insert": Bug(
         "Task instances are inserted into a run that is another scheduler's by now.",

@@ -38,6 +38,9 @@ EXPECTED_ENDS = (StoreUnavailable, LeaseLost, ExecutorError, asyncio.CancelledEr
 LONG_PAUSES = 0.5
 """Share of pauses that outlast leases, where there are other schedulers."""
 
+LOST_RECORDS = 0.5
+"""Share of the records that a power cut takes, of those that it may take."""
+
 
 class ServicesWithoutOthers(Services):
     """The production services, less what watches files and other terminals: none are here."""
@@ -173,6 +176,18 @@ class Site:
             if stream.process is self.process:
                 stream.cut("its scheduler is killed")
 
+    def cut_power(self) -> None:
+        """End everything on this machine. What was written down of tries that had not ended may be lost."""
+        for token, ended in list(self.records.items()):
+            if ended is None and self.world.chance.random.random() < LOST_RECORDS:
+                self.world.say("fault", f"it is forgotten that {token} has begun")
+                del self.records[token]
+        self.clock.n_boots += 1
+        if self.keeper is not None:
+            self.keeper.die()
+        if self.process is not None and not self.process.is_dead:
+            self.crash("by a power cut")
+
     def ask_to_stop(self) -> None:
         """Ask the scheduler to stop, as Ctrl-C does."""
         assert self.process is not None
@@ -222,7 +237,7 @@ class Site:
     def start_keeper(self) -> None:
         if self.keeper is not None and self.keeper.is_alive:
             raise NotYet
-        self.keeper = SimulatedKeeper(self.world, self.home.name, self.clock, self.records)
+        self.keeper = SimulatedKeeper(self.world, self.home.name, self.clock, self.records, self.cut_power)
         self.world.say("keeper", f"of {self.home.name} starts")
 
 
