@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 import anyio
 import psutil
 import pytest
+import sqlalchemy as sa
 
 from asynsched import Asset, Scheduler
 from asynsched.errors import AlreadyExists, AsynschedError, DagError, HomeInUse, NotFound, NotServing, SettingsError
@@ -109,6 +110,42 @@ async def test_a_timetable_in_a_dag_file_says_what_a_triggered_run_is_about(sche
         await scheduler.wait_runs(2)
         undated = await scheduler._state.database.read(get_run, "own_timetable", "undated")
     assert (undated.logical_date, undated.data_interval_start, undated.state) == (None, None, "success")
+
+
+LOADED_FOR_EACH_TRY = """
+    import ctypes
+    from asynsched import DAG, task
+
+    library = ctypes.CDLL(None)
+    library.pthread_create(ctypes.byref(ctypes.c_ulong()), None, library.pause, None)
+
+    with DAG("loaded"):
+        @task
+        def say():
+            return "said"
+
+        say()
+"""
+"""A file that leaves a thread, so that no template keeps it."""
+
+
+async def test_a_source_that_is_damaged_while_a_scheduler_serves_is_taken_from_the_database(program):
+    program.write(LOADED_FOR_EACH_TRY)
+    scheduler = Scheduler(**program.options())
+    async with running(scheduler):
+        assert (await scheduler.run("loaded")).tasks[0].result == "said"
+        [source] = (program.home / "sources").iterdir()
+        text = source.read_bytes()
+        for damage in (source.unlink, lambda: source.write_bytes(bytes(len(text)))):
+            damage()
+            assert (await scheduler.run("loaded")).tasks[0].result == "said"
+            assert source.read_bytes() == text
+        source.unlink()
+        gone = sa.text("DELETE FROM source")
+        await scheduler._state.database.write(lambda conn: conn.execute(gone))
+        failed = await scheduler.run("loaded")
+    assert failed.state == "failed"
+    assert "the database does not give it either" in failed.tasks[0].reason
 
 
 async def test_a_failed_run_is_returned_with_its_reasons(scheduler):

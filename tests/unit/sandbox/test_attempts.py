@@ -218,3 +218,17 @@ def test_no_program_that_is_executed_inherits_the_journal(tmp_path, journal, ope
         listed = subprocess.run(command, close_fds=False, check=True, capture_output=True, text=True).stdout.split()
         assert str(os.fstat(file.fileno()).st_ino) in listed
     assert not {str(tmp_path.stat().st_ino), str(journal.stat().st_ino)} & set(listed)
+
+
+def test_zeros_that_a_power_cut_leaves_cost_the_lines_in_whose_place_they_are(tmp_path, journal, opened):
+    records = opened()
+    for token in ("first", "second", "third"):
+        records.create(launch(token))
+    whole = journal.read_bytes()
+    first, second, _ = (len(line) for line in whole.splitlines(keepends=True))
+    for size in range(len(whole) + 1):
+        journal.write_bytes(whole[:size] + bytes(len(whole) - size))
+        left = ["first"] * (size >= first) + ["second"] * (size >= first + second) + ["third"] * (size == len(whole))
+        assert known(tmp_path) == dict.fromkeys(left)
+        opened().create(launch("next"))
+        assert known(tmp_path) == dict.fromkeys([*left, "next"])
