@@ -15,9 +15,12 @@ _UNKNOWN_TO_FILE_SYSTEM = (errno.EINVAL, errno.ENOTSUP)
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and those above it, for their owner only, where they are missing. Raises OSError."""
+    """Make a folder, for its owner only, and those above it, where they are missing. Raises OSError."""
     for missing in reversed(list(_missing(path))):
-        missing.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
+        if missing == path:
+            missing.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
+        else:
+            missing.mkdir(exist_ok=True)
         sync_folder(missing.parent)
 
 

@@ -59,9 +59,9 @@ class Executor(ABC):
     starts processes in another way passes the whole launch on.
 
     A try is named by its token. To launch a token twice starts it once. After `start`, every token that was ever
-    launched and not acknowledged is either in what `start` returned, or reported as Ended, or was lost. A queued one that
-    it does not know of then is launched again, unless this machine has restarted since it was submitted: the executor may
-    have forgotten that it has begun.
+    launched and not acknowledged is either in what `start` returned, or reported as Ended, or was lost. A queued one
+    that it does not know of then is launched again, unless this machine has restarted since it was submitted: the
+    executor may have forgotten that it has begun.
     """
 
     def __init__(self, context: ExecutorContext) -> None:
