@@ -58,7 +58,10 @@ class ParseSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
     ] = ()
     environment: Annotated[
         tuple[str, ...],
-        doc("Environment variables that a parse is given, beside LANG, LC_*, TZ, PATH; `PREFIX_*` names many."),
+        doc(
+            "Environment variables that a parse is given, beside LANG, LC_*, TZ, PATH, and those by which Python finds"
+            " packages; `PREFIX_*` names many."
+        ),
     ] = ("AIRFLOW_VAR_*",)
     confinement: Annotated[
         Literal["best_effort", "required", "off"],

@@ -40,6 +40,8 @@ class Strength:
     """Short names, as a ParseReport's `confinement` has them."""
     missing: tuple[str, ...] = ()
     """Sentences: what cannot be enforced, and why."""
+    stricter: tuple[str, ...] = ()
+    """Sentences: what a newer kernel would allow, because it can tell it from what must be forbidden."""
     landlock_abi: int = 0
     own_user: bool = False
     may_fork: bool = True
@@ -49,12 +51,15 @@ class Strength:
     def lines(self) -> tuple[str, ...]:
         """What to tell a person."""
         said = ", ".join(self.enforced) or "nothing"
-        return (f"enforced on each parse: {said}", *self.missing)
+        return (f"enforced on each parse: {said}", *self.missing, *self.stricter)
 
     @property
     def complete(self) -> bool:
         """Whether everything is enforced that asynsched asks for."""
         return not self.missing
+
+
+FIRST_ABI_WITH_TCP = 4
 
 
 @cache
@@ -66,29 +71,64 @@ def available() -> Strength:
         )
     from sandbox.confinement import kernel, privileges, seccomp
 
-    enforced: list[str] = []
+    return strength_with(
+        _landlock_abi(),
+        has_filter=seccomp.is_known_machine() and kernel.has_filters(),
+        is_root=os.geteuid() == 0,
+        own_user=privileges.can_become_user(),
+    )
+
+
+def strength_with(landlock_abi: int, *, has_filter: bool, is_root: bool, own_user: bool) -> Strength:
+    """Return what can be enforced on a parse.
+
+    Args:
+        landlock_abi: The version of Landlock that the kernel has, 0 for none.
+        has_filter: Whether it runs our seccomp filter.
+        is_root: Whether root starts the parse.
+        own_user: Whether the parse can become a user that nobody else is.
+    """
+    may_fork = own_user or not is_root
+    parts = {
+        f"landlock {landlock_abi}": landlock_abi > 0, "seccomp": has_filter, "limits": True, "own user": own_user,
+        "no fork": has_filter and not may_fork,
+    }  # fmt: skip
     missing: list[str] = []
-    abi = _landlock_abi()
-    if abi:
-        enforced.append(f"landlock {abi}")
-    else:
-        missing.append("this kernel has no Landlock (Linux 5.13, `lsm=landlock`): a parse may read and write any file")
-    has_filter = seccomp.is_known_machine() and kernel.has_filters()
-    if has_filter:
-        enforced.append("seccomp")
-    else:
-        missing.append("no seccomp filter for this machine: a parse may open sockets and signal other processes")
-    enforced.append("limits")
-    root = os.geteuid() == 0
-    own_user = privileges.can_become_user()
-    may_fork = own_user or not root
-    if own_user:
-        enforced.append("own user")
-    elif root and has_filter:
-        enforced.append("no fork")
-    elif root:
-        missing.append("root cannot become another user here: a parse may start any number of processes")
-    return Strength(tuple(enforced), tuple(missing), abi, own_user, may_fork, has_filter)
+    if not landlock_abi:
+        missing.append(
+            "this kernel has no Landlock (Linux 5.13, `lsm=landlock`): a parse may read and write any file that its user"
+            " may, and through /proc other processes of that user"
+        )
+    if not has_filter:
+        missing.append(_without_filter(landlock_abi))
+        if not may_fork:
+            missing.append("root cannot become another user here: a parse may start any number of processes")
+    return Strength(
+        tuple(part for part, is_there in parts.items() if is_there),
+        tuple(missing),
+        tuple(_STRICTER[abi] for abi in _STRICTER if has_filter and landlock_abi < abi),
+        landlock_abi,
+        own_user,
+        may_fork,
+        has_filter,
+    )
+
+
+_STRICTER = {
+    6: "before Landlock 6 (Linux 6.12), a parse may signal no process but itself, not even one that it has started",
+}
+"""What the seccomp filter forbids more where Landlock is older."""
+_BY_FILTER = {3: "truncate any file of its user", 6: "signal other processes"}
+"""What only the seccomp filter forbids where Landlock is older."""
+
+
+def _without_filter(landlock_abi: int) -> str:
+    sockets = "open sockets" if landlock_abi < FIRST_ABI_WITH_TCP else "open sockets other than those of TCP"
+    open_to_parses = [sockets, *(what for abi, what in _BY_FILTER.items() if landlock_abi < abi)]
+    return (
+        f"no seccomp filter for this machine ({os.uname().machine}): a parse may {', '.join(open_to_parses)}, and change"
+        " modes and owners of files, and limits and priorities of other processes"
+    )
 
 
 def _landlock_abi() -> int:
@@ -106,7 +146,7 @@ def prepare() -> None:
     if strength.seccomp:
         from sandbox.confinement import seccomp
 
-        seccomp.program(strength.landlock_abi, os.getpid(), may_fork=strength.may_fork)
+        seccomp.program(may_fork=strength.may_fork)
 
 
 def begin(policy: Policy, file_rules: FileRules) -> None:
@@ -165,7 +205,9 @@ def _forbid(strength: Strength, rules: "landlockpy.Ruleset | None", scratch: str
         rules.restrict()
         rules.close()
     if strength.seccomp:
-        kernel.install_filter(seccomp.program(strength.landlock_abi, os.getpid(), may_fork=strength.may_fork))
+        kernel.install_filter(seccomp.program(may_fork=strength.may_fork))
+        if strength.landlock_abi < seccomp.FIRST_ABI_WITH_SCOPES:
+            kernel.install_filter(seccomp.program_for_signals(os.getpid()))
 
 
 def _be_killed_first() -> None:

@@ -108,6 +108,8 @@ def _confinement(session: Session) -> Iterator[Finding]:
     yield Finding("confinement", True, strength.lines[0])
     for missing in strength.missing:
         yield Finding("confinement", wanted != "required", f"{missing} (parse.confinement is {wanted})")
+    for stricter in strength.stricter:
+        yield Finding("confinement", True, stricter)
 
 
 def _file_events(dags_folder: Path, mode: str) -> Finding:

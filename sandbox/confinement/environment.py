@@ -1,16 +1,24 @@
 """What a process that runs a DAG file sees of the environment: an allow-list, and nothing of the scheduler's."""
 
 import os
+import site
 import sys
 from collections.abc import Mapping
 
 from sandbox.confinement import kernel
 
-ALWAYS_KEPT = ("LANG", "LC_*", "TZ", "PATH")
+PACKAGE_VARIABLES = ("PYTHONHOME", "PYTHONNOUSERSITE", "PYTHONPATH", "PYTHONPLATLIBDIR", "PYTHONUSERBASE")
+"""Say where Python looks for packages: a parse finds those that a try finds."""
+ALWAYS_KEPT = ("LANG", "LC_*", "TZ", "PATH", *PACKAGE_VARIABLES)
 NEVER_KEPT = "ASYNSCHED_"
 
 # A parse has no use for a pool of threads a core, and no room for one.
 _SINGLE_THREADED = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+
+def _of_all_parses() -> dict[str, str]:
+    # Without it, the user's own site would be looked for in HOME, which is another folder for a parse.
+    return _SINGLE_THREADED | {"PYTHONUSERBASE": site.getuserbase()}
 
 
 def is_kept(name: str, allowed: tuple[str, ...]) -> bool:
@@ -23,7 +31,7 @@ def is_kept(name: str, allowed: tuple[str, ...]) -> bool:
 
 def environment_of_parses(environment: Mapping[str, str], allowed: tuple[str, ...]) -> dict[str, str]:
     """Return what is the same in the environments of all parses, of this environment."""
-    return _SINGLE_THREADED | {name: value for name, value in environment.items() if is_kept(name, allowed)}
+    return _of_all_parses() | {name: value for name, value in environment.items() if is_kept(name, allowed)}
 
 
 def enter_environment(allowed: tuple[str, ...]) -> None:
@@ -39,7 +47,7 @@ def enter_environment(allowed: tuple[str, ...]) -> None:
         del os.environb[name]
     for address, text in places:
         kernel.overwrite(address, len(text))
-    for variable, value in _SINGLE_THREADED.items():
+    for variable, value in _of_all_parses().items():
         os.environ.setdefault(variable, value)
 
 

@@ -36,7 +36,7 @@ class ParseLimits(Struct, frozen=True):
     hidden: tuple[str, ...] = ()
     """Absolute paths that are never readable even inside a readable one: the scheduler's home."""
     environment: tuple[str, ...] = ("AIRFLOW_VAR_*",)
-    """Environment variables that are kept, beside LANG, LC_*, TZ and PATH; `PREFIX_*` names many."""
+    """Environment variables that are kept, beside those of `environment.ALWAYS_KEPT`; `PREFIX_*` names many."""
     default_timezone: str = "UTC"
     confinement: Confinement = "best_effort"
 

@@ -24,9 +24,9 @@ _SOCKETS = (
 _METADATA = (
     "chmod", "fchmod", "fchmodat", "fchmodat2", "chown", "fchown", "lchown", "fchownat", "utime", "utimes",
     "futimesat", "utimensat", "setxattr", "lsetxattr", "fsetxattr", "removexattr", "lremovexattr",
-    "fremovexattr", "setxattrat", "removexattrat", "file_setattr", "mknod", "mknodat",
+    "fremovexattr", "setxattrat", "removexattrat", "file_setattr", "mknod", "mknodat", "truncate",
 )
-"""Changes of a file's metadata, which Landlock does not know."""
+"""Changes of a file's metadata, which Landlock does not know; of its length, only since ABI 3."""
 _OTHER_PROCESSES = (
     "ptrace", "process_vm_readv", "process_vm_writev", "process_madvise", "process_mrelease", "kcmp",
     "pidfd_getfd", "migrate_pages", "move_pages", "setsid", "setpgid",
@@ -58,17 +58,37 @@ _MACHINE = (
 # fmt: on
 
 FIRST_ABI_WITH_SCOPES = 6
-"""Version of Landlock that knows which processes are a parse's own."""
+"""Version of Landlock that knows which processes are a parse's own: Linux 6.12."""
 AF_UNIX = 1
 SOCK_STREAM, SOCK_SEQPACKET, SOCK_TYPE_MASK = 1, 5, 0xF
-PR_SET_PDEATHSIG = 1
 IOPRIO_WHO_PROCESS = 1
 CLONE_THREAD = 0x10000
 CLONE_NEW_ANYTHING = 0x7E020000
 """NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID and NEWNET; NEWTIME exists with clone3 only."""
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SCHED_CORE = 1, 4, 62
+FORBIDDEN_PRCTLS = (PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SCHED_CORE)
+"""Living on, hiding one's memory from who measures it, and sharing a core with another process."""
 OPEN_ACCESS_OR_TRUNCATE, OPEN_READ_AND_TRUNCATE = os.O_ACCMODE | os.O_TRUNC, os.O_RDONLY | os.O_TRUNC
-FORBIDDEN_IOCTLS = (0x40086602, 0x401C5820, 0x5412, 0x541C)
-"""FS_IOC_SETFLAGS, FS_IOC_FSSETXATTR (a file's attributes), TIOCSTI and TIOCLINUX (a terminal's input)."""
+OPEN_FOR_IOCTLS = 3
+"""An access mode that neither reads nor writes, of which Landlock asks no right. With O_TRUNC it still truncates."""
+# fmt: off
+ALLOWED_FCNTLS = (
+    0, 1, 2, 3, 4,  # F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL
+    5, 6, 7, 36, 37, 38,  # F_GETLK, F_SETLK, F_SETLKW, and the same of F_OFD_
+    9, 11, 16,  # F_GETOWN, F_GETSIG, F_GETOWN_EX
+    1025, 1027, 1028, 1030, 1031, 1032,  # F_GETLEASE, F_DUPFD_QUERY, F_CREATED_QUERY, F_DUPFD_CLOEXEC, F_SETPIPE_SZ, F_GETPIPE_SZ
+    1033, 1034, 1035, 1036, 1037, 1038,  # F_ADD_SEALS, F_GET_SEALS, F_GET_RW_HINT and three like it
+)
+"""Not F_SETOWN, F_SETOWN_EX and F_SETSIG: the kernel sends a signal to whom they name when a file becomes readable."""
+ALLOWED_IOCTLS = (
+    0x5401, 0x802C542A, 0x5413, 0x540F,  # TCGETS, TCGETS2, TIOCGWINSZ, TIOCGPGRP: is this a terminal
+    0x541B, 0x5411, 0x5421, 0x5450, 0x5451,  # FIONREAD, TIOCOUTQ, FIONBIO, FIONCLEX, FIOCLEX
+    0x2, 0x80086601, 0xC020660B,  # FIGETBSZ, FS_IOC_GETFLAGS, FS_IOC_FIEMAP: what a file is like
+    0x40049409, 0x4020940D,  # FICLONE, FICLONERANGE: copies, of what is open for that
+)
+"""What programs ask of pipes and files. Landlock knows ioctls since ABI 5, and those of devices only: not FIOSETOWN and
+SIOCSPGRP, which are F_SETOWN, and not those by which a file system changes files and folders that are open to be read."""
+# fmt: on
 
 
 class Condition(NamedTuple):
@@ -105,7 +125,7 @@ def _process_rules() -> list[Refusal]:
         ),
         Refusal("setpriority", when=((not_self,), (Condition(1, 0, equal=False),))),
         Refusal("ioprio_set", when=((Condition(0, IOPRIO_WHO_PROCESS, equal=False),), (Condition(1, 0, equal=False),))),
-        Refusal("prctl", when=((Condition(0, PR_SET_PDEATHSIG),),)),
+        Refusal("prctl", when=tuple((Condition(0, option),) for option in FORBIDDEN_PRCTLS)),
     ]
 
 
@@ -131,27 +151,33 @@ def _socket_rules() -> list[Refusal]:
     ]
 
 
-def _rules_for_old_landlock(abi: int, pid: int) -> list[Refusal]:
-    """Refuse what newer versions of Landlock would."""
-    rules: list[Refusal] = []
-    if abi < 3:
-        rules += [Refusal("truncate"), Refusal("openat2", errno.ENOSYS)]
-        for call, flags in (("open", 1), ("openat", 2)):
-            truncating = Condition(flags, OPEN_READ_AND_TRUNCATE, mask=OPEN_ACCESS_OR_TRUNCATE)
-            rules.append(Refusal(call, when=((truncating,),)))
-    if abi < FIRST_ABI_WITH_SCOPES:
-        other = ((Condition(0, pid, equal=False),),)
-        rules += [Refusal(call, when=other) for call in ("kill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo")]
-        rules += [Refusal("tkill"), Refusal("pidfd_send_signal")]
-    return rules
+def _file_rules() -> list[Refusal]:
+    return [
+        # The flags of openat2 are in memory, as those of clone3 are.
+        Refusal("openat2", errno.ENOSYS),
+        *(
+            Refusal(
+                call,
+                when=(
+                    (Condition(flags, OPEN_FOR_IOCTLS, mask=os.O_ACCMODE),),
+                    (Condition(flags, OPEN_READ_AND_TRUNCATE, mask=OPEN_ACCESS_OR_TRUNCATE),),
+                ),
+            )
+            for call, flags in (("open", 1), ("openat", 2))
+        ),
+        Refusal("fcntl", when=_none_of(1, ALLOWED_FCNTLS)),
+        Refusal("ioctl", when=_none_of(1, ALLOWED_IOCTLS)),
+    ]
 
 
-def refusals(*, landlock_abi: int, pid: int, may_fork: bool) -> list[Refusal]:
-    """Return every system call that a parse is refused.
+def _none_of(argument: int, allowed: tuple[int, ...]) -> tuple[tuple[Condition, ...], ...]:
+    return (tuple(Condition(argument, value, equal=False) for value in allowed),)
+
+
+def refusals(*, may_fork: bool) -> list[Refusal]:
+    """Return the system calls that every parse is refused.
 
     Args:
-        landlock_abi: What Landlock already does; 0 for nothing.
-        pid: The parse's own process, the only one it may signal when Landlock cannot tell its family.
         may_fork: False where the number of its processes cannot be limited.
     """
     always = (*_SOCKETS, *_METADATA, *_OTHER_PROCESSES, *_SHARED_BY_NAME, *_NAMESPACES, *_KERNEL, *_MACHINE)
@@ -160,24 +186,35 @@ def refusals(*, landlock_abi: int, pid: int, may_fork: bool) -> list[Refusal]:
         *_socket_rules(),
         *_process_rules(),
         *_fork_rules(may_fork=may_fork),
-        *_rules_for_old_landlock(landlock_abi, pid),
-        Refusal("ioctl", when=tuple((Condition(1, command),) for command in FORBIDDEN_IOCTLS)),
+        *_file_rules(),
     ]
 
 
-def program(landlock_abi: int, pid: int, *, may_fork: bool) -> bytes:
-    """Return the filter of a parse, see `refusals`. Made once for all forks, where it is the same for all."""
-    return _program(landlock_abi, pid if landlock_abi < FIRST_ABI_WITH_SCOPES else 0, may_fork)
+def signals_to_others(pid: int) -> list[Refusal]:
+    """Return the system calls by which the process `pid` signals any other. Its children are others."""
+    other = ((Condition(0, pid, equal=False),),)
+    by_process = ("kill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo")
+    return [*(Refusal(call, when=other) for call in by_process), Refusal("tkill"), Refusal("pidfd_send_signal")]
 
 
 @cache
-def _program(landlock_abi: int, pid: int, may_fork: bool) -> bytes:
-    return assemble(refusals(landlock_abi=landlock_abi, pid=pid, may_fork=may_fork))
+def program(*, may_fork: bool) -> bytes:
+    """Return the filter of all parses, see `refusals`. Made once for all forks."""
+    return assemble(refusals(may_fork=may_fork))
 
 
-_LOAD, _JUMP_EQUAL, _JUMP_GREATER, _AND, _RETURN = 0x20, 0x15, 0x25, 0x54, 0x06
+def program_for_signals(pid: int) -> bytes:
+    """Return the filter of the parse in process `pid` where Landlock has no scopes, see `signals_to_others`."""
+    return assemble(signals_to_others(pid))
+
+
+_LOAD, _AND, _RETURN = 0x20, 0x54, 0x06
+_JUMP, _JUMP_EQUAL, _JUMP_GREATER, _JUMP_AT_LEAST = 0x05, 0x15, 0x25, 0x35
 _NUMBER_AT, _ARCHITECTURE_AT, _ARGUMENTS_AT = 0, 4, 16
 _ALLOW, _FAIL = 0x7FFF0000, 0x00050000
+_WHOLE = 0xFFFFFFFF
+_COMPARED_IN_A_ROW = 16
+"""Calls: fewer make the program longer to compile, more longer to run, and each parse has the kernel do both."""
 _MACHINES = {"x86_64": (0xC000003E, syscalls.X86_64), "aarch64": (0xC00000B7, syscalls.AARCH64)}
 
 Instruction = tuple[int, int, int, int]
@@ -192,6 +229,7 @@ def is_known_machine() -> bool:
 def assemble(rules: Iterable[Refusal]) -> bytes:
     """Return the BPF program that refuses these calls and allows every other. Raises KeyError: unknown machine."""
     architecture, numbers = _MACHINES[os.uname().machine]
+    bodies = {numbers[rule.call]: _body(rule) for rule in rules if rule.call in numbers}
     program: list[Instruction] = [
         (_LOAD, 0, 0, _ARCHITECTURE_AT),
         (_JUMP_EQUAL, 1, 0, architecture),
@@ -199,13 +237,23 @@ def assemble(rules: Iterable[Refusal]) -> bytes:
         (_LOAD, 0, 0, _NUMBER_AT),
         (_JUMP_GREATER, 0, 1, syscalls.LAST_KNOWN),
         (_RETURN, 0, 0, _FAIL | errno.ENOSYS),
+        *_search(sorted(bodies.items())),
     ]
-    for rule in rules:
-        if rule.call in numbers:
-            body = _body(rule)
-            program += [(_JUMP_EQUAL, 0, len(body), numbers[rule.call]), *body]
-    program.append((_RETURN, 0, 0, _ALLOW))
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in program)
+
+
+def _search(bodies: list[tuple[int, list[Instruction]]]) -> list[Instruction]:
+    """Return what finds the body of a call, by halves: each parse has the kernel run its filter for each call there is.
+
+    Source: `seccomp_cache_prepare` of Linux 5.11, which remembers the calls that are always allowed.
+    """
+    if len(bodies) <= _COMPARED_IN_A_ROW:
+        found = [((_JUMP_EQUAL, 0, len(body), number), *body) for number, body in bodies]
+        return [*(instruction for each in found for instruction in each), (_RETURN, 0, 0, _ALLOW)]
+    half = len(bodies) // 2
+    low, high = _search(bodies[:half]), _search(bodies[half:])
+    # A conditional jump reaches no further than 255 steps.
+    return [(_JUMP_AT_LEAST, 0, 1, bodies[half][0]), (_JUMP, 0, 0, len(low)), *low, *high]
 
 
 def _body(rule: Refusal) -> list[Instruction]:
@@ -220,12 +268,11 @@ def _body(rule: Refusal) -> list[Instruction]:
 
 def _all_of(conditions: tuple[Condition, ...], error: int) -> list[Instruction]:
     """Return instructions that fail the call when all conditions hold, and run on past their end when one does not."""
-    size = 3 * len(conditions) + 1
-    body: list[Instruction] = []
-    for condition in conditions:
-        body.append((_LOAD, 0, 0, _ARGUMENTS_AT + 8 * condition.argument + 4 * condition.high))
-        body.append((_AND, 0, 0, condition.mask))
-        past_end = size - len(body) - 1
-        skip = (0, past_end) if condition.equal else (past_end, 0)
-        body.append((_JUMP_EQUAL, *skip, condition.value))
-    return [*body, (_RETURN, 0, 0, _FAIL | error)]
+    body: list[Instruction] = [(_RETURN, 0, 0, _FAIL | error)]
+    for condition in reversed(conditions):
+        skip = (0, len(body)) if condition.equal else (len(body), 0)
+        test: list[Instruction] = [(_LOAD, 0, 0, _ARGUMENTS_AT + 8 * condition.argument + 4 * condition.high)]
+        if condition.mask != _WHOLE:
+            test.append((_AND, 0, 0, condition.mask))
+        body = [*test, (_JUMP_EQUAL, *skip, condition.value), *body]
+    return body

@@ -20,7 +20,7 @@ X86_64 = _EVERYWHERE | {
     "accept": 43, "accept4": 288, "acct": 163, "add_key": 248, "adjtimex": 159, "bind": 49, "bpf": 321, "chmod":
     90, "chown": 92, "chroot": 161, "clock_adjtime": 305, "clock_settime": 227, "clone": 56, "connect": 42,
     "create_module": 174, "delete_module": 176, "fanotify_init": 300, "fanotify_mark": 301, "fchmod": 91,
-    "fchmodat": 268, "fchown": 93, "fchownat": 260, "finit_module": 313, "fork": 57, "fremovexattr": 199,
+    "fchmodat": 268, "fchown": 93, "fchownat": 260, "fcntl": 72, "finit_module": 313, "fork": 57, "fremovexattr": 199,
     "fsetxattr": 190, "futimesat": 261, "init_module": 175, "ioctl": 16, "ioperm": 173, "iopl": 172,
     "ioprio_set": 251, "kcmp": 312, "kexec_file_load": 320, "kexec_load": 246, "keyctl": 250, "kill": 62,
     "lchown": 94, "listen": 50, "lookup_dcookie": 212, "lremovexattr": 198, "lsetxattr": 189, "migrate_pages":
@@ -42,7 +42,7 @@ AARCH64 = _EVERYWHERE | {
     "accept": 202, "accept4": 242, "acct": 89, "add_key": 217, "adjtimex": 171, "bind": 200, "bpf": 280,
     "chroot": 51, "clock_adjtime": 266, "clock_settime": 112, "clone": 220, "connect": 203, "delete_module":
     106, "fanotify_init": 262, "fanotify_mark": 263, "fchmod": 52, "fchmodat": 53, "fchown": 55, "fchownat": 54,
-    "finit_module": 273, "fremovexattr": 16, "fsetxattr": 7, "init_module": 105, "ioctl": 29, "ioprio_set": 30,
+    "fcntl": 25, "finit_module": 273, "fremovexattr": 16, "fsetxattr": 7, "init_module": 105, "ioctl": 29, "ioprio_set": 30,
     "kcmp": 272, "kexec_file_load": 294, "kexec_load": 104, "keyctl": 219, "kill": 129, "listen": 201,
     "lookup_dcookie": 18, "lremovexattr": 15, "lsetxattr": 6, "migrate_pages": 238, "mknodat": 33, "mount": 40,
     "move_pages": 239, "mq_open": 180, "mq_unlink": 181, "msgctl": 187, "msgget": 186, "msgrcv": 188, "msgsnd":

@@ -12,13 +12,14 @@ MACHINES = {"x86_64": (0xC000003E, syscalls.X86_64), "aarch64": (0xC00000B7, sys
 
 
 class Machine:
-    def __init__(self, name: str, monkeypatch: pytest.MonkeyPatch, **options: object) -> None:
+    def __init__(self, name: str, monkeypatch: pytest.MonkeyPatch, pid: int | None = None, **options: object) -> None:
         self.architecture, self.numbers = MACHINES[name]
         names = os.uname()
         faked = os.uname_result((names.sysname, names.nodename, names.release, names.version, name))
         monkeypatch.setattr(os, "uname", lambda: faked)
-        program = seccomp.assemble(seccomp.refusals(**{"landlock_abi": 7, "pid": 42, "may_fork": True} | options))
-        self.program = list(struct.iter_unpack("=HBBI", program))
+        rules = seccomp.refusals(**{"may_fork": True} | options) if pid is None else seccomp.signals_to_others(pid)
+        assert len({rule.call for rule in rules}) == len(rules), "of two rules for a call, one would be lost"
+        self.program = list(struct.iter_unpack("=HBBI", seccomp.assemble(rules)))
 
     def call(self, name: str | int, *arguments: int, architecture: int | None = None) -> str:
         """Return `ok`, or the name of the error, of a system call."""
@@ -32,12 +33,16 @@ class Machine:
             match code:
                 case 0x20:
                     value = struct.unpack_from("=I", data, operand)[0]
+                case 0x05:
+                    at += operand
                 case 0x54:
                     value &= operand
                 case 0x15:
                     at += when_true if value == operand else when_false
                 case 0x25:
                     at += when_true if value > operand else when_false
+                case 0x35:
+                    at += when_true if value >= operand else when_false
                 case 0x06:
                     return "ok" if operand == 0x7FFF0000 else errno.errorcode[operand & 0xFFFF]
 
@@ -63,6 +68,10 @@ def test_ordinary_work_is_allowed(name: str, monkeypatch: pytest.MonkeyPatch) ->
     assert machine.call("prlimit64", 99, 7, 0) == "ok"
     assert machine.call("kill", 99, 9) == "ok"
     assert machine.call("ioctl", 1, 0x5401) == "ok"
+    assert machine.call("fcntl", 1, 1030, 0) == "ok"
+    assert machine.call("openat", 0, 0, os.O_WRONLY | os.O_TRUNC) == "ok"
+    assert machine.call("openat", 0, 0, os.O_RDWR | os.O_TRUNC) == "ok"
+    assert machine.call("openat", 0, 0, os.O_RDONLY | os.O_CLOEXEC) == "ok"
     assert machine.call("sendto", 3, 1, 1, 0, 0) == "ok"
 
 
@@ -86,14 +95,43 @@ def test_without_forks_only_threads_are_cloned(name: str, monkeypatch: pytest.Mo
     assert machine.call("clone", 0x3D0F00 | 0x10000000) == "EPERM"
 
 
-def test_what_an_older_landlock_leaves_open_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = Machine(name, monkeypatch, landlock_abi=1)
-    assert machine.call("kill", 42, 9) == "ok"
-    assert machine.call("kill", 43, 0) == "EPERM"
-    assert machine.call("tgkill", 42, 43, 6) == "ok"
-    assert machine.call("pidfd_send_signal", 3, 9) == "EPERM"
+def test_every_call_of_the_table_is_decided_as_its_rules_say(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(name, monkeypatch)
+    rules = {rule.call: rule for rule in seccomp.refusals(may_fork=True)}
+    for call in machine.numbers:
+        if call in rules and not rules[call].when:
+            assert machine.call(call) == errno.errorcode[rules[call].error], call
+        elif call not in rules:
+            assert machine.call(call) == "ok", call
+    for number in set(range(syscalls.LAST_KNOWN)).difference(machine.numbers.values()):
+        assert machine.call(number) == "ok", number
+
+
+def test_files_are_opened_for_reading_or_writing_and_emptied_only_for_writing(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = Machine(name, monkeypatch)
+    for flags in (3, 3 | os.O_TRUNC, 3 | os.O_CLOEXEC, os.O_RDONLY | os.O_TRUNC, os.O_TRUNC | os.O_CREAT):
+        assert machine.call("openat", 0, 0, flags) == "EPERM", flags
     assert machine.call("truncate", 1, 0) == "EPERM"
     assert machine.call("openat2", 1, 0) == "ENOSYS"
-    assert machine.call("openat", 0, 0, os.O_RDONLY | os.O_TRUNC) == "EPERM"
-    assert machine.call("openat", 0, 0, os.O_WRONLY | os.O_TRUNC) == "ok"
-    assert machine.call("openat", 0, 0, os.O_RDONLY) == "ok"
+
+
+def test_no_signal_is_had_of_a_file(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(name, monkeypatch)
+    set_owner, set_signal, set_owner_ex, set_lease, notify, set_delegation = 8, 10, 15, 1024, 1026, 1040
+    for command in (set_owner, set_signal, set_owner_ex, set_lease, notify, set_delegation):
+        assert machine.call("fcntl", 3, command, 99) == "EPERM", command
+    set_owner, set_group, fake_input, signal_terminal = 0x8901, 0x8902, 0x5412, 0x40045436
+    for command in (set_owner, set_group, fake_input, signal_terminal, set_owner | 1 << 40):
+        assert machine.call("ioctl", 3, command, 99) == "EPERM", command
+
+
+def test_without_scopes_of_landlock_a_parse_signals_only_itself(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(name, monkeypatch, pid=42)
+    assert machine.call("kill", 42, 9) == "ok"
+    assert machine.call("tgkill", 42, 43, 6) == "ok"
+    for call in ("kill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo", "tkill", "pidfd_send_signal"):
+        for pid in (43, 0, -1 & 0xFFFFFFFF, -42 & 0xFFFFFFFF):
+            assert machine.call(call, pid, 0) == "EPERM", call
+    assert machine.call("openat", 0, 0, 3) == "ok", "that is the other program's"
