@@ -96,8 +96,8 @@ def strength_with(landlock_abi: int, *, has_filter: bool, is_root: bool, own_use
     missing: list[str] = []
     if not landlock_abi:
         missing.append(
-            "this kernel has no Landlock (Linux 5.13, `lsm=landlock`): a parse may read and write any file that its user"
-            " may, and through /proc other processes of that user"
+            "this kernel has no Landlock (Linux 5.13, `lsm=landlock`): a parse may read and write any file that its"
+            " user may, and through /proc other processes of that user"
         )
     if not has_filter:
         missing.append(_without_filter(landlock_abi))
@@ -126,8 +126,8 @@ def _without_filter(landlock_abi: int) -> str:
     sockets = "open sockets" if landlock_abi < FIRST_ABI_WITH_TCP else "open sockets other than those of TCP"
     open_to_parses = [sockets, *(what for abi, what in _BY_FILTER.items() if landlock_abi < abi)]
     return (
-        f"no seccomp filter for this machine ({os.uname().machine}): a parse may {', '.join(open_to_parses)}, and change"
-        " modes and owners of files, and limits and priorities of other processes"
+        f"no seccomp filter for this machine ({os.uname().machine}): a parse may {', '.join(open_to_parses)},"
+        " and change modes and owners of files, and limits and priorities of other processes"
     )
 
 

@@ -76,18 +76,19 @@ ALLOWED_FCNTLS = (
     0, 1, 2, 3, 4,  # F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL
     5, 6, 7, 36, 37, 38,  # F_GETLK, F_SETLK, F_SETLKW, and the same of F_OFD_
     9, 11, 16,  # F_GETOWN, F_GETSIG, F_GETOWN_EX
-    1025, 1027, 1028, 1030, 1031, 1032,  # F_GETLEASE, F_DUPFD_QUERY, F_CREATED_QUERY, F_DUPFD_CLOEXEC, F_SETPIPE_SZ, F_GETPIPE_SZ
-    1033, 1034, 1035, 1036, 1037, 1038,  # F_ADD_SEALS, F_GET_SEALS, F_GET_RW_HINT and three like it
+    1025, 1027, 1028, 1030,  # F_GETLEASE, F_DUPFD_QUERY, F_CREATED_QUERY, F_DUPFD_CLOEXEC
+    1031, 1032, 1033, 1034,  # F_SETPIPE_SZ, F_GETPIPE_SZ, F_ADD_SEALS, F_GET_SEALS
+    1035, 1036, 1037, 1038,  # F_GET_RW_HINT, F_SET_RW_HINT, and the same of F_FILE_
 )
-"""Not F_SETOWN, F_SETOWN_EX and F_SETSIG: the kernel sends a signal to whom they name when a file becomes readable."""
+"""Not F_SETOWN, F_SETOWN_EX and F_SETSIG: when a file becomes readable, the kernel signals the process they name."""
 ALLOWED_IOCTLS = (
     0x5401, 0x802C542A, 0x5413, 0x540F,  # TCGETS, TCGETS2, TIOCGWINSZ, TIOCGPGRP: is this a terminal
     0x541B, 0x5411, 0x5421, 0x5450, 0x5451,  # FIONREAD, TIOCOUTQ, FIONBIO, FIONCLEX, FIOCLEX
     0x2, 0x80086601, 0xC020660B,  # FIGETBSZ, FS_IOC_GETFLAGS, FS_IOC_FIEMAP: what a file is like
     0x40049409, 0x4020940D,  # FICLONE, FICLONERANGE: copies, of what is open for that
 )
-"""What programs ask of pipes and files. Landlock knows ioctls since ABI 5, and those of devices only: not FIOSETOWN and
-SIOCSPGRP, which are F_SETOWN, and not those by which a file system changes files and folders that are open to be read."""
+"""What programs ask of pipes and files. Landlock knows ioctls since ABI 5, and those of devices only: not FIOSETOWN
+and SIOCSPGRP, which are F_SETOWN, and not those that change files or folders that are open for reading only."""
 # fmt: on
 
 

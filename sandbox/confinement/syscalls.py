@@ -42,8 +42,9 @@ AARCH64 = _EVERYWHERE | {
     "accept": 202, "accept4": 242, "acct": 89, "add_key": 217, "adjtimex": 171, "bind": 200, "bpf": 280,
     "chroot": 51, "clock_adjtime": 266, "clock_settime": 112, "clone": 220, "connect": 203, "delete_module":
     106, "fanotify_init": 262, "fanotify_mark": 263, "fchmod": 52, "fchmodat": 53, "fchown": 55, "fchownat": 54,
-    "fcntl": 25, "finit_module": 273, "fremovexattr": 16, "fsetxattr": 7, "init_module": 105, "ioctl": 29, "ioprio_set": 30,
-    "kcmp": 272, "kexec_file_load": 294, "kexec_load": 104, "keyctl": 219, "kill": 129, "listen": 201,
+    "fcntl": 25, "finit_module": 273, "fremovexattr": 16, "fsetxattr": 7, "init_module": 105, "ioctl": 29,
+    "ioprio_set": 30, "kcmp": 272, "kexec_file_load": 294, "kexec_load": 104, "keyctl": 219, "kill": 129,
+    "listen": 201,
     "lookup_dcookie": 18, "lremovexattr": 15, "lsetxattr": 6, "migrate_pages": 238, "mknodat": 33, "mount": 40,
     "move_pages": 239, "mq_open": 180, "mq_unlink": 181, "msgctl": 187, "msgget": 186, "msgrcv": 188, "msgsnd":
     189, "name_to_handle_at": 264, "nfsservctl": 42, "open_by_handle_at": 265, "openat": 56, "perf_event_open":

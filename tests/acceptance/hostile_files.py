@@ -6,8 +6,10 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from sandbox.confinement import syscalls
+
 HEAD = """
-import ctypes, json, os, resource, signal, socket, sys, time
+import ctypes, fcntl, json, os, resource, signal, socket, struct, sys, time
 from asynsched import DAG, EmptyOperator, Param
 here = os.path.dirname(os.path.abspath(__file__))
 P = json.load(open(os.path.join(here, "victims.json")))
@@ -15,6 +17,12 @@ libc = ctypes.CDLL(None, use_errno=True)
 def call(number, *arguments):
     if libc.syscall(number, *arguments) < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+def kill_by_owner(make_owner):
+    mine, other = socket.socketpair()
+    make_owner(mine)
+    fcntl.fcntl(mine, 10, signal.SIGKILL)  # F_SETSIG
+    fcntl.fcntl(mine, fcntl.F_SETFL, fcntl.fcntl(mine, fcntl.F_GETFL) | os.O_ASYNC)
+    other.send(b"x")
 def refused(action):
     try:
         action()
@@ -22,7 +30,7 @@ def refused(action):
         return
     raise SystemExit("this was possible")
 """
-CALLS = {"x86_64": {"ptrace": 101, "io_uring": 425}, "aarch64": {"ptrace": 117, "io_uring": 425}}[os.uname().machine]
+CALLS = {"x86_64": syscalls.X86_64, "aarch64": syscalls.AARCH64}[os.uname().machine]
 
 
 @dataclass(frozen=True)
@@ -87,12 +95,32 @@ CORPUS = {
     "abstract_socket": _may_not("socket.socket(socket.AF_UNIX).connect('\\0x')", _NETWORK),
     "raw_socket": _may_not("socket.socket(socket.AF_INET, socket.SOCK_RAW, 1)", _NETWORK),
     "netlink_socket": _may_not("socket.socket(socket.AF_NETLINK, socket.SOCK_RAW)", _NETWORK),
-    "io_uring": _may_not(f"call({CALLS['io_uring']}, 1, 0)", _FORBIDDEN),
+    "io_uring": _may_not(f"call({CALLS['io_uring_setup']}, 1, 0)", _FORBIDDEN),
     # Others' processes.
     "kill_scheduler": _may_not("os.kill(P['scheduler'], 9)", _FORBIDDEN),
     "kill_parent": _may_not("os.kill(os.getppid(), 9)", _FORBIDDEN),
     "kill_another": _may_not("os.kill(P['victim'], 9)", _FORBIDDEN),
     "kill_everything": Hostile("d = DAG('kills_nobody')\ntry: os.kill(-1, 9)\nexcept OSError: pass", ()),
+    "kill_by_owner_of_a_socket": _may_not("kill_by_owner(lambda s: fcntl.fcntl(s, 8, P['victim']))", _FORBIDDEN),
+    "kill_by_owner_of_a_thread": _may_not(
+        "kill_by_owner(lambda s: fcntl.fcntl(s, 15, struct.pack('ii', 0, P['victim'])))", _FORBIDDEN
+    ),
+    "kill_by_ioctl": _may_not(
+        "kill_by_owner(lambda s: fcntl.ioctl(s, 0x8901, struct.pack('i', P['victim'])))", _FORBIDDEN
+    ),
+    "kill_by_another_ioctl": _may_not(
+        "kill_by_owner(lambda s: fcntl.ioctl(s, 0x8902, struct.pack('i', P['victim'])))", _FORBIDDEN
+    ),
+    "kill_by_queue": _may_not(
+        f"call({CALLS['rt_sigqueueinfo']}, P['victim'], 9, (ctypes.c_int * 32)(9, 0, -1))", _FORBIDDEN
+    ),
+    "kill_by_thread": _may_not(f"call({CALLS['tkill']}, P['victim'], 9)", _FORBIDDEN),
+    "kill_by_descriptor": _may_not("signal.pidfd_send_signal(os.pidfd_open(P['victim']), 9)", _FORBIDDEN),
+    "kill_by_limit": _may_not("resource.prlimit(P['victim'], resource.RLIMIT_CPU, (0, 0))", _FORBIDDEN),
+    "kill_by_end_of_a_child": Hostile(
+        # CLONE_PARENT: whose child it is, is told by a signal of its end.
+        f"if libc.syscall({CALLS['clone']}, 0x8000 | 9, 0, 0, 0, 0) == 0: os._exit(0)\nd = DAG('ends_nobody')", ()
+    ),
     "ptrace": _may_not(f"call({CALLS['ptrace']}, 16, P['scheduler'], 0, 0)", _FORBIDDEN),
     "limits_of_the_scheduler": _may_not("resource.prlimit(P['scheduler'], resource.RLIMIT_NOFILE, (0, 0))", _FORBIDDEN),
     "limits_of_the_parent": _may_not("resource.prlimit(os.getppid(), resource.RLIMIT_CORE, (0, 0))", _FORBIDDEN),
@@ -101,6 +129,14 @@ CORPUS = {
     "chown": _may_not("os.chown(P['home'], os.getuid(), os.getgid())", _FORBIDDEN),
     "utime": _may_not("os.utime('/etc/shadow')", _FORBIDDEN),
     "xattr": _may_not("os.setxattr('/etc/shadow', 'user.x', b'')", _FORBIDDEN),
+    "empty_a_file": _may_not("os.open(P['treasure'], 3 | os.O_TRUNC)", _FORBIDDEN),
+    "empty_what_it_reads": _may_not("os.open(__file__, os.O_RDONLY | os.O_TRUNC)", _FORBIDDEN),
+    "truncate": _may_not("os.truncate(P['treasure'], 0)", _FORBIDDEN),
+    "hidden_memory": Hostile(
+        "import mmap\nlibc.prctl(4, 0, 0, 0, 0)\nkept = []\n"
+        "for _ in range(10): kept.append(mmap.mmap(-1, 10**8)); kept[-1].write(b'x' * 10**8)\ntime.sleep(2)",
+        ("memory",), ("parse.memory_bytes",),
+    ),
     # Living on.
     "new_session": _may_not("os.setsid()", _FORBIDDEN),
     "double_fork": Hostile(
