@@ -9,6 +9,7 @@ import contextlib
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
@@ -59,7 +60,8 @@ class Strength:
         return not self.missing
 
 
-FIRST_ABI_WITH_TCP = 4
+FIRST_ABI_WITH_TCP, FIRST_ABI_WITH_SCOPES = 4, 6
+"""Versions of Landlock. With scopes (Linux 6.12) it knows which processes are a parse's own."""
 
 
 @cache
@@ -106,7 +108,7 @@ def strength_with(landlock_abi: int, *, has_filter: bool, is_root: bool, own_use
     return Strength(
         tuple(part for part, is_there in parts.items() if is_there),
         tuple(missing),
-        tuple(_STRICTER[abi] for abi in _STRICTER if has_filter and landlock_abi < abi),
+        tuple(_stricter(landlock_abi, has_filter=has_filter)),
         landlock_abi,
         own_user,
         may_fork,
@@ -114,11 +116,14 @@ def strength_with(landlock_abi: int, *, has_filter: bool, is_root: bool, own_use
     )
 
 
-_STRICTER = {
-    6: "before Landlock 6 (Linux 6.12), a parse may signal no process but itself, not even one that it has started",
-}
-"""What the seccomp filter forbids more where Landlock is older."""
-_BY_FILTER = {3: "truncate any file of its user", 6: "signal other processes"}
+def _stricter(landlock_abi: int, *, has_filter: bool) -> Iterator[str]:
+    if landlock_abi == 1:
+        yield "before Landlock 2 (Linux 5.19), a parse may move no file into another folder, not even in its own"
+    if landlock_abi < FIRST_ABI_WITH_SCOPES and has_filter:
+        yield "before Landlock 6 (Linux 6.12), a parse may signal no process but itself, not even one that it started"
+
+
+_BY_FILTER = {3: "truncate any file of its user", FIRST_ABI_WITH_SCOPES: "signal other processes"}
 """What only the seccomp filter forbids where Landlock is older."""
 
 
@@ -206,7 +211,7 @@ def _forbid(strength: Strength, rules: "landlockpy.Ruleset | None", scratch: str
         rules.close()
     if strength.seccomp:
         kernel.install_filter(seccomp.program(may_fork=strength.may_fork))
-        if strength.landlock_abi < seccomp.FIRST_ABI_WITH_SCOPES:
+        if strength.landlock_abi < FIRST_ABI_WITH_SCOPES:
             kernel.install_filter(seccomp.program_for_signals(os.getpid()))
 
 

@@ -173,6 +173,7 @@ def _introduce(settings: Settings) -> None:
         "database": without_secrets(settings.database_url),
         "confinement": ", ".join(strength.enforced) or "none",
         "not_enforced": strength.missing,
+        "stricter": strength.stricter,
         "executor": settings.executor,
         "parallelism": settings.parallelism,
         "parse_processes": settings.parse.processes,

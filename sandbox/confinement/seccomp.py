@@ -57,8 +57,6 @@ _MACHINE = (
 """The machine as a whole."""
 # fmt: on
 
-FIRST_ABI_WITH_SCOPES = 6
-"""Version of Landlock that knows which processes are a parse's own: Linux 6.12."""
 AF_UNIX = 1
 SOCK_STREAM, SOCK_SEQPACKET, SOCK_TYPE_MASK = 1, 5, 0xF
 IOPRIO_WHO_PROCESS = 1

@@ -16,6 +16,7 @@ import pytest
 
 from sandbox.confinement import kernel
 from sandbox.supervision.lifeline import MARK
+from tests.support.older_kernels import OLDER_ABIS, with_landlock
 from tests.support.up import Site
 from tests.support.users import ORDINARY_UID, become_ordinary
 
@@ -265,18 +266,25 @@ def without_landlock() -> None:
 
 def test_what_this_machine_cannot_enforce_is_said_and_refused_where_it_is_required(site):
     assert [row["ok"] for row in confinement_of(site)] == [True]
+    if OLDER_ABIS:
+        site.env |= with_landlock(OLDER_ABIS[-1], site.root / "older")
+        [enforced, stricter] = confinement_of(site)
+        assert f"landlock {OLDER_ABIS[-1]}, seccomp" in enforced["detail"]
+        assert (stricter["ok"], "a parse may signal no process but itself" in stricter["detail"]) == (True, True)
+        assert stricter["detail"] in site.up_until_idle().stderr
+        del site.env["PYTHONPATH"]
     site.become = without_landlock
-    assert [row["ok"] for row in confinement_of(site)] == [True, True]
+    assert [row["ok"] for row in confinement_of(site)] == [True, True, True]
     said = site.up_until_idle().stderr
     assert "this kernel has no Landlock" in said
     site.env["ASYNSCHED_PARSE__CONFINEMENT"] = "required"
-    assert [row["ok"] for row in confinement_of(site)] == [True, False]
+    assert [row["ok"] for row in confinement_of(site)] == [True, False, True]
     refused = site.run("up", str(site.dags), "--until-idle", code=1).stderr
     assert "parse.confinement is required, but this machine cannot enforce it: this kernel has no Landlock" in refused
 
 
 def confinement_of(site: Site) -> list[dict[str, Any]]:
-    """Return what `asynsched check` says of the confinement: what is enforced, then what is not."""
+    """Return what `asynsched check` says of the confinement: what is enforced, what is not, and what is more."""
     found = json.loads(site.run("check", "--output", "json", code=None).stdout)
     rows = [row for row in found if row["what"] == "confinement"]
     assert "seccomp, limits" in rows[0]["detail"]

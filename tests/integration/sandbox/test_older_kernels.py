@@ -82,7 +82,7 @@ def test_system_calls_that_reach_beyond_the_parse_are_refused(older: Parser) -> 
     assert {name for name, outcome in outcomes.items() if outcome not in ("EPERM", "ENOSYS")} == set()
 
 
-def test_a_child_can_be_waited_for_though_not_signalled(older: Parser) -> None:
+def test_what_an_older_landlock_forbids_more_is_what_is_said_of_it(abi: int, older: Parser) -> None:
     outcomes = older.outcomes(
         """
         child = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
@@ -90,9 +90,12 @@ def test_a_child_can_be_waited_for_though_not_signalled(older: Parser) -> None:
         attempt("kill oneself", lambda: os.kill(os.getpid(), 0))
         child.stdin.close()
         print(f"wait: {child.wait()}")
+        os.mkdir("first"), os.mkdir("second"), os.mkdir("first/inner")
+        attempt("move", lambda: os.rename("first/inner", "second/inner"))
         """
     )
-    assert outcomes == {"kill a child": "EPERM", "kill oneself": "done", "wait": "0"}
+    moved = "EXDEV" if abi == 1 else "done"
+    assert outcomes == {"kill a child": "EPERM", "kill oneself": "done", "wait": "0", "move": moved}
 
 
 def test_report_says_which_landlock_was_enforced(abi: int, older: Parser) -> None:
