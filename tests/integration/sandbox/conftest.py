@@ -93,6 +93,8 @@ class Parser:
                     asker.sendall(msgspec.json.encode(job) + b"\n")
                     report = decode_report(answers.readline())
                     parsed.append(Parsed(report, 1 if report.errors else 0))
+            # Told in both ways: a signal that comes just before a guardian waits for jobs is not heard while it waits.
+            asker.close()
             control.close()
             server.communicate(timeout=60)
         return parsed
