@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import msgspec
 from msgspec import Struct
 
+from asynsched.authoring.own_sandbox import own_sandbox
 from asynsched.authoring.supervisor import set_supervisor
 from asynsched.foreground.interruption import Interruption
 from sandbox.parsing.explain import explain
@@ -119,7 +120,9 @@ def _run(
 ) -> ForegroundResult:
     from asynsched.authoring.timezone import utcnow
     from asynsched.errors import DagError
-    from asynsched.foreground.run import run_in_foreground
+
+    with own_sandbox():
+        from asynsched.foreground.run import run_in_foreground
 
     if request.dag_id not in found:
         return ForegroundResult(error=f"{request.path}: the file has no DAG {request.dag_id!r} any more.")

@@ -25,6 +25,7 @@ from asynsched.authoring.exceptions import (
     TaskDeferred,
 )
 from asynsched.authoring.operators.base import BaseOperator
+from asynsched.authoring.own_sandbox import own_sandbox
 from asynsched.authoring.running.context import Context, context_variables
 from asynsched.authoring.running.execution import TaskResult, execute
 from asynsched.authoring.running.task_instance import TaskInstanceFacts
@@ -85,7 +86,8 @@ def run_launch(launch: Launch, link: SchedulerLink, file: LoadedFile) -> Ended:
     """Run a launch's task, or its callbacks, and return how that ended."""
     started_at = datetime.now(UTC)
     if launch.trigger_host is not None and not file.reason:
-        from sandbox.triggering.host import run_host  # loads asyncio, which a try has no need of
+        with own_sandbox():
+            from sandbox.triggering.host import run_host  # loads asyncio, which a try has no need of
 
         return run_host(launch, link)
     if file.reason or launch.run.dag_id not in file.dags:

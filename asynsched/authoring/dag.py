@@ -11,6 +11,7 @@ from asynsched.authoring.doubtful import warn_of_short_schedule
 from asynsched.authoring.exceptions import DuplicateTaskIdFound, TaskNotFound
 from asynsched.authoring.node import topological_order
 from asynsched.authoring.origin import where_made
+from asynsched.authoring.own_sandbox import own_sandbox
 from asynsched.authoring.params import NOTSET, DagParam
 from asynsched.authoring.task_group import TaskGroup
 from asynsched.authoring.timezone import utcnow
@@ -269,7 +270,8 @@ class DAG(DagArguments):
             The run: its `state`, and its `tasks` in topological order, each with `state` and `result`.
         """
         # The one import that points upwards: it takes the scheduler's own rules to run a DAG.
-        from asynsched.foreground.run import run_in_foreground
+        with own_sandbox():
+            from asynsched.foreground.run import run_in_foreground
 
         return run_in_foreground(
             self,

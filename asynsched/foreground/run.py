@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from asynsched.authoring.dag import DAG
+from asynsched.authoring.own_sandbox import own_sandbox
 from asynsched.authoring.params import ParamsDict, resolve_params
 from asynsched.authoring.running.dag_run import RunFacts
 from asynsched.authoring.supervisor import Supervisor, current_supervisor, set_supervisor
@@ -97,7 +98,8 @@ def run_in_foreground(
 def _names_of_home(stack: ExitStack) -> Supervisor | None:
     if not os.environ.get("ASYNSCHED_HOME"):
         return None
-    from asynsched.foreground.stored_names import names_of_home  # it loads the database
+    with own_sandbox():
+        from asynsched.foreground.stored_names import names_of_home  # it loads the database
 
     names = names_of_home(os.environ)
     if names is not None:

@@ -17,6 +17,7 @@ import msgspec
 
 from asynsched.authoring.active import forgotten_dag_functions
 from asynsched.authoring.dag import DAG, collect_dags
+from asynsched.authoring.own_sandbox import own_sandbox
 from asynsched.authoring.timezone import set_default_timezone
 from asynsched.errors import DagError, DagWarning, NoEffectWarning, without_effect
 from asynsched.serialization.encode import serialize_dag
@@ -181,8 +182,8 @@ class _Finding:
     def _explain(self, exc: BaseException) -> FileError:
         use_reserves()
         try:
-            # Loaded for a file with errors only.
-            from sandbox.parsing.explain import explain
+            with own_sandbox():  # loaded for a file with errors only
+                from sandbox.parsing.explain import explain
 
             limits = self._request.limits if self._is_confined else None
             return explain(exc, self._request.path, self._folder, limits)
@@ -253,8 +254,8 @@ class _Finding:
         )
         if serialized.timetable["kind"] != CustomTimetable.kind:
             return parsed
-        # Loaded for a file with such a timetable only.
-        from sandbox.parsing.timetables import AskedTimetable
+        with own_sandbox():  # loaded for a file with such a timetable only
+            from sandbox.parsing.timetables import AskedTimetable
 
         question = self._request.questions.of(dag.dag_id)
         asked = AskedTimetable(dag, serialized, self._request.questions.now)

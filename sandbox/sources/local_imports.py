@@ -13,6 +13,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, cast
 
+from asynsched.authoring.own_sandbox import give_way, own_sandbox
 from sandbox.sources.archive_paths import ARCHIVE_SUFFIX, split_archive_path
 from sandbox.sources.source_text import Note, decode_text
 
@@ -63,6 +64,7 @@ class LocalImports:
 
     def install(self, archive: str | None = None) -> None:
         """Append the DAG folder, after `archive` if given (relative to the folder), to `sys.path`."""
+        give_way()
         sys.dont_write_bytecode = True
         sys.path_hooks.insert(0, self._finder_for)
         entries = [str(self.dags_folder)]
@@ -90,7 +92,8 @@ class LocalImports:
         return self._archive_finder(entry)
 
     def _archive_finder(self, entry: str) -> "ArchiveFinder":
-        from sandbox.sources.archives import ArchiveFinder
+        with own_sandbox():
+            from sandbox.sources.archives import ArchiveFinder
 
         inside = split_archive_path(entry[len(str(self.dags_folder)) + 1 :])
         if inside is None:
@@ -99,7 +102,8 @@ class LocalImports:
 
     def archive(self, path: str) -> "Archive":
         """Return the archive at `path`, relative to the DAG folder, opened once. Raises ArchiveError or OSError."""
-        from sandbox.sources.archives import Archive
+        with own_sandbox():
+            from sandbox.sources.archives import Archive
 
         if path not in self._archives:
             self._archives[path] = Archive(f"{self.dags_folder}/{path}")
@@ -145,7 +149,8 @@ class LocalImports:
     def _loader_of(self, path: str, archive: tuple[str, str] | None) -> "Loader":
         if archive is None:
             return LocalLoader(self._note, dag_module_name(path), f"{self.dags_folder}/{path}")
-        from sandbox.sources.archives import ArchiveLoader
+        with own_sandbox():
+            from sandbox.sources.archives import ArchiveLoader
 
         return cast("Loader", ArchiveLoader(self.archive(archive[0]), archive[1], self._note))
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 from types import CodeType, ModuleType
 
+from asynsched.authoring.own_sandbox import is_own
 from asynsched.serialization.schema import SourceFile
 from sandbox.protocol import CodeVersion, SourceRef
 from sandbox.sources.local_imports import DAG_MODULE_PREFIX, LocalImports, import_module, merged_module
@@ -105,6 +106,7 @@ class VersionFinder:
     ) -> importlib.machinery.ModuleSpec | None:
         """Return a namespace package with the version's folder, even if that has left the disk since."""
         found = importlib.machinery.PathFinder.find_spec(fullname, path)
+        found = None if is_own(found) else found
         locations = [] if found is None else list(found.submodule_search_locations or ())
         if found is not None and found.loader is not None and not (found.origin or "").startswith(f"{self._folder}/"):
             return found

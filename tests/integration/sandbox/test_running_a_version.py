@@ -135,6 +135,29 @@ def test_what_functions_import_when_they_run_is_of_the_version_unless_the_name_i
         assert _run(tmp_path, report) == str(found)
 
 
+@pytest.mark.parametrize("place", ["", "lib.zip/"], ids=["folder", "archive"])
+@pytest.mark.parametrize(
+    ("module", "path"),
+    [("sandbox", "sandbox.py"), ("sandbox", "sandbox/__init__.py"), ("sandbox.protocol", "sandbox/protocol.py")],
+    ids=["module", "package", "namespace"],
+)
+def test_a_module_called_sandbox_is_the_folders_own(tmp_path: Path, module: str, path: str, place: str) -> None:
+    main = f"from {module} import NAME\ndef RESULT():\n    import {module} as found\n    return [NAME, found.NAME]\n"
+    texts = {"dag.py": main, path: "NAME = 'of the folder'\n"}
+    for name, text in texts.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        if place:
+            with zipfile.ZipFile(tmp_path / "lib.zip", "a") as archive:
+                archive.writestr(name, text)
+        else:
+            (tmp_path / name).write_text(text)
+    report = _record(tmp_path, f"{place}dag.py")
+    assert [source.module for source in report.sources][1:] == [module]
+    if not place:
+        shutil.rmtree(tmp_path)
+    assert _run(tmp_path, report) == "['of the folder', 'of the folder']"
+
+
 def test_module_outside_of_the_version_comes_from_the_disk_without_byte_code(dags: Path) -> None:
     (dags / "dag.py").write_text("try:\n    from late import RESULT\nexcept ImportError:\n    RESULT = None\n")
     report = _record(dags, "dag.py")
