@@ -18,7 +18,9 @@ import msgspec
 from asynsched.cli.rendering import note
 from asynsched.cli.session import Session
 from asynsched.errors import NotFound, StoreError
+from asynsched.executors.user_environment import user_environment
 from asynsched.store.connections import get_connection
+from asynsched.store.engines.urls import is_postgresql
 from asynsched.store.variables import get_variable
 from sandbox.foreground import ForegroundRequest, ForegroundResult
 from sandbox.frames import FrameReader, encode_frame
@@ -29,16 +31,17 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def run_in_process(session: Session, request: ForegroundRequest) -> ForegroundResult:
-    """Run the DAG in a process that has none of asynsched's own environment. What it prints goes to standard error.
+    """Run the DAG in a process whose environment is that of a task. What it prints goes to standard error.
 
     Raises:
         KeyboardInterrupt: Ctrl-C has ended the run. No process of it is left, here as elsewhere.
         Exit: SIGTERM has.
     """
+    environment = user_environment(os.environ, is_postgresql=is_postgresql(session.settings.database_url))
     ours, theirs = socket.socketpair()
     with ours:
         with theirs, _held_back():
-            process = _start(request, theirs)
+            process = _start(request, environment, theirs)
             stop = _Stop(process, ours)
             stop.take_signals()
         try:
@@ -107,12 +110,11 @@ def _held_back() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _start(request: ForegroundRequest, theirs: socket.socket) -> "subprocess.Popen[bytes]":
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("ASYNSCHED_")}
+def _start(request: ForegroundRequest, environment: dict[str, str], theirs: socket.socket) -> "subprocess.Popen[bytes]":
     argument = msgspec.json.encode(request).decode()
     return subprocess.Popen(  # noqa: S603 - this very Python, and a module of ours
         [sys.executable, "-P", "-m", "sandbox.foreground", str(theirs.fileno()), argument],
-        env=environ,
+        env=environment,
         pass_fds=(theirs.fileno(),),
         stdout=sys.stderr.fileno(),
     )

@@ -5,10 +5,12 @@ import select
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from asynsched.clock import new_token
 from asynsched.errors import ExecutorError, KeeperGone
+from asynsched.executors.user_environment import user_environment
 from asynsched.home import LOGS
 from asynsched.settings import Settings
 from sandbox.protocol import LONGEST_REASON, READY
@@ -34,8 +36,11 @@ def connect(home: Path) -> socket.socket | None:
     return connection
 
 
-def start_keeper(home: Path, settings: Settings) -> None:
+def start_keeper(home: Path, settings: Settings, *, is_postgresql: bool = False) -> None:
     """Start the keeper of this home, and return when it takes connections. Blocks: call it in a thread.
+
+    Args:
+        is_postgresql: Whether the scheduler's database is, so that tries are not shown its variables.
 
     Raises:
         KeeperGone: It was killed meanwhile.
@@ -46,7 +51,8 @@ def start_keeper(home: Path, settings: Settings) -> None:
     reading_end, writing_end = os.pipe()
     try:
         try:
-            status = _spawn(home, settings, writing_end)
+            environment = user_environment(os.environ, is_postgresql=is_postgresql) | {MARK: new_token()}
+            status = _spawn(home, settings, environment, writing_end)
         finally:
             os.close(writing_end)
         ready, _, _ = select.select([reading_end], [], [], START_SECONDS)
@@ -63,11 +69,9 @@ def start_keeper(home: Path, settings: Settings) -> None:
     raise ExecutorError(f"the keeper could not be started: {reason} (more in {log})")
 
 
-def _spawn(home: Path, settings: Settings, ready: int) -> int:
+def _spawn(home: Path, settings: Settings, environment: Mapping[str, str], ready: int) -> int:
     """Start a process that starts the keeper, and return its exit status; below 0, a signal has ended it."""
-    # Not on the command line, and not in the environment of user code: anything that names the database.
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("ASYNSCHED_")}
-    environment[MARK] = new_token()
+    # Nothing on the command line or in the environment names the database: user code sees both.
     command = [
         sys.executable, "-P", "-m", "sandbox.keeper", "--home", str(home), "--ready", str(ready),
         "--lease-seconds", str(settings.lease.duration), "--lease-grace", str(settings.lease.grace),

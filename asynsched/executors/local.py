@@ -4,6 +4,7 @@ import asyncio
 import socket
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 import anyio
@@ -169,7 +170,8 @@ class LocalExecutor(Executor):
         found = await anyio.to_thread.run_sync(connect, home)
         if found is None:
             # A start goes on when we are cancelled; `close` ends what comes of it.
-            self._keeper_start = asyncio.ensure_future(asyncio.to_thread(start_keeper, home, self.context.settings))
+            start = partial(start_keeper, home, self.context.settings, is_postgresql=self.context.shares_database)
+            self._keeper_start = asyncio.ensure_future(asyncio.to_thread(start))
             await asyncio.shield(self._keeper_start)
             found = await anyio.to_thread.run_sync(connect, home)
         if found is None:

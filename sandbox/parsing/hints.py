@@ -42,7 +42,10 @@ def _environment(exc: BaseException) -> str:
     name = str(exc.args[0])
     if name.startswith("ASYNSCHED_"):
         return "the scheduler's own ASYNSCHED_* variables are shown to no user code"
-    return f"they see the environment variables that parse.environment lists; add {name} to it, or read it in a task"
+    advice = f"add {name} to it, or read it in a task"
+    if name.startswith("PG"):
+        advice += "; where the scheduler's own database is PostgreSQL, neither is possible: use a connection in a task"
+    return f"they see the environment variables that parse.environment lists; {advice}"
 
 
 def _network(exc: BaseException) -> str:

@@ -248,9 +248,9 @@ async def test_a_cancellation_while_the_keeper_starts_leaves_no_keeper(options, 
     begun = threading.Event()
     start_keeper = local.start_keeper
 
-    def start(*arguments):
+    def start(*arguments, **options):
         begun.set()
-        start_keeper(*arguments)
+        start_keeper(*arguments, **options)
 
     monkeypatch.setattr(local, "start_keeper", start)
     serving = asyncio.create_task(Scheduler(**options).serve())

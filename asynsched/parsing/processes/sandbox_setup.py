@@ -9,8 +9,10 @@ from typing import NamedTuple
 
 import msgspec
 
+from asynsched.executors.user_environment import user_environment
 from asynsched.home import TMP
 from asynsched.settings import Settings
+from asynsched.store.engines.urls import is_postgresql
 from sandbox.confinement.environment import environment_of_parses, home_in
 from sandbox.confinement.limits import ParseLimits
 from sandbox.parsing.tree import children_of
@@ -32,6 +34,8 @@ class SandboxSetup(NamedTuple):
     dags_folder: Path
     scratch: Path
     limits: ParseLimits
+    is_postgresql: bool
+    """Whether the scheduler's database is, so that no parse is shown its variables, whatever the settings allow."""
 
     @property
     def most_bytes(self) -> int:
@@ -54,7 +58,8 @@ class SandboxSetup(NamedTuple):
 
     def environment(self, hash_seed: int = HASH_SEED) -> dict[str, str]:
         """Return the environment of a process that parses, as of now."""
-        kept = environment_of_parses(os.environ, self.limits.environment)
+        shown = user_environment(os.environ, is_postgresql=self.is_postgresql)
+        kept = environment_of_parses(shown, self.limits.environment)
         return kept | home_in(str(self.scratch)) | {"PYTHONHASHSEED": str(hash_seed)}
 
 
@@ -65,7 +70,7 @@ def setup_of(settings: Settings) -> SandboxSetup:
     values["hidden"] = (str(settings.home_path),)
     values["default_timezone"] = settings.default_timezone
     limits = ParseLimits(**{name: values[name] for name in ParseLimits.__struct_fields__})
-    return SandboxSetup(settings.dags_path, settings.home_path / TMP, limits)
+    return SandboxSetup(settings.dags_path, settings.home_path / TMP, limits, is_postgresql(settings.database_url))
 
 
 def kill_all(leader: int) -> None:

@@ -37,14 +37,19 @@ def parse_url(url: str) -> DatabaseUrl:
         SettingsError: The text names no database of these kinds. Its secrets are not in the message.
     """
     scheme, separator, rest = url.partition("://")
-    backend = scheme.partition("+")[0]
     if not separator:
         raise SettingsError(f"database: {without_secrets(url)!r} is not a URL; write {FORMS}")
-    if backend == "sqlite":
+    if scheme.partition("+")[0] == "sqlite":
         return _sqlite(url, rest)
-    if backend in {"postgresql", "postgres"}:
+    if is_postgresql(url):
         return _postgresql(rest)
     raise SettingsError(f"database: there is no support for {scheme!r} databases; write {FORMS}")
+
+
+def is_postgresql(url: str) -> bool:
+    """Whether a URL is one of PostgreSQL, well formed or not."""
+    scheme = url.partition("://")[0]
+    return scheme.partition("+")[0] in {"postgresql", "postgres"}
 
 
 def hurried(url: str, seconds: float) -> str:

@@ -30,7 +30,7 @@ def exchanged(exploration: Any) -> Iterator[None]:
     def connect(home: Path) -> Any:
         return exploration.site_of(home).connect()
 
-    def start_keeper(home: Path, _settings: Any) -> None:
+    def start_keeper(home: Path, _settings: Any, **_: Any) -> None:
         exploration.site_of(home).start_keeper()
 
     async def run_sync(function: Any, *args: Any, **_: Any) -> Any:

@@ -77,6 +77,7 @@ FORBIDDEN = {
         "write in a task",
     ),
     "a variable": ("import os\nos.environ['MY_DATABASE']\n", "parse.environment lists; add MY_DATABASE"),
+    "a variable of PostgreSQL": ("import os\nos.environ['PGHOST']\n", "use a connection in a task"),
     "a variable that is wrapped": (
         "import os\ntry:\n  os.environ['HER']\nexcept KeyError as exc:\n  raise ValueError(1) from exc\n", "add HER"
     ),

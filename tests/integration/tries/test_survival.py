@@ -159,8 +159,8 @@ async def test_what_a_dead_keeper_had_not_heard_of_is_launched_by_the_next(bench
 async def test_a_keeper_that_is_killed_while_it_starts_is_made_up_for(bench: Bench, code, monkeypatch):
     kill = [True]
 
-    def start_and_kill(*arguments):
-        start(*arguments)
+    def start_and_kill(*arguments, **options):
+        start(*arguments, **options)
         if kill:
             kill.clear()
             os.kill(bench.keeper().pid, signal.SIGKILL)

@@ -1,0 +1,25 @@
+"""The environment of processes that run user code: the scheduler's, without what leads to its database."""
+
+from collections.abc import Mapping
+
+POSTGRESQL_VARIABLES = frozenset(
+    {
+        "PGDATABASE", "PGGSSLIB", "PGHOST", "PGKRBSRVNAME", "PGPASSFILE", "PGPASSWORD", "PGPORT", "PGSERVICE",
+        "PGSERVICEFILE", "PGSSLCERT", "PGSSLCRL", "PGSSLKEY", "PGSSLMAXPROTOCOLVERSION", "PGSSLMINPROTOCOLVERSION",
+        "PGSSLMODE", "PGSSLNEGOTIATION", "PGSSLROOTCERT", "PGTARGETSESSIONATTRS", "PGUSER",
+    }
+)  # fmt: skip
+"""What asyncpg reads when it connects: https://magicstack.github.io/asyncpg/current/api/index.html#connection."""
+
+
+def user_environment(environment: Mapping[str, str], *, is_postgresql: bool) -> dict[str, str]:
+    """Return a scheduler's environment without its own settings.
+
+    Args:
+        is_postgresql: Whether its database is PostgreSQL. Then the variables of PostgreSQL's clients belong to it; else
+            they are meant for tasks.
+    """
+    hidden = POSTGRESQL_VARIABLES if is_postgresql else frozenset()
+    return {
+        name: value for name, value in environment.items() if not name.startswith("ASYNSCHED_") and name not in hidden
+    }
