@@ -96,6 +96,7 @@ def _execution(
             report=heartbeat.report,
             answer=heartbeat.answer,
             shares_database=base.database.is_shared,
+            fail=heartbeat.fail,
         )
     )
     heartbeat.drive(executor)

@@ -5,6 +5,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+import structlog
+
 from asynsched.assembly.foundation import Foundation
 from asynsched.executors.base import Executor
 from asynsched.housekeeping.lease import LeaseKeeper
@@ -15,6 +17,8 @@ from asynsched.housekeeping.peer_watch import PeerWatch
 from asynsched.service import Availability, Service
 from asynsched.store.engines.direct_database import InlineDatabase
 from asynsched.store.engines.sqlite_database import SqliteDatabase
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,7 @@ class Claim:
         """Within, the lease is renewed though no service runs yet."""
         # No task group: that would wrap what is raised within, why a start has failed.
         renewing = asyncio.create_task(self.beat.run(), name=self.beat.name)
+        renewing.add_done_callback(_log_failure)
         try:
             yield
         finally:
@@ -51,6 +56,12 @@ class Claim:
     def has_peers(self) -> bool:
         """Return whether there are other schedulers, as far as is known."""
         return self.peers is not None and self.peers.n_peers > 0
+
+
+def _log_failure(renewing: asyncio.Task[None]) -> None:
+    """Say at once why the lease is not renewed any more: it is raised later, unless something else is raised first."""
+    if not renewing.cancelled() and (error := renewing.exception()) is not None:
+        log.error("lease.not_renewed", exc_info=error)
 
 
 def make_claim(base: Foundation, executor: Executor, availability: Availability, on_lost: Callable[[], None]) -> Claim:

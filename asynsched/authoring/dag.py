@@ -11,7 +11,6 @@ from asynsched.authoring.doubtful import warn_of_short_schedule
 from asynsched.authoring.exceptions import DuplicateTaskIdFound, TaskNotFound
 from asynsched.authoring.node import topological_order
 from asynsched.authoring.origin import where_made
-from asynsched.authoring.own_sandbox import own_sandbox
 from asynsched.authoring.params import NOTSET, DagParam
 from asynsched.authoring.task_group import TaskGroup
 from asynsched.authoring.timezone import utcnow
@@ -270,6 +269,8 @@ class DAG(DagArguments):
             The run: its `state`, and its `tasks` in topological order, each with `state` and `result`.
         """
         # The one import that points upwards: it takes the scheduler's own rules to run a DAG.
+        from asynsched.authoring.own_sandbox import own_sandbox  # loads more than a DAG file needs
+
         with own_sandbox():
             from asynsched.foreground.run import run_in_foreground
 

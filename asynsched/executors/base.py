@@ -16,13 +16,18 @@ from sandbox.protocol import Ended, Launch, Reply, Request, Started
 TryEvent = Started | Ended
 
 
+def _raise(error: Exception) -> None:
+    raise error
+
+
 @dataclass(frozen=True, slots=True)
 class ExecutorContext:
     """What an executor is given when it is made.
 
     `report` takes the events of tries, in order, and never blocks: the scheduler keeps an Ended until it is stored,
     then calls `acknowledge`. `answer` serves a Request of a try (XCom, variables, connections). Where it
-    `shares_database`, other schedulers take over the runs of one that is gone: no try of it may go on then.
+    `shares_database`, other schedulers take over the runs of one that is gone: no try of it may go on then. `fail` ends
+    the scheduler with an error that came up in the executor's own work, outside of any call; it never blocks.
     """
 
     home: Path
@@ -32,6 +37,7 @@ class ExecutorContext:
     report: Callable[[TryEvent], None]
     answer: Callable[[Request], Awaitable[Reply]]
     shares_database: bool = False
+    fail: Callable[[Exception], None] = _raise
 
 
 @dataclass(frozen=True, slots=True)

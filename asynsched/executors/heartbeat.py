@@ -32,6 +32,7 @@ class ExecutorHeartbeat(Service):
         self._answer_host: Callable[[Request], Awaitable[Reply]] | None = None
         self._launched: dict[str, TaskReady] = {}
         self._next_launches = anyio.Event()
+        self._failure: Exception | None = None
         channels.ready.wakes(self.wake)
 
     def drive(self, executor: Executor) -> None:
@@ -50,6 +51,11 @@ class ExecutorHeartbeat(Service):
             self._channels.triggers.put_nowait(TaskFinished(event))
         else:
             self._channels.finished.put_nowait(TaskFinished(event))
+
+    def fail(self, error: Exception) -> None:
+        """End the scheduler with an error of the executor's; never blocks."""
+        self._failure = error
+        self.wake()
 
     async def answer(self, request: Request) -> Reply:
         """Answer a request of a try, for its own run only, or of a trigger host."""
@@ -74,10 +80,13 @@ class ExecutorHeartbeat(Service):
         return not self._channels.ready.qsize()
 
     async def tick(self, now: datetime) -> None:
-        """Hand over everything that is granted, stored or unwanted, in that order."""
-        executor = self._executor
-        if executor is None:
-            return
+        """Hand over everything that is granted, stored or unwanted, in that order. Raises the executor's failure."""
+        if self._failure is not None:
+            raise self._failure
+        if self._executor is not None:
+            await self._hand_over(self._executor)
+
+    async def _hand_over(self, executor: Executor) -> None:
         launches: list[Launch] = []
         stored: list[str] = []
         unwanted: list[TryUnwanted] = []

@@ -305,4 +305,12 @@ class LocalExecutor(Executor):
     def _spawn(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._note_end)
+
+    def _note_end(self, task: asyncio.Task[None]) -> None:
+        """Let no work end in silence that nobody waits for: without it, tries would not be heard of any more."""
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, Exception):
+            log.error("executor.failed", exc_info=error)
+            self.context.fail(error)

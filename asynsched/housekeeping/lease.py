@@ -94,8 +94,13 @@ class LeaseKeeper:
         self._beat_at = self._clock.monotonic()
 
     def _run(self) -> None:
-        with self.pulse.running():
-            self._keep_renewing()
+        try:
+            with self.pulse.running():
+                self._keep_renewing()
+        except Exception:
+            # Nobody renews it any more: others may take the runs.
+            log.exception("lease.failed", scheduler_id=self._scheduler_id)
+            self._lose()
 
     def _keep_renewing(self) -> None:
         database: DirectDatabase | None = None
@@ -137,6 +142,9 @@ class LeaseKeeper:
             self._executor.renew_lease(self._outlasting.allowed(boottime))
             return
         log.error("lease.lost", scheduler_id=self._scheduler_id)
+        self._lose()
+
+    def _lose(self) -> None:
         self._stopped.set()
         with suppress(RuntimeError):  # the loop has ended, so nobody is left to be told
             assert self._loop is not None

@@ -63,6 +63,8 @@ class TriggerRunner:
         """What triggers came to, and that may not be stored yet."""
         self._has_outcomes = asyncio.Event()
         self._is_told_to_end = asyncio.Event()
+        self._failed: list[asyncio.Task[None]] = []
+        """Triggers that ended without an outcome, which is a bug of this module: their host ends with its error."""
 
     async def serve(self) -> None:
         """Run until told to end, then let every trigger clean up."""
@@ -73,7 +75,7 @@ class TriggerRunner:
         for task in (*services, ended, *self._running.values()):
             task.cancel()
         await asyncio.gather(*services, ended, *self._running.values(), return_exceptions=True)
-        for task in done:
+        for task in (*done, *self._failed):
             task.result()
 
     async def _take_work(self) -> None:
@@ -124,7 +126,13 @@ class TriggerRunner:
 
     def _start(self, spec: TriggerSpec) -> None:
         if spec.id not in self._running and spec.id not in self._outcomes:
-            self._running[spec.id] = asyncio.create_task(self._run(spec))
+            task = self._running[spec.id] = asyncio.create_task(self._run(spec))
+            task.add_done_callback(self._note_end)
+
+    def _note_end(self, task: "asyncio.Task[None]") -> None:
+        if not task.cancelled() and task.exception() is not None:
+            self._failed.append(task)
+            self._is_told_to_end.set()
 
     def _stop(self, trigger_id: str) -> None:
         self._forget(trigger_id)

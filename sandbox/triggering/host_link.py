@@ -5,6 +5,7 @@ variable gets its answer as code of a task does.
 """
 
 import asyncio
+import logging
 import os
 import socket
 import threading
@@ -18,6 +19,8 @@ from sandbox.frames import FrameReader, ProtocolError, encode_frame
 from sandbox.protocol import Launch, Reply, Request
 from sandbox.running.scheduler_link import READ_BYTES, json_of
 from sandbox.triggering.watch import not_watched
+
+log = logging.getLogger("asynsched.triggerer")
 
 
 class HostLink:
@@ -63,14 +66,18 @@ class HostLink:
 
     def _read(self) -> None:
         reader = FrameReader(Launch | Reply)
-        with suppress(OSError):
-            while data := self._socket.recv(READ_BYTES):
-                for reply in reader.feed(data):
-                    future = self._waiting.pop(reply.request_id, None)
-                    if future is not None and future.set_running_or_notify_cancel():
-                        future.set_result(reply)
-        # The keeper is gone, and takes its processes with it.
-        os._exit(1)
+        try:
+            with suppress(OSError):
+                while data := self._socket.recv(READ_BYTES):
+                    for reply in reader.feed(data):
+                        future = self._waiting.pop(reply.request_id, None)
+                        if future is not None and future.set_running_or_notify_cancel():
+                            future.set_result(reply)
+        except BaseException:
+            log.exception("No answer of the scheduler can be read any more, so this host ends")
+        finally:
+            # Mostly the keeper is gone, and takes its processes with it.
+            os._exit(1)
 
 
 def _value(operation: str, reply: Reply) -> Any:

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import anyio
+import psutil
 import pytest
 import sqlalchemy as sa
 from msgspec.structs import replace
@@ -258,6 +259,20 @@ async def test_a_cancellation_while_the_keeper_starts_leaves_no_keeper(options, 
     serving.cancel()
     with pytest.raises(asyncio.CancelledError):
         await serving
+    assert program.processes() == []
+
+
+async def test_a_bug_while_a_lost_keeper_is_made_up_for_ends_serving_with_its_error(options, program, monkeypatch):
+    scheduler = Scheduler(**options)
+    serving = asyncio.create_task(scheduler.serve())
+    await scheduler.started.wait()
+    keeper = min(program.processes("sandbox.keeper"), key=psutil.Process.create_time)
+    monkeypatch.setattr(local, "connect", lambda home: 1 / 0)
+    keeper.kill()
+    with capture_logs() as logs, anyio.fail_after(20), pytest.raises(ExceptionGroup) as raised:
+        await serving
+    assert raised.group_contains(ZeroDivisionError, match="division")
+    assert "executor.failed" in [entry["event"] for entry in logs]
     assert program.processes() == []
 
 

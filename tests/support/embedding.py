@@ -44,7 +44,7 @@ class Program:
         """Return the process id of the task that hangs, 0 before there is one."""
         return int(self.hangs.read_text() or 0) if self.hangs.exists() else 0
 
-    def processes(self) -> list[psutil.Process]:
-        """Return the processes that its scheduler has started, and that are left."""
-        named = psutil.process_iter(["cmdline"])
-        return [process for process in named if str(self.root) in " ".join(process.info["cmdline"] or [])]
+    def processes(self, *words: str) -> list[psutil.Process]:
+        """Return the processes that its scheduler has started, and that are left; all words are in their commands."""
+        named = [(process, " ".join(process.info["cmdline"] or [])) for process in psutil.process_iter(["cmdline"])]
+        return [process for process, command in named if all(word in command for word in (str(self.root), *words))]

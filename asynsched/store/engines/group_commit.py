@@ -85,8 +85,9 @@ class GroupCommit:
     async def _commit_group(self, group: list[_Write]) -> None:
         try:
             outcomes = await self._commit([write.work for write in group])
+            ended = list(zip(group, outcomes, strict=True))
         except Exception as exc:  # noqa: BLE001 - handed to the callers, each of whom waits for an outcome
-            outcomes = [Outcome(error=exc)] * len(group)
+            ended = [(write, Outcome(error=exc)) for write in group]
         except asyncio.CancelledError:
             # The event loop is ending: whoever still waits would wait for ever.
             for write in (*group, *self._waiting):
@@ -95,7 +96,7 @@ class GroupCommit:
             self._is_committing = False
             self._idle.set()
             raise
-        for write, outcome in zip(group, outcomes, strict=True):
+        for write, outcome in ended:
             write.end(outcome)
         self._is_committing = False
         self._commit_next()

@@ -103,3 +103,16 @@ async def test_a_lost_lease_is_told_on_the_loop(monkeypatch):
         await lost
     await keeper.stop()
     assert threads == [threading.current_thread()]
+
+
+async def test_a_bug_in_what_renews_the_lease_is_told_as_its_loss():
+    lost = asyncio.Event()
+    keeper = LeaseKeeper(
+        **arguments(Renewals(), database_url="sqlite://", availability=Availability(SystemClock()), on_lost=lost.set)
+    )
+    keeper._watch_loop = lambda: 1 / 0
+    with capture_logs() as logs:
+        keeper.start()
+        await asyncio.wait_for(lost.wait(), 20)
+        await keeper.stop()
+    assert [entry["event"] for entry in logs] == ["lease.failed"]
