@@ -17,7 +17,7 @@ import psutil
 
 from asynsched.bell import is_serving
 from tests.support import warm_commands
-from tests.support.waiting import until
+from tests.support.waiting import DEADLINE_SECONDS, until
 
 T = TypeVar("T")
 STRANGE = ("ASYNSCHED_", "PYTEST_", warm_commands.SOCKET_VARIABLE)
@@ -149,7 +149,7 @@ class Site:
         """Wait until a running scheduler of this site knows the DAG."""
         self.until(lambda: dag_id in {dag["dag_id"] for dag in self.json("dags", "list")}, f"the DAG {dag_id} is known")
 
-    def until(self, check: Callable[[], T], what: str, *, seconds: float = 30) -> T:
+    def until(self, check: Callable[[], T], what: str, *, seconds: float = DEADLINE_SECONDS) -> T:
         """Wait for a condition; a failure shows what the schedulers of this site have logged."""
         return until(check, what, seconds=seconds, describe=self.story)
 
@@ -227,6 +227,6 @@ class Up:
         self.process.kill()
         self.process.wait()
 
-    def wait(self, seconds: float = 30) -> int:
+    def wait(self, seconds: float = DEADLINE_SECONDS) -> int:
         """Return its exit code once it has ended."""
         return self.process.wait(seconds)

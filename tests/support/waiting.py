@@ -9,9 +9,13 @@ import anyio
 
 T = TypeVar("T")
 PAUSE_SECONDS = 0.02
+DEADLINE_SECONDS = 60.0
+"""Long, for the machine may be busy with other things: only a test that fails waits for so long."""
 
 
-def until(check: Callable[[], T], what: str, *, seconds: float = 30, describe: Callable[[], str] = str) -> T:
+def until(
+    check: Callable[[], T], what: str, *, seconds: float = DEADLINE_SECONDS, describe: Callable[[], str] = str
+) -> T:
     """Return the first truthy answer of `check`; fail with `what` and `describe()` when none comes in time."""
     deadline = time.monotonic() + seconds
     pause = threading.Event()
@@ -24,7 +28,7 @@ def until(check: Callable[[], T], what: str, *, seconds: float = 30, describe: C
         pause.wait(PAUSE_SECONDS)
 
 
-async def eventually(check: Callable[[], T], what: str, *, seconds: float = 30) -> T:
+async def eventually(check: Callable[[], T], what: str, *, seconds: float = DEADLINE_SECONDS) -> T:
     """Do as `until`, and let the event loop go on meanwhile."""
     deadline = time.monotonic() + seconds
     while not (answer := check()):

@@ -1,12 +1,17 @@
 """A DAG folder with a parser, and a look at the processes that this has started."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from textwrap import dedent
+from types import ModuleType
+from typing import Any
 
 import anyio
+import anyio.from_thread
 import anyio.to_thread
 import psutil
+import pytest
 
 from asynsched.errors import SandboxError
 from asynsched.home import prepare_home
@@ -21,12 +26,33 @@ HANGING = """
 """
 
 
+class Patience:
+    """What a module waits for a parse until: no limit of time, but the moment when a test says that it is over."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, module: ModuleType) -> None:
+        self._scope = anyio.CancelScope()
+        monkeypatch.setattr(module, "anyio", self)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(anyio, name)
+
+    @contextmanager
+    def fail_after(self, _seconds: float) -> Iterator[anyio.CancelScope]:
+        with anyio.fail_after(None) as self._scope:
+            yield self._scope
+
+    def end(self) -> None:
+        """End it, from a thread of anyio's."""
+        anyio.from_thread.run_sync(setattr, self._scope, "deadline", 0.0)
+
+
 class Site:
     """A DAG folder with a parser."""
 
     def __init__(self, tmp_path: Path, home: Path | None = None) -> None:
         home = home or tmp_path / "home"
-        self.settings = Settings(dags_folder=str(tmp_path / "dags"), home=str(home), parse=ParseSettings(timeout=40))
+        parse = ParseSettings(timeout=100, import_timeout=100)
+        self.settings = Settings(dags_folder=str(tmp_path / "dags"), home=str(home), parse=parse)
         self.settings.dags_path.mkdir()
         prepare_home(self.settings.home_path)
         self.parser = SandboxParser(self.settings)
@@ -57,7 +83,7 @@ class Site:
         return await anyio.to_thread.run_sync(lambda: until(hanging, "it hangs"))
 
     async def failure_of(
-        self, path: str, n: int, strike: Callable[[psutil.Process], None], *, spared: int = 0
+        self, path: str, n: int, strike: Callable[[psutil.Process], object], *, spared: int = 0
     ) -> SandboxError | None:
         """Parse a file that hangs in `n` processes, strike by the first one, and return what `parse` raises.
 

@@ -1,6 +1,5 @@
 """One parse as a process: what it is given, what it leaves, and that it ends, whatever happens to it."""
 
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,10 +8,10 @@ import pytest
 from msgspec.structs import replace
 
 from asynsched.errors import ParseCrashed, ParseTimeout
-from asynsched.parsing.processes import sandbox_setup
+from asynsched.parsing.processes import parse_process, sandbox_setup
 from asynsched.parsing.processes.sandbox_parser import SandboxParser
-from asynsched.settings import ParseSettings
-from tests.integration.parsing.parse_site import HANGING, Site, all_gone
+from tests.integration.parsing.parse_site import HANGING, Patience, Site, all_gone
+from tests.support.waiting import DEADLINE_SECONDS
 
 
 @pytest.fixture
@@ -44,7 +43,9 @@ async def test_user_code_sees_the_allowed_environment_only(site, monkeypatch):
     assert "secret" not in report.output
 
 
-async def test_a_parse_that_is_not_wanted_any_more_leaves_nothing(site):
+async def test_a_parse_that_is_not_wanted_any_more_leaves_nothing(site, monkeypatch):
+    # Nothing is killed from here for want of time, and left to the next parser: the guard ends it all.
+    monkeypatch.setattr(sandbox_setup, "TERM_SECONDS", DEADLINE_SECONDS)
     site.write("hanging.py", HANGING.format(apart=False))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(site.parser.parse, "hanging.py")
@@ -54,12 +55,12 @@ async def test_a_parse_that_is_not_wanted_any_more_leaves_nothing(site):
 
 
 async def test_a_parse_whose_guard_sleeps_is_killed_with_all_that_it_started(site, monkeypatch):
-    monkeypatch.setattr(sandbox_setup, "GUARD_SECONDS", 2 - site.settings.parse.timeout)
+    patience = Patience(monkeypatch, parse_process)
     monkeypatch.setattr(sandbox_setup, "TERM_SECONDS", 0.1)
     # Without confinement, what a file starts can leave its process group.
-    site.parser = SandboxParser(replace(site.settings, parse=ParseSettings(timeout=40, confinement="off")))
+    site.parser = SandboxParser(replace(site.settings, parse=replace(site.settings.parse, confinement="off")))
     site.write("hanging.py", HANGING.format(apart=True))
-    caught = await site.failure_of("hanging.py", 3, lambda guard: guard.send_signal(signal.SIGSTOP))
+    caught = await site.failure_of("hanging.py", 3, lambda guard: (guard.suspend(), patience.end()))
     assert isinstance(caught, ParseTimeout)
     assert "hanging.py" in str(caught)
     assert site.scratch() != []

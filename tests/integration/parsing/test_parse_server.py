@@ -1,7 +1,6 @@
 """Parses by a warmed server: each as fresh as in a new interpreter, and what is left when one of its processes dies."""
 
 import os
-import signal
 import subprocess
 import sys
 import sysconfig
@@ -17,12 +16,11 @@ import pytest
 from msgspec.structs import replace
 
 from asynsched.errors import ParseCrashed, ParseTimeout
-from asynsched.parsing.processes import sandbox_setup
+from asynsched.parsing.processes import parse_server, sandbox_setup
 from asynsched.parsing.processes.sandbox_parser import SandboxParser
 from asynsched.serialization.schema import ParseReport
-from asynsched.settings import ParseSettings
 from sandbox.confinement.file_rules import MOST_USES
-from tests.integration.parsing.parse_site import HANGING, Site, all_gone
+from tests.integration.parsing.parse_site import HANGING, Patience, Site, all_gone
 from tests.support.waiting import until
 
 TRACES = """
@@ -158,14 +156,14 @@ async def test_a_parse_that_is_not_wanted_any_more_leaves_nothing_but_the_server
 
 
 async def test_a_guardian_that_sleeps_is_killed_with_all_that_it_started(site, monkeypatch):
-    monkeypatch.setattr(sandbox_setup, "GUARD_SECONDS", 2 - site.settings.parse.timeout)
+    patience = Patience(monkeypatch, parse_server)
     monkeypatch.setattr(sandbox_setup, "TERM_SECONDS", 0.1)
     site.write("hanging.py", HANGING.format(apart=True))
     # Without confinement, what a file starts can leave its process group.
-    async with SandboxParser(replace(site.settings, parse=ParseSettings(timeout=40, confinement="off"))) as parser:
+    async with SandboxParser(replace(site.settings, parse=replace(site.settings.parse, confinement="off"))) as parser:
         site.parser = parser
         caught = await site.failure_of(
-            "hanging.py", HANGS_IN, lambda server: server.children()[0].send_signal(signal.SIGSTOP), spared=1
+            "hanging.py", HANGS_IN, lambda server: (server.children()[0].suspend(), patience.end()), spared=1
         )
     assert isinstance(caught, ParseTimeout)
     assert "hanging.py" in str(caught)

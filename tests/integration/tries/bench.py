@@ -23,7 +23,7 @@ from sandbox.protocol import CodeVersion, Ended, Launch, Reply, Request, RunCont
 from sandbox.sources.local_imports import DAG_MODULE_PREFIX
 from tests.support.stored import log_file
 
-DEADLINE = 20.0
+DEADLINE = 60.0
 STAMP = re.compile(r"\[(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z)\] (.*\n)")
 """A line of a log."""
 

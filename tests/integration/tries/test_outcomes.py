@@ -114,7 +114,7 @@ with DAG("d"):
     sleeps()
 """)
     async with bench.running() as executor:
-        ended = await bench.run(executor, bench.launch(code, "sleeps", execution_timeout=0.1))
+        ended = await bench.run(executor, bench.launch(code, "sleeps", execution_timeout=1.0))
     assert (ended.state, ended.retry, ended.retry_delay) == ("failed", True, 3600.0)
 
 

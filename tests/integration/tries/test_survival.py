@@ -146,7 +146,7 @@ async def test_a_killed_keeper_takes_its_tries_with_it_and_another_reports_them(
 async def test_tries_die_with_their_keeper_though_nobody_is_left_to_see_it(bench: Bench, code):
     _, pid = await leave_waiting(bench, code)
     os.kill(bench.keeper().pid, signal.SIGKILL)
-    until(lambda: not is_alive(pid) and not bench.processes(), "the try and its template are gone", seconds=5)
+    until(lambda: not is_alive(pid) and not bench.processes(), "the try and its template are gone")
 
 
 async def test_what_a_dead_keeper_had_not_heard_of_is_launched_by_the_next(bench: Bench, code):
