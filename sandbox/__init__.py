@@ -7,6 +7,7 @@ keeper.py         supervisor of every local try; its parts in supervision/
   template.py     a DAG file's version, loaded, to be forked
   run.py          one try; its parts in running/
 sources/          a DAG file's own modules: recorded by a parse, imported again by a try
+titles.py         what `ps` shows of each of these processes
 protocol.py       the versioned frames between scheduler, keeper and tries
 foreground.py     one run in the foreground, for `asynsched dags test`
 """

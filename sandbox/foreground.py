@@ -26,6 +26,7 @@ from sandbox.parsing.explain import explain
 from sandbox.running.scheduler_link import SchedulerLink
 from sandbox.sources.local_imports import LocalImports
 from sandbox.supervision.foreground_guard import go_on_guarded
+from sandbox.titles import of_test, set_title
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,7 +73,9 @@ def main(descriptor: int, request: ForegroundRequest) -> NoReturn:
     What user code has left hanging (a thread, an exit hook) keeps that process no more than a task's.
     """
     os.set_inheritable(descriptor, False)
+    set_title(f"guardian of the {of_test(request.dag_id)}", "--dags-folder", request.dags_folder)
     go_on_guarded(descriptor, request.kill_time)
+    set_title(of_test(request.dag_id))
     status = 0
     try:
         _be_the_run(SchedulerLink(socket.socket(fileno=descriptor)), request)

@@ -28,6 +28,7 @@ from sandbox.supervision.children import adopt_orphans, set_readable
 from sandbox.supervision.lifeline import MARK, sweep
 from sandbox.supervision.watchdog import Alarm
 from sandbox.supervision.zygote_handle import ZygoteHandle
+from sandbox.titles import set_title
 
 if TYPE_CHECKING:
     from sandbox.supervision.keeping import Keeper
@@ -66,6 +67,7 @@ def _started(options: argparse.Namespace) -> "tuple[Keeper, int]":
     """Return a keeper that takes connections, and the lock on its home, which has its name."""
     # Before it gets warm: user code that a keeper before it has left behind may run still.
     set_readable(readable=False)
+    set_title("keeper", "--home", str(options.home))
     lock = take_lock(options.home)
     previous = os.pread(lock, 64, 0).decode().strip()
     if previous:
@@ -76,6 +78,7 @@ def _started(options: argparse.Namespace) -> "tuple[Keeper, int]":
     adopt_orphans()
     configure_logging()
     warm()
+    set_title("keeper")
     set_default_timezone(options.default_timezone)
     alarm = Alarm()
     zygote = ZygoteHandle(options.home, lifeline, alarm, options.default_timezone)

@@ -22,6 +22,7 @@ from sandbox.parsing.lifelines import HelperLifeline
 from sandbox.parsing.scratch import scratch_folder
 from sandbox.parsing.supervise import become_guardian, encode, exit_by_signals, parse_file
 from sandbox.sources.archive_paths import ARCHIVE_SUFFIX
+from sandbox.titles import of_parse, set_title
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -34,6 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
     except ValueError as exc:
         parser.error(str(exc))
     dags_folder, path = locate(options.file, options.dags_folder)
+    set_title(f"guardian of the {of_parse(path)}", "--dags-folder", str(dags_folder))
     become_guardian()
     enter_environment(limits.environment)
     exit_by_signals()

@@ -24,6 +24,7 @@ from sandbox.parsing.guardian import ParseSite, serve_as_guardian
 from sandbox.parsing.lifelines import GROUP, end_group
 from sandbox.parsing.supervise import become_subreaper
 from sandbox.parsing.warming import installed, warm
+from sandbox.titles import set_title
 
 _ENTRIES_AT_ONCE = 64
 
@@ -93,6 +94,7 @@ class ParseServer:
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Load what parses need, and serve."""
     options = _options(arguments)
+    set_title("parse server", "--dags-folder", options.dags_folder)
     limits = decode_limits(options.limits)
     # Ctrl-C in the terminal is the scheduler's to hear.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -44,6 +44,7 @@ from sandbox.running.try_outcome import Span, TaskTerminated
 from sandbox.sources.laid_out import Ask
 from sandbox.supervision import lifeline
 from sandbox.supervision.children import adopt_orphans
+from sandbox.titles import of_launch, set_title
 
 Loader = Callable[[CodeVersion, Ask], LoadedFile]
 log = logging.getLogger("asynsched.task")
@@ -69,6 +70,7 @@ def become_try(descriptors: TryDescriptors, load: Loader) -> NoReturn:
         # What kind of socket it is, is not asked of the kernel.
         link = SchedulerLink(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, descriptors.control))
         launch = link.receive_launch()
+        set_title(of_launch(launch))
         file = load(launch.code, lambda content_hash: link.request("source_get", content_hash=content_hash))
         ended = run_launch(launch, link, file)
         _flush()

@@ -27,6 +27,7 @@ from sandbox.running.try_logging import leave_time_to_keeper
 from sandbox.sources.laid_out import Ask
 from sandbox.supervision.children import die_with, reap, set_readable
 from sandbox.supervision.lifeline import make_tie
+from sandbox.titles import of_ready_process, of_template, set_title
 
 FORK = b"f"
 """What the keeper sends for each process that it wants."""
@@ -139,6 +140,7 @@ def become_template(start: TemplateStart) -> NoReturn:
     """Load the version, and serve the keeper until it hangs up. Never returns: the frames of its parent stay below."""
     try:
         die_with(start.keeper)
+        set_title(of_ready_process(start.code) if start.is_lone_try else of_template(start.code))
         keep_only(start.channel.fileno(), start.output, start.lifeline)
         set_readable(readable=True)
         sys.setrecursionlimit(_USUAL_RECURSION)
@@ -238,6 +240,7 @@ class Template:
                     another.close_keepers()
                     if another is not ends:
                         another.close_own()
+                set_title(of_ready_process(self._start.code))
                 become_try(ends.own, self._loaded)
             return pid
         finally:

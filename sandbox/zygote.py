@@ -43,6 +43,7 @@ from sandbox.supervision.children import die_with, set_readable
 from sandbox.supervision.full_zygote import READY, FullZygote, FullZygoteGoneError
 from sandbox.supervision.watchdog import Watchdog
 from sandbox.template import Born, TemplateStart, become_template, keep_only
+from sandbox.titles import set_title
 
 log = logging.getLogger("sandbox.zygote")
 
@@ -125,6 +126,7 @@ class Zygote:
         """Fork until the keeper hangs up, or has to be killed."""
         set_readable(readable=False)
         kernel.set_process_name(FULL_NAME if self._full is None else NAME)
+        set_title("full zygote" if self._full is None else "zygote")
         freeze_heap()
         if self._full is not None:
             self._full.is_there()
@@ -281,6 +283,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     parser.add_argument("--keeper", type=int, required=True, help="the keeper's process")
     parser.add_argument("--default-timezone", default="UTC", help="zone of naive dates in DAG files")
     options = parser.parse_args(arguments)
+    set_title("zygote", "--home", str(options.home))
     die_with(options.keeper)
     given = (options.channel, options.lifeline, *_given(options.alarm))
     keep_only(*given)

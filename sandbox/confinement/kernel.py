@@ -7,6 +7,7 @@ import ctypes
 import errno
 import os
 from functools import cache
+from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
@@ -128,6 +129,28 @@ def environment_addresses() -> list[tuple[int, bytes]]:
     while pointers and (address := pointers[len(found)]):
         found.append((address, ctypes.string_at(address)))
     return found
+
+
+@cache
+def _arguments_area() -> tuple[int, int]:
+    """Return where the command is that this process, or the one that it is a fork of, was started with, and its size.
+
+    Source: fields 48 and 49 of proc_pid_stat(5); they follow the name, which may have spaces and brackets in it.
+    """
+    fields = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
+    start, end = int(fields[45]), int(fields[46])
+    return start, end - start
+
+
+def write_arguments(first: bytes, others: bytes) -> None:
+    """Have the command of this process be one argument and others, each of which ends with a zero byte.
+
+    Where there is no room for all of it, the first is cut. Reads a file when it is first called here or in a parent.
+    """
+    start, room = _arguments_area()
+    if room > len(others):
+        arguments = first[: room - len(others) - 1] + b"\0" + others
+        ctypes.memmove(start, arguments.ljust(room, b"\0"), room)
 
 
 def overwrite(address: int, length: int) -> None:

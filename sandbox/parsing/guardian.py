@@ -25,6 +25,7 @@ from sandbox.parsing.lifelines import PipeLifeline
 from sandbox.parsing.scratch import scratch_folder
 from sandbox.parsing.supervise import NotWantedError, become_guardian, encode, exit_by_signals, parse_file
 from sandbox.parsing.warming import Installed, installed
+from sandbox.titles import set_title
 
 STALE = b"stale\n"
 """The answer when packages were installed since the server has started: another server must be asked."""
@@ -66,6 +67,7 @@ def serve_as_guardian(site: ParseSite, connection: socket.socket, lifeline: int,
         os.setsid()
         exit_by_signals()
         become_guardian()
+        set_title("guardian of parses")
         # The server may have ended before the kernel was asked to tell.
         if os.getppid() == server:
             _serve(site, connection, PipeLifeline(lifeline))

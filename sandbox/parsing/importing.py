@@ -42,6 +42,7 @@ from sandbox.parsing.messages import Channel, Confined, Found, Imported, Refused
 from sandbox.sources.later_imports import note_later_imports
 from sandbox.sources.local_imports import LocalImports
 from sandbox.sources.versions import SourceRecorder
+from sandbox.titles import of_parse, set_title
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -114,6 +115,7 @@ def _enter(request: ParseRequest, channel_fd: int, output_fd: int, kept: int | N
         kept: A descriptor that is needed beside the channel's.
     """
     os.setsid()
+    set_title(of_parse(request.path))
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.dup2(output_fd, 1)

@@ -16,6 +16,7 @@ from sandbox.run import run_launch
 from sandbox.running.loading import LoadedFile, freeze_heap, import_authoring
 from sandbox.running.scheduler_link import SchedulerLink
 from sandbox.running.try_logging import logging_nowhere
+from sandbox.titles import of_launch, set_title
 
 _NEEDED_BY_ALL = ("inspect", "traceback", "typing")
 """Modules that the authoring names import only when they are used."""
@@ -74,7 +75,9 @@ def _rehearse_once(file: LoadedFile, dag: DAG) -> None:
         keeper.sendall(encode_frame(launch))
         keeper.shutdown(socket.SHUT_WR)  # nobody answers
         link = SchedulerLink(ours)
-        ended = run_launch(link.receive_launch(), link, file)
+        received = link.receive_launch()
+        set_title(of_launch(received))
+        ended = run_launch(received, link, file)
         assert ended.state == "success", ended.reason
         link.send(ended)
 

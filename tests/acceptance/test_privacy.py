@@ -75,8 +75,9 @@ def test_a_task_cannot_read_the_memory_or_the_environment_of_scheduler_and_keepe
 
 def keeper_and_zygotes(site: Site) -> dict[str, int]:
     """Return their processes, while there is no task."""
-    found = [process for process in site.processes() if "sandbox.keeper" in process.cmdline()]
-    return {process.name() if process.name().startswith("zygote") else "keeper": process.pid for process in found}
+    titles = {"asynsched: keeper": "keeper", "asynsched: zygote": "zygote", "asynsched: full zygote": "zygote-full"}
+    found = [(process.cmdline()[0], process.pid) for process in site.processes()]
+    return {titles[title]: pid for title, pid in found if title in titles}
 
 
 WARMING = """

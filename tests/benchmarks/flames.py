@@ -16,7 +16,7 @@ from tests.benchmarks.systems import System
 LOOK_SECONDS = 0.1
 RATE = 200
 """Samples a second."""
-LEADERS = ("asynsched", "sandbox.keeper", "sandbox.parse_server")
+LEADERS = ("asynsched", "asynsched: keeper", "asynsched: parse server")
 """What a command line of a process names that is recorded, together with its children."""
 
 
@@ -63,7 +63,7 @@ class _Recorder:
             for process in self._system.processes():
                 leader = self._leader(process)
                 if leader and process.pid not in self._spies:
-                    output = self._folder / f"{self._name}-{leader.rpartition('.')[2]}-{process.pid}.svg"
+                    output = self._folder / f"{self._name}-{leader.rpartition(' ')[2]}-{process.pid}.svg"
                     command = [self._spy, "record", "--rate", str(RATE), "--nonblocking", "--output", str(output)]
                     self._spies[process.pid] = subprocess.Popen(
                         [*command, "--pid", str(process.pid)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL

@@ -266,7 +266,7 @@ async def test_a_bug_while_a_lost_keeper_is_made_up_for_ends_serving_with_its_er
     scheduler = Scheduler(**options)
     serving = asyncio.create_task(scheduler.serve())
     await scheduler.started.wait()
-    keeper = min(program.processes("sandbox.keeper"), key=psutil.Process.create_time)
+    keeper = min(program.processes("asynsched: keeper"), key=psutil.Process.create_time)
     monkeypatch.setattr(local, "connect", lambda home: 1 / 0)
     keeper.kill()
     with capture_logs() as logs, anyio.fail_after(20), pytest.raises(ExceptionGroup) as raised:

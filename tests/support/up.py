@@ -162,11 +162,11 @@ class Site:
         return [process for process in psutil.process_iter() if process.pid != os.getpid() and self._is_ours(process)]
 
     def keeper(self) -> int:
-        """Return the process id of the keeper, which is older than all that it forks."""
+        """Return the process id of the keeper, the oldest of its title: it was taken before the first fork."""
         ages: dict[int, float] = {}
         for process in self.processes():
             with suppress(psutil.Error):
-                if "sandbox.keeper" in process.cmdline():
+                if "asynsched: keeper" in process.cmdline():
                     ages[process.pid] = process.create_time()
         return min(ages, key=ages.__getitem__)
 

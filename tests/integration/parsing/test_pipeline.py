@@ -146,9 +146,12 @@ async def test_saves_reach_the_database_and_a_restart_parses_nothing(settings):
 async def test_a_first_save_waits_for_no_parse_server_to_start(settings, monkeypatch):
     monkeypatch.setattr(informed_parser, "WARM_UP_DELAY", timedelta(0))
 
+    def is_server(process: psutil.Process) -> bool:
+        return process.cmdline()[0] == "asynsched: parse server"
+
     def guardians() -> dict[int, list[int]]:
         """The guardians of each parse server, by its process."""
-        servers = [child for child in psutil.Process().children() if "sandbox.parse_server" in child.cmdline()]
+        servers = [child for child in psutil.Process().children() if is_server(child)]
         return {
             server.pid: [child.pid for child in server.children() if leads_session(child.pid)] for server in servers
         }
