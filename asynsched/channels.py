@@ -72,6 +72,13 @@ class RunCreated:
 
 
 @dataclass(frozen=True, slots=True)
+class RunsCreated:
+    """Runs of a DAG may be in the database that no message has told of."""
+
+    dag_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class RunCancelled:
     """This program wants a DagRun ended, its tasks killed, and waits for nothing of it any more."""
 
@@ -202,6 +209,7 @@ class Channels:
     """parse dispatcher, command line, evaluator -> dagrun creator"""
     active_runs: Channel[
         RunCreated
+        | RunsCreated
         | RunCancelled
         | RunEdited
         | BackfillChanged

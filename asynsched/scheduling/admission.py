@@ -1,16 +1,17 @@
 """Which queued runs may start: Airflow's `max_active_runs`, pauses, and fairness between DAGs."""
 
-import heapq
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from datetime import datetime
+from bisect import insort
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
 
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.rules.verdict import MET, Verdict
-from asynsched.store.run_claims import Group
-from asynsched.store.run_queue import QueuedRun
+from asynsched.store.run_queue import Group, QueuedGroup, QueuedRun
 
-Waiting = tuple[datetime | float, int, QueuedRun]
+A_FEW = 10
+"""Queued runs of a group that are read beyond those that could start now."""
+Waiting = tuple[float, int, QueuedRun]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +22,24 @@ class Limits:
     max_active_runs: int
 
 
+@dataclass(slots=True)
+class _Queue:
+    """The queued runs of a group that are in memory: those that start first, in order."""
+
+    first: list[Waiting] = field(default_factory=list)
+    is_all: bool = True
+    """Whether the database has no others, as far as is known."""
+
+    @property
+    def is_empty(self) -> bool:
+        return self.is_all and not self.first
+
+
 class Admission:
     """The queued runs of every DAG, oldest first; DAGs take turns, and so do the backfills beside them.
+
+    Of a group with many queued runs only the first are in memory. The others are read when the group has room for them,
+    so that neither memory nor a sweep grows with what waits.
 
     The groups that could start a run are kept in the order of their turns, so that no step looks at the others.
 
@@ -34,8 +51,8 @@ class Admission:
         self._at_once = at_once
         self._dags: dict[str, Limits] = {}
         self._backfills: dict[int, Limits] = {}
-        self._waiting: dict[Group, list[Waiting]] = {}
-        self._known: dict[DagRunKey, tuple[int, Group]] = {}
+        self._queues: dict[Group, _Queue] = {}
+        self._known: dict[DagRunKey, Group] = {}
         self._active: dict[Group, set[DagRunKey]] = {}
         self._elsewhere: dict[Group, int] = {}
         self._group_of: dict[DagRunKey, Group] = {}
@@ -52,11 +69,54 @@ class Admission:
         """Let a queued run wait; one that waits already only tells what has changed of its DAG and its backfill."""
         group = (run.dag_id, run.backfill_id)
         if run.key not in self._known:
-            self._known[run.key] = run.id, group
-            heapq.heappush(self._waiting.setdefault(group, []), (_order(run), run.id, run))
-            self._groups.setdefault(run.dag_id, set()).add(group)
+            queue, place = self._queue(group), (_order(run), run.id, run)
+            if queue.is_all or (queue.first and place < queue.first[-1]):
+                insort(queue.first, place)
+                self._known[run.key] = group
+            if len(queue.first) > self._at_once + A_FEW:
+                del self._known[queue.first.pop()[2].key]
+                queue.is_all = False
         self._update_backfill(run)
         self.update_dag(run.dag_id, is_paused=run.is_paused, max_active_runs=run.max_active_runs)
+
+    def read_anew(self, groups: Iterable[QueuedGroup]) -> Iterator[QueuedGroup]:
+        """Forget which runs wait: these groups have some, and no others do. Take all steps; each gives its group."""
+        for queue in self._queues.values():
+            queue.first, queue.is_all = [], True
+        self._known.clear()
+        empty = set(self._queues)
+        for found in groups:
+            group = (found.dag_id, found.backfill_id)
+            empty.discard(group)
+            self._queue(group).is_all = False
+            self._update_backfill(found)
+            self._dags[found.dag_id] = Limits(found.is_paused, found.max_active_runs)
+            self._take_place(group)
+            yield found
+        for group in empty:
+            self._take_place(group)
+
+    def to_read(self, at_most: int | None = None) -> list[tuple[Group, int]]:
+        """Return the groups whose turn it is and of which no run is in memory, and how many to read of each."""
+        groups = list(islice(self._turns, self._limit(at_most)))
+        return [(group, self._n_wanted(group)) for group in groups if not self._queues[group].first]
+
+    def take_first(self, group: Group, runs: Iterable[QueuedRun], *, is_all: bool) -> None:
+        """Take over the first queued runs of a group, as they were read, and whether it has no others."""
+        queue = self._queue(group)
+        queue.is_all = True
+        for run in runs:
+            self.add(run)
+        queue.is_all = queue.is_all and is_all
+        self._take_place(group)
+
+    def pass_over(self, group: Group) -> None:
+        """Leave what waits of a group to others, until it is read anew."""
+        if (queue := self._queues.get(group)) is not None:
+            for _, _, run in queue.first:
+                del self._known[run.key]
+            queue.first, queue.is_all = [], True
+            self._take_place(group)
 
     def note_elsewhere(self, n_runs: Mapping[Group, int]) -> None:
         """Take over how many runs of some groups other schedulers run."""
@@ -91,12 +151,17 @@ class Admission:
         self._take_place(group)
 
     def admit(self, at_most: int | None = None) -> list[QueuedRun]:
-        """Take the runs that may start now, one a group in turn, and count them as active."""
+        """Take the runs that may start now, one a group in turn, and count them as active.
+
+        It ends before a group whose runs are to be read first.
+        """
         admitted: list[QueuedRun] = []
-        limit = self._at_once if at_most is None else min(at_most, self._at_once)
+        limit = self._limit(at_most)
         while self._turns and len(admitted) < limit:
             group = next(iter(self._turns))
-            run = heapq.heappop(self._waiting[group])[2]
+            if not self._queues[group].first:
+                break
+            run = self._queues[group].first.pop(0)[2]
             del self._known[run.key]
             # A group that had its turn goes last.
             del self._turns[group]
@@ -107,7 +172,7 @@ class Admission:
     def verdict(self, dag_id: str, backfill_id: int | None = None) -> Verdict:
         """Return whether the next queued run of a DAG, or of a backfill, may start, and if not, why."""
         group = (dag_id, backfill_id)
-        if self._has_room(group):
+        if self._room(group):
             return MET
         dag = self._dags.get(dag_id)
         if dag is None or dag.is_paused:
@@ -125,61 +190,80 @@ class Admission:
         )
 
     def withdraw(self, run: DagRunKey) -> bool:
-        """Take a run out of the queue; return whether it was there."""
-        known = self._known.pop(run, None)
-        if known is not None:
-            self._take_place(known[1])
-        return known is not None
+        """Take a run out of the queue; return whether it was there, among those in memory."""
+        group = self._known.pop(run, None)
+        if group is None:
+            return False
+        queue = self._queues[group]
+        queue.first = [waiting for waiting in queue.first if waiting[2].key != run]
+        self._take_place(group)
+        return True
 
-    def waiting_of(self, dag_id: str) -> list[DagRunKey]:
-        """Return the queued runs of a DAG."""
-        return [key for key in self._known if key.dag_id == dag_id]
+    def waiting_of(self, dag_ids: Collection[str]) -> list[DagRunKey]:
+        """Return the queued runs of some DAGs that are in memory."""
+        return [key for key in self._known if key.dag_id in dag_ids]
+
+    def group_of(self, run: DagRunKey) -> Group | None:
+        """Return the group of an active run."""
+        return self._group_of.get(run)
 
     @property
     def dag_ids(self) -> set[str]:
         """The DAGs that have runs here, waiting or active."""
-        return {group[0] for group in self._waiting.keys() | self._active.keys()}
+        return {group[0] for group in self._queues.keys() | self._active.keys()}
 
     @property
     def may_start_any(self) -> bool:
         """Whether a queued run could start now."""
         return bool(self._turns)
 
-    def _update_backfill(self, run: QueuedRun) -> None:
+    def _limit(self, at_most: int | None) -> int:
+        return self._at_once if at_most is None else min(at_most, self._at_once)
+
+    def _n_wanted(self, group: Group) -> int:
+        return min(self._room(group), self._at_once) + A_FEW
+
+    def _queue(self, group: Group) -> _Queue:
+        self._groups.setdefault(group[0], set()).add(group)
+        return self._queues.setdefault(group, _Queue())
+
+    def _update_backfill(self, run: QueuedRun | QueuedGroup) -> None:
         if run.backfill_id is not None:
             self._backfills[run.backfill_id] = Limits(run.backfill_is_paused, run.backfill_max_active_runs)
 
     def _take_place(self, group: Group) -> None:
-        """Let a group take its turns exactly if it could start a run."""
-        waiting = self._waiting.get(group, [])
-        while waiting and self._known.get(waiting[0][2].key) != (waiting[0][1], group):
-            heapq.heappop(waiting)  # withdrawn
-        if waiting and self._has_room(group):
+        """Let a group take its turns exactly if it could start a run, or if that is to be read."""
+        queue = self._queues.get(group)
+        is_empty = queue is None or queue.is_empty
+        if not is_empty and self._room(group) > 0:
             self._turns.setdefault(group)
         else:
             self._turns.pop(group, None)
-        if not waiting:
+        if is_empty:
             self._forget(group)
 
     def _forget(self, group: Group) -> None:
         dag_id, backfill_id = group
-        self._waiting.pop(group, None)
+        self._queues.pop(group, None)
         self._groups.get(dag_id, set()).discard(group)
         if not self._groups.get(dag_id):
             self._groups.pop(dag_id, None)
         if backfill_id is not None and group not in self._active:
             self._backfills.pop(backfill_id, None)
 
-    def _has_room(self, group: Group) -> bool:
+    def _room(self, group: Group) -> int:
+        """Return how many more runs of a group may start: none while it is paused, or nothing is known of it."""
         dag_id, backfill_id = group
         dag = self._dags.get(dag_id)
         limits = dag if backfill_id is None else self._backfills.get(backfill_id)
         if dag is None or limits is None or dag.is_paused or limits.is_paused:
-            return False
-        return len(self._active.get(group, ())) + self._elsewhere.get(group, 0) < limits.max_active_runs
+            return 0
+        return max(0, limits.max_active_runs - len(self._active.get(group, ())) - self._elsewhere.get(group, 0))
 
 
-def _order(run: QueuedRun) -> datetime | float:
-    if run.backfill_is_reverse and run.logical_date is not None:
-        return -run.logical_date.timestamp()
-    return run.run_after
+def _order(run: QueuedRun) -> float:
+    """Return what the queued runs of a group start in the order of: as `first_queued` reads them."""
+    if run.backfill_id is None or run.logical_date is None:
+        return run.run_after.timestamp()
+    date = run.logical_date.timestamp()
+    return -date if run.backfill_is_reverse else date

@@ -16,6 +16,7 @@ from asynsched.channels import (
     RunCancelled,
     RunCreated,
     RunEdited,
+    RunsCreated,
     SchedulersChanged,
     SlotsFreed,
     TaskFinished,
@@ -48,7 +49,15 @@ MAX_EVENTS = 2_000
 NOTHING_HELD = Held()
 """What this executor holds of the tries of a scheduler of another home."""
 News = (
-    RunCreated | RunCancelled | RunEdited | BackfillChanged | DagChanged | PoolsChanged | SchedulersChanged | SlotsFreed
+    RunCreated
+    | RunsCreated
+    | RunCancelled
+    | RunEdited
+    | BackfillChanged
+    | DagChanged
+    | PoolsChanged
+    | SchedulersChanged
+    | SlotsFreed
 )
 
 
@@ -231,11 +240,12 @@ class DependencyEvaluator(Service):
         self._are_slots_freed |= SlotsFreed() in self._news
         if PoolsChanged() in self._news:
             await self._read_pools()
+        backfilled = {message.dag_id for message in self._news if isinstance(message, BackfillChanged | RunsCreated)}
+        if backfilled:
+            await self._intake.follow_backfills(backfilled)
         # Each is dropped only once it was acted on: the database may go away between two of them.
         while self._news:
             match self._news[0]:
-                case BackfillChanged(dag_id):
-                    await self._intake.follow_backfills(dag_id)
                 case SchedulersChanged():
                     self._transfers.look_for_orphans()
                 case RunCancelled(run):

@@ -82,6 +82,7 @@ class RunClaimer:
             if is_loadable is None and self._has_peers():
                 log.warning("run.left_to_others", dag_id=row.dag_id, run_id=row.run_id)
                 self._admission.ended(row.key)
+                self._admission.pass_over((row.dag_id, row.backfill_id))
                 continue
             kept.append(row)
             if is_loadable:

@@ -1,11 +1,12 @@
 """Queued runs on their way to being active: which wait, which were admitted, and which can never start."""
 
-from collections import deque
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable
 from datetime import datetime
 from functools import partial
 from itertools import chain
 
+import msgspec
 import structlog
 
 from asynsched.channels import Channels, RunCreated, RunEnded
@@ -22,11 +23,19 @@ from asynsched.scheduling.run_claiming import RunClaimer
 from asynsched.scheduling.run_loading import active_run, active_tasks, past_of
 from asynsched.scheduling.slices import Slices, settle
 from asynsched.scheduling.versions import VersionCache
-from asynsched.states import DagRunState
-from asynsched.store.dag_runs import end_queued_run, get_run
+from asynsched.states import FINISHED_RUN_STATES, DagRunState
+from asynsched.store.dag_runs import end_queued_run
 from asynsched.store.database import Database
 from asynsched.store.past_runs import read_past
-from asynsched.store.run_queue import QueuedRun, begin_again, dag_admissions, queued_runs, queued_runs_of
+from asynsched.store.run_queue import (
+    QueuedRun,
+    begin_again,
+    dag_admissions,
+    first_queued,
+    queued_groups,
+    queued_runs,
+    runs_of,
+)
 from asynsched.store.task_instances import load_task_instances
 from asynsched.store.xcoms import XComValue, get_xcoms
 
@@ -61,6 +70,8 @@ class RunIntake:
         self._admission = Admission(max_started_at_once)
         self._admitted: deque[QueuedRun] = deque()
         self._slices = Slices()
+        self._told = deque[tuple[int, datetime]](maxlen=1_000)
+        """Runs that were lately said to have ended without having begun: row ids, and when each was queued."""
         self._owner = owner
         self._claimer = None
         if owner is not None and database.is_shared:
@@ -95,11 +106,16 @@ class RunIntake:
 
     async def sweep(self, now: datetime) -> None:
         """Let runs wait that no message told of, and take over what has changed of their DAGs and of their past."""
-        for row in await self._database.read(queued_runs):
-            self._enqueue(row)
+        await self._look_for_queued()
         for run in [run for run in self._evaluation.runs.values() if run.structure.depend_on_past]:
             await self._follow_past(run, now)
-        await self.read_dags({key.dag_id for key in self._evaluation.runs} | self._admission.dag_ids)
+        await self.read_dags({key.dag_id for key in self._evaluation.runs})
+
+    async def _look_for_queued(self) -> None:
+        """Take over which DAGs and backfills have queued runs. The runs are read when there is room for them."""
+        await self._slices.take(self._admission.read_anew(await self._database.read(queued_groups)))
+        if self._claimer is not None:
+            await self._claimer.read(self._admission.dag_ids)
 
     async def read_dags(self, dag_ids: set[str]) -> None:
         """Take over the pause and the `max_active_runs` of DAGs that have runs here; others do not matter yet."""
@@ -116,7 +132,9 @@ class RunIntake:
         if self._leaves_runs_to_others:
             return
         if not self._admitted:
-            self._admitted.extend(self._admission.admit(self._n_slots if self._has_peers() else None))
+            at_most = self._n_slots if self._has_peers() else None
+            await self._read_first(at_most)
+            self._admitted.extend(self._admission.admit(at_most))
         await self._versions.prepare(row.version_id for row in self._admitted if row.version_id is not None)
         if self._claimer is not None:
             self._admitted = await self._claimer.claim(self._admitted, now)
@@ -130,6 +148,20 @@ class RunIntake:
                 self._admission.ended(row.key)
             self._admitted.popleft()
             await settle(self._evaluation, now)
+
+    async def _read_first(self, at_most: int | None) -> None:
+        """Read the first queued runs of the groups that have room for them, and whose runs memory does not have."""
+        # What has begun, and is not stored yet, is read in vain.
+        begun = (run for run in self._evaluation.pending.runs.values() if run.stored_state is DagRunState.QUEUED)
+        n_begun = Counter(self._admission.group_of(run.key) for run in begun)
+        wanted = [(group, n + n_begun[group]) for group, n in self._admission.to_read(at_most)]
+        if not wanted:
+            return
+        found = await self._database.read_at_once(first_queued, wanted)
+        for (group, limit), rows in zip(wanted, found, strict=True):
+            waiting = [row for row in rows if self._is_waiting(row)]
+            # Where none of them waits, nothing is gained by reading these again before the next sweep.
+            self._admission.take_first(group, waiting, is_all=len(rows) < limit or not waiting)
 
     async def _start(self, row: QueuedRun, now: datetime) -> None:
         if row.state == DagRunState.RUNNING:
@@ -193,33 +225,47 @@ class RunIntake:
             return False
         downstream = {task_id: run.structure.downstream[task_id] for task_id in run.structure.depend_on_past}
         catchup = bool(run.structure.dag.catchup)
-        read = partial(read_past, catchup=catchup)
+        never_seen = frozenset(task_id for task_id, past in run.past.items() if not past.has_earlier)
+        read = partial(read_past, catchup=catchup, never_seen=never_seen)
         stored = await self._database.read(read, run.key.dag_id, run.logical_date, downstream)
         before = run.past
         run.key_before, run.past = (stored.key, past_of(run, stored)) if stored is not None else (None, {})
         return run.past != before
 
-    async def follow_backfills(self, dag_id: str) -> None:
-        """Take over what somebody has done to the backfills of a DAG: their runs, and whether they are paused."""
-        queued = await self._database.read(queued_runs_of, dag_id)
-        for row in queued:
-            self._enqueue(row)
-        for key in set(self._admission.waiting_of(dag_id)) - {row.key for row in queued}:
-            if self._admission.withdraw(key):
-                self._say_ended(key, DagRunState.FAILED)
+    async def follow_backfills(self, dag_ids: set[str]) -> None:
+        """Take over what somebody has done to the backfills of DAGs: their runs, and whether they are paused."""
+        waiting = self._admission.waiting_of(dag_ids)
+        self._note_gone(waiting, await self._database.read(runs_of, waiting) if waiting else [])
+        await self._look_for_queued()
 
     async def follow_edits(self, keys: set[DagRunKey], now: datetime) -> None:
         """Take over what somebody has done to queued runs, and to runs that came before active ones."""
-        queued = await self._database.read(queued_runs, sorted(keys))
-        for row in queued:
-            self._enqueue(row)
-        for key in keys - {row.key for row in queued}:
-            if self._admission.withdraw(key):
-                ended = await self._database.read(get_run, *key)
-                self._say_ended(key, DagRunState.FAILED if ended is None else ended.state)
+        found = await self._database.read(runs_of, sorted(keys))
+        for row in found:
+            if row.state == DagRunState.QUEUED:
+                self._enqueue(row)
+        self._note_gone(keys - self._evaluation.runs.keys(), found)
         for run in list(self._evaluation.runs.values()):
             if run.key_before in keys:
                 await self._follow_past(run, now)
+
+    def _note_gone(self, keys: Collection[DagRunKey], found: Iterable[QueuedRun]) -> None:
+        """Let runs wait no more that are queued no more, and say which have ended without having begun.
+
+        Args:
+            keys: Runs that may have been queued until now, perhaps so far back in the queue that memory has none of it.
+            found: Those of them that there are.
+        """
+        rows = {row.key: row for row in found}
+        for key in keys:
+            row = rows.get(key)
+            if row is not None and row.state == DagRunState.QUEUED:
+                continue
+            was_waiting = self._admission.withdraw(key)
+            if row is None and was_waiting:
+                self._say_ended(key, DagRunState.FAILED)
+            elif row is not None and row.state in FINISHED_RUN_STATES and (was_waiting or row.started_at is None):
+                self._say_ended_unbegun(row)
 
     async def _follow_past(self, run: ActiveRun, now: datetime) -> None:
         """Look at what came before a run; where that is active here, its changes are passed on as they happen."""
@@ -240,14 +286,24 @@ class RunIntake:
         self._admission.ended(key)
 
     def _enqueue(self, row: QueuedRun) -> None:
-        # By its key: of one that was admitted, and could not be claimed yet, something may have changed since.
-        if row.key not in self._evaluation.runs and all(row.key != admitted.key for admitted in self._admitted):
+        if self._is_waiting(row):
             self._evaluation.limits.pause(row.dag_id, paused=row.is_paused)
             self._admission.add(row)
 
+    def _is_waiting(self, row: QueuedRun) -> bool:
+        """Return whether a queued run has not begun in memory."""
+        # By its key: of one that was admitted, and could not be claimed yet, something may have changed since.
+        return row.key not in self._evaluation.runs and all(row.key != admitted.key for admitted in self._admitted)
+
     async def _end_queued(self, row: QueuedRun, reason: str, now: datetime) -> None:
         await self._database.write(end_queued_run, row.id, DagRunState.FAILED, reason, now)
-        self._say_ended(row.key, DagRunState.FAILED)
+        self._say_ended_unbegun(msgspec.structs.replace(row, state=DagRunState.FAILED))
+
+    def _say_ended_unbegun(self, row: QueuedRun) -> None:
+        # Several messages may tell of the same end, which is to count once.
+        if (row.id, row.queued_at) not in self._told:
+            self._told.append((row.id, row.queued_at))
+            self._say_ended(row.key, row.state)
 
     def _say_ended(self, key: DagRunKey, state: str) -> None:
         ended = RunEnded(key, state)

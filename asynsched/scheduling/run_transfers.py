@@ -18,7 +18,14 @@ from asynsched.scheduling.slices import settle
 from asynsched.states import SLOT_TASK_STATES
 from asynsched.store.database import Database
 from asynsched.store.notifications import notify
-from asynsched.store.run_queue import MOST_TAKEN_OVER, QueuedRun, give_back_run, owned_runs, take_over_runs
+from asynsched.store.run_queue import (
+    MOST_TAKEN_OVER,
+    QueuedRun,
+    give_back_run,
+    owned_run_ids,
+    owned_runs,
+    take_over_runs,
+)
 from asynsched.store.run_requests import OpenRequest
 from asynsched.store.task_instances import tokens_of_tries
 
@@ -133,7 +140,7 @@ class RunTransfers:
             return
         # What was decided of them is stored first: what is forgotten is forgotten unchanged.
         await self._store()
-        owned = {row.id: row for row in await self._database.read(owned_runs, self._owner[1])}
+        owned = await self._owned(self.disturbed.keys())
         for run_id, key in list(self.disturbed.items()):
             if run_id in owned:
                 await self._take_up(owned[run_id], None, now)
@@ -158,13 +165,15 @@ class RunTransfers:
 
     async def _unknown(self) -> dict[int, QueuedRun]:
         known = self._evaluation.pending.runs.keys() | self._taken_over.keys()
-        owned = await self._database.read(owned_runs, self._owner[1])
-        return {row.id: row for row in owned if row.id not in known and row.key not in self._evaluation.runs}
+        known |= {run.id for run in self._evaluation.runs.values()}
+        unknown = set(await self._database.read(owned_run_ids, self._owner[1])) - known
+        return await self._owned(unknown)
 
     async def _owned(self, run_ids: Collection[int]) -> dict[int, QueuedRun]:
         """Return these runs as they are stored now, less those that are no longer ours."""
-        owned = await self._database.read(owned_runs, self._owner[1])
-        return {row.id: row for row in owned if row.id in run_ids}
+        if not run_ids:
+            return {}
+        return {row.id: row for row in await self._database.read(owned_runs, self._owner[1], list(run_ids))}
 
     async def _take_up(
         self, row: QueuedRun, held: Held | None, now: datetime, wanted: Sequence[OpenRequest] = ()

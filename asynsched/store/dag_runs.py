@@ -112,6 +112,12 @@ _MADE = for_each_dialect(
 _IDS = for_each_dialect(
     lambda dialect: f"SELECT {_ID} AS id FROM {rows_of(DagRunKey._fields, dialect)} AS v"  # noqa: S608 - our own
 )
+_STATE = "(SELECT t.state FROM dag_run AS t WHERE t.dag_id = v.dag_id AND t.run_id = v.run_id)"
+_STATES_OF = for_each_dialect(
+    lambda dialect: (
+        f"SELECT v.dag_id, v.run_id, {_STATE} AS state FROM {rows_of(DagRunKey._fields, dialect)} AS v"  # noqa: S608 - our own
+    )
+)
 _NEWEST = sa.select(dag_run).order_by(dag_run.c.id.desc()).limit(sa.bindparam("limit"))
 _NEWEST_OF_DAG = (
     sa.select(dag_run)
@@ -123,14 +129,15 @@ _NEWEST_OF_DAG = (
 _BEGINNING_WITH = _NEWEST_OF_DAG.where(
     sa.func.substr(dag_run.c.run_id, 1, sa.bindparam("length")) == sa.bindparam("beginning")
 )
-_N_ACTIVE = (
-    sa.select(dag_run.c.dag_id, sa.func.count().label("n"))
-    .where(
-        IS_ACTIVE,
-        dag_run.c.dag_id.in_(sa.bindparam("dag_ids", expanding=True)),
-        dag_run.c.run_type != DagRunType.BACKFILL,
+_ACTIVE_OF_DAG = (
+    "SELECT 1 FROM dag_run AS t WHERE t.state IN ('queued', 'running') AND t.backfill_id IS NULL"
+    " AND t.dag_id = v.dag_id LIMIT :at_most"
+)
+_N_ACTIVE = for_each_dialect(
+    lambda dialect: (
+        f"SELECT v.dag_id, (SELECT count(*) FROM ({_ACTIVE_OF_DAG}) AS few) AS n"  # noqa: S608 - our own
+        f" FROM {rows_of(('dag_id',), dialect)} AS v"
     )
-    .group_by(dag_run.c.dag_id)
 )
 _N_ENDED = (
     sa.select(dag_run.c.state, sa.func.count().label("n"))
@@ -219,8 +226,8 @@ def get_run(conn: Connection, dag_id: str, run_id: str) -> DagRunRow | None:
 
 def ended_among(conn: Connection, runs: Collection[DagRunKey]) -> list[DagRunKey]:
     """Return those of some runs that have ended."""
-    found = ((run, get_run(conn, *run)) for run in runs)
-    return [run for run, row in found if row is not None and row.state in FINISHED_RUN_STATES]
+    states = execute_rows(conn, _STATES_OF[conn.dialect.name], list(runs))
+    return [DagRunKey(row.dag_id, row.run_id) for row in states if row.state in FINISHED_RUN_STATES]
 
 
 def list_runs(
@@ -263,9 +270,14 @@ def run_row_ids(conn: Connection, keys: Sequence[DagRunKey]) -> list[int]:
     return [row.id for row in execute_rows(conn, _IDS[conn.dialect.name], keys) if row.id is not None]
 
 
-def count_active_runs(conn: Connection, dag_ids: Collection[str]) -> dict[str, int]:
-    """Return how many runs are queued or running, backfills aside, by dag_id; DAGs with none are left out."""
-    return {row.dag_id: row.n for row in conn.execute(_N_ACTIVE, {"dag_ids": list(dag_ids)})}
+def count_active_runs(conn: Connection, dag_ids: Collection[str], at_most: int) -> dict[str, int]:
+    """Return how many runs are queued or running, backfills aside, by dag_id.
+
+    Args:
+        at_most: Counts no further: a DAG may have very many queued runs.
+    """
+    rows = execute_rows(conn, _N_ACTIVE[conn.dialect.name], [(dag_id,) for dag_id in dag_ids], at_most=at_most)
+    return {row.dag_id: row.n for row in rows}
 
 
 def count_ended_since(conn: Connection, since: datetime) -> dict[str, int]:

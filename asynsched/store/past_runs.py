@@ -47,13 +47,20 @@ _SEEN = (
 
 
 def read_past(
-    conn: Connection, dag_id: str, logical_date: datetime, downstream: Mapping[str, Collection[str]], *, catchup: bool
+    conn: Connection,
+    dag_id: str,
+    logical_date: datetime,
+    downstream: Mapping[str, Collection[str]],
+    *,
+    catchup: bool,
+    never_seen: frozenset[str] = frozenset(),
 ) -> StoredPast | None:
     """Return the run before one of that logical date, with the states of these tasks and of those after them.
 
     Args:
         downstream: The tasks directly downstream of each that depends on the past.
         catchup: Only a run counts that nobody made by hand (Airflow's get_previous_scheduled_dagrun).
+        never_seen: Tasks that no earlier run had when that was asked before: to ask again looks through all of them.
     """
     statement = _BEFORE_UNASKED if catchup else _BEFORE
     before = conn.execute(statement, {"dag_id": dag_id, "date": logical_date}).first()
@@ -63,10 +70,11 @@ def read_past(
     states: dict[str, list[str | None]] = {}
     for row in conn.execute(_STATES, {"run": before.id, "task_ids": task_ids}):
         states.setdefault(row.task_id, []).append(row.state)
-    never_seen = frozenset(
+    asked = {"dag_id": dag_id, "date": logical_date}
+    missing = frozenset(
         task_id
         for task_id in downstream
         if task_id not in states
-        and conn.execute(_SEEN, {"dag_id": dag_id, "date": logical_date, "task_id": task_id}).first() is None
+        and (task_id in never_seen or conn.execute(_SEEN, {**asked, "task_id": task_id}).first() is None)
     )
-    return StoredPast(DagRunKey(before.dag_id, before.run_id), states, never_seen)
+    return StoredPast(DagRunKey(before.dag_id, before.run_id), states, missing)

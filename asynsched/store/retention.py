@@ -60,11 +60,10 @@ _IS_NEWEST = (
     "(r.run_type = 'scheduled' AND NOT EXISTS (SELECT 1 FROM dag_run n WHERE n.dag_id = r.dag_id"
     " AND n.run_type = 'scheduled' AND n.logical_date > r.logical_date))"
 )
-# The tasks of an active run may depend on the run before it.
+# The tasks of an active run may depend on the run before it. Asked of the run after it: many may be active.
 _IS_NEEDED = (
-    "EXISTS (SELECT 1 FROM dag_run a WHERE a.dag_id = r.dag_id AND a.state IN ('queued', 'running') AND r.id ="
-    " (SELECT p.id FROM dag_run p WHERE p.dag_id = a.dag_id AND p.logical_date < a.logical_date"
-    " ORDER BY p.logical_date DESC LIMIT 1))"
+    "coalesce((SELECT a.state FROM dag_run a WHERE a.dag_id = r.dag_id AND a.logical_date > r.logical_date"
+    " ORDER BY a.logical_date LIMIT 1), '') IN ('queued', 'running')"
 )
 _IS_CALLED_BACK = (
     "EXISTS (SELECT 1 FROM callback_request c WHERE c.dag_run_id = r.id AND c.state IN ('queued', 'running'))"

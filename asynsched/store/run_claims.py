@@ -15,13 +15,11 @@ from sqlalchemy import Connection
 from asynsched.states import DagRunState
 from asynsched.store.dag_runs import IS_ACTIVE
 from asynsched.store.row_locks import lock_tasks
-from asynsched.store.run_queue import QueuedRun, runs_by_id
+from asynsched.store.rows import portions
+from asynsched.store.run_queue import Group, QueuedRun, runs_by_id
 from asynsched.store.schedulers import holds_lease
 from asynsched.store.schema.rerun_tables import backfill
 from asynsched.store.schema.tables import dag, dag_run, task_instance
-
-Group = tuple[str, int | None]
-"""Runs that share their limits: a DAG's, or those of one of its backfills."""
 
 
 class Claims(NamedTuple):
@@ -153,7 +151,8 @@ def _running(
 ) -> tuple[defaultdict[Group, int], defaultdict[Group, int]]:
     active: defaultdict[Group, int] = defaultdict(int)
     elsewhere: defaultdict[Group, int] = defaultdict(int)
-    for row in conn.execute(_N_RUNNING, {"dag_ids": list(dag_ids), "epoch": epoch}) if dag_ids else ():
-        active[row.dag_id, row.backfill_id] = row.n
-        elsewhere[row.dag_id, row.backfill_id] = row.n_elsewhere
+    for some in portions(list(dag_ids)):
+        for row in conn.execute(_N_RUNNING, {"dag_ids": some, "epoch": epoch}):
+            active[row.dag_id, row.backfill_id] = row.n
+            elsewhere[row.dag_id, row.backfill_id] = row.n_elsewhere
     return active, elsewhere

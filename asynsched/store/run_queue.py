@@ -1,6 +1,6 @@
 """Which DagRuns wait to be started, and which a scheduler owns: claims, and what is taken over from the dead."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -56,6 +56,21 @@ class QueuedRun(Struct, frozen=True):
         return DagRunKey(self.dag_id, self.run_id)
 
 
+Group = tuple[str, int | None]
+"""Runs that share their limits: a DAG's, or those of one of its backfills."""
+
+
+class QueuedGroup(Struct, frozen=True):
+    """A DAG that has queued runs, or a backfill of it that has, with what their admission depends on."""
+
+    dag_id: str
+    backfill_id: int | None
+    is_paused: bool
+    max_active_runs: int
+    backfill_is_paused: bool = False
+    backfill_max_active_runs: int = 0
+
+
 class DagAdmission(NamedTuple):
     """What the start of a DAG's runs depends on."""
 
@@ -99,11 +114,47 @@ _RUNS = (
     )
     .order_by(dag_run.c.id)
 )
-_QUEUED = _RUNS.where(IS_ACTIVE, dag_run.c.state == DagRunState.QUEUED)
-_SOME_QUEUED = _QUEUED.where(dag_run.c.id.in_(sa.bindparam("ids", expanding=True)))
-_QUEUED_OF_DAG = _QUEUED.where(dag_run.c.dag_id == sa.bindparam("dag_id"))
-_RUNNING = _RUNS.where(IS_ACTIVE, dag_run.c.state == DagRunState.RUNNING)
-_OWNED = _RUNNING.where(dag_run.c.lease_epoch == sa.bindparam("epoch"))
+_IS_QUEUED = sa.and_(IS_ACTIVE, dag_run.c.state == DagRunState.QUEUED)
+_SOME_QUEUED = _RUNS.where(_IS_QUEUED, dag_run.c.id.in_(sa.bindparam("ids", expanding=True)))
+_IS_RUNNING = sa.and_(IS_ACTIVE, dag_run.c.state == DagRunState.RUNNING)
+_RUNNING = _RUNS.where(_IS_RUNNING)
+_IS_OWNED = dag_run.c.lease_epoch == sa.bindparam("epoch")
+_OWNED_IDS = sa.select(dag_run.c.id).where(_IS_RUNNING, _IS_OWNED).order_by(dag_run.c.id)
+_OWNED = _RUNNING.where(_IS_OWNED, dag_run.c.id.in_(sa.bindparam("ids", expanding=True)))
+# Whether a run is a backfill's is literal, as the partial indexes have it: each of these reads no more than it gives.
+_ITS_OWN = sa.text("dag_run.backfill_id IS NULL")
+_A_BACKFILLS = sa.text("dag_run.backfill_id IS NOT NULL")
+_FIRST_ROWS = _RUNS.where(_IS_QUEUED).order_by(None).limit(sa.bindparam("limit"))
+_FIRST_OF_DAG = _FIRST_ROWS.where(_ITS_OWN, dag_run.c.dag_id == sa.bindparam("dag_id")).order_by(
+    dag_run.c.run_after, dag_run.c.id
+)
+_OF_BACKFILL = _FIRST_ROWS.where(_A_BACKFILLS, dag_run.c.backfill_id == sa.bindparam("backfill_id"))
+_FIRST_OF_BACKFILL = _OF_BACKFILL.order_by(dag_run.c.logical_date)
+_LAST_OF_BACKFILL = _OF_BACKFILL.order_by(dag_run.c.logical_date.desc())
+_IS_REVERSE = sa.select(backfill.c.is_reverse).where(backfill.c.id == sa.bindparam("key"))
+# From one name to the next that is in the index, with one look for each: however many runs of it wait.
+_EACH_QUEUED = """
+WITH RECURSIVE waiting(name) AS (
+    SELECT (SELECT r.{name} FROM dag_run AS r WHERE r.state IN ('queued', 'running') AND r.state = 'queued'
+        AND r.backfill_id {kind} ORDER BY r.{name} LIMIT 1)
+    UNION ALL
+    SELECT (SELECT r.{name} FROM dag_run AS r WHERE r.state IN ('queued', 'running') AND r.state = 'queued'
+        AND r.backfill_id {kind} AND r.{name} > waiting.name ORDER BY r.{name} LIMIT 1)
+    FROM waiting WHERE waiting.name IS NOT NULL)
+"""
+_QUEUED_DAGS = sa.text(
+    _EACH_QUEUED.format(name="dag_id", kind="IS NULL")  # noqa: S608 - constants
+    + "SELECT dag.dag_id, dag.is_paused, dag.max_active_runs FROM waiting JOIN dag ON dag.dag_id = waiting.name"
+).columns(dag.c.dag_id, dag.c.is_paused, dag.c.max_active_runs)
+_QUEUED_BACKFILLS = sa.text(
+    _EACH_QUEUED.format(name="backfill_id", kind="IS NOT NULL")  # noqa: S608 - constants
+    + "SELECT dag.dag_id, dag.is_paused, dag.max_active_runs, backfill.id, backfill.is_paused AS backfill_is_paused,"
+    " backfill.max_active_runs AS backfill_max_active_runs"
+    " FROM waiting JOIN backfill ON backfill.id = waiting.name JOIN dag ON dag.dag_id = backfill.dag_id"
+).columns(
+    dag.c.dag_id, dag.c.is_paused, dag.c.max_active_runs, backfill.c.id,
+    backfill.c.is_paused.label("backfill_is_paused"), backfill.c.max_active_runs.label("backfill_max_active_runs"),
+)  # fmt: skip
 _BEGIN_AGAIN = (
     sa.update(dag_run)
     .where(dag_run.c.id == sa.bindparam("key"), dag_run.c.state == DagRunState.QUEUED)
@@ -132,22 +183,46 @@ _ORPHANED = (
 )
 
 
-def queued_runs(conn: Connection, keys: list[DagRunKey] | None = None) -> list[QueuedRun]:
-    """Return the queued runs among `keys`, or all of them, oldest row first."""
-    if keys is None:
-        return [_queued_run(row) for row in conn.execute(_QUEUED)]
+def queued_runs(conn: Connection, keys: Sequence[DagRunKey]) -> list[QueuedRun]:
+    """Return the queued runs among `keys`, oldest row first."""
     ids = sorted(run_row_ids(conn, keys))
     return [_queued_run(row) for some in portions(ids) for row in conn.execute(_SOME_QUEUED, {"ids": some})]
 
 
-def queued_runs_of(conn: Connection, dag_id: str) -> list[QueuedRun]:
-    """Return the queued runs of a DAG, oldest row first."""
-    return [_queued_run(row) for row in conn.execute(_QUEUED_OF_DAG, {"dag_id": dag_id})]
+def queued_groups(conn: Connection) -> list[QueuedGroup]:
+    """Return which DAGs and which backfills have queued runs: as many rows, however many runs these have."""
+    of_dags = [QueuedGroup(row.dag_id, None, row.is_paused, row.max_active_runs) for row in conn.execute(_QUEUED_DAGS)]
+    of_backfills = [
+        QueuedGroup(
+            row.dag_id, row.id, row.is_paused, row.max_active_runs, row.backfill_is_paused, row.backfill_max_active_runs
+        )
+        for row in conn.execute(_QUEUED_BACKFILLS)
+    ]
+    return of_dags + of_backfills
 
 
-def owned_runs(conn: Connection, epoch: int) -> list[QueuedRun]:
-    """Return the running runs that are held under this lease epoch."""
-    return [_queued_run(row) for row in conn.execute(_OWNED, {"epoch": epoch})]
+def first_queued(conn: Connection, wanted: Sequence[tuple[Group, int]]) -> list[list[QueuedRun]]:
+    """Return so many queued runs of each group, those that are to start first: the oldest, or a backfill's order."""
+    return [[_queued_run(row) for row in _first_queued(conn, *group, limit)] for group, limit in wanted]
+
+
+def _first_queued(conn: Connection, dag_id: str, backfill_id: int | None, limit: int) -> Sequence[Any]:
+    if backfill_id is None:
+        return conn.execute(_FIRST_OF_DAG, {"dag_id": dag_id, "limit": limit}).all()
+    is_reverse = conn.scalar(_IS_REVERSE, {"key": backfill_id})
+    statement = _LAST_OF_BACKFILL if is_reverse else _FIRST_OF_BACKFILL
+    return conn.execute(statement, {"backfill_id": backfill_id, "limit": limit}).all()
+
+
+def owned_run_ids(conn: Connection, epoch: int) -> list[int]:
+    """Return the row ids of the running runs that are held under this lease epoch."""
+    return list(conn.scalars(_OWNED_IDS, {"epoch": epoch}))
+
+
+def owned_runs(conn: Connection, epoch: int, ids: Collection[int]) -> list[QueuedRun]:
+    """Return those of some runs that are running, and held under this lease epoch."""
+    found = portions(sorted(ids))
+    return [_queued_run(row) for some in found for row in conn.execute(_OWNED, {"epoch": epoch, "ids": some})]
 
 
 def running_runs(conn: Connection) -> list[QueuedRun]:
@@ -157,7 +232,7 @@ def running_runs(conn: Connection) -> list[QueuedRun]:
 
 def dag_admissions(conn: Connection, dag_ids: list[str]) -> list[DagAdmission]:
     """Return what admission depends on, of each of these DAGs that there is."""
-    return [DagAdmission(*row) for row in conn.execute(_ADMISSIONS, {"dag_ids": dag_ids})]
+    return [DagAdmission(*row) for some in portions(dag_ids) for row in conn.execute(_ADMISSIONS, {"dag_ids": some})]
 
 
 _GIVE_BACK = (
@@ -204,7 +279,7 @@ def take_over_runs(
     conn.execute(sa.update(dag_run).where(dag_run.c.id.in_(ids)).values(scheduler_id=scheduler_id, lease_epoch=epoch))
     # Also of tasks that have ended: they may be removed, when what they are mapped over has changed.
     conn.execute(sa.update(task_instance).where(task_instance.c.dag_run_id.in_(ids)).values(lease_epoch=epoch))
-    return [_queued_run(row) for row in conn.execute(_OWNED.where(dag_run.c.id.in_(ids)), {"epoch": epoch})]
+    return owned_runs(conn, epoch, ids)
 
 
 def give_back_run(conn: Connection, run_row_id: int, scheduler_id: str, epoch: int) -> bool:
@@ -230,7 +305,7 @@ def begin_again(conn: Connection, run_row_id: int, scheduler_id: str, epoch: int
     if begun.rowcount:
         lock_tasks(conn, [run_row_id])
         conn.execute(sa.update(task_instance).where(task_instance.c.dag_run_id == run_row_id).values(lease_epoch=epoch))
-    row = conn.execute(_OWNED.where(dag_run.c.id == run_row_id), {"epoch": epoch}).first()
+    row = conn.execute(_OWNED, {"epoch": epoch, "ids": [run_row_id]}).first()
     return None if row is None else _queued_run(row)
 
 
@@ -238,6 +313,11 @@ def _queued_run(row: Any) -> QueuedRun:
     values = row._asdict()
     values["conf"] = msgspec.json.decode(values["conf"])
     return QueuedRun(**values)
+
+
+def runs_of(conn: Connection, keys: Sequence[DagRunKey]) -> list[QueuedRun]:
+    """Return runs in any state."""
+    return [row for some in portions(run_row_ids(conn, keys)) for row in runs_by_id(conn, some)]
 
 
 def runs_by_id(conn: Connection, run_ids: list[int]) -> list[QueuedRun]:

@@ -91,7 +91,7 @@ async def test_runs_are_listed_newest_first_and_chosen_by_dag_and_state(database
     assert [run.run_id for run in await database.read(list_runs, dag_id="d")] == ["r0", "r2"]
     assert [run.run_id for run in await database.read(list_runs, state="queued")] == ["r2", "r0"]
     assert await database.read(list_runs, dag_id="e", state="queued") == []
-    assert await database.read(count_active_runs, ["d", "e", "f"]) == {"d": 2}
+    assert await database.read(count_active_runs, ["d", "e", "f"], 9) == {"d": 2, "e": 0, "f": 0}
     assert await database.read(get_run, "d", "r1") is None
 
 
@@ -103,14 +103,17 @@ async def test_the_last_scheduled_interval_is_that_of_no_manual_run_and_no_backf
     await database.write(insert_run, new_run("r", "e"))
     types = (DagRunType.SCHEDULED, DagRunType.SCHEDULED, DagRunType.MANUAL, DagRunType.BACKFILL)
     for number, run_type in enumerate(types):
-        await database.write(insert_run, new_run(f"r{number}", logical_date=NOW + number * DAY, run_type=run_type))
+        backfill_id = 1 if run_type is DagRunType.BACKFILL else None
+        options = {"run_type": run_type, "backfill_id": backfill_id}
+        await database.write(insert_run, new_run(f"r{number}", logical_date=NOW + number * DAY, **options))
     last = {"d": (NOW + DAY, NOW + 2 * DAY), "e": (NOW, NOW + DAY)}
     assert await database.read(last_scheduled_intervals, ["d", "e", "never"]) == last
     assert await database.read(last_scheduled_interval, "d") == last["d"]
     assert await database.read(last_scheduled_interval, "never") is None
     assert await database.read(logical_date_is_taken, "d", NOW + DAY)
     assert not await database.read(logical_date_is_taken, "d", NOW + 9 * DAY)
-    assert await database.read(count_active_runs, ["d"]) == {"d": 3}
+    assert await database.read(count_active_runs, ["d"], 9) == {"d": 3}
+    assert await database.read(count_active_runs, ["d"], 2) == {"d": 2}
     assert (await database.read(previous_run, "d", before=NOW + 2 * DAY)).run_id == "r1"
     assert await database.read(previous_run, "d", before=NOW + 2 * DAY, state="success") is None
     assert await database.read(previous_run, "d", before=None) is None

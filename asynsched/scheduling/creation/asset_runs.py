@@ -94,7 +94,7 @@ def _judged(conn: Connection, dag: DagRow, condition: AssetCondition, waiting: _
     verdict = evaluate(condition, [item.asset for item in waiting])
     if dag.is_paused or not verdict.met:
         return Triggered(waits_for=verdict.reason)
-    if count_active_runs(conn, [dag.dag_id]).get(dag.dag_id, 0) >= dag.max_active_runs:
+    if count_active_runs(conn, [dag.dag_id], dag.max_active_runs)[dag.dag_id] >= dag.max_active_runs:
         return Triggered(is_held_back=True)
     return Triggered(created=_free_run_id(conn, dag.dag_id, _newest(waiting)))
 

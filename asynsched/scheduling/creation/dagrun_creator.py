@@ -9,7 +9,7 @@ import structlog
 from sqlalchemy import Connection
 
 from asynsched.bell import Hint, encode_hints
-from asynsched.channels import AssetsUpdated, Channels, DagChanged, FileChanged, RunCreated, RunEnded
+from asynsched.channels import AssetsUpdated, Channels, DagChanged, FileChanged, RunCreated, RunEnded, RunsCreated
 from asynsched.clock import Clock
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.creation.scheduled_runs import Examined, examine_dags
@@ -19,7 +19,6 @@ from asynsched.store.asset_queue import unexamined_dag_ids
 from asynsched.store.dags import scheduled_dag_ids
 from asynsched.store.database import Database
 from asynsched.store.notifications import notify
-from asynsched.store.run_queue import queued_runs_of
 
 log = structlog.get_logger(__name__)
 
@@ -138,8 +137,7 @@ class DagRunCreator(Service):
         self._unanswered.update(dag_ids)
         examined = await self._database.write(_examine, dag_ids, now, self._tell_as())
         for dag_id in again:
-            for row in await self._database.read(queued_runs_of, dag_id):
-                await self._channels.active_runs.put(RunCreated(row.key))
+            await self._channels.active_runs.put(RunsCreated(dag_id))
         self._unanswered.difference_update(dag_ids)
         return examined
 

@@ -124,7 +124,7 @@ class _Look:
         schedules: Those of these that can be read.
         unreadable: Why the others cannot.
         last: The data interval of each DAG's newest scheduled run.
-        n_active: How many runs of each are queued or running.
+        n_active: How many runs of each are queued or running, counted up to where none may be made any more.
         coming: What is to be stored as the next run of each.
     """
 
@@ -147,7 +147,8 @@ class _Look:
                 self.unreadable[dag_id] = exc
         self.schedules = schedules_of(conn, readable)
         self.last = last_scheduled_intervals(conn, dag_ids)
-        self.n_active = Counter(count_active_runs(conn, dag_ids))
+        largest = max((dag.max_active_runs for dag in self.dags.values()), default=0)
+        self.n_active = Counter(count_active_runs(conn, dag_ids, largest))
         self.coming: dict[str, DagRunInfo | None] = {}
 
     def following(self) -> dict[str, _Following | Failure]:

@@ -136,6 +136,10 @@ dag_run = sa.Table(
     Index("ix_dag_run_dag_id_run_after", "dag_id", "run_after"),
     Index("ix_dag_run_ended_at", "ended_at", info={ONLY_WHERE: "ended_at IS NOT NULL"}),
     Index("ix_dag_run_version_id", "version_id"),
+    Index("ix_dag_run_active_of_dag", "dag_id", "state", "run_after", "id",
+          info={ONLY_WHERE: "state IN ('queued', 'running') AND backfill_id IS NULL"}),
+    Index("ix_dag_run_active_of_backfill", "backfill_id", "state", "logical_date",
+          info={ONLY_WHERE: "state IN ('queued', 'running') AND backfill_id IS NOT NULL"}),
     Index("ix_dag_run_scheduled", "dag_id", "logical_date", info={ONLY_WHERE: "run_type = 'scheduled'"}),
 )  # fmt: skip
 """`scheduler_id` and `lease_epoch`: who owns the run, and under which lease its rows may be written.

@@ -146,6 +146,22 @@ def _create_runs() -> None:
         sqlite_where=sa.text("state IN ('queued', 'running')"),
         postgresql_where=sa.text("state IN ('queued', 'running')"),
     )
+    of_dag = sa.text("state IN ('queued', 'running') AND backfill_id IS NULL")
+    op.create_index(
+        "ix_dag_run_active_of_dag",
+        "dag_run",
+        ["dag_id", "state", "run_after", "id"],
+        sqlite_where=of_dag,
+        postgresql_where=of_dag,
+    )
+    of_backfill = sa.text("state IN ('queued', 'running') AND backfill_id IS NOT NULL")
+    op.create_index(
+        "ix_dag_run_active_of_backfill",
+        "dag_run",
+        ["backfill_id", "state", "logical_date"],
+        sqlite_where=of_backfill,
+        postgresql_where=of_backfill,
+    )
     op.create_table(
         "xcom",
         sa.Column("dag_run_id", BIG_ID, nullable=False),
