@@ -102,6 +102,7 @@ class DependencyEvaluator(Service):
         self._requests = RequestTaker(database=database, evaluation=evaluation, lease_epoch=self._pending.lease_epoch)
         self._transfers = RunTransfers(
             database=database,
+            channels=channels,
             evaluation=evaluation,
             intake=intake,
             announcer=self._announcer,

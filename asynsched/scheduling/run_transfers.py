@@ -7,10 +7,12 @@ import structlog
 from sqlalchemy import Connection
 
 from asynsched.bell import Hint, encode_hints
+from asynsched.channels import Channels, TaskFinished
 from asynsched.errors import DagError, NotFound
 from asynsched.executors.base import Held
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.announcements import Announcer
+from asynsched.scheduling.evaluation.active_run import ActiveRun
 from asynsched.scheduling.evaluation.evaluation import Evaluation
 from asynsched.scheduling.requests.request_taking import RequestTaker
 from asynsched.scheduling.run_intake import RunIntake
@@ -28,6 +30,7 @@ from asynsched.store.run_queue import (
 )
 from asynsched.store.run_requests import OpenRequest
 from asynsched.store.task_instances import tokens_of_tries
+from sandbox.protocol import Ended
 
 log = structlog.get_logger(__name__)
 
@@ -52,6 +55,7 @@ class RunTransfers:
         self,
         *,
         database: Database,
+        channels: Channels,
         evaluation: Evaluation,
         intake: RunIntake,
         announcer: Announcer,
@@ -61,6 +65,7 @@ class RunTransfers:
         kill_time: timedelta,
     ) -> None:
         self._database = database
+        self._finished = channels.finished
         self._evaluation = evaluation
         self._intake = intake
         self._announcer = announcer
@@ -188,9 +193,12 @@ class RunTransfers:
         try:
             run, stop = await self._intake.load(row), None
             if wanted:
+                if held is not None and held.ended:
+                    await self._store_ends(row, run, held, now)
                 stop = await self._requests.do_unheld(wanted, now)
                 if (edited := (await self._owned({row.id})).get(row.id)) is None:
-                    return  # it is another scheduler's by now
+                    self._intake.ended(row.key)
+                    return  # it has ended, or is another scheduler's by now
                 row, run = edited, await self._intake.load(edited)
         except (NotFound, DagError) as exc:
             await self._give_back(row, str(exc))
@@ -217,6 +225,34 @@ class RunTransfers:
             self._announcer.end_tries(let_go, tasks)
             self._announcer.launch_unknown(let_go, tasks, now)
         await settle(self._evaluation, now)
+
+    async def _store_ends(self, row: QueuedRun, run: ActiveRun, held: Held, now: datetime) -> None:
+        """Store how tries of a run have ended while nobody served, as a scheduler would have done when they did.
+
+        Only then comes what was asked of the run: the try of a task that is cleared goes into the history as it ended.
+        """
+        tasks = await self._intake.fill(run)
+        ends = self._take_ends(held.ended & {task.token for task in tasks if task.state in SLOT_TASK_STATES})
+        if not ends:
+            return
+        self._intake.resumed(row)
+        self._evaluation.resume_run(run, tasks, now)
+        for event in ends:
+            self._evaluation.try_ended(event, now)
+            self.try_ended(event.token)
+        await settle(self._evaluation, now)
+        await self._store()
+        self._evaluation.drop_run(run.key)
+
+    def _take_ends(self, tokens: Collection[str | None]) -> list[Ended]:
+        """Take the ends of these tries out of what is reported; the rest stays, in its order."""
+        ends = []
+        for message in self._finished.take(self._finished.qsize() if tokens else 0):
+            if isinstance(message, TaskFinished) and isinstance(message.event, Ended) and message.event.token in tokens:
+                ends.append(message.event)
+            else:
+                self._finished.put_nowait(message)
+        return ends
 
     async def _give_back(self, row: QueuedRun, reason: str) -> None:
         """Leave a run to others that this scheduler cannot read: a newer one may.

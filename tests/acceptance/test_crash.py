@@ -126,6 +126,21 @@ def test_a_task_that_ended_while_no_scheduler_lived_is_not_run_again(site):
     assert [mark[:-1] for mark in marks(site)] == [["begin", "1"], ["end"], ["follow"]]
 
 
+def test_a_task_that_ended_while_no_scheduler_lived_and_is_cleared_meanwhile_is_kept_as_it_ended(site):
+    called = "@task(retries=2, retry_delay=0, on_success_callback=lambda context: mark('called'))"
+    site.write("waiter.py", WAITER.replace("@task(retries=2, retry_delay=0)", called))
+    with site.up() as up:
+        pid = start_waiting(site)
+        up.kill()
+        open_gate(site)
+        site.until(lambda: not psutil.pid_exists(pid), "the task has ended")
+        assert "not done yet" in site.run("tasks", "clear", "waiter", "r1", "waits").stdout
+        site.up_until_idle()
+    tries = [row for row in site.json("tasks", "list", "waiter", "r1", "--all-tries") if row["task_id"] == "waits"]
+    assert [(row["try_number"], row["state"]) for row in tries] == [(1, "success"), (2, "success")]
+    assert sorted(mark[0] for mark in marks(site)) == sorted(["begin", "end", "called"] * 2 + ["follow"])
+
+
 def test_a_killed_task_is_known_at_once_and_retried(site):
     with site.up():
         pid = start_waiting(site)

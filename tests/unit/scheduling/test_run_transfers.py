@@ -22,7 +22,8 @@ from asynsched.store.pools import set_pool
 from asynsched.store.run_queue import take_over_runs
 from asynsched.store.run_requests import CancelRun, ClearTasks, MarkRun, MarkTasks
 from asynsched.store.schedulers import register_scheduler, remove_scheduler
-from asynsched.store.schema.tables import dag_run, dag_version, task_instance
+from asynsched.store.schema.callback_tables import callback_request
+from asynsched.store.schema.tables import dag_run, dag_version, task_instance, task_instance_history
 from asynsched.store.slot_settlement import pool_use_elsewhere
 from sandbox.protocol import Ended
 from tests.support.flaky_database import FlakyDatabase
@@ -39,7 +40,7 @@ OF_ITS_HOME = {
 async def database():
     database = open_inline()
     with DAG("d") as dag:
-        BashOperator(task_id="t", bash_command="true", pool="narrow")
+        BashOperator(task_id="t", bash_command="true", pool="narrow", on_success_callback=print)
     await store_dag(database, dag)
     await database.write(set_pool, "narrow", 1)
     yield database
@@ -116,6 +117,28 @@ async def test_a_try_that_was_submitted_before_the_machine_started_is_never_star
     another = await following.tick()
     assert [*another.values()] == ["r0"]
     assert not another.keys() & launched.keys()
+
+
+async def test_a_try_that_ended_while_nobody_served_is_kept_as_it_ended_though_it_was_cleared(database, tmp_path):
+    gone = await serving(database, tmp_path, "gone")
+    [token] = await run_on(gone, database, "r")
+    run = DagRunKey("d", "r")
+    await database.write(remove_scheduler, "gone")
+    await database.write(submit_request, run, ClearTasks(("t",)), actor="ann", now=NOON)
+    epoch = await database.write(register_scheduler, scheduler_id="next", **OF_ITS_HOME)
+    following = LoneEvaluator(database, tmp_path, "next", epoch, {})
+    following.end(token)
+    await following.evaluator.recover(Held(ended=frozenset({token})), NOON)
+    again = await following.tick()
+    assert [*again.values()] == ["r"]
+    assert token not in again
+    kept = sa.select(task_instance_history.c.try_number, task_instance_history.c.state, task_instance_history.c.token)
+    assert await database.read(lambda conn: conn.execute(kept).all()) == [(1, "success", token)]
+    called = sa.select(callback_request.c.try_number, callback_request.c.event)
+    assert await database.read(lambda conn: conn.execute(called).all()) == [(1, "on_success")]
+    following.end(*again)
+    await following.tick()
+    assert (await database.read(get_run, *run)).state == "success"
 
 
 @pytest.mark.parametrize("is_taken_over", [False, True], ids=["", "taken over by the next on this home"])
