@@ -115,11 +115,13 @@ class CallbackRunner(Service):
         room = self._settings.processes - len(self._running)
         if room <= 0 or self._is_stopping:
             return
+        # Until those that are found have begun, nothing else says that they wait.
+        self._may_have_more = True
         others = {request.id for request in self._running.values()} | self._left_to_others
         waiting = await self._database.read(next_callbacks, self._scheduler_id, room, others)
-        self._may_have_more = len(waiting) == room
         for request in waiting:
             await self._begin(request)
+        self._may_have_more = len(waiting) == room
         if self._may_have_more and len(self._running) < self._settings.processes:
             self.wake()
 

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from structlog.testing import capture_logs
 
 from asynsched import DAG, BashOperator
-from asynsched.channels import Channels
+from asynsched.channels import CallbackRequested, Channels
 from asynsched.clock import VirtualClock
 from asynsched.errors import StoreUnavailable
 from asynsched.executors.base import Held
@@ -30,6 +30,7 @@ from asynsched.store.schema.callback_tables import callback_request
 from asynsched.store.schema.tables import dag_run, dag_version
 from sandbox.protocol import Ended, Request
 from tests.support.flaky_database import FlakyDatabase
+from tests.support.passing_database import PassingDatabase
 from tests.support.runs import NOON
 
 CALLBACKS = CallbacksSettings(processes=5, attempts=2, timeout=7)
@@ -100,6 +101,25 @@ async def request_callbacks(database: Database, n: int) -> None:
             conn.execute(callback_request.insert(), values | {"created_at": NOON})
 
     await database.write(insert)
+
+
+async def test_the_runner_is_not_idle_while_it_begins_a_callback(database, tmp_path):
+    seen: list[tuple[str, bool]] = []
+
+    class Watched(PassingDatabase):
+        async def pass_on(self, call, query, args, kwargs):
+            seen.append((query.__name__, scheduler.runner.is_idle))
+            return await super().pass_on(call, query, args, kwargs)
+
+    scheduler = Scheduler(Watched(database), tmp_path)
+    await scheduler.tick()
+    assert scheduler.runner.is_idle
+    seen.clear()
+    await request_callbacks(database, 1)
+    scheduler.channels.callbacks.put_nowait(CallbackRequested())
+    await scheduler.tick()
+    assert ("take_callback", False) in seen
+    assert not any(is_idle for _, is_idle in seen), seen
 
 
 async def states(database: Database) -> dict[tuple[str, int], int]:
