@@ -49,6 +49,8 @@ CLEANUP_SECONDS = 10.0
 LEAVE_PAUSE = timedelta(seconds=1)
 SETTLE_SECONDS = 5.0
 """Longest that a stopping scheduler takes to store what the drained tries reported."""
+HURRIED_SETTLE_SECONDS = 2.0
+"""The same for one that was told to hurry."""
 
 
 class Scheduler(Embedding):
@@ -111,6 +113,7 @@ class Scheduler(Embedding):
         self._given_metrics = metrics
         self._services: Services | None = None
         self.stopping = self._stop_requested = anyio.Event()
+        self._is_hurried = anyio.Event()
         self._state = ServingState()
         self.started = self._state.started
         self._have_tries_ended = False
@@ -161,7 +164,12 @@ class Scheduler(Embedding):
         self._stop_requested.set()
 
     def hurry(self) -> None:
-        """Have tries that are to end, by a stop or a cancellation that follows, killed at once. Returns at once."""
+        """Have tries that are to end, by a stop or a cancellation, killed at once. Returns at once.
+
+        A stop that is under way waits for them no more: they are handed back as interrupted, if the database takes that
+        within two seconds.
+        """
+        self._is_hurried.set()
         if self._services is not None:
             self._services.executor.hurry()
 
@@ -267,10 +275,21 @@ class Scheduler(Embedding):
     async def _drain(self, services: Services) -> None:
         """Let running tasks end, for a while; store how the rest was interrupted, and have the executor forget it."""
         grace = timedelta(seconds=self.settings.shutdown_grace)
-        await services.executor.drain(self.clock.now() + grace)
-        deadline = self.clock.now() + timedelta(seconds=SETTLE_SECONDS)
+        async with anyio.create_task_group() as waiting:
+            waiting.start_soon(self._cut_short, waiting.cancel_scope)
+            await services.executor.drain(self.clock.now() + grace)
+            waiting.cancel_scope.cancel()
+        settle_seconds = SETTLE_SECONDS
+        if self._is_hurried.is_set():
+            await services.executor.drain(self.clock.now())
+            settle_seconds = HURRIED_SETTLE_SECONDS
+        deadline = self.clock.now() + timedelta(seconds=settle_seconds)
         while not services.are_settled and self.clock.now() < deadline:
             await self.clock.sleep(timedelta(milliseconds=10))
+
+    async def _cut_short(self, waiting: anyio.CancelScope) -> None:
+        await self._is_hurried.wait()
+        waiting.cancel()
 
     async def _end_tries(self, services: Services) -> None:
         executor = services.executor

@@ -1,6 +1,7 @@
 """A scheduler in the foreground: what it says at start, and the signals that stop it."""
 
 import asyncio
+import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -96,9 +97,10 @@ async def _serve(settings: Settings, rules: StopRules, manager: ServiceManager) 
 
 @asynccontextmanager
 async def _signals_stop(scheduler: Scheduler, manager: ServiceManager, signalled: anyio.Event) -> AsyncIterator[None]:
-    """Within, the first SIGINT or SIGTERM asks the scheduler to stop, the second ends it and all that runs at once.
+    """Within, the first SIGINT or SIGTERM asks the scheduler to stop, the second kills what runs and stores that.
 
-    Then all is as before. `signalled` is set by the first.
+    The third ends this process, whatever the database does: what is left to do is the next scheduler's. After this
+    block all is as before. The first sets `signalled`.
     """
     loop = asyncio.get_running_loop()
     before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
@@ -108,9 +110,14 @@ async def _signals_stop(scheduler: Scheduler, manager: ServiceManager, signalled
         def stop(number: signal.Signals) -> None:
             nonlocal forced
             if signalled.is_set():
+                if forced:
+                    note("Error: Left by a third signal, before everything was stored: the next scheduler does that.")
+                    os._exit(1)
                 forced = True
+                log.info("scheduler.stopping_at_once", signal=number.name, again="leaves without storing it")
                 scheduler.hurry()
-                scope.cancel()
+                if not scheduler.started.is_set():
+                    scope.cancel()
                 return
             signalled.set()
             log.info("scheduler.stopping", signal=number.name, again="kills what runs, and stops at once")

@@ -195,6 +195,11 @@ class Session:
         """Return whether a scheduler is serving this home or, on PostgreSQL, this database."""
         return self.is_serving() or (self._is_shared and self.owners().are_serving)
 
+    def look_for_schedulers(self) -> "tuple[bool, Owners]":
+        """Return what `has_scheduler` and `owners` do, of one look: one may stop between two."""
+        is_serving, owners = self.is_serving(), self.owners()
+        return is_serving or (self._is_shared and owners.are_serving), owners
+
     def owners(self) -> "Owners":
         """Return who has the running runs, as far as that can be known from here."""
         from asynsched.cli.standings import standing

@@ -42,7 +42,8 @@ def up(
 
     Ctrl-C or SIGTERM stops it gently: what runs may finish within the setting shutdown_grace, and then has
     lease.kill_time to end itself. A second one kills what runs at once. What was interrupted is begun anew by the next
-    start. Neither leaves a process behind. Exit code 0 after the first, 1 after the second.
+    start. Neither leaves a process behind. A third one leaves at once, should the database not answer: what it cannot
+    store then is shown as running until the next start. Exit code 0 after the first, 1 after the others.
     """
     if fail_on and not until_idle:
         raise click.UsageError("--fail-on needs --until-idle: it is about what the runs have come to in the end.")

@@ -43,8 +43,8 @@ def explain(session: Session, dag_id: str, run_id: str | None, task_id: str | No
     if run is not None and task_id is not None:
         session.read(find_task, dag_id, run.run_id, task_id, map_index)
     # On PostgreSQL a command asks by an event loop of its own: this is asked before there is another one.
-    owners = session.owners()
-    unserved = None if session.has_scheduler() else no_scheduler(session.read(last_served_at), owners.stopping)
+    has_scheduler, owners = session.look_for_schedulers()
+    unserved = None if has_scheduler else no_scheduler(session.read(last_served_at), owners.stopping)
     explanation = asyncio.run(_explain(session, dag, run, task_id, map_index, unserved, owners))
     return Text([*_lines(explanation)], msgspec.to_builtins(explanation))
 

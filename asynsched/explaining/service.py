@@ -7,6 +7,7 @@ from asynsched.explaining.reason import Reason
 
 RULE = "scheduler"
 START = "`asynsched up`"
+AFTER_STOP = f"it has ended, and another one is started: {START}"
 
 
 def no_scheduler(last_served_at: datetime | None, stopping: Sequence[str] = ()) -> Reason:
@@ -17,12 +18,20 @@ def no_scheduler(last_served_at: datetime | None, stopping: Sequence[str] = ()) 
         stopping: The ids of those that let end what runs, and begin nothing.
     """
     if stopping:
-        told = f"no scheduler is serving: {', '.join(stopping)} is stopping, and has to end first"
-        return Reason(RULE, told, f"one is started: {START}")
+        told = f"scheduler {stopping[0]} is stopping: it lets what runs end, and starts nothing more"
+        return Reason(RULE, told, AFTER_STOP)
     since = "; none has yet"
     if last_served_at is not None:
         since = f" since {last_served_at.isoformat(sep=' ', timespec='seconds')}"
     return Reason(RULE, f"no scheduler is serving{since}", f"one is started: {START}")
+
+
+def answer_of(unserved: Reason) -> str:
+    """Return in one or two sentences what `no_scheduler` tells, and what is to be done about it."""
+    text = unserved.text[:1].upper() + unserved.text[1:]
+    if unserved.release == AFTER_STOP:
+        return f"{text}. Once it has ended, start another one: {START}."
+    return f"{text}: start one with {START}."
 
 
 def with_service(reasons: Sequence[Reason], *lacks: Reason | None) -> tuple[Reason, ...]:

@@ -5,7 +5,7 @@ from datetime import datetime
 
 from asynsched.explaining.grouping import shortened
 from asynsched.explaining.reason import Explanation, Reason
-from asynsched.explaining.service import RULE, START, with_service
+from asynsched.explaining.service import RULE, answer_of, with_service
 from asynsched.explaining.snapshot import Snapshot
 from asynsched.scheduling.evaluation.active_task import ActiveTask
 from asynsched.scheduling.evaluation.dependencies import DEPENDENCIES
@@ -221,7 +221,7 @@ def held_up_by(reasons: Sequence[Reason]) -> str:
     if not reasons:
         return ""
     if reasons[0].rule == RULE:
-        first = f"{_sentence(reasons[0].text)[:-1]}: start one with {START}."
+        first = answer_of(reasons[0])
         return f"{first} Besides: {held_up_by(reasons[1:])}" if reasons[1:] else first
     more = len(reasons) - 1
     rest = f", and {more} thing{'s' if more > 1 else ''} more" if more else ""

@@ -231,7 +231,9 @@ def test_a_second_signal_stops_at_once_and_leaves_nothing_behind(site):
         up.terminate()
         site.until(lambda: [row["state"] for row in site.json("schedulers", "list")] == ["stopping"], "it is stopping")
         told = site.run("why", "waiter", "r1").stdout
-        assert re.match(r"No scheduler is serving: \S+ is stopping, and has to end first: start one", told)
+        assert re.match(r"Scheduler \S+ is stopping: .*\. Once it has ended, start another one: `asynsched up`\.", told)
+        assert "No scheduler is serving" not in told, "it serves the task that runs"
+        assert "try 1 is running" in told.lower()
         up.terminate()
         up.wait(10)
         site.until(lambda: not site.processes(), "no process is left", seconds=10)

@@ -1,6 +1,8 @@
 """What signals do to `asynsched up` and to what it runs, where tasks do not end when they are asked to."""
 
 import signal
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import psutil
@@ -30,7 +32,10 @@ LONGER_THAN_ANY_TEST = "600"
 @pytest.fixture
 def site(new_site) -> Site:
     """Return a site with a task that goes on when it is asked to end, and has all the time there is."""
-    site = new_site()
+    return with_stubborn_task(new_site())
+
+
+def with_stubborn_task(site: Site) -> Site:
     site.env |= {name: str(site.root / name.lower()) for name in ("MARKS", "GATE", "ASKED")}
     site.env |= {"ASYNSCHED_LEASE__KILL_TIME": LONGER_THAN_ANY_TEST}
     site.write("stubborn.py", STUBBORN)
@@ -61,7 +66,28 @@ def test_a_second_signal_kills_tasks_that_do_not_end_and_hands_them_back(site, n
         site.assert_nothing_left()
         assert up.log.endswith("Error: Stopped at once by a second signal.\n")
         assert "loop.stalled" not in up.log
+    [task] = site.json("tasks", "list", "stubborn", "r1")
+    assert task["state"] == "scheduled", "what was killed is not shown as running"
+    assert task["reason"] == "the scheduler stopped"
     Path(site.env["GATE"]).touch()
     site.up_until_idle()
     [task] = site.json("tasks", "list", "stubborn", "r1")
     assert (task["state"], task["try_number"]) == ("success", 1), "what was interrupted is no failed try"
+
+
+def test_a_third_signal_leaves_without_a_database_that_does_not_answer(tmp_path):
+    site = with_stubborn_task(Site(tmp_path))
+    with site.up() as up:
+        pid = start_task(site)
+        with closing(sqlite3.connect(site.root / site.home_name / "asynsched.db", isolation_level=None)) as holder:
+            holder.execute("BEGIN IMMEDIATE")
+            for said in ("scheduler.stopping ", "scheduler.stopping_at_once"):
+                up.process.send_signal(signal.SIGTERM)
+                site.until(lambda said=said: said in up.log, "the stop is said")
+            site.until(lambda: not psutil.pid_exists(pid), "the task is killed")
+            up.process.send_signal(signal.SIGTERM)
+            assert up.wait() == 1
+        assert "Error: Left by a third signal" in up.log
+        Path(site.env["GATE"]).touch()
+        site.up_until_idle()
+    assert site.json("runs", "show", "stubborn", "r1")["state"] == "success"
