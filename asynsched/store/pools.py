@@ -40,7 +40,7 @@ _ALL = sa.select(pool).order_by(pool.c.name)
 _TAKEN = (
     sa.select(task_instance.c.pool, task_instance.c.state, sa.func.sum(task_instance.c.pool_slots).label("slots"))
     .where(
-        sa.text("task_instance.state IN ('queued', 'running', 'deferred')")
+        sa.text("task_instance.state IN ('queued', 'running', 'restarting', 'deferred')")
     )  # as the index has it, or it is not used
     .group_by(task_instance.c.pool, task_instance.c.state)
 )

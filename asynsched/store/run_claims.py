@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from asynsched.states import DagRunState
-from asynsched.store.dag_runs import IS_ACTIVE
+from asynsched.store.dag_runs import IS_QUEUED, IS_RUNNING
 from asynsched.store.row_locks import lock_tasks
 from asynsched.store.rows import portions
 from asynsched.store.run_queue import Group, QueuedRun, runs_by_id
@@ -41,11 +41,10 @@ class Claims(NamedTuple):
 
 
 _IS_WANTED = dag_run.c.id.in_(sa.bindparam("ids", expanding=True))
-_IS_QUEUED = sa.and_(IS_ACTIVE, dag_run.c.state == DagRunState.QUEUED)
-_QUEUED = sa.select(dag_run.c.id).where(_IS_WANTED, _IS_QUEUED)
+_QUEUED = sa.select(dag_run.c.id).where(_IS_WANTED, IS_QUEUED)
 _LOCKED = (
     sa.select(dag_run.c.id, dag_run.c.dag_id, dag_run.c.backfill_id, dag_run.c.version_id)
-    .where(_IS_WANTED, _IS_QUEUED)
+    .where(_IS_WANTED, IS_QUEUED)
     .order_by(dag_run.c.id)
     .with_for_update(key_share=True, skip_locked=True)
 )
@@ -66,8 +65,7 @@ _N_RUNNING = (
         sa.func.count(sa.case((dag_run.c.lease_epoch != sa.bindparam("epoch"), 1))).label("n_elsewhere"),
     )
     .where(
-        IS_ACTIVE,
-        dag_run.c.state == DagRunState.RUNNING,
+        IS_RUNNING,
         dag_run.c.dag_id.in_(sa.bindparam("dag_ids", expanding=True)),
     )
     .group_by(dag_run.c.dag_id, dag_run.c.backfill_id)

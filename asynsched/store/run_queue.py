@@ -11,7 +11,8 @@ from sqlalchemy import Connection
 
 from asynsched.keys import DagRunKey
 from asynsched.states import DagRunState
-from asynsched.store.dag_runs import IS_ACTIVE, NOBODYS_EPOCH, run_row_ids
+from asynsched.store.dag_runs import IS_QUEUED, IS_RUNNING, NOBODYS_EPOCH, by_index, run_row_ids
+from asynsched.store.json_rows import DIALECTS
 from asynsched.store.row_locks import lock_tasks
 from asynsched.store.rows import portions
 from asynsched.store.schedulers import holds_lease
@@ -114,47 +115,61 @@ _RUNS = (
     )
     .order_by(dag_run.c.id)
 )
-_IS_QUEUED = sa.and_(IS_ACTIVE, dag_run.c.state == DagRunState.QUEUED)
-_SOME_QUEUED = _RUNS.where(_IS_QUEUED, dag_run.c.id.in_(sa.bindparam("ids", expanding=True)))
-_IS_RUNNING = sa.and_(IS_ACTIVE, dag_run.c.state == DagRunState.RUNNING)
-_RUNNING = _RUNS.where(_IS_RUNNING)
+_SOME_QUEUED = _RUNS.where(IS_QUEUED, dag_run.c.id.in_(sa.bindparam("ids", expanding=True)))
+_RUNNING = _RUNS.where(IS_RUNNING)
 _IS_OWNED = dag_run.c.lease_epoch == sa.bindparam("epoch")
-_OWNED_IDS = sa.select(dag_run.c.id).where(_IS_RUNNING, _IS_OWNED).order_by(dag_run.c.id)
+_OWNED_IDS = sa.select(dag_run.c.id).where(IS_RUNNING, _IS_OWNED)
 _OWNED = _RUNNING.where(_IS_OWNED, dag_run.c.id.in_(sa.bindparam("ids", expanding=True)))
 # Whether a run is a backfill's is literal, as the partial indexes have it: each of these reads no more than it gives.
 _ITS_OWN = sa.text("dag_run.backfill_id IS NULL")
 _A_BACKFILLS = sa.text("dag_run.backfill_id IS NOT NULL")
-_FIRST_ROWS = _RUNS.where(_IS_QUEUED).order_by(None).limit(sa.bindparam("limit"))
-_FIRST_OF_DAG = _FIRST_ROWS.where(_ITS_OWN, dag_run.c.dag_id == sa.bindparam("dag_id")).order_by(
-    dag_run.c.run_after, dag_run.c.id
+_FIRST_ROWS = _RUNS.where(IS_QUEUED).order_by(None).limit(sa.bindparam("limit"))
+_FIRST_OF_DAG = (
+    _FIRST_ROWS.where(_ITS_OWN, dag_run.c.dag_id == sa.bindparam("dag_id"))
+    .order_by(dag_run.c.run_after, dag_run.c.id)
+    .with_hint(dag_run, "INDEXED BY ix_dag_run_queued_of_dag", "sqlite")
 )
-_OF_BACKFILL = _FIRST_ROWS.where(_A_BACKFILLS, dag_run.c.backfill_id == sa.bindparam("backfill_id"))
+_OF_BACKFILL = _FIRST_ROWS.where(_A_BACKFILLS, dag_run.c.backfill_id == sa.bindparam("backfill_id")).with_hint(
+    dag_run, "INDEXED BY ix_dag_run_queued_of_backfill", "sqlite"
+)
 _FIRST_OF_BACKFILL = _OF_BACKFILL.order_by(dag_run.c.logical_date)
 _LAST_OF_BACKFILL = _OF_BACKFILL.order_by(dag_run.c.logical_date.desc())
 _IS_REVERSE = sa.select(backfill.c.is_reverse).where(backfill.c.id == sa.bindparam("key"))
-# From one name to the next that is in the index, with one look for each: however many runs of it wait.
-_EACH_QUEUED = """
-WITH RECURSIVE waiting(name) AS (
-    SELECT (SELECT r.{name} FROM dag_run AS r WHERE r.state IN ('queued', 'running') AND r.state = 'queued'
-        AND r.backfill_id {kind} ORDER BY r.{name} LIMIT 1)
-    UNION ALL
-    SELECT (SELECT r.{name} FROM dag_run AS r WHERE r.state IN ('queued', 'running') AND r.state = 'queued'
-        AND r.backfill_id {kind} AND r.{name} > waiting.name ORDER BY r.{name} LIMIT 1)
-    FROM waiting WHERE waiting.name IS NOT NULL)
-"""
-_QUEUED_DAGS = sa.text(
-    _EACH_QUEUED.format(name="dag_id", kind="IS NULL")  # noqa: S608 - constants
-    + "SELECT dag.dag_id, dag.is_paused, dag.max_active_runs FROM waiting JOIN dag ON dag.dag_id = waiting.name"
-).columns(dag.c.dag_id, dag.c.is_paused, dag.c.max_active_runs)
-_QUEUED_BACKFILLS = sa.text(
-    _EACH_QUEUED.format(name="backfill_id", kind="IS NOT NULL")  # noqa: S608 - constants
-    + "SELECT dag.dag_id, dag.is_paused, dag.max_active_runs, backfill.id, backfill.is_paused AS backfill_is_paused,"
-    " backfill.max_active_runs AS backfill_max_active_runs"
-    " FROM waiting JOIN backfill ON backfill.id = waiting.name JOIN dag ON dag.dag_id = backfill.dag_id"
-).columns(
-    dag.c.dag_id, dag.c.is_paused, dag.c.max_active_runs, backfill.c.id,
-    backfill.c.is_paused.label("backfill_is_paused"), backfill.c.max_active_runs.label("backfill_max_active_runs"),
-)  # fmt: skip
+
+
+def _each_queued(name: str, kind: str, index: str, dialect: str) -> str:
+    """Return a table of the names that queued runs have, one look into the index for each: however many have it."""
+    runs = f"SELECT dag_run.{name} FROM {by_index(index, dialect)} WHERE dag_run.state = 'queued'"  # noqa: S608 - our own
+    runs += f" AND dag_run.backfill_id {kind}"
+    first, following = (
+        f"({runs}{more} ORDER BY dag_run.{name} LIMIT 1)" for more in ("", f" AND dag_run.{name} > w.name")
+    )
+    recursion = f"SELECT {first} UNION ALL SELECT {following} FROM w WHERE w.name IS NOT NULL"  # noqa: S608 - constants
+    return f"WITH RECURSIVE w(name) AS ({recursion})"
+
+
+_LIMITS_OF_DAG = "dag.dag_id, dag.is_paused, dag.max_active_runs"
+_LIMITS_OF_BACKFILL = (
+    "backfill.id, backfill.is_paused AS backfill_is_paused, backfill.max_active_runs AS backfill_max_active_runs"
+)
+_QUEUED_DAGS = {
+    dialect: sa.text(
+        f"{_each_queued('dag_id', 'IS NULL', 'ix_dag_run_queued_of_dag', dialect)}"  # noqa: S608 - constants
+        f" SELECT {_LIMITS_OF_DAG} FROM w JOIN dag ON dag.dag_id = w.name"
+    ).columns(dag.c.dag_id, dag.c.is_paused, dag.c.max_active_runs)
+    for dialect in DIALECTS
+}
+_QUEUED_BACKFILLS = {
+    dialect: sa.text(
+        f"{_each_queued('backfill_id', 'IS NOT NULL', 'ix_dag_run_queued_of_backfill', dialect)}"  # noqa: S608 - constants
+        f" SELECT {_LIMITS_OF_DAG}, {_LIMITS_OF_BACKFILL}"
+        " FROM w JOIN backfill ON backfill.id = w.name JOIN dag ON dag.dag_id = backfill.dag_id"
+    ).columns(
+        dag.c.dag_id, dag.c.is_paused, dag.c.max_active_runs, backfill.c.id,
+        backfill.c.is_paused.label("backfill_is_paused"), backfill.c.max_active_runs.label("backfill_max_active_runs"),
+    )
+    for dialect in DIALECTS
+}  # fmt: skip
 _BEGIN_AGAIN = (
     sa.update(dag_run)
     .where(dag_run.c.id == sa.bindparam("key"), dag_run.c.state == DagRunState.QUEUED)
@@ -168,8 +183,7 @@ MOST_TAKEN_OVER = 100
 _ORPHANED = (
     sa.select(dag_run.c.id, dag_run.c.scheduler_id)
     .where(
-        IS_ACTIVE,
-        dag_run.c.state == DagRunState.RUNNING,
+        IS_RUNNING,
         dag_run.c.id.not_in(sa.bindparam("excluding", expanding=True)),
         sa.or_(
             dag_run.c.scheduler_id.is_(None),
@@ -177,7 +191,8 @@ _ORPHANED = (
             sa.and_(dag_run.c.scheduler_id == sa.bindparam("me"), dag_run.c.lease_epoch != sa.bindparam("epoch")),
         ),
     )
-    .order_by(dag_run.c.id)
+    # A sum has no index: what runs is found and sorted, and the table never read in its own order.
+    .order_by(dag_run.c.id + 0)
     .limit(sa.bindparam("limit"))
     .with_for_update(key_share=True, skip_locked=True)
 )
@@ -191,12 +206,15 @@ def queued_runs(conn: Connection, keys: Sequence[DagRunKey]) -> list[QueuedRun]:
 
 def queued_groups(conn: Connection) -> list[QueuedGroup]:
     """Return which DAGs and which backfills have queued runs: as many rows, however many runs these have."""
-    of_dags = [QueuedGroup(row.dag_id, None, row.is_paused, row.max_active_runs) for row in conn.execute(_QUEUED_DAGS)]
+    of_dags = [
+        QueuedGroup(row.dag_id, None, row.is_paused, row.max_active_runs)
+        for row in conn.execute(_QUEUED_DAGS[conn.dialect.name])
+    ]
     of_backfills = [
         QueuedGroup(
             row.dag_id, row.id, row.is_paused, row.max_active_runs, row.backfill_is_paused, row.backfill_max_active_runs
         )
-        for row in conn.execute(_QUEUED_BACKFILLS)
+        for row in conn.execute(_QUEUED_BACKFILLS[conn.dialect.name])
     ]
     return of_dags + of_backfills
 

@@ -101,7 +101,8 @@ class WaitingRequest(Struct, frozen=True):
 _decoder: msgspec.json.Decoder[RunRequest] = msgspec.json.Decoder(RunRequest)
 _OPEN = (
     sa.select(run_request, dag_run.c.dag_id, dag_run.c.run_id)
-    .join(dag_run, dag_run.c.id == run_request.c.dag_run_id)
+    # A sum has no index: so the requests are read first, and never every run there is.
+    .join(dag_run, dag_run.c.id == run_request.c.dag_run_id + 0)
     .where(sa.or_(dag_run.c.state != DagRunState.RUNNING, dag_run.c.lease_epoch == sa.bindparam("epoch")))
     .order_by(run_request.c.id)
 )

@@ -49,7 +49,7 @@ KEPT_FOR = timedelta(days=7)
 """How long the rows of schedulers are kept that have ended."""
 
 # Literal, as the partial indexes have it.
-_IS_ACTIVE = sa.text("dag_run.state IN ('queued', 'running')")
+_IS_RUNNING = sa.text("dag_run.state = 'running'")
 _REGISTRATION_LOCK = 0x6173796E73726567  # "asynsreg"
 _NEXT_EPOCH = sa.select(sa.func.coalesce(sa.func.max(scheduler.c.lease_epoch), 0) + 1)
 _IS_OF_HOME = sa.and_(scheduler.c.hostname == sa.bindparam("host"), scheduler.c.home == sa.bindparam("folder"))
@@ -57,7 +57,7 @@ _OF_HOME = sa.select(scheduler.c.id).where(_IS_OF_HOME).with_for_update()
 _DELETE = sa.delete(scheduler).where(
     sa.or_(scheduler.c.id.in_(sa.bindparam("ids", expanding=True)), scheduler.c.ended_at < sa.bindparam("before"))
 )
-_RUNS_OF = sa.select(dag_run.c.id).where(_IS_ACTIVE, dag_run.c.scheduler_id.in_(sa.bindparam("ids", expanding=True)))
+_RUNS_OF = sa.select(dag_run.c.id).where(_IS_RUNNING, dag_run.c.scheduler_id.in_(sa.bindparam("ids", expanding=True)))
 _INHERIT_RUNS = (
     sa.update(dag_run)
     .where(dag_run.c.id.in_(_RUNS_OF.order_by(dag_run.c.id).with_for_update(key_share=True)))
@@ -115,7 +115,7 @@ _LOADS = """
 SELECT r.scheduler_id AS id, count(DISTINCT r.id) AS n_runs, count(t.id) AS n_tasks
 FROM dag_run AS r LEFT JOIN task_instance AS t
   ON t.dag_run_id = r.id AND t.state IN ('queued', 'running', 'restarting')
-WHERE r.state IN ('queued', 'running') AND r.state = 'running' AND r.scheduler_id IS NOT NULL
+WHERE r.state = 'running' AND r.scheduler_id IS NOT NULL
 GROUP BY r.scheduler_id
 """
 

@@ -92,7 +92,7 @@ _TASK_USE = (
     sa.select(dag_run.c.dag_id, task_instance.c.task_id, sa.func.count().label("n"))
     .join(dag_run, dag_run.c.id == task_instance.c.dag_run_id)
     .where(
-        sa.text("dag_run.state IN ('queued', 'running')"),
+        sa.text("dag_run.state = 'running'"),
         dag_run.c.dag_id.in_(sa.bindparam("ids", expanding=True)),
         task_instance.c.task_id.in_(sa.bindparam("task_ids", expanding=True)),
         _HAS_SLOTS,

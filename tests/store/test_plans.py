@@ -15,8 +15,12 @@ from asynsched.store import (
     dag_runs,
     dags,
     deadlines,
+    past_runs,
     pools,
+    run_claims,
     run_queue,
+    run_requests,
+    slot_settlement,
     states_elsewhere,
     task_instances,
     xcoms,
@@ -38,6 +42,13 @@ BATCH = Batch(
     1, runs=[RUN], tasks=[task(1, "a", "success", before_state="running")], xcoms=[XComRow(1, "a", -1, "k", "1", NOW)],
     history=[HistoryRow(1, "a", -1, 1, "failed", "", "t", NOW, NOW, NOW, NOW)],
 )  # fmt: skip
+
+
+def read_past(conn: sa.Connection, *args: Any) -> None:
+    past_runs.read_past(conn, *args, catchup=False)
+
+
+CLAIM = slot_settlement.SlotClaim(key=(1, "a", -1), pool="default_pool", slots=1, task=("d", "a"), max_active=1)
 HOT = [
     (dags.get_dag, "d"),
     (dag_runs.get_run, "d", "r"),
@@ -53,6 +64,12 @@ HOT = [
     (run_queue.owned_run_ids, 1),
     (run_queue.owned_runs, 1, [1, 2]),
     (run_queue.take_over_runs, "me", 1),
+    (run_claims.claim_runs, [1], "me", 1, NOW),
+    (run_claims.runs_elsewhere, ["d"], 1),
+    (run_requests.open_requests, 1),
+    (slot_settlement.pool_use_elsewhere, 1, frozenset({"p"})),
+    (slot_settlement.settle_slots, [CLAIM], slot_settlement.OwnUse({}, {}), 1),
+    (read_past, "d", NOW, {"a": ["b"]}),
     (run_queue.runs_by_id, [1, 2]),
     (task_instances.load_task_instances, 1),
     (states_elsewhere.count_runs, states_elsewhere.RunFilter("d", [NOW], ["r"], ["failed"])),

@@ -132,14 +132,14 @@ dag_run = sa.Table(
     Column("stop", Text, nullable=True),
     UniqueConstraint("dag_id", "run_id"),
     UniqueConstraint("dag_id", "logical_date"),
-    Index("ix_dag_run_unfinished", "state", "run_after", info={ONLY_WHERE: "state IN ('queued', 'running')"}),
     Index("ix_dag_run_dag_id_run_after", "dag_id", "run_after"),
     Index("ix_dag_run_ended_at", "ended_at", info={ONLY_WHERE: "ended_at IS NOT NULL"}),
     Index("ix_dag_run_version_id", "version_id"),
-    Index("ix_dag_run_active_of_dag", "dag_id", "state", "run_after", "id",
-          info={ONLY_WHERE: "state IN ('queued', 'running') AND backfill_id IS NULL"}),
-    Index("ix_dag_run_active_of_backfill", "backfill_id", "state", "logical_date",
-          info={ONLY_WHERE: "state IN ('queued', 'running') AND backfill_id IS NOT NULL"}),
+    Index("ix_dag_run_running", "dag_id", info={ONLY_WHERE: "state = 'running'"}),
+    Index("ix_dag_run_queued_of_dag", "dag_id", "run_after", "id",
+          info={ONLY_WHERE: "state = 'queued' AND backfill_id IS NULL"}),
+    Index("ix_dag_run_queued_of_backfill", "backfill_id", "logical_date",
+          info={ONLY_WHERE: "state = 'queued' AND backfill_id IS NOT NULL"}),
     Index("ix_dag_run_scheduled", "dag_id", "logical_date", info={ONLY_WHERE: "run_type = 'scheduled'"}),
 )  # fmt: skip
 """`scheduler_id` and `lease_epoch`: who owns the run, and under which lease its rows may be written.
@@ -177,7 +177,7 @@ task_instance = sa.Table(
     Column("ignored_dependencies", Text, nullable=True),
     UniqueConstraint("dag_run_id", "task_id", "map_index"),
     Index("ix_task_instance_slots", "pool", "state",
-          info={ONLY_WHERE: "state IN ('queued', 'running', 'deferred')"}),
+          info={ONLY_WHERE: "state IN ('queued', 'running', 'restarting', 'deferred')"}),
 )  # fmt: skip
 """`try_number` counts from 1, and is 0 before the first try. `token` names the try that is queued or running.
 `next_try_at` is when a retry or a rescheduled sensor is due, or a deferral times out. `deferral` is what a deferred

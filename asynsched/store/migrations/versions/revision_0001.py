@@ -139,26 +139,21 @@ def _create_runs() -> None:
         sqlite_where=sa.text("run_type = 'scheduled'"),
         postgresql_where=sa.text("run_type = 'scheduled'"),
     )
+    running = sa.text("state = 'running'")
+    op.create_index("ix_dag_run_running", "dag_run", ["dag_id"], sqlite_where=running, postgresql_where=running)
+    of_dag = sa.text("state = 'queued' AND backfill_id IS NULL")
     op.create_index(
-        "ix_dag_run_unfinished",
+        "ix_dag_run_queued_of_dag",
         "dag_run",
-        ["state", "run_after"],
-        sqlite_where=sa.text("state IN ('queued', 'running')"),
-        postgresql_where=sa.text("state IN ('queued', 'running')"),
-    )
-    of_dag = sa.text("state IN ('queued', 'running') AND backfill_id IS NULL")
-    op.create_index(
-        "ix_dag_run_active_of_dag",
-        "dag_run",
-        ["dag_id", "state", "run_after", "id"],
+        ["dag_id", "run_after", "id"],
         sqlite_where=of_dag,
         postgresql_where=of_dag,
     )
-    of_backfill = sa.text("state IN ('queued', 'running') AND backfill_id IS NOT NULL")
+    of_backfill = sa.text("state = 'queued' AND backfill_id IS NOT NULL")
     op.create_index(
-        "ix_dag_run_active_of_backfill",
+        "ix_dag_run_queued_of_backfill",
         "dag_run",
-        ["backfill_id", "state", "logical_date"],
+        ["backfill_id", "logical_date"],
         sqlite_where=of_backfill,
         postgresql_where=of_backfill,
     )
@@ -211,8 +206,8 @@ def _create_task_instances() -> None:
         "ix_task_instance_slots",
         "task_instance",
         ["pool", "state"],
-        sqlite_where=sa.text("state IN ('queued', 'running', 'deferred')"),
-        postgresql_where=sa.text("state IN ('queued', 'running', 'deferred')"),
+        sqlite_where=sa.text("state IN ('queued', 'running', 'restarting', 'deferred')"),
+        postgresql_where=sa.text("state IN ('queued', 'running', 'restarting', 'deferred')"),
     )
     op.create_table(
         "task_instance_history",

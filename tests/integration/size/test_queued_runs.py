@@ -1,0 +1,98 @@
+"""However many runs of a DAG wait, what runs by itself reads few of them, keeps few, and starts them in their order."""
+
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+import sqlalchemy as sa
+
+from asynsched import DAG, BashOperator
+from asynsched.channels import BackfillChanged, DagChanged, RunCreated, RunEdited, RunsCreated
+from asynsched.keys import DagRunKey
+from asynsched.scheduling.admission import A_FEW
+from asynsched.scheduling.creation.triggering import create_manual_run
+from asynsched.store.parse_results import DagDefaults, FileStamp, store_report
+from asynsched.store.retention import Bound, old_runs
+from asynsched.store.schema.tables import dag_run
+from tests.integration.size.counted import opened, serving
+from tests.support.history import copy_rows, fill, look_at_sizes, named, numbers
+from tests.support.runs import NOON
+from tests.support.simulated import report_of
+
+FEW, MANY = 200, 20_000
+"""Runs that wait."""
+HOUR = timedelta(hours=1)
+__all__ = ["opened"]
+
+
+def let_wait(conn: sa.Connection, n: int) -> None:
+    """Add queued runs of a DAG, q1 the first of them."""
+    number = numbers(n)
+    copy_rows(
+        conn, dag_run, number,
+        dag_id="d", run_id=named("q", number), run_type="manual", state="queued", reason="", run_after=NOON,
+        queued_at=NOON, conf=b'{"a": 1}', lease_epoch=0, logical_date=None,
+    )  # fmt: skip
+    look_at_sizes(conn)
+
+
+@asynccontextmanager
+async def backlog(opened, folder, n: int):
+    """Serve a DAG of which one run is active, as many as may be, `n` have ended, and `n` wait without a message."""
+    database = await opened()
+    folder.mkdir()
+    for dag_id in ("d", "other"):
+        with DAG(dag_id, schedule="@hourly", start_date=NOON + HOUR / 2, catchup=True) as dag:
+            BashOperator(task_id="t", bash_command="true")
+        defaults = DagDefaults(max_active_runs=1 if dag_id == "d" else 16, paused=False)
+        await database.write(store_report, report_of(dag), FileStamp("", 0, 0, ""), now=NOON, defaults=defaults)
+    site = await serving(database, folder)
+    key = await database.write(create_manual_run, "d", now=NOON, run_id="first")
+    [token] = await site.tick(RunCreated(key))
+    await database.write(fill, n_runs=n, n_dags=0, dag_id="d", n_tasks=1)
+    await database.write(let_wait, n)
+    yield site, token
+    await database.inner.close()
+
+
+async def costs(opened, folder, n: int):
+    """Return what happens by itself costs, by what it is."""
+    async with backlog(opened, folder, n) as (site, token):
+        waiting = site.evaluator._intake._admission.waiting_of
+        found = {"a sweep": await site.cost_of(after=61)}
+        assert waiting(["d"]) == [], "nothing is read that has no room"
+        found["an end"] = await site.cost_of(ended=token)
+        assert [launched_run(site)] == ["q1"]
+        assert len(waiting(["d"])) <= 1 + A_FEW
+        found["another end"] = await site.cost_of(ended=site.launched[0])
+        assert [launched_run(site)] == ["q2"]
+        found["what falls due"] = await site.cost_of(after=3600)
+        found["a new run"] = await site.cost_of(RunCreated(DagRunKey("d", f"q{n}")))
+        found["its end from outside"] = await site.cost_of(RunEdited(DagRunKey("d", f"q{n}")))
+        found["a change of the DAG"] = await site.cost_of(DagChanged("d"))
+        found["a change of its backfills"] = await site.cost_of(BackfillChanged("d"), RunsCreated("d"))
+        return found
+
+
+def launched_run(site) -> str:
+    [token] = site.launched
+    return site.evaluator.evaluation.tries[token].run.key.run_id
+
+
+async def test_what_runs_by_itself_costs_as_much_with_many_queued_runs_as_with_few(opened, tmp_path):
+    few, many = await costs(opened, tmp_path / "few", FEW), await costs(opened, tmp_path / "many", MANY)
+    for name, cost in many.items():
+        assert cost.is_like(few[name]), (name, cost, few[name])
+    assert max(cost.n_rows for cost in many.values()) < FEW / 2
+
+
+async def old_runs_of(opened, folder, n: int):
+    async with backlog(opened, folder, n) as (site, _):
+        site.database.take_cost()
+        found = await site.database.read(old_runs, Bound(before=NOON), limit=20)
+        return len(found), site.database.take_cost()
+
+
+async def test_to_find_what_is_kept_no_longer_costs_as_much_with_many_queued_runs_as_with_few(opened, tmp_path):
+    few, many = await old_runs_of(opened, tmp_path / "few", FEW), await old_runs_of(opened, tmp_path / "many", MANY)
+    assert (few[0], many[0]) == (20, 20)
+    assert many[1].is_like(few[1]), (many, few)

@@ -1,0 +1,42 @@
+"""A row that somebody else has changed has its own run read again, and none of the other active ones."""
+
+import sqlalchemy as sa
+
+from asynsched import DAG, BashOperator
+from asynsched.channels import RunCreated
+from asynsched.scheduling.creation.triggering import create_manual_run
+from asynsched.store.parse_results import DagDefaults, FileStamp, store_report
+from asynsched.store.schema.tables import task_instance
+from tests.integration.size.counted import Cost, opened, serving
+from tests.support.runs import NOON
+from tests.support.simulated import report_of
+
+__all__ = ["opened"]
+
+
+async def cost_of_a_stale_row(opened, folder, n: int) -> Cost:
+    """Return what it costs that a task instance was marked beside its scheduler, where `n` runs are active."""
+    database = await opened()
+    folder.mkdir()
+    with DAG("d") as dag:
+        BashOperator(task_id="t", bash_command="true")
+    defaults = DagDefaults(max_active_runs=1000, paused=False)
+    await database.write(store_report, report_of(dag), FileStamp("", 0, 0, ""), now=NOON, defaults=defaults)
+    site = await serving(database, folder)
+    tokens = []
+    for number in range(n):
+        key = await database.write(create_manual_run, "d", now=NOON, run_id=f"r{number}")
+        tokens += await site.tick(RunCreated(key))
+    assert len(site.evaluator.evaluation.runs) == n
+    marked = sa.update(task_instance).where(task_instance.c.token == tokens[0]).values(state="skipped")
+    await database.write(lambda conn: conn.execute(marked).rowcount)
+    cost = await site.cost_of(ended=tokens[0])
+    assert len(site.evaluator.evaluation.runs) == n - 1, "what was marked has ended"
+    await database.inner.close()
+    return cost
+
+
+async def test_one_stale_row_has_one_run_read_however_many_are_active(opened, tmp_path):
+    few = await cost_of_a_stale_row(opened, tmp_path / "few", 3)
+    many = await cost_of_a_stale_row(opened, tmp_path / "many", 9)
+    assert many.is_like(few), (many, few)

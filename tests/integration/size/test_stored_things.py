@@ -1,0 +1,71 @@
+"""What users store in large numbers costs a sweep nothing: history, errors, variables, assets, tags, params."""
+
+import pytest
+import sqlalchemy as sa
+
+from asynsched import DAG, BashOperator, Param
+from asynsched.channels import RunCreated
+from asynsched.scheduling.creation.triggering import create_manual_run
+from asynsched.store.parse_results import DagDefaults, FileStamp, store_report
+from asynsched.store.schema.asset_tables import asset
+from asynsched.store.schema.tables import import_error, variable
+from tests.integration.size.counted import Cost, opened, serving
+from tests.support.history import copy_rows, named, fill, look_at_sizes, numbers
+from tests.support.runs import NOON
+from tests.support.simulated import report_of
+
+FEW, MANY = 20, 5_000
+__all__ = ["opened"]
+
+
+def finished_runs(conn: sa.Connection, n: int) -> None:
+    fill(conn, n_runs=n, n_dags=0, dag_id="d", n_tasks=2)
+
+
+def import_errors(conn: sa.Connection, n: int) -> None:
+    number = numbers(n)
+    text = {"kind": "exception", "message": "m", "traceback": "", "output": ""}
+    copy_rows(conn, import_error, number, file_path=named("f", number), is_warning=False, created_at=NOON, **text)
+
+
+def variables(conn: sa.Connection, n: int) -> None:
+    number = numbers(n)
+    copy_rows(conn, variable, number, key=named("v", number), value="secret", description="")
+
+
+def assets(conn: sa.Connection, n: int) -> None:
+    number = numbers(n)
+    name = named("a", number)
+    copy_rows(conn, asset, number, digest=name, name=name, uri=name, group_name="asset", extra=b"{}", created_at=NOON)
+
+
+async def cost_of_a_sweep(opened, folder, fill_in, n: int) -> Cost:
+    """Return what a sweep costs while a run is active, where there are `n` of something."""
+    database = await opened()
+    folder.mkdir()
+    is_described = fill_in is None
+    params = {f"p{number}": Param(number) for number in range(n if is_described else 1)}
+    with DAG("d", tags=[f"t{number}" for number in range(n if is_described else 1)], params=params) as dag:
+        BashOperator(task_id="t", bash_command="true")
+    defaults = DagDefaults(max_active_runs=16, paused=False)
+    await database.write(store_report, report_of(dag), FileStamp("", 0, 0, ""), now=NOON, defaults=defaults)
+    site = await serving(database, folder)
+    key = await database.write(create_manual_run, "d", now=NOON, run_id="r")
+    assert len(await site.tick(RunCreated(key))) == 1
+    if fill_in is not None:
+        await database.write(fill_in, n)
+    await database.write(look_at_sizes)
+    cost = await site.cost_of(after=61)
+    await database.inner.close()
+    return cost
+
+
+@pytest.mark.parametrize(
+    "fill_in", [finished_runs, import_errors, variables, assets, None], ids=lambda f: f and f.__name__
+)
+async def test_a_sweep_costs_the_same_however_much_is_stored(opened, tmp_path, fill_in):
+    """`None`: the tags and params of a DAG whose run is active."""
+    few = await cost_of_a_sweep(opened, tmp_path / "few", fill_in, FEW)
+    many = await cost_of_a_sweep(opened, tmp_path / "many", fill_in, MANY)
+    assert many.is_like(few), (many, few)
+    assert few.n_statements
