@@ -10,7 +10,7 @@ from asynsched.store.parse_results import DagDefaults, FileStamp, store_report
 from asynsched.store.schema.asset_tables import asset
 from asynsched.store.schema.tables import import_error, variable
 from tests.integration.size.counted import Cost, opened, serving
-from tests.support.history import copy_rows, named, fill, look_at_sizes, numbers
+from tests.support.history import copy_rows, fill, look_at_sizes, named, numbers
 from tests.support.runs import NOON
 from tests.support.simulated import report_of
 
