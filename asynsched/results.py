@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -106,7 +105,7 @@ async def _results(database: Database, dag_run_id: int) -> dict[tuple[str, int],
     found: dict[tuple[str, int], Any] = {}
     after, is_last = None, False
     while not is_last:
-        part, is_last = await database.read(partial(some_xcoms, key="return_value", after=after), dag_run_id)
+        part, is_last = await database.read(some_xcoms, dag_run_id, key="return_value", after=after)
         for task_id, map_index, value in part:
             after = task_id, map_index
             found[after] = from_transport(msgspec.json.decode(value))
