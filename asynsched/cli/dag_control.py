@@ -44,7 +44,7 @@ def reparse_dag(session: Session, name: str) -> Done:
     """
     dag_id, path = _dag_and_file(session, name)
     fields = {"dag_id": dag_id or None, "file": path}
-    if session.has_scheduler():
+    if session.is_made and session.has_scheduler():
         session.change("dag.reparse", lambda _: None, hints=lambda _: [Hint("file", dag_id=dag_id, path=path)])
         return Done(f"The scheduler parses {path} again.", fields)
     read_dag_folder(session, make=True, again=path)

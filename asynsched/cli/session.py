@@ -107,7 +107,9 @@ class Session:
 
     @property
     def place(self) -> str:
-        """Where the database is, for people."""
+        """Where what is known comes from, for people."""
+        if self.settings.database is None and self._passing is not None:
+            return f"the DAG folder {self.settings.dags_path}"
         if self.settings.database is None:
             return f"the home {self.home}"
         return f"the database {without_secrets(self.settings.database)}"

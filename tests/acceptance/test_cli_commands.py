@@ -60,6 +60,8 @@ def test_a_folder_that_no_scheduler_has_seen_is_read_and_kept_only_by_commands_t
     assert len(site.json("dags", "next", "etl", "-n", "4")) == 4
     for command in (("dags", "show", "etl"), ("why", "etl"), ("dags", "test", "etl"), ("backfill", "list", "etl")):
         assert "Reading the DAG folder" in site.run(*command).stderr
+    unknown = site.run("dags", "show", "nothing", code=1).stderr
+    assert f"There is no DAG 'nothing'. Looked in the DAG folder {site.dags}." in unknown
     assert [path.name for path in site.root.iterdir()] == ["dags"]
     assert f"Made the home {site.home}." in site.run("dags", "pause", "etl").stderr
     assert [dag["dag_id"] for dag in site.json("dags", "list")] == ["broken", "etl"]
