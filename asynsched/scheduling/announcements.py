@@ -21,8 +21,8 @@ from asynsched.channels import (
 from asynsched.executors.base import Held
 from asynsched.executors.callback_tokens import is_callback_token
 from asynsched.executors.trigger_host_tokens import key_of_token
-from asynsched.scheduling.evaluation.active_run import ActiveRun
 from asynsched.executors.try_tokens import boot_mark
+from asynsched.scheduling.evaluation.active_run import ActiveRun
 from asynsched.scheduling.evaluation.active_task import ActiveTask
 from asynsched.scheduling.evaluation.pending import PendingBatch
 from asynsched.scheduling.evaluation.run_stopping import unwanted_try
