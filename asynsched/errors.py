@@ -142,9 +142,9 @@ class AlreadyExists(StoreError):
 class NotFound(StoreError, LookupError):
     """No such DAG, run, task, pool, variable or connection."""
 
-    def __init__(self, kind: str, name: str, near: tuple[str, ...] = ()) -> None:
+    def __init__(self, kind: str, name: str, near: tuple[str, ...] = (), *, where: str = "") -> None:
         hint = f" Did you mean {' or '.join(near)}?" if near else ""
-        super().__init__(f"There is no {kind} {name!r}.{hint}")
+        super().__init__(f"There is no {kind} {name!r}{f' in {where}' if where else ''}.{hint}")
         self.kind = kind
         self.name = name
         self.near = near

@@ -107,8 +107,8 @@ class RequestAnswerer:
             try:
                 value = await run(operation, ready, request.arguments, self._clock)
                 return Reply(request.token, request.request_id, value=value)
-            except NotFound:
-                return Reply(request.token, request.request_id, found=False)
+            except NotFound as exc:
+                return Reply(request.token, request.request_id, found=False, error=str(exc))
             except StoreUnavailable:
                 await self._clock.sleep(RETRY_DELAY)
             except (StoreError, KeyError, TypeError, ValueError, msgspec.ValidationError) as exc:

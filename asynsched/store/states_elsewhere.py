@@ -77,7 +77,7 @@ def count_runs(conn: Connection, wanted: RunFilter) -> int:
 
 
 def count_task_instances(conn: Connection, wanted: TaskFilter) -> int:
-    """Return how many task instances there are. Raises NotFound when the DAG has no such group."""
+    """Return how many task instances there are. Raises NotFound when there is no such DAG or group, and one is named."""
     query = sa.select(sa.func.count()).select_from(_INSTANCES).where(*_task_conditions(conn, wanted))
     n: int = conn.execute(query).scalar_one()
     return n
@@ -97,7 +97,7 @@ def states_by_run(
         The states, and the task instance after which others follow; None where these were the last.
 
     Raises:
-        NotFound: The DAG has no such group.
+        NotFound: A group is named, and there is no such DAG or group.
     """
     after = after or Place("", "", -2)
     run_id, (task_id, map_index) = dag_run.c.run_id, (task_instance.c.task_id, task_instance.c.map_index)
@@ -173,9 +173,11 @@ def _task_conditions(conn: Connection, wanted: TaskFilter) -> list[sa.ColumnElem
 
 def _tasks_of_group(conn: Connection, dag_id: str, group_id: str) -> list[str]:
     version: Any = latest_version(conn, dag_id)
-    dag = None if version is None else msgspec.json.decode(version.serialized, type=SerializedDag)
-    if dag is None or group_id not in {group.group_id for group in dag.task_groups}:
-        raise NotFound("task group", group_id)
+    if version is None:
+        raise NotFound("DAG", dag_id)
+    dag = msgspec.json.decode(version.serialized, type=SerializedDag)
+    if group_id not in {group.group_id for group in dag.task_groups}:
+        raise NotFound("task group", group_id, where=f"the DAG {dag_id!r}")
     parents = {group.group_id: group.parent_id for group in dag.task_groups}
 
     def is_within(inner: str | None) -> bool:

@@ -56,6 +56,9 @@ PARENT = """
             task_id="skipped", allowed_states=["failed"], failed_states=["success"], soft_fail=True, **WAITS
         )
         ExternalTaskSensor(task_id="missing", external_task_id="nothing", check_existence=True, **WAITS)
+        ExternalTaskSensor(task_id="no_group", external_task_group_id="nothing", **WAITS)
+        ExternalTaskSensor(task_id="no_group_deferred", external_task_group_id="nothing", deferrable=True, **WAITS)
+        ExternalTaskSensor(task_id="no_dag", external_dag_id="nobody", poke_interval=0.1, timeout=0.3)
 
     with DAG("sleeper", is_paused_upon_creation=True):
 
@@ -78,6 +81,7 @@ def test_a_dag_triggers_runs_of_another_and_waits_for_what_it_does(new_site):
         site.until(lambda: site.json("runs", "show", "parent", "r1")["state"] == "failed", "the run has ended")
     tasks = {task["task_id"]: task for task in site.json("tasks", "list", "parent", "r1")}
     failed = {"taken", "fails", "fails_deferred", "nowhere", "paused", "failed", "missing"}
+    failed |= {"no_group", "no_group_deferred", "no_dag"}
     skipped = {"again", "skipped"}
     expected = {name: "failed" if name in failed else "skipped" if name in skipped else "success" for name in tasks}
     assert {name: task["state"] for name, task in tasks.items()} == expected
@@ -89,11 +93,16 @@ def test_a_dag_triggers_runs_of_another_and_waits_for_what_it_does(new_site):
         "paused": "DagIsPaused: the DAG 'sleeper' is paused",
         "failed": "the DAG child: failed",
         "missing": "the DAG 'child' has no task 'nothing'",
+        "no_group": "There is no task group 'nothing' in the DAG 'child'.",
+        "no_group_deferred": "There is no task group 'nothing' in the DAG 'child'.",
+        "no_dag": "AsynschedSensorTimeout",
         "again": "The DAG 'child' has a run 'r1' already",
     }
     assert {name: text in tasks[name]["reason"] for name, text in reasons.items()} == dict.fromkeys(reasons, True), {
         name: tasks[name]["reason"] for name in reasons
     }
+    log = site.run("tasks", "logs", "parent", "r1", "no_dag").stdout
+    assert "there is no DAG 'nobody'; waiting for it" in log
     runs = site.runs("child")
     assert sorted(run["state"] for run in runs) == ["failed", "failed", "failed", "success"]
     [triggered] = [run for run in runs if run["run_id"] == "r1"]

@@ -35,7 +35,8 @@ class ExternalTaskSensor(BaseSensorOperator):
         execution_delta: How much earlier the other run's logical date is; or:
         execution_date_fn: Returns the other logical date, or several, from this run's and what else it has parameters
             for of the context.
-        check_existence: Fail at once when there is no such DAG, task or task group.
+        check_existence: Fail at once when there is no such DAG, task or task group. Otherwise the log names what is
+            missing, and the sensor waits for the DAG or task; without the task group it fails, as in Airflow.
         poll_interval: Time between two looks when it is deferrable, timedelta or seconds.
         deferrable: Wait in a WorkflowTrigger, without a process or slots of its own.
     """
@@ -100,8 +101,12 @@ class ExternalTaskSensor(BaseSensorOperator):
 
     def execute(self, context: Context) -> Any:
         self._check_task_ids()
-        if self.check_existence:
-            self._check_existence()
+        is_first = not self.reschedule or context["ti"].get_first_reschedule_date(context) is None
+        missing = self._missing() if self.check_existence or is_first else ""
+        if missing and self.check_existence:
+            raise AsynschedException(missing)
+        if missing:
+            self.log.warning("%s; waiting for it", missing)
         if self.deferrable:
             self.defer(trigger=self._trigger(context), method_name="execute_complete", timeout=self.timeout or None)
         return super().execute(context)
@@ -166,18 +171,18 @@ class ExternalTaskSensor(BaseSensorOperator):
         if self.external_task_ids and len(set(self.external_task_ids)) < len(self.external_task_ids):
             raise AsynschedException(f"task {self.task_id!r}: external_task_ids has an id twice")
 
-    def _check_existence(self) -> None:
+    def _missing(self) -> str:
+        """Return which DAG, task or task group does not exist; empty if they all do."""
         try:
             names: dict[str, list[str]] = ask("dag_names", dag_id=self.external_dag_id)
         except SupervisorNotFound:
-            raise AsynschedException(f"there is no DAG {self.external_dag_id!r}") from None
+            return f"there is no DAG {self.external_dag_id!r}"
         missing = sorted(set(self.external_task_ids or ()) - set(names["task_ids"]))
         if missing:
-            raise AsynschedException(f"the DAG {self.external_dag_id!r} has no task {', '.join(map(repr, missing))}")
+            return f"the DAG {self.external_dag_id!r} has no task {', '.join(map(repr, missing))}"
         if self.external_task_group_id and self.external_task_group_id not in names["group_ids"]:
-            raise AsynschedException(
-                f"the DAG {self.external_dag_id!r} has no task group {self.external_task_group_id!r}"
-            )
+            return f"the DAG {self.external_dag_id!r} has no task group {self.external_task_group_id!r}"
+        return ""
 
 
 class ExternalTaskMarker(EmptyOperator):
