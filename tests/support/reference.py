@@ -24,17 +24,17 @@ CLI_HEAD = """
 
 Every command works on a *home*: the folder of a scheduler's state, `./.asynsched` unless `--home`, `ASYNSCHED_HOME` or
 `asynsched.toml` says otherwise. Except `up`, commands work whether or not a scheduler serves the home. A command that
-only reads makes nothing: where there is no home, it fails, and says where it looked. A command that names a DAG which is
-not known yet reads the DAG folder first, where no scheduler does; what it found stays in the home if there is one, or if
-the command changes something.
+only reads makes nothing: where there is no home, it fails, and says where it looked. A command that names a DAG which
+is not known yet reads the DAG folder first, where no scheduler does; what it found stays in the home if there is one,
+or if the command changes something.
 
 RUN is a `run_id`, a beginning of it that no other run of the DAG has, or `latest`: the run that `runs list DAG` shows
 first. A run that has exactly that name wins.
 
-A table on a terminal is fitted to its width: it has the columns that people look for, leaves those out for which there is
-no room, says which, and shows instants in the time of this machine. Written to a file or a pipe it is the same whatever
-the terminal: the usual columns, one line a row, instants as ISO 8601 in UTC. `--wide` shows every column, with such
-instants.
+A table on a terminal is fitted to its width: it has the columns that people look for, leaves those out for which there
+is no room, says which, and shows instants in the time of this machine. Written to a file or a pipe it is the same
+whatever the terminal: the usual columns, one line a row, instants as ISO 8601 in UTC. `--wide` shows every column, with
+such instants.
 
 `--output json` writes one JSON document with every field to standard output, and nothing else; a listing is a list of
 objects. Notes, progress and errors go to standard error. Instants are ISO 8601 in UTC.
