@@ -4,6 +4,7 @@
 setting is an error in the file as in a variable that begins with ASYNSCHED_: a typing error must not be silent.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -21,6 +22,8 @@ from asynsched.store.engines.urls import without_secrets
 CONFIG_VARIABLE = f"{PREFIX}CONFIG"
 CONFIG_FILE = "asynsched.toml"
 DEFAULT = "default"
+_SERVICE_LINK = re.compile(r"_SERVICE_(HOST|PORT(_\w+)?)$|_PORT(_\d+_\w+)?$")
+"""The end of variables that Kubernetes sets for a Service, such as one named `asynsched`: they name no setting."""
 HIDDEN = "***"
 
 
@@ -98,6 +101,8 @@ def _from_environment(options: dict[str, Option], environ: Mapping[str, str]) ->
         if not variable.startswith(PREFIX) or variable == CONFIG_VARIABLE:
             continue
         if variable not in by_variable:
+            if _SERVICE_LINK.search(variable):
+                continue
             near = [options[name].variable for name in _nearest(variable.removeprefix(PREFIX), options)]
             raise SettingsError(f"environment variable {variable}: there is no such setting.{_did_you_mean(near)}")
         given[by_variable[variable]] = Given(text, f"environment variable {variable}")

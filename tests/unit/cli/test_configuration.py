@@ -56,6 +56,12 @@ def test_environment_texts_become_values_of_their_type(tmp_path, variable, text,
     assert found == value
 
 
+def test_variables_that_kubernetes_sets_for_a_service_are_no_settings(tmp_path):
+    tcp = {f"ASYNSCHED_PORT_8080_TCP{end}": "x" for end in ("", "_ADDR", "_PORT", "_PROTO")}
+    service = {f"ASYNSCHED_{end}": "x" for end in ("PORT", "SERVICE_HOST", "SERVICE_PORT", "WEB_SERVICE_PORT_HTTP")}
+    assert load(tmp_path, **tcp, **service).settings == Settings()
+
+
 def test_every_setting_can_be_set_by_its_variable_and_in_the_file(tmp_path):
     options = all_options()
     texts = {o.name: ",".join(o.default) if isinstance(o.default, tuple) else str(o.default) for o in options.values()}
