@@ -77,7 +77,7 @@ def count_runs(conn: Connection, wanted: RunFilter) -> int:
 
 
 def count_task_instances(conn: Connection, wanted: TaskFilter) -> int:
-    """Return how many task instances there are. Raises NotFound when there is no such DAG or group, and one is named."""
+    """Return how many task instances there are. Raises NotFound where a group is named that does not exist."""
     query = sa.select(sa.func.count()).select_from(_INSTANCES).where(*_task_conditions(conn, wanted))
     n: int = conn.execute(query).scalar_one()
     return n
