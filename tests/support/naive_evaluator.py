@@ -147,8 +147,8 @@ class NaiveEvaluator:
         sources = {source for length in self._factors(task) for source in _results(length)}
         kept = [index for index in self._indexes(task.task_id) if self.states[task.task_id, index] is not State.REMOVED]
         keys = [(task.task_id, index) for index in kept]
-        waits = any(self.states[key] is None and key not in self._under_way for key in keys)
-        if task.task_id not in self._unfitted or not waits or not self._have_succeeded(sources):
+        has_ended = all(self.states[key] is not None for key in keys)
+        if task.task_id not in self._unfitted or has_ended or not self._have_succeeded(sources):
             return
         self._unfitted.discard(task.task_id)
         n_instances = self._count(task)

@@ -2,6 +2,7 @@
 
 from asynsched.scheduling import run_intake, run_loading
 from asynsched.scheduling.evaluation import left_out
+from asynsched.scheduling.evaluation.active_run import ActiveRun
 from asynsched.scheduling.evaluation.expansion import Expansion
 from tests.faults.simulated.bug import Bug, Change
 from tests.faults.simulated.conditions import STORES, Conditions
@@ -42,6 +43,17 @@ def _old_number_of_instances() -> list[Change]:
     return [(Expansion, "remap", lambda *_: [])]
 
 
+def _decision_for_every_place() -> list[Change]:
+    return [(ActiveRun, "instances_beside", lambda self, _task, other_id: list(self.instances[other_id].values()))]
+
+
+def _forgotten_decision_of_instances() -> list[Change]:
+    def active_tasks(run, rows, decisions=()):
+        return run_loading.active_tasks(run, rows, [found for found in decisions if found.map_index < 0])
+
+    return [(run_intake, "active_tasks", active_tasks)]
+
+
 DECIDING = Conditions(dag_id="deciding")
 BUGS_OF_RESULTS: dict[str, Bug] = {
     "forgotten-decision": Bug(
@@ -62,5 +74,15 @@ BUGS_OF_RESULTS: dict[str, Bug] = {
     ),
     "short-circuit-of-one": Bug(
         "A short circuit skips what is directly after it only.", _short_circuit_of_one, DECIDING
+    ),
+    "decision-for-every-place": Bug(
+        "A branch in a mapped group skips what is after it in all instances of the group.",
+        _decision_for_every_place,
+        Conditions(dag_id="mapped_deciding"),
+    ),
+    "forgotten-decision-of-instances": Bug(
+        "What an instance of a branch has left out runs when it is cleared.",
+        _forgotten_decision_of_instances,
+        Conditions(people="clear skipped", dag_id="mapped_deciding"),
     ),
 }

@@ -9,7 +9,15 @@ from functools import cache
 from random import Random
 from typing import Any, NamedTuple
 
-from asynsched import DAG, Asset, BashOperator, BranchPythonOperator, EmptyOperator, ShortCircuitOperator
+from asynsched import (
+    DAG,
+    Asset,
+    BashOperator,
+    BranchPythonOperator,
+    EmptyOperator,
+    ShortCircuitOperator,
+    task_group,
+)  # fmt: skip
 from asynsched.serialization.schema import SerializedDag, SerializedTask
 from asynsched.simulation.planner import NO_STAMP
 from asynsched.store.engines.direct_database import InlineDatabase, open_inline
@@ -86,6 +94,8 @@ def _world(number: int) -> World:
         made.append(_deciding_dag(random))
     if random.random() < 0.4:
         made.append(_mapping_dag(random))
+    if random.random() < 0.3:
+        made.append(_mapped_deciding_dag(random))
     reports = [report_of(dag) for dag in made]
     database = inline_database()
     _empty_copy().backup(database.connection.open())
@@ -206,6 +216,39 @@ def _mapping_dag(random: Random) -> DAG:
         last = BashOperator(task_id="last", bash_command="true", trigger_rule=random.choice(RULES))
         other >> each >> last
         again >> last
+    return dag
+
+
+def _mapped_deciding_dag(random: Random) -> DAG:
+    """Return a DAG in which each instance of a mapped branch or short circuit decides by itself.
+
+    One is mapped outside any group, so all its instances decide about the same tasks. The other one is in a mapped
+    group, so each of its instances decides about its own instance of the group.
+    """
+    options = {"retries": 1, "retry_delay": timedelta(seconds=1)}
+    patient = [rule for rule in RULES if rule != "always"]
+    with DAG("mapped_deciding", max_active_runs=random.choice([1, 16])) as dag:
+        listed = BashOperator(task_id="list", bash_command="true", **options)
+        decide = random.choice(DECIDERS).partial(task_id="decide", python_callable=shout, **options)
+        decide = decide.expand(op_args=random.choice([listed.output, [["a"], ["b"]]]))
+        once = BashOperator(task_id="once", bash_command="true", trigger_rule=random.choice(RULES), **options)
+        each = BashOperator.partial(task_id="each", trigger_rule=random.choice(patient), **options)
+        each = each.expand(bash_command=random.choice([listed.output, ["a", "b"]]))
+        decided = BashOperator.partial(task_id="decided", **options).expand(bash_command=decide.output)
+        decide >> [once, each]
+
+        @task_group
+        def group(value: Any) -> None:
+            inner = random.choice(DECIDERS)(task_id="inner", python_callable=shout, op_args=[value], **options)
+            left, right, below = (
+                BashOperator(task_id=name, bash_command="true", trigger_rule=random.choice(patient), **options)
+                for name in ("left", "right", "below")
+            )
+            inner >> [left, right] >> below
+
+        grouped = group.expand(value=random.choice([listed.output, ["a", "b"]]))
+        last = BashOperator(task_id="last", bash_command="true", trigger_rule=random.choice(RULES))
+        [once, each, decided, grouped] >> last
     return dag
 
 
