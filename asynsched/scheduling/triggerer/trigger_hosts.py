@@ -36,6 +36,7 @@ class Host:
         pause_until: Before that, no new process is launched.
         news: Set when there is something to tell it.
         gone: Set when a trigger is wanted no more.
+        is_leaving: It is told to end as soon as it asks.
     """
 
     key: str
@@ -45,6 +46,7 @@ class Host:
     silent_since: datetime | None = None
     idle_since: datetime | None = None
     pause_until: datetime | None = None
+    is_leaving: bool = False
     n_failures: int = 0
     n_questions: int = 0
     work: HostWork = field(default_factory=lambda: HostWork(new_token()))

@@ -140,7 +140,7 @@ class Triggerer(Service):
             arguments = request.arguments
             deadline = self.clock.now() + LONGEST_QUESTION
             while True:
-                if self._is_stopping or request.token not in self._by_token:
+                if self._is_stopping or host.is_leaving or request.token not in self._by_token:
                     return TriggerWork("", end=True)
                 work = host.work.answer(arguments["session"], arguments["number"], arguments.get("running"))
                 left = deadline - self.clock.now()
@@ -206,9 +206,10 @@ class Triggerer(Service):
                 launch = host.launch(now, self._block_timeout)
                 self._by_token[launch.token] = host
                 self._channels.ready.put_nowait(TaskReady(NO_RUN, launch))
-        elif host.is_idle(now):
-            # It asks, and is told that nobody knows it.
-            self._forget(host)
+        elif host.is_idle(now) and not host.is_leaving:
+            # It is told to end when it asks. Known until it has ended: one that hangs never asks, and is killed.
+            host.is_leaving = True
+            self._close(host)
             host.tell()
         elif host.is_silent(now):
             host.silent_since = now

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from asynsched.channels import Channels, TaskFinished, TaskReady, TriggerFired, TriggerUnwanted, TriggerWanted
+from asynsched.channels import Channels, TaskFinished, TaskReady, TriggerFired, TriggerUnwanted, TriggerWanted, TryUnwanted
 from asynsched.clock import VirtualClock
 from asynsched.executors.base import Held
 from asynsched.scheduling.triggerer.trigger_hosts import LINGER, LONGEST_SILENCE, MAX_FAILURES
@@ -183,6 +183,17 @@ async def test_a_host_without_triggers_is_told_to_end_after_a_while(bench):
     assert await bench.running(token) == {"end"}
     [acknowledged] = await bench.tick(TaskFinished(Ended(token, "success", NOON, NOON)))
     assert acknowledged.tokens == (token,)
+
+
+@virtual
+async def test_a_host_that_falls_silent_without_triggers_is_ended_too(bench):
+    [token] = await bench.launched(TriggerWanted(spec("t1"), code()))
+    await bench.tick(TaskFinished(Started(token, NOON, 1)), TriggerUnwanted("t1"))
+    await asyncio.sleep(max(LINGER, LONGEST_SILENCE).total_seconds() + 1)
+    [told] = [*await bench.tick(), *await bench.tick()]
+    assert told == TryUnwanted(token, told.reason)
+    await bench.tick(failed(token))
+    assert bench.triggerer.interval is None, "nothing is left to look after"
 
 
 @virtual
