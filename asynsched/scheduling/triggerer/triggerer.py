@@ -1,5 +1,6 @@
 """The triggerer: has the triggers of deferred tasks run by hosts, and brings what they come to to the evaluator."""
 
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 import anyio
@@ -21,8 +22,8 @@ from asynsched.executors.base import Held
 from asynsched.executors.trigger_host_tokens import code_of_trigger, host_key, key_of_token
 from asynsched.scheduling.triggerer.trigger_hosts import MAX_FAILURES, Host
 from asynsched.service import Service
-from sandbox.protocol import Ended, Reply, Request
-from sandbox.triggering.messages import TriggerOutcome, TriggerWork
+from sandbox.protocol import CodeVersion, Ended, Reply, Request
+from sandbox.triggering.messages import TriggerOutcome, TriggerSpec, TriggerWork
 
 log = structlog.get_logger(__name__)
 
@@ -72,7 +73,7 @@ class Triggerer(Service):
 
         Call it when the evaluator has taken up its runs: a host is told to stop what nobody waits for.
         """
-        for token in held.running | held.starting:
+        for token in sorted(held.running | held.starting):
             key = key_of_token(token)
             if key is not None:
                 host = Host(key, token=token, launched_at=now, silent_since=now, idle_since=now)
@@ -94,7 +95,7 @@ class Triggerer(Service):
         for host in list(self._hosts):
             self._attend(host, now)
         due = [host.pause_until for host in self._hosts if host.pause_until is not None]
-        self.due_at = min(due, default=None)
+        self.due_at = None if self._is_stopping else min(due, default=None)
         self.interval = CHECK_INTERVAL if self._hosts else None
 
     def _take_messages(self, now: datetime) -> None:
@@ -138,6 +139,7 @@ class Triggerer(Service):
         host.n_questions += 1
         try:
             arguments = request.arguments
+            self._adopt(host, arguments.get("running") or ())
             deadline = self.clock.now() + LONGEST_QUESTION
             while True:
                 if self._is_stopping or host.is_leaving or request.token not in self._by_token:
@@ -158,6 +160,7 @@ class Triggerer(Service):
         host = self._by_token.get(request.token)
         if host is None:
             return
+        self._adopt(host, [outcome.id for outcome in outcomes])
         for outcome in outcomes:
             # A host speaks of its own triggers only: those of other files are none of its business.
             if self._host_of.get(outcome.id) is host:
@@ -175,19 +178,38 @@ class Triggerer(Service):
         key = host_key(code)
         host = self._open.setdefault(key, Host(key))
         self._hosts[host] = None
+        self._give(host, message.trigger, code, now)
+        if message.trigger.id in self._outcomes:
+            # The task was taken up anew before this could be stored.
+            self._channels.finished.put_nowait(TriggerFired(self._outcomes[message.trigger.id]))
+        return host
+
+    def _give(self, host: Host, trigger: TriggerSpec, code: CodeVersion, now: datetime) -> None:
+        """Have a trigger run by this host."""
         if host.code is None:
             host.code = code
             if host.token is not None:
                 # So that what its triggers ask for is answered. A token starts one process, so this starts none.
                 launch = host.launch_of(host.token, now, self._block_timeout)
                 self._channels.ready.put_nowait(TaskReady(NO_RUN, launch))
-        host.idle_since = None
-        host.work.want(message.trigger)
-        self._host_of[message.trigger.id] = host
-        if message.trigger.id in self._outcomes:
-            # The task was taken up anew before this could be stored.
-            self._channels.finished.put_nowait(TriggerFired(self._outcomes[message.trigger.id]))
-        return host
+        host.idle_since, host.is_leaving = None, False
+        host.work.want(trigger)
+        self._host_of[trigger.id] = host
+
+    def _adopt(self, host: Host, trigger_ids: Iterable[str]) -> None:
+        """Give a host those triggers that it says it runs, if they were given to another one of its version.
+
+        A scheduler that takes several of them back cannot know which of them runs what.
+        """
+        now = self.clock.now()
+        for trigger_id in trigger_ids:
+            other = self._host_of.get(trigger_id)
+            if other is not None and other is not host and other.key == host.key:
+                assert other.code is not None
+                trigger = other.work.wanted[trigger_id]
+                self._unwant(trigger_id, now)
+                self._give(host, trigger, other.code, now)
+                other.tell()
 
     def _unwant(self, trigger_id: str, now: datetime) -> Host | None:
         host = self._host_of.pop(trigger_id, None)

@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 
-from asynsched.channels import Channels, TaskFinished, TaskReady, TriggerFired, TriggerUnwanted, TriggerWanted, TryUnwanted
+from asynsched.channels import (
+    Channels,
+    TaskFinished,
+    TaskReady,
+    TriggerFired,
+    TriggerUnwanted,
+    TriggerWanted,
+    TryUnwanted,
+)
 from asynsched.clock import VirtualClock
 from asynsched.executors.base import Held
 from asynsched.scheduling.triggerer.trigger_hosts import LINGER, LONGEST_SILENCE, MAX_FAILURES
@@ -209,6 +217,14 @@ async def test_a_stopping_scheduler_has_its_hosts_end_and_launches_none(bench):
 
 
 @virtual
+async def test_a_stopping_scheduler_waits_for_no_pause_after_which_it_would_launch_a_host(bench):
+    [token] = await bench.launched(TriggerWanted(spec("t1"), code()))
+    bench.triggerer.stop()
+    await bench.tick(failed(token))
+    assert bench.triggerer.due_at is None, "else it would be woken again and again once the pause is over"
+
+
+@virtual
 async def test_the_next_scheduler_takes_a_host_back_with_what_it_runs(bench):
     wanted = [TriggerWanted(spec(name), code()) for name in ("t1", "t2")]
     [token] = await bench.launched(*wanted)
@@ -221,6 +237,33 @@ async def test_the_next_scheduler_takes_a_host_back_with_what_it_runs(bench):
     assert answer["tell_all"]
     work = await following.ask(token, answer["session"], running=["t1", "t2"])
     assert ([started["id"] for started in work["start"]], list(work["stop"])) == (["t3"], ["t1"])
+
+
+@virtual
+async def test_of_two_hosts_of_a_version_each_keeps_its_triggers_when_the_next_scheduler_takes_them_back(bench):
+    wanted = [TriggerWanted(spec(name), code()) for name in ("t1", "t2")]
+    [first] = await bench.launched(wanted[0])
+    await bench.tick(failed(first))
+    [second] = await bench.launched(wanted[1])
+    await asyncio.sleep(1)
+    [first] = await bench.launched()
+    tokens = {"t1": first, "t2": second}
+    assert [await bench.running(token) for token in tokens.values()] == [{"t1"}, {"t2"}]
+    for name, other in (("t1", "t2"), ("t2", "t1")):
+        successor = Bench(bench.clock)
+        for message in wanted:
+            successor.channels.triggers.put_nowait(message)
+        successor.triggerer.recover(Held(running=frozenset(tokens.values())), bench.clock.now())
+        outcome = {"outcomes": [{"id": name, "kind": "event"}]}
+        reply = asyncio.create_task(successor.triggerer.answer(Request(tokens[name], 1, "trigger_outcomes", outcome)))
+        await asyncio.sleep(1)
+        assert [fired.id for fired in successor.fired()] == [name], "whichever host has run it, it has fired"
+        assert not reply.done(), "and the host keeps that until it is stored"
+        session = (await successor.ask(tokens[other]))["session"]
+        told = await successor.ask(tokens[other], session, running=[other])
+        assert (told.get("start", ()), told.get("stop", ())) == ((), ()), "what is there goes on"
+        await successor.tick(TriggerUnwanted(name))
+        await reply
 
 
 @pytest.mark.parametrize("cause", ["task", "machine"])
