@@ -74,7 +74,7 @@ class NaiveEvaluator:
         """
         was_ready = self.may_run() if decided else set()
         for key, (state, length) in ran.items():
-            if state in FINISHED_TASK_STATES:
+            if state in FINISHED_TASK_STATES and self.states.get(key) is not State.REMOVED:
                 self.states[key], self._lengths[key] = State(state), length
         for key, found in (decided or {}).items():
             begun = {*found.begun, *was_ready.intersection(found.begun_if_ready)}

@@ -24,6 +24,9 @@ class Use:
         self.pools: Counter[str] = Counter()
         for row in active:
             self.pools[row.pool] += row.pool_slots
+        for row in stored.tasks.values():
+            if row.state == "deferred" and row.pool in self._world.pools_with_deferred:
+                self.pools[row.pool] += row.pool_slots
         self.of_run = Counter(row[:2] for row in active)
         self.of_task = Counter((row.dag_id, row.task_id) for row in active)
         self.runs = Counter(run.dag_id for run in stored.runs.values() if run.state == "running")
@@ -77,9 +80,12 @@ def complaints(exploration: Any, stored: Stored) -> Iterator[str]:
     yield from _of_tasks(exploration, stored, use, live | ends)
     # A scheduler that is full leaves queued runs to others.
     may_start = len(keepers) == 1 or use.n_tasks < exploration.settings.parallelism
-    processes = [one for keeper in keepers for one in keeper.live.values() if not one.launch.callback]
+    processes = [
+        one for keeper in keepers for one in keeper.live.values() if one.launch.task_id and not one.launch.callback
+    ]
     busy = {(one.launch.run.dag_id, one.launch.run.run_id) for one in processes}
     yield from _of_runs(stored, use, busy, may_start=may_start)
+    yield from _of_deferred(exploration, stored)
     yield from _of_callbacks(stored, live | ends)
     yield from _of_processes(stored, processes)
     if exploration.people.are_busy:
@@ -98,6 +104,26 @@ def _of_tasks(exploration: Any, stored: Stored, use: Use, known: set[str]) -> It
             yield f"the next try of {name} is due, and it waits"
         elif row.state in SLOT_STATES and row.token not in known:
             yield f"{name} is {row.state}, and no process is there for it"
+
+
+def _of_deferred(exploration: Any, stored: Stored) -> Iterator[str]:
+    now = exploration.clock.now()
+    sites = exploration.sites.values()
+    hosts = [one for site in sites for one in site.keeper.live.values() if one.launch.trigger_host is not None]
+    if any(host.process.is_stopped for host in hosts):
+        return  # nobody can tell that it hangs before it has been silent for long
+    for row in stored.tasks.values():
+        if row.state != "deferred":
+            continue
+        name = f"{row.dag_id} {row.run_id} {row.task_id}[{row.map_index}]"
+        if row.next_try_at is not None and row.next_try_at <= now.timestamp() * 1e6:
+            yield f"{name} is deferred, its time is over, and it waits"
+        elif any(row.token in host.outcomes for host in hosts):
+            yield f"{name} is deferred, its trigger has fired, and it waits"
+        elif not any(row.token in host.triggers for host in hosts):
+            wanted = [site.scheduler.services.triggerer._host_of.get(row.token) for site in sites]
+            if not any(host is not None and host.token is None and not host.may_launch(now) for host in wanted):
+                yield f"{name} is deferred, and nobody runs its trigger"
 
 
 def _of_processes(stored: Stored, live: list[Any]) -> Iterator[str]:

@@ -123,16 +123,18 @@ class Exploration:
             self._after_takeover.clear()
         self.invariants.check_commit(process, query)
 
-    def crash(self, process: Process, when: str) -> None:
-        """Kill a scheduler."""
-        next(site for site in self.sites.values() if site.process is process).crash(when)
-
     def process_begins(self) -> None:
         """The process of a try or of a callback begins: somebody may ask its scheduler to stop in this moment."""
         self.people.process_begins()
         for site in self.sites.values():
             if site.is_serving and self.chance.happens("asked_to_stop"):
                 site.ask_to_stop()
+
+    def check_resumption(self, launch: Launch) -> None:
+        """A try of a task is about to begin, or to go on. Raises Violation when it must not, or not so."""
+        is_edited = (launch.run.dag_id, launch.run.run_id) in self.invariants.edits.starts
+        n_seconds_off = sum(site.n_seconds_off for site in self.sites.values())
+        self.ledger.check_resumption(launch, self.clock.monotonic(), is_edited=is_edited, n_seconds_off=n_seconds_off)
 
     def pool_of(self, launch: Launch) -> tuple[str, int]:
         """Return the pool of a launched task, and how many slots it takes."""
@@ -156,13 +158,16 @@ class Exploration:
             for site in self.sites.values():
                 if site.process is not None:
                     site.process.kill()
+                if site.keeper is not None:
+                    site.keeper.die()
+            self.loop.resume_stopped()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def _note_failure(self, task: "asyncio.Task[None]") -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._fail(error)
+            self.fail(error)
 
     async def _watch(self) -> None:
         """Wait until all has come to its end, then look whether it is the right one."""
@@ -193,23 +198,25 @@ class Exploration:
 
     def _stepped(self, process: Process | None) -> None:
         if self.loop.n_steps > LONGEST_STEPS * len(self.sites) and not self.is_over:
-            self._fail(Violation(f"after {LONGEST_STEPS} steps not all has ended: something turns in circles"))
+            self.fail(Violation(f"after {LONGEST_STEPS} steps not all has ended: something turns in circles"))
             self.is_over = True
             for site in self.sites.values():
                 site.process.kill()
-        if process is not None and not process.is_dead and self.chance.happens("crash_anywhere"):
-            self.crash(process, f"after step {self.loop.n_steps}")
+        may_crash = process is not None and process.crash is not None and not process.is_dead
+        if may_crash and self.chance.happens("crash_anywhere"):
+            process.crash(f"after step {self.loop.n_steps}")
 
     def _guarded(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def guarded(*args: Any) -> None:
             try:
                 call(*args)
             except Violation as exc:
-                self._fail(exc)
+                self.fail(exc)
 
         return guarded
 
-    def _fail(self, violation: BaseException) -> None:
+    def fail(self, violation: BaseException) -> None:
+        """Something has happened that must not: the exploration ends soon, with the first of these."""
         self._violation = self._violation or violation
 
 

@@ -84,5 +84,5 @@ class FaultyDatabase(Database):
             raise asyncio.CancelledError
 
     async def _crash(self, when: str) -> None:
-        self._world.crash(self._process, when)
+        self._process.crash(when)
         raise asyncio.CancelledError

@@ -152,6 +152,12 @@ class Invariants:
     def _is_known_to_be_paused(self, dag_id: str) -> bool:
         return dag_id in self._exploration.people.paused and self._are_wishes_known
 
+    def check_acknowledged(self, trigger_ids: list[str]) -> None:
+        """A trigger host was told that these outcomes are stored, and forgets them."""
+        for row in self.stored.tasks.values():
+            if row.state == "deferred" and row.token in trigger_ids:
+                raise Violation(f"what {row[:4]} waits for has come, a host may forget it, and nobody has stored it")
+
     # At rest
 
     def check_at_rest(self) -> None:
@@ -209,6 +215,8 @@ class Invariants:
                 "slots": queues.parallelism.used,
                 "pools": sum(pool.used for pool in queues.pools.values()),
                 "lanes": len(queues._lanes),
+                "deferred": sum(pool.deferred for pool in queues.pools.values()),
+                "triggers": services.triggerer.n_triggers,
                 "tries": len(evaluation._changes.by_token),
                 "runs": len(evaluation.runs),
                 "launched": len(services.heartbeat._launched),

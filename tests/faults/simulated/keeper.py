@@ -25,6 +25,7 @@ from sandbox.supervision.turns import Turns
 from tests.faults.simulated.machine_clock import MachineClock
 from tests.faults.simulated.stream import Stream
 from tests.faults.simulated.tries import SimulatedTry
+from tests.faults.simulated.trigger_hosts import SimulatedHost
 
 FENCED = "the scheduler's lease is over, and another scheduler may run the task"
 
@@ -59,8 +60,8 @@ class SimulatedKeeper:
         self.is_listening = True
         self.connection: Stream | None = None
         self.streams: dict[Stream, None] = {}
-        self.live: dict[str, SimulatedTry] = {}
-        self._turns: Turns[SimulatedTry] = Turns(SimulatedTry.get_ready)
+        self.live: dict[str, SimulatedTry | SimulatedHost] = {}
+        self._turns: Turns[SimulatedTry | SimulatedHost] = Turns(lambda one: one.get_ready())
         self.ends: dict[str, Ended] = {}
         self._closes_at = 0.0
         for token, ended in list(records.items()):
@@ -106,7 +107,7 @@ class SimulatedKeeper:
             if self._world.chance.happens("cut"):
                 self.connection.cut("by a fault")
 
-    def ended(self, one: SimulatedTry, ended: Ended) -> None:
+    def ended(self, one: SimulatedTry | SimulatedHost, ended: Ended) -> None:
         """A try has no process any more."""
         del self.live[one.launch.token]
         self.ends[ended.token] = self._records[ended.token] = ended
@@ -164,8 +165,8 @@ class SimulatedKeeper:
         begun = tuple(one.started for one in self.live.values() if one.started is not None)
         stream.send(Inventory(begun, tuple(token for token, one in self.live.items() if one.started is None)))
         for one in self.live.values():
-            if one.question is not None:
-                stream.send(one.question)
+            for question in one.questions.values():
+                stream.send(question)
 
     def _launch(self, launch: Launch) -> None:
         if launch.token in self.live:
@@ -178,7 +179,8 @@ class SimulatedKeeper:
             self._refuse(launch, "an earlier keeper has started this try", "machine")
         else:
             self._records[launch.token] = None
-            self.live[launch.token] = SimulatedTry(self._world, self, launch)
+            made = SimulatedTry if launch.trigger_host is None else SimulatedHost
+            self.live[launch.token] = made(self._world, self, launch)
             self._turns.wait(self.live[launch.token])
 
     def _refuse(self, launch: Launch, reason: str, cause: Any) -> None:

@@ -1,14 +1,21 @@
 """What the processes of tasks themselves would have written down: who ran, when, and how it ended."""
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
+from asynsched.authoring.deferral import FAIL_METHOD, TRIGGER_TIMEOUT
+from asynsched.scheduling.triggerer.trigger_hosts import MAX_FAILURES
 from sandbox.protocol import BranchDecision, Ended, Launch, ShortCircuitDecision
+from sandbox.triggering.messages import Deferral, Resume
 
 Key = tuple[str, str, str, int]
 """DAG, run, task, map index."""
 End = Literal["success", "failed", "skipped", "up_for_reschedule", "deferred", "killed", "interrupted"]
+
+
+RESOLUTION = 0.001
+"""Seconds that stamps may be apart."""
 
 
 class Violation(AssertionError):
@@ -28,7 +35,46 @@ class Execution:
     end: End | None = None
     decision: BranchDecision | ShortCircuitDecision | None = None
     result_length: int | None = None
-    is_resumed: bool = False
+
+
+@dataclass
+class Waiting:
+    """What a try waits for that has deferred, and what its trigger has come to, each time that it ran.
+
+    Attributes:
+        since: When it was deferred, in the world's seconds.
+        n_events: How often its trigger has fired an event.
+        ends: The states that its trigger has wanted its task to end in.
+        n_errors: How often its trigger has failed.
+        has_hung: Whether its trigger has had a host hang.
+        resumption: How the try was resumed.
+    """
+
+    deferral: Deferral
+    since: float
+    n_events: int = 0
+    ends: set[str] = field(default_factory=set)
+    n_errors: int = 0
+    has_hung: bool = False
+    resumption: Resume | None = None
+
+    def problem(self, resume: Resume, token: str, now: float, n_seconds_off: float, n_deaths: int) -> str:
+        """Return what is wrong with a resumption of the try; empty: nothing."""
+        if self.resumption not in (None, resume):
+            return f"was resumed with {self.resumption}, and now with {resume}"
+        if resume.method_name != FAIL_METHOD:
+            event = resume.kwargs["event"]
+            if resume.kwargs.get("deferred_by") != token or event["of"] != token:
+                return f"is resumed with what another try has waited for: {resume}"
+            return (
+                "" if event["number"] <= self.n_events else f"is resumed with an event that nobody has fired: {event}"
+            )
+        if resume.kwargs["error"] == TRIGGER_TIMEOUT:
+            timeout = self.deferral.timeout
+            is_due = timeout is not None and self.since + timeout <= now + n_seconds_off + RESOLUTION
+            return "" if is_due else f"times out after {now - self.since:g} s, with a timeout of {timeout}"
+        has_failed = self.n_errors or n_deaths >= MAX_FAILURES
+        return "" if has_failed else "is said to have a trigger that has failed"
 
 
 class Ledger:
@@ -38,6 +84,10 @@ class Ledger:
         self.executions: dict[Key, list[Execution]] = defaultdict(list)
         self.running: dict[Key, Execution] = {}
         self.tokens: dict[str, Execution] = {}
+        self.deferrals: dict[str, Waiting] = {}
+        """What tries have waited for, by the token of each."""
+        self.host_deaths: list[float] = []
+        """When processes of trigger hosts were killed, or have died."""
         self.callbacks: dict[tuple[str, str, str, int, str], list[str]] = defaultdict(list)
         """How the attempts at each callback ended: by DAG, run, task, map index and event."""
 
@@ -48,16 +98,38 @@ class Ledger:
             raise Violation(f"two tries of {key} run at once: {other.token} and {launch.token}")
         if launch.token in self.tokens:
             raise Violation(f"the try {launch.token} of {key} runs a second time")
-        made = Execution(
-            key, launch.token, launch.try_number, pool, pool_slots, now, is_resumed=launch.resume is not None
-        )
+        made = Execution(key, launch.token, launch.try_number, pool, pool_slots, now)
         self.running[key] = self.tokens[launch.token] = made
         self.executions[key].append(made)
         return made
 
-    def end(self, execution: Execution, end: End, said: Ended | None) -> None:
+    def check_resumption(self, launch: Launch, now: float, *, is_edited: bool, n_seconds_off: float) -> None:
+        """A try is about to begin: it is resumed if its last one has deferred, with what that has waited for.
+
+        Args:
+            is_edited: Somebody has edited the run, and perhaps cleared the task.
+            n_seconds_off: How wrong clocks have been.
+        """
+        key = launch.run.dag_id, launch.run.run_id, launch.task_id, launch.map_index
+        last = next((one for one in reversed(self.executions[key]) if one.end != "interrupted"), None)
+        has_deferred = last is not None and last.end == "deferred"
+        if launch.resume is None:
+            if has_deferred and last.try_number == launch.try_number and not is_edited:
+                raise Violation(f"the try {launch.token} of {key} begins, and was to go on: {last.token} has deferred")
+        elif not has_deferred:
+            raise Violation(f"the try {launch.token} of {key} is resumed, and its last one has not deferred: {last}")
+        else:
+            waiting = self.deferrals[last.token]
+            n_deaths = sum(at >= waiting.since for at in self.host_deaths)
+            if problem := waiting.problem(launch.resume, last.token, now, n_seconds_off, n_deaths):
+                raise Violation(f"the try {last.token} of {key} {problem}")
+            waiting.resumption = launch.resume
+
+    def end(self, execution: Execution, end: End, said: Ended | None, now: float) -> None:
         """User code of a try is over, with what it says itself of that."""
         del self.running[execution.key]
         execution.end = end
         if said is not None:
             execution.decision, execution.result_length = said.decision, said.result_length
+            if said.deferral is not None:
+                self.deferrals[execution.token] = Waiting(said.deferral, now)

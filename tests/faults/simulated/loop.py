@@ -18,10 +18,20 @@ from asynsched.simulation.loop import TIMER_RESOLUTION, VirtualLoop
 
 
 class Process:
-    """What is stopped and killed together."""
+    """What is stopped and killed together.
 
-    def __init__(self, name: str) -> None:
+    Args:
+        name: Shown in the trace.
+        crash: Has it die, at a moment that is told.
+
+    Attributes:
+        signal_handlers: What it does at each signal, where it has said so.
+    """
+
+    def __init__(self, name: str, crash: Callable[[str], None] | None = None) -> None:
         self.name = name
+        self.crash = crash
+        self.signal_handlers: dict[int, Callable[[], Any]] = {}
         self.is_stopped = False
         self.is_dead = False
         self.lease_epoch: int | None = None
@@ -107,6 +117,12 @@ class ShuffledLoop(VirtualLoop):
 
         self.call_soon(call)
         return future
+
+    def add_signal_handler(self, sig: int, callback: Callable[..., Any], *args: Any) -> None:
+        """Note what the process that runs now does at a signal."""
+        process = PROCESS.get()
+        assert process is not None
+        process.signal_handlers[sig] = lambda: callback(*args)
 
     async def create_connection(self, protocol_factory: Any, *, sock: Any) -> Any:
         """Connect a protocol to a simulated stream."""

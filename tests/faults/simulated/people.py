@@ -29,6 +29,7 @@ SHARE_OF_BUSY = 0.5
 MOST_ACTIONS = 4
 LONGEST_WAIT = 60.0
 """Virtual seconds for which somebody waits for a task that runs, before doing something to another one."""
+UNDER_WAY = frozenset({"running", "deferred"})
 ACTOR = "somebody"
 PROGRAM_ACTIONS = 0.25
 """Share of requests that a program makes which a scheduler is part of."""
@@ -162,12 +163,12 @@ class People:
     # Whom they do it to
 
     async def _some(self, kind: Literal["tasks", "runs"]) -> Any:
-        """Return a task instance or a run, mostly one that is running: there may be one soon. None: there is none."""
+        """Return a task instance or a run, mostly one under way: there may be one soon. None: there is none."""
         rows = partial(getattr, self._world.invariants.stored, kind)
         if self._random.random() < 0.8:
-            if not (running := [row for row in rows().values() if row.state == "running"]):
+            if not (running := [row for row in rows().values() if row.state in UNDER_WAY]):
                 await self._until_something_runs()
-                running = [row for row in rows().values() if row.state == "running"]
+                running = [row for row in rows().values() if row.state in UNDER_WAY]
             if running:
                 return self._random.choice(running)
         return self._random.choice([*rows().values()] or [None])
@@ -198,7 +199,10 @@ class People:
     def _set_pool(self, name: str, slots: int) -> None:
         self.pools[name] = slots
         self.wished_at = self._world.clock.monotonic()
-        self._change(f"give {name} {slots} slots", partial(set_pool, name=name, slots=slots), Hint("pool"))
+        set_slots = partial(
+            set_pool, name=name, slots=slots, include_deferred=name in self._world.world.pools_with_deferred
+        )
+        self._change(f"give {name} {slots} slots", set_slots, Hint("pool"))
 
     async def _request(self, of_run: Any, request: RunRequest) -> None:
         """Clear, mark or cancel, by a command or by a program."""

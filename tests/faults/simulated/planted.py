@@ -29,6 +29,7 @@ from asynsched.store.callback_requests import finish_callback
 from asynsched.timers import Timers
 from tests.faults.simulated.bug import Bug, Change
 from tests.faults.simulated.conditions import CALLBACKS, STORES, Conditions
+from tests.faults.simulated.planted_deferrals import BUGS_OF_DEFERRALS
 from tests.faults.simulated.planted_edits import BUGS_OF_EDITS
 from tests.faults.simulated.planted_ownership import BUGS_OF_OWNERSHIP
 from tests.faults.simulated.planted_results import BUGS_OF_RESULTS
@@ -258,4 +259,5 @@ BUGS: dict[str, Bug] = {
     **BUGS_OF_OWNERSHIP,
     **BUGS_OF_EDITS,
     **BUGS_OF_RESULTS,
+    **BUGS_OF_DEFERRALS,
 }

@@ -144,7 +144,7 @@ class Site:
     async def _serve(self) -> None:
         world = self.world
         self.n_starts += 1
-        process = self.process = Process(f"{self.home.name} {self.n_starts}")
+        process = self.process = Process(f"{self.home.name} {self.n_starts}", self.crash)
         self.database = FaultyDatabase(world, process, inline_database())
         self.scheduler = scheduler = process.context.run(self._make)
         world.say(process.name, "starts")

@@ -17,7 +17,9 @@ from asynsched.housekeeping import notification_listener, peer_watch
 from asynsched.scheduling import run_transfers, shared_limits
 from asynsched.scheduling.creation import dagrun_creator
 from asynsched.scheduling.requests import run_requests
+from sandbox.triggering import host
 from tests.faults.simulated.loop import PROCESS
+from tests.faults.simulated.trigger_hosts import log_of
 
 NOTIFYING = (peer_watch, dagrun_creator, run_requests, run_transfers, shared_limits)
 """What tells other schedulers of something. The command line does so, too, and is not here."""
@@ -53,6 +55,7 @@ def exchanged(exploration: Any) -> Iterator[None]:
         (scheduler, "assemble", assembled),
         (notification_listener, "connect", exploration.notifications.connect),
         *((module, "notify", exploration.notifications.notify) for module in NOTIFYING),
+        (host, "log", log_of(exploration)),
         (anyio.to_thread, "run_sync", run_sync),
         (clock, "os", SimpleNamespace(urandom=chance.tokens.randbytes)),
         (clock, "random", SimpleNamespace(random=chance.tokens.random)),

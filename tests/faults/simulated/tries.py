@@ -14,7 +14,7 @@ class SimulatedTry:
 
     Attributes:
         started: What was reported when user code began; None before that.
-        question: A request that was not answered yet.
+        questions: Its requests that were not answered yet: one at most.
     """
 
     def __init__(self, world: Any, keeper: Any, launch: Launch) -> None:
@@ -23,7 +23,7 @@ class SimulatedTry:
         self.launch = launch
         self.plan: Plan = world.plan_of(launch)
         self.started: Started | None = None
-        self.question: Request | None = None
+        self.questions: dict[int, Request] = {}
         self._ending: tuple[str, str] | None = None
         self._execution: Any = None
         self._is_over = False
@@ -54,8 +54,7 @@ class SimulatedTry:
 
     def answered(self, reply: Reply) -> None:
         """The scheduler has answered its question."""
-        if self.question is not None and self.question.request_id == reply.request_id:
-            self.question = None
+        if self.questions.pop(reply.request_id, None) is not None:
             if reply.error:
                 self._finish("failed", reply.error)
             else:
@@ -69,6 +68,7 @@ class SimulatedTry:
         self._world.process_begins()
         if not launch.callback:
             pool, slots = self._world.pool_of(launch)
+            self._world.check_resumption(launch)
             self._execution = self._world.ledger.begin(launch, self._world.clock.monotonic(), pool, slots)
             self._world.say("try", f"{launch.task_id}[{launch.map_index}] {launch.try_number} {launch.token} begins")
         if self._world.chance.happens("try_death"):
@@ -76,8 +76,8 @@ class SimulatedTry:
         if not (self._world.climate.try_death and self._world.chance.happens("try_death")):
             self._keeper.report(self.started)
         if self.plan.pushes:
-            self.question = Request(launch.token, 1, "xcom_push", {"key": "pushed", "value": launch.try_number})
-            self._keeper.report(self.question)
+            self.questions[1] = Request(launch.token, 1, "xcom_push", {"key": "pushed", "value": launch.try_number})
+            self._keeper.report(self.questions[1])
         else:
             self._go_on()
 
@@ -124,7 +124,7 @@ class SimulatedTry:
         launch = self.launch
         if self._execution is not None:
             self._world.say("try", f"{launch.task_id}[{launch.map_index}] {launch.try_number} {launch.token} {end}")
-            self._world.ledger.end(self._execution, end, said)
+            self._world.ledger.end(self._execution, end, said, self._world.clock.monotonic())
         elif launch.callback:
             run = launch.run
             key = (run.dag_id, run.run_id, launch.task_id, launch.map_index, str(launch.callback["event"]))

@@ -3,6 +3,7 @@
 from random import Random
 from typing import Any, NamedTuple
 
+from asynsched.authoring.deferral import FAIL_METHOD
 from asynsched.serialization.map_lengths import results_in
 from asynsched.serialization.schema import SerializedDag, SerializedTask
 from sandbox.outlet_events import OutletEvent
@@ -11,6 +12,11 @@ from sandbox.triggering.messages import Deferral
 
 SHARE_OF_PAUSES = 0.06
 """Of the tries, those that look again later, as sensors do."""
+SHARE_OF_DEFERRALS = 0.1
+"""Of the tries, those that wait for a trigger."""
+TRIGGERS = ["fires"] * 6 + ["never", "never", "raises", "success", "failed", "skipped", "crashes", "hangs"]
+"""What triggers do."""
+TRIGGER_CLASS = "tests.faults.simulated.trigger_hosts.ScriptedTrigger"
 MOST_RESULTS = 3
 """Values in a list that tasks are mapped over, at most."""
 Decision = BranchDecision | ShortCircuitDecision
@@ -38,6 +44,10 @@ def draw_plan(random: Random, launch: Launch, dag: SerializedDag) -> Plan:
     state = random.choice(["success"] * 4 + ["failed"] * 2 + ["skipped"])
     if launch.max_tries >= 99:
         state = "success"
+    elif launch.resume is not None and launch.resume.method_name == FAIL_METHOD:
+        return Plan("failed", duration)
+    elif (deferral := _deferral(launch)) is not None:
+        return Plan("deferred", duration, deferral=deferral)
     pauses = Random(f"pauses {launch.token}")
     if pauses.random() < SHARE_OF_PAUSES:
         return Plan("up_for_reschedule", duration, reschedule_after=pauses.choice([0.0, 1.0, 5.0]))
@@ -45,6 +55,20 @@ def draw_plan(random: Random, launch: Launch, dag: SerializedDag) -> Plan:
     if launch.map_index < 0 and any(launch.task_id in _sources(task) for task in dag.tasks):
         plan = plan._replace(value=[0] * Random(f"results {launch.token}").randint(0, MOST_RESULTS))
     return _with_decision(plan, launch, dag)
+
+
+def _deferral(launch: Launch) -> Deferral | None:
+    """Return what a try waits for, None: it does not wait. One that was resumed may wait once more."""
+    random = Random(f"defers {launch.token}")
+    if random.random() >= SHARE_OF_DEFERRALS:
+        return None
+    does, seconds = random.choice(TRIGGERS), random.choice([0.0, 0.5, 5.0, 20.0])
+    timeout = random.choice([None, None, 0.5, 10.0])
+    if does in ("never", "hangs"):
+        timeout = random.choice([0.5, 10.0, 45.0])
+    return Deferral(
+        TRIGGER_CLASS, {"does": does, "seconds": seconds}, "resumed", {"deferred_by": launch.token}, timeout=timeout
+    )
 
 
 def _sources(task: SerializedTask) -> tuple[str, ...]:

@@ -1,0 +1,61 @@
+"""Bugs that are planted on purpose where tasks are deferred, and their triggers run in hosts."""
+
+from typing import Any
+from unittest.mock import patch
+
+import msgspec
+
+from asynsched.channels import TriggerFired
+from asynsched.scheduling.evaluation import evaluation
+from asynsched.scheduling.evaluation.deferred_tasks import DeferredTasks
+from asynsched.scheduling.evaluation.evaluation import Evaluation
+from asynsched.scheduling.evaluation.limit import Limit
+from asynsched.scheduling.evaluation.ready_queues import Pool
+from asynsched.scheduling.triggerer.triggerer import Triggerer
+from sandbox.triggering.messages import TriggerOutcome
+from tests.faults.simulated.bug import Bug, Change
+from tests.faults.simulated.conditions import Conditions
+
+
+def _early_answer() -> list[Change]:
+    async def answer_at_once(self: Any, request: Any) -> None:
+        for outcome in msgspec.convert(request.arguments["outcomes"], list[TriggerOutcome]):
+            self._channels.finished.put_nowait(TriggerFired(outcome))
+
+    return [(Triggerer, "_take_outcomes", answer_at_once)]
+
+
+def _forgotten_event() -> list[Change]:
+    after_end = evaluation.after_end
+    return [(evaluation, "after_end", lambda _stored, ended: after_end(None, ended))]
+
+
+def _endless_wait() -> list[Change]:
+    return [(Evaluation, "_wait_for_trigger", lambda self, task: self._changes.deferred.add(task))]
+
+
+def _uncounted_deferred() -> list[Change]:
+    return [(Pool, "taken", Limit.taken)]
+
+
+def _trigger_for_nobody() -> list[Change]:
+    remove = DeferredTasks.remove
+
+    def remove_quietly(self: Any, task: Any) -> None:
+        with patch.object(self._pending, "triggers", []):
+            remove(self, task)
+
+    return [(DeferredTasks, "remove", remove_quietly)]
+
+
+BUGS_OF_DEFERRALS: dict[str, Bug] = {
+    "early-answer": Bug("A trigger host may forget an event before it is stored.", _early_answer),
+    "forgotten-event": Bug(
+        "A try that was resumed and interrupted begins from its beginning.",
+        _forgotten_event,
+        Conditions(("asked_to_stop",)),
+    ),
+    "endless-wait": Bug("A deferral does not time out.", _endless_wait),
+    "uncounted-deferred": Bug("A pool that is to count deferred tasks does not.", _uncounted_deferred),
+    "trigger-for-nobody": Bug("A trigger that nobody waits for any more goes on.", _trigger_for_nobody),
+}
