@@ -134,7 +134,7 @@ def test_a_task_that_ended_while_no_scheduler_lived_and_is_cleared_meanwhile_is_
         up.kill()
         open_gate(site)
         site.until(lambda: not psutil.pid_exists(pid), "the task has ended")
-        assert "not done yet" in site.run("tasks", "clear", "waiter", "r1", "waits").stdout
+        assert "not done yet" in site.run("tasks", "clear", "waiter", "r1", "waits", "--yes").stdout
         site.up_until_idle()
     tries = [row for row in site.json("tasks", "list", "waiter", "r1", "--all-tries") if row["task_id"] == "waits"]
     assert [(row["try_number"], row["state"]) for row in tries] == [(1, "success"), (2, "success")]

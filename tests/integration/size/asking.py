@@ -92,7 +92,9 @@ def results_noted(conn: sa.Connection, note: Callable[[Sequence[Any]], None]) ->
             return result
         frozen = result.freeze()
         note(frozen.data)
-        return frozen()
+        again = frozen()
+        again.returns_rows = True
+        return again
 
     with patch.object(conn, "execute", execute_and_note):
         yield
