@@ -41,6 +41,10 @@ class Climate:
     """The process of a try dies without a word."""
     host_death: float = 0.0
     """The process of a trigger host dies without a word."""
+    parse_death: float = 0.0
+    """A parse dies, or takes too long."""
+    lost_file_event: float = 0.0
+    """A watcher hears nothing of an edit in the DAG folder."""
     stopped: float = 0.0
     """The scheduler is stopped for a while, and then goes on (SIGSTOP, SIGCONT)."""
     asked_to_stop: float = 0.0
@@ -57,6 +61,7 @@ _LIKELY = {
     "away_before": 0.05, "away_after": 0.05, "crash_before": 0.04, "crash_after": 0.04, "late_write": 0.5,
     "crash_anywhere": 0.002, "outage": 0.02, "cut": 0.03, "repeated": 0.1, "keeper_death": 0.02, "try_death": 0.1,
     "stopped": 0.02, "asked_to_stop": 0.01, "clock_jump": 0.01, "slow": 0.1, "power_cut": 0.02, "host_death": 0.2,
+    "parse_death": 0.15, "lost_file_event": 0.2,
 }  # fmt: skip
 OFTEN = 2
 """How much more often something happens that an exploration is narrowed to."""

@@ -87,7 +87,7 @@ def _wrong_end(exploration: Any, row: Any) -> Iterator[str]:
 
 
 def _wrong_run(exploration: Any, run: Any, rows: list[Any]) -> Iterator[str]:
-    dag, edits = exploration.world.dags[run.dag_id], exploration.invariants.edits
+    dag, edits = exploration.world.version(run.dag_id, run.version_hash), exploration.invariants.edits
     start = edits.starts.get(run[:2])
     found = {(row.task_id, row.map_index): row.state for row in rows}
     if start is not None and run[:2] in edits.given_runs:

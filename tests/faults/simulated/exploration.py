@@ -16,11 +16,12 @@ from asynsched.settings import LeaseSettings, Settings
 from sandbox.protocol import Launch
 from tests.faults.simulated.chance import Chance
 from tests.faults.simulated.conditions import AS_THE_SEED_SAYS, Conditions
+from tests.faults.simulated.dag_folder import DagFolder
 from tests.faults.simulated.invariants import Invariants
 from tests.faults.simulated.ledger import Ledger, Violation
 from tests.faults.simulated.loop import NOBODY, Process, ShuffledLoop
 from tests.faults.simulated.notifications import Notifications
-from tests.faults.simulated.people import People
+from tests.faults.simulated.people import FILE_EDITS, People
 from tests.faults.simulated.site import Site
 from tests.faults.simulated.stand_ins import exchanged
 from tests.faults.simulated.user_code import Plan, draw_plan
@@ -39,6 +40,8 @@ SETTINGS = Settings(
     shutdown_grace=2.0,  # below what some tries take: a stop interrupts them
     lease=LeaseSettings(duration=30.0, renew_interval=10.0, grace=10.0, kill_time=5.0, outage=0.0, shared_outage=0.0),
 )
+SHARE_OF_PARSED = 0.25
+"""Of the seeds, those in which DAG files are parsed, and people edit them."""
 SHARE_OF_DEFAULT_LEASES = 0.25
 """Of the seeds, those in which tries outlast outages, as by default, and takeovers wait for that."""
 
@@ -72,6 +75,8 @@ class Exploration:
         self.notifications = Notifications(self)
         n_sites = conditions.n_sites or (2 if Random(f"sites {seed}").random() < SHARE_OF_TWO else 1)
         self.sites = {home: Site(self, home) for home in map(_home, "ab"[:n_sites])}
+        is_parsed = conditions.people == FILE_EDITS or (settings is None and _are_files_parsed(seed, conditions))
+        self.folder = DagFolder(self) if is_parsed else None
         self.people = People(self)
         self.invariants = Invariants(self)
         self.loop.after_step = self._stepped
@@ -130,9 +135,12 @@ class Exploration:
             if site.is_serving and self.chance.happens("asked_to_stop"):
                 site.ask_to_stop()
 
-    def check_resumption(self, launch: Launch) -> None:
+    def check_launch(self, launch: Launch) -> None:
         """A try of a task is about to begin, or to go on. Raises Violation when it must not, or not so."""
+        run = self.invariants.stored.runs[launch.run.dag_id, launch.run.run_id]
         is_edited = (launch.run.dag_id, launch.run.run_id) in self.invariants.edits.starts
+        if launch.code.version_hash != run.version_hash and not is_edited:
+            raise Violation(f"a try of {run[:2]}, which is of {run.version_hash}, is of {launch.code.version_hash}")
         n_seconds_off = sum(site.n_seconds_off for site in self.sites.values())
         self.ledger.check_resumption(launch, self.clock.monotonic(), is_edited=is_edited, n_seconds_off=n_seconds_off)
 
@@ -143,7 +151,8 @@ class Exploration:
 
     def plan_of(self, launch: Launch) -> Plan:
         """Return what the user code of a try does."""
-        return draw_plan(self.chance.random, launch, self.world.dags[launch.run.dag_id])
+        dag = self.world.version(launch.run.dag_id, launch.code.version_hash)
+        return draw_plan(self.chance.random, launch, dag)
 
     # What happens by itself
 
@@ -218,6 +227,10 @@ class Exploration:
     def fail(self, violation: BaseException) -> None:
         """Something has happened that must not: the exploration ends soon, with the first of these."""
         self._violation = self._violation or violation
+
+
+def _are_files_parsed(seed: int, conditions: Conditions) -> bool:
+    return Random(f"files {seed}").random() < SHARE_OF_PARSED and not (conditions.faults or conditions.people)
 
 
 def _settings(seed: int, conditions: Conditions) -> Settings:

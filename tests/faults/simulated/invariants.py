@@ -56,7 +56,7 @@ class Invariants:
     def __init__(self, exploration: Any) -> None:
         self._exploration = exploration
         self._waits_since: dict[str, float] = {}
-        self.stored = Stored()
+        self.stored = Stored(are_files_parsed=exploration.folder is not None)
         self.edits = Edits()
         self.decisions = Decisions(exploration.ledger)
         self.ended_together: dict[tuple[str, str], list[list[EndedTry]]] = defaultdict(list)
@@ -67,9 +67,10 @@ class Invariants:
     def check_commit(self, process: Process, query: str) -> None:
         """Look at what a call of the database has changed."""
         stored = self.stored
-        tasks, runs = stored.tasks, stored.runs
+        tasks, runs, dags = stored.tasks, stored.runs, stored.dags
         if not stored.read():
             return
+        self._check_dags(process, query, dags)
         self.decisions.note(query, tasks, stored.tasks)
         ended: dict[tuple[str, str], list[TaskRow]] = defaultdict(list)
         for key, row in stored.tasks.items():
@@ -95,6 +96,12 @@ class Invariants:
             self.ended_together[run_key].clear()
         self._check_shared(tasks, runs)
 
+    def _check_dags(self, process: Process, query: str, dags: Rows) -> None:
+        for dag_id, dag in self.stored.dags.items():
+            if (before := dags.get(dag_id)) != dag:
+                self._exploration.say(process.name, f"{query}: {dag}")
+                self._exploration.folder.check_leave(before, dag)
+
     def _check_edit(self, run_key: tuple[str, str], tasks: Rows) -> None:
         rows = [row for row in self.stored.tasks.values() if row[:2] == run_key and row.state not in ENDED]
         cleared = [row for row in rows if row[:4] in tasks and tasks[row[:4]].state != row.state]
@@ -117,6 +124,8 @@ class Invariants:
                 raise Violation(f"{key} starts, though its DAG is paused")
 
     def _check_run(self, query: str, before: RunRow | None, run: RunRow) -> None:
+        if before is not None and before.version_hash not in (None, run.version_hash) and not is_edit(query):
+            raise Violation(f"the run {run[:2]} was of {before.version_hash}, and is of {run.version_hash}")
         if before is None or before.state == run.state:
             return
         if (before.state, run.state) not in RUN_CHANGES:
@@ -200,13 +209,18 @@ class Invariants:
                 yield f"the callback {number} is {state}"
         if to_come := self.stored.to_come():
             yield to_come
+        if self._exploration.folder is not None:
+            yield from self._exploration.folder.what_is_left(self.stored)
         for site in self._exploration.sites.values():
-            yield from _left_on(site)
+            yield from _left_on(site, are_files_parsed=self._exploration.folder is not None)
 
     def check_end(self) -> None:
         """All has ended: in the states that the rules give, every try written down, nothing left behind."""
         self.stored.read()
         check_ends(self._exploration, self.stored.tasks, self.stored.runs)
+        if self._exploration.folder is not None:
+            for problem in self._exploration.folder.problems(self.stored):
+                raise Violation(problem)
         for site in self._exploration.sites.values():
             services = site.scheduler.services
             evaluation = services.evaluator._evaluation
@@ -248,13 +262,15 @@ def _check_epochs(tasks: Rows, runs: Rows, stored: Stored) -> None:
                 )
 
 
-def _left_on(site: Any) -> Iterator[str]:
+def _left_on(site: Any, *, are_files_parsed: bool) -> Iterator[str]:
     if not site.is_serving:
         yield f"nobody serves {site.home.name}"
         return
     if site.clock.offset:
         yield f"the clock of {site.home.name} is wrong"
     services = site.scheduler.services
+    if are_files_parsed and not services.dispatcher.is_idle:
+        yield f"the parse dispatcher of {site.home.name} is not idle"
     for service in (services.creator, services.evaluator, services.deadlines, services.callbacks):
         if not service.is_idle:
             yield f"the {service.name} of {site.home.name} is not idle"

@@ -22,11 +22,15 @@ from asynsched.store.pools import set_pool
 from asynsched.store.run_requests import CancelRun, ClearTasks, MarkRun, MarkTasks, RunRequest
 from tests.faults.simulated.loop import Process
 from tests.faults.simulated.stored import TaskRow
-from tests.faults.simulated.worlds import POOLS, inline_database
+from tests.faults.simulated.worlds import EDITED, POOLS, inline_database
 
 SHARE_OF_BUSY = 0.5
 """Of the seeds, those in which people do more than trigger runs."""
 MOST_ACTIONS = 4
+MOST_EDITS = 6
+"""Edits of DAG files."""
+FILE_EDITS = "edit files"
+"""Names the one thing that people do where they do nothing but edit files."""
 LONGEST_WAIT = 60.0
 """Virtual seconds for which somebody waits for a task that runs, before doing something to another one."""
 UNDER_WAY = frozenset({"running", "deferred"})
@@ -54,9 +58,10 @@ class People:
         self._random = Random(f"people {world.seed}")
         self._process = Process("people")
         conditions = world.conditions
-        self._actions = [ACTIONS[conditions.people]] if conditions.people else _ALL
+        self._actions = [ACTIONS[conditions.people]] if conditions.people in ACTIONS else _ALL
         are_busy = self._random.random() < SHARE_OF_BUSY
-        self.are_busy = bool(conditions.people) or (are_busy and not conditions.faults)
+        is_free = not (conditions.faults or conditions.people)
+        self.are_busy = conditions.people in ACTIONS or (are_busy and is_free)
         self.pools = dict(POOLS)
         self.paused: set[str] = set()
         self.wished_at = 0.0
@@ -69,7 +74,10 @@ class People:
 
     async def act(self) -> None:
         """Do everything."""
-        await asyncio.gather(self._trigger_runs(), *([self._do_more()] if self.are_busy else []))
+        more = [self._do_more()] if self.are_busy else []
+        if self._world.folder is not None:
+            more.append(self._edit_files())
+        await asyncio.gather(self._trigger_runs(), *more)
         self.are_done = True
 
     async def _trigger_runs(self) -> None:
@@ -87,6 +95,27 @@ class People:
             await asyncio.sleep(random.choice([0.3, 1.0, 3.0]))
             begun.append(asyncio.ensure_future(random.choice(self._actions)(self)))
         await asyncio.gather(*begun)
+
+    async def _edit_files(self) -> None:
+        """Edit the files of some DAGs, and in most seeds put them right in the end."""
+        random, folder = Random(f"edits {self._world.seed}"), self._world.folder
+        dag_ids = [dag_id for dag_id in EDITED if dag_id in self._world.world.dags]
+        edits = [folder.release, folder.release, folder.save_again, folder.break_file]
+        if not self._world.climate.clock_jump:
+            # By a wrong clock, nobody can tell that it is being written.
+            edits.append(folder.cut_file)
+        if random.random() < 0.5:
+            edits += [folder.empty_file, folder.remove_file, folder.copy_file, folder.remove_copy]
+        for _ in range(random.randint(1, MOST_EDITS)):
+            await asyncio.sleep(random.choice([0.0, 0.2, 1.0, 4.0, 10.0]))
+            edit, dag_id = random.choice(edits), random.choice(dag_ids)
+            edit(dag_id)
+            if edit == folder.cut_file:
+                await asyncio.sleep(random.choice([0.02, 0.3, 0.8]))
+                folder.save_again(dag_id)
+        if random.random() < 0.7:
+            for dag_id in dag_ids:
+                folder.save_again(dag_id)
 
     # What they do
 

@@ -32,6 +32,7 @@ from tests.faults.simulated.conditions import CALLBACKS, STORES, Conditions
 from tests.faults.simulated.planted_deferrals import BUGS_OF_DEFERRALS
 from tests.faults.simulated.planted_edits import BUGS_OF_EDITS
 from tests.faults.simulated.planted_ownership import BUGS_OF_OWNERSHIP
+from tests.faults.simulated.planted_parses import BUGS_OF_PARSES
 from tests.faults.simulated.planted_results import BUGS_OF_RESULTS
 
 
@@ -260,4 +261,5 @@ BUGS: dict[str, Bug] = {
     **BUGS_OF_EDITS,
     **BUGS_OF_RESULTS,
     **BUGS_OF_DEFERRALS,
+    **BUGS_OF_PARSES,
 }

@@ -22,6 +22,7 @@ from asynsched.scheduler import Scheduler
 from asynsched.service import Service
 from asynsched.settings import Settings
 from sandbox.protocol import Ended
+from tests.faults.simulated.dag_folder import DagFolder, ScriptedWatcher
 from tests.faults.simulated.faulty_database import FaultyDatabase
 from tests.faults.simulated.keeper import SimulatedKeeper
 from tests.faults.simulated.ledger import Violation
@@ -43,11 +44,13 @@ LOST_RECORDS = 0.5
 
 
 class ServicesWithoutOthers(Services):
-    """The production services, less what watches files and other terminals: none are here."""
+    """The production services, less what hears other terminals, and what parses files where none are edited."""
 
     @property
     def producers(self) -> tuple[Service, ...]:
-        return (self.creator, *(part for part in self.listeners if isinstance(part, NotificationListener)))
+        parsing = (self.watcher, self.dispatcher) if isinstance(self.watcher, ScriptedWatcher) else ()
+        listeners = (part for part in self.listeners if isinstance(part, NotificationListener))
+        return (*parsing, self.creator, *listeners)
 
 
 class SimulatedScheduler(Scheduler):
@@ -55,9 +58,11 @@ class SimulatedScheduler(Scheduler):
 
     Attributes:
         services: Its parts, once they are made.
+        folder: The DAG folder, if its files are parsed.
     """
 
     services: Services | None = None
+    folder: DagFolder | None = None
 
     def made(self, base: Foundation, **options: Any) -> Services:
         PROCESS.get().lease_epoch = base.lease_epoch
@@ -68,6 +73,8 @@ class SimulatedScheduler(Scheduler):
                 url=URL, channels=base.channels, clock=base.clock, scheduler_id=base.scheduler_id
             )
             parts["listeners"] = (listener,)
+        if self.folder is not None:
+            parts["watcher"] = ScriptedWatcher(self.folder, base.channels, base.clock, PROCESS.get())
         self.services = ServicesWithoutOthers(**parts)
         return self.services
 
@@ -163,6 +170,7 @@ class Site:
         made = SimulatedScheduler(
             settings=self.settings, database=self.database, executor=LocalExecutor, clock=self.clock
         )
+        made.folder = self.world.folder
         # Without the number of this process, which is another one when a seed is replayed.
         made.scheduler_id = f"{self.home.name}:{self.n_starts}"
         return made

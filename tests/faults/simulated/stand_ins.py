@@ -11,13 +11,16 @@ import anyio.to_thread
 import structlog
 
 from asynsched import clock, scheduler
+from asynsched.assembly import assemble
 from asynsched.assembly.foundation import Foundation
 from asynsched.executors import lease_line, local
 from asynsched.housekeeping import notification_listener, peer_watch
-from asynsched.scheduling import run_transfers, shared_limits
+from asynsched.parsing import dispatcher
+from asynsched.scheduling import run_transfers, shared_limits, versions
 from asynsched.scheduling.creation import dagrun_creator
 from asynsched.scheduling.requests import run_requests
 from sandbox.triggering import host
+from tests.faults.simulated.dag_folder import ScriptedParser
 from tests.faults.simulated.loop import PROCESS
 from tests.faults.simulated.trigger_hosts import log_of
 
@@ -47,7 +50,7 @@ def exchanged(exploration: Any) -> Iterator[None]:
         exploration.say("log" if process is None else process.name, f"{method}: {event['event']} {said}")
         raise structlog.DropEvent
 
-    chance = exploration.chance
+    chance, folder = exploration.chance, exploration.folder
     exchanges = [
         (local, "connect", connect),
         (local, "start_keeper", start_keeper),
@@ -55,6 +58,10 @@ def exchanged(exploration: Any) -> Iterator[None]:
         (scheduler, "assemble", assembled),
         (notification_listener, "connect", exploration.notifications.connect),
         *((module, "notify", exploration.notifications.notify) for module in NOTIFYING),
+        (assemble, "SandboxParser", lambda _settings: ScriptedParser(folder)),
+        (dispatcher, "examine", folder.examine if folder is not None else dispatcher.examine),
+        # A source that an earlier exploration has laid out is there already: so none may cost a random number.
+        (versions, "new_token", lambda: "unfinished"),
         (host, "log", log_of(exploration)),
         (anyio.to_thread, "run_sync", run_sync),
         (clock, "os", SimpleNamespace(urandom=chance.tokens.randbytes)),

@@ -34,6 +34,16 @@ class RunRow(NamedTuple):
     lease_epoch: int
     stop: str | None
     ended_at: int | None
+    version_hash: str | None
+
+
+class DagRow(NamedTuple):
+    """What is looked at of a DAG."""
+
+    dag_id: str
+    is_active: bool
+    file_path: str
+    version_hash: str
 
 
 _TASKS = (
@@ -41,7 +51,14 @@ _TASKS = (
     " t.pool_slots, t.next_try_at, t.result_length, t.reason, t.machine_kills"
     " FROM task_instance t JOIN dag_run r ON r.id = t.dag_run_id ORDER BY t.id"
 )
-_RUNS = "SELECT dag_id, run_id, id, state, lease_epoch, stop, ended_at FROM dag_run ORDER BY id"
+_RUNS = (
+    "SELECT r.dag_id, r.run_id, r.id, r.state, r.lease_epoch, r.stop, r.ended_at, v.version_hash"
+    " FROM dag_run r LEFT JOIN dag_version v ON v.id = r.version_id ORDER BY r.id"
+)
+_DAGS = (
+    "SELECT d.dag_id, d.is_active, d.file_path, v.version_hash"
+    " FROM dag d JOIN dag_version v ON v.id = d.version_id ORDER BY d.dag_id"
+)
 _CALLBACKS = "SELECT id, state, token FROM callback_request ORDER BY id"
 _REQUESTS = "SELECT w.id, r.dag_id, r.run_id FROM run_request w JOIN dag_run r ON r.id = w.dag_run_id ORDER BY w.id"
 
@@ -59,9 +76,12 @@ class Stored:
         tasks: Task instances, by DAG, run, task and map index.
         runs: Runs, by DAG and run.
         callbacks: Number, state and token of each callback.
+        dags: The DAGs, by their ids, where their files are parsed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, are_files_parsed: bool = False) -> None:
+        self._are_files_parsed = are_files_parsed
+        self.dags: dict[str, DagRow] = {}
         self._driver = inline_database().connection.open()
         self._n_changes = -1
         self.tasks: dict[tuple[str, str, str, int], TaskRow] = {}
@@ -78,11 +98,22 @@ class Stored:
         self.tasks = {row[:4]: TaskRow(*row) for row in self._driver.execute(_TASKS)}
         self.runs = {row[:2]: RunRow(*row) for row in self._driver.execute(_RUNS)}
         self.callbacks = self._driver.execute(_CALLBACKS).fetchall()
+        if self._are_files_parsed:
+            self.dags = {row[0]: DagRow(*row) for row in self._driver.execute(_DAGS)}
         return True
 
     def requests(self) -> list[tuple[int, str, str]]:
         """Return what people want done and is not: its number, the DAG and the run."""
         return self._driver.execute(_REQUESTS).fetchall()
+
+    def parsed_files(self) -> dict[str, str]:
+        """Return the files that were parsed, with the hashes of what they were then."""
+        return dict(self._driver.execute("SELECT path, content_hash FROM dag_file").fetchall())
+
+    def failing_files(self) -> set[str]:
+        """Return the files that could not be used as a whole."""
+        query = "SELECT DISTINCT file_path FROM import_error WHERE dag_id IS NULL AND NOT is_warning"
+        return {path for (path,) in self._driver.execute(query)}
 
     def to_come(self) -> str:
         """Return what calls for another run; empty: nothing."""

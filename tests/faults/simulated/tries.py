@@ -68,7 +68,7 @@ class SimulatedTry:
         self._world.process_begins()
         if not launch.callback:
             pool, slots = self._world.pool_of(launch)
-            self._world.check_resumption(launch)
+            self._world.check_launch(launch)
             self._execution = self._world.ledger.begin(launch, self._world.clock.monotonic(), pool, slots)
             self._world.say("try", f"{launch.task_id}[{launch.map_index}] {launch.try_number} {launch.token} begins")
         if self._world.chance.happens("try_death"):

@@ -9,6 +9,8 @@ from functools import cache, partial
 from random import Random
 from typing import Any, NamedTuple
 
+import msgspec
+
 from asynsched import (
     DAG,
     Asset,
@@ -18,7 +20,8 @@ from asynsched import (
     ShortCircuitOperator,
     task_group,
 )  # fmt: skip
-from asynsched.serialization.schema import SerializedDag, SerializedTask
+from asynsched.serialization.encode import serialize_dag
+from asynsched.serialization.schema import ParsedDag, SerializedDag, SerializedTask
 from asynsched.simulation.planner import NO_STAMP
 from asynsched.store.engines.direct_database import InlineDatabase, open_inline
 from asynsched.store.parse_results import DagDefaults, store_report
@@ -36,6 +39,10 @@ DECIDERS = [BranchPythonOperator, ShortCircuitOperator]
 """What decides which of the tasks after it run."""
 FIRST = 3
 """So many tasks of a DAG may be such that others follow from what they return: there are others after them."""
+EDITED = ("dag0", "dag1")
+"""DAGs whose files people edit."""
+N_VERSIONS = 3
+"""Versions of such a DAG."""
 DAYS = timedelta(days=1)
 
 
@@ -43,10 +50,14 @@ class World(NamedTuple):
     """DAGs, and a database that holds them, to be copied.
 
     Attributes:
+        dags: Each DAG's first version.
+        versions: Of each DAG: those that its file has one after the other, with their hashes. A later one has more
+            tasks.
         pools_with_deferred: The pools that count the slots of deferred tasks, too.
     """
 
     dags: dict[str, SerializedDag]
+    versions: dict[str, list[tuple[str, SerializedDag]]]
     copy: sqlite3.Connection
     pools_with_deferred: frozenset[str]
 
@@ -55,8 +66,13 @@ class World(NamedTuple):
         self.copy.backup(inline_database().connection.open())
 
     def task(self, dag_id: str, task_id: str) -> SerializedTask:
-        """Return a task."""
-        return next(task for task in self.dags[dag_id].tasks if task.task_id == task_id)
+        """Return a task. It is the same in each version that has it."""
+        _, newest = self.versions[dag_id][-1]
+        return next(task for task in newest.tasks if task.task_id == task_id)
+
+    def version(self, dag_id: str, version_hash: str | None) -> SerializedDag:
+        """Return a version of a DAG; None: its first one."""
+        return next(dag for found, dag in self.versions[dag_id] if version_hash in (None, found))
 
 
 @cache
@@ -111,7 +127,21 @@ def _world(number: int) -> World:
     for name, slots in POOLS.items():
         set_slots = partial(set_pool, name=name, slots=slots, include_deferred=name in with_deferred)
         database.connection.write(lambda conn, set_slots=set_slots: set_slots(conn))
-    return World({report.dags[0].dag.dag_id: report.dags[0].dag for report in reports}, _copy(), with_deferred)
+    parsed = {report.dags[0].dag.dag_id: report.dags[0] for report in reports}
+    versions = {dag_id: _versions(found) for dag_id, found in parsed.items()}
+    return World({dag_id: found.dag for dag_id, found in parsed.items()}, versions, _copy(), with_deferred)
+
+
+def _versions(parsed: ParsedDag) -> list[tuple[str, SerializedDag]]:
+    """Return the versions of a DAG: where people edit its file, each has one more task than the one before."""
+    versions = [(parsed.version_hash, parsed.dag)]
+    dag_id, dag = parsed.dag.dag_id, parsed.dag
+    for number in range(1, N_VERSIONS if dag_id in EDITED else 1):
+        with DAG(dag_id) as other:
+            BashOperator(task_id=f"extra{number}", bash_command="true")
+        dag = msgspec.structs.replace(dag, tasks=(*dag.tasks, *serialize_dag(other).tasks))
+        versions.append((f"{dag_id} {number}".rjust(64, "0"), dag))
+    return versions
 
 
 def shout(context) -> None:

@@ -1,0 +1,69 @@
+"""Bugs that are planted on purpose where DAG files are parsed, and edited meanwhile."""
+
+from typing import Any
+
+from asynsched.parsing import report_store
+from asynsched.parsing.look_requests import LookRequests
+from asynsched.parsing.parse_claims import ParseClaims
+from asynsched.parsing.repeats import Repeats
+from asynsched.scheduling.versions import VersionCache
+from asynsched.store import parse_results
+from asynsched.store.dag_versions import latest_version
+from tests.faults.simulated.bug import Bug, Change
+from tests.faults.simulated.conditions import Conditions
+from tests.faults.simulated.people import FILE_EDITS
+
+
+def _leaving_without_proof() -> list[Change]:
+    def remove_missing(conn: Any, path: str, report: Any, now: Any) -> tuple[str, ...]:
+        kept = {parsed.dag.dag_id for parsed in report.dags}
+        active = conn.scalars(parse_results._ACTIVE_OF_FILE, {"path": path})
+        return parse_results._leave(conn, [dag_id for dag_id in active if dag_id not in kept], now)
+
+    return [(parse_results, "_remove_missing", remove_missing)]
+
+
+def _unseen_edit() -> list[Change]:
+    add = LookRequests.add
+
+    def add_unless_busy(self: Any, request: Any) -> None:
+        if not self.is_busy(request.path):
+            add(self, request)
+
+    return [(LookRequests, "add", add_unless_busy)]
+
+
+def _newest_code() -> list[Change]:
+    get = VersionCache.get
+
+    async def get_newest(self: Any, version_id: int) -> Any:
+        wanted = await get(self, version_id)
+        newest = await self._database.read(latest_version, wanted.structure.dag.dag_id)
+        return await get(self, newest.id)
+
+    return [(VersionCache, "get", get_newest)]
+
+
+def _no_second_chance() -> list[Change]:
+    return [(Repeats, "note_parsed", lambda *_: None)]
+
+
+def _old_result() -> list[Change]:
+    def claimed(_conn: Any, outcomes: Any, *, may_be_stored: bool) -> list[Any]:
+        return list(outcomes)
+
+    return [(report_store, "_claimed", claimed), (ParseClaims, "_is_done", lambda *_: True)]
+
+
+EDITING = Conditions(people=FILE_EDITS)
+BUGS_OF_PARSES: dict[str, Bug] = {
+    "leaving-without-proof": Bug("The DAGs of a file that cannot be imported leave.", _leaving_without_proof, EDITING),
+    "unseen-edit": Bug("What is edited while it is parsed is not parsed again.", _unseen_edit, EDITING),
+    "newest-code": Bug("A run that is taken over goes on with the newest version.", _newest_code, EDITING),
+    "no-second-chance": Bug("A file whose parse was killed is not parsed again.", _no_second_chance, EDITING),
+    "old-result": Bug(
+        "What another scheduler has parsed is taken for the newest, whatever it was.",
+        _old_result,
+        Conditions(people=FILE_EDITS, n_sites=2),
+    ),
+}
