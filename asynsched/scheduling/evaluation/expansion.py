@@ -85,12 +85,15 @@ class Expansion:
         instances = run.instances[task_id]
         if n_instances is None:
             return []
-        self._remove([found for index, found in instances.items() if index >= n_instances], n_instances, now)
+        gone = [found for index, found in instances.items() if index >= n_instances]
+        self._remove(gone, n_instances, now)
         new = [_instance(run, task.task, index) for index in range(n_instances) if index not in instances]
         run.replace(task_id, gone=(), new=new)
         self._changes.pending.expand(None, new)
+        # What is mapped over results of instances that are gone has others now, too.
+        refitted = [found for task in gone for found in self.remap_after(task, now)]
         # Instances of a mapped group depend on others now.
-        return [*new, *run.waiting_after(task_id)]
+        return [*new, *refitted, *run.waiting_after(task_id)]
 
     def remap_after(self, source: ActiveTask, now: datetime) -> list[ActiveTask]:
         """Do so for what is mapped over a task that has ended, and has not ended itself.

@@ -179,6 +179,25 @@ def test_instances_that_wait_for_room_are_removed_when_what_they_are_mapped_over
     assert run.state == "success"
 
 
+def test_what_is_mapped_over_instances_that_are_removed_has_fewer_instances_too():
+    chain = [
+        task("source", "mapped"),
+        task("mapped", "again", map_length=MapResult("source")),
+        task("again", map_length=MapResult("mapped")),
+    ]
+    first, engine = run_of(chain), evaluation()
+    drive(engine, {"source": 1, "mapped": -1}, start=lambda: engine.start_run(first, NOON))
+    run, tasks = resumed(first, {"source", "mapped"})
+    still_runs = next(found for found in tasks if found.task_id == "again")
+    still_runs.state, still_runs.token = TaskInstanceState.RUNNING, "old"
+    engine = evaluation()
+    engine.resume_run(run, tasks, NOON)
+    engine.grant(NOON)
+    token = run.instance("source").token
+    engine.try_ended(Ended(token, "success", NOON, NOON, return_value=VALUE, result_length=0), NOON)
+    assert states(run, "mapped") == states(run, "again") == [(0, "removed")]
+
+
 def test_a_run_waits_for_the_process_of_an_instance_that_is_removed_while_it_runs():
     first, engine = run_of([task("source", "mapped"), task("mapped", map_length=MapResult("source"))]), evaluation()
     drive(engine, {"source": 2}, start=lambda: engine.start_run(first, NOON))
