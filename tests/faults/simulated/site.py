@@ -85,7 +85,7 @@ class Site:
     Attributes:
         process: The scheduler's process of now.
         scheduler: The scheduler of now, None while none is started.
-        is_right_since: When the wall clock was last corrected, in the world's seconds.
+        is_right_since: When the wall clock has last jumped, or was corrected, in the world's seconds.
         n_seconds_off: How far the wall clock has jumped in all. What was stamped meanwhile is off by that at most.
     """
 
@@ -222,6 +222,7 @@ class Site:
         """Have the wall clock jump, and be corrected later."""
         self.world.say("fault", f"the clock of {self.home.name} jumps by {length}")
         self.clock.offset += length
+        self.is_right_since = self.world.clock.monotonic()
         self.n_seconds_off += abs(length.total_seconds())
 
         def correct() -> None:
