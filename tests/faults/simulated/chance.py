@@ -53,7 +53,7 @@ class Climate:
     """The wall clock jumps."""
     slow: float = 0.0
     """A message or a call takes long."""
-    crashes_at: frozenset[str] = frozenset()
+    crashes_at: tuple[str, ...] = ()
     """The queries at which schedulers die; none: any."""
 
 
@@ -91,7 +91,7 @@ class Chance:
             drawn = {name: min(1.0, OFTEN * _LIKELY[name]) for name in conditions.faults} | {"slow": drawn["slow"]}
         if aim := conditions.crashes_at or self.random.choice(_AIMS):
             drawn |= {name: AIMED * drawn[name] for name in ("crash_before", "crash_after") if name in drawn}
-        self.climate = Climate(**drawn, crashes_at=aim)
+        self.climate = Climate(**drawn, crashes_at=tuple(sorted(aim)))
         self.tokens = Random(f"tokens {seed}")
         self.n_faults = 0
         self.is_calm = False

@@ -8,17 +8,20 @@ from typing import Any
 from unittest.mock import patch
 
 import anyio.to_thread
+import msgspec
 import structlog
 
 from asynsched import clock, scheduler
 from asynsched.assembly import assemble
 from asynsched.assembly.foundation import Foundation
 from asynsched.executors import lease_line, local
+from asynsched.executors.trigger_host_tokens import host_key
 from asynsched.housekeeping import notification_listener, peer_watch
 from asynsched.parsing import dispatcher
 from asynsched.scheduling import run_transfers, shared_limits, versions
 from asynsched.scheduling.creation import dagrun_creator
 from asynsched.scheduling.requests import run_requests
+from asynsched.scheduling.triggerer import triggerer
 from sandbox.triggering import host
 from tests.faults.simulated.dag_folder import ScriptedParser
 from tests.faults.simulated.loop import PROCESS
@@ -62,6 +65,8 @@ def exchanged(exploration: Any) -> Iterator[None]:
         (dispatcher, "examine", folder.examine if folder is not None else dispatcher.examine),
         # A source that an earlier exploration has laid out is there already: so none may cost a random number.
         (versions, "new_token", lambda: "unfinished"),
+        # The folder of a home has a name of its own in each process, which no trace may depend on.
+        (triggerer, "host_key", lambda code: host_key(msgspec.structs.replace(code, dags_folder="dags"))),
         (host, "log", log_of(exploration)),
         (anyio.to_thread, "run_sync", run_sync),
         (clock, "os", SimpleNamespace(urandom=chance.tokens.randbytes)),
