@@ -9,6 +9,7 @@ import contextvars
 import heapq
 import inspect
 from collections.abc import Callable
+from itertools import count
 from random import Random
 from typing import Any
 
@@ -64,6 +65,19 @@ class NotYet(Exception):
     AGAIN_SECONDS = 0.2
 
 
+class NumberedTask(asyncio.Task[Any]):
+    """A task whose place in a set does not depend on where it is in memory: a scope cancels its tasks in that order."""
+
+    _numbers = count()
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self._number = next(self._numbers)
+        super().__init__(*args, **options)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
 PROCESS: contextvars.ContextVar[Process | None] = contextvars.ContextVar("process", default=None)
 NOBODY = contextvars.Context()
 """The context of what belongs to no process: the world."""
@@ -80,6 +94,8 @@ class ShuffledLoop(VirtualLoop):
     def __init__(self, clock: VirtualClock, random: Random) -> None:
         super().__init__(clock)
         self._random = random
+        NumberedTask._numbers = count()
+        self.set_task_factory(lambda loop, coro, **options: NumberedTask(coro, loop=loop, **options))
         self._held: list[asyncio.Handle] = []
         self.n_steps = 0
         self.after_step: Callable[[Process | None], None] = lambda _: None
