@@ -45,7 +45,10 @@ class ParsesUnderWay:
     def next_long_at(self, now: datetime) -> datetime | None:
         """Return when `take_new_long_ones` has another one, if nothing ends before."""
         began_at = min(self._untold.values(), default=None)
-        return None if began_at is None else now + timedelta(seconds=began_at + LONG_SECONDS - self._clock.monotonic())
+        if began_at is None:
+            return None
+        # A microsecond more: a timedelta is rounded to one, and what is due too early is asked for again and again.
+        return now + timedelta(seconds=began_at + LONG_SECONDS - self._clock.monotonic(), microseconds=1)
 
     def _long(self, began: list[tuple[str, float]]) -> tuple[LongParse, ...]:
         at = self._clock.monotonic()

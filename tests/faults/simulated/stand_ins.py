@@ -19,7 +19,7 @@ from asynsched.executors import lease_line, local
 from asynsched.executors.trigger_host_tokens import host_key
 from asynsched.housekeeping import notification_listener, peer_watch
 from asynsched.parsing import dispatcher
-from asynsched.scheduling import run_transfers, shared_limits, versions
+from asynsched.scheduling import run_transfers, shared_limits
 from asynsched.scheduling.creation import dagrun_creator
 from asynsched.scheduling.requests import run_requests
 from asynsched.scheduling.triggerer import triggerer
@@ -72,8 +72,6 @@ def exchanged(exploration: Any) -> Iterator[None]:
         *((module, "notify", exploration.notifications.notify) for module in NOTIFYING),
         (assemble, "SandboxParser", lambda _settings: ScriptedParser(folder)),
         (dispatcher, "examine", folder.examine if folder is not None else dispatcher.examine),
-        # A source that an earlier exploration has laid out is there already: so none may cost a random number.
-        (versions, "new_token", lambda: "unfinished"),
         # The folder of a home has a name of its own in each process, which no trace may depend on.
         (triggerer, "host_key", lambda code: host_key(msgspec.structs.replace(code, dags_folder="dags"))),
         (host, "log", log_of(exploration)),
