@@ -151,9 +151,11 @@ class Triggerer(Service):
                 arguments = {**arguments, "running": None}
                 await self.clock.wait(host.news, left)
         finally:
-            host.n_questions -= 1
-            if host.token == request.token and not host.n_questions:
-                host.silent_since = self.clock.now()
+            # A question of an earlier process of the host was counted off when that ended.
+            if host.token == request.token:
+                host.n_questions -= 1
+                if not host.n_questions:
+                    host.silent_since = self.clock.now()
 
     async def _take_outcomes(self, request: Request) -> None:
         outcomes = msgspec.convert(request.arguments["outcomes"], list[TriggerOutcome])

@@ -18,7 +18,7 @@ from asynsched.channels import (
 )
 from asynsched.clock import VirtualClock
 from asynsched.executors.base import Held
-from asynsched.scheduling.triggerer.trigger_hosts import LINGER, LONGEST_SILENCE, MAX_FAILURES
+from asynsched.scheduling.triggerer.trigger_hosts import FIRST_PAUSE, LINGER, LONGEST_SILENCE, MAX_FAILURES
 from asynsched.scheduling.triggerer.triggerer import LONGEST_QUESTION, Triggerer
 from asynsched.simulation.loop import run_virtual
 from sandbox.protocol import CodeVersion, Ended, Request, SourceRef, Started
@@ -202,6 +202,23 @@ async def test_a_host_that_falls_silent_without_triggers_is_ended_too(bench):
     assert told == TryUnwanted(token, told.reason)
     await bench.tick(failed(token))
     assert bench.triggerer.interval is None, "nothing is left to look after"
+
+
+@virtual
+async def test_a_host_that_falls_silent_after_one_that_died_while_it_asked_is_ended_too(bench):
+    [died] = await bench.launched(TriggerWanted(spec("t1"), code()))
+    session = (await bench.ask(died))["session"]
+    number = (await bench.ask(died, session))["number"]
+    question = asyncio.create_task(bench.ask(died, session, number))
+    await asyncio.sleep(1)
+    await bench.tick(failed(died))
+    assert (await question)["end"]
+    await asyncio.sleep(FIRST_PAUSE.total_seconds())
+    [token] = await bench.launched()
+    await bench.ask(token)
+    await asyncio.sleep(LONGEST_SILENCE.total_seconds() + 1)
+    [told] = await bench.tick()
+    assert told == TryUnwanted(token, told.reason)
 
 
 @virtual
