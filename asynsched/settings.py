@@ -5,21 +5,104 @@ Where values come from, and which wins, is in `asynsched/cli/configuration.py`. 
 """
 
 from datetime import timedelta
+from functools import cache
+from math import isnan
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_type_hints
 
 import msgspec
-from msgspec import Meta
+from msgspec import Meta, Struct
 
-from asynsched.checked_settings import (
-    CheckedSettings,
-    Count,
-    PositiveSeconds,
-    Seconds,
-    doc,
-)
 from asynsched.errors import SettingsError
-from asynsched.upkeep_settings import MonitorSettings, RetentionSettings
+
+LONGEST_SECONDS = 1e9
+"""About 30 years: longer ones leave the range of dates."""
+Seconds = Annotated[float, Meta(ge=0, le=LONGEST_SECONDS)]
+PositiveSeconds = Annotated[float, Meta(gt=0, le=LONGEST_SECONDS)]
+Count = Annotated[int, Meta(ge=1, le=10**15)]
+
+
+def doc(text: str) -> Meta:
+    """Return what a setting means, for its annotation."""
+    return Meta(description=text)
+
+
+@cache
+def field_types(struct: type[Struct]) -> dict[str, Any]:
+    """Return the fields of a group of settings with their types, bounds and descriptions included."""
+    return get_type_hints(struct, include_extras=True)
+
+
+class InvalidSetting(SettingsError):
+    """A setting has a value that it cannot have. `name` is the option, e.g. `parse.timeout`."""
+
+    def __init__(self, name: str, problem: str) -> None:
+        super().__init__(f"{name}: {problem}")
+        self.name = name
+        self.problem = problem
+
+
+class CheckedSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """Settings that are checked however they are made: msgspec by itself checks only what it decodes."""
+
+    def __post_init__(self) -> None:
+        """Raise InvalidSetting for a value of the wrong type or out of bounds."""
+        for name, type_ in field_types(type(self)).items():
+            value = getattr(self, name)
+            try:
+                msgspec.convert(value, type_)
+            except msgspec.ValidationError as exc:
+                raise self.invalid(name, str(exc)) from exc
+            if isinstance(value, float) and isnan(value):
+                raise self.invalid(name, "must be a number, not nan")
+
+    def invalid(self, name: str, problem: str) -> InvalidSetting:
+        """Return the error of one of these settings, with the group's name in the option's."""
+        group = type(self).__name__.removesuffix("Settings").lower()
+        return InvalidSetting(f"{group}.{name}" if group else name, problem)
+
+
+Days = Annotated[float, Meta(ge=0, le=100_000)]
+Number = Annotated[int, Meta(ge=0, le=10**15)]
+
+
+class RetentionSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
+    """What is kept of the past, and for how long. 0 keeps it for ever."""
+
+    runs_days: Annotated[Days, doc("Days after its end that a run is kept, with its tasks, XComs and logs.")] = 0.0
+    runs_per_dag: Annotated[Number, doc("Runs that are kept of each DAG, the newest.")] = 0
+    xcoms_days: Annotated[Days, doc("Days after the end of a run that its XComs are kept.")] = 0.0
+    xcoms_per_dag: Annotated[Number, doc("Runs of each DAG whose XComs are kept, the newest.")] = 0
+    logs_days: Annotated[Days, doc("Days after the end of a run that its logs are kept.")] = 0.0
+    logs_per_dag: Annotated[Number, doc("Runs of each DAG whose logs are kept, the newest.")] = 0
+    asset_events_days: Annotated[Days, doc("Days that an update of an asset is kept that no DAG waits for.")] = 0.0
+    audit_days: Annotated[Days, doc("Days that it is kept who did what from outside.")] = 0.0
+    versions_days: Annotated[
+        Days, doc("Days that a DAG's version is kept that was superseded and that no run needs, and its sources.")
+    ] = 0.0
+    interval: Annotated[PositiveSeconds, doc("Time between two sweeps, seconds.")] = 3600.0
+    batch_rows: Annotated[Count, doc("Rows that are deleted in one transaction, about.")] = 1000
+
+
+class MonitorSettings(CheckedSettings, frozen=True, forbid_unknown_fields=True):
+    """How others see that a scheduler is well."""
+
+    listen: Annotated[
+        str | None, doc("Where /health and /metrics are served: HOST:PORT, or unix:PATH; by default nowhere.")
+    ] = None
+    metrics: Annotated[
+        Literal["off", "prometheus", "opentelemetry"],
+        doc("Who takes figures: a scraper of /metrics, or a collector that OTEL_EXPORTER_OTLP_ENDPOINT names."),
+    ] = "off"
+    metrics_prefix: Annotated[
+        str,
+        Meta(pattern="^[a-zA-Z][a-zA-Z0-9_]*$"),
+        doc("What the names of figures begin with (Airflow: statsd_prefix)."),
+    ] = "airflow"
+    longest_step: Annotated[
+        PositiveSeconds,
+        doc("Longest that a step of a loop may take, seconds; after that the scheduler counts as stuck."),
+    ] = 300.0
 
 
 def _is_zone(name: str) -> bool:

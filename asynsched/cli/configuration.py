@@ -12,11 +12,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from asynsched.checked_settings import InvalidSetting
 from asynsched.cli.options import PREFIX, Option, all_options
 from asynsched.errors import SettingsError
 from asynsched.home import served_dags_folder
-from asynsched.settings import Settings, settings_from
+from asynsched.settings import InvalidSetting, Settings, settings_from
 from asynsched.store.engines.urls import without_secrets
 
 CONFIG_VARIABLE = f"{PREFIX}CONFIG"

@@ -7,8 +7,7 @@ from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 import msgspec
 from msgspec import Meta, Struct
 
-from asynsched.checked_settings import field_types
-from asynsched.settings import Settings
+from asynsched.settings import Settings, field_types
 
 PREFIX = "ASYNSCHED_"
 

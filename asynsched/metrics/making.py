@@ -2,7 +2,7 @@
 
 from asynsched.errors import SettingsError
 from asynsched.metrics.base import Metrics, NoMetrics
-from asynsched.upkeep_settings import MonitorSettings
+from asynsched.settings import MonitorSettings
 
 
 def make_metrics(settings: MonitorSettings) -> Metrics:

@@ -17,9 +17,9 @@ from asynsched.gauges import name_gauges
 from asynsched.metrics.base import Metrics
 from asynsched.metrics.making import make_metrics
 from asynsched.metrics.names import FIGURES
+from asynsched.settings import MonitorSettings
 from asynsched.simulation.executor import Outcome
 from asynsched.store.schema.tables import dag_run, task_instance
-from asynsched.upkeep_settings import MonitorSettings
 from sandbox.protocol import Ended, Launch
 from tests.support.simulated import Simulated
 

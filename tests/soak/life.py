@@ -20,9 +20,9 @@ from asynsched import DAG, Asset, BashOperator, PythonOperator, task
 from asynsched.channels import Channels
 from asynsched.executors.base import Executor, ExecutorContext
 from asynsched.housekeeping.retention import RetentionSweeper
+from asynsched.settings import RetentionSettings
 from asynsched.simulation.executor import Outcome, ScriptedExecutor
 from asynsched.store.engines.direct_database import open_inline
-from asynsched.upkeep_settings import RetentionSettings
 from sandbox.protocol import Launch
 from tests.support.simulated import Simulated
 

@@ -11,6 +11,7 @@ from asynsched.home import SOURCES, prepare_home
 from asynsched.housekeeping.retention import Sweep
 from asynsched.housekeeping.retention_policy import RetentionPolicy, policy_of
 from asynsched.keys import TaskInstanceKey
+from asynsched.settings import RetentionSettings
 from asynsched.states import DagRunState
 from asynsched.store.audit import count_old_audit, record_audit
 from asynsched.store.callback_requests import finish_callback, next_callbacks
@@ -26,7 +27,6 @@ from asynsched.store.sources import put_sources
 from asynsched.store.transitions import apply
 from asynsched.store.unused_versions import count_unused_versions
 from asynsched.store.xcoms import XComValue, put_xcom
-from asynsched.upkeep_settings import RetentionSettings
 from sandbox.protocol import SourceRef
 from tests.store.test_runs import new_run, task
 from tests.support.stored import list_audit, list_versions, log_file

@@ -8,8 +8,7 @@ import pytest
 from asynsched.cli.configuration import load_configuration
 from asynsched.cli.options import all_options
 from asynsched.errors import SettingsError
-from asynsched.settings import LeaseSettings, LogSettings, ParseSettings, Settings
-from asynsched.upkeep_settings import MonitorSettings
+from asynsched.settings import LeaseSettings, LogSettings, MonitorSettings, ParseSettings, Settings
 
 
 def load(folder: Path, *, toml: str | None = None, flags=None, **environ: str):

@@ -3,11 +3,237 @@
 import sqlalchemy as sa
 from alembic import op
 
-from asynsched.store.migrations.column_types import BIG_ID, INSTANT
-from asynsched.store.migrations.revision_0001_assets import create_assets
-from asynsched.store.migrations.revision_0001_callbacks import create_callbacks
-from asynsched.store.migrations.revision_0001_reruns import create_reruns
-from asynsched.store.migrations.revision_0001_sharing import create_sharing
+INSTANT = sa.BigInteger().with_variant(sa.TIMESTAMP(timezone=True), "postgresql")
+BIG_ID = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+
+
+def create_assets() -> None:
+    """Create every table of assets."""
+    _create_names()
+    _create_references()
+    _create_events()
+    _create_consumers()
+
+
+def _create_names() -> None:
+    op.create_table(
+        "asset",
+        sa.Column("id", BIG_ID, autoincrement=True, nullable=False),
+        sa.Column("digest", sa.String(length=64), nullable=False),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("uri", sa.Text(), nullable=False),
+        sa.Column("group_name", sa.Text(), nullable=False),
+        sa.Column("extra", sa.LargeBinary(), nullable=False),
+        sa.Column("created_at", INSTANT, nullable=False),
+        sa.PrimaryKeyConstraint("id", name="pk_asset"),
+        sa.UniqueConstraint("digest", name="uq_asset_digest"),
+    )
+    op.create_table(
+        "asset_alias",
+        sa.Column("id", BIG_ID, autoincrement=True, nullable=False),
+        sa.Column("digest", sa.String(length=64), nullable=False),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("group_name", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("id", name="pk_asset_alias"),
+        sa.UniqueConstraint("digest", name="uq_asset_alias_digest"),
+    )
+    _create_link("asset_alias_asset", ("alias_id", "asset_alias"), ("asset_id", "asset"))
+
+
+def _create_references() -> None:
+    op.create_table(
+        "asset_reference",
+        sa.Column("dag_id", sa.String(length=250), nullable=False),
+        sa.Column("role", sa.String(length=16), nullable=False),
+        sa.Column("task_id", sa.String(length=250), nullable=False),
+        sa.Column("digest", sa.String(length=64), nullable=False),
+        sa.Column("kind", sa.String(length=16), nullable=False),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("uri", sa.Text(), nullable=False),
+        sa.Column("created_at", INSTANT, nullable=False),
+        sa.PrimaryKeyConstraint("dag_id", "role", "task_id", "digest", name="pk_asset_reference"),
+    )
+    op.create_index("ix_asset_reference_digest_role", "asset_reference", ["digest", "role"])
+
+
+def _create_events() -> None:
+    op.create_table(
+        "asset_event",
+        sa.Column("id", BIG_ID, autoincrement=True, nullable=False),
+        sa.Column("asset_id", BIG_ID, nullable=False),
+        sa.Column("created_at", INSTANT, nullable=False),
+        sa.Column("extra", sa.LargeBinary(), nullable=False),
+        sa.Column("source_dag_id", sa.String(length=250)),
+        sa.Column("source_run_id", sa.String(length=250)),
+        sa.Column("source_task_id", sa.String(length=250)),
+        sa.Column("source_map_index", sa.Integer(), nullable=False),
+        sa.Column("token", sa.String(length=32)),
+        sa.Column("ordinal", sa.Integer(), nullable=False),
+        sa.ForeignKeyConstraint(["asset_id"], ["asset.id"], name="fk_asset_event_asset_id", ondelete="CASCADE"),
+        sa.PrimaryKeyConstraint("id", name="pk_asset_event"),
+        sa.UniqueConstraint("token", "ordinal", name="uq_asset_event_token_ordinal"),
+    )
+    op.create_index("ix_asset_event_asset_id_created_at", "asset_event", ["asset_id", "created_at"])
+    _create_link("asset_alias_event", ("alias_id", "asset_alias"), ("event_id", "asset_event"))
+
+
+def _create_consumers() -> None:
+    op.create_table(
+        "asset_dag_run_queue",
+        sa.Column("dag_id", sa.String(length=250), nullable=False),
+        sa.Column("event_id", BIG_ID, nullable=False),
+        sa.Column("is_examined", sa.Boolean(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["event_id"], ["asset_event.id"], name="fk_asset_dag_run_queue_event_id", ondelete="CASCADE"
+        ),
+        sa.PrimaryKeyConstraint("dag_id", "event_id", name="pk_asset_dag_run_queue"),
+    )
+    op.create_index("ix_asset_dag_run_queue_event_id", "asset_dag_run_queue", ["event_id"])
+    unexamined = sa.text("NOT is_examined")
+    op.create_index(
+        "ix_asset_dag_run_queue_unexamined",
+        "asset_dag_run_queue",
+        ["dag_id"],
+        sqlite_where=unexamined,
+        postgresql_where=unexamined,
+    )
+    _create_link("dag_run_asset_event", ("dag_run_id", "dag_run"), ("event_id", "asset_event"))
+
+
+def _create_link(name: str, *ends: tuple[str, str]) -> None:
+    """Create a table that connects rows of two others, and goes with either of them."""
+    columns = [column for column, _ in ends]
+    op.create_table(
+        name,
+        *(sa.Column(column, BIG_ID, nullable=False) for column in columns),
+        *(
+            sa.ForeignKeyConstraint([column], [f"{table}.id"], name=f"fk_{name}_{column}", ondelete="CASCADE")
+            for column, table in ends
+        ),
+        sa.PrimaryKeyConstraint(*columns, name=f"pk_{name}"),
+    )
+    op.create_index(f"ix_{name}_{columns[1]}", name, [columns[1]])
+
+
+def create_callbacks() -> None:
+    """Create both tables."""
+    op.create_table(
+        "callback_request",
+        sa.Column("id", BIG_ID, autoincrement=True, nullable=False),
+        sa.Column("dag_run_id", BIG_ID, nullable=False),
+        sa.Column("task_id", sa.String(length=250), nullable=False),
+        sa.Column("map_index", sa.Integer(), nullable=False),
+        sa.Column("try_number", sa.Integer(), nullable=False),
+        sa.Column("event", sa.String(length=32), nullable=False),
+        sa.Column("reason", sa.Text(), nullable=False),
+        sa.Column("state", sa.String(length=32), nullable=False),
+        sa.Column("token", sa.String(length=32)),
+        sa.Column("attempts", sa.Integer(), nullable=False),
+        sa.Column("created_at", INSTANT, nullable=False),
+        sa.Column("caused_by", sa.Text(), nullable=False),
+        sa.Column("scheduler_id", sa.String(length=64)),
+        sa.ForeignKeyConstraint(
+            ["dag_run_id"], ["dag_run.id"], name="fk_callback_request_dag_run_id", ondelete="CASCADE"
+        ),
+        sa.PrimaryKeyConstraint("id", name="pk_callback_request"),
+        sa.UniqueConstraint(
+            "dag_run_id",
+            "task_id",
+            "map_index",
+            "try_number",
+            "event",
+            "created_at",
+            name="uq_callback_request_event",
+        ),
+    )
+    op.create_index("ix_callback_request_state", "callback_request", ["state"])
+    op.create_table(
+        "deadline",
+        sa.Column("id", BIG_ID, autoincrement=True, nullable=False),
+        sa.Column("dag_run_id", BIG_ID, nullable=False),
+        sa.Column("number", sa.Integer(), nullable=False),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("due_at", INSTANT, nullable=False),
+        sa.Column("state", sa.String(length=32), nullable=False),
+        sa.ForeignKeyConstraint(["dag_run_id"], ["dag_run.id"], name="fk_deadline_dag_run_id", ondelete="CASCADE"),
+        sa.PrimaryKeyConstraint("id", name="pk_deadline"),
+        sa.UniqueConstraint("dag_run_id", "number", name="uq_deadline_dag_run_id_number"),
+    )
+    op.create_index(
+        "ix_deadline_pending",
+        "deadline",
+        ["due_at"],
+        sqlite_where=sa.text("state = 'pending'"),
+        postgresql_where=sa.text("state = 'pending'"),
+    )
+
+
+def create_reruns() -> None:
+    """Create the tables."""
+    op.create_table(
+        "run_request",
+        sa.Column("id", BIG_ID, autoincrement=True, nullable=False),
+        sa.Column("dag_run_id", BIG_ID, nullable=False),
+        sa.Column("request", sa.LargeBinary(), nullable=False),
+        sa.Column("actor", sa.Text(), nullable=False),
+        sa.Column("created_at", INSTANT, nullable=False),
+        sa.ForeignKeyConstraint(["dag_run_id"], ["dag_run.id"], name="fk_run_request_dag_run_id", ondelete="CASCADE"),
+        sa.PrimaryKeyConstraint("id", name="pk_run_request"),
+    )
+    op.create_index("ix_run_request_dag_run_id", "run_request", ["dag_run_id"])
+    op.create_table(
+        "backfill",
+        sa.Column("id", BIG_ID, autoincrement=True, nullable=False),
+        sa.Column("dag_id", sa.String(length=250), nullable=False),
+        sa.Column("from_date", INSTANT, nullable=False),
+        sa.Column("to_date", INSTANT, nullable=False),
+        sa.Column("reprocess", sa.String(length=32), nullable=False),
+        sa.Column("is_reverse", sa.Boolean(), nullable=False),
+        sa.Column("max_active_runs", sa.Integer(), nullable=False),
+        sa.Column("conf", sa.LargeBinary(), nullable=False),
+        sa.Column("is_paused", sa.Boolean(), nullable=False),
+        sa.Column("actor", sa.Text(), nullable=False),
+        sa.Column("created_at", INSTANT, nullable=False),
+        sa.Column("cancelled_at", INSTANT),
+        sa.PrimaryKeyConstraint("id", name="pk_backfill"),
+    )
+    op.create_index("ix_backfill_dag_id", "backfill", ["dag_id"])
+    op.create_table(
+        "backfill_dag_run",
+        sa.Column("id", BIG_ID, autoincrement=True, nullable=False),
+        sa.Column("backfill_id", BIG_ID, nullable=False),
+        sa.Column("dag_run_id", BIG_ID),
+        sa.Column("logical_date", INSTANT, nullable=False),
+        sa.Column("sort_ordinal", sa.Integer(), nullable=False),
+        sa.Column("exception_reason", sa.String(length=64)),
+        sa.ForeignKeyConstraint(
+            ["backfill_id"], ["backfill.id"], name="fk_backfill_dag_run_backfill_id", ondelete="CASCADE"
+        ),
+        sa.ForeignKeyConstraint(
+            ["dag_run_id"], ["dag_run.id"], name="fk_backfill_dag_run_dag_run_id", ondelete="SET NULL"
+        ),
+        sa.PrimaryKeyConstraint("id", name="pk_backfill_dag_run"),
+        sa.UniqueConstraint("backfill_id", "dag_run_id", name="uq_backfill_dag_run_backfill_id_dag_run_id"),
+    )
+    op.create_index("ix_backfill_dag_run_dag_run_id", "backfill_dag_run", ["dag_run_id"])
+
+
+def create_sharing() -> None:
+    """Create the tables."""
+    op.create_table(
+        "parse_claim",
+        sa.Column("path", sa.Text(), nullable=False),
+        sa.Column("scheduler_id", sa.String(length=64), nullable=False),
+        sa.Column("claimed_at", INSTANT, nullable=False),
+        sa.PrimaryKeyConstraint("path", name="pk_parse_claim"),
+    )
+    op.create_table(
+        "schema_compatibility",
+        sa.Column("id", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("oldest_revision", sa.String(length=32), nullable=False),
+        sa.PrimaryKeyConstraint("id", name="pk_schema_compatibility"),
+    )
+
 
 revision = "0001"
 down_revision = None
