@@ -22,7 +22,7 @@ from asynsched.scheduling.requests.run_requests import submit_by_program
 from asynsched.scheduling.run_waiters import RunWaiters
 from asynsched.serving_state import NO_MORE, NOT_YET, ServingState
 from asynsched.settings import Settings
-from asynsched.store.run_requests import (
+from asynsched.store.runs.requests import (
     CancelRun,
     ClearTasks,
     MarkedRunState,
@@ -31,7 +31,7 @@ from asynsched.store.run_requests import (
     MarkTasks,
     RunRequest,
 )
-from asynsched.store.schedulers import list_schedulers
+from asynsched.store.schedulers.schedulers import list_schedulers
 
 if TYPE_CHECKING:
     from asynsched.authoring.assets.asset import Asset

@@ -11,11 +11,11 @@ from sqlalchemy import Connection
 from asynsched.authoring.transport import from_transport
 from asynsched.keys import DagRunKey
 from asynsched.serialization.decode import decode_dag
-from asynsched.store.dag_runs import DagRunRow, get_run
-from asynsched.store.dag_versions import get_version
+from asynsched.store.dags.versions import get_version
 from asynsched.store.database import Database
-from asynsched.store.task_instances import TaskInstanceRow, load_task_instances
-from asynsched.store.xcoms import some_xcoms
+from asynsched.store.runs.dag_runs import DagRunRow, get_run
+from asynsched.store.runs.task_instances import TaskInstanceRow, load_task_instances
+from asynsched.store.runs.xcoms import some_xcoms
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,9 +38,9 @@ from asynsched.scheduling.run_waiters import RunWaiters
 from asynsched.serving_state import ServingState
 from asynsched.settings import Settings
 from asynsched.store.database import Database
-from asynsched.store.encryption import check_key
 from asynsched.store.engines.async_database import open_database
-from asynsched.store.schedulers import set_room
+from asynsched.store.schedulers.schedulers import set_room
+from asynsched.store.secrets.encryption import check_key
 
 log = structlog.get_logger(__name__)
 

@@ -13,11 +13,10 @@ from asynsched.cli.runs import run_fields
 from asynsched.cli.session import Session
 from asynsched.errors import DagError
 from asynsched.scheduling.creation.asset_updates import update_asset
-from asynsched.store.asset_events import AssetEvent, last_event_times, list_events
-from asynsched.store.asset_names import AssetRow, aliases_of, list_aliases, list_assets, waiting_digests
-from asynsched.store.asset_queue import waiting_dag_ids
-from asynsched.store.asset_references import OUTLET, AssetReference, list_references, references_to
-from asynsched.store.dag_runs import get_run
+from asynsched.store.assets.events import AssetEvent, last_event_times, list_events
+from asynsched.store.assets.names import AssetRow, aliases_of, list_aliases, list_assets, waiting_digests
+from asynsched.store.assets.queue import OUTLET, AssetReference, list_references, references_to, waiting_dag_ids
+from asynsched.store.runs.dag_runs import get_run
 
 asset_argument = click.argument("asset", metavar="NAME|URI")
 COLUMNS = ("name", "uri", "group", "last_event_at", "updated_by", "awaited_by")

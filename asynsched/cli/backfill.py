@@ -20,8 +20,8 @@ from asynsched.scheduling.creation.backfills import (
     plan_dates,
     set_paused,
 )
-from asynsched.store.backfills import BackfillRow, get_backfill, list_backfills, list_dates
 from asynsched.store.rows import LARGEST_INTEGER
+from asynsched.store.runs.backfills import BackfillRow, get_backfill, list_backfills, list_dates
 
 COLUMNS = (
     "id",

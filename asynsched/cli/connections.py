@@ -13,7 +13,7 @@ from asynsched.cli.rendering import Done, Listing, Record, are, note
 from asynsched.cli.session import Session
 from asynsched.cli.text_files import STANDARD_STREAM, read_text, write_private
 from asynsched.errors import SecretsUnreadable
-from asynsched.store import connections as store
+from asynsched.store.secrets import connections as store
 from sandbox.supervision.masking import is_sensitive
 
 COLUMNS = ("conn_id", *FIELDS)

@@ -10,9 +10,8 @@ from asynsched.cli.command import command, completed_as, dag_argument, fail
 from asynsched.cli.dag_lookup import dag_of, read_dag_folder
 from asynsched.cli.rendering import Done
 from asynsched.cli.session import Session
-from asynsched.store.dag_files import get_file
-from asynsched.store.dags import find_dag, get_dag, set_paused
-from asynsched.store.import_errors import list_errors
+from asynsched.store.dags.dags import find_dag, get_dag, set_paused
+from asynsched.store.dags.files import get_file, list_errors
 
 
 @command("pause")

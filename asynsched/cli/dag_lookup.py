@@ -10,10 +10,10 @@ from asynsched.errors import HomeInUse
 from asynsched.home import served_dags_folder
 from asynsched.serialization.decode import decode_dag
 from asynsched.serialization.schema import SerializedDag
-from asynsched.store.asset_names import AssetRow, find_asset, get_asset
-from asynsched.store.dag_files import known_files
-from asynsched.store.dag_versions import get_version
-from asynsched.store.dags import DagRow, find_dag, get_dag
+from asynsched.store.assets.names import AssetRow, find_asset, get_asset
+from asynsched.store.dags.dags import DagRow, find_dag, get_dag
+from asynsched.store.dags.files import known_files
+from asynsched.store.dags.versions import get_version
 
 STARTING_TIME = timedelta(seconds=20)
 """How long a command waits for a scheduler that reads the folder for the first time."""

@@ -10,7 +10,7 @@ from asynsched.cli.instants import INSTANT_FORMS, read_instant
 from asynsched.cli.rendering import Listing
 from asynsched.cli.session import Session
 from asynsched.scheduling.creation.planning import upcoming_runs
-from asynsched.store.dag_runs import last_scheduled_interval
+from asynsched.store.runs.dag_runs import last_scheduled_interval
 from asynsched.timetables import CustomTimetable, DagRunInfo, DataInterval, decode
 
 COLUMNS = ("logical_date", "data_interval_start", "data_interval_end", "run_after")

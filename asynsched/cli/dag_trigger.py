@@ -20,9 +20,9 @@ from asynsched.errors import NotFound
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.creation.triggering import create_manual_run
 from asynsched.states import FINISHED_RUN_STATES, FINISHED_TASK_STATES, DagRunState
-from asynsched.store.dag_runs import DagRunRow, get_run
-from asynsched.store.task_instances import list_task_instances
-from asynsched.store.timetable_plans import file_to_ask
+from asynsched.store.dags.dags import file_to_ask
+from asynsched.store.runs.dag_runs import DagRunRow, get_run
+from asynsched.store.runs.task_instances import list_task_instances
 
 WAIT_SECONDS = 0.1
 """Time between two looks at a run that is waited for."""

@@ -13,8 +13,8 @@ from asynsched.cli.rendering import FORMS, Listing, Record, note
 from asynsched.cli.session import Session
 from asynsched.cli.unread_dags import unparsed_files
 from asynsched.serialization.schema import DOUBTFUL, TEMPLATE, UNSTABLE, SerializedDag, SerializedTask
-from asynsched.store.dags import DagRow, list_dags
-from asynsched.store.import_errors import list_errors
+from asynsched.store.dags.dags import DagRow, list_dags
+from asynsched.store.dags.files import list_errors
 
 DOT = "dot"
 COLUMNS = ("dag_id", "file", "schedule", "paused", "next_run_at", "tags", "has_errors")

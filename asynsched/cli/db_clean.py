@@ -15,11 +15,11 @@ from asynsched.cli.rendering import Done
 from asynsched.cli.session import Session, actor
 from asynsched.housekeeping.retention import Sweep
 from asynsched.housekeeping.retention_policy import SUPERSEDED_FOR, RetentionPolicy, policy_of
-from asynsched.store.asset_events import count_old_events
-from asynsched.store.audit import count_old_audit, record_audit
+from asynsched.store.assets.events import count_old_events
+from asynsched.store.dags.versions import count_unused_versions
 from asynsched.store.engines.async_database import open_database
-from asynsched.store.retention import Bound, count_old_runs, count_old_xcoms
-from asynsched.store.unused_versions import count_unused_versions
+from asynsched.store.runs.retention import Bound, count_old_runs, count_old_xcoms
+from asynsched.store.schedulers.audit import count_old_audit, record_audit
 
 KINDS = ("runs", "xcoms", "logs", "asset-events", "audit", "versions")
 USUAL_KINDS = ("runs", "asset-events", "versions")

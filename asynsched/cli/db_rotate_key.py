@@ -7,8 +7,7 @@ import click
 from asynsched.cli.command import command, confirm, fail, yes_option
 from asynsched.cli.rendering import Done, Listing, are
 from asynsched.cli.session import Session
-from asynsched.store.encryption import change_key, check_key
-from asynsched.store.lost_secrets import LostSecret, forget_lost, lost_secrets
+from asynsched.store.secrets.encryption import LostSecret, change_key, check_key, forget_lost, lost_secrets
 
 
 @command("rotate-key")

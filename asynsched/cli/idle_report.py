@@ -14,9 +14,9 @@ from asynsched.cli.unread_dags import files_with_errors
 from asynsched.errors import AsynschedError
 from asynsched.settings import Settings
 from asynsched.states import DagRunState
-from asynsched.store.dag_runs import count_ended_since, failed_since
 from asynsched.store.engines.direct_database import open_direct
-from asynsched.store.task_instances import first_failure
+from asynsched.store.runs.dag_runs import count_ended_since, failed_since
+from asynsched.store.runs.task_instances import first_failure
 
 log = structlog.get_logger(__name__)
 

@@ -10,9 +10,9 @@ from sqlalchemy import Connection
 from asynsched.errors import AsynschedError, NotFound
 from asynsched.scheduling.requests.named_tasks import no_such_instance
 from asynsched.states import FINISHED_RUN_STATES
-from asynsched.store.dag_runs import DagRunRow, get_run, list_runs, runs_beginning_with
-from asynsched.store.dags import find_dag, get_dag
-from asynsched.store.task_instances import TaskInstanceRow, list_task_instances
+from asynsched.store.dags.dags import find_dag, get_dag
+from asynsched.store.runs.dag_runs import DagRunRow, get_run, list_runs, runs_beginning_with
+from asynsched.store.runs.task_instances import TaskInstanceRow, list_task_instances
 
 LATEST = "latest"
 """Names the run that `runs list DAG` shows first."""

@@ -3,8 +3,8 @@
 from collections.abc import Collection
 
 from asynsched.states import FINISHED_TASK_STATES, DagRunState, TaskInstanceState
-from asynsched.store.dag_runs import DagRunRow
-from asynsched.store.task_instances import TaskInstanceRow
+from asynsched.store.runs.dag_runs import DagRunRow
+from asynsched.store.runs.task_instances import TaskInstanceRow
 
 _ENDED_AS = {
     TaskInstanceState.SUCCESS: "it succeeded without a process, since there is nothing in it to run",

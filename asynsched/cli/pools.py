@@ -8,7 +8,7 @@ from asynsched.bell import Hint
 from asynsched.cli.command import command
 from asynsched.cli.rendering import Done, Listing
 from asynsched.cli.session import Session
-from asynsched.store import pools as store
+from asynsched.store.runs import pools as store
 
 COLUMNS = (
     "name", "slots", "occupied_slots", "running_slots", "queued_slots", "deferred_slots", "include_deferred",

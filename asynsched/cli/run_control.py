@@ -8,7 +8,7 @@ from asynsched.cli.rendering import Done, Listing
 from asynsched.cli.run_requests import ask, concerned, dry_run_option, submit
 from asynsched.cli.session import Session
 from asynsched.keys import DagRunKey
-from asynsched.store.run_requests import CancelRun, ClearTasks, MarkedRunState, MarkRun
+from asynsched.store.runs.requests import CancelRun, ClearTasks, MarkedRunState, MarkRun
 
 
 @command("clear")

@@ -12,8 +12,8 @@ from asynsched.cli.rendering import Done, Listing
 from asynsched.cli.session import Session, actor
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.requests.run_requests import Submitted, preview_request, submit_request
-from asynsched.store.run_requests import RunRequest, is_open
-from asynsched.store.task_instances import TaskInstanceRow
+from asynsched.store.runs.requests import RunRequest, is_open
+from asynsched.store.runs.task_instances import TaskInstanceRow
 
 WAIT_SECONDS = 0.05
 """Time between two looks at whether the scheduler has done what it was asked for."""

@@ -9,11 +9,11 @@ from asynsched.cli.lookup import find_run
 from asynsched.cli.rendering import Listing, Record
 from asynsched.cli.session import Session
 from asynsched.states import DagRunState
-from asynsched.store.asset_events import consumed_events
-from asynsched.store.callback_requests import list_callbacks
-from asynsched.store.dag_runs import DagRunRow, list_runs
-from asynsched.store.dags import find_dag, get_dag
-from asynsched.store.deadlines import list_deadlines
+from asynsched.store.assets.events import consumed_events
+from asynsched.store.dags.dags import find_dag, get_dag
+from asynsched.store.runs.callbacks import list_callbacks
+from asynsched.store.runs.dag_runs import DagRunRow, list_runs
+from asynsched.store.runs.deadlines import list_deadlines
 
 COLUMNS = (
     "dag_id",

@@ -6,7 +6,7 @@ from asynsched.cli.command import command
 from asynsched.cli.rendering import Listing
 from asynsched.cli.session import Session
 from asynsched.cli.standings import standing
-from asynsched.store.schedulers import SchedulerRow, loads, unended_schedulers
+from asynsched.store.schedulers.schedulers import SchedulerRow, loads, unended_schedulers
 
 COLUMNS = (
     "id", "state", "hostname", "pid", "home", "version", "parallelism", "n_runs", "n_tasks", "started_at",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from asynsched.bell import is_abandoned, is_without_bell
 from asynsched.explaining.owners import Standing
-from asynsched.store.schedulers import SchedulerRow
+from asynsched.store.schedulers.schedulers import SchedulerRow
 
 
 def standing(row: SchedulerRow, now: datetime) -> Standing:

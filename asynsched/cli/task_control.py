@@ -27,7 +27,7 @@ from asynsched.cli.run_requests import (
 from asynsched.cli.session import Session
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.evaluation.dependencies import IGNORABLE
-from asynsched.store.run_requests import ClearTasks, ForceTask, MarkTasks
+from asynsched.store.runs.requests import ClearTasks, ForceTask, MarkTasks
 
 
 @command("clear")

@@ -28,10 +28,10 @@ from asynsched.executors.log_paths import callback_log_path, log_path
 from asynsched.home import LOGS
 from asynsched.keys import TaskInstanceKey
 from asynsched.states import FINISHED_TASK_STATES, TaskInstanceState
-from asynsched.store.callback_requests import CallbackRequest, list_callbacks
-from asynsched.store.dag_runs import DagRunRow
-from asynsched.store.deadlines import MISS_EVENT
-from asynsched.store.task_instances import TaskInstanceRow, list_tries
+from asynsched.store.runs.callbacks import CallbackRequest, list_callbacks
+from asynsched.store.runs.dag_runs import DagRunRow
+from asynsched.store.runs.deadlines import MISS_EVENT
+from asynsched.store.runs.task_instances import TaskInstanceRow, list_tries
 
 FOLLOW_SECONDS = 0.1
 """Time between two looks at a log that is followed."""

@@ -5,7 +5,7 @@ from asynsched.cli.command import command, dag_argument, map_index_option, run_a
 from asynsched.cli.lookup import find_task
 from asynsched.cli.rendering import Listing
 from asynsched.cli.session import Session
-from asynsched.store.xcoms import XComEntry, list_xcoms
+from asynsched.store.runs.xcoms import XComEntry, list_xcoms
 
 
 @command("xcom", tables=True)

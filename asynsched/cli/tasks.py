@@ -11,7 +11,7 @@ from asynsched.cli.lookup import find_run
 from asynsched.cli.rendering import Listing, note
 from asynsched.cli.session import Session
 from asynsched.states import DagRunState, TaskInstanceState
-from asynsched.store.task_instances import TaskInstanceRow, list_task_instances, list_tries
+from asynsched.store.runs.task_instances import TaskInstanceRow, list_task_instances, list_tries
 
 COLUMNS = (
     "task_id",

@@ -3,9 +3,8 @@
 from sqlalchemy import Connection
 
 from asynsched.cli.rendering import some_of
-from asynsched.store.dag_files import get_file
-from asynsched.store.dags import get_dag
-from asynsched.store.import_errors import list_errors
+from asynsched.store.dags.dags import get_dag
+from asynsched.store.dags.files import get_file, list_errors
 
 
 def why_unknown(conn: Connection, dag_id: str) -> str:

@@ -11,7 +11,7 @@ from asynsched.cli.rendering import Done, Listing, Record, are, note
 from asynsched.cli.session import Session
 from asynsched.cli.text_files import STANDARD_STREAM, read_text, write_private
 from asynsched.errors import SecretsUnreadable
-from asynsched.store import variables as store
+from asynsched.store.secrets import variables as store
 from sandbox.supervision.masking import is_sensitive
 
 HIDDEN = "***"

@@ -21,11 +21,11 @@ from asynsched.explaining.service import RULE, no_scheduler
 from asynsched.explaining.snapshot import take_snapshot
 from asynsched.explaining.tasks import explain_task
 from asynsched.keys import DagRunKey
-from asynsched.store.dag_runs import DagRunRow
-from asynsched.store.dags import DagRow
+from asynsched.store.dags.dags import DagRow
 from asynsched.store.engines.async_database import open_database
-from asynsched.store.run_requests import waiting_requests
-from asynsched.store.schedulers import last_served_at
+from asynsched.store.runs.dag_runs import DagRunRow
+from asynsched.store.runs.requests import waiting_requests
+from asynsched.store.schedulers.schedulers import last_served_at
 
 
 @command("why")

@@ -15,14 +15,12 @@ from asynsched.clock import Clock
 from asynsched.errors import NotFound, StoreError, StoreUnavailable
 from asynsched.executors.callback_tokens import is_callback_token
 from asynsched.serialization.schema import SerializedDag
-from asynsched.store.asset_events import EventFilter, EventsLeft, some_events
-from asynsched.store.asset_names import find_asset
-from asynsched.store.connections import get_connection
-from asynsched.store.dag_runs import get_run, previous_run
-from asynsched.store.dag_versions import latest_version
+from asynsched.store.assets.events import EventFilter, EventsLeft, some_events
+from asynsched.store.assets.names import find_asset
+from asynsched.store.dags.versions import get_source, latest_version
 from asynsched.store.database import Database
-from asynsched.store.sources import get_source
-from asynsched.store.states_elsewhere import (
+from asynsched.store.runs.dag_runs import get_run, previous_run
+from asynsched.store.runs.states_elsewhere import (
     Place,
     RunFilter,
     TaskFilter,
@@ -31,8 +29,7 @@ from asynsched.store.states_elsewhere import (
     previous_task_instance,
     states_by_run,
 )
-from asynsched.store.variables import delete_variable, get_variable, set_variable
-from asynsched.store.xcoms import (
+from asynsched.store.runs.xcoms import (
     MappedXComs,
     XComValue,
     count_mapped_xcoms,
@@ -42,6 +39,8 @@ from asynsched.store.xcoms import (
     put_xcom_of_try,
     some_xcoms,
 )
+from asynsched.store.secrets.connections import get_connection
+from asynsched.store.secrets.variables import delete_variable, get_variable, set_variable
 from sandbox.protocol import Reply, Request
 
 log = structlog.get_logger(__name__)

@@ -8,9 +8,9 @@ from asynsched.explaining.service import with_service
 from asynsched.explaining.tasks import held_up_by
 from asynsched.health import LongParse
 from asynsched.scheduling.creation.scheduled_runs import Examined, foresee_dag
-from asynsched.store.dags import DagRow
+from asynsched.store.dags.dags import DagRow
+from asynsched.store.dags.files import list_errors
 from asynsched.store.database import Database
-from asynsched.store.import_errors import list_errors
 
 
 async def explain_dag(

@@ -6,7 +6,7 @@ from typing import Literal
 
 from asynsched.explaining.reason import Reason
 from asynsched.explaining.service import START
-from asynsched.store.schedulers import SchedulerRow
+from asynsched.store.schedulers.schedulers import SchedulerRow
 
 Standing = Literal["serving", "stopping", "lapsed", "gone"]
 """How it stands with a scheduler that has not left: it does what is to be done; it only lets end what runs; it has not

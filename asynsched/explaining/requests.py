@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from asynsched.explaining.reason import Explanation, Reason
-from asynsched.store.run_requests import CancelRun, ClearTasks, ForceTask, MarkRun, RunRequest, WaitingRequest
+from asynsched.store.runs.requests import CancelRun, ClearTasks, ForceTask, MarkRun, RunRequest, WaitingRequest
 
 
 def with_requests(found: Explanation, requests: Sequence[WaitingRequest], *, is_served: bool) -> Explanation:

@@ -7,7 +7,7 @@ from asynsched.explaining.snapshot import Snapshot
 from asynsched.explaining.tasks import Told, held_up_by, open_ends_of, reasons_of, task_name
 from asynsched.scheduling.evaluation.active_run import ActiveRun
 from asynsched.states import FAILED_TASK_STATES, FINISHED_RUN_STATES, FINISHED_TASK_STATES, DagRunState
-from asynsched.store.dag_runs import DagRunRow
+from asynsched.store.runs.dag_runs import DagRunRow
 
 
 def explain_run(snapshot: Snapshot, row: DagRunRow, run: ActiveRun | None) -> Explanation:

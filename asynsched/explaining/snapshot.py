@@ -30,9 +30,9 @@ from asynsched.scheduling.versions import VersionCache
 from asynsched.settings import Settings
 from asynsched.states import FINISHED_RUN_STATES, DagRunState
 from asynsched.store.database import Database
-from asynsched.store.pools import pool_capacities, pools_including_deferred
-from asynsched.store.run_queue import running_runs, runs_by_id
-from asynsched.store.schedulers import SchedulerRow, list_schedulers
+from asynsched.store.runs.pools import pool_capacities, pools_including_deferred
+from asynsched.store.runs.queue import running_runs, runs_by_id
+from asynsched.store.schedulers.schedulers import SchedulerRow, list_schedulers
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -5,8 +5,8 @@ from datetime import datetime
 from asynsched.explaining.runs import explain_run
 from asynsched.explaining.snapshot import take_snapshot
 from asynsched.settings import Settings
-from asynsched.store.dag_runs import get_run
 from asynsched.store.database import Database
+from asynsched.store.runs.dag_runs import get_run
 
 MOST_RUNS = 5
 """Runs that are told of by name."""

@@ -36,7 +36,7 @@ from asynsched.scheduling.evaluation.structure import compile_structure
 from asynsched.serialization.encode import serialize_dag
 from asynsched.serialization.schema import SerializedDag
 from asynsched.states import DagRunState, TaskInstanceState
-from asynsched.store.changes import CallbackRow
+from asynsched.store.runs.changes import CallbackRow
 from sandbox.protocol import CodeVersion, Ended, EndState, Started
 from sandbox.running.try_outcome import Span, of_result
 

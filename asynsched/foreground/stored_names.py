@@ -11,10 +11,10 @@ from asynsched.authoring.supervisor import SupervisorError, SupervisorNotFound
 from asynsched.errors import NotFound, StoreError
 from asynsched.fernet_keys import keys_of
 from asynsched.settings import Settings, settings_from
-from asynsched.store.connections import get_connection
 from asynsched.store.engines.direct_database import DirectDatabase, connect_direct
 from asynsched.store.engines.urls import parse_url
-from asynsched.store.variables import get_variable
+from asynsched.store.secrets.connections import get_connection
+from asynsched.store.secrets.variables import get_variable
 
 _READ = ("home", "database", "fernet_key", "fernet_key_file", "max_map_length")
 """The settings that are read from the environment."""

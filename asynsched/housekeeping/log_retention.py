@@ -16,10 +16,9 @@ import anyio.to_thread
 
 from asynsched.executors.log_paths import DAG_PREFIX, RUN_PREFIX, folder_name, remove_tree
 from asynsched.home import LOGS
-from asynsched.store.dags import all_dag_ids
+from asynsched.store.dags.dags import all_dag_ids
 from asynsched.store.database import Database
-from asynsched.store.retention import Bound
-from asynsched.store.run_ages import RunAge, newest_run_ids, run_ages
+from asynsched.store.runs.retention import Bound, RunAge, newest_run_ids, run_ages
 
 BATCH_FOLDERS = 200
 ORPHANED_AFTER = timedelta(days=1)

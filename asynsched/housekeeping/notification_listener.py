@@ -21,7 +21,7 @@ from asynsched.store.engines.driver_errors import store_errors
 from asynsched.store.engines.postgres_engine import connect
 from asynsched.store.engines.postgres_hosts import ServerOrder
 from asynsched.store.engines.urls import DatabaseUrl
-from asynsched.store.notifications import CHANNEL
+from asynsched.store.schedulers.schedulers import CHANNEL
 
 log = structlog.get_logger(__name__)
 

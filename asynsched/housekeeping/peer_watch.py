@@ -18,10 +18,10 @@ from asynsched.channels import Channels, SchedulersChanged
 from asynsched.clock import Clock
 from asynsched.service import Service
 from asynsched.store.database import Database
-from asynsched.store.notifications import notify
-from asynsched.store.schedulers import (
+from asynsched.store.schedulers.schedulers import (
     SchedulerRow,
     give_up_scheduler,
+    notify,
     register_scheduler,
     remove_scheduler,
     takeover_of_home,

@@ -21,11 +21,11 @@ from asynsched.housekeeping.retention_policy import RetentionPolicy, policy_of
 from asynsched.housekeeping.source_files import SourceFiles
 from asynsched.service import Service
 from asynsched.settings import RetentionSettings
-from asynsched.store.asset_events import delete_old_events
-from asynsched.store.audit import delete_old_audit
+from asynsched.store.assets.events import delete_old_events
+from asynsched.store.dags.versions import delete_unused_sources, delete_unused_versions, has_unused_sources
 from asynsched.store.database import Database
-from asynsched.store.retention import delete_runs, delete_xcoms_of, old_runs, old_runs_with_xcoms
-from asynsched.store.unused_versions import delete_unused_sources, delete_unused_versions, has_unused_sources
+from asynsched.store.runs.retention import delete_runs, delete_xcoms_of, old_runs, old_runs_with_xcoms
+from asynsched.store.schedulers.audit import delete_old_audit
 
 log = structlog.get_logger(__name__)
 

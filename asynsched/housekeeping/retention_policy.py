@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from msgspec import Struct
 
 from asynsched.settings import RetentionSettings
-from asynsched.store.retention import Bound
+from asynsched.store.runs.retention import Bound
 
 SUPERSEDED_FOR = timedelta(hours=1)
 """Versions that were superseded later than this before now stay: a run that is being started may be given one."""

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import anyio.to_thread
 
+from asynsched.store.dags.versions import unknown_sources
 from asynsched.store.database import Database
-from asynsched.store.unused_versions import unknown_sources
 
 BATCH_FILES = 500
 LEAST_AGE = timedelta(days=1)

@@ -37,8 +37,8 @@ from asynsched.parsing.report_store import Outcome, Stored, load_files, store_ou
 from asynsched.parsing.seen_files import SeenFiles
 from asynsched.service import Service
 from asynsched.settings import Settings
+from asynsched.store.dags.parse_results import DagDefaults, FileStamp
 from asynsched.store.database import Database
-from asynsched.store.parse_results import DagDefaults, FileStamp
 
 
 class ParseDispatcher(Service):

@@ -9,7 +9,7 @@ from asynsched._version import __version__
 from asynsched.parsing.examination import Examined
 from asynsched.serialization.schema import SCHEMA_VERSION
 from asynsched.settings import Settings
-from asynsched.store.dag_files import DagFileRow
+from asynsched.store.dags.files import DagFileRow
 
 SETTLED_SECONDS = 1.0
 """A file that has just lost its DAGs' text may be in the middle of being written: it is looked at again after this."""

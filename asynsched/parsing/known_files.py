@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from asynsched.store.dag_files import DagFileRow
+from asynsched.store.dags.files import DagFileRow
 
 
 class KnownFiles:

@@ -9,10 +9,9 @@ from asynsched.errors import StoreUnavailable
 from asynsched.parsing.freshness import LookRequest
 from asynsched.parsing.known_files import KnownFiles
 from asynsched.parsing.parse_queue import ParseJob
-from asynsched.store.dag_files import DagFileRow, get_files
+from asynsched.store.dags.files import DagFileRow, get_files, list_errors_of
+from asynsched.store.dags.parse_claims import claim_from_the_gone, claim_unclaimed, drop_claims
 from asynsched.store.database import Database
-from asynsched.store.import_errors import list_errors_of
-from asynsched.store.parse_claims import claim_from_the_gone, claim_unclaimed, drop_claims
 
 RETRY_DELAY = timedelta(seconds=1)
 NEVER = datetime.min.replace(tzinfo=UTC)

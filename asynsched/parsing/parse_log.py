@@ -9,8 +9,7 @@ from asynsched.health import LongParse
 from asynsched.metrics.base import Metrics
 from asynsched.parsing.report_store import Stored
 from asynsched.serialization.schema import DOUBTFUL, NO_EFFECT
-from asynsched.store.dag_files import DagFileRow
-from asynsched.store.import_errors import ImportErrorRow
+from asynsched.store.dags.files import DagFileRow, ImportErrorRow
 
 log = structlog.get_logger(__name__)
 

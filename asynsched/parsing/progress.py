@@ -6,7 +6,7 @@ import anyio
 
 from asynsched.clock import Clock
 from asynsched.health import LongParse
-from asynsched.store.dags import get_dag
+from asynsched.store.dags.dags import get_dag
 from asynsched.store.database import Database
 
 LONG_SECONDS = 2.0

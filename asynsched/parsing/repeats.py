@@ -8,7 +8,7 @@ import heapq
 from collections.abc import Iterable, Set
 from datetime import datetime, timedelta
 
-from asynsched.store.dag_files import DagFileRow
+from asynsched.store.dags.files import DagFileRow
 
 LEAST_PAUSE = timedelta(seconds=1)
 """Least time between two looks for files that are due."""

@@ -8,16 +8,16 @@ import msgspec
 from sqlalchemy import Connection
 
 from asynsched.serialization.schema import ParseReport
-from asynsched.store.dag_files import DagFileRow, get_file, known_files
-from asynsched.store.import_errors import ImportErrorRow, list_errors
-from asynsched.store.new_files import Parsed, store_new_files
-from asynsched.store.parse_claims import drop_claims, store_alone
-from asynsched.store.parse_results import (
+from asynsched.store.dags.files import DagFileRow, ImportErrorRow, get_file, known_files, list_errors
+from asynsched.store.dags.parse_claims import drop_claims, store_alone
+from asynsched.store.dags.parse_results import (
     DagDefaults,
     FileStamp,
+    Parsed,
     StoredReport,
     refused_for_nobody,
     remove_file,
+    store_new_files,
     store_report,
 )
 

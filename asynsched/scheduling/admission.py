@@ -7,7 +7,7 @@ from itertools import islice
 
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.rules.verdict import MET, Verdict
-from asynsched.store.run_queue import Group, QueuedGroup, QueuedRun
+from asynsched.store.runs.queue import Group, QueuedGroup, QueuedRun
 
 A_FEW = 10
 """Queued runs of a group that are read beyond those that could start now."""

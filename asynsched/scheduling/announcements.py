@@ -30,7 +30,7 @@ from asynsched.scheduling.launches import task_launch
 from asynsched.scheduling.run_intake import RunIntake
 from asynsched.scheduling.run_loading import lost_tries
 from asynsched.states import SLOT_TASK_STATES, DagRunState, TaskInstanceState
-from asynsched.store.changes import Stale
+from asynsched.store.runs.changes import Stale
 
 log = structlog.get_logger(__name__)
 

@@ -17,7 +17,8 @@ from asynsched.scheduling.run_loading import active_run
 from asynsched.scheduling.versions import VersionCache
 from asynsched.service import Service
 from asynsched.settings import Settings
-from asynsched.store.callback_requests import (
+from asynsched.store.database import Database
+from asynsched.store.runs.callbacks import (
     CallbackRequest,
     finish_callback,
     hand_back_callback,
@@ -25,9 +26,8 @@ from asynsched.store.callback_requests import (
     running_callbacks,
     take_callback,
 )
-from asynsched.store.database import Database
-from asynsched.store.deadlines import MISS_EVENT, list_deadlines
-from asynsched.store.run_queue import runs_by_id
+from asynsched.store.runs.deadlines import MISS_EVENT, list_deadlines
+from asynsched.store.runs.queue import runs_by_id
 from sandbox.protocol import Ended, Launch
 
 log = structlog.get_logger(__name__)

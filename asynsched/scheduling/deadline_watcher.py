@@ -18,7 +18,7 @@ from asynsched.scheduling.watermark import Watermark
 from asynsched.service import Service
 from asynsched.settings import Settings
 from asynsched.store.database import Database
-from asynsched.store.deadlines import next_deadline_at, settle_due_deadlines
+from asynsched.store.runs.deadlines import next_deadline_at, settle_due_deadlines
 
 log = structlog.get_logger(__name__)
 

@@ -39,7 +39,7 @@ from asynsched.scheduling.watermark import Watermark
 from asynsched.service import Service
 from asynsched.settings import Settings
 from asynsched.store.database import Database
-from asynsched.store.pools import pool_capacities, pools_including_deferred
+from asynsched.store.runs.pools import pool_capacities, pools_including_deferred
 from sandbox.protocol import Started
 
 log = structlog.get_logger(__name__)

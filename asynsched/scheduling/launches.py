@@ -9,8 +9,8 @@ from asynsched.keys import TaskInstanceKey
 from asynsched.scheduling.evaluation.active_run import ActiveRun
 from asynsched.scheduling.evaluation.active_task import ActiveTask
 from asynsched.scheduling.evaluation.deferral import resumption
-from asynsched.store.callback_requests import CallbackRequest
-from asynsched.store.deadlines import DeadlineRow
+from asynsched.store.runs.callbacks import CallbackRequest
+from asynsched.store.runs.deadlines import DeadlineRow
 from sandbox.protocol import CausingTry, Launch, RunContext
 
 

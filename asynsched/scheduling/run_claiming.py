@@ -13,8 +13,7 @@ from asynsched.scheduling.admission import Admission
 from asynsched.scheduling.versions import VersionCache
 from asynsched.states import DagRunState
 from asynsched.store.database import Database
-from asynsched.store.run_claims import claim_runs, runs_elsewhere
-from asynsched.store.run_queue import QueuedRun, queued_runs
+from asynsched.store.runs.queue import QueuedRun, claim_runs, queued_runs, runs_elsewhere
 
 log = structlog.get_logger(__name__)
 

@@ -24,10 +24,9 @@ from asynsched.scheduling.run_loading import active_run, active_tasks, past_of
 from asynsched.scheduling.slices import Slices, settle
 from asynsched.scheduling.versions import VersionCache
 from asynsched.states import FINISHED_RUN_STATES, DagRunState
-from asynsched.store.dag_runs import end_queued_run
 from asynsched.store.database import Database
-from asynsched.store.past_runs import read_past
-from asynsched.store.run_queue import (
+from asynsched.store.runs.dag_runs import end_queued_run
+from asynsched.store.runs.queue import (
     QueuedRun,
     begin_again,
     dag_admissions,
@@ -36,8 +35,8 @@ from asynsched.store.run_queue import (
     queued_runs,
     runs_of,
 )
-from asynsched.store.task_instances import load_task_instances
-from asynsched.store.xcoms import XComValue, get_xcoms
+from asynsched.store.runs.task_instances import load_task_instances, read_past
+from asynsched.store.runs.xcoms import XComValue, get_xcoms
 
 log = structlog.get_logger(__name__)
 

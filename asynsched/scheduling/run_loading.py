@@ -15,10 +15,9 @@ from asynsched.scheduling.rules.past_depends import GOOD_STATES, PastTask
 from asynsched.scheduling.rules.run_stop import decoded as decoded_stop
 from asynsched.scheduling.versions import LoadedVersion
 from asynsched.states import DagRunState, TaskInstanceState
-from asynsched.store.past_runs import StoredPast
-from asynsched.store.run_queue import QueuedRun
-from asynsched.store.task_instances import TaskInstanceRow
-from asynsched.store.xcoms import XComValue
+from asynsched.store.runs.queue import QueuedRun
+from asynsched.store.runs.task_instances import StoredPast, TaskInstanceRow
+from asynsched.store.runs.xcoms import XComValue
 from sandbox.protocol import Ended
 
 

@@ -7,7 +7,7 @@ from asynsched.scheduling.evaluation.active_run import ActiveRun
 from asynsched.scheduling.evaluation.active_task import ActiveTask
 from asynsched.scheduling.evaluation.pending import PendingBatch
 from asynsched.states import FINISHED_RUN_STATES, DagRunState, DagRunType, TaskInstanceState
-from asynsched.store.changes import Stale
+from asynsched.store.runs.changes import Stale
 from sandbox.protocol import Ended
 
 State = TaskInstanceState

@@ -19,8 +19,7 @@ from asynsched.scheduling.run_intake import RunIntake
 from asynsched.scheduling.slices import settle
 from asynsched.states import SLOT_TASK_STATES
 from asynsched.store.database import Database
-from asynsched.store.notifications import notify
-from asynsched.store.run_queue import (
+from asynsched.store.runs.queue import (
     MOST_TAKEN_OVER,
     QueuedRun,
     give_back_run,
@@ -28,8 +27,9 @@ from asynsched.store.run_queue import (
     owned_runs,
     take_over_runs,
 )
-from asynsched.store.run_requests import OpenRequest
-from asynsched.store.task_instances import tokens_of_tries
+from asynsched.store.runs.requests import OpenRequest
+from asynsched.store.runs.task_instances import tokens_of_tries
+from asynsched.store.schedulers.schedulers import notify
 from sandbox.protocol import Ended
 
 log = structlog.get_logger(__name__)

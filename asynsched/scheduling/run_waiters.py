@@ -10,8 +10,8 @@ from asynsched.channels import Channels
 from asynsched.clock import Clock
 from asynsched.keys import DagRunKey
 from asynsched.service import Service
-from asynsched.store.dag_runs import ended_among
 from asynsched.store.database import Database
+from asynsched.store.runs.dag_runs import ended_among
 
 LOOK_INTERVAL = timedelta(seconds=5)
 """Time between two looks for the ends of runs that somebody waits for."""

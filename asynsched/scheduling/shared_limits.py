@@ -20,12 +20,12 @@ from asynsched.scheduling.evaluation.limit import Limit
 from asynsched.scheduling.evaluation.ready_queues import ReadyQueues
 from asynsched.scheduling.slices import Slices
 from asynsched.states import SLOT_TASK_STATES, TaskInstanceState
-from asynsched.store.changes import Batch, Stale, TaskRow, TaskRowKey
 from asynsched.store.database import Database
-from asynsched.store.notifications import notify
 from asynsched.store.rows import MOST_PARAMETERS
-from asynsched.store.slot_settlement import OwnUse, Settlement, SlotClaim, pool_use_elsewhere, settle_slots
-from asynsched.store.transitions import apply_at_once
+from asynsched.store.runs.changes import Batch, Stale, TaskRow, TaskRowKey
+from asynsched.store.runs.slot_settlement import OwnUse, Settlement, SlotClaim, pool_use_elsewhere, settle_slots
+from asynsched.store.runs.transitions import apply_at_once
+from asynsched.store.schedulers.schedulers import notify
 
 BUSY_PAUSE = timedelta(milliseconds=5)
 """How long limits are left alone that another scheduler settles: about as long as that takes."""

@@ -13,7 +13,7 @@ from asynsched.scheduling.announcements import is_stale
 from asynsched.scheduling.evaluation.active_task import ActiveTask
 from asynsched.scheduling.evaluation.pending import PendingBatch, TryResult
 from asynsched.states import TaskInstanceState
-from asynsched.store.changes import Stale
+from asynsched.store.runs.changes import Stale
 
 log = structlog.get_logger(__name__)
 

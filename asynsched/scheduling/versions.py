@@ -11,9 +11,8 @@ from sqlalchemy import Connection
 from asynsched.errors import DagError, NotFound
 from asynsched.scheduling.evaluation.structure import DagStructure, compile_structure
 from asynsched.serialization.decode import decode_dag
-from asynsched.store.dag_versions import DagVersionRow, get_versions
+from asynsched.store.dags.versions import DagVersionRow, get_sources, get_versions
 from asynsched.store.database import Database
-from asynsched.store.sources import get_sources
 from sandbox.protocol import CodeVersion, SourceRef
 from sandbox.sources.laid_out import lay_out_source
 

@@ -9,7 +9,7 @@ from msgspec import Struct
 from asynsched.simulation.pool_use import PoolUse
 from asynsched.simulation.span import SpanReport
 from asynsched.simulation.trace import RunTrace
-from asynsched.store.deadlines import MissedDeadline
+from asynsched.store.runs.deadlines import MissedDeadline
 
 TaskName = tuple[str, str]
 """dag_id, task_id"""

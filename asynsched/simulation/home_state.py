@@ -9,12 +9,12 @@ from sqlalchemy import Connection
 
 from asynsched.simulation.expectations import Expectation
 from asynsched.states import TaskInstanceState
-from asynsched.store.dags import list_dags
+from asynsched.store.dags.dags import list_dags
 from asynsched.store.engines.direct_database import connect_direct
 from asynsched.store.engines.upgrade import schema_state
 from asynsched.store.engines.urls import parse_url
-from asynsched.store.pools import PoolRow, list_pools
-from asynsched.store.whole_runs import PastTry, past_tries
+from asynsched.store.runs.pools import PoolRow, list_pools
+from asynsched.store.runs.task_instances import PastTry, past_tries
 
 N_RUNS = 20
 """Newest runs of a DAG whose tasks are looked at."""

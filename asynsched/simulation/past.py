@@ -17,11 +17,10 @@ from asynsched.serialization.decode import decode_dag
 from asynsched.serialization.schedule_bounds import restriction
 from asynsched.serialization.schema import SerializedDag
 from asynsched.states import DagRunState, DagRunType, TaskInstanceState
-from asynsched.store.dag_runs import NewRun, insert_run
-from asynsched.store.dag_versions import get_version
-from asynsched.store.dags import list_dags
-from asynsched.store.timetable_plans import get_plan
-from asynsched.store.transitions import apply
+from asynsched.store.dags.dags import get_plan, list_dags
+from asynsched.store.dags.versions import get_version
+from asynsched.store.runs.dag_runs import NewRun, insert_run
+from asynsched.store.runs.transitions import apply
 from asynsched.timetables import (
     CustomTimetable,
     DagRunInfo,

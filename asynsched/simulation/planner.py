@@ -7,9 +7,9 @@ from asynsched.channels import Channels, DagChanged, FileChanged
 from asynsched.clock import Clock
 from asynsched.serialization.schema import ParseQuestions, ParseReport
 from asynsched.service import Service
+from asynsched.store.dags.dags import questions_for_file
+from asynsched.store.dags.parse_results import DagDefaults, FileStamp, store_report
 from asynsched.store.database import Database
-from asynsched.store.parse_results import DagDefaults, FileStamp, store_report
-from asynsched.store.timetable_plans import questions_for_file
 
 Ask = Callable[[str, ParseQuestions], ParseReport]
 """Parses a file with questions for its timetables, and returns when that is done."""

@@ -24,10 +24,10 @@ from asynsched.settings import LeaseSettings, Settings
 from asynsched.simulation.executor import Script, ScriptedExecutor
 from asynsched.simulation.loop import run_virtual
 from asynsched.simulation.planner import NO_STAMP, Ask, Planner
+from asynsched.store.dags.parse_results import DagDefaults, store_report
 from asynsched.store.database import Database
 from asynsched.store.engines.direct_database import open_inline
-from asynsched.store.parse_results import DagDefaults, store_report
-from asynsched.store.schedulers import register_scheduler
+from asynsched.store.schedulers.schedulers import register_scheduler
 
 LEASE = timedelta(days=1000)
 """Nobody contends for it."""

@@ -20,10 +20,10 @@ from asynsched.simulation.pool_use import PoolUse, pool_uses
 from asynsched.simulation.script import Assumption, ExpectedEnds, assumptions, mapped_over
 from asynsched.simulation.simulation import Simulation
 from asynsched.simulation.trace import RunTrace, read_trace
-from asynsched.store.dags import list_dags, set_paused
-from asynsched.store.deadlines import MissedDeadline, missed_deadlines
-from asynsched.store.import_errors import list_errors
-from asynsched.store.pools import pool_capacities, set_pool
+from asynsched.store.dags.dags import list_dags, set_paused
+from asynsched.store.dags.files import list_errors
+from asynsched.store.runs.deadlines import MissedDeadline, missed_deadlines
+from asynsched.store.runs.pools import pool_capacities, set_pool
 
 SWEEP_SECONDS = 24 * 3600.0
 """Between two safety sweeps: no message is lost in a simulation."""

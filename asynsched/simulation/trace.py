@@ -7,8 +7,7 @@ from typing import TypeVar
 from msgspec import Struct
 from sqlalchemy import Connection
 
-from asynsched.store.task_instances import TaskInstanceRow, TryRow
-from asynsched.store.whole_runs import WholeRun, all_runs
+from asynsched.store.runs.task_instances import TaskInstanceRow, TryRow, WholeRun, all_runs
 
 T = TypeVar("T", bound=Struct)
 

@@ -9,7 +9,7 @@ import pytest
 from asynsched.scheduling.evaluation.active_task import ActiveTask
 from asynsched.scheduling.run_loading import past_of
 from asynsched.states import DagRunState, TaskInstanceState
-from asynsched.store.past_runs import StoredPast
+from asynsched.store.runs.task_instances import StoredPast
 from sandbox.protocol import BranchDecision, Ended, ShortCircuitDecision
 from tests.support.runs import NOON, evaluation, run_of, task
 

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from asynsched import DAG, BashOperator
 from asynsched.clock import VirtualClock
 from asynsched.simulation.executor import Outcome
-from asynsched.store.schema.tables import task_instance
+from asynsched.store.schema import task_instance
 from tests.support.simulated import Simulated
 
 START = datetime(2026, 3, 28, 12, tzinfo=UTC)

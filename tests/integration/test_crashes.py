@@ -18,9 +18,9 @@ from asynsched.scheduling.creation.triggering import create_manual_run
 from asynsched.scheduling.evaluator import DependencyEvaluator
 from asynsched.simulation.executor import Outcome
 from asynsched.simulation.simulation import MOMENT
-from asynsched.store.dag_runs import get_run
-from asynsched.store.run_requests import CancelRun, ClearTasks, MarkTasks, add_request, open_requests
-from asynsched.store.task_instances import load_task_instances
+from asynsched.store.runs.dag_runs import get_run
+from asynsched.store.runs.requests import CancelRun, ClearTasks, MarkTasks, add_request, open_requests
+from asynsched.store.runs.task_instances import load_task_instances
 from sandbox.protocol import Launch
 from tests.support.crashing import Crash, CrashingSimulated
 

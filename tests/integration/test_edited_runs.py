@@ -13,9 +13,9 @@ from asynsched.keys import DagRunKey
 from asynsched.scheduling.creation.triggering import create_manual_run
 from asynsched.scheduling.requests.run_requests import submit_request
 from asynsched.simulation.executor import Outcome
-from asynsched.store.dag_runs import get_run
-from asynsched.store.run_requests import CancelRun, ClearTasks, ForceTask, MarkRun, MarkTasks
-from asynsched.store.task_instances import load_task_instances
+from asynsched.store.runs.dag_runs import get_run
+from asynsched.store.runs.requests import CancelRun, ClearTasks, ForceTask, MarkRun, MarkTasks
+from asynsched.store.runs.task_instances import load_task_instances
 from sandbox.protocol import BranchDecision
 from tests.support.simulated import Simulated
 

@@ -13,9 +13,9 @@ import sqlalchemy as sa
 from asynsched import Asset, Scheduler
 from asynsched.errors import AlreadyExists, AsynschedError, DagError, HomeInUse, NotFound, NotServing, SettingsError
 from asynsched.settings import Settings
-from asynsched.store.dag_runs import get_run, list_runs
-from asynsched.store.task_instances import load_task_instances
-from asynsched.store.xcoms import get_xcoms
+from asynsched.store.runs.dag_runs import get_run, list_runs
+from asynsched.store.runs.task_instances import load_task_instances
+from asynsched.store.runs.xcoms import get_xcoms
 from tests.support.waiting import eventually
 
 DAGS = """

@@ -19,7 +19,7 @@ from asynsched.metrics.making import make_metrics
 from asynsched.metrics.names import FIGURES
 from asynsched.settings import MonitorSettings
 from asynsched.simulation.executor import Outcome
-from asynsched.store.schema.tables import dag_run, task_instance
+from asynsched.store.schema import dag_run, task_instance
 from sandbox.protocol import Ended, Launch
 from tests.support.simulated import Simulated
 

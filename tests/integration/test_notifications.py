@@ -7,9 +7,9 @@ import anyio
 from asynsched import Scheduler
 from asynsched.bell import Hint, encode_hints
 from asynsched.settings import Settings
-from asynsched.store.dags import set_paused
+from asynsched.store.dags.dags import set_paused
 from asynsched.store.engines.async_database import open_database
-from asynsched.store.notifications import notify
+from asynsched.store.schedulers.schedulers import notify
 
 DAG = """
     from asynsched import DAG, EmptyOperator

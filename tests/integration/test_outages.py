@@ -16,7 +16,7 @@ from asynsched import Scheduler
 from asynsched.results import FinishedRun
 from asynsched.store.engines import postgres_engine, sqlite_connection
 from asynsched.store.engines.sqlite_connection import SqliteConnection
-from asynsched.store.schema.tables import pool
+from asynsched.store.schema import pool
 from tests.support.database_gate import gate_before
 from tests.support.postgres import PostgresServer, running_postgres
 from tests.support.waiting import eventually

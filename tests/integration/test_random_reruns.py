@@ -17,8 +17,8 @@ from asynsched.scheduling.requests.run_requests import submit_request
 from asynsched.serialization.encode import serialize_dag
 from asynsched.simulation.executor import Outcome
 from asynsched.states import FINISHED_TASK_STATES
-from asynsched.store.run_requests import ClearTasks, MarkRun, MarkTasks
-from asynsched.store.task_instances import list_tries, load_task_instances
+from asynsched.store.runs.requests import ClearTasks, MarkRun, MarkTasks
+from asynsched.store.runs.task_instances import list_tries, load_task_instances
 from tests.support.naive_evaluator import NaiveEvaluator
 from tests.support.simulated import Simulated
 

@@ -11,9 +11,9 @@ from asynsched.channels import RunCreated, RunEdited
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.creation.triggering import create_manual_run
 from asynsched.simulation.executor import Outcome
-from asynsched.store.dag_runs import get_run
-from asynsched.store.run_requests import CancelRun, ClearTasks, MarkTasks, add_request, open_requests
-from asynsched.store.task_instances import load_task_instances
+from asynsched.store.runs.dag_runs import get_run
+from asynsched.store.runs.requests import CancelRun, ClearTasks, MarkTasks, add_request, open_requests
+from asynsched.store.runs.task_instances import load_task_instances
 from tests.support.flaky_database import FlakyDatabase
 from tests.support.simulated import Simulated
 

@@ -14,8 +14,7 @@ from asynsched.bell import Hint, decode_hints
 from asynsched.channels import Channels
 from asynsched.housekeeping.bell_listener import hand_out
 from asynsched.simulation.executor import Outcome
-from asynsched.store.schema.metadata import metadata
-from asynsched.store.schema.rerun_tables import run_request
+from asynsched.store.schema import metadata, run_request
 from sandbox.protocol import Launch
 from tests.support.simulated import Simulated
 

@@ -10,10 +10,10 @@ from asynsched.scheduling.creation.scheduled_runs import Examined, coming_runs, 
 from asynsched.scheduling.creation.triggering import create_manual_run
 from asynsched.serialization.schema import TimetableQuestion
 from asynsched.simulation.executor import Outcome
-from asynsched.store.dag_runs import list_runs
-from asynsched.store.dags import get_dag, set_paused
+from asynsched.store.dags.dags import get_dag, set_paused
+from asynsched.store.dags.parse_results import DagDefaults, FileStamp, store_report
 from asynsched.store.engines.direct_database import open_inline
-from asynsched.store.parse_results import DagDefaults, FileStamp, store_report
+from asynsched.store.runs.dag_runs import list_runs
 from asynsched.timetables import ContinuousTimetable, CronDataIntervalTimetable, EventsTimetable
 from tests.support.simulated import Simulated, report_of
 from tests.support.stored import examine_dag, list_audit

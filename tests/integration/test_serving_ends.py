@@ -25,8 +25,8 @@ from asynsched.scheduling.evaluator import DependencyEvaluator
 from asynsched.settings import LeaseSettings
 from asynsched.simulation.executor import ScriptedExecutor
 from asynsched.store.engines.async_database import open_database
-from asynsched.store.schedulers import list_schedulers, register_scheduler, unended_schedulers
-from asynsched.store.schema.tables import scheduler as scheduler_table
+from asynsched.store.schedulers.schedulers import list_schedulers, register_scheduler, unended_schedulers
+from asynsched.store.schema import scheduler as scheduler_table
 from tests.support.flaky_database import FlakyDatabase
 from tests.support.waiting import eventually
 

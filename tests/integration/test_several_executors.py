@@ -8,9 +8,9 @@ import pytest
 from asynsched import Scheduler
 from asynsched.errors import SettingsError
 from asynsched.executors.registry import executor_factory
-from asynsched.store.dag_runs import get_run
 from asynsched.store.engines.direct_database import open_direct
-from asynsched.store.task_instances import load_task_instances
+from asynsched.store.runs.dag_runs import get_run
+from asynsched.store.runs.task_instances import load_task_instances
 from tests.support.narrow_executor import NarrowExecutor
 from tests.support.waiting import eventually
 

@@ -12,9 +12,9 @@ from asynsched.bell import Hint, encode_hints
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.creation.triggering import create_manual_run
 from asynsched.scheduling.requests.run_requests import submit_request
-from asynsched.store.notifications import notify
-from asynsched.store.pools import set_pool
-from asynsched.store.run_requests import CancelRun
+from asynsched.store.runs.pools import set_pool
+from asynsched.store.runs.requests import CancelRun
+from asynsched.store.schedulers.schedulers import notify
 from tests.support.peers import CLOCK, N_RUNS, dag_of, serve_both, two_schedulers
 from tests.support.waiting import eventually
 

@@ -13,8 +13,8 @@ from asynsched.errors import StoreUnavailable
 from asynsched.scheduling.creation.triggering import create_manual_run
 from asynsched.scheduling.requests.run_requests import submit_by_program
 from asynsched.simulation.executor import Outcome
-from asynsched.store.run_queue import queued_runs
-from asynsched.store.schema.tables import dag as dag_table
+from asynsched.store.runs.queue import queued_runs
+from asynsched.store.schema import dag as dag_table
 from tests.support.simulated import Simulated
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -17,7 +17,7 @@ from asynsched.results import FinishedRun
 from asynsched.settings import LeaseSettings
 from asynsched.simulation.executor import ScriptedExecutor
 from asynsched.store.engines.async_database import open_database
-from asynsched.store.schedulers import unended_schedulers
+from asynsched.store.schedulers.schedulers import unended_schedulers
 from tests.support.waiting import eventually
 
 DAGS = """

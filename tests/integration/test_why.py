@@ -14,7 +14,7 @@ from asynsched.keys import DagRunKey
 from asynsched.settings import Settings
 from asynsched.simulation.executor import Outcome
 from asynsched.store.engines.direct_database import open_inline
-from asynsched.store.pools import set_pool
+from asynsched.store.runs.pools import set_pool
 from tests.support.lone_evaluator import run_on, serving, store_dag
 from tests.support.runs import NOON
 from tests.support.simulated import Simulated

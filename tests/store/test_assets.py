@@ -9,22 +9,21 @@ import pytest
 from asynsched import DAG, Asset, AssetAlias, BashOperator
 from asynsched.errors import NotFound
 from asynsched.scheduling.creation.scheduled_runs import foresee_dag
-from asynsched.store.asset_events import (
+from asynsched.store.assets.events import (
     consumed_events,
     count_old_events,
     delete_old_events,
     list_events,
     record_events,
 )
-from asynsched.store.asset_names import get_asset, list_aliases, list_assets, waiting_digests
-from asynsched.store.asset_queue import pending_events, unexamined_dag_ids
-from asynsched.store.asset_references import references_to
-from asynsched.store.changes import AssetEventRow, Batch
-from asynsched.store.dag_runs import end_queued_run, get_run, insert_run
-from asynsched.store.dags import set_paused
-from asynsched.store.parse_results import DagDefaults, FileStamp, store_report
-from asynsched.store.retention import delete_runs
-from asynsched.store.transitions import apply
+from asynsched.store.assets.names import get_asset, list_aliases, list_assets, waiting_digests
+from asynsched.store.assets.queue import pending_events, references_to, unexamined_dag_ids
+from asynsched.store.dags.dags import set_paused
+from asynsched.store.dags.parse_results import DagDefaults, FileStamp, store_report
+from asynsched.store.runs.changes import AssetEventRow, Batch
+from asynsched.store.runs.dag_runs import end_queued_run, get_run, insert_run
+from asynsched.store.runs.retention import delete_runs
+from asynsched.store.runs.transitions import apply
 from tests.store.test_runs import new_run, task
 from tests.support.simulated import report_of
 from tests.support.stored import examine_dag

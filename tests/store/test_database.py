@@ -11,8 +11,8 @@ from asynsched.store.database import Database
 from asynsched.store.engines.async_database import open_database
 from asynsched.store.engines.direct_database import open_direct
 from asynsched.store.engines.sqlite_database import N_READERS
-from asynsched.store.pools import delete_pool, list_pools, set_pool
-from asynsched.store.schema.tables import pool
+from asynsched.store.runs.pools import delete_pool, list_pools, set_pool
+from asynsched.store.schema import pool
 
 
 def add_pool(conn: sa.Connection, name: str) -> str:

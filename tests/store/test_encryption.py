@@ -11,23 +11,22 @@ from cryptography.fernet import Fernet
 from asynsched.errors import SecretsUnreadable
 from asynsched.fernet_keys import FernetKeys, keys_of
 from asynsched.settings import Settings
-from asynsched.store.changes import Batch
-from asynsched.store.connections import (
+from asynsched.store.database import Database
+from asynsched.store.engines.async_database import open_database
+from asynsched.store.runs.changes import Batch
+from asynsched.store.runs.dag_runs import insert_run
+from asynsched.store.runs.task_instances import load_task_instances
+from asynsched.store.runs.transitions import apply
+from asynsched.store.schema import metadata
+from asynsched.store.secrets.connections import (
     ConnectionRow,
     connection_names,
     get_connection,
     list_connections,
     set_connection,
 )
-from asynsched.store.dag_runs import insert_run
-from asynsched.store.database import Database
-from asynsched.store.encryption import change_key, check_key
-from asynsched.store.engines.async_database import open_database
-from asynsched.store.lost_secrets import forget_lost, lost_secrets
-from asynsched.store.schema.metadata import metadata
-from asynsched.store.task_instances import load_task_instances
-from asynsched.store.transitions import apply
-from asynsched.store.variables import get_variable, list_variables, set_variable, variable_names
+from asynsched.store.secrets.encryption import change_key, check_key, forget_lost, lost_secrets
+from asynsched.store.secrets.variables import get_variable, list_variables, set_variable, variable_names
 from tests.store.test_runs import new_run, task
 
 SECRET = "hunter" + "2" * 8

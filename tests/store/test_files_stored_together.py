@@ -9,10 +9,10 @@ from asynsched.parsing.report_store import Outcome, store_outcomes
 from asynsched.serialization.schema import (
     FileError,
 )
+from asynsched.store.dags.parse_claims import claim_unclaimed
 from asynsched.store.engines.direct_database import connect_direct
 from asynsched.store.engines.preparation import bring_to_head
 from asynsched.store.engines.urls import parse_url
-from asynsched.store.parse_claims import claim_unclaimed
 from tests.support.parse_reports import DEFAULTS, NOW, STAMP, parsed, report
 
 

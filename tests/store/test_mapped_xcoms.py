@@ -2,11 +2,11 @@
 
 from datetime import UTC, datetime
 
-from asynsched.store import parts
-from asynsched.store.changes import Batch, XComRow
-from asynsched.store.dag_runs import insert_run
-from asynsched.store.transitions import apply
-from asynsched.store.xcoms import MappedXComs, count_mapped_xcoms, mapped_xcoms, some_xcoms
+from asynsched.store import rows as parts
+from asynsched.store.runs.changes import Batch, XComRow
+from asynsched.store.runs.dag_runs import insert_run
+from asynsched.store.runs.transitions import apply
+from asynsched.store.runs.xcoms import MappedXComs, count_mapped_xcoms, mapped_xcoms, some_xcoms
 from tests.store.test_runs import new_run
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)

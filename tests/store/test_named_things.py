@@ -5,8 +5,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from asynsched.errors import AlreadyExists, HomeInUse, NotFound, StoreError
-from asynsched.store.audit import acts_since, record_audit
-from asynsched.store.connections import (
+from asynsched.store.runs.pools import delete_pool, list_pools, pool_capacities, set_pool
+from asynsched.store.schedulers.audit import acts_since, record_audit
+from asynsched.store.schedulers.schedulers import list_schedulers, register_scheduler, remove_scheduler, renew_scheduler
+from asynsched.store.secrets.connections import (
     ConnectionRow,
     add_connection,
     delete_connection,
@@ -14,9 +16,7 @@ from asynsched.store.connections import (
     list_connections,
     set_connection,
 )
-from asynsched.store.pools import delete_pool, list_pools, pool_capacities, set_pool
-from asynsched.store.schedulers import list_schedulers, register_scheduler, remove_scheduler, renew_scheduler
-from asynsched.store.variables import delete_variable, get_variable, list_variables, set_variable
+from asynsched.store.secrets.variables import delete_variable, get_variable, list_variables, set_variable
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 LATER = NOW + timedelta(seconds=15)

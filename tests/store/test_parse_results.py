@@ -12,9 +12,7 @@ from asynsched.serialization.schema import (
     ParseReport,
     SourceFile,
 )
-from asynsched.store.dag_files import get_file, known_files
-from asynsched.store.dag_versions import get_version, latest_version
-from asynsched.store.dags import (
+from asynsched.store.dags.dags import (
     find_dag,
     get_dag,
     list_dags,
@@ -23,12 +21,12 @@ from asynsched.store.dags import (
     set_next_dagruns,
     set_paused,
 )
+from asynsched.store.dags.files import get_file, known_files, list_errors
+from asynsched.store.dags.parse_results import DagDefaults, StoredReport, remove_file, store_report
+from asynsched.store.dags.versions import get_source, get_sources, get_version, latest_version
 from asynsched.store.engines.direct_database import connect_direct
 from asynsched.store.engines.preparation import bring_to_head
 from asynsched.store.engines.urls import parse_url
-from asynsched.store.import_errors import list_errors
-from asynsched.store.parse_results import DagDefaults, StoredReport, remove_file, store_report
-from asynsched.store.sources import get_source, get_sources
 from asynsched.timetables.base import DagRunInfo
 from tests.support.parse_reports import DEFAULTS, LATER, NOW, STAMP, parsed, report
 from tests.support.stored import list_versions

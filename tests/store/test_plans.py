@@ -8,26 +8,18 @@ import pytest
 import sqlalchemy as sa
 
 from asynsched.keys import DagRunKey
-from asynsched.store import (
-    asset_events,
-    asset_queue,
-    callback_requests,
-    dag_runs,
-    dags,
-    deadlines,
-    past_runs,
-    pools,
-    run_claims,
-    run_queue,
-    run_requests,
-    slot_settlement,
-    states_elsewhere,
-    task_instances,
-    xcoms,
-)
-from asynsched.store.changes import AssetEventRow, Batch, HistoryRow, RunRow, XComRow
-from asynsched.store.dag_versions import NewVersion, add_version
-from asynsched.store.transitions import apply, apply_at_once
+from asynsched.store.assets import events as asset_events
+from asynsched.store.assets import queue as asset_queue
+from asynsched.store.dags import dags
+from asynsched.store.dags.versions import NewVersion, add_version
+from asynsched.store.runs import callbacks as callback_requests
+from asynsched.store.runs import dag_runs, deadlines, pools, slot_settlement, states_elsewhere, task_instances, xcoms
+from asynsched.store.runs import queue as run_claims
+from asynsched.store.runs import queue as run_queue
+from asynsched.store.runs import requests as run_requests
+from asynsched.store.runs import task_instances as past_runs
+from asynsched.store.runs.changes import AssetEventRow, Batch, HistoryRow, RunRow, XComRow
+from asynsched.store.runs.transitions import apply, apply_at_once
 from asynsched.timetables.asset_condition import AssetNames
 from tests.store.test_runs import new_run, task
 from tests.support.history import fill, look_at_sizes

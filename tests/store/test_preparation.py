@@ -23,8 +23,8 @@ from asynsched.store.engines.direct_database import connect_direct, open_direct
 from asynsched.store.engines.upgrade import schema_state, upgrade
 from asynsched.store.engines.urls import parse_url
 from asynsched.store.migrations import run
-from asynsched.store.pools import list_pools
-from asynsched.store.schema.metadata import metadata
+from asynsched.store.runs.pools import list_pools
+from asynsched.store.schema import metadata
 from tests.support.waiting import until
 
 SECOND_REVISION = """

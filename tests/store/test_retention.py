@@ -13,20 +13,26 @@ from asynsched.housekeeping.retention_policy import RetentionPolicy, policy_of
 from asynsched.keys import TaskInstanceKey
 from asynsched.settings import RetentionSettings
 from asynsched.states import DagRunState
-from asynsched.store.audit import count_old_audit, record_audit
-from asynsched.store.callback_requests import finish_callback, next_callbacks
-from asynsched.store.changes import Batch, CallbackRow, HistoryRow
-from asynsched.store.dag_runs import end_queued_run, insert_run, list_runs
-from asynsched.store.dag_versions import NewVersion, add_version
+from asynsched.store.dags.versions import NewVersion, add_version, count_unused_versions, put_sources
 from asynsched.store.database import Database
-from asynsched.store.deadlines import settle_due_deadlines
-from asynsched.store.retention import Bound, count_old_runs, count_old_xcoms, delete_runs, old_runs
-from asynsched.store.schema.callback_tables import callback_request, deadline
-from asynsched.store.schema.tables import dag, dag_run, source, task_instance, task_instance_history, xcom
-from asynsched.store.sources import put_sources
-from asynsched.store.transitions import apply
-from asynsched.store.unused_versions import count_unused_versions
-from asynsched.store.xcoms import XComValue, put_xcom
+from asynsched.store.runs.callbacks import finish_callback, next_callbacks
+from asynsched.store.runs.changes import Batch, CallbackRow, HistoryRow
+from asynsched.store.runs.dag_runs import end_queued_run, insert_run, list_runs
+from asynsched.store.runs.deadlines import settle_due_deadlines
+from asynsched.store.runs.retention import Bound, count_old_runs, count_old_xcoms, delete_runs, old_runs
+from asynsched.store.runs.transitions import apply
+from asynsched.store.runs.xcoms import XComValue, put_xcom
+from asynsched.store.schedulers.audit import count_old_audit, record_audit
+from asynsched.store.schema import (
+    callback_request,
+    dag,
+    dag_run,
+    deadline,
+    source,
+    task_instance,
+    task_instance_history,
+    xcom,
+)
 from sandbox.protocol import SourceRef
 from tests.store.test_runs import new_run, task
 from tests.support.stored import list_audit, list_versions, log_file

@@ -9,9 +9,11 @@ import pytest
 from asynsched import DAG
 from asynsched.errors import AlreadyExists, StoreError
 from asynsched.states import DagRunState, DagRunType
-from asynsched.store.callback_requests import finish_callback, next_callbacks, take_callback
-from asynsched.store.changes import Batch, CallbackRow, HistoryRow, RunRow, Stale, TaskRow, XComRow
-from asynsched.store.dag_runs import (
+from asynsched.store.dags.parse_results import DagDefaults, FileStamp, store_report
+from asynsched.store.dags.versions import NewVersion, add_version
+from asynsched.store.runs.callbacks import finish_callback, next_callbacks, take_callback
+from asynsched.store.runs.changes import Batch, CallbackRow, HistoryRow, RunRow, Stale, TaskRow, XComRow
+from asynsched.store.runs.dag_runs import (
     NewRun,
     count_active_runs,
     count_ended_since,
@@ -25,13 +27,19 @@ from asynsched.store.dag_runs import (
     logical_date_is_taken,
     previous_run,
 )
-from asynsched.store.dag_versions import NewVersion, add_version
-from asynsched.store.parse_results import DagDefaults, FileStamp, store_report
-from asynsched.store.pools import list_pools, set_pool
-from asynsched.store.states_elsewhere import TaskFilter, states_by_run
-from asynsched.store.task_instances import list_task_instances, list_tries, load_task_instances
-from asynsched.store.transitions import apply
-from asynsched.store.xcoms import XComValue, delete_xcoms, get_xcoms, list_xcoms, put_xcom, put_xcom_of_try, some_xcoms
+from asynsched.store.runs.pools import list_pools, set_pool
+from asynsched.store.runs.states_elsewhere import TaskFilter, states_by_run
+from asynsched.store.runs.task_instances import list_task_instances, list_tries, load_task_instances
+from asynsched.store.runs.transitions import apply
+from asynsched.store.runs.xcoms import (
+    XComValue,
+    delete_xcoms,
+    get_xcoms,
+    list_xcoms,
+    put_xcom,
+    put_xcom_of_try,
+    some_xcoms,
+)
 from tests.support.simulated import report_of
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)

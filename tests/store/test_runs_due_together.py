@@ -25,15 +25,14 @@ from asynsched.scheduling.creation.scheduled_runs import Examined, coming_runs, 
 from asynsched.scheduling.creation.triggering import create_manual_run
 from asynsched.serialization.schema import ParsedDag, ParseReport
 from asynsched.states import DagRunState, DagRunType
-from asynsched.store.dag_runs import AlreadyExists, insert_run, insert_runs, list_runs
-from asynsched.store.dags import get_dag, set_paused
-from asynsched.store.deadlines import list_deadlines
+from asynsched.store.dags.dags import get_dag, set_paused
+from asynsched.store.dags.parse_results import DagDefaults, FileStamp, store_report
 from asynsched.store.engines.async_database import open_database
-from asynsched.store.parse_results import DagDefaults, FileStamp, store_report
-from asynsched.store.run_claims import claim_runs
-from asynsched.store.run_queue import queued_runs
-from asynsched.store.schedulers import register_scheduler
-from asynsched.store.schema.tables import dag_version
+from asynsched.store.runs.dag_runs import AlreadyExists, insert_run, insert_runs, list_runs
+from asynsched.store.runs.deadlines import list_deadlines
+from asynsched.store.runs.queue import claim_runs, queued_runs
+from asynsched.store.schedulers.schedulers import register_scheduler
+from asynsched.store.schema import dag_version
 from asynsched.timetables import CustomTimetable, PlannedInterval, PlannedRun, TimetablePlan
 from tests.store.test_runs import new_run
 from tests.support.simulated import report_of

@@ -6,13 +6,13 @@ import pytest
 import sqlalchemy as sa
 
 from asynsched.states import DagRunState
-from asynsched.store.changes import Batch, RunRow, Stale
-from asynsched.store.dag_runs import get_run, insert_run
-from asynsched.store.pools import set_pool
-from asynsched.store.schema.tables import dag_run, task_instance
-from asynsched.store.slot_settlement import OwnUse, SlotClaim, settle_slots
-from asynsched.store.task_instances import load_task_instances
-from asynsched.store.transitions import apply, apply_at_once
+from asynsched.store.runs.changes import Batch, RunRow, Stale
+from asynsched.store.runs.dag_runs import get_run, insert_run
+from asynsched.store.runs.pools import set_pool
+from asynsched.store.runs.slot_settlement import OwnUse, SlotClaim, settle_slots
+from asynsched.store.runs.task_instances import load_task_instances
+from asynsched.store.runs.transitions import apply, apply_at_once
+from asynsched.store.schema import dag_run, task_instance
 from tests.store.test_runs import NOW, new_run, task
 
 ONE, OTHER = 7, 8

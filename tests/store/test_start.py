@@ -7,10 +7,10 @@ UNUSED = {"alembic", "aiosqlite", "asyncpg", "anyio", "sqlalchemy.orm", "sqlalch
 PROGRAM = """
 import sys
 from asynsched.store.engines import direct_database, upgrade
-for name in ("audit", "connections", "dag_runs", "dag_versions", "dags", "import_errors", "notifications", "pools",
-             "task_instances", "variables", "xcoms"):
+for name in ("dags.dags", "dags.files", "dags.versions", "runs.dag_runs", "runs.pools", "runs.task_instances",
+             "runs.xcoms", "schedulers.audit", "schedulers.schedulers", "secrets.connections", "secrets.variables"):
     __import__(f"asynsched.store.{name}")
-from asynsched.store.pools import list_pools, set_pool
+from asynsched.store.runs.pools import list_pools, set_pool
 with direct_database.open_direct(sys.argv[1]) as database:
     database.write(set_pool, "new", 3)
     assert len(database.read(list_pools)) == 2

@@ -6,11 +6,10 @@ import pytest
 from asynsched import DAG, EmptyOperator, TaskGroup
 from asynsched.errors import NotFound
 from asynsched.serialization.encode import serialize_dag
-from asynsched.store import states_elsewhere
-from asynsched.store.dag_runs import insert_run
-from asynsched.store.dag_versions import NewVersion, add_version
-from asynsched.store.schema.tables import task_instance
-from asynsched.store.states_elsewhere import (
+from asynsched.store.dags.versions import NewVersion, add_version
+from asynsched.store.runs import states_elsewhere
+from asynsched.store.runs.dag_runs import insert_run
+from asynsched.store.runs.states_elsewhere import (
     RunFilter,
     TaskFilter,
     count_runs,
@@ -18,6 +17,7 @@ from asynsched.store.states_elsewhere import (
     previous_task_instance,
     states_by_run,
 )
+from asynsched.store.schema import task_instance
 from tests.store.test_runs import DAY, NOW, new_run, task
 
 INSTANCES = {

@@ -6,9 +6,8 @@ import msgspec
 
 from asynsched.serialization.schema import ParsedDag, SerializedDag, TimetableQuestion
 from asynsched.states import DagRunState, DagRunType
-from asynsched.store.dag_runs import NewRun, insert_run, last_run_states
-from asynsched.store.dags import get_dag, pause_active
-from asynsched.store.timetable_plans import file_to_ask, get_plan, questions_for_file
+from asynsched.store.dags.dags import file_to_ask, get_dag, get_plan, pause_active, questions_for_file
+from asynsched.store.runs.dag_runs import NewRun, insert_run, last_run_states
 from asynsched.timetables import PlannedInterval, PlannedRun, TimetablePlan
 from tests.store.test_parse_results import LATER, NOW, report, store
 

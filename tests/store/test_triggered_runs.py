@@ -9,8 +9,8 @@ import sqlalchemy as sa
 from asynsched.errors import AlreadyExists
 from asynsched.parsing.report_store import Outcome, store_outcomes
 from asynsched.scheduling.creation.triggering import create_manual_run
-from asynsched.store.dag_runs import get_run, list_runs
 from asynsched.store.database import Database
+from asynsched.store.runs.dag_runs import get_run, list_runs
 from tests.support.parse_reports import DEFAULTS, NOW, STAMP, parsed, report
 
 EARLIER = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from asynsched.store.schema.tables import dag, dag_run, task_instance
+from asynsched.store.schema import dag, dag_run, task_instance
 
 N_TASKS = 100
 """Task instances of each finished run."""

@@ -15,9 +15,9 @@ from asynsched.keys import DagRunKey
 from asynsched.scheduling.creation.triggering import create_manual_run
 from asynsched.scheduling.versions import VersionCache
 from asynsched.settings import Settings
+from asynsched.store.dags.parse_results import DagDefaults, FileStamp, store_report
 from asynsched.store.database import Database
-from asynsched.store.parse_results import DagDefaults, FileStamp, store_report
-from asynsched.store.schedulers import register_scheduler, set_room
+from asynsched.store.schedulers.schedulers import register_scheduler, set_room
 from sandbox.protocol import Ended
 from tests.support.runs import NOON
 from tests.support.simulated import report_of

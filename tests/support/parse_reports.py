@@ -10,7 +10,7 @@ from asynsched.serialization.schema import (
     SerializedTask,
     SourceFile,
 )
-from asynsched.store.parse_results import DagDefaults, FileStamp
+from asynsched.store.dags.parse_results import DagDefaults, FileStamp
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=1)

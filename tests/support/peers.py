@@ -21,13 +21,13 @@ from asynsched.housekeeping.peer_watch import enter
 from asynsched.scheduling.creation.triggering import create_manual_run
 from asynsched.scheduling.versions import VersionCache
 from asynsched.settings import Settings
-from asynsched.store.dag_runs import list_runs
+from asynsched.store.dags.parse_results import DagDefaults, FileStamp, store_report
 from asynsched.store.database import Database
 from asynsched.store.engines.async_database import open_database
 from asynsched.store.engines.urls import parse_url
-from asynsched.store.notifications import notify
-from asynsched.store.parse_results import DagDefaults, FileStamp, store_report
-from asynsched.store.schema.tables import dag_run, task_instance
+from asynsched.store.runs.dag_runs import list_runs
+from asynsched.store.schedulers.schedulers import notify
+from asynsched.store.schema import dag_run, task_instance
 from sandbox.protocol import Ended
 from tests.support.passing_database import PassingDatabase
 from tests.support.simulated import report_of

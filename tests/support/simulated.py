@@ -10,7 +10,7 @@ from asynsched.serialization.schema import SCHEMA_VERSION, ParsedDag, ParseRepor
 from asynsched.settings import Settings
 from asynsched.simulation.executor import Script
 from asynsched.simulation.simulation import Simulation
-from asynsched.store.dag_runs import DagRunRow, list_runs
+from asynsched.store.runs.dag_runs import DagRunRow, list_runs
 
 
 class Simulated(Simulation):

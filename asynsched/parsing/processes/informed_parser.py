@@ -19,9 +19,9 @@ from asynsched.parsing.processes.stability import KnownVersion, settled, would_b
 from asynsched.parsing.progress import ReadingProgress
 from asynsched.serialization.decode import decode_dag
 from asynsched.serialization.schema import ParseQuestions, ParseReport
-from asynsched.store.dag_versions import latest_version
+from asynsched.store.dags.dags import BeforeParse, before_parses
+from asynsched.store.dags.versions import latest_version
 from asynsched.store.database import Database
-from asynsched.store.timetable_plans import BeforeParse, before_parses
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -5,8 +5,8 @@ from datetime import datetime
 from asynsched.errors import DagError, SandboxError
 from asynsched.parsing.processes.sandbox_parser import SandboxParser
 from asynsched.serialization.schema import ParsedDag, ParseQuestions, TimetableQuestion
+from asynsched.store.dags.dags import file_to_ask
 from asynsched.store.database import Database
-from asynsched.store.timetable_plans import file_to_ask
 from asynsched.timetables import DataInterval
 
 

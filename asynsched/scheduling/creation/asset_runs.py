@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 
 from asynsched.scheduling.rules.asset_condition import evaluate
 from asynsched.states import DagRunState, DagRunType
-from asynsched.store.asset_queue import (
+from asynsched.store.assets.queue import (
     ArrivedAsset,
     PendingEvent,
     arrived_assets,
@@ -21,8 +21,8 @@ from asynsched.store.asset_queue import (
     mark_examined,
     pending_events,
 )
-from asynsched.store.dag_runs import NewRun, count_active_runs, get_run, insert_run
-from asynsched.store.dags import DagRow
+from asynsched.store.dags.dags import DagRow
+from asynsched.store.runs.dag_runs import NewRun, count_active_runs, get_run, insert_run
 from asynsched.timetables.asset_condition import AssetCondition
 
 _Waiting = Sequence[ArrivedAsset] | Sequence[PendingEvent]

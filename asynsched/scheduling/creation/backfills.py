@@ -18,7 +18,10 @@ from asynsched.scheduling.requests.run_requests import run_again, submit_request
 from asynsched.serialization.decode import decode_dag
 from asynsched.serialization.schema import SerializedDag
 from asynsched.states import FINISHED_RUN_STATES, DagRunState, DagRunType
-from asynsched.store.backfills import (
+from asynsched.store.dags.dags import find_dag
+from asynsched.store.dags.versions import get_version
+from asynsched.store.rows import to_json
+from asynsched.store.runs.backfills import (
     BackfillRow,
     Reprocess,
     add_backfill,
@@ -29,13 +32,10 @@ from asynsched.store.backfills import (
     list_dates,
     pause_backfill,
 )
-from asynsched.store.dag_runs import DagRunRow, NewRun, insert_run, run_of_date
-from asynsched.store.dag_versions import get_version
-from asynsched.store.dags import find_dag
-from asynsched.store.row_locks import lock_runs
-from asynsched.store.rows import to_json
-from asynsched.store.run_requests import CancelRun
-from asynsched.store.schema.tables import dag_run
+from asynsched.store.runs.dag_runs import DagRunRow, NewRun, insert_run, run_of_date
+from asynsched.store.runs.requests import CancelRun
+from asynsched.store.runs.row_locks import lock_runs
+from asynsched.store.schema import dag_run
 from asynsched.timetables import ContinuousTimetable, DagRunInfo, NullTimetable, OnceTimetable, TimeRestriction, decode
 
 MAX_RUNS = 10_000

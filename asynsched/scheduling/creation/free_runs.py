@@ -10,8 +10,8 @@ from asynsched.errors import DagError, NotFound
 from asynsched.scheduling.creation.planning import next_run
 from asynsched.serialization.schema import SerializedDag
 from asynsched.states import DagRunType
-from asynsched.store.dag_runs import WantedRun, run_id_of, runs_made
-from asynsched.store.timetable_plans import get_plans
+from asynsched.store.dags.dags import get_plans
+from asynsched.store.runs.dag_runs import WantedRun, run_id_of, runs_made
 from asynsched.timetables import CustomTimetable, DagRunInfo, DataInterval, KnownTimetable, decode
 
 FEW_LEFT = 10

@@ -12,12 +12,12 @@ from asynsched.errors import AlreadyExists, DagError, NotFound, StoreError, Stor
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.creation.triggering import ManualRuns
 from asynsched.scheduling.requests.run_requests import submit_request
-from asynsched.store.audit import acts_since, record_audit
-from asynsched.store.dag_runs import get_run, run_of_date
-from asynsched.store.dags import get_dag
+from asynsched.store.dags.dags import get_dag
 from asynsched.store.database import Database
-from asynsched.store.run_requests import ClearTasks
-from asynsched.store.task_instances import load_task_instances
+from asynsched.store.runs.dag_runs import get_run, run_of_date
+from asynsched.store.runs.requests import ClearTasks
+from asynsched.store.runs.task_instances import load_task_instances
+from asynsched.store.schedulers.audit import acts_since, record_audit
 from sandbox.protocol import Launch, Reply, Request
 
 OPERATION = "run_trigger"

@@ -14,15 +14,15 @@ from asynsched.scheduling.creation.free_runs import Failure, free_runs, schedule
 from asynsched.serialization.decode import decode_dag
 from asynsched.serialization.schema import SerializedDag
 from asynsched.states import DagRunType
-from asynsched.store.dag_runs import (
+from asynsched.store.dags.dags import DagRow, find_dag, get_dags, set_next_dagruns
+from asynsched.store.dags.versions import get_version, serialized_versions
+from asynsched.store.runs.dag_runs import (
     NewRun,
     count_active_runs,
     insert_runs,
     last_scheduled_interval,
     last_scheduled_intervals,
 )
-from asynsched.store.dag_versions import get_version, serialized_versions
-from asynsched.store.dags import DagRow, find_dag, get_dags, set_next_dagruns
 from asynsched.timetables import DagRunInfo
 
 

@@ -15,11 +15,11 @@ from asynsched.keys import DagRunKey
 from asynsched.serialization.decode import decode_dag
 from asynsched.serialization.schema import MAX_ID_LENGTH, SerializedDag
 from asynsched.states import DagRunState, DagRunType
-from asynsched.store.audit import record_audit
-from asynsched.store.dag_runs import NewRun, get_run, insert_run, insert_runs, logical_date_is_taken, run_id_of
-from asynsched.store.dag_versions import current_version
-from asynsched.store.dags import near_dag_ids
+from asynsched.store.dags.dags import near_dag_ids
+from asynsched.store.dags.versions import current_version
 from asynsched.store.database import Database
+from asynsched.store.runs.dag_runs import NewRun, get_run, insert_run, insert_runs, logical_date_is_taken, run_id_of
+from asynsched.store.schedulers.audit import record_audit
 from asynsched.timetables import DataInterval, decode
 from asynsched.timetables.zones import in_zone, moved
 

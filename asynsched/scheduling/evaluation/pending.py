@@ -17,7 +17,7 @@ from asynsched.scheduling.rules.run_stop import encoded as encoded_stop
 from asynsched.scheduling.rules.try_end import TryOutcome
 from asynsched.serialization.schema import CallbackEvent
 from asynsched.states import TaskInstanceState
-from asynsched.store.changes import (
+from asynsched.store.runs.changes import (
     AssetEventRow,
     Batch,
     CallbackRow,

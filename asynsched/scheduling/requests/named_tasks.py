@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from asynsched.errors import AsynschedError, NotFound
 from asynsched.store.rows import near_names
-from asynsched.store.task_instances import TaskInstanceRow
+from asynsched.store.runs.task_instances import TaskInstanceRow
 
 
 def check_tasks(task_ids: Iterable[str], known: Collection[str]) -> None:

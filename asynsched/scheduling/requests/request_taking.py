@@ -11,7 +11,7 @@ from asynsched.scheduling.evaluation.evaluation import Evaluation
 from asynsched.scheduling.requests.run_requests import do_request, submit_by_program
 from asynsched.scheduling.rules.run_stop import RunStop, cancelled, marked_failed
 from asynsched.store.database import Database
-from asynsched.store.run_requests import CancelRun, MarkRun, OpenRequest, close_request, open_requests
+from asynsched.store.runs.requests import CancelRun, MarkRun, OpenRequest, close_request, open_requests
 
 log = structlog.get_logger(__name__)
 

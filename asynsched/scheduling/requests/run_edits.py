@@ -30,10 +30,10 @@ from asynsched.states import (
     check_run_transition,
     check_task_transition,
 )
-from asynsched.store.changes import Batch, ForgottenRow, HistoryRow, RunRow, TaskRow
-from asynsched.store.dag_runs import DagRunRow
-from asynsched.store.run_requests import CancelRun, ClearTasks, ForceTask, MarkRun, MarkTasks, RunRequest
-from asynsched.store.task_instances import TaskInstanceRow
+from asynsched.store.runs.changes import Batch, ForgottenRow, HistoryRow, RunRow, TaskRow
+from asynsched.store.runs.dag_runs import DagRunRow
+from asynsched.store.runs.requests import CancelRun, ClearTasks, ForceTask, MarkRun, MarkTasks, RunRequest
+from asynsched.store.runs.task_instances import TaskInstanceRow
 
 State = TaskInstanceState
 _RESTARTED_REASON = "it was cleared while it ran"

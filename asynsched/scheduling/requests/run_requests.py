@@ -19,13 +19,10 @@ from asynsched.scheduling.evaluation.structure import DagStructure, compile_stru
 from asynsched.scheduling.requests.run_edits import RunEdit, fill_in
 from asynsched.serialization.decode import decode_dag
 from asynsched.states import FINISHED_RUN_STATES, SLOT_TASK_STATES, DagRunState
-from asynsched.store.audit import record_audit
-from asynsched.store.dag_runs import DagRunRow, get_run
-from asynsched.store.dag_versions import get_version, latest_version
-from asynsched.store.deadlines import renew_deadlines
-from asynsched.store.notifications import notify
-from asynsched.store.row_locks import lock_runs, lock_tasks
-from asynsched.store.run_requests import (
+from asynsched.store.dags.versions import get_version, latest_version
+from asynsched.store.runs.dag_runs import DagRunRow, get_run
+from asynsched.store.runs.deadlines import renew_deadlines
+from asynsched.store.runs.requests import (
     CancelRun,
     ClearTasks,
     ForceTask,
@@ -35,9 +32,12 @@ from asynsched.store.run_requests import (
     add_request,
     close_request,
 )
-from asynsched.store.schema.tables import task_instance
-from asynsched.store.task_instances import TaskInstanceRow, load_task_instances, numbers_of_tries
-from asynsched.store.transitions import apply
+from asynsched.store.runs.row_locks import lock_runs, lock_tasks
+from asynsched.store.runs.task_instances import TaskInstanceRow, load_task_instances, numbers_of_tries
+from asynsched.store.runs.transitions import apply
+from asynsched.store.schedulers.audit import record_audit
+from asynsched.store.schedulers.schedulers import notify
+from asynsched.store.schema import task_instance
 
 _ADOPT = (
     sa.update(task_instance)

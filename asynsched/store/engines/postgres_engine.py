@@ -17,9 +17,9 @@ from sqlalchemy.pool import ConnectionPoolEntry, NullPool, PoolProxiedConnection
 
 from asynsched.errors import SettingsError, StoreUnavailable
 from asynsched.fernet_keys import FernetKeys
-from asynsched.store.encryption import execution_options
 from asynsched.store.engines.postgres_hosts import ServerOrder
 from asynsched.store.engines.urls import DatabaseUrl
+from asynsched.store.secrets.encryption import execution_options
 
 CONNECT_TIMEOUT_SECONDS = 10.0
 POOL_TIMEOUT_SECONDS = 30.0

@@ -14,10 +14,9 @@ from sqlalchemy import Connection
 from asynsched import durable_files
 from asynsched._version import __version__
 from asynsched.errors import SettingsError, StoreUnavailable, StoreVersionError
-from asynsched.store.conflicts import insert_or_update
-from asynsched.store.row_locks import lock_out_others
-from asynsched.store.schema.metadata import metadata
-from asynsched.store.schema.tables import pool, schema_compatibility
+from asynsched.store.runs.row_locks import lock_out_others
+from asynsched.store.schema import metadata, pool, schema_compatibility
+from asynsched.store.statements import insert_or_update
 
 REVISIONS = ("0001",)
 """Every revision in `migrations/versions`, oldest first."""

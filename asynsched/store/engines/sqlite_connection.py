@@ -11,8 +11,8 @@ from sqlalchemy.pool import NullPool
 
 from asynsched.errors import StoreUnavailable
 from asynsched.fernet_keys import FernetKeys
-from asynsched.store.encryption import execution_options
 from asynsched.store.engines.driver_errors import store_errors
+from asynsched.store.secrets.encryption import execution_options
 
 T = TypeVar("T")
 Work = Callable[[Connection], T]

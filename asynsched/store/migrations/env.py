@@ -2,7 +2,7 @@
 
 from alembic import context
 
-from asynsched.store.schema import tables
+from asynsched.store import schema as tables
 
 context.configure(
     connection=context.config.attributes["connection"],

@@ -4,8 +4,8 @@ import time
 from typing import Any
 
 from asynsched.keys import DagRunKey
-from asynsched.store.dag_runs import get_run
-from asynsched.store.task_instances import load_task_instances
+from asynsched.store.runs.dag_runs import get_run
+from asynsched.store.runs.task_instances import load_task_instances
 from tests.benchmarks.measuring import Sheet, at_most
 from tests.benchmarks.systems import Ours
 

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
-from asynsched.store.dag_runs import list_runs
+from asynsched.store.runs.dag_runs import list_runs
 from tests.benchmarks.measuring import Goal, Sheet, at_most
 from tests.benchmarks.systems import OurClient, Ours
 

@@ -15,11 +15,11 @@ from asynsched.clock import SystemClock
 from asynsched.errors import NotFound, SecretsUnreadable
 from asynsched.fernet_keys import keys_of
 from asynsched.home import served_dags_folder
-from asynsched.store.connections import get_connection
-from asynsched.store.dag_runs import list_runs
 from asynsched.store.database import Database
 from asynsched.store.engines.async_database import open_database
-from asynsched.store.variables import get_variable
+from asynsched.store.runs.dag_runs import list_runs
+from asynsched.store.secrets.connections import get_connection
+from asynsched.store.secrets.variables import get_variable
 from tests.faults.power.first_life import options
 
 

@@ -12,10 +12,10 @@ from urllib.parse import urlsplit
 from asynsched.errors import StoreError
 from asynsched.housekeeping.outlasting import takeover_seconds
 from asynsched.settings import LeaseSettings
-from asynsched.store.dags import get_dag
+from asynsched.store.dags.dags import get_dag
 from asynsched.store.engines.direct_database import DirectDatabase, connect_direct, open_direct
 from asynsched.store.engines.urls import parse_url
-from asynsched.store.pools import set_pool
+from asynsched.store.runs.pools import set_pool
 from tests.faults.real.dag_files import EDITED, MARKS
 from tests.faults.real.faults import ORPHAN, RESTART, Faults
 from tests.faults.real.ledger import LedgerReader

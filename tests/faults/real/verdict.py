@@ -10,7 +10,7 @@ import psutil
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from asynsched.store.schema.tables import dag_run, task_instance, task_instance_history
+from asynsched.store.schema import dag_run, task_instance, task_instance_history
 from sandbox.supervision.attempts import JOURNAL
 from tests.faults.real.faults import RESTART, Tally
 from tests.faults.real.ledger import Execution, Ledger, TaskInstance, overcommitments, overlaps

@@ -17,9 +17,9 @@ from asynsched.errors import AsynschedError, InvalidTransition
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.creation.triggering import create_manual_run
 from asynsched.scheduling.requests.run_requests import submit_request
-from asynsched.store.dags import set_paused
-from asynsched.store.pools import set_pool
-from asynsched.store.run_requests import CancelRun, ClearTasks, MarkRun, MarkTasks, RunRequest
+from asynsched.store.dags.dags import set_paused
+from asynsched.store.runs.pools import set_pool
+from asynsched.store.runs.requests import CancelRun, ClearTasks, MarkRun, MarkTasks, RunRequest
 from tests.faults.simulated.loop import Process
 from tests.faults.simulated.stored import TaskRow
 from tests.faults.simulated.worlds import EDITED, POOLS, inline_database

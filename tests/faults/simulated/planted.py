@@ -24,8 +24,8 @@ from asynsched.scheduling.evaluation.ready_queues import ReadyQueues
 from asynsched.scheduling.evaluator import DependencyEvaluator
 from asynsched.scheduling.rules.run_state import TaskEnd
 from asynsched.states import FINISHED_TASK_STATES
-from asynsched.store import transitions
-from asynsched.store.callback_requests import finish_callback
+from asynsched.store.runs import transitions
+from asynsched.store.runs.callbacks import finish_callback
 from asynsched.timers import Timers
 from tests.faults.simulated.bug import Bug, Change
 from tests.faults.simulated.conditions import CALLBACKS, STORES, Conditions

@@ -3,7 +3,8 @@
 import sqlalchemy as sa
 
 from asynsched.scheduling import announcements
-from asynsched.store import run_queue, slot_settlement, transitions
+from asynsched.store.runs import queue as run_queue
+from asynsched.store.runs import slot_settlement, transitions
 from tests.faults.simulated.bug import Bug, Change
 from tests.faults.simulated.conditions import STORES, Conditions
 

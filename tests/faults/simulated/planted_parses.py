@@ -7,8 +7,8 @@ from asynsched.parsing.look_requests import LookRequests
 from asynsched.parsing.parse_claims import ParseClaims
 from asynsched.parsing.repeats import Repeats
 from asynsched.scheduling.versions import VersionCache
-from asynsched.store import parse_results
-from asynsched.store.dag_versions import latest_version
+from asynsched.store.dags import parse_results
+from asynsched.store.dags.versions import latest_version
 from tests.faults.simulated.bug import Bug, Change
 from tests.faults.simulated.conditions import Conditions
 from tests.faults.simulated.people import FILE_EDITS

@@ -23,9 +23,9 @@ from asynsched import (
 from asynsched.serialization.encode import serialize_dag
 from asynsched.serialization.schema import ParsedDag, SerializedDag, SerializedTask
 from asynsched.simulation.planner import NO_STAMP
+from asynsched.store.dags.parse_results import DagDefaults, store_report
 from asynsched.store.engines.direct_database import InlineDatabase, open_inline
-from asynsched.store.parse_results import DagDefaults, store_report
-from asynsched.store.pools import set_pool
+from asynsched.store.runs.pools import set_pool
 from tests.support.simulated import report_of
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

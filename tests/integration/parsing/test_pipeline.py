@@ -23,11 +23,11 @@ from asynsched.parsing.processes.sandbox_parser import SandboxParser
 from asynsched.parsing.watching.watcher import Watcher
 from asynsched.serialization.decode import decode_dag
 from asynsched.settings import ParseSettings, Settings
-from asynsched.store.dag_versions import get_version
-from asynsched.store.dags import list_dags
+from asynsched.store.dags.dags import list_dags
+from asynsched.store.dags.files import list_errors
+from asynsched.store.dags.versions import get_version
 from asynsched.store.database import Database
 from asynsched.store.engines.async_database import open_database
-from asynsched.store.import_errors import list_errors
 
 DAG_FILE = """
     from asynsched import DAG, EmptyOperator

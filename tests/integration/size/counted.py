@@ -22,7 +22,7 @@ from asynsched.settings import Settings
 from asynsched.store.database import Database
 from asynsched.store.engines.async_database import open_database
 from asynsched.store.engines.direct_database import open_inline
-from asynsched.store.schedulers import register_scheduler
+from asynsched.store.schedulers.schedulers import register_scheduler
 from sandbox.protocol import Ended
 from tests.support.passing_database import PassingDatabase
 from tests.support.runs import NOON

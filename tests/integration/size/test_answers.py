@@ -19,12 +19,11 @@ from asynsched.clock import VirtualClock
 from asynsched.executors.requests import MOST_NAMES, RequestAnswerer
 from asynsched.keys import DagRunKey
 from asynsched.results import read_finished_run
-from asynsched.store.asset_events import record_events
-from asynsched.store.changes import AssetEventRow
-from asynsched.store.dag_runs import insert_run
-from asynsched.store.parts import MANY_BYTES, MANY_ROWS
-from asynsched.store.schema.asset_tables import asset_event, dag_run_asset_event
-from asynsched.store.schema.tables import task_instance, xcom
+from asynsched.store.assets.events import record_events
+from asynsched.store.rows import MANY_BYTES, MANY_ROWS
+from asynsched.store.runs.changes import AssetEventRow
+from asynsched.store.runs.dag_runs import insert_run
+from asynsched.store.schema import asset_event, dag_run_asset_event, task_instance, xcom
 from sandbox.frames import MAX_FRAME_BYTES
 from sandbox.protocol import Request
 from tests.integration.size.asking import Asking

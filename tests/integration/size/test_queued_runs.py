@@ -10,9 +10,9 @@ from asynsched.channels import BackfillChanged, DagChanged, RunCreated, RunEdite
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.admission import A_FEW
 from asynsched.scheduling.creation.triggering import create_manual_run
-from asynsched.store.parse_results import DagDefaults, FileStamp, store_report
-from asynsched.store.retention import Bound, old_runs
-from asynsched.store.schema.tables import dag_run
+from asynsched.store.dags.parse_results import DagDefaults, FileStamp, store_report
+from asynsched.store.runs.retention import Bound, old_runs
+from asynsched.store.schema import dag_run
 from tests.integration.size.counted import opened, serving
 from tests.support.history import copy_rows, fill, look_at_sizes, named, numbers
 from tests.support.runs import NOON

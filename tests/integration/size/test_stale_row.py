@@ -5,8 +5,8 @@ import sqlalchemy as sa
 from asynsched import DAG, BashOperator
 from asynsched.channels import RunCreated
 from asynsched.scheduling.creation.triggering import create_manual_run
-from asynsched.store.parse_results import DagDefaults, FileStamp, store_report
-from asynsched.store.schema.tables import task_instance
+from asynsched.store.dags.parse_results import DagDefaults, FileStamp, store_report
+from asynsched.store.schema import task_instance
 from tests.integration.size.counted import Cost, opened, serving
 from tests.support.runs import NOON
 from tests.support.simulated import report_of

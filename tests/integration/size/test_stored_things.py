@@ -6,9 +6,8 @@ import sqlalchemy as sa
 from asynsched import DAG, BashOperator, Param
 from asynsched.channels import RunCreated
 from asynsched.scheduling.creation.triggering import create_manual_run
-from asynsched.store.parse_results import DagDefaults, FileStamp, store_report
-from asynsched.store.schema.asset_tables import asset
-from asynsched.store.schema.tables import import_error, variable
+from asynsched.store.dags.parse_results import DagDefaults, FileStamp, store_report
+from asynsched.store.schema import asset, import_error, variable
 from tests.integration.size.counted import Cost, opened, serving
 from tests.support.history import copy_rows, fill, look_at_sizes, named, numbers
 from tests.support.runs import NOON

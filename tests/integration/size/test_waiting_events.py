@@ -4,10 +4,10 @@ import sqlalchemy as sa
 
 from asynsched import Asset
 from asynsched.scheduling.creation.scheduled_runs import foresee_dag
-from asynsched.store import asset_queue
-from asynsched.store.asset_events import consumed_events, record_events
-from asynsched.store.dag_runs import get_run
-from asynsched.store.schema.asset_tables import asset_dag_run_queue
+from asynsched.store.assets import queue as asset_queue
+from asynsched.store.assets.events import consumed_events, record_events
+from asynsched.store.runs.dag_runs import get_run
+from asynsched.store.schema import asset_dag_run_queue
 from tests.integration.size.asking import results_noted
 from tests.store.test_assets import NOW, dag_of, event, store_dag
 from tests.support.stored import examine_dag

@@ -17,7 +17,7 @@ from asynsched import (
 )
 from asynsched.authoring.supervisor import SupervisorError
 from asynsched.errors import AsynschedError
-from asynsched.store.dag_runs import DagRunRow
+from asynsched.store.runs.dag_runs import DagRunRow
 from tests.unit.authoring.one_task import DATE, context_of, rendered, run
 
 

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from asynsched.cli.missing_logs import why_no_log
-from asynsched.store.dag_runs import DagRunRow
-from asynsched.store.task_instances import TaskInstanceRow
+from asynsched.store.runs.dag_runs import DagRunRow
+from asynsched.store.runs.task_instances import TaskInstanceRow
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 RUN = msgspec.convert(

@@ -11,10 +11,10 @@ from asynsched.clock import VirtualClock
 from asynsched.executors import requests
 from asynsched.executors.requests import RequestAnswerer
 from asynsched.states import DagRunState, DagRunType
-from asynsched.store.dag_runs import NewRun, insert_run
 from asynsched.store.engines.direct_database import open_inline
-from asynsched.store.schema.tables import dag_run, task_instance, xcom
-from asynsched.store.xcoms import XComValue, put_xcom
+from asynsched.store.runs.dag_runs import NewRun, insert_run
+from asynsched.store.runs.xcoms import XComValue, put_xcom
+from asynsched.store.schema import dag_run, task_instance, xcom
 from sandbox.protocol import CodeVersion, Launch, Request, RunContext
 from tests.support.runs import NOON
 

@@ -12,7 +12,7 @@ from asynsched.housekeeping.outlasting import DRIFT, Outlasting, Promise, takeov
 from asynsched.housekeeping.peer_watch import enter
 from asynsched.settings import LeaseSettings
 from asynsched.store.engines.direct_database import open_inline
-from asynsched.store.schedulers import remove_scheduler, unended_schedulers
+from asynsched.store.schedulers.schedulers import remove_scheduler, unended_schedulers
 from tests.support.flaky_database import FlakyDatabase
 from tests.support.runs import NOON
 

@@ -30,10 +30,10 @@ from asynsched.serialization.schema import (
 )
 from asynsched.settings import ParseSettings, Settings, WatchSettings
 from asynsched.simulation.loop import run_virtual
-from asynsched.store.dags import list_dags
+from asynsched.store.dags.dags import list_dags
+from asynsched.store.dags.files import list_errors
 from asynsched.store.database import Database
 from asynsched.store.engines.direct_database import open_inline
-from asynsched.store.import_errors import list_errors
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
 LONG_AGO = 1_700_000_000

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from asynsched.errors import ParseTimeout
 from asynsched.parsing.outcome_batch import COMPANY
-from asynsched.store.parse_results import remove_file
+from asynsched.store.dags.parse_results import remove_file
 from tests.support.flaky_database import FlakyDatabase
 from tests.support.passing_database import PassingDatabase
 from tests.unit.parsing.dispatching import LONG_AGO, START, Dispatching

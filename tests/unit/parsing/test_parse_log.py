@@ -7,9 +7,8 @@ from structlog.testing import capture_logs
 from asynsched.metrics.base import NoMetrics
 from asynsched.parsing.parse_log import ParseLog
 from asynsched.parsing.report_store import Stored
-from asynsched.store.dag_files import DagFileRow
-from asynsched.store.import_errors import ImportErrorRow
-from asynsched.store.parse_results import StoredReport
+from asynsched.store.dags.files import DagFileRow, ImportErrorRow
+from asynsched.store.dags.parse_results import StoredReport
 from tests.unit.parsing.dispatching import START
 
 

@@ -11,9 +11,9 @@ from asynsched.parsing.processes.informed_parser import FEW_DAGS, OTHER_SEED, In
 from asynsched.parsing.processes.parse_slots import ParseSlots
 from asynsched.serialization.schema import SCHEMA_VERSION, FileError, ParsedDag, ParseReport, SerializedDag, SourceFile
 from asynsched.simulation.loop import run_virtual
+from asynsched.store.dags.parse_results import DagDefaults, FileStamp, store_report
 from asynsched.store.database import Database
 from asynsched.store.engines.direct_database import open_inline
-from asynsched.store.parse_results import DagDefaults, FileStamp, store_report
 from tests.unit.parsing.dispatching import START
 
 LENGTH = 10.0

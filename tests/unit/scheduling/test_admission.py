@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.admission import A_FEW, Admission
-from asynsched.store.run_queue import QueuedGroup, QueuedRun
+from asynsched.store.runs.queue import QueuedGroup, QueuedRun
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

@@ -21,13 +21,12 @@ from asynsched.scheduling.versions import VersionCache
 from asynsched.serialization.encode import serialize_dag
 from asynsched.serialization.schema import SCHEMA_VERSION, ParsedDag, ParseReport
 from asynsched.settings import CallbacksSettings, Settings
-from asynsched.store.callback_requests import take_callback
-from asynsched.store.dag_runs import get_run
+from asynsched.store.dags.parse_results import DagDefaults, FileStamp, store_report
 from asynsched.store.database import Database
 from asynsched.store.engines.direct_database import open_inline
-from asynsched.store.parse_results import DagDefaults, FileStamp, store_report
-from asynsched.store.schema.callback_tables import callback_request
-from asynsched.store.schema.tables import dag_run, dag_version
+from asynsched.store.runs.callbacks import take_callback
+from asynsched.store.runs.dag_runs import get_run
+from asynsched.store.schema import callback_request, dag_run, dag_version
 from sandbox.protocol import Ended, Request
 from tests.support.flaky_database import FlakyDatabase
 from tests.support.passing_database import PassingDatabase

@@ -7,8 +7,8 @@ from asynsched.channels import Channels, DagChanged, RunCreated
 from asynsched.clock import VirtualClock
 from asynsched.scheduling.creation.dagrun_creator import DagRunCreator
 from asynsched.settings import Settings
+from asynsched.store.dags.parse_results import DagDefaults, FileStamp, store_report
 from asynsched.store.engines.direct_database import open_inline
-from asynsched.store.parse_results import DagDefaults, FileStamp, store_report
 from tests.support.runs import NOON
 from tests.support.simulated import report_of
 

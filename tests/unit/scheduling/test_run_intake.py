@@ -10,10 +10,10 @@ from asynsched.errors import StoreUnavailable
 from asynsched.scheduling.creation.triggering import create_manual_run
 from asynsched.scheduling.run_intake import RunIntake
 from asynsched.scheduling.versions import VersionCache
-from asynsched.store.dags import set_paused
+from asynsched.store.dags.dags import set_paused
+from asynsched.store.dags.parse_results import DagDefaults, FileStamp, store_report
 from asynsched.store.engines.direct_database import open_inline
-from asynsched.store.parse_results import DagDefaults, FileStamp, store_report
-from asynsched.store.run_queue import queued_runs
+from asynsched.store.runs.queue import queued_runs
 from tests.support.flaky_database import FlakyDatabase
 from tests.support.runs import NOON, evaluation
 from tests.support.simulated import report_of

@@ -15,16 +15,15 @@ from asynsched.executors.base import Held
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.requests.run_requests import submit_request
 from asynsched.states import SLOT_TASK_STATES
-from asynsched.store.dag_runs import get_run
 from asynsched.store.database import Database
 from asynsched.store.engines.direct_database import open_inline
-from asynsched.store.pools import set_pool
-from asynsched.store.run_queue import take_over_runs
-from asynsched.store.run_requests import CancelRun, ClearTasks, MarkRun, MarkTasks
-from asynsched.store.schedulers import register_scheduler, remove_scheduler
-from asynsched.store.schema.callback_tables import callback_request
-from asynsched.store.schema.tables import dag_run, dag_version, task_instance, task_instance_history
-from asynsched.store.slot_settlement import pool_use_elsewhere
+from asynsched.store.runs.dag_runs import get_run
+from asynsched.store.runs.pools import set_pool
+from asynsched.store.runs.queue import take_over_runs
+from asynsched.store.runs.requests import CancelRun, ClearTasks, MarkRun, MarkTasks
+from asynsched.store.runs.slot_settlement import pool_use_elsewhere
+from asynsched.store.schedulers.schedulers import register_scheduler, remove_scheduler
+from asynsched.store.schema import callback_request, dag_run, dag_version, task_instance, task_instance_history
 from sandbox.protocol import Ended
 from tests.support.flaky_database import FlakyDatabase
 from tests.support.lone_evaluator import LoneEvaluator, run_on, serving, store_dag

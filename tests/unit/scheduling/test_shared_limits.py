@@ -2,8 +2,8 @@
 
 from asynsched.clock import VirtualClock
 from asynsched.scheduling.shared_limits import SharedLimits
-from asynsched.store.changes import Stale
-from asynsched.store.slot_settlement import Settlement
+from asynsched.store.runs.changes import Stale
+from asynsched.store.runs.slot_settlement import Settlement
 from tests.support.runs import NOON, evaluation, run_of, task
 
 NOTHING_STALE = Stale(frozenset(), frozenset())

@@ -16,7 +16,7 @@ from asynsched.simulation.expectations import (
 )
 from asynsched.simulation.home_state import history_of
 from asynsched.simulation.script import ExpectedEnds, assumptions
-from asynsched.store.whole_runs import PastTry
+from asynsched.store.runs.task_instances import PastTry
 from sandbox.protocol import BranchDecision, CodeVersion, Launch, RunContext, ShortCircuitDecision
 
 FIVE = timedelta(seconds=5)

@@ -1,0 +1,241 @@
+"""Queries of `dag`: one row a DAG; and of its plan, where the timetable is the author's own: its next runs."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import msgspec
+import sqlalchemy as sa
+from msgspec import Struct
+from sqlalchemy import Connection
+
+from asynsched.errors import NotFound
+from asynsched.serialization.schema import ParseQuestions, TimetableQuestion
+from asynsched.store.rows import as_struct, from_json, near_names, portions
+from asynsched.store.runs.dag_runs import last_scheduled_interval
+from asynsched.store.schema import dag, dag_version, import_error
+from asynsched.timetables import PlannedInterval, TimetablePlan
+from asynsched.timetables.base import DagRunInfo
+
+
+class DagRow(Struct, frozen=True):
+    """A DAG. `is_active` is False once its file is gone, or parsed well without it."""
+
+    dag_id: str
+    file_path: str
+    is_active: bool
+    is_paused: bool
+    version_id: int | None
+    schedule_summary: str
+    tags: list[str]
+    max_active_runs: int
+    next_dagrun_logical_date: datetime | None
+    next_dagrun_data_interval_start: datetime | None
+    next_dagrun_data_interval_end: datetime | None
+    next_dagrun_create_after: datetime | None
+    last_examined_at: datetime | None
+    updated_at: datetime
+    has_errors: bool
+    """Whether its file, or the DAG in it, could not be used when it was last parsed."""
+
+
+_HAS_ERRORS = (
+    sa.exists()
+    .where(
+        import_error.c.file_path == dag.c.file_path,
+        sa.or_(import_error.c.dag_id.is_(None), import_error.c.dag_id == dag.c.dag_id),
+        ~import_error.c.is_warning,
+    )
+    .label("has_errors")
+)
+_COLUMNS: list[sa.ColumnElement[Any]] = [dag.c[name] for name in DagRow.__struct_fields__ if name in dag.c]
+_DAGS: sa.Select[Any] = sa.select(*_COLUMNS, _HAS_ERRORS)
+_ONE = _DAGS.where(dag.c.dag_id == sa.bindparam("dag_id"))
+_SOME = _DAGS.where(dag.c.dag_id.in_(sa.bindparam("dag_ids", expanding=True)))
+_ACTIVE = _DAGS.where(dag.c.is_active).order_by(dag.c.dag_id)
+_ALL = _DAGS.order_by(dag.c.dag_id)
+_IDS = sa.select(dag.c.dag_id).where(dag.c.is_active).order_by(dag.c.dag_id)
+_ALL_IDS = sa.select(dag.c.dag_id).order_by(dag.c.dag_id)
+_IS_UNEXAMINED = sa.or_(dag.c.last_examined_at.is_(None), dag.c.last_examined_at < dag.c.updated_at)
+_DUE_AT = sa.case((_IS_UNEXAMINED, dag.c.updated_at), else_=dag.c.next_dagrun_create_after)
+_SCHEDULED = (
+    sa.select(dag.c.dag_id, _DUE_AT.label("due_at"))
+    .where(dag.c.is_active, ~dag.c.is_paused, sa.or_(_IS_UNEXAMINED, dag.c.next_dagrun_create_after.is_not(None)))
+    .order_by("due_at", dag.c.dag_id)
+)
+_SCHEDULED_UNTIL = _SCHEDULED.where(sa.bindparam("until", type_=dag.c.updated_at.type) >= _DUE_AT)
+_SET_NEXT = (
+    sa.update(dag)
+    .where(dag.c.dag_id == sa.bindparam("key"))
+    .values(
+        next_dagrun_logical_date=sa.bindparam("logical_date"),
+        next_dagrun_data_interval_start=sa.bindparam("start"),
+        next_dagrun_data_interval_end=sa.bindparam("end"),
+        next_dagrun_create_after=sa.bindparam("create_after"),
+        last_examined_at=sa.bindparam("examined_at"),
+    )
+)
+_PAUSE = (
+    sa.update(dag)
+    .where(dag.c.dag_id == sa.bindparam("key"), dag.c.is_active, ~dag.c.is_paused)
+    .values(is_paused=True, updated_at=sa.bindparam("now"))
+)
+_SET_PAUSED = (
+    sa.update(dag)
+    .where(dag.c.dag_id == sa.bindparam("key"), dag.c.is_active)
+    .values(is_paused=sa.bindparam("paused"), updated_at=sa.bindparam("now"))
+)
+
+
+def get_dag(conn: Connection, dag_id: str) -> DagRow | None:
+    """Return a DAG, also one that is no longer active; None when there never was one."""
+    row = conn.execute(_ONE, {"dag_id": dag_id}).first()
+    return None if row is None else as_struct(DagRow, row, tags=from_json(row.tags))
+
+
+def get_dags(conn: Connection, dag_ids: Sequence[str]) -> dict[str, DagRow]:
+    """Return DAGs by dag_id, also those that are no longer active; unknown ones are left out."""
+    rows = (row for some in portions(dag_ids) for row in conn.execute(_SOME, {"dag_ids": some}))
+    return {row.dag_id: as_struct(DagRow, row, tags=from_json(row.tags)) for row in rows}
+
+
+def find_dag(conn: Connection, dag_id: str) -> DagRow:
+    """Return an active DAG.
+
+    Raises:
+        NotFound: There is none; carries the nearest names.
+    """
+    found = get_dag(conn, dag_id)
+    if found is None or not found.is_active:
+        raise NotFound("DAG", dag_id, near_dag_ids(conn, dag_id))
+    return found
+
+
+def list_dags(conn: Connection, *, active_only: bool = True) -> list[DagRow]:
+    """Return all DAGs, by dag_id."""
+    rows = conn.execute(_ACTIVE if active_only else _ALL)
+    return [as_struct(DagRow, row, tags=from_json(row.tags)) for row in rows]
+
+
+def near_dag_ids(conn: Connection, dag_id: str) -> tuple[str, ...]:
+    """Return the active DAGs that a wrong dag_id may have been meant as."""
+    return near_names(dag_id, conn.scalars(_IDS))
+
+
+def all_dag_ids(conn: Connection) -> list[str]:
+    """Return every DAG that there ever was."""
+    return list(conn.scalars(_ALL_IDS))
+
+
+def scheduled_dag_ids(conn: Connection, until: datetime | None = None) -> list[tuple[str, datetime]]:
+    """Return each unpaused DAG that has something to be examined, and since or from when, the earliest first.
+
+    That is when its next run is due; or, where nobody has examined it since it changed, when it changed.
+
+    Args:
+        until: Leaves out what is due later.
+    """
+    rows = conn.execute(_SCHEDULED) if until is None else conn.execute(_SCHEDULED_UNTIL, {"until": until})
+    return [(row.dag_id, row.due_at) for row in rows]
+
+
+def set_next_dagruns(conn: Connection, infos: Mapping[str, DagRunInfo | None], dags: Mapping[str, DagRow]) -> None:
+    """Store the next run of DAGs (None: there is none), and that these were examined as they were read.
+
+    One that somebody changes at the same moment is to be examined once more.
+    """
+    rows = [
+        {
+            "key": dag_id,
+            "logical_date": info and info.logical_date,
+            "start": info and info.data_interval.start,
+            "end": info and info.data_interval.end,
+            "create_after": info and info.run_after,
+            "examined_at": dags[dag_id].updated_at,
+        }
+        for dag_id, info in sorted(infos.items())
+    ]
+    if rows:
+        conn.execute(_SET_NEXT, rows)
+
+
+def pause_active(conn: Connection, dag_id: str, now: datetime) -> bool:
+    """Pause a DAG. False: it was paused, or is gone."""
+    return conn.execute(_PAUSE, {"key": dag_id, "now": now}).rowcount > 0
+
+
+def set_paused(conn: Connection, dag_id: str, is_paused: bool, now: datetime) -> None:
+    """Pause or unpause a DAG.
+
+    Raises:
+        NotFound: There is no such active DAG; carries the nearest names.
+    """
+    if conn.execute(_SET_PAUSED, {"key": dag_id, "paused": is_paused, "now": now}).rowcount == 0:
+        raise NotFound("DAG", dag_id, near_dag_ids(conn, dag_id))
+
+
+_PLANS = sa.select(dag.c.dag_id, dag.c.timetable_plan).where(
+    dag.c.dag_id.in_(sa.bindparam("dag_ids", expanding=True)), dag.c.timetable_plan.is_not(None)
+)
+_OF_FILES = (
+    sa.select(
+        dag.c.file_path, dag.c.dag_id, dag_version.c.version_hash, dag.c.timetable_plan.is_not(None).label("has_plan")
+    )
+    .join(dag_version, dag_version.c.id == dag.c.version_id, isouter=True)
+    .where(dag.c.file_path.in_(sa.bindparam("paths", expanding=True)))
+    .order_by(dag.c.dag_id)
+)
+_FILE = sa.select(dag.c.file_path).where(
+    dag.c.dag_id == sa.bindparam("dag_id"), dag.c.is_active, dag.c.timetable_plan.is_not(None)
+)
+_plan = msgspec.json.Decoder(TimetablePlan)
+
+
+def get_plans(conn: Connection, dag_ids: Sequence[str]) -> dict[str, TimetablePlan]:
+    """Return the runs that the own timetables of DAGs gave, by dag_id; DAGs without such runs are left out."""
+    rows = (row for some in portions(dag_ids) for row in conn.execute(_PLANS, {"dag_ids": some}))
+    return {row.dag_id: _plan.decode(row.timetable_plan) for row in rows}
+
+
+def get_plan(conn: Connection, dag_id: str) -> TimetablePlan | None:
+    """Return the runs that a DAG's own timetable gave; None when it has given none."""
+    return get_plans(conn, [dag_id]).get(dag_id)
+
+
+def file_to_ask(conn: Connection, dag_id: str) -> str | None:
+    """Return the file of a DAG whose timetable is the author's own; None for any other."""
+    path: str | None = conn.scalar(_FILE, {"dag_id": dag_id})
+    return path
+
+
+class BeforeParse(NamedTuple):
+    """What is stored of a file's DAGs: what to ask their timetables, and the hashes of their newest versions."""
+
+    questions: ParseQuestions
+    hashes: dict[str, str]
+
+
+def before_parses(conn: Connection, paths: Sequence[str], now: datetime) -> dict[str, BeforeParse]:
+    """Return what the parse of each of these files has to know of the DAGs that it had."""
+    of_files: dict[str, list[sa.Row[Any]]] = {path: [] for path in paths}
+    for row in (row for some in portions(paths) for row in conn.execute(_OF_FILES, {"paths": some})):
+        of_files[row.file_path].append(row)
+    return {path: _before_parse(conn, rows, now) for path, rows in of_files.items()}
+
+
+def _before_parse(conn: Connection, rows: Sequence["sa.Row[Any]"], now: datetime) -> BeforeParse:
+    questions = _questions(conn, [row.dag_id for row in rows if row.has_plan], now)
+    return BeforeParse(questions, {row.dag_id: row.version_hash for row in rows if row.version_hash is not None})
+
+
+def questions_for_file(conn: Connection, path: str, now: datetime) -> ParseQuestions:
+    """Return what the next parse of a file is to ask the timetables in it."""
+    return before_parses(conn, [path], now)[path].questions
+
+
+def _questions(conn: Connection, planned: Iterable[str], now: datetime) -> ParseQuestions:
+    of_dags = {}
+    for dag_id in planned:
+        last = last_scheduled_interval(conn, dag_id)
+        of_dags[dag_id] = TimetableQuestion(last=None if last is None else PlannedInterval(*last))
+    return ParseQuestions(now=now, of_dags=of_dags)

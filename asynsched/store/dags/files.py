@@ -1,0 +1,158 @@
+"""Queries of `dag_file` and `import_error`: what was last parsed of each file, and why it could not be used.
+
+By that a start with nothing changed parses nothing.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+import msgspec
+import sqlalchemy as sa
+from msgspec import Struct
+from sqlalchemy import Connection
+
+from asynsched.serialization.schema import FileError
+from asynsched.store.rows import as_struct, portions, storable, to_json
+from asynsched.store.schema import dag_file, import_error
+from asynsched.store.statements import insert_or_update
+
+
+class LocalModule(Struct, frozen=True):
+    """A local module that a file imported, with the SHA-256 of its text."""
+
+    path: str
+    content_hash: str
+
+
+class DagFileRow(Struct, frozen=True):
+    """A file at its last parse. `path` is relative to the DAG folder, `runtime` names what parsed it."""
+
+    path: str
+    content_hash: str
+    modified_ns: int
+    size: int
+    local_modules: list[LocalModule]
+    parsed_at: datetime
+    parse_seconds: float
+    n_dags: int
+    n_errors: int
+    runtime: str = ""
+
+
+_ALL = sa.select(dag_file).order_by(dag_file.c.path)
+_ONE = sa.select(dag_file).where(dag_file.c.path == sa.bindparam("path"))
+_SOME = sa.select(dag_file).where(dag_file.c.path.in_(sa.bindparam("paths", expanding=True)))
+_SOME_PATHS = sa.select(dag_file.c.path).where(dag_file.c.path.in_(sa.bindparam("paths", expanding=True)))
+_INSERT = dag_file.insert()
+_DELETE = sa.delete(dag_file).where(dag_file.c.path == sa.bindparam("key"))
+_local_modules = msgspec.json.Decoder(list[LocalModule])
+
+
+def known_files(conn: Connection) -> list[DagFileRow]:
+    """Return every file that was parsed and is not gone, by path."""
+    return [_file(row) for row in conn.execute(_ALL)]
+
+
+def get_file(conn: Connection, path: str) -> DagFileRow | None:
+    """Return a file; None when it was never parsed, or is gone."""
+    row = conn.execute(_ONE, {"path": path}).first()
+    return None if row is None else _file(row)
+
+
+def get_files(conn: Connection, paths: Sequence[str]) -> dict[str, DagFileRow]:
+    """Return files by their paths, without those that were never parsed, or are gone."""
+    return {row.path: _file(row) for some in portions(paths) for row in conn.execute(_SOME, {"paths": some})}
+
+
+def put_file(conn: Connection, file: DagFileRow) -> None:
+    """Store what was parsed of a file."""
+    conn.execute(insert_or_update(conn, dag_file), _values(file))
+
+
+def put_new_files(conn: Connection, files: Sequence[DagFileRow]) -> None:
+    """Store what was parsed of files that were not known."""
+    conn.execute(_INSERT, [_values(file) for file in files])
+
+
+def known_paths(conn: Connection, paths: Sequence[str]) -> set[str]:
+    """Return those of the paths whose files are known."""
+    return {path for some in portions(paths) for path in conn.scalars(_SOME_PATHS, {"paths": some})}
+
+
+def delete_file(conn: Connection, path: str) -> None:
+    """Forget a file."""
+    conn.execute(_DELETE, {"key": path})
+
+
+def _values(file: DagFileRow) -> dict[str, object]:
+    return {**msgspec.structs.asdict(file), "local_modules": to_json(file.local_modules)}
+
+
+def _file(row: "sa.Row[tuple[object, ...]]") -> DagFileRow:
+    return as_struct(DagFileRow, row, local_modules=_local_modules.decode(row.local_modules))
+
+
+class ImportErrorRow(Struct, frozen=True):
+    """An error, or a warning, of a file. The first of a file has what its code printed, as `output`."""
+
+    file_path: str
+    kind: str
+    message: str
+    traceback: str
+    line: int | None
+    dag_id: str | None
+    output: str
+    is_warning: bool
+    created_at: datetime
+
+
+_COLUMNS = tuple(import_error.c[name] for name in ImportErrorRow.__struct_fields__)
+_ALL_OF_IMPORT_ERRORS = sa.select(*_COLUMNS).order_by(import_error.c.file_path, import_error.c.id)
+_OF_FILE = _ALL_OF_IMPORT_ERRORS.where(import_error.c.file_path == sa.bindparam("path"))
+_OF_FILES = _ALL_OF_IMPORT_ERRORS.where(import_error.c.file_path.in_(sa.bindparam("paths", expanding=True)))
+_DELETE_OF_IMPORT_ERRORS = sa.delete(import_error).where(import_error.c.file_path == sa.bindparam("path"))
+_LONGEST_KIND = 32
+
+
+def list_errors(conn: Connection, file_path: str | None = None) -> list[ImportErrorRow]:
+    """Return the errors and warnings of a file, or of all, by file, in the order in which they were found."""
+    rows = conn.execute(_ALL_OF_IMPORT_ERRORS) if file_path is None else conn.execute(_OF_FILE, {"path": file_path})
+    return [as_struct(ImportErrorRow, row) for row in rows]
+
+
+def list_errors_of(conn: Connection, file_paths: Sequence[str]) -> list[ImportErrorRow]:
+    """Return the errors and warnings of some files."""
+    rows = (row for some in portions(file_paths) for row in conn.execute(_OF_FILES, {"paths": some}))
+    return [as_struct(ImportErrorRow, row) for row in rows]
+
+
+def replace_errors(
+    conn: Connection,
+    file_path: str,
+    errors: Sequence[FileError],
+    *,
+    now: datetime,
+    warnings: Sequence[FileError] = (),
+    output: str = "",
+) -> None:
+    """Store all that is wrong with a file now, in place of what was."""
+    conn.execute(_DELETE_OF_IMPORT_ERRORS, {"path": file_path})
+    found = [(error, False) for error in errors] + [(warning, True) for warning in warnings]
+    if found:
+        rows = [_values_of_import_errors(file_path, error, is_warning, now) for error, is_warning in found]
+        rows[0]["output"] = storable(output)
+        conn.execute(import_error.insert(), rows)
+
+
+def _values_of_import_errors(file_path: str, error: FileError, is_warning: bool, now: datetime) -> dict[str, object]:
+    return {
+        "file_path": file_path,
+        "kind": storable(error.kind)[:_LONGEST_KIND],
+        "message": storable(error.message),
+        "traceback": storable(error.traceback),
+        "line": error.line,
+        "dag_id": None if error.dag_id is None else storable(error.dag_id),
+        "output": "",
+        "is_warning": is_warning,
+        "created_at": now,
+    }

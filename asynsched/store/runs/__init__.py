@@ -1,0 +1,1 @@
+"""Runs and their task instances: states, queue, slots, XComs, callbacks, deadlines, backfills, retention."""

@@ -1,0 +1,115 @@
+"""Queries of `callback_request`: callbacks to be run, each at least once. `transitions.py` writes them."""
+
+from collections.abc import Collection
+from datetime import datetime
+from typing import Literal
+
+import sqlalchemy as sa
+from msgspec import Struct
+from sqlalchemy import Connection
+
+from asynsched.store.rows import as_struct
+from asynsched.store.schema import callback_request, scheduler
+
+
+class CallbackRequest(Struct, frozen=True):
+    """A callback of a task instance, or of the run when `task_id` is empty. `attempts`: how often it was begun."""
+
+    id: int
+    dag_run_id: int
+    task_id: str
+    map_index: int
+    try_number: int
+    event: str
+    reason: str
+    state: str
+    token: str | None
+    attempts: int
+    created_at: datetime
+    caused_by: str
+    scheduler_id: str | None = None
+
+
+_IS_MINE = callback_request.c.scheduler_id == sa.bindparam("me")
+_IS_FREE = sa.or_(
+    callback_request.c.state == "queued",
+    callback_request.c.scheduler_id.is_(None),
+    callback_request.c.scheduler_id.not_in(sa.select(scheduler.c.id).where(scheduler.c.ended_at.is_(None))),
+    _IS_MINE,
+)
+_NEXT = (
+    sa.select(callback_request)
+    .where(
+        sa.text("callback_request.state IN ('queued', 'running')"),
+        callback_request.c.id.not_in(sa.bindparam("excluding", expanding=True)),
+        _IS_FREE,
+    )
+    .order_by(callback_request.c.id)
+    .limit(sa.bindparam("limit"))
+)
+_RUNNING = sa.select(callback_request).where(sa.text("callback_request.state = 'running'"), _IS_MINE)
+_OF_RUN = sa.select(callback_request).where(callback_request.c.dag_run_id == sa.bindparam("run"))
+_TAKE = (
+    sa.update(callback_request)
+    .where(
+        callback_request.c.id == sa.bindparam("key"),
+        callback_request.c.state == sa.bindparam("seen"),
+        callback_request.c.attempts == sa.bindparam("n"),
+    )
+    .values(
+        state="running", token=sa.bindparam("new_token"), attempts=callback_request.c.attempts + 1,
+        scheduler_id=sa.bindparam("me"),
+    )
+)  # fmt: skip
+_FINISH = (
+    sa.update(callback_request)
+    .where(
+        callback_request.c.id == sa.bindparam("key"),
+        sa.func.coalesce(callback_request.c.token, "") == sa.bindparam("of_token"),
+    )
+    .values(state=sa.bindparam("new_state"), token=None)
+)
+_HAND_BACK = (
+    sa.update(callback_request)
+    .where(callback_request.c.id == sa.bindparam("key"), callback_request.c.token == sa.bindparam("of_token"))
+    .values(state="queued", token=None, attempts=callback_request.c.attempts - 1)
+)
+
+
+def next_callbacks(
+    conn: Connection, scheduler_id: str, limit: int, excluding: Collection[int] = ()
+) -> list[CallbackRequest]:
+    """Return the oldest callbacks that a scheduler may run: those that wait, and those begun by somebody who is gone.
+
+    Args:
+        excluding: Those that it runs already, or leaves to others.
+    """
+    rows = conn.execute(_NEXT, {"me": scheduler_id, "limit": limit, "excluding": list(excluding)})
+    return [as_struct(CallbackRequest, row) for row in rows]
+
+
+def running_callbacks(conn: Connection, scheduler_id: str) -> list[CallbackRequest]:
+    """Return the callbacks that a scheduler owns, that were begun, and whose end is not stored."""
+    return [as_struct(CallbackRequest, row) for row in conn.execute(_RUNNING, {"me": scheduler_id})]
+
+
+def list_callbacks(conn: Connection, dag_run_id: int) -> list[CallbackRequest]:
+    """Return the callbacks of a run and of its task instances, in the order in which they were requested."""
+    rows = conn.execute(_OF_RUN.order_by(callback_request.c.id), {"run": dag_run_id})
+    return [as_struct(CallbackRequest, row) for row in rows]
+
+
+def take_callback(conn: Connection, request: CallbackRequest, token: str, scheduler_id: str) -> bool:
+    """Note that a scheduler runs a callback, under this attempt token. False: another one has taken it meanwhile."""
+    seen = {"key": request.id, "seen": request.state, "n": request.attempts}
+    return conn.execute(_TAKE, {**seen, "new_token": token, "me": scheduler_id}).rowcount > 0
+
+
+def finish_callback(conn: Connection, callback_id: int, token: str | None, state: Literal["success", "failed"]) -> None:
+    """Note how a callback has ended, if it is still the attempt of this token."""
+    conn.execute(_FINISH, {"key": callback_id, "of_token": token or "", "new_state": state})
+
+
+def hand_back_callback(conn: Connection, callback_id: int, token: str) -> None:
+    """Let a callback wait again, as if it had not been begun, if it is still the attempt of this token."""
+    conn.execute(_HAND_BACK, {"key": callback_id, "of_token": token})

@@ -1,0 +1,216 @@
+"""Queries of `deadline`: until when runs are to have succeeded, and which have not."""
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+import msgspec
+import sqlalchemy as sa
+from msgspec import Struct
+from sqlalchemy import Connection
+
+from asynsched.serialization.schema import SerializedDeadline
+from asynsched.states import DagRunState
+from asynsched.store.rows import as_struct
+from asynsched.store.schema import callback_request, dag, dag_run, deadline
+
+MISS_EVENT = "on_deadline_miss"
+"""Event of the callback that a missed deadline requests; its `try_number` is the deadline's number."""
+
+
+class DeadlineRow(Struct, frozen=True):
+    """A deadline of a run. `number` is its place among those of the DAG; `state` is pending, met or missed.
+
+    One that is not due yet is met already when its run has succeeded; should the run be cleared, it is pending again.
+    """
+
+    number: int
+    name: str
+    due_at: datetime
+    state: str
+
+
+class CreatedRun(NamedTuple):
+    """What the deadlines of a new run follow from. `queued_at` is the present moment, `alerts` JSON of its DAG's."""
+
+    id: int
+    dag_id: str
+    logical_date: datetime | None
+    queued_at: datetime
+    alerts: bytes
+
+
+class MissedDeadline(Struct, frozen=True):
+    """What is told of a run that has missed a deadline."""
+
+    dag_id: str
+    run_id: str
+    name: str
+    due_at: datetime
+
+
+_ALERTS = sa.select(dag.c.deadlines).where(dag.c.dag_id == sa.bindparam("dag_id"))
+_alerts_decoder = msgspec.json.Decoder(tuple[SerializedDeadline, ...])
+_SPANS = (
+    sa.select(dag_run.c.started_at, dag_run.c.ended_at)
+    .where(
+        dag_run.c.dag_id == sa.bindparam("dag_id"), dag_run.c.started_at.is_not(None), dag_run.c.ended_at.is_not(None)
+    )
+    .order_by(dag_run.c.run_after.desc(), dag_run.c.id.desc())
+    .limit(sa.bindparam("limit"))
+)
+_HAS_SUCCEEDED_BY_THEN = sa.and_(dag_run.c.state == DagRunState.SUCCESS, dag_run.c.ended_at <= deadline.c.due_at)
+_STATE = sa.case((sa.and_(deadline.c.state == "pending", _HAS_SUCCEEDED_BY_THEN), "met"), else_=deadline.c.state)
+_OF_RUN: sa.Select[Any] = (
+    sa.select(deadline.c.number, deadline.c.name, deadline.c.due_at, _STATE.label("state"))
+    .join(dag_run, dag_run.c.id == deadline.c.dag_run_id)
+    .where(deadline.c.dag_run_id == sa.bindparam("run"))
+    .order_by(deadline.c.number)
+)
+_IS_PENDING = sa.text("deadline.state = 'pending'")
+_IS_OURS = sa.or_(dag_run.c.state != DagRunState.RUNNING, dag_run.c.lease_epoch == sa.bindparam("epoch"))
+# A sum has no index: so the pending deadlines are read first, in their order, and never every run there was.
+_BY_DEADLINE = dag_run.c.id == deadline.c.dag_run_id + 0
+_NEXT = (
+    sa.select(deadline.c.due_at)
+    .join(dag_run, _BY_DEADLINE)
+    .where(_IS_PENDING, _IS_OURS)
+    .order_by(deadline.c.due_at)
+    .limit(1)
+)
+_DUE = (
+    sa.select(deadline, dag_run.c.dag_id, dag_run.c.run_id, _HAS_SUCCEEDED_BY_THEN.label("is_met"))
+    .join(dag_run, _BY_DEADLINE)
+    .where(_IS_PENDING, _IS_OURS, deadline.c.due_at <= sa.bindparam("now"))
+    .order_by(deadline.c.due_at, deadline.c.id)
+    .limit(sa.bindparam("limit"))
+    .with_for_update(of=deadline, skip_locked=True)
+)
+_MISSED = (
+    sa.select(dag_run.c.dag_id, dag_run.c.run_id, deadline.c.name, deadline.c.due_at)
+    .join(dag_run, dag_run.c.id == deadline.c.dag_run_id)
+    .where(deadline.c.state == "missed")
+    .order_by(deadline.c.due_at, dag_run.c.dag_id, dag_run.c.run_id, deadline.c.number)
+)
+_RENEW = (
+    sa.update(deadline)
+    .where(
+        deadline.c.dag_run_id == sa.bindparam("run"),
+        deadline.c.number == sa.bindparam("of"),
+        deadline.c.name == sa.bindparam("named"),
+        deadline.c.state != "missed",
+    )
+    .values(due_at=sa.bindparam("new_due_at"), state="pending")
+)
+_SETTLE = sa.update(deadline).where(deadline.c.id == sa.bindparam("key")).values(state=sa.bindparam("new_state"))
+
+
+def add_deadlines(conn: Connection, runs: Sequence[CreatedRun]) -> None:
+    """Give new runs the deadlines that their DAGs have now."""
+    rows = [row for run in runs for row in _deadlines_of(conn, run)]
+    if rows:
+        conn.execute(deadline.insert(), rows)
+
+
+def _deadlines_of(conn: Connection, run: CreatedRun) -> Iterator[dict[str, object]]:
+    for number, alert in enumerate(_alerts_decoder.decode(run.alerts)):
+        reference = {
+            "dagrun_logical_date": run.logical_date,
+            "dagrun_queued_at": run.queued_at,
+            "fixed_datetime": alert.at,
+        }
+        start = reference.get(alert.reference)
+        if alert.reference == "average_runtime":
+            start = _after_average_runtime(conn, run.dag_id, alert, run.queued_at)
+        if start is not None and (due_at := _later(start, alert.interval)) is not None:
+            yield {"dag_run_id": run.id, "number": number, "name": alert.name, "due_at": due_at}
+
+
+def renew_deadlines(conn: Connection, dag_run_id: int, dag_id: str, queued_at: datetime) -> None:
+    """Count the deadlines of a run that is queued once more from then on; what was missed stays so.
+
+    Source:
+        Apache Airflow, which does so when a run is cleared.
+    """
+    alerts = conn.scalar(_ALERTS, {"dag_id": dag_id})
+    for number, alert in enumerate(_alerts_decoder.decode(alerts or b"[]")):
+        if alert.reference == "dagrun_queued_at" and (due_at := _later(queued_at, alert.interval)) is not None:
+            conn.execute(_RENEW, {"run": dag_run_id, "of": number, "named": alert.name, "new_due_at": due_at})
+
+
+def _later(start: datetime, seconds: float) -> datetime | None:
+    try:
+        return start + timedelta(seconds=seconds)
+    except OverflowError:  # beyond the years that dates have: never due
+        return None
+
+
+def _after_average_runtime(conn: Connection, dag_id: str, alert: SerializedDeadline, now: datetime) -> datetime | None:
+    """Return when a run would end that begins now and is of average length; None where too few runs tell."""
+    lengths = lengths_of_last_runs(conn, dag_id, alert.max_runs)
+    return now + sum(lengths, timedelta()) / len(lengths) if len(lengths) >= max(alert.min_runs, 1) else None
+
+
+def lengths_of_last_runs(conn: Connection, dag_id: str, limit: int) -> list[timedelta]:
+    """Return how long the last runs of a DAG took that have ended, the newest first."""
+    spans = conn.execute(_SPANS, {"dag_id": dag_id, "limit": limit})
+    return [ended_at - started_at for started_at, ended_at in spans]
+
+
+def list_deadlines(conn: Connection, dag_run_id: int) -> list[DeadlineRow]:
+    """Return the deadlines of a run, in the order in which its DAG has them."""
+    return [as_struct(DeadlineRow, row) for row in conn.execute(_OF_RUN, {"run": dag_run_id})]
+
+
+def missed_deadlines(conn: Connection) -> list[MissedDeadline]:
+    """Return every deadline that was missed, the earliest first."""
+    return [MissedDeadline(*row) for row in conn.execute(_MISSED)]
+
+
+def next_deadline_at(conn: Connection, epoch: int) -> datetime | None:
+    """Return when the next deadline is due that is not settled; None when there is none.
+
+    Args:
+        epoch: Those of runs that another scheduler runs, under another lease epoch, are left to that one.
+    """
+    due_at: datetime | None = conn.scalar(_NEXT, {"epoch": epoch})
+    return due_at
+
+
+def settle_due_deadlines(conn: Connection, epoch: int, now: datetime, limit: int) -> tuple[int, list[MissedDeadline]]:
+    """Settle the earliest deadlines that are due, but for those that somebody else is settling.
+
+    Returns how many were settled, and those that were missed: each requests its callback.
+
+    A deadline is met by a run that had succeeded by then; one that has failed, or has not ended, has missed it.
+
+    Args:
+        epoch: As in `next_deadline_at`.
+        now: What is due.
+        limit: How many at most.
+
+    Source:
+        Apache Airflow: only the success of a run removes its deadlines.
+    """
+    missed = []
+    due = conn.execute(_DUE, {"epoch": epoch, "now": now, "limit": limit}).all()
+    for row in due:
+        conn.execute(_SETTLE, {"key": row.id, "new_state": "met" if row.is_met else "missed"})
+        if not row.is_met:
+            missed.append(MissedDeadline(row.dag_id, row.run_id, row.name, row.due_at))
+            _request_callback(conn, row.dag_run_id, row.number, missed[-1], now)
+    return len(due), missed
+
+
+def _request_callback(conn: Connection, dag_run_id: int, number: int, miss: MissedDeadline, now: datetime) -> None:
+    name = f" {miss.name!r}" if miss.name else ""
+    conn.execute(
+        callback_request.insert(),
+        {
+            "dag_run_id": dag_run_id,
+            "try_number": number,
+            "event": MISS_EVENT,
+            "reason": f"the deadline{name} of {miss.due_at.isoformat()} was missed",
+            "created_at": now,
+        },
+    )

@@ -1,0 +1,104 @@
+"""Queries of `pool`. What is taken of one is counted from the states of its task instances, never stored."""
+
+import sqlalchemy as sa
+from msgspec import Struct
+from sqlalchemy import Connection
+
+from asynsched.errors import NotFound, StoreError
+from asynsched.store.engines.preparation import DEFAULT_POOL
+from asynsched.store.rows import LARGEST_INTEGER, check_name, near_names
+from asynsched.store.schema import pool, task_instance
+from asynsched.store.statements import insert_or_update
+
+UNLIMITED = -1
+LONGEST_NAME = 256
+
+
+class PoolRow(Struct, frozen=True):
+    """A pool, and how many of its slots task instances of each state take. `slots` of -1 is no limit."""
+
+    name: str
+    slots: int
+    description: str
+    include_deferred: bool
+    running_slots: int
+    queued_slots: int
+    deferred_slots: int
+
+    @property
+    def occupied_slots(self) -> int:
+        """The slots that are taken."""
+        return self.running_slots + self.queued_slots + (self.deferred_slots if self.include_deferred else 0)
+
+    @property
+    def open_slots(self) -> int | None:
+        """The slots that are free, never less than 0; None for no limit."""
+        return None if self.slots == UNLIMITED else max(0, self.slots - self.occupied_slots)
+
+
+_ALL = sa.select(pool).order_by(pool.c.name)
+_TAKEN = (
+    sa.select(task_instance.c.pool, task_instance.c.state, sa.func.sum(task_instance.c.pool_slots).label("slots"))
+    .where(
+        sa.text("task_instance.state IN ('queued', 'running', 'restarting', 'deferred')")
+    )  # as the index has it, or it is not used
+    .group_by(task_instance.c.pool, task_instance.c.state)
+)
+_CAPACITIES = sa.select(pool.c.name, pool.c.slots)
+_INCLUDING_DEFERRED = sa.select(pool.c.name).where(pool.c.include_deferred)
+_DELETE = sa.delete(pool).where(pool.c.name == sa.bindparam("key"))
+
+
+def list_pools(conn: Connection) -> list[PoolRow]:
+    """Return all pools, by name, with what is taken of them."""
+    taken = {(row.pool, row.state): int(row.slots) for row in conn.execute(_TAKEN)}
+    return [
+        PoolRow(
+            name=row.name,
+            slots=row.slots,
+            description=row.description,
+            include_deferred=row.include_deferred,
+            running_slots=taken.get((row.name, "running"), 0),
+            queued_slots=taken.get((row.name, "queued"), 0),
+            deferred_slots=taken.get((row.name, "deferred"), 0),
+        )
+        for row in conn.execute(_ALL)
+    ]
+
+
+def pool_capacities(conn: Connection) -> dict[str, int | None]:
+    """Return the slots of each pool by name, None for no limit."""
+    return {row.name: None if row.slots == UNLIMITED else row.slots for row in conn.execute(_CAPACITIES)}
+
+
+def pools_including_deferred(conn: Connection) -> frozenset[str]:
+    """Return the names of the pools in which deferred task instances take slots."""
+    return frozenset(conn.scalars(_INCLUDING_DEFERRED))
+
+
+def set_pool(conn: Connection, name: str, slots: int, *, description: str = "", include_deferred: bool = False) -> None:
+    """Make a pool, or change it.
+
+    Raises:
+        StoreError: The name is empty or too long, or `slots` is less than -1 or beyond what the database can hold.
+    """
+    check_name("pool name", name, LONGEST_NAME)
+    if not UNLIMITED <= slots <= LARGEST_INTEGER:
+        raise StoreError(
+            f"The pool {name!r} cannot have {slots} slots: give 0 to {LARGEST_INTEGER}, or -1 for no limit."
+        )
+    values = {"name": name, "slots": slots, "description": description, "include_deferred": include_deferred}
+    conn.execute(insert_or_update(conn, pool), values)
+
+
+def delete_pool(conn: Connection, name: str) -> None:
+    """Delete a pool.
+
+    Raises:
+        StoreError: It is the default pool.
+        NotFound: There is no such pool; carries the nearest names.
+    """
+    if name == DEFAULT_POOL:
+        raise StoreError(f"{DEFAULT_POOL} cannot be deleted: it is the pool of every task that names none.")
+    if conn.execute(_DELETE, {"key": name}).rowcount == 0:
+        raise NotFound("pool", name, near_names(name, (row.name for row in conn.execute(_CAPACITIES))))

@@ -1,0 +1,247 @@
+"""What is no longer to be kept: ended runs with all that is theirs, and XComs of runs that stay.
+
+Reading what is too old and deleting it are two steps: on SQLite nobody waits to write during the search. The
+transaction that deletes checks again, so a run that somebody has cleared meanwhile, or whose callbacks have yet to
+run, stays.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+import sqlalchemy as sa
+from msgspec import Struct
+from sqlalchemy import Connection, TextClause, bindparam, text
+
+from asynsched.keys import DagRunKey
+from asynsched.store.schema import EPOCH, Instant, dag_run, task_instance, task_instance_history, xcom
+
+
+class RunAge(Struct, frozen=True):
+    """A run, and when it ended; None: it has not."""
+
+    run_id: str
+    ended_at: datetime | None
+
+
+_AGES = sa.select(dag_run.c.run_id, dag_run.c.ended_at).where(dag_run.c.dag_id == sa.bindparam("dag_id"))
+_SOME_AGES = _AGES.where(dag_run.c.run_id.in_(sa.bindparam("run_ids", expanding=True)))
+_NEWEST = (
+    sa.select(dag_run.c.run_id)
+    .where(dag_run.c.dag_id == sa.bindparam("dag_id"))
+    .order_by(dag_run.c.run_after.desc(), dag_run.c.id.desc())
+    .limit(sa.bindparam("limit"))
+)
+
+
+def run_ages(conn: Connection, dag_id: str, run_ids: Sequence[str] | None) -> list[RunAge]:
+    """Return those of a DAG's runs that have one of these run_ids; None: all of them."""
+    statement = _AGES if run_ids is None else _SOME_AGES
+    values = {"dag_id": dag_id} | ({} if run_ids is None else {"run_ids": list(run_ids)})
+    return [RunAge(row.run_id, row.ended_at) for row in conn.execute(statement, values)]
+
+
+def newest_run_ids(conn: Connection, dag_id: str, *, limit: int) -> list[str]:
+    """Return the run_ids of a DAG's newest runs."""
+    return list(conn.scalars(_NEWEST, {"dag_id": dag_id, "limit": limit}))
+
+
+class Bound(Struct, frozen=True):
+    """Which ended runs are too old: those beyond either limit.
+
+    Attributes:
+        before: They ended before this instant.
+        per_dag: Their DAG has so many newer runs.
+    """
+
+    before: datetime | None = None
+    per_dag: int | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether nothing is ever too old."""
+        return self.before is None and self.per_dag is None
+
+
+class OldRun(Struct, frozen=True):
+    """A run that is too old."""
+
+    id: int
+    dag_id: str
+    run_id: str
+
+    @property
+    def key(self) -> DagRunKey:
+        """What identifies it."""
+        return DagRunKey(self.dag_id, self.run_id)
+
+
+class Deleted(Struct, frozen=True):
+    """What one transaction has deleted: these runs, and so many rows, theirs and of runs that it was not done with."""
+
+    runs: list[OldRun]
+    n_rows: int
+
+
+_HAS_ENDED = "r.state IN ('success', 'failed')"
+# The creator computes a DAG's next run from its newest scheduled one: without that, a catchup would begin anew.
+_IS_NEWEST = (
+    "(r.run_type = 'scheduled' AND NOT EXISTS (SELECT 1 FROM dag_run n WHERE n.dag_id = r.dag_id"
+    " AND n.run_type = 'scheduled' AND n.logical_date > r.logical_date))"
+)
+# The tasks of an active run may depend on the run before it. Asked of the run after it: many may be active.
+_IS_NEEDED = (
+    "coalesce((SELECT a.state FROM dag_run a WHERE a.dag_id = r.dag_id AND a.logical_date > r.logical_date"
+    " ORDER BY a.logical_date LIMIT 1), '') IN ('queued', 'running')"
+)
+_IS_CALLED_BACK = (
+    "EXISTS (SELECT 1 FROM callback_request c WHERE c.dag_run_id = r.id AND c.state IN ('queued', 'running'))"
+)
+# One that it has met already is settled when it is due, but nothing would come of that.
+_MAY_MISS = (
+    "EXISTS (SELECT 1 FROM deadline l WHERE l.dag_run_id = r.id AND l.state = 'pending'"
+    " AND NOT (r.state = 'success' AND r.ended_at <= l.due_at))"
+)
+_MAY_GO = " AND NOT ".join((_HAS_ENDED, _IS_NEWEST, _IS_NEEDED, _IS_CALLED_BACK, _MAY_MISS))
+_HAS_XCOMS = f"{_HAS_ENDED} AND EXISTS (SELECT 1 FROM xcom x WHERE x.dag_run_id = r.id)"  # noqa: S608 - constants
+_BY_AGE = "SELECT r.id, r.dag_id, r.run_id FROM dag_run r WHERE r.ended_at < :before AND {condition}"
+_BY_NUMBER = (
+    "SELECT r.id, r.dag_id, r.run_id FROM dag d JOIN dag_run e ON e.id = (SELECT n.id FROM dag_run n"
+    " WHERE n.dag_id = d.dag_id ORDER BY n.run_after DESC, n.id DESC LIMIT 1 OFFSET :per_dag)"
+    " JOIN dag_run r ON r.dag_id = e.dag_id AND (r.run_after, r.id) <= (e.run_after, e.id) WHERE {condition}"
+)
+
+
+def _typed(statement: str) -> TextClause:
+    found = text(statement)
+    return found.bindparams(bindparam("before", type_=Instant)) if ":before" in statement else found
+
+
+def _portions(condition: str) -> tuple[TextClause, TextClause]:
+    """Return the statements that find the oldest runs by age and by number, of those that meet a condition."""
+    by_age = f"{_BY_AGE.format(condition=condition)} ORDER BY r.ended_at LIMIT :limit"
+    return _typed(by_age), _typed(f"{_BY_NUMBER.format(condition=condition)} LIMIT :limit")
+
+
+_OLD_RUNS = _portions(_MAY_GO)
+_OLD_RUNS_WITH_XCOMS = _portions(_HAS_XCOMS)
+_EITHER = f"{_BY_AGE} UNION {_BY_NUMBER}"
+_COUNT = _typed(f"SELECT count(*) FROM ({_EITHER.format(condition=_MAY_GO)}) AS old")  # noqa: S608 - constants
+_COUNT_XCOMS = _typed(
+    "SELECT count(*) FROM xcom WHERE dag_run_id IN"  # noqa: S608 - constants
+    f" (SELECT id FROM ({_EITHER.format(condition=_HAS_ENDED)}) AS old)"
+)
+_LOCKED = (
+    sa.select(dag_run.c.id, dag_run.c.dag_id, dag_run.c.run_id)
+    .where(dag_run.c.id.in_(bindparam("ids", expanding=True)), sa.text("dag_run.state IN ('success', 'failed')"))
+    .order_by(dag_run.c.id)
+    .with_for_update(skip_locked=True)
+)
+# Asked once the runs are locked: on PostgreSQL nobody can give one a callback from then on, as that refers to its row.
+_STILL_OLD = text(f"SELECT r.id FROM dag_run r WHERE r.id IN :ids AND {_MAY_GO}").bindparams(  # noqa: S608 - constants
+    bindparam("ids", expanding=True)
+)
+_DELETE_RUNS = sa.delete(dag_run).where(dag_run.c.id.in_(bindparam("ids", expanding=True)))
+_GOING = sa.update(dag_run).where(dag_run.c.id == bindparam("key")).values(reason="It is being deleted: it is too old.")
+_PARTS = (xcom, task_instance_history, task_instance)
+"""What of a run may be so much that it is deleted piece by piece. XComs first: they are the largest."""
+
+
+def old_runs(conn: Connection, bound: Bound, *, limit: int) -> list[OldRun]:
+    """Return up to `limit` runs that are too old, with their tasks.
+
+    Never a run that is active, the newest scheduled run of a DAG, the run before one that is active, or one with
+    callbacks that have not ended or a deadline that it may still miss.
+    """
+    return _find(conn, _OLD_RUNS, bound, limit)
+
+
+def old_runs_with_xcoms(conn: Connection, bound: Bound, *, limit: int) -> list[OldRun]:
+    """Return up to `limit` ended runs whose XComs are too old."""
+    return _find(conn, _OLD_RUNS_WITH_XCOMS, bound, limit)
+
+
+def count_old_runs(conn: Connection, bound: Bound) -> int:
+    """Return how many runs are too old."""
+    return _count(conn, _COUNT, bound)
+
+
+def count_old_xcoms(conn: Connection, bound: Bound) -> int:
+    """Return how many XComs of ended runs are too old."""
+    return _count(conn, _COUNT_XCOMS, bound)
+
+
+def delete_runs(conn: Connection, run_ids: Sequence[int], *, max_rows: int) -> Deleted:
+    """Delete ended runs with all that is theirs, until about `max_rows` rows are gone.
+
+    Those that somebody else has locked stay, and those that are needed by now, as in `old_runs`.
+    A run with more rows than that is deleted piece by piece, and then its reason says that it is being deleted.
+    """
+    locked = [OldRun(*row) for row in conn.execute(_LOCKED, {"ids": list(run_ids)})]
+    still_old = set(conn.scalars(_STILL_OLD, {"ids": [run.id for run in locked]}))
+    found = [run for run in locked if run.id in still_old]
+    sizes = _sizes(conn, [run.id for run in found])
+    whole: list[OldRun] = []
+    n_rows = 0
+    for run in found:
+        if n_rows + sizes[run.id] > max_rows:
+            break
+        whole.append(run)
+        n_rows += sizes[run.id]
+    if whole:
+        conn.execute(_DELETE_RUNS, {"ids": [run.id for run in whole]})
+    elif found:
+        conn.execute(_GOING, {"key": found[0].id})
+        n_rows = _delete_parts(conn, _PARTS, found[0].id, max_rows)
+    return Deleted(whole, n_rows)
+
+
+def delete_xcoms_of(conn: Connection, run_ids: Sequence[int], *, max_rows: int) -> int:
+    """Delete up to `max_rows` XComs of those of the runs that have ended. Returns how many."""
+    n_rows = 0
+    for run in conn.execute(_LOCKED, {"ids": list(run_ids)}).all():
+        n_rows += _delete_parts(conn, (xcom,), run.id, max_rows - n_rows)
+        if n_rows >= max_rows:
+            break
+    return n_rows
+
+
+def _find(conn: Connection, statements: tuple[TextClause, TextClause], bound: Bound, limit: int) -> list[OldRun]:
+    found: dict[int, OldRun] = {}
+    for statement, (name, value) in zip(statements, _limits(bound).items(), strict=True):
+        if value is not None and len(found) < limit:
+            rows = conn.execute(statement, {name: value, "limit": limit})
+            found |= {row.id: OldRun(*row) for row in rows}
+    return list(found.values())[:limit]
+
+
+def _count(conn: Connection, statement: TextClause, bound: Bound) -> int:
+    # No run has ended before 1970, and no DAG has so many runs.
+    values = {"before": bound.before or EPOCH, "per_dag": 2**62 if bound.per_dag is None else bound.per_dag}
+    n: int = conn.execute(statement, values).scalar_one()
+    return n
+
+
+def _limits(bound: Bound) -> dict[str, datetime | int | None]:
+    return {"before": bound.before, "per_dag": bound.per_dag}
+
+
+def _sizes(conn: Connection, run_ids: Sequence[int]) -> dict[int, int]:
+    """Return how many rows each run has, its own one and those of _PARTS."""
+    sizes = dict.fromkeys(run_ids, 1)
+    for table in _PARTS:
+        column = table.c.dag_run_id
+        counted = sa.select(column, sa.func.count()).where(column.in_(list(run_ids))).group_by(column)
+        for run_id, n in conn.execute(counted):
+            sizes[run_id] += n
+    return sizes
+
+
+def _delete_parts(conn: Connection, tables: Sequence[sa.Table], run_id: int, max_rows: int) -> int:
+    n_rows = 0
+    for table in tables:
+        keys = tuple(table.primary_key.columns)
+        some = sa.select(*keys).where(table.c.dag_run_id == run_id).limit(max_rows - n_rows)
+        n_rows += conn.execute(sa.delete(table).where(sa.tuple_(*keys).in_(some))).rowcount
+        if n_rows >= max_rows:
+            break
+    return n_rows

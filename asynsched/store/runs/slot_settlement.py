@@ -1,0 +1,185 @@
+"""Which of the task instances that a scheduler wants to queue may have their slots, where others want slots as well.
+
+A short critical section of the transaction that queues them: the rows of the pools are locked by whoever comes first,
+and the slots that others take are counted from states. Nobody waits for a lock: tasks of a pool whose row is locked are
+refused for the moment. `max_active_tis_per_dag` is settled in the same way under the row of the DAG.
+
+A scheduler that believes to be alone signs the rows of its pools. Whoever else settles slots of such a pool takes the
+signature away. So as long as it is there others have at most what they had when it was made, and are not counted again.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from msgspec import Struct
+from sqlalchemy import Connection
+
+from asynsched.store.runs.changes import TaskRowKey
+from asynsched.store.runs.pools import UNLIMITED
+from asynsched.store.schema import dag, dag_run, pool, task_instance
+
+TaskOfDag = tuple[str, str]
+"""dag_id, task_id"""
+
+
+class SlotClaim(Struct, frozen=True):
+    """A task instance that is to be queued, and what it takes.
+
+    Attributes:
+        key: Which.
+        pool: Its pool, empty if that has no limit.
+        slots: What it takes of it.
+        task: Its task, where its number is limited over all runs of its DAG.
+        max_active: That limit.
+    """
+
+    key: TaskRowKey
+    pool: str = ""
+    slots: int = 1
+    task: TaskOfDag | None = None
+    max_active: int = 0
+
+
+class OwnUse(Struct, frozen=True):
+    """What a scheduler's other task instances take already: slots of pools, and numbers of limited tasks."""
+
+    pools: Mapping[str, int] = {}
+    tasks: Mapping[TaskOfDag, int] = {}
+
+
+class Settlement(Struct, frozen=True):
+    """What came of it.
+
+    Attributes:
+        refused: Those that may not be queued now.
+        busy_pools: The pools whose rows somebody else had locked.
+        busy_dags: The DAGs of which that is so.
+        pools: The slots that others take of the other pools.
+        tasks: The task instances that others have of limited tasks.
+    """
+
+    refused: frozenset[TaskRowKey] = frozenset()
+    busy_pools: frozenset[str] = frozenset()
+    busy_dags: frozenset[str] = frozenset()
+    pools: Mapping[str, int] = {}
+    tasks: Mapping[TaskOfDag, int] = {}
+
+
+_POOLS = sa.select(pool.c.name, pool.c.slots, pool.c.include_deferred, pool.c.settled_by).where(
+    pool.c.name.in_(sa.bindparam("names", expanding=True))
+)
+_LOCKED_POOLS = _POOLS.order_by(pool.c.name).with_for_update(key_share=True, skip_locked=True)
+_SIGN = (
+    sa.update(pool).where(pool.c.name.in_(sa.bindparam("names", expanding=True))).values(settled_by=sa.bindparam("by"))
+)
+_LOCKED_DAGS = (
+    sa.select(dag.c.dag_id)
+    .where(dag.c.dag_id.in_(sa.bindparam("ids", expanding=True)))
+    .order_by(dag.c.dag_id)
+    .with_for_update(key_share=True, skip_locked=True)
+)
+_IS_ELSEWHERE = task_instance.c.lease_epoch != sa.bindparam("epoch")
+_HAS_SLOTS = sa.text("task_instance.state IN ('queued', 'running', 'restarting')")
+_MAY_HAVE_SLOTS = sa.text("task_instance.state IN ('queued', 'running', 'restarting', 'deferred')")
+_POOL_USE = (
+    sa.select(task_instance.c.pool, task_instance.c.state, sa.func.sum(task_instance.c.pool_slots).label("n"))
+    .where(_MAY_HAVE_SLOTS, _IS_ELSEWHERE)
+    .group_by(task_instance.c.pool, task_instance.c.state)
+)
+_TASK_USE = (
+    sa.select(dag_run.c.dag_id, task_instance.c.task_id, sa.func.count().label("n"))
+    .join(dag_run, dag_run.c.id == task_instance.c.dag_run_id)
+    .where(
+        sa.text("dag_run.state = 'running'"),
+        dag_run.c.dag_id.in_(sa.bindparam("ids", expanding=True)),
+        task_instance.c.task_id.in_(sa.bindparam("task_ids", expanding=True)),
+        _HAS_SLOTS,
+        _IS_ELSEWHERE,
+    )
+    .group_by(dag_run.c.dag_id, task_instance.c.task_id)
+)
+
+
+def settle_slots(
+    conn: Connection,
+    claims: Sequence[SlotClaim],
+    own: OwnUse,
+    epoch: int,
+    counted: Mapping[str, int] | None = None,
+) -> Settlement:
+    """Decide which task instances may be queued; they are to be queued in this transaction.
+
+    Args:
+        claims: The task instances, the best first.
+        own: What the others of this scheduler take once this transaction is done.
+        epoch: That of this scheduler's lease: what has another one is somebody else's.
+        counted: What others had of pools when this scheduler last looked, if it believes to be alone.
+    """
+    names = {claim.pool for claim in claims if claim.pool}
+    capacities = {row.name: row for row in conn.execute(_LOCKED_POOLS, {"names": sorted(names)})} if names else {}
+    tasks = {claim.task: claim.max_active for claim in claims if claim.task is not None}
+    dag_ids = sorted({dag_id for dag_id, _ in tasks})
+    dags = set(conn.scalars(_LOCKED_DAGS, {"ids": dag_ids})) if tasks else set()
+    pools_elsewhere = _pool_use(conn, capacities, epoch, counted) if capacities else {}
+    tasks_elsewhere = _task_use(conn, sorted(dags), [task_id for _, task_id in tasks], epoch) if dags else {}
+
+    pools_used = defaultdict(int, {name: own.pools.get(name, 0) + pools_elsewhere.get(name, 0) for name in names})
+    tasks_used = {task: own.tasks.get(task, 0) + tasks_elsewhere.get(task, 0) for task in tasks}
+    refused = set()
+    for claim in claims:
+        row = capacities.get(claim.pool)
+        fits_pool = not claim.pool or (row is not None and _fits(row.slots, pools_used[claim.pool] + claim.slots))
+        fits_task = claim.task is None or (claim.task[0] in dags and tasks_used[claim.task] < claim.max_active)
+        if not (fits_pool and fits_task):
+            refused.add(claim.key)
+            continue
+        pools_used[claim.pool] += claim.slots
+        if claim.task is not None:
+            tasks_used[claim.task] += 1
+    return Settlement(
+        refused=frozenset(refused),
+        busy_pools=_existing(conn, names - capacities.keys()),
+        busy_dags=frozenset(dag_ids) - dags,
+        pools={name: pools_elsewhere.get(name, 0) for name in capacities},
+        tasks={task: tasks_elsewhere.get(task, 0) for task in tasks if task[0] in dags},
+    )
+
+
+def _pool_use(
+    conn: Connection, locked: Mapping[str, Any], epoch: int, counted: Mapping[str, int] | None
+) -> Mapping[str, int]:
+    """Return the slots that others take of pools whose rows are locked; sign these rows, or take signatures away.
+
+    Others can have come to more by a settlement only, which needs the row's lock, and leaves it without the signature.
+    """
+    signature = None if counted is None else epoch
+    unsigned = sorted(name for name, row in locked.items() if row.settled_by != signature)
+    if unsigned:
+        conn.execute(_SIGN, {"names": unsigned, "by": signature})
+    if counted is not None and not unsigned and locked.keys() <= counted.keys():
+        return counted
+    return pool_use_elsewhere(conn, epoch, {name for name, row in locked.items() if row.include_deferred})
+
+
+def pool_use_elsewhere(conn: Connection, epoch: int, including_deferred: set[str] | frozenset[str]) -> dict[str, int]:
+    """Return the slots of each pool that task instances of other schedulers take."""
+    used: dict[str, int] = {}
+    for row in conn.execute(_POOL_USE, {"epoch": epoch}):
+        if row.state != "deferred" or row.pool in including_deferred:
+            used[row.pool] = used.get(row.pool, 0) + int(row.n)
+    return used
+
+
+def _task_use(conn: Connection, dag_ids: list[str], task_ids: list[str], epoch: int) -> dict[TaskOfDag, int]:
+    rows = conn.execute(_TASK_USE, {"ids": dag_ids, "task_ids": task_ids, "epoch": epoch})
+    return {(row.dag_id, row.task_id): row.n for row in rows}
+
+
+def _fits(capacity: int, wanted: int) -> bool:
+    return capacity == UNLIMITED or wanted <= capacity
+
+
+def _existing(conn: Connection, names: set[str]) -> frozenset[str]:
+    return frozenset(row.name for row in conn.execute(_POOLS, {"names": sorted(names)})) if names else frozenset()

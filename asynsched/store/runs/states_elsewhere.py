@@ -1,0 +1,188 @@
+"""What tasks ask about runs of any DAG: states, how many there are, and the task instance before theirs."""
+
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import msgspec
+import sqlalchemy as sa
+from msgspec import Struct
+from sqlalchemy import Connection
+
+from asynsched.errors import NotFound
+from asynsched.serialization.schema import SerializedDag
+from asynsched.store.dags.versions import latest_version
+from asynsched.store.rows import MANY_ROWS
+from asynsched.store.schema import dag_run, task_instance
+
+NO_STATE = "null"
+"""Stands for task instances without a state among the states that are asked for, as in Airflow."""
+
+
+class RunFilter(Struct, frozen=True):
+    """Runs of one DAG; what is None or empty limits nothing."""
+
+    dag_id: str
+    logical_dates: list[datetime] | None = None
+    run_ids: list[str] | None = None
+    states: list[str] | None = None
+
+
+class TaskFilter(Struct, frozen=True):
+    """Task instances in runs of one DAG; what is None or empty limits nothing.
+
+    `task_group_id` means the tasks that the group has in the DAG's newest version, those of groups in it included.
+    """
+
+    dag_id: str
+    map_index: int | None = None
+    task_ids: list[str] | None = None
+    task_group_id: str | None = None
+    logical_dates: list[datetime] | None = None
+    run_ids: list[str] | None = None
+    states: list[str] | None = None
+
+
+class Place(NamedTuple):
+    """A task instance among those of a DAG, by run_id, task_id and map_index."""
+
+    run_id: str
+    task_id: str
+    map_index: int
+
+
+class PreviousTry(Struct, frozen=True):
+    """A task instance of an earlier run, as its newest try left it."""
+
+    dag_id: str
+    run_id: str
+    task_id: str
+    map_index: int
+    state: str | None
+    try_number: int
+    logical_date: datetime | None
+    started_at: datetime | None
+    ended_at: datetime | None
+
+
+_INSTANCES = task_instance.join(dag_run, dag_run.c.id == task_instance.c.dag_run_id)
+
+
+def count_runs(conn: Connection, wanted: RunFilter) -> int:
+    """Return how many runs there are."""
+    query = sa.select(sa.func.count()).select_from(dag_run).where(*_run_conditions(wanted))
+    if wanted.states:
+        query = query.where(dag_run.c.state.in_(wanted.states))
+    n: int = conn.execute(query).scalar_one()
+    return n
+
+
+def count_task_instances(conn: Connection, wanted: TaskFilter) -> int:
+    """Return how many task instances there are. Raises NotFound where a group is named that does not exist."""
+    query = sa.select(sa.func.count()).select_from(_INSTANCES).where(*_task_conditions(conn, wanted))
+    n: int = conn.execute(query).scalar_one()
+    return n
+
+
+def states_by_run(
+    conn: Connection, wanted: TaskFilter, after: Place | None = None
+) -> tuple[dict[str, dict[str, str | None]], Place | None]:
+    """Return states by run_id and task_id, as many as one answer should hold.
+
+    A mapped task's are by task_id, `_` and the index.
+
+    Args:
+        after: The task instance after which to begin, in the order of run_id, task_id and map_index.
+
+    Returns:
+        The states, and the task instance after which others follow; None where these were the last.
+
+    Raises:
+        NotFound: A group is named, and there is no such DAG or group.
+    """
+    after = after or Place("", "", -2)
+    run_id, (task_id, map_index) = dag_run.c.run_id, (task_instance.c.task_id, task_instance.c.map_index)
+    query = (
+        sa.select(run_id, task_id, map_index, task_instance.c.state)
+        .select_from(_INSTANCES)
+        .where(
+            *_task_conditions(conn, wanted),
+            run_id >= after.run_id,
+            (run_id > after.run_id)
+            | (task_id > after.task_id)
+            | ((task_id == after.task_id) & (map_index > after.map_index)),
+        )
+        .order_by(run_id, task_id, map_index)
+        .limit(MANY_ROWS)
+    )
+    rows = conn.execute(query).all()
+    found: dict[str, dict[str, str | None]] = {}
+    for row in rows:
+        name = row.task_id if row.map_index < 0 else f"{row.task_id}_{row.map_index}"
+        found.setdefault(row.run_id, {})[name] = row.state
+    return found, None if len(rows) < MANY_ROWS else Place(*rows[-1][:3])
+
+
+def previous_task_instance(
+    conn: Connection, dag_id: str, task_id: str, *, before: datetime, map_index: int = -1, state: str | None = None
+) -> PreviousTry | None:
+    """Return a task's instance of the newest earlier logical date, in that state if given; None when there is none."""
+    columns = (
+        dag_run.c.dag_id, dag_run.c.run_id, dag_run.c.logical_date,
+        *(task_instance.c[name] for name in PreviousTry.__struct_fields__ if name in task_instance.c),
+    )  # fmt: skip
+    query = (
+        sa.select(*columns)
+        .select_from(_INSTANCES)
+        .where(
+            dag_run.c.dag_id == dag_id,
+            dag_run.c.logical_date < before,
+            task_instance.c.task_id == task_id,
+            task_instance.c.map_index == map_index,
+        )
+        .order_by(dag_run.c.logical_date.desc())
+        .limit(1)
+    )
+    if state is not None:
+        query = query.where(task_instance.c.state == state)
+    row = conn.execute(query).first()
+    return None if row is None else PreviousTry(**row._mapping)  # noqa: SLF001 - public in spite of its name
+
+
+def _run_conditions(wanted: RunFilter | TaskFilter) -> list[sa.ColumnElement[bool]]:
+    conditions: list[sa.ColumnElement[bool]] = [dag_run.c.dag_id == wanted.dag_id]
+    if wanted.logical_dates:
+        conditions.append(dag_run.c.logical_date.in_(wanted.logical_dates))
+    if wanted.run_ids:
+        conditions.append(dag_run.c.run_id.in_(wanted.run_ids))
+    return conditions
+
+
+def _task_conditions(conn: Connection, wanted: TaskFilter) -> list[sa.ColumnElement[bool]]:
+    conditions = _run_conditions(wanted)
+    if wanted.map_index is not None:
+        conditions.append(task_instance.c.map_index == wanted.map_index)
+    if wanted.task_ids:
+        conditions.append(task_instance.c.task_id.in_(wanted.task_ids))
+    if wanted.task_group_id is not None:
+        conditions.append(task_instance.c.task_id.in_(_tasks_of_group(conn, wanted.dag_id, wanted.task_group_id)))
+    if wanted.states:
+        is_one = task_instance.c.state.in_([state for state in wanted.states if state != NO_STATE])
+        conditions.append(is_one | task_instance.c.state.is_(None) if NO_STATE in wanted.states else is_one)
+    return conditions
+
+
+def _tasks_of_group(conn: Connection, dag_id: str, group_id: str) -> list[str]:
+    version: Any = latest_version(conn, dag_id)
+    if version is None:
+        raise NotFound("DAG", dag_id)
+    dag = msgspec.json.decode(version.serialized, type=SerializedDag)
+    if group_id not in {group.group_id for group in dag.task_groups}:
+        raise NotFound("task group", group_id, where=f"the DAG {dag_id!r}")
+    parents = {group.group_id: group.parent_id for group in dag.task_groups}
+
+    def is_within(inner: str | None) -> bool:
+        while inner is not None and inner != group_id:
+            inner = parents.get(inner)
+        return inner == group_id
+
+    return [task.task_id for task in dag.tasks if is_within(task.group_id)]

@@ -1,0 +1,283 @@
+"""Queries of `task_instance` and of its earlier tries. `transitions.py` writes them.
+
+Whole runs are read many at once for what looks back over a span of time; the run before another one for tasks that
+depend on the past.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from datetime import datetime
+from typing import NamedTuple
+
+import sqlalchemy as sa
+from msgspec import Struct
+from msgspec.structs import replace
+from sqlalchemy import Connection
+
+from asynsched.keys import DagRunKey
+from asynsched.states import DagRunType, TaskInstanceState
+from asynsched.store.rows import as_struct, from_json
+from asynsched.store.runs.dag_runs import DagRunRow
+from asynsched.store.schema import dag_run, task_instance, task_instance_history
+from asynsched.store.secrets.encryption import reading_cipher
+
+
+class TaskInstanceRow(Struct, frozen=True):
+    """A task instance. `priority_weight` is the total, as the weight rule gives it.
+
+    `deferral` is decrypted where a run is loaded, and a token where it is listed.
+    """
+
+    id: int
+    dag_run_id: int
+    task_id: str
+    map_index: int
+    state: str | None
+    reason: str
+    try_number: int
+    max_tries: int
+    machine_kills: int
+    token: str | None
+    lease_epoch: int
+    priority_weight: int
+    pool: str
+    pool_slots: int
+    queue: str
+    executor: str | None
+    scheduled_at: datetime | None
+    queued_at: datetime | None
+    started_at: datetime | None
+    ended_at: datetime | None
+    next_try_at: datetime | None
+    rendered_map_index: str | None
+    result_length: int | None
+    deferral: str | None
+    ignored_dependencies: str | None = None
+
+
+class FailedTask(NamedTuple):
+    """A task instance that has failed, and why."""
+
+    task_id: str
+    map_index: int
+    reason: str
+
+    @property
+    def name(self) -> str:
+        """Its task's id, with the map index of one that is mapped."""
+        return self.task_id if self.map_index < 0 else f"{self.task_id}[{self.map_index}]"
+
+
+class TryRow(Struct, frozen=True):
+    """A try of a task instance that another try has followed."""
+
+    task_id: str
+    map_index: int
+    try_number: int
+    state: str | None
+    reason: str
+    scheduled_at: datetime | None
+    queued_at: datetime | None
+    started_at: datetime | None
+    ended_at: datetime | None
+
+
+_IS_OF_RUN = task_instance.c.dag_run_id == sa.bindparam("run")
+_LOADED = sa.select(task_instance).where(_IS_OF_RUN).order_by(task_instance.c.id)
+_LISTED = (
+    sa.select(task_instance)
+    .where(_IS_OF_RUN)
+    .order_by(
+        sa.func.coalesce(task_instance.c.started_at, task_instance.c.ended_at).asc().nulls_last(), task_instance.c.id
+    )
+)
+_FIRST_FAILURE = (
+    sa.select(task_instance.c.task_id, task_instance.c.map_index, task_instance.c.reason)
+    .where(_IS_OF_RUN, task_instance.c.state == TaskInstanceState.FAILED)
+    .order_by(task_instance.c.ended_at, task_instance.c.id)
+    .limit(1)
+)
+_TRIES = (
+    sa.select(*(task_instance_history.c[name] for name in TryRow.__struct_fields__))
+    .where(task_instance_history.c.dag_run_id == sa.bindparam("run"))
+    .order_by(task_instance_history.c.task_id, task_instance_history.c.map_index, task_instance_history.c.id)
+)
+_NUMBERS = sa.select(
+    task_instance_history.c.task_id,
+    task_instance_history.c.map_index,
+    task_instance_history.c.token,
+    task_instance_history.c.try_number,
+).where(task_instance_history.c.dag_run_id == sa.bindparam("run"))
+
+_TOKENS = sa.union(
+    *(
+        sa.select(table.c.token).where(table.c.dag_run_id == sa.bindparam("run"), table.c.token.is_not(None))
+        for table in (task_instance, task_instance_history)
+    )
+)
+
+
+def load_task_instances(conn: Connection, dag_run_id: int) -> list[TaskInstanceRow]:
+    """Return the task instances of a run, in the order in which they were made."""
+    rows = [as_struct(TaskInstanceRow, row) for row in conn.execute(_LOADED, {"run": dag_run_id})]
+    if all(row.deferral is None for row in rows):
+        return rows
+    cipher = reading_cipher(conn)
+    return [row if row.deferral is None else replace(row, deferral=cipher.decrypt(row.deferral)) for row in rows]
+
+
+def list_task_instances(conn: Connection, dag_run_id: int) -> list[TaskInstanceRow]:
+    """Return the task instances of a run for a reader: in the order in which they began, then those that have not."""
+    return [as_struct(TaskInstanceRow, row) for row in conn.execute(_LISTED, {"run": dag_run_id})]
+
+
+def first_failure(conn: Connection, dag_run_id: int) -> FailedTask | None:
+    """Return the task instance of a run that failed first; None if none has."""
+    row = conn.execute(_FIRST_FAILURE, {"run": dag_run_id}).first()
+    return None if row is None else FailedTask(*row)
+
+
+def list_tries(conn: Connection, dag_run_id: int) -> list[TryRow]:
+    """Return the earlier tries of a run's task instances, by task, oldest first."""
+    return [as_struct(TryRow, row) for row in conn.execute(_TRIES, {"run": dag_run_id})]
+
+
+def numbers_of_tries(conn: Connection, dag_run_id: int) -> dict[tuple[str, int], dict[str | None, int]]:
+    """Return the numbers of the earlier tries of a run's task instances: of each, by token."""
+    found: dict[tuple[str, int], dict[str | None, int]] = {}
+    for task_id, map_index, token, number in conn.execute(_NUMBERS, {"run": dag_run_id}):
+        found.setdefault((task_id, map_index), {})[token] = number
+    return found
+
+
+def tokens_of_tries(conn: Connection, dag_run_id: int) -> frozenset[str]:
+    """Return the tokens of the last and the earlier tries of a run's task instances."""
+    return frozenset(conn.scalars(_TOKENS, {"run": dag_run_id}))
+
+
+class WholeRun(NamedTuple):
+    """A run, its task instances, and their earlier tries by task_id and map_index, oldest first."""
+
+    run: DagRunRow
+    tasks: list[TaskInstanceRow]
+    tries: dict[tuple[str, int], list[TryRow]]
+
+
+class PastTry(NamedTuple):
+    """How one try of a task went, and how many values it returned."""
+
+    dag_id: str
+    task_id: str
+    state: str
+    started_at: datetime | None
+    ended_at: datetime | None
+    result_length: int | None = None
+
+
+_RUNS = sa.select(dag_run).order_by(dag_run.c.run_after, dag_run.c.dag_id, dag_run.c.run_id)
+_TASKS = sa.select(task_instance).order_by(
+    task_instance.c.queued_at.asc().nulls_last(), task_instance.c.task_id, task_instance.c.map_index
+)
+_TRIES_OF_WHOLE_RUNS = sa.select(
+    task_instance_history.c.dag_run_id, *(task_instance_history.c[name] for name in TryRow.__struct_fields__)
+).order_by(task_instance_history.c.id)
+_NEWEST = (
+    sa.select(dag_run.c.id)
+    .where(dag_run.c.dag_id == sa.bindparam("dag_id"), dag_run.c.ended_at.is_not(None))
+    .order_by(dag_run.c.run_after.desc(), dag_run.c.id.desc())
+    .limit(sa.bindparam("limit"))
+)
+_TRIED = (TaskInstanceState.SUCCESS, TaskInstanceState.FAILED)
+
+
+def all_runs(conn: Connection) -> list[WholeRun]:
+    """Return every run, in the order in which they were due, tasks in the order of their queueing."""
+    tasks: dict[int, list[TaskInstanceRow]] = defaultdict(list)
+    for row in conn.execute(_TASKS):
+        tasks[row.dag_run_id].append(as_struct(TaskInstanceRow, row))
+    tries: dict[int, dict[tuple[str, int], list[TryRow]]] = defaultdict(lambda: defaultdict(list))
+    for row in conn.execute(_TRIES_OF_WHOLE_RUNS):
+        values = {name: getattr(row, name) for name in TryRow.__struct_fields__}
+        tries[row.dag_run_id][row.task_id, row.map_index].append(TryRow(**values))
+    runs = [as_struct(DagRunRow, row, conf=from_json(row.conf)) for row in conn.execute(_RUNS)]
+    return [WholeRun(run, tasks[run.id], tries[run.id]) for run in runs]
+
+
+def past_tries(conn: Connection, dag_id: str, *, n_runs: int) -> list[PastTry]:
+    """Return the tries of a DAG's newest runs that have ended: each that user code was run for."""
+    keys = list(conn.scalars(_NEWEST, {"dag_id": dag_id, "limit": n_runs}))
+    found = []
+    for table, length in ((task_instance, task_instance.c.result_length), (task_instance_history, sa.null())):
+        statement = sa.select(table.c.task_id, table.c.state, table.c.started_at, table.c.ended_at, length).where(
+            table.c.dag_run_id.in_(keys), table.c.state.in_(_TRIED), table.c.token.is_not(None)
+        )
+        found += [PastTry(dag_id, *row) for row in conn.execute(statement)]
+    return found
+
+
+class StoredPast(Struct, frozen=True):
+    """The run before, and the states of its task instances, by task_id.
+
+    `never_seen` are those of the tasks asked for that no earlier run has.
+    """
+
+    key: DagRunKey
+    states: dict[str, list[str | None]]
+    never_seen: frozenset[str] = frozenset()
+
+
+_BEFORE = (
+    sa.select(dag_run.c.id, dag_run.c.dag_id, dag_run.c.run_id)
+    .where(dag_run.c.dag_id == sa.bindparam("dag_id"), dag_run.c.logical_date < sa.bindparam("date"))
+    .order_by(dag_run.c.logical_date.desc())
+    .limit(1)
+)
+_BEFORE_UNASKED = _BEFORE.where(dag_run.c.run_type != DagRunType.MANUAL)
+_STATES = sa.select(task_instance.c.task_id, task_instance.c.state).where(
+    task_instance.c.dag_run_id == sa.bindparam("run"),
+    task_instance.c.task_id.in_(sa.bindparam("task_ids", expanding=True)),
+)
+_SEEN = (
+    sa.select(task_instance.c.task_id)
+    .join(dag_run, dag_run.c.id == task_instance.c.dag_run_id)
+    .where(
+        dag_run.c.dag_id == sa.bindparam("dag_id"),
+        dag_run.c.logical_date < sa.bindparam("date"),
+        task_instance.c.task_id == sa.bindparam("task_id"),
+    )
+    .limit(1)
+)
+
+
+def read_past(
+    conn: Connection,
+    dag_id: str,
+    logical_date: datetime,
+    downstream: Mapping[str, Collection[str]],
+    *,
+    catchup: bool,
+    never_seen: frozenset[str] = frozenset(),
+) -> StoredPast | None:
+    """Return the run before one of that logical date, with the states of these tasks and of those after them.
+
+    Args:
+        downstream: The tasks directly downstream of each that depends on the past.
+        catchup: Only a run counts that nobody made by hand (Airflow's get_previous_scheduled_dagrun).
+        never_seen: Tasks that no earlier run had when that was asked before: to ask again looks through all of them.
+    """
+    statement = _BEFORE_UNASKED if catchup else _BEFORE
+    before = conn.execute(statement, {"dag_id": dag_id, "date": logical_date}).first()
+    if before is None:
+        return None
+    task_ids = sorted({*downstream, *(other for others in downstream.values() for other in others)})
+    states: dict[str, list[str | None]] = {}
+    for row in conn.execute(_STATES, {"run": before.id, "task_ids": task_ids}):
+        states.setdefault(row.task_id, []).append(row.state)
+    asked = {"dag_id": dag_id, "date": logical_date}
+    missing = frozenset(
+        task_id
+        for task_id in downstream
+        if task_id not in states
+        and (task_id in never_seen or conn.execute(_SEEN, {**asked, "task_id": task_id}).first() is None)
+    )
+    return StoredPast(DagRunKey(before.dag_id, before.run_id), states, missing)

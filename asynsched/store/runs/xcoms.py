@@ -1,0 +1,237 @@
+"""Queries of `xcom`: what tasks returned or pushed, as JSON."""
+
+from collections.abc import Collection
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from asynsched.errors import StoreError
+from asynsched.store.rows import MANY_ROWS, check_name, from_json, if_small, length, n_fitting
+from asynsched.store.schema import dag_run, task_instance, xcom
+from asynsched.store.statements import insert_or_update
+
+LONGEST_KEY = 512
+
+
+class XComValue(NamedTuple):
+    """A value that a task instance pushed; `value` is JSON."""
+
+    dag_run_id: int
+    task_id: str
+    map_index: int
+    key: str
+    value: bytes
+    created_at: datetime
+
+
+class XComEntry(NamedTuple):
+    """A value of one task instance, decoded."""
+
+    key: str
+    value: Any
+    created_at: datetime
+
+
+class FoundXCom(NamedTuple):
+    """A value of a task instance; `value` is JSON."""
+
+    task_id: str
+    map_index: int
+    value: bytes
+
+
+class MappedXComs(NamedTuple):
+    """What instances of a mapped task have pushed under a key; `first` and `end` are map indexes, `end` left out."""
+
+    run: int
+    task: str
+    name: str
+    first: int
+    end: int
+
+
+_COLUMNS = tuple(xcom.c[name] for name in XComValue._fields)
+_OF_KEY = (
+    sa.select(*_COLUMNS)
+    .where(xcom.c.dag_run_id == sa.bindparam("run"), xcom.c.key == sa.bindparam("name"))
+    .order_by(xcom.c.task_id, xcom.c.map_index)
+)
+_IS_OF_TASK = (
+    xcom.c.dag_run_id == sa.bindparam("run"),
+    xcom.c.task_id == sa.bindparam("task"),
+    xcom.c.map_index == sa.bindparam("index"),
+)
+_OF_TASK = sa.select(xcom.c.key, xcom.c.value, xcom.c.created_at).where(*_IS_OF_TASK).order_by(xcom.c.key)
+_NEWEST_RUN = (
+    sa.select(dag_run.c.id)
+    .join(xcom, xcom.c.dag_run_id == dag_run.c.id)
+    .where(
+        dag_run.c.dag_id == sa.bindparam("dag"),
+        dag_run.c.logical_date <= sa.bindparam("until"),
+        xcom.c.key == sa.bindparam("name"),
+        xcom.c.task_id.in_(sa.bindparam("task_ids", expanding=True)),
+    )
+    .order_by(dag_run.c.logical_date.desc())
+    .limit(1)
+)
+_IS_MAPPED = (
+    xcom.c.dag_run_id == sa.bindparam("run"),
+    xcom.c.task_id == sa.bindparam("task"),
+    xcom.c.key == sa.bindparam("name"),
+    xcom.c.map_index >= sa.bindparam("first"),
+    xcom.c.map_index < sa.bindparam("end"),
+)
+_MAPPED_COUNT = sa.select(sa.func.count()).select_from(xcom).where(*_IS_MAPPED)
+
+
+class _Some(NamedTuple):
+    """Reads some values in order: their sizes and the small ones of them, and all values of as many as fit."""
+
+    sizes: sa.Select[Any]
+    values: sa.Select[Any]
+
+
+_PLACE = (xcom.c.task_id, xcom.c.map_index)
+_IS_AFTER = (
+    xcom.c.dag_run_id == sa.bindparam("run"),
+    xcom.c.key == sa.bindparam("name"),
+    # Not as a pair: SQLite would look through all that comes after it in the run.
+    (xcom.c.task_id > sa.bindparam("after_task"))
+    | ((xcom.c.task_id == sa.bindparam("after_task")) & (xcom.c.map_index > sa.bindparam("after_index"))),
+)
+
+
+def _some(*conditions: sa.ColumnElement[bool]) -> _Some:
+    offset, limit = (sa.bindparam(name, type_=sa.Integer) for name in ("offset", "limit"))
+    query = sa.select(*_PLACE).where(*conditions).order_by(*_PLACE).offset(offset).limit(limit)
+    small = if_small(xcom.c.value).label("value"), length(xcom.c.value).label("size")
+    return _Some(query.add_columns(*small), query.add_columns(xcom.c.value))
+
+
+_SOME_MAPPED = _some(*_IS_MAPPED)
+_SOME_OF_RUN = _some(*_IS_AFTER)
+_IS_OF_TASKS = xcom.c.task_id.in_(sa.bindparam("tasks", expanding=True))
+_SOME_OF_TASKS = _some(*_IS_AFTER, _IS_OF_TASKS)
+_SOME_OF_INDEXES = _some(*_IS_AFTER, _IS_OF_TASKS, xcom.c.map_index.in_(sa.bindparam("indexes", expanding=True)))
+# Locked, so that it waits for a clear that is not committed yet, and then sees that its token is gone.
+_OF_TRY = (
+    sa.select(
+        task_instance.c.dag_run_id,
+        task_instance.c.task_id,
+        task_instance.c.map_index,
+        sa.bindparam("name", type_=xcom.c.key.type),
+        sa.bindparam("content", type_=xcom.c.value.type),
+        sa.bindparam("at", type_=xcom.c.created_at.type),
+    )
+    .where(
+        task_instance.c.dag_run_id == sa.bindparam("run"),
+        task_instance.c.task_id == sa.bindparam("task"),
+        task_instance.c.map_index == sa.bindparam("index"),
+        task_instance.c.token == sa.bindparam("token"),
+    )
+    .with_for_update(read=True)
+)
+_DELETE_OF_TASK = sa.delete(xcom).where(*_IS_OF_TASK)
+
+
+def put_xcom(conn: Connection, value: XComValue) -> None:
+    """Store a value, in place of an earlier one of the same key. Raises StoreError when the key is no good."""
+    check_name("XCom key", value.key, LONGEST_KEY)
+    conn.execute(insert_or_update(conn, xcom), value._asdict())
+
+
+def put_xcom_of_try(conn: Connection, value: XComValue, token: str) -> None:
+    """Store a value as `put_xcom` does. Raises StoreError also when its task instance has gone on without this try."""
+    check_name("XCom key", value.key, LONGEST_KEY)
+    names = ("run", "task", "index", "name", "content", "at")
+    given = dict(zip(names, value, strict=True)) | {"token": token}
+    if not conn.execute(insert_or_update(conn, xcom, _OF_TRY), given).rowcount:
+        raise StoreError("the task instance was cleared, and goes on without this try")
+
+
+def get_xcoms(conn: Connection, dag_run_id: int, *, key: str = "return_value") -> list[XComValue]:
+    """Return the values of a key in a run, by task and map index."""
+    return [XComValue(*row) for row in conn.execute(_OF_KEY, {"run": dag_run_id, "name": key})]
+
+
+def some_xcoms(
+    conn: Connection,
+    dag_run_id: int,
+    *,
+    key: str,
+    task_ids: Collection[str] | None = None,
+    map_indexes: Collection[int] | None = None,
+    after: tuple[str, int] | None = None,
+) -> tuple[list[FoundXCom], bool]:
+    """Return what tasks have pushed under a key, by task and map index: as much as one answer should hold.
+
+    Args:
+        task_ids: Only of these tasks; None for all.
+        map_indexes: Only of these instances of them.
+        after: The task_id and map_index of the value after which to begin.
+
+    Returns:
+        The values, and whether these were the last.
+    """
+    task_id, map_index = after or ("", -2)
+    given = {"run": dag_run_id, "name": key, "after_task": task_id, "after_index": map_index}
+    if task_ids is None:
+        return _part(conn, _SOME_OF_RUN, given)
+    given["tasks"] = list(task_ids)
+    if map_indexes is None:
+        return _part(conn, _SOME_OF_TASKS, given)
+    return _part(conn, _SOME_OF_INDEXES, {**given, "indexes": list(map_indexes)})
+
+
+def _part(
+    conn: Connection, some: _Some, given: dict[str, Any], *, offset: int = 0, limit: int = MANY_ROWS
+) -> tuple[list[FoundXCom], bool]:
+    given = {**given, "offset": offset}
+    rows = conn.execute(some.sizes, {**given, "limit": limit}).all()
+    n = n_fitting(row.size for row in rows)
+    is_last = len(rows) < limit and len(rows) <= n
+    if any(row.value is None for row in rows[:n]):
+        rows = conn.execute(some.values, {**given, "limit": n}).all()
+    return [FoundXCom(*row[:3]) for row in rows[:n]], is_last
+
+
+def count_mapped_xcoms(conn: Connection, wanted: MappedXComs) -> int:
+    """Return how many of these instances have such a value."""
+    found: int = conn.scalar(_MAPPED_COUNT, wanted._asdict()) or 0
+    return found
+
+
+def mapped_xcoms(conn: Connection, wanted: MappedXComs, offset: int, limit: int | None) -> list[bytes]:
+    """Return these values, as JSON, by map index: from the one at `offset` on, as many as one answer should hold.
+
+    Args:
+        wanted: Which.
+        offset: How many are left out before.
+        limit: How many at most.
+    """
+    limit = min(limit or MANY_ROWS, MANY_ROWS)
+    found, _ = _part(conn, _SOME_MAPPED, wanted._asdict(), offset=offset, limit=limit)
+    return [item.value for item in found]
+
+
+def newest_run_with_xcom(
+    conn: Connection, dag_id: str, *, key: str, task_ids: Collection[str], until: datetime
+) -> int | None:
+    """Return the row id of a DAG's newest run, up to a logical date, in which one of the tasks has such a value."""
+    found: int | None = conn.scalar(
+        _NEWEST_RUN, {"dag": dag_id, "name": key, "task_ids": list(task_ids), "until": until}
+    )
+    return found
+
+
+def list_xcoms(conn: Connection, dag_run_id: int, task_id: str, map_index: int = -1) -> list[XComEntry]:
+    """Return all that one task instance pushed, by key."""
+    rows = conn.execute(_OF_TASK, {"run": dag_run_id, "task": task_id, "index": map_index})
+    return [XComEntry(row.key, from_json(row.value), row.created_at) for row in rows]
+
+
+def delete_xcoms(conn: Connection, dag_run_id: int, task_id: str, map_index: int = -1) -> None:
+    """Delete all that one task instance pushed."""
+    conn.execute(_DELETE_OF_TASK, {"run": dag_run_id, "task": task_id, "index": map_index})

@@ -1,0 +1,287 @@
+"""Queries of `scheduler`: who serves this database, until when, and under which lease epoch.
+
+Epochs only grow and none is given twice: the row of a scheduler that has left, or was given up, stays until later ones
+have registered under higher epochs. Schedulers on other machines are woken by PostgreSQL's NOTIFY, sent when the
+transaction commits; SQLite has one scheduler, which its own bell wakes.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+import sqlalchemy as sa
+from msgspec import Struct
+from sqlalchemy import Connection
+
+from asynsched.errors import HomeInUse
+from asynsched.store.rows import as_struct, from_json, to_json
+from asynsched.store.runs.row_locks import lock_out_others
+from asynsched.store.schema import Instant, callback_request, dag_run, scheduler
+
+
+class SchedulerRow(Struct, frozen=True):
+    """A scheduler, serving until its lease lapses."""
+
+    id: str
+    hostname: str
+    pid: int
+    home: str
+    lease_epoch: int
+    lease_until: datetime
+    started_at: datetime
+    heartbeat_at: datetime
+    version: str
+    parallelism: int
+    executors: dict[str, int]
+    takeover_seconds: float = 0.0
+    ended_at: datetime | None = None
+
+
+class Load(NamedTuple):
+    """What a scheduler has in its hands: its running runs, and its task instances that are queued or running."""
+
+    n_runs: int
+    n_tasks: int
+
+
+KEPT_FOR = timedelta(days=7)
+"""How long the rows of schedulers are kept that have ended."""
+
+# Literal, as the partial indexes have it.
+_IS_RUNNING = sa.text("dag_run.state = 'running'")
+_REGISTRATION_LOCK = 0x6173796E73726567  # "asynsreg"
+_NEXT_EPOCH = sa.select(sa.func.coalesce(sa.func.max(scheduler.c.lease_epoch), 0) + 1)
+_IS_OF_HOME = sa.and_(scheduler.c.hostname == sa.bindparam("host"), scheduler.c.home == sa.bindparam("folder"))
+_OF_HOME = sa.select(scheduler.c.id).where(_IS_OF_HOME).with_for_update()
+_DELETE = sa.delete(scheduler).where(
+    sa.or_(scheduler.c.id.in_(sa.bindparam("ids", expanding=True)), scheduler.c.ended_at < sa.bindparam("before"))
+)
+_RUNS_OF = sa.select(dag_run.c.id).where(_IS_RUNNING, dag_run.c.scheduler_id.in_(sa.bindparam("ids", expanding=True)))
+_INHERIT_RUNS = (
+    sa.update(dag_run)
+    .where(dag_run.c.id.in_(_RUNS_OF.order_by(dag_run.c.id).with_for_update(key_share=True)))
+    .values(scheduler_id=sa.bindparam("heir"))
+)
+_INHERIT_CALLBACKS = (
+    sa.update(callback_request)
+    .where(
+        sa.text("callback_request.state = 'running'"),
+        callback_request.c.scheduler_id.in_(sa.bindparam("ids", expanding=True)),
+    )
+    .values(scheduler_id=sa.bindparam("heir"))
+)
+_IS_THIS = sa.and_(scheduler.c.id == sa.bindparam("key"), scheduler.c.ended_at.is_(None))
+_HOLDS = (
+    sa.select(sa.literal(1))
+    .where(_IS_THIS, scheduler.c.lease_epoch == sa.bindparam("epoch"))
+    .with_for_update(read=True)
+)
+_RENEW = (
+    sa.update(scheduler)
+    .where(_IS_THIS, scheduler.c.lease_epoch == sa.bindparam("epoch"))
+    .values(lease_until=sa.bindparam("until"), heartbeat_at=sa.bindparam("now"))
+)
+_SET_ROOM = (
+    sa.update(scheduler)
+    .where(scheduler.c.id == sa.bindparam("key"))
+    .values(parallelism=sa.bindparam("n"), executors=sa.bindparam("by_name"))
+)
+_LEAVE = (
+    sa.update(scheduler)
+    .where(_IS_THIS)
+    .values(
+        lease_until=scheduler.c.started_at,
+        ended_at=sa.func.coalesce(sa.bindparam("now", type_=Instant), scheduler.c.heartbeat_at),
+    )
+)
+_GIVE_UP = (
+    sa.update(scheduler)
+    .where(_IS_THIS, scheduler.c.heartbeat_at == sa.bindparam("seen"))
+    .values(ended_at=sa.bindparam("now"))
+)
+_NOT_ENDED = sa.select(scheduler).where(scheduler.c.ended_at.is_(None)).order_by(scheduler.c.lease_epoch)
+_ALL = sa.select(scheduler).order_by(scheduler.c.lease_epoch)
+_LAST_SERVED = sa.select(sa.func.max(sa.func.coalesce(scheduler.c.ended_at, scheduler.c.heartbeat_at)))
+_PEERS = sa.select(sa.literal(1)).where(scheduler.c.ended_at.is_(None), scheduler.c.id != sa.bindparam("key")).limit(1)
+_SET_TAKEOVER = (
+    sa.update(scheduler).where(scheduler.c.id == sa.bindparam("key")).values(takeover_seconds=sa.bindparam("seconds"))
+)
+_TAKEOVER_OF_HOME = sa.select(sa.func.max(scheduler.c.takeover_seconds)).where(
+    _IS_OF_HOME, scheduler.c.ended_at.is_(None)
+)
+_SERVING = _NOT_ENDED.where(scheduler.c.lease_until > sa.bindparam("now"))
+_LOADS = """
+SELECT r.scheduler_id AS id, count(DISTINCT r.id) AS n_runs, count(t.id) AS n_tasks
+FROM dag_run AS r LEFT JOIN task_instance AS t
+  ON t.dag_run_id = r.id AND t.state IN ('queued', 'running', 'restarting')
+WHERE r.state = 'running' AND r.scheduler_id IS NOT NULL
+GROUP BY r.scheduler_id
+"""
+
+
+def register_scheduler(
+    conn: Connection,
+    *,
+    scheduler_id: str,
+    hostname: str,
+    pid: int,
+    home: str,
+    version: str,
+    now: datetime,
+    lease_until: datetime,
+    takeover_seconds: float,
+    is_alone: bool = False,
+) -> int:
+    """Enter a scheduler, and return its lease epoch: higher than any before.
+
+    The caller holds the lock on the home, so an earlier scheduler of this home is gone. What that one owned belongs to
+    this one from here on, and at no moment to others who might take it: the home's keeper may still run its tries.
+
+    Args:
+        takeover_seconds: How long after a renewal no try of it can run any more, should that be the last.
+        is_alone: The database can serve one scheduler only: it inherits from whoever was there before.
+
+    Raises:
+        HomeInUse: It is to be alone, and tries of another home's scheduler may still run.
+    """
+    lock_out_others(conn, _REGISTRATION_LOCK)
+    epoch: int = conn.execute(_NEXT_EPOCH).scalar_one()
+    if is_alone:
+        _refuse_others(conn, home, now)
+    of_home = {"host": hostname, "folder": home}
+    before = list(conn.scalars(sa.select(scheduler.c.id)) if is_alone else conn.scalars(_OF_HOME, of_home))
+    values = {
+        "id": scheduler_id,
+        "hostname": hostname,
+        "pid": pid,
+        "home": home,
+        "lease_epoch": epoch,
+        "lease_until": lease_until,
+        "started_at": now,
+        "heartbeat_at": now,
+        "version": version,
+        "takeover_seconds": takeover_seconds,
+    }
+    conn.execute(_DELETE, {"ids": before, "before": now - KEPT_FOR})
+    conn.execute(scheduler.insert(), values)
+    _inherit(conn, before, scheduler_id)
+    return epoch
+
+
+def _inherit(conn: Connection, before: list[str], heir: str) -> None:
+    """Give what schedulers own that are gone to another one."""
+    if before:
+        conn.execute(_INHERIT_RUNS, {"ids": before, "heir": heir})
+        conn.execute(_INHERIT_CALLBACKS, {"ids": before, "heir": heir})
+
+
+def _refuse_others(conn: Connection, home: str, now: datetime) -> None:
+    # The lease alone does not tell: the tries of a scheduler that died outlast it by the grace and the time to end.
+    for other in unended_schedulers(conn):
+        free_at = other.heartbeat_at + timedelta(seconds=other.takeover_seconds)
+        if other.home != home and now < free_at:
+            raise HomeInUse(
+                f"A scheduler is serving this database already: process {other.pid} on {other.hostname}, with the home"
+                f" {other.home}. A SQLite database has one scheduler: stop that one first, or use PostgreSQL. If it has"
+                f" died, try again after {free_at.isoformat(timespec='seconds')}."
+            )
+
+
+def renew_scheduler(
+    conn: Connection, scheduler_id: str, lease_epoch: int, *, now: datetime, lease_until: datetime
+) -> bool:
+    """Make a lease last until `lease_until`. False: there is no such lease any more."""
+    renewed = {"key": scheduler_id, "epoch": lease_epoch, "now": now, "until": lease_until}
+    return conn.execute(_RENEW, renewed).rowcount > 0
+
+
+def holds_lease(conn: Connection, scheduler_id: str, lease_epoch: int) -> bool:
+    """Return whether a scheduler may take runs: it has neither left nor was given up. So it is until this commits."""
+    return conn.scalar(_HOLDS, {"key": scheduler_id, "epoch": lease_epoch}) is not None
+
+
+def has_peers(conn: Connection, scheduler_id: str) -> bool:
+    """Return whether there are schedulers beside this one, those among them that died unnoticed."""
+    return conn.execute(_PEERS, {"key": scheduler_id}).first() is not None
+
+
+def set_takeover(conn: Connection, scheduler_id: str, seconds: float) -> None:
+    """Note how long after its renewals a scheduler's runs are its own."""
+    conn.execute(_SET_TAKEOVER, {"key": scheduler_id, "seconds": seconds})
+
+
+def takeover_of_home(conn: Connection, hostname: str, home: str) -> float:
+    """Return how long after its renewals the runs of the scheduler of a home are its own; 0: there is none."""
+    return conn.scalar(_TAKEOVER_OF_HOME, {"host": hostname, "folder": home}) or 0.0
+
+
+def set_room(conn: Connection, scheduler_id: str, parallelism: int, executors: Mapping[str, int]) -> None:
+    """Note how many tasks a scheduler runs at once, in all, and in each of several executors."""
+    conn.execute(_SET_ROOM, {"key": scheduler_id, "n": parallelism, "by_name": to_json(dict(executors))})
+
+
+def last_served_at(conn: Connection) -> datetime | None:
+    """Return when a scheduler last served this database: when it left, or was last seen. None: none ever did."""
+    found: datetime | None = conn.scalar(_LAST_SERVED)
+    return found
+
+
+def list_schedulers(conn: Connection, now: datetime) -> list[SchedulerRow]:
+    """Return the schedulers whose lease has not lapsed, the one that registered first at first."""
+    return [_scheduler(row) for row in conn.execute(_SERVING, {"now": now})]
+
+
+def unended_schedulers(conn: Connection) -> list[SchedulerRow]:
+    """Return the schedulers that have neither left nor were given up, those among them that died unnoticed."""
+    return [_scheduler(row) for row in conn.execute(_NOT_ENDED)]
+
+
+def known_schedulers(conn: Connection) -> list[SchedulerRow]:
+    """Return every scheduler that is still known, those that have ended among them."""
+    return [_scheduler(row) for row in conn.execute(_ALL)]
+
+
+def loads(conn: Connection) -> dict[str, Load]:
+    """Return what each scheduler has in its hands, by its id; those with nothing are left out."""
+    return {row.id: Load(row.n_runs, row.n_tasks) for row in conn.execute(sa.text(_LOADS))}
+
+
+def remove_scheduler(conn: Connection, scheduler_id: str, now: datetime | None = None) -> None:
+    """Let a scheduler leave: it has stopped, and what it owned is free."""
+    conn.execute(_LEAVE, {"key": scheduler_id, "now": now})
+
+
+def give_up_scheduler(conn: Connection, scheduler_id: str, heartbeat_at: datetime, now: datetime) -> bool:
+    """Free what a scheduler owns that has renewed its lease no more, and let it never renew it again.
+
+    Args:
+        heartbeat_at: Its last renewal, as it was seen all the time that had to pass.
+        now: When it is given up.
+
+    Returns:
+        Whether it was this caller who did that: it may have renewed its lease at this very moment.
+    """
+    return conn.execute(_GIVE_UP, {"key": scheduler_id, "seen": heartbeat_at, "now": now}).rowcount > 0
+
+
+def _scheduler(row: "sa.Row[tuple[object, ...]]") -> SchedulerRow:
+    return as_struct(SchedulerRow, row, executors=from_json(row.executors))
+
+
+CHANNEL = "asynsched"
+LONGEST_PAYLOAD_BYTES = 7999
+"""PostgreSQL's limit."""
+
+_NOTIFY = sa.text("SELECT pg_notify(:channel, :payload)")
+
+
+def notify(conn: Connection, payload: str) -> None:
+    """Tell every scheduler that listens on this database what has changed.
+
+    A payload that is too long is sent as an empty one: whoever hears that is woken, and finds out by its sweep.
+    """
+    if conn.dialect.name != "postgresql":
+        return
+    if len(payload.encode()) > LONGEST_PAYLOAD_BYTES:
+        payload = ""
+    conn.execute(_NOTIFY, {"channel": CHANNEL, "payload": payload})

@@ -1,1 +1,0 @@
-"""The tables, and what they share."""

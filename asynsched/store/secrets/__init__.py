@@ -1,0 +1,1 @@
+"""Secrets at rest: variables, connections, and the keys that encrypt them."""

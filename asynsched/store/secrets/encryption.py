@@ -1,0 +1,198 @@
+"""Secrets at rest: connections, variables, and what deferred tasks wait for, are in the database as Fernet tokens.
+
+The database names the key that its secrets are encrypted with (never the key itself). So a scheduler or command that
+has another key fails at once, and cannot mix keys. The keys come with the connection, see `execution_options`. Secrets
+that no key decrypts any more can be listed, and given up.
+"""
+
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from asynsched.errors import SecretsUnreadable
+from asynsched.fernet_keys import FernetKeys
+from asynsched.store.schema import connection, dag_run, fernet_key, task_instance, variable
+from asynsched.store.statements import insert_ignoring
+
+OPTION = "asynsched_fernet_keys"
+ONLY_ROW = 1
+
+_KEY_ID = sa.select(fernet_key.c.key_id).where(fernet_key.c.id == ONLY_ROW)
+# Whoever encrypts holds the row, so that no change of the key comes between.
+_KEY_ID_TO_USE = _KEY_ID.with_for_update(read=True)
+_KEY_ID_TO_CHANGE = _KEY_ID.with_for_update()
+
+
+def execution_options(keys: FernetKeys | None, *, in_memory: bool = False) -> dict[str, Any]:
+    """Return the options of an engine whose queries find these keys. In memory nothing is encrypted: nothing rests."""
+    return {} if in_memory else {OPTION: keys}
+
+
+class Cipher(NamedTuple):
+    """Keys, and which of them encrypts. Without keys it changes nothing."""
+
+    keys: FernetKeys | None
+    key_id: str = ""
+
+    def encrypt(self, text: str) -> str:
+        """Return a secret as it is stored."""
+        return text if self.keys is None else self.keys.encrypt(text, self.key_id)
+
+    def decrypt(self, token: str) -> str:
+        """Return a secret that was stored. Raises SecretsUnreadable."""
+        return token if self.keys is None else self.keys.decrypt(token)
+
+
+def reading_cipher(conn: Connection) -> Cipher:
+    """Return what decrypts the secrets of this database.
+
+    Raises:
+        SecretsUnreadable: The key that they are encrypted with is not there.
+    """
+    keys = keys_of_connection(conn)
+    if keys is not None and (key_id := conn.scalar(_KEY_ID)) is not None:
+        _require(keys, key_id)
+    return Cipher(keys)
+
+
+def writing_cipher(conn: Connection) -> Cipher:
+    """Return what encrypts a secret in this transaction. The first secret of a database decides which key it has.
+
+    Raises:
+        SecretsUnreadable: The key that the others are encrypted with is not there.
+    """
+    keys = keys_of_connection(conn)
+    if keys is None:
+        return Cipher(None)
+    key_id = conn.scalar(_KEY_ID_TO_USE)
+    if key_id is None:
+        conn.execute(insert_ignoring(conn, fernet_key), {"id": ONLY_ROW, "key_id": keys.first()})
+        key_id = conn.scalar(_KEY_ID_TO_USE)
+    _require(keys, str(key_id))
+    return Cipher(keys, str(key_id))
+
+
+def check_key(conn: Connection) -> str | None:
+    """Return the name of the key that the database is encrypted with; None while it has no secrets.
+
+    Raises:
+        SecretsUnreadable: That key is not there.
+    """
+    keys, key_id = keys_of_connection(conn), conn.scalar(_KEY_ID)
+    if keys is not None and key_id is not None:
+        _require(keys, key_id)
+    return key_id
+
+
+def change_key(conn: Connection, *, is_lost: bool = False) -> int:
+    """Encrypt every secret with the first of the keys. Returns how many there are.
+
+    Args:
+        is_lost: The key that they were encrypted with is lost, and no secret of it is left.
+
+    Raises:
+        SecretsUnreadable: The key that they are encrypted with is not there.
+    """
+    keys = keys_of_connection(conn)
+    assert keys is not None
+    before, after = conn.scalar(_KEY_ID_TO_CHANGE), keys.first()
+    if before is not None and not is_lost:
+        _require(keys, before)
+    conn.execute(insert_ignoring(conn, fernet_key), {"id": ONLY_ROW, "key_id": after})
+    conn.execute(sa.update(fernet_key).where(fernet_key.c.id == ONLY_ROW).values(key_id=after))
+    return sum(_change_column(conn, keys, column, after) for column in _SECRET_COLUMNS)
+
+
+_SECRET_COLUMNS = (connection.c.secret, task_instance.c.deferral, variable.c.value)
+
+
+def _change_column(conn: Connection, keys: FernetKeys, column: sa.Column[Any], key_id: str) -> int:
+    """Encrypt one column anew, row by row in key order, so that rows are locked in the order that all keep."""
+    table = column.table
+    key = next(iter(table.primary_key.columns))
+    update = sa.update(table).where(key == sa.bindparam("row"))
+    rows = conn.execute(sa.select(key, column).where(column.is_not(None)).order_by(key).with_for_update()).all()
+    for row, token in rows:
+        conn.execute(update, {"row": row, column.name: keys.encrypt(keys.decrypt(token), key_id)})
+    return len(rows)
+
+
+def keys_of_connection(conn: Connection) -> FernetKeys | None:
+    """Return the keys of a connection; None where nothing is encrypted."""
+    options = conn.get_execution_options()
+    if OPTION not in options:
+        return None
+    keys = options[OPTION]
+    if keys is None:
+        raise SecretsUnreadable("This database was opened without the keys of its secrets.")
+    assert isinstance(keys, FernetKeys)
+    return keys
+
+
+def _require(keys: FernetKeys, key_id: str) -> None:
+    if keys.has(key_id):
+        return
+    found = ", ".join(keys.key_ids)
+    raise SecretsUnreadable(
+        f"The secrets in the database are encrypted with the key {key_id}, but {keys.source}"
+        f" {f'has {found}' if found else 'has no key'}. Put that key there, or name it with ASYNSCHED_FERNET_KEY or"
+        " fernet_key_file. All schedulers and commands of one database need the same key. If it is lost for good:"
+        " `asynsched db rotate-key --lost`."
+    )
+
+
+class LostSecret(NamedTuple):
+    """A secret that cannot be read: a connection, a variable, or what a deferred task waits for."""
+
+    kind: str
+    name: str
+
+
+_VARIABLES = sa.select(variable.c.key, variable.c.key.label("name"), variable.c.value.label("token")).order_by("name")
+_CONNECTIONS = sa.select(
+    connection.c.conn_id.label("key"), connection.c.conn_id.label("name"), connection.c.secret.label("token")
+).order_by("name")
+_DEFERRED = (
+    sa.select(
+        task_instance.c.id.label("key"),
+        (dag_run.c.dag_id + " " + dag_run.c.run_id + " " + task_instance.c.task_id).label("name"),
+        task_instance.c.deferral.label("token"),
+    )
+    .join(dag_run, dag_run.c.id == task_instance.c.dag_run_id)
+    .where(task_instance.c.deferral.is_not(None))
+    .order_by(task_instance.c.id)
+)
+
+
+def lost_secrets(conn: Connection) -> list[LostSecret]:
+    """Return the secrets that none of the keys decrypts. Raises SecretsUnreadable when the keys cannot be read."""
+    found = [("connection", _CONNECTIONS), ("variable", _VARIABLES), ("deferred task", _DEFERRED)]
+    return [LostSecret(kind, row.name) for kind, query in found for row in _unreadable(conn, query)]
+
+
+def forget_lost(conn: Connection) -> int:
+    """Delete what none of the keys decrypts, and encrypt the rest with the first key. Returns how many are left.
+
+    Connections and variables are gone then. A deferred task no longer knows what it waits for, and waits until it is
+    cleared.
+    """
+    for row in _unreadable(conn, _CONNECTIONS):
+        conn.execute(sa.delete(connection).where(connection.c.conn_id == row.key))
+    for row in _unreadable(conn, _VARIABLES):
+        conn.execute(sa.delete(variable).where(variable.c.key == row.key))
+    for row in _unreadable(conn, _DEFERRED):
+        conn.execute(sa.update(task_instance).where(task_instance.c.id == row.key).values(deferral=None))
+    return change_key(conn, is_lost=True)
+
+
+def _unreadable(conn: Connection, query: sa.Select[Any]) -> list[sa.Row[Any]]:
+    keys = keys_of_connection(conn)
+    lost = []
+    for row in conn.execute(query).all() if keys is not None else ():
+        assert keys is not None
+        try:
+            keys.decrypt(row.token)
+        except SecretsUnreadable:
+            lost.append(row)
+    return lost

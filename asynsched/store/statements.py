@@ -1,0 +1,203 @@
+"""Statements that SQLAlchemy does not build by itself: inserts that meet an existing row, and those about many rows.
+
+An insert that meets a row skips it or takes its place. Both databases have that, SQLAlchemy in two dialects.
+Statements are built once for each table and dialect, so that SQLAlchemy finds their compiled form again.
+
+Many rows travel to the database as one JSON array: however many, one statement, built once for each database of the
+names that its rows have: fields of a struct or a named tuple. On PostgreSQL a statement that changes many rows locks
+them first, in the order of their keys, so two transactions that change the same rows wait for one another, and never
+in a ring. Left to itself the server takes them in the order of its plan. Each row is looked up by its key, however
+small the server believes the table to be: it expects an array to have a hundred rows and keeps plans from when the
+table was new, so for one task it would read all rows.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from functools import cache
+from typing import Any
+
+import msgspec
+import sqlalchemy as sa
+from msgspec import Struct
+from msgspec.structs import astuple
+from sqlalchemy import Connection, TextClause, text
+
+from asynsched.store.rows import portions, storable
+from asynsched.store.schema import microseconds
+
+
+def insert_ignoring(conn: Connection, table: sa.Table) -> Any:
+    """Return an INSERT that leaves an existing row of the same key as it is."""
+    return _ignoring(table, conn.dialect.name)
+
+
+def insert_or_update(conn: Connection, table: sa.Table, source: "sa.Select[Any] | None" = None) -> Any:
+    """Return an INSERT that overwrites every column of an existing row with the same primary key.
+
+    Args:
+        conn: Whose dialect it is to be in.
+        table: Where it inserts.
+        source: What it inserts, column by column in their order, with a WHERE; None: the values that it is given.
+    """
+    return _updating(table, conn.dialect.name, source)
+
+
+@cache
+def _ignoring(table: sa.Table, dialect: str) -> Any:
+    return _insert(table, dialect).on_conflict_do_nothing()
+
+
+@cache
+def _updating(table: sa.Table, dialect: str, source: "sa.Select[Any] | None") -> Any:
+    insert = _insert(table, dialect)
+    if source is not None:
+        insert = insert.from_select([column.name for column in table.columns], source)
+    keys = [column.name for column in table.primary_key]
+    written = {column.name: insert.excluded[column.name] for column in table.columns if not column.primary_key}
+    return insert.on_conflict_do_update(index_elements=keys, set_=written)
+
+
+def _insert(table: sa.Table, dialect: str) -> Any:
+    if dialect == "postgresql":
+        from sqlalchemy.dialects import postgresql  # loaded only where it is used
+
+        return postgresql.insert(table)
+    from sqlalchemy.dialects import sqlite
+
+    return sqlite.insert(table)
+
+
+DIALECTS = ("sqlite", "postgresql")
+_TYPES: dict[str, str] = {
+    **dict.fromkeys(
+        ("dag_run_id", "id", "version_id", "backfill_id", "before_epoch", "lease_epoch", "priority_weight"), "bigint"
+    ),
+    **dict.fromkeys(
+        ("map_index", "before_try", "try_number", "max_tries", "machine_kills", "pool_slots", "result_length"),
+        "integer",
+    ),
+    **dict.fromkeys(
+        (
+            "scheduled_at", "queued_at", "started_at", "ended_at", "next_try_at", "created_at", "logical_date",
+            "data_interval_start", "data_interval_end", "run_after", "claimed_at",
+        ),
+        "timestamptz",
+    ),
+}  # fmt: skip
+_BLOBS = frozenset({("xcom", "value"), ("dag_run", "conf")})
+"""Columns that keep bytes, and travel as the text that these are."""
+
+
+def for_each_dialect(build: Callable[[str], str]) -> dict[str, TextClause]:
+    """Return a statement by dialect, as that has it."""
+    return {dialect: text(build(dialect)) for dialect in DIALECTS}
+
+
+def rows_of(names: Sequence[str], dialect: str, parameter: str = "rows") -> str:
+    """Return a table expression that reads a JSON array, each row an array of what these names stand for."""
+    if dialect == "sqlite":
+        columns = ", ".join(f"json_extract(value, '$[{place}]') AS {name}" for place, name in enumerate(names))
+        return f"(SELECT {columns} FROM json_each(:{parameter}))"  # noqa: S608 - names come from our own types
+    columns = ", ".join(
+        f"CAST(item ->> {place} AS {_TYPES.get(name, 'text')}) AS {name}" for place, name in enumerate(names)
+    )
+    return f"(SELECT {columns} FROM jsonb_array_elements(CAST(:{parameter} AS jsonb)) AS item)"  # noqa: S608 - as above
+
+
+def insert_of(
+    table: str,
+    struct: type[Struct],
+    dialect: str,
+    *,
+    conflict: str,
+    skip: frozenset[str] = frozenset(),
+    extra: Mapping[str, str] | None = None,
+) -> str:
+    """Return an INSERT of structs, in their order.
+
+    Args:
+        conflict: What is done about a row that there is already, and what is returned.
+        skip: Fields that are not written.
+        extra: What else is written: an expression for each column.
+    """
+    names = [name for name in struct.__struct_fields__ if name not in skip]
+    values = [_blob(name, dialect) if (table, name) in _BLOBS else f"v.{name}" for name in names]
+    columns = ", ".join([*names, *(extra or {})])
+    # WHERE true keeps SQLite from reading ON CONFLICT as a join's ON.
+    return (
+        f"INSERT INTO {table} ({columns}) SELECT {', '.join([*values, *(extra or {}).values()])}"  # noqa: S608 - as above
+        f" FROM {rows_of(struct.__struct_fields__, dialect)} AS v WHERE true ON CONFLICT {conflict}"
+    )
+
+
+def _blob(name: str, dialect: str) -> str:
+    return f"CAST(v.{name} AS BLOB)" if dialect == "sqlite" else f"convert_to(v.{name}, 'UTF8')"
+
+
+def update_of(
+    table: str,
+    struct: type[Struct],
+    dialect: str,
+    *,
+    keys: tuple[str, ...],
+    guard: str,
+    given: str = "",
+) -> str:
+    """Return an UPDATE by structs, which returns the keys of the rows that it has changed.
+
+    Args:
+        keys: Fields that name a row. They are not written, nor are those that tell what it was before.
+        guard: What else must hold of a row `t` and a struct `v`.
+        given: What goes before the UPDATE.
+    """
+    written = assignments(struct, keys)
+    same = " AND ".join(f"t.{key} = v.{key}" for key in keys)
+    rows = f"{rows_of(struct.__struct_fields__, dialect)} AS v"
+    if dialect == "sqlite":
+        changed = f"{table} AS t SET {written} FROM {rows} WHERE {same} AND {guard}"
+        returned = ", ".join(keys)  # there it knows the table alone, and not by its other name
+    else:
+        locked = (
+            f"SELECT t.id AS row_id, v.* FROM (SELECT * FROM {rows} ORDER BY {', '.join(keys)}) AS v"  # noqa: S608 - as above
+            f" CROSS JOIN LATERAL (SELECT * FROM {table} AS t WHERE {same} FOR NO KEY UPDATE) AS t WHERE {guard}"
+        )
+        changed = f"{table} AS t SET {written} FROM ({locked}) AS v WHERE t.id = v.row_id"
+        returned = ", ".join(f"t.{key}" for key in keys)
+    return f"{given}UPDATE {changed} RETURNING {returned}"
+
+
+def assignments(struct: type[Struct], keys: tuple[str, ...]) -> str:
+    """Return what an UPDATE by structs `v` sets: not the keys, nor what tells what the row was before."""
+    skip = {*keys, "before_state", "before_try", "before_epoch"}
+    return ", ".join(f"{name} = v.{name}" for name in struct.__struct_fields__ if name not in skip)
+
+
+def execute_rows(conn: Connection, statement: TextClause, rows: Sequence[Any], **parameters: Any) -> list[Any]:
+    """Execute a statement for rows, a thousand at a time, and return the rows that it gives."""
+    returned: list[Any] = []
+    for some in portions(rows):
+        result = conn.execute(statement, {"rows": as_json(some, conn.dialect.name), **parameters})
+        returned += result.all() if result.returns_rows else ()
+    return returned
+
+
+def as_json(rows: Sequence[Any], dialect: str) -> str:
+    """Return rows as a JSON array of arrays; SQLite keeps instants as microseconds since 1970."""
+    plain: Sequence[Any] = rows
+    if dialect == "sqlite":
+        plain = [
+            [microseconds(value) if isinstance(value, datetime) else value for value in _values(row)] for row in rows
+        ]
+    encoded = msgspec.json.encode(plain).decode()
+    if r"\u0000" in encoded:  # no database keeps that in a text
+        cleaned = [[_cleaned(value) for value in row] for row in msgspec.json.decode(encoded)]
+        encoded = msgspec.json.encode(cleaned).decode()
+    return encoded
+
+
+def _values(row: Any) -> tuple[Any, ...]:
+    return row if isinstance(row, tuple) else astuple(row)
+
+
+def _cleaned(value: object) -> object:
+    return storable(value) if isinstance(value, str) else value
