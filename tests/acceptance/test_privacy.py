@@ -17,7 +17,7 @@ import pytest
 from sandbox.confinement import kernel
 from sandbox.supervision.lifeline import MARK
 from tests.support.older_kernels import OLDER_ABIS, with_landlock
-from tests.support.up import Site
+from tests.support.up import Site, title_of
 from tests.support.users import ORDINARY_UID, become_ordinary
 
 LOOKS = """
@@ -76,7 +76,7 @@ def test_a_task_cannot_read_the_memory_or_the_environment_of_scheduler_and_keepe
 def keeper_and_zygotes(site: Site) -> dict[str, int]:
     """Return their processes, while there is no task."""
     titles = {"asynsched: keeper": "keeper", "asynsched: zygote": "zygote", "asynsched: full zygote": "zygote-full"}
-    found = [(process.cmdline()[0], process.pid) for process in site.processes()]
+    found = [(title_of(process), process.pid) for process in site.processes()]
     return {titles[title]: pid for title, pid in found if title in titles}
 
 

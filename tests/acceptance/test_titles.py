@@ -3,12 +3,11 @@
 import os
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 import psutil
 
-from tests.support.up import MARK, Site
+from tests.support.up import MARK, Site, title_of
 
 DAG_FILE = """
     import asyncio, os, time
@@ -64,11 +63,7 @@ def test_every_process_shows_its_part_its_home_and_no_secret(tmp_path):
 
 
 def titles(site: Site) -> dict[str, psutil.Process]:
-    found = {}
-    for process in site.processes():
-        with suppress(psutil.NoSuchProcess, IndexError):  # it has ended since
-            found[process.cmdline()[0]] = process
-    return found
+    return {title_of(process): process for process in site.processes()}
 
 
 def test_what_does_not_fit_is_cut(tmp_path):

@@ -196,6 +196,14 @@ class Site:
         psutil.wait_procs(left, timeout=10)
 
 
+def title_of(process: psutil.Process) -> str:
+    """Return what `ps` shows first of a process; empty for one that has just ended."""
+    try:
+        return next(iter(process.cmdline()), "")
+    except psutil.NoSuchProcess:
+        return ""
+
+
 @dataclass
 class Up:
     """A running `asynsched up`."""

@@ -28,6 +28,7 @@ from asynsched.store.dags.files import list_errors
 from asynsched.store.dags.versions import get_version
 from asynsched.store.database import Database
 from asynsched.store.engines.async_database import open_database
+from tests.support.up import title_of
 
 DAG_FILE = """
     from asynsched import DAG, EmptyOperator
@@ -146,12 +147,9 @@ async def test_saves_reach_the_database_and_a_restart_parses_nothing(settings):
 async def test_a_first_save_waits_for_no_parse_server_to_start(settings, monkeypatch):
     monkeypatch.setattr(informed_parser, "WARM_UP_DELAY", timedelta(0))
 
-    def is_server(process: psutil.Process) -> bool:
-        return process.cmdline()[0] == "asynsched: parse server"
-
     def guardians() -> dict[int, list[int]]:
         """The guardians of each parse server, by its process."""
-        servers = [child for child in psutil.Process().children() if is_server(child)]
+        servers = [child for child in psutil.Process().children() if title_of(child) == "asynsched: parse server"]
         return {
             server.pid: [child.pid for child in server.children() if leads_session(child.pid)] for server in servers
         }
