@@ -12,6 +12,7 @@ import structlog
 
 from asynsched import Scheduler
 from asynsched.executors.base import Executor, ExecutorContext
+from asynsched.home import prepare_home
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.creation.triggering import create_manual_run
 from asynsched.settings import Settings
@@ -111,6 +112,7 @@ async def engine(system: Ours, parallelism: int = PARALLELISM) -> AsyncIterator[
 @asynccontextmanager
 async def _engine(system: Ours, parallelism: int) -> AsyncIterator[Engine]:
     settings = Settings(home=str(system.site.home), parallelism=parallelism, default_pool_slots=100_000)
+    prepare_home(system.site.home)
     database = NotingDatabase(await open_database(system.database_url, default_pool_slots=100_000))
     executors: list[InstantExecutor] = []
 
