@@ -38,13 +38,18 @@ def _is_dict(value: Any) -> bool:
     return hasattr(value, "keys") and hasattr(value, "__getitem__")
 
 
+def _is_length(value: Any) -> bool:
+    # A `dateutil.relativedelta`, too: what is subtracted from a date may be a month, as in Airflow.
+    return isinstance(value, dt.timedelta) or (hasattr(value, "months") and hasattr(value, "__rsub__"))
+
+
 _CHECKS: dict[str, tuple[str, Check]] = {
     "bool": ("True or False", lambda value: value is None or isinstance(value, bool)),
     "str": ("a text", _is_text),
     **dict.fromkeys(_LISTS, ("a list", _is_list)),
     **dict.fromkeys(_DICTS, ("a dict", _is_dict)),
     "Callable": ("a function", callable),
-    "dt.timedelta": ("a timedelta", lambda value: isinstance(value, dt.timedelta)),
+    "dt.timedelta": ("a timedelta", _is_length),
     "None": ("None", lambda value: value is None),
 }
 """What each type is called in messages, and whether a value is of it, by the type's name in an annotation."""

@@ -167,4 +167,4 @@ def as_list(value: Any) -> list[Any]:
     """Return a list of one, of several, or of none."""
     if value is None:
         return []
-    return list(value) if isinstance(value, (list, tuple, set)) else [value]
+    return list(value) if isinstance(value, (list, tuple, set, frozenset, range)) else [value]

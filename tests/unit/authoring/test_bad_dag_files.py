@@ -9,6 +9,7 @@ from tests.unit.authoring.loading import load
 HEAD = """
 from datetime import datetime, timedelta
 from pathlib import Path
+from dateutil.relativedelta import relativedelta
 from asynsched import *
 from asynsched import DAG
 class Odd(BaseOperator):
@@ -33,7 +34,10 @@ MISTAKES = [
     ("DAG('d', schedule='@continuous', max_active_runs=2)", DagError, ["'d'", "max_active_runs=1"]),
     ("DAG('d', dagrun_timeout=timedelta(0))", DagError, ["'d'", "dagrun_timeout"]),
     ("DAG('d', dagrun_timeout=timedelta.max)", DagError, ["'d'", "dagrun_timeout", "100 years"]),
+    ("DAG('d', dagrun_timeout=3600)", None, []),
+    ("DAG('d', dagrun_timeout='1h')", DagError, ["'d'", "dagrun_timeout", "a number of seconds", "'1h'"]),
     ("DAG('d', catchup='no')", DagError, ["'d'", "catchup", "True, False or 'latest'", "'no'"]),
+    ("DAG('d', catchup=0)", DagError, ["'d'", "catchup", "True, False or 'latest'", "not 0"]),
     ("DAG('d', fail_fast='no')", DagError, ["'d'", "fail_fast", "True or False", "'no'"]),
     ("DAG('d', description=7)", DagError, ["'d'", "description", "a text or None", "int"]),
     ("DAG('d', user_defined_macros=[f])", DagError, ["'d'", "user_defined_macros", "a dict or None", "list"]),
@@ -54,7 +58,7 @@ MISTAKES = [
     ("dag = DAG('d', params={'n': {1}})", SerializationError, ["'d'", "'n'", "set"]),
     ("dag = DAG('d', params={'n': float('nan')})", SerializationError, ["'d'", "'n'", "nan"]),
     ("dag = DAG('d', params={'n': 2**80})", None, []),
-    ("DAG('d'); dag = DAG('d'); other = DAG('d')", DagError, ["'d'", "two DAGs", "line 11"]),
+    ("DAG('d'); dag = DAG('d'); other = DAG('d')", DagError, ["'d'", "two DAGs", "line 12"]),
     ("EmptyOperator(task_id='a') >> EmptyOperator(task_id='b')", DagError, ["'a'", "'b'", "no DAG"]),
     ("chain(*(EmptyOperator(task_id='a', dag=DAG(name)) for name in 'de'))", DagError, ["'d'", "'e'"]),
 ]  # fmt: skip
@@ -89,6 +93,7 @@ INSIDE = [
     ("BashOperator(task_id='a', bash_command='', env='{{ params.env }}')", None, []),
     ("BashOperator(task_id='a', bash_command='', cwd=Path('/'))", None, []),
     ("BashOperator(task_id='a', bash_command='', skip_on_exit_code='x')", DagError, ["skip_on_exit_code", "'x'"]),
+    ("BashOperator(task_id='a', bash_command='', skip_on_exit_code=range(90, 100))", None, []),
     ("BashOperator.partial(task_id='a', append_env='no').expand(bash_command=['x'])", DagError, ["'a'", "append_env"]),
     ("BashSensor(task_id='a', bash_command='', retry_exit_code='x')", DagError, ["'a'", "retry_exit_code", "'x'"]),
     ("PythonSensor(task_id='a', python_callable='f')", DagError, ["'a'", "python_callable", "a function", "str"]),
@@ -96,6 +101,9 @@ INSIDE = [
      ["'a'", "target_lower", "a time, not 1"]),
     ("ExternalTaskSensor(task_id='a', external_dag_id='x', external_task_ids='bc')", DagError,
      ["'a'", "external_task_ids", "a list or None", "str"]),
+    ("ExternalTaskSensor(task_id='a', external_dag_id='x', execution_delta=relativedelta(months=1))", None, []),
+    ("ExternalTaskSensor(task_id='a', external_dag_id='x', execution_delta='1h')", DagError,
+     ["'a'", "execution_delta", "a timedelta or None", "str"]),
     ("ExternalTaskSensor(task_id='a', external_dag_id='x', poll_interval='1')", DagError, ["poll_interval", "'1'"]),
     ("TriggerDagRunOperator(task_id='a', trigger_dag_id='x', poke_interval='1')", DagError, ["poke_interval", "'1'"]),
     ("TriggerDagRunOperator(task_id='a', trigger_dag_id='x', wait_for_completion='{{ params.wait }}')", None, []),
