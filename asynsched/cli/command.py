@@ -152,7 +152,7 @@ def dags_explained(session: Session) -> Iterator[None]:
         from asynsched.cli.long_parses import long_parses
         from asynsched.cli.unread_dags import why_unknown  # loaded only where it is needed
 
-        more = session.read(why_unknown, exc.name)
+        more = session.read(why_unknown, exc.name, tells_errors=session.is_passing)
         more = " ".join(filter(None, (more, *(parse.sentence for parse in long_parses(session.home)))))
         if not more and not exc.near:
             more = f"Looked in {session.place}."

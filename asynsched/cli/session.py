@@ -80,6 +80,11 @@ class Session:
                 return False
         return True
 
+    @property
+    def is_passing(self) -> bool:
+        """Whether what is known was found for this command alone, and is gone when it ends."""
+        return self.settings.database is None and self._passing is not None
+
     def make(self) -> None:
         """Make the home and the database where there are none, and say so."""
         if self.is_made:
@@ -108,7 +113,7 @@ class Session:
     @property
     def place(self) -> str:
         """Where what is known comes from, for people."""
-        if self.settings.database is None and self._passing is not None:
+        if self.is_passing:
             return f"the DAG folder {self.settings.dags_path}"
         if self.settings.database is None:
             return f"the home {self.home}"

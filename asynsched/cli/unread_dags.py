@@ -7,14 +7,18 @@ from asynsched.store.dags.dags import get_dag
 from asynsched.store.dags.files import get_file, list_errors
 
 
-def why_unknown(conn: Connection, dag_id: str) -> str:
-    """Return what is known of a DAG that is not active, in sentences; empty if nothing is."""
+def why_unknown(conn: Connection, dag_id: str, *, tells_errors: bool) -> str:
+    """Return what is known of a DAG that is not active, in sentences; empty if nothing is.
+
+    Args:
+        tells_errors: Whether the errors of files are told, where no other command could show them.
+    """
     told = []
     before = get_dag(conn, dag_id)
     if before is not None:
         gone = "is gone" if get_file(conn, before.file_path) is None else "has it no longer"
         told.append(f"It was in {before.file_path}, which {gone}.")
-    if trouble := unparsed_files(conn):
+    if trouble := unparsed_files(conn, tells_errors=tells_errors):
         told.append(trouble)
     return " ".join(told)
 
@@ -24,10 +28,12 @@ def files_with_errors(conn: Connection) -> list[str]:
     return list(dict.fromkeys(error.file_path for error in list_errors(conn) if not error.is_warning))
 
 
-def unparsed_files(conn: Connection) -> str:
-    """Return in a sentence which files could not be parsed, or only in part; empty if there are none."""
+def unparsed_files(conn: Connection, *, tells_errors: bool = False) -> str:
+    """Return in a sentence which files could not be parsed, or only in part, or why; empty if there are none."""
     files = files_with_errors(conn)
     if not files:
         return ""
     what = "1 DAG file has" if len(files) == 1 else f"{len(files)} DAG files have"
+    if tells_errors:
+        return f"{what} errors: {some_of([error.message for error in list_errors(conn) if not error.is_warning])}."
     return f"{what} errors, {some_of(files)}: see `asynsched dags errors`."

@@ -62,6 +62,10 @@ def test_a_folder_that_no_scheduler_has_seen_is_read_and_kept_only_by_commands_t
         assert "Reading the DAG folder" in site.run(*command).stderr
     unknown = site.run("dags", "show", "nothing", code=1).stderr
     assert f"There is no DAG 'nothing'. Looked in the DAG folder {site.dags}." in unknown
+    wrong = site.write("wrong.py", "from asynsched import DAG\nDAG('other', catchup=0)\n")
+    unusable = site.run("dags", "show", "other", code=1).stderr
+    assert "1 DAG file has errors: wrong.py:2: DAG 'other': catchup" in unusable, "nobody else could tell that"
+    wrong.unlink()
     assert [path.name for path in site.root.iterdir()] == ["dags"]
     assert f"Made the home {site.home}." in site.run("dags", "pause", "etl").stderr
     assert [dag["dag_id"] for dag in site.json("dags", "list")] == ["broken", "etl"]
