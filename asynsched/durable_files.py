@@ -6,6 +6,7 @@ For what is nowhere else. What can be had again is not worth the wait for the di
 import errno
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 PRIVATE_FILE = 0o600
@@ -30,16 +31,24 @@ def make_file(path: Path) -> None:
     sync_folder(path.parent)
 
 
-def write_draft(path: Path, data: bytes) -> Path:
-    """Write a new file beside `path`, for its owner only, to be renamed or linked to it. Raises OSError."""
+@contextmanager
+def draft_of(path: Path, data: bytes) -> Iterator[Path]:
+    """Within, there is a new file beside `path`, for its owner only, to be renamed or linked to it. Raises OSError.
+
+    Nothing is left of it afterwards: it may hold a key.
+    """
     import tempfile  # commands that only read need not load it
 
-    descriptor, draft = tempfile.mkstemp(prefix=f"{path.name}.", dir=path.parent)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    return Path(draft)
+    descriptor, name = tempfile.mkstemp(prefix=f"{path.name}.", dir=path.parent)
+    draft = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        yield draft
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def replace_file(path: Path, data: bytes) -> None:
@@ -48,7 +57,8 @@ def replace_file(path: Path, data: bytes) -> None:
     Raises:
         OSError: It cannot be written; then the old one is there.
     """
-    write_draft(path, data).replace(path)
+    with draft_of(path, data) as draft:
+        draft.replace(path)
     sync_folder(path.parent)
 
 

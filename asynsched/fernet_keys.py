@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from asynsched.durable_files import replace_file, sync_folder, write_draft
+from asynsched.durable_files import draft_of, replace_file, sync_folder
 from asynsched.errors import SecretsUnreadable
 from asynsched.settings import Settings
 
@@ -141,11 +141,9 @@ class FernetKeys:
             if others:
                 replace_file(self._file, content)
             else:
-                draft = write_draft(self._file, content)
                 # Whoever else makes one at this moment: the first one stays.
-                with suppress(FileExistsError):
+                with draft_of(self._file, content) as draft, suppress(FileExistsError):
                     self._file.hardlink_to(draft)
-                draft.unlink()
                 sync_folder(self._file.parent)
         except OSError as exc:
             raise SecretsUnreadable(f"The file {self._file} cannot be written: {exc.strerror}") from exc

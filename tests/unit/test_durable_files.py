@@ -47,6 +47,19 @@ def test_a_file_system_that_has_no_folders_to_sync_is_no_error_and_a_broken_disk
         assert (tmp_path / "file").read_bytes() == b"text"
 
 
+def test_a_full_disk_leaves_the_old_file_and_no_draft_beside_it(tmp_path, monkeypatch):
+    file = tmp_path / "file"
+    replace_file(file, b"old")
+
+    def full(_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "no room")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="no room"):
+        replace_file(file, b"new")
+    assert (file.read_bytes(), list(tmp_path.iterdir())) == (b"old", [file])
+
+
 def test_a_name_of_the_served_folder_that_a_power_cut_has_emptied_is_none(tmp_path):
     home = tmp_path / "home"
     prepare_home(home)
