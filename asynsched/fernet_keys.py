@@ -2,7 +2,7 @@
 
 They are Fernet keys, of the library `cryptography`. They are given by the setting `fernet_key`, or are the lines of the
 file `fernet_key_file`; without either, those of `fernet.key` in the home, which is made when there is a first secret.
-`store/encryption.py` decides which of them is used.
+`store/secrets/encryption.py` decides which of them is used.
 """
 
 import base64

@@ -107,22 +107,22 @@ class ImportErrorRow(Struct, frozen=True):
 
 
 _COLUMNS = tuple(import_error.c[name] for name in ImportErrorRow.__struct_fields__)
-_ALL_OF_IMPORT_ERRORS = sa.select(*_COLUMNS).order_by(import_error.c.file_path, import_error.c.id)
-_OF_FILE = _ALL_OF_IMPORT_ERRORS.where(import_error.c.file_path == sa.bindparam("path"))
-_OF_FILES = _ALL_OF_IMPORT_ERRORS.where(import_error.c.file_path.in_(sa.bindparam("paths", expanding=True)))
-_DELETE_OF_IMPORT_ERRORS = sa.delete(import_error).where(import_error.c.file_path == sa.bindparam("path"))
+_ALL_ERRORS = sa.select(*_COLUMNS).order_by(import_error.c.file_path, import_error.c.id)
+_ERRORS_OF_FILE = _ALL_ERRORS.where(import_error.c.file_path == sa.bindparam("path"))
+_ERRORS_OF_FILES = _ALL_ERRORS.where(import_error.c.file_path.in_(sa.bindparam("paths", expanding=True)))
+_DELETE_ERRORS = sa.delete(import_error).where(import_error.c.file_path == sa.bindparam("path"))
 _LONGEST_KIND = 32
 
 
 def list_errors(conn: Connection, file_path: str | None = None) -> list[ImportErrorRow]:
     """Return the errors and warnings of a file, or of all, by file, in the order in which they were found."""
-    rows = conn.execute(_ALL_OF_IMPORT_ERRORS) if file_path is None else conn.execute(_OF_FILE, {"path": file_path})
+    rows = conn.execute(_ALL_ERRORS) if file_path is None else conn.execute(_ERRORS_OF_FILE, {"path": file_path})
     return [as_struct(ImportErrorRow, row) for row in rows]
 
 
 def list_errors_of(conn: Connection, file_paths: Sequence[str]) -> list[ImportErrorRow]:
     """Return the errors and warnings of some files."""
-    rows = (row for some in portions(file_paths) for row in conn.execute(_OF_FILES, {"paths": some}))
+    rows = (row for some in portions(file_paths) for row in conn.execute(_ERRORS_OF_FILES, {"paths": some}))
     return [as_struct(ImportErrorRow, row) for row in rows]
 
 
@@ -136,15 +136,15 @@ def replace_errors(
     output: str = "",
 ) -> None:
     """Store all that is wrong with a file now, in place of what was."""
-    conn.execute(_DELETE_OF_IMPORT_ERRORS, {"path": file_path})
+    conn.execute(_DELETE_ERRORS, {"path": file_path})
     found = [(error, False) for error in errors] + [(warning, True) for warning in warnings]
     if found:
-        rows = [_values_of_import_errors(file_path, error, is_warning, now) for error, is_warning in found]
+        rows = [_values_of_error(file_path, error, is_warning, now) for error, is_warning in found]
         rows[0]["output"] = storable(output)
         conn.execute(import_error.insert(), rows)
 
 
-def _values_of_import_errors(file_path: str, error: FileError, is_warning: bool, now: datetime) -> dict[str, object]:
+def _values_of_error(file_path: str, error: FileError, is_warning: bool, now: datetime) -> dict[str, object]:
     return {
         "file_path": file_path,
         "kind": storable(error.kind)[:_LONGEST_KIND],

@@ -127,8 +127,8 @@ def _version(row: "sa.Row[tuple[object, ...]]") -> DagVersionRow:
     return as_struct(DagVersionRow, row, sources=_source_refs.decode(row.sources))
 
 
-_SOME_OF_SOURCES = sa.select(source).where(source.c.content_hash.in_(sa.bindparam("hashes", expanding=True)))
-_ONE_OF_SOURCES = sa.select(source.c.text).where(source.c.content_hash == sa.bindparam("hash"))
+_SOME_SOURCES = sa.select(source).where(source.c.content_hash.in_(sa.bindparam("hashes", expanding=True)))
+_ONE_SOURCE = sa.select(source.c.text).where(source.c.content_hash == sa.bindparam("hash"))
 
 
 def put_sources(conn: Connection, texts: Mapping[str, str]) -> None:
@@ -140,7 +140,7 @@ def put_sources(conn: Connection, texts: Mapping[str, str]) -> None:
 
 def get_source(conn: Connection, content_hash: str) -> str:
     """Return a text. Raises NotFound."""
-    text: str | None = conn.scalar(_ONE_OF_SOURCES, {"hash": content_hash})
+    text: str | None = conn.scalar(_ONE_SOURCE, {"hash": content_hash})
     if text is None:
         raise NotFound("source", content_hash)
     return text
@@ -148,7 +148,7 @@ def get_source(conn: Connection, content_hash: str) -> str:
 
 def get_sources(conn: Connection, hashes: Sequence[str]) -> dict[str, str]:
     """Return texts by their content hash; unknown ones are left out."""
-    rows = (row for some in portions(hashes) for row in conn.execute(_SOME_OF_SOURCES, {"hashes": some}))
+    rows = (row for some in portions(hashes) for row in conn.execute(_SOME_SOURCES, {"hashes": some}))
     return {row.content_hash: row.text for row in rows}
 
 

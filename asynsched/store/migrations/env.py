@@ -2,11 +2,11 @@
 
 from alembic import context
 
-from asynsched.store import schema as tables
+from asynsched.store import schema
 
 context.configure(
     connection=context.config.attributes["connection"],
-    target_metadata=tables.dag.metadata,
+    target_metadata=schema.metadata,
     render_as_batch=True,  # SQLite changes a table by making it anew
 )
 context.run_migrations()
