@@ -9,6 +9,7 @@ from asynsched.authoring.operators import arguments
 from asynsched.authoring.operators.argument_types import ArgumentTypes
 from asynsched.authoring.params import ParamsDict
 from asynsched.authoring.timezone import default_timezone, parse
+from asynsched.authoring.unknown_arguments import RENAMED_OF_DAGS, explained
 from asynsched.errors import DagError
 
 TYPE_CHECKING = False
@@ -17,18 +18,6 @@ if TYPE_CHECKING:
     from typing import Any, Literal
 
     from asynsched.authoring.deadline import DeadlineAlert
-
-RENAMED = {
-    "schedule_interval": "schedule",
-    "timetable": "schedule",
-    "concurrency": "max_active_tasks",
-    "default_view": "",
-    "orientation": "",
-    "fail_stop": "fail_fast",
-    "full_filepath": "",
-    "sla_miss_callback": "",
-}
-"""Arguments that Airflow had before version 3, and what took their place."""
 
 
 class DagArguments:
@@ -150,15 +139,9 @@ def _deadlines(who: str, given: Any) -> list[DeadlineAlert]:
 
 
 def _unknown_arguments(who: str, names: Iterable[str]) -> TypeError:
-    parts = []
-    for name in sorted(names):
-        if name not in RENAMED:
-            parts.append(name)
-        elif RENAMED[name]:
-            parts.append(f"{name} (it is called {RENAMED[name]} since Airflow 3)")
-        else:
-            parts.append(f"{name} (removed in Airflow 3)")
-    return TypeError(f"{who}: unknown arguments: {', '.join(parts)}")
+    code = DagArguments.__init__.__code__
+    known = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+    return TypeError(f"{who}: unknown arguments: {explained(names, known, RENAMED_OF_DAGS)}")
 
 
 def _zone_of(start_date: Any) -> dt.tzinfo:

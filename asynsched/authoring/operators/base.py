@@ -156,7 +156,7 @@ class BaseOperator(TaskRelations, Mappable, Templater, Deferrable, metaclass=Bas
     ) -> None:
         given = dict(locals())
         if kwargs:
-            raise invalid_arguments(f"{type(self).__name__} (task_id: {task_id})", list(kwargs))
+            raise invalid_arguments(type(self), task_id, list(kwargs))
         self._place(task_id, dag, task_group)
         who = task_owner(self.task_id, None if self.task_group is None else self.task_group.dag.dag_id)
         self._take_alike(who, given)

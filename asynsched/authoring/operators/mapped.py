@@ -10,6 +10,7 @@ from asynsched.authoring.mapping.mapped_arguments import refuse_repeated
 from asynsched.authoring.operators.base import BaseOperator
 from asynsched.authoring.operators.meta import arguments_of, check_types, task_owner
 from asynsched.authoring.params import resolve_params
+from asynsched.authoring.unknown_arguments import RENAMED_OF_OPERATORS, explained
 from asynsched.errors import DagError
 
 TYPE_CHECKING = False
@@ -185,4 +186,5 @@ def refuse_unknown(operator_class: type[BaseOperator], method: str, kwargs: Iter
     known = arguments_of(operator_class)
     unknown = [name for name in kwargs if name not in known]
     if unknown:
-        raise TypeError(f"{operator_class.__name__}.{method}() has no argument {', '.join(map(repr, unknown))}")
+        said = explained(unknown, known, RENAMED_OF_OPERATORS)
+        raise TypeError(f"{operator_class.__name__}.{method}() has no argument {said}")

@@ -12,6 +12,7 @@ from abc import ABCMeta
 
 from asynsched.authoring import active
 from asynsched.authoring.operators.argument_types import ArgumentTypes
+from asynsched.authoring.unknown_arguments import RENAMED_OF_OPERATORS, explained
 from asynsched.errors import DagError
 
 TYPE_CHECKING = False
@@ -114,16 +115,17 @@ def _argument_names(init: Callable[..., None]) -> tuple[str, ...]:
 def _refuse_unknown(task: Any, kwargs: dict[str, Any], named: tuple[str, ...]) -> None:
     unknown = [name for name in kwargs if name not in named]
     if unknown:
-        raise invalid_arguments(_owner(task, kwargs), unknown)
+        raise invalid_arguments(type(task), kwargs.get("task_id", "?"), unknown)
 
 
 def _owner(task: Any, kwargs: dict[str, Any]) -> str:
     return f"{type(task).__name__} (task_id: {kwargs.get('task_id', '?')})"
 
 
-def invalid_arguments(owner: str, names: list[str]) -> TypeError:
+def invalid_arguments(operator_class: type, task_id: Any, names: list[str]) -> TypeError:
     """Return the error for arguments that an operator does not have. Values are not shown: they may be secret."""
-    return TypeError(f"invalid arguments were passed to {owner}: {', '.join(sorted(names))}")
+    said = explained(names, arguments_of(operator_class), RENAMED_OF_OPERATORS)
+    return TypeError(f"invalid arguments were passed to {operator_class.__name__} (task_id: {task_id}): {said}")
 
 
 def task_owner(task_id: str, dag_id: str | None) -> str:
