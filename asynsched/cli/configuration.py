@@ -131,10 +131,11 @@ def _from_file(options: dict[str, Option], environ: Mapping[str, str], folder: P
 
 
 def _leaves(content: Mapping[str, Any], options: Mapping[str, Option], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the values of nested tables; a table under the name of no group is a leaf, and so an unknown name."""
+    """Yield the values of nested tables; an empty table under the name of no group is a leaf, an unknown name."""
     for key, value in content.items():
         name = prefix + key
-        if isinstance(value, dict) and any(option.startswith(f"{name}.") for option in options):
+        # Within a table that is not known, too: what its first name is near to says more than the table's.
+        if isinstance(value, dict) and (value or any(option.startswith(f"{name}.") for option in options)):
             yield from _leaves(value, options, f"{name}.")
         else:
             yield name, value
