@@ -66,11 +66,14 @@ def trigger_dag(
     key = queue_run(
         session, dag_id, conf=content, run_id=run_id, logical_date=date, has_logical_date=not no_logical_date
     )
-    if not wait:
-        return Done(f"Run {key.run_id!r} of the DAG {dag_id!r} is queued.", run_fields(_read_run(session, key)))
-    note(f"Waiting for the run {key.run_id!r} of the DAG {dag_id!r}.")
+    if wait:
+        note(f"Waiting for the run {key.run_id!r} of the DAG {dag_id!r}.")
     if dag.is_paused:
         note(f"The DAG is paused; the run waits until `asynsched dags unpause {dag_id}`.")
+    if not session.has_scheduler():
+        note("No scheduler is serving at the moment; the run waits for one.")
+    if not wait:
+        return Done(f"Run {key.run_id!r} of the DAG {dag_id!r} is queued.", run_fields(_read_run(session, key)))
     run = _wait(session, key)
     sentence = f"Run {key.run_id!r} of the DAG {dag_id!r}: {run.state}. {run.reason}".rstrip()
     if run.state != DagRunState.SUCCESS:
@@ -140,8 +143,6 @@ def _example(text: str) -> str:
 
 def _wait(session: Session, key: DagRunKey) -> DagRunRow:
     """Return the run once it has ended, and say on the way how far it is. Ctrl-C ends the wait, not the run."""
-    if not session.has_scheduler():
-        note("No scheduler is serving at the moment; the run waits for one.")
     said = ""
     try:
         while (run := _read_run(session, key)).state not in FINISHED_RUN_STATES:
