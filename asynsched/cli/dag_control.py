@@ -10,8 +10,13 @@ from asynsched.cli.command import command, completed_as, dag_argument, fail
 from asynsched.cli.dag_lookup import dag_of, read_dag_folder
 from asynsched.cli.rendering import Done
 from asynsched.cli.session import Session
+from asynsched.errors import AsynschedError, NotFound
 from asynsched.store.dags.dags import find_dag, get_dag, set_paused
-from asynsched.store.dags.files import get_file, list_errors
+from asynsched.store.dags.files import get_file, known_files, list_errors
+from asynsched.store.rows import near_names
+
+FILE_ENDINGS = (".py", ".zip")
+"""A name with one of these is taken for that of a file, where nothing has it."""
 
 
 @command("pause")
@@ -67,7 +72,15 @@ def _dag_and_file(session: Session, name: str) -> tuple[str, str]:
             return "", name
     if (path := _path_in_folder(session.settings.dags_path, name)) is not None:
         return "", path
-    return name, dag_of(session, name, make=True).file_path
+    try:
+        return name, dag_of(session, name, make=True).file_path
+    except NotFound as exc:
+        if "/" not in name and not name.endswith(FILE_ENDINGS):
+            raise
+        near = near_names(Path(name).name, [file.path for file in session.read(known_files)]) if session.is_made else ()
+        hint = f" Did you mean {' or '.join(near)}?" if near else ""
+        message = f"There is no DAG {name!r}, and no file of that name in {session.settings.dags_path}.{hint}"
+        raise AsynschedError(message) from exc
 
 
 def _path_in_folder(folder: Path, name: str) -> str | None:

@@ -127,36 +127,6 @@ def test_a_triggered_run_waits_for_a_scheduler(site):
     refused = site.run("runs", "logs", "etl", "by_hand", code=1).stderr
     assert refused == f"Error: The run 'by_hand' is queued, and has no log in the home {site.home}.\n"
     site.run("dags", "pause", "etl")
-    said = site.run("dags", "unpause", "etl").stdout
-    assert f"One run is due, from the logical date {due['logical_date'][:10]}" in said
-    assert f"The next one is due at {following:%Y-%m-%d %H:%M:%S}" in said
-
-
-def test_next_runs_of_every_kind_of_timetable_are_told_as_airflow_makes_them(new_site):
-    site = new_site()
-    cases = list({case["kind"]: case for case in usable_cases() if case["advance"] == "fixed"}.values())
-    site.write("kinds.py", HEADER + "\n".join(map(dag_text, cases)))
-    assert len(cases) == 9
-    for case in cases:
-        last = case.get("last_run")
-        given = ["--last-run", f"{last['data_interval_start']}/{last['data_interval_end']}"] if last else []
-        runs = site.json("dags", "next", dag_id_of(case), "-n", str(case["n"]), "--now", case["now"], *given)
-        wanted = [{name: instant(value) for name, value in run.items() if name != "now"} for run in case["runs"]]
-        assert [{name: instant(value) for name, value in run.items()} for run in runs] == wanted, case["id"]
-
-
-def test_a_triggered_run_waits_for_a_scheduler(site):
-    site.run("dags", "trigger", "etl", "--run-id", "by hand", code=1)
-    made = site.json("dags", "trigger", "etl", "--run-id", "by_hand", "--logical-date", "2026-05-01", "--conf", "{}")
-    assert (made["state"], made["run_type"], made["logical_date"]) == ("queued", "manual", "2026-05-01T00:00:00Z")
-    assert site.json("runs", "list", "etl", "--state", "queued") == [made]
-    assert site.json("runs", "show", "etl", "by_hand").items() >= made.items()
-    assert site.json("tasks", "list", "etl", "by_hand") == []
-    refused = site.run("tasks", "logs", "etl", "by_hand", "extract", code=1).stderr
-    assert refused == "Error: The run 'by_hand' is queued, and has no tasks yet.\n"
-    refused = site.run("runs", "logs", "etl", "by_hand", code=1).stderr
-    assert refused == f"Error: The run 'by_hand' is queued, and has no log in the home {site.home}.\n"
-    site.run("dags", "pause", "etl")
     said = site.run("dags", "trigger", "etl", "--run-id", "paused", "--no-logical-date").stderr.splitlines()
     assert said[0] == "The DAG is paused; the run waits until `asynsched dags unpause etl`."
     assert said[1:] == ["No scheduler is serving at the moment; the run waits for one."]
@@ -277,7 +247,9 @@ def test_reparse_without_a_scheduler_waits_for_the_result(site):
     assert "some.py:1" in refused.stderr
     site.run("dags", "reparse", "etl")
     assert "no_such_module" in site.run("dags", "reparse", "wrong.py", code=1).stderr
-    assert "no DAG 'rong.py'" in site.run("dags", "reparse", "rong.py", code=1).stderr
+    refused = site.run("dags", "reparse", "rong.py", code=1).stderr
+    assert f"no DAG 'rong.py', and no file of that name in {site.dags}. Did you mean wrong.py?\n" in refused
+    assert "no file" not in site.run("dags", "reparse", "elt", code=1).stderr
 
 
 def test_a_file_that_was_never_read_is_parsed_by_its_name_there_or_from_here(site):
