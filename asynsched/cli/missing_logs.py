@@ -1,6 +1,7 @@
 """Why a try has no log: the task never started, has not started yet, or has no such try. Pure."""
 
 from collections.abc import Collection
+from pathlib import Path
 
 from asynsched.states import FINISHED_TASK_STATES, DagRunState, TaskInstanceState
 from asynsched.store.runs.dag_runs import DagRunRow
@@ -23,7 +24,7 @@ _WAITS_AS = {
 _TASKS_BEFORE = "it waits for the tasks before it"
 
 
-def why_no_log(task: TaskInstanceRow, run: DagRunRow, wanted: int | None, earlier: Collection[int]) -> str:
+def why_no_log(task: TaskInstanceRow, run: DagRunRow, wanted: int | None, earlier: Collection[int], home: Path) -> str:
     """Return a sentence for the user who asked for a log that is not there.
 
     Args:
@@ -31,13 +32,14 @@ def why_no_log(task: TaskInstanceRow, run: DagRunRow, wanted: int | None, earlie
         run: Its run.
         wanted: The try that was asked for, None for the newest.
         earlier: The numbers of its earlier tries.
+        home: Where logs were looked for. A scheduler of another home has written its own there.
     """
     started = {*earlier, task.try_number} - {0}
     if task.state == TaskInstanceState.QUEUED:
         started.discard(task.try_number)
     number = wanted or task.try_number
     if number in started:
-        return f"Try {number} of the task {task.task_id!r} has written no log on this machine."
+        return f"Try {number} of the task {task.task_id!r} has no log in the home {home}."
     if started and number != task.try_number:
         return f"The task {task.task_id!r} has no try {number}; it has {_listed(started)}."
     if task.state in FINISHED_TASK_STATES:

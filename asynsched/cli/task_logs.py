@@ -248,7 +248,7 @@ def _why_no_log(session: Session, key: TaskInstanceKey, task: TaskInstanceRow, w
     run = session.read(find_run, key.dag_id, key.run_id)
     tries = session.read(list_tries, run.id)
     earlier = {one.try_number for one in tries if (one.task_id, one.map_index) == (key.task_id, key.map_index)}
-    return why_no_log(task, run, wanted, earlier)
+    return why_no_log(task, run, wanted, earlier, session.home)
 
 
 def _newest_try(task: TaskInstanceRow) -> int:

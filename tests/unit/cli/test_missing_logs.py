@@ -1,6 +1,7 @@
 """What a user reads who asks for a log that is not there."""
 
 from datetime import UTC, datetime
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -40,14 +41,14 @@ TASK = msgspec.convert(
         ({"state": "queued", "try_number": 2}, None, (1,), "Try 2 of the task 't' has not started yet: it is queued"),
         ({"state": "failed", "try_number": 3}, 5, (1, 2), "The task 't' has no try 5; it has the tries 1, 2 and 3."),
         ({"state": "running", "try_number": 1}, 2, (), "The task 't' has no try 2; it has try 1."),
-        ({"state": "success", "try_number": 2}, 1, (1,), "Try 1 of the task 't' has written no log on this machine."),
+        ({"state": "success", "try_number": 2}, 1, (1,), "Try 1 of the task 't' has no log in the home /h."),
     ],
 )  # fmt: skip
 def test_it_says_what_became_of_the_task_or_which_tries_there_are(task, wanted, earlier, says):
-    assert says in why_no_log(msgspec.structs.replace(TASK, **task), RUN, wanted, earlier)
+    assert says in why_no_log(msgspec.structs.replace(TASK, **task), RUN, wanted, earlier, Path("/h"))
 
 
 def test_a_task_of_a_queued_run_waits_for_its_run():
     run = msgspec.structs.replace(RUN, state="queued", reason="somebody triggered it")
-    said = why_no_log(TASK, run, None, ())
+    said = why_no_log(TASK, run, None, (), Path("/h"))
     assert said == "The task 't' has not started yet: its run is queued (somebody triggered it)."
