@@ -37,7 +37,10 @@ def main() -> None:
             raise
         _say_unwritten(exc)
     except SystemExit as end:
-        if _lives_on or not isinstance(end.code, int | None):
+        if not isinstance(end.code, int | None):
+            raise
+        if _lives_on:
+            _end_at_once_when_interrupted(end.code or 0)
             raise
         _end_at_once(end.code or 0)
     finally:
@@ -102,6 +105,14 @@ def _end_at_once(status: int) -> None:
     except OSError as exc:
         _say_unwritten(exc)
     os._exit(status)
+
+
+def _end_at_once_when_interrupted(status: int) -> None:
+    """Have Ctrl-C end this process with its exit code: all is done, and Python, which ends, would print where it is."""
+    import signal
+
+    if signal.getsignal(signal.SIGINT) in (signal.default_int_handler, _be_interrupted):
+        signal.signal(signal.SIGINT, lambda *_: os._exit(status))
 
 
 def _say_unwritten(exc: OSError) -> "NoReturn":

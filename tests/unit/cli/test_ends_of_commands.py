@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 from io import StringIO
+from textwrap import dedent
 
 import click
 import pytest
@@ -37,6 +38,24 @@ def test_a_command_that_is_interrupted_while_it_is_still_imported_ends_without_a
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+
+
+def test_a_process_that_is_interrupted_while_python_ends_keeps_its_exit_code_and_prints_nothing():
+    program = """
+        import atexit, signal, sys
+        from asynsched import cli
+
+        def run():
+            cli.begin()
+            cli.live_on()
+            atexit.register(signal.raise_signal, signal.SIGINT)
+            sys.exit(1)
+
+        cli.run_command = run
+        cli.main()
+    """
+    done = subprocess.run([sys.executable, "-c", dedent(program)], capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (1, b"", b"")
 
 
 def test_a_command_that_is_interrupted_says_so_and_ends_with_a_code_of_its_own(capsys):
