@@ -13,8 +13,10 @@ from asynsched.store.dags.dags import list_dags
 from asynsched.store.engines.direct_database import connect_direct
 from asynsched.store.engines.upgrade import schema_state
 from asynsched.store.engines.urls import parse_url
+from asynsched.store.runs.dag_runs import last_scheduled_intervals
 from asynsched.store.runs.pools import PoolRow, list_pools
 from asynsched.store.runs.task_instances import PastTry, past_tries
+from asynsched.timetables import DataInterval
 
 N_RUNS = 20
 """Newest runs of a DAG whose tasks are looked at."""
@@ -29,12 +31,14 @@ class HomeState:
     Attributes:
         pools: Its pools.
         paused: Whether each of its DAGs is paused.
+        last: The data interval of the last run that each DAG's schedule has made.
         history: What was seen of tasks, by `DAG.TASK`: the median length of tries that succeeded, or of all where
             none has, and the share of those that failed, which is 1 only where none has succeeded.
     """
 
     pools: tuple[PoolRow, ...] = ()
     paused: dict[str, bool] = field(default_factory=dict)
+    last: dict[str, DataInterval] = field(default_factory=dict)
     history: dict[str, Expectation] = field(default_factory=dict)
 
 
@@ -55,7 +59,9 @@ def read_home_state(database_url: str) -> HomeState:
 def _read(conn: Connection) -> HomeState:
     dags = list_dags(conn)
     tries = [one for dag in dags for one in past_tries(conn, dag.dag_id, n_runs=N_RUNS)]
-    return HomeState(tuple(list_pools(conn)), {dag.dag_id: dag.is_paused for dag in dags}, history_of(tries))
+    paused = {dag.dag_id: dag.is_paused for dag in dags}
+    last = last_scheduled_intervals(conn, list(paused))
+    return HomeState(tuple(list_pools(conn)), paused, last, history_of(tries))
 
 
 def history_of(tries: Iterable[PastTry]) -> dict[str, Expectation]:

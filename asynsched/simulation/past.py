@@ -3,6 +3,7 @@
 So a span shows its own runs, and not those that a DAG with `catchup` would make up for.
 """
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from sqlalchemy import Connection
@@ -24,9 +25,11 @@ from asynsched.store.runs.transitions import apply
 from asynsched.timetables import (
     CustomTimetable,
     DagRunInfo,
+    DataInterval,
     DeltaDataIntervalTimetable,
     DeltaTriggerTimetable,
     KnownTimetable,
+    OnceTimetable,
     decode,
 )
 from sandbox.protocol import CodeVersion
@@ -36,8 +39,15 @@ MOST_RUNS = 100_000
 """Runs that are looked past for the last one."""
 
 
-def store_last_runs(conn: Connection, start: datetime, lease_epoch: int) -> frozenset[int]:
-    """Store each active DAG's last run that was due before `start`, as done. Returns their row ids."""
+def store_last_runs(
+    conn: Connection, start: datetime, lease_epoch: int, known: Mapping[str, DataInterval]
+) -> frozenset[int]:
+    """Store each active DAG's last run that was due before `start`, as done. Returns their row ids.
+
+    Args:
+        known: The data interval of the last run that each DAG's schedule has made in the home: a DAG that runs once, as
+            soon as it may, has done so if it has one.
+    """
     stored = []
     for row in list_dags(conn):
         if row.version_id is None:
@@ -49,6 +59,9 @@ def store_last_runs(conn: Connection, start: datetime, lease_epoch: int) -> froz
             info = _last_planned(conn, dag) if is_planned else last_run_before(dag, timetable, start)
         except TimetableError:
             continue  # the scheduler says so when it looks at the DAG
+        last = known.get(dag.dag_id)
+        if info is None and isinstance(timetable, OnceTimetable) and last is not None and last.end < start:
+            info = DagRunInfo.interval(last.start, last.end)
         if info is not None:
             stored.append(_store(conn, dag, row.version_id, info, lease_epoch))
     return frozenset(stored)

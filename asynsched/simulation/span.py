@@ -128,7 +128,7 @@ class _SpanSimulation(Simulation):
             paused = not plan.unpause and plan.home.paused.get(dag.dag_id, dag.is_paused)
             if paused != dag.is_paused:
                 await self.database.write(set_paused, dag.dag_id, paused, self.clock.now())
-        self._past = await self.database.write(store_last_runs, plan.start, 0)
+        self._past = await self.database.write(store_last_runs, plan.start, 0, plan.home.last)
 
     def report(self) -> SpanReport:
         """Return what has happened."""

@@ -23,7 +23,9 @@ from asynsched.serialization.schema import MapResult
 from asynsched.settings import Settings
 from asynsched.simulation import folder
 from asynsched.simulation.expectations import Entry, Expectation, Expectations
+from asynsched.simulation.home_state import HomeState
 from asynsched.simulation.span import Plan, SpanReport, simulate_span
+from asynsched.timetables import DataInterval
 from tests.support.simulated import report_of
 
 START, END = datetime(2026, 3, 28, 6, tzinfo=UTC), datetime(2026, 3, 31, 6, tzinfo=UTC)
@@ -82,6 +84,13 @@ def test_what_runs_as_soon_as_it_may_does_so_at_the_start():
     always = [run for run in span.runs if run.dag_id == "always"]
     assert always[0].started_at == START
     assert len(always) == 24 * 3, "one after the other, an hour each"
+
+
+@pytest.mark.parametrize(("earlier", "n_runs"), [(START - timedelta(days=1), 0), (END + timedelta(days=1), 1)])
+def test_what_runs_once_does_so_no_more_where_it_has_in_the_home_before_the_span(earlier, n_runs):
+    plan = Plan(START, END, home=HomeState(last={"once": DataInterval(earlier, earlier)}))
+    span = simulate_span(Settings(), [report_of(one_task("once", schedule="@once"))], plan)
+    assert len(span.runs) == n_runs
 
 
 def test_what_depends_on_the_past_finds_it_done():
