@@ -86,6 +86,8 @@ def simulate(session: Session, output: str, folder: Path | None, other: Path | N
     if picture is not None:
         check_picture(picture)
     configure_logging(msgspec.structs.replace(session.settings.log, level="error"))
+    if not session.home.is_dir():
+        session.use_passing_home(keep_database=True)
     settings = session.settings
     if folder is not None:
         settings = msgspec.structs.replace(settings, dags_folder=str(folder))

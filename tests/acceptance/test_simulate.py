@@ -57,6 +57,7 @@ def runs_of(runs, dag_id):
 
 def test_every_run_and_task_of_the_span_is_told_and_nothing_else(site):
     finished = simulate(site, "--output", "json", "--report", "report.json")
+    assert not site.home.exists(), "where there is no home, none is made"
     runs = finished.json
     assert "no task is named 'nobody.nothing'" in finished.stderr
 
