@@ -95,6 +95,10 @@ class Scheduler(Embedding):
     ) -> None:
         if unknown:
             raise TypeError(_no_such_argument(next(iter(unknown))))
+        if not isinstance(settings, Settings | None):
+            raise TypeError(
+                f"settings must be a Settings, as in settings=Settings(parallelism=8), not {settings!r:.100}"
+            )
         settings = settings or Settings()
         changes = {
             "dags_folder": None if dags is None else os.fspath(dags),

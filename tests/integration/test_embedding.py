@@ -224,6 +224,11 @@ def test_an_unknown_argument_of_a_scheduler_says_what_was_meant(name, answer):
         Scheduler(**{name: 1})
 
 
+def test_settings_of_another_kind_are_refused_with_what_they_should_be():
+    with pytest.raises(TypeError, match=r"settings=Settings\(parallelism=8\), not \{'parallelism': 3\}"):
+        Scheduler(settings={"parallelism": 3})
+
+
 async def test_whoever_waits_for_a_dag_to_be_read_is_told_of_the_stop(scheduler, program):
     program.write("dag = 'asynsched'\nwhile True: pass\n", "slow.py")
     async with anyio.create_task_group() as tasks:
