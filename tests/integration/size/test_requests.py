@@ -60,7 +60,8 @@ async def test_a_try_that_sends_requests_without_waiting_is_ended_and_has_few_op
         n_tasks = len(executor._tasks)
     assert (ended.state, ended.cause) == ("failed", "task")
     assert ended.reason.startswith(reason)
-    assert len(bench.requests) == n_tasks == n_asked
+    # Each is a task, of which none may have run yet: the end may come in the same read as the requests.
+    assert n_tasks == n_asked
 
 
 async def test_a_try_that_reads_no_answer_is_ended_before_many_wait_for_it(bench: Bench):
