@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import sys
+from _thread import get_ident
 from collections.abc import Callable
 from datetime import UTC, datetime
 from types import FrameType
@@ -71,6 +72,7 @@ def become_try(descriptors: TryDescriptors, load: Loader) -> NoReturn:
         link = SchedulerLink(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, descriptors.control))
         launch = link.receive_launch()
         set_title(of_launch(launch))
+        _Forks().watch()
         file = load(launch.code, lambda content_hash: link.request("source_get", content_hash=content_hash))
         ended = run_launch(launch, link, file)
         _flush()
@@ -125,6 +127,7 @@ class Termination:
     """What SIGTERM does to user code: it is interrupted by an exception, once, so that it can clean up.
 
     The keeper sends the signal, to end a try or when `execution_timeout` is over, and SIGKILL some seconds later.
+    Processes that the task forks end by it as any other does: see `_Forks`.
     """
 
     def __init__(self, launch: Launch, started_at: datetime) -> None:
@@ -148,6 +151,35 @@ class Termination:
         if limit is not None and elapsed >= limit:
             raise AsynschedTaskTimeout(self._launch.timeout_reason)
         raise TaskTerminated("ended from outside by SIGTERM")
+
+
+class _Forks:
+    """Lets SIGTERM end the processes that a task forks, unless the task has a handler of its own for that.
+
+    `multiprocessing.Pool` ends its workers by it, some before they have begun. With our handler such a worker might go
+    on, and the task wait for it for ever: a fork forgets signals that it has not handled yet, and Python runs handlers
+    between its instructions, so not for a signal that comes just before a process blocks. So the signal is held back
+    from before the fork until it has its usual effect.
+    """
+
+    def __init__(self) -> None:
+        self._masks: dict[int, set[Any]] = {}
+        """What was blocked before a fork, by the thread that forks."""
+
+    def watch(self) -> None:
+        """Do so for each fork of this process. Call it once."""
+        os.register_at_fork(before=self._block, after_in_parent=self._unblock, after_in_child=self._let_end)
+
+    def _block(self) -> None:
+        self._masks[get_ident()] = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+
+    def _unblock(self) -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._masks.pop(get_ident()))
+
+    def _let_end(self) -> None:
+        if isinstance(getattr(signal.getsignal(signal.SIGTERM), "__self__", None), Termination):
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        self._unblock()
 
 
 def _call(launch: Launch, dag: DAG, task: BaseOperator, context: Context) -> TaskResult:

@@ -1,5 +1,6 @@
 """Ending tries from outside: timeouts, kills, drains, and what they leave behind."""
 
+import signal
 from datetime import UTC, datetime, timedelta
 
 import psutil
@@ -28,6 +29,17 @@ def family():
             os.execv(SLEEPER[0], SLEEPER)
         os._exit(0)
     print("has a family")
+
+# The hooks of a process run in the order in which it got them: this one comes before those of a try.
+os.register_at_fork(after_in_child=lambda: os.environ.get("ENDED_AT_ONCE") and os.kill(os.getpid(), signal.SIGTERM))
+
+def end_of_a_fork():
+    os.environ["ENDED_AT_ONCE"] = "1"
+    pid = os.fork()
+    if pid == 0:
+        os._exit(7)
+    del os.environ["ENDED_AT_ONCE"]
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 class Stubborn(BaseOperator):
     def execute(self, context):
@@ -63,7 +75,14 @@ with DAG("d"):
         except BaseException:
             return "swallowed"
 
-    leaves_a_family(); swallows()
+    @task
+    def forks():
+        '''Say how forks end that get SIGTERM as they begin, before and after the task has a handler of its own.'''
+        found = [end_of_a_fork()]
+        signal.signal(signal.SIGTERM, lambda *_: None)
+        return [*found, end_of_a_fork()]
+
+    leaves_a_family(); swallows(); forks()
 """
 
 
@@ -123,6 +142,12 @@ async def test_what_a_try_leaves_behind_is_killed_when_it_ends(bench: Bench, cod
         ended = await bench.run(executor, bench.launch(code, "leaves_a_family"))
         assert (ended.state, "has a family" in bench.log("leaves_a_family")) == ("success", True)
         until(lambda: not left_over(bench), "all processes of the try are gone")
+
+
+async def test_sigterm_ends_what_a_task_forks_unless_the_task_handles_it(bench: Bench, code):
+    async with bench.running() as executor:
+        found = value(await bench.run(executor, bench.launch(code, "forks")))
+    assert found == [-signal.SIGTERM, 7]
 
 
 async def test_a_killed_try_has_failed_whatever_its_code_says(bench: Bench, code):
