@@ -53,6 +53,8 @@ class Admission:
         self._backfills: dict[int, Limits] = {}
         self._queues: dict[Group, _Queue] = {}
         self._known: dict[DagRunKey, Group] = {}
+        self._left: dict[Group, set[DagRunKey]] = {}
+        """Queued runs that only other schedulers can start, as far as was seen since all were read."""
         self._active: dict[Group, set[DagRunKey]] = {}
         self._elsewhere: dict[Group, int] = {}
         self._group_of: dict[DagRunKey, Group] = {}
@@ -68,6 +70,7 @@ class Admission:
     def add(self, run: QueuedRun) -> None:
         """Let a queued run wait; one that waits already only tells what has changed of its DAG and its backfill."""
         group = (run.dag_id, run.backfill_id)
+        self._left.get(group, set()).discard(run.key)
         if run.key not in self._known:
             queue, place = self._queue(group), (_order(run), run.id, run)
             if queue.is_all or (queue.first and place < queue.first[-1]):
@@ -84,6 +87,7 @@ class Admission:
         for queue in self._queues.values():
             queue.first, queue.is_all = [], True
         self._known.clear()
+        self._left.clear()
         empty = set(self._queues)
         for found in groups:
             group = (found.dag_id, found.backfill_id)
@@ -99,22 +103,35 @@ class Admission:
     def to_read(self, at_most: int | None = None) -> list[tuple[Group, int]]:
         """Return the groups whose turn it is and of which no run is in memory, and how many to read of each."""
         groups = list(islice(self._turns, self._limit(at_most)))
-        return [(group, self._n_wanted(group)) for group in groups if not self._queues[group].first]
+        return [
+            (group, self._n_wanted(group) + len(self._left.get(group, ())))
+            for group in groups
+            if not self._queues[group].first
+        ]
 
     def take_first(self, group: Group, runs: Iterable[QueuedRun], *, is_all: bool) -> None:
         """Take over the first queued runs of a group, as they were read, and whether it has no others."""
         queue = self._queue(group)
         queue.is_all = True
-        for run in runs:
+        left = self._left.get(group, set())
+        for run in [run for run in runs if run.key not in left]:
             self.add(run)
         queue.is_all = queue.is_all and is_all
         self._take_place(group)
 
-    def pass_over(self, group: Group) -> None:
-        """Leave what waits of a group to others, until it is read anew."""
-        if (queue := self._queues.get(group)) is not None:
-            for _, _, run in queue.first:
-                del self._known[run.key]
+    def leave_to_others(self, run: QueuedRun) -> None:
+        """Leave an admitted run to other schedulers, until it is added again or all are read anew.
+
+        The next runs of its group take its place. Where as many of them were left as one pass starts, the group is.
+        """
+        self.ended(run.key)
+        group = (run.dag_id, run.backfill_id)
+        left = self._left.setdefault(group, set())
+        left.add(run.key)
+        queue = self._queues.get(group)
+        if queue is not None and len(left) >= self._at_once:
+            for _, _, waiting in queue.first:
+                del self._known[waiting.key]
             queue.first, queue.is_all = [], True
             self._take_place(group)
 

@@ -80,8 +80,7 @@ class RunClaimer:
             is_loadable = row.state == DagRunState.QUEUED and await self._is_loadable(row)
             if is_loadable is None and self._has_peers():
                 log.warning("run.left_to_others", dag_id=row.dag_id, run_id=row.run_id)
-                self._admission.ended(row.key)
-                self._admission.pass_over((row.dag_id, row.backfill_id))
+                self._admission.leave_to_others(row)
                 continue
             kept.append(row)
             if is_loadable:

@@ -31,6 +31,41 @@ def test_a_dag_with_a_thousand_queued_runs_does_not_hold_up_a_dag_with_one():
     assert [run.dag_id for run in admission.admit()] == ["busy", "small", "busy", "busy"]
 
 
+def test_a_run_that_is_left_to_others_holds_up_no_other_of_its_dag():
+    admission, waiting = Admission(at_once=4), {}
+    for number in range(100):
+        run = queued(number, "d", max_active_runs=1)
+        waiting[run.key] = run
+        admission.add(run)
+    started = []
+    while (admitted := admission.admit()) or (wanted := admission.to_read()):
+        if not admitted:
+            [(_, n)] = wanted
+            found = first_of(waiting, "d", n)
+            admission.take_first(("d", None), found, is_all=len(found) < n)
+            continue
+        [run] = admitted
+        if run.id in (0, 50):
+            admission.leave_to_others(run)
+            continue
+        del waiting[run.key]
+        admission.ended(run.key)
+        started.append(run.id)
+    assert started == [number for number in range(100) if number not in (0, 50)]
+    admission.add(waiting.pop(queued(50, "d").key))
+    assert [run.id for run in admission.admit()] == [50], "somebody has told of it again"
+
+
+def test_a_dag_of_which_many_runs_are_left_to_others_is_left_until_all_are_read_anew():
+    admission = Admission(at_once=2)
+    for number in range(9):
+        admission.add(queued(number, "d", max_active_runs=9))
+    for _ in range(2):
+        [run] = admission.admit(at_most=1)
+        admission.leave_to_others(run)
+    assert not admission.may_start_any
+
+
 def first_of(waiting, dag_id, n):
     """Return what the database would give: so many of the queued runs of a DAG, the oldest first."""
     found = [run for run in waiting.values() if run.dag_id == dag_id]
