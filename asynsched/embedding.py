@@ -12,7 +12,7 @@ import structlog
 from asynsched.assembly.services import Services
 from asynsched.channels import AssetsUpdated, Channels, RunCancelled, RunCreated, RunEdited
 from asynsched.clock import Clock
-from asynsched.errors import AsynschedError, NotServing, Standstill, StoreUnavailable
+from asynsched.errors import AsynschedError, NotFound, NotServing, Standstill, StoreError
 from asynsched.explaining.standstill import explain_standstill
 from asynsched.health import Health
 from asynsched.keys import DagRunKey, TaskInstanceKey
@@ -117,18 +117,18 @@ class Embedding:
 
     async def _cancel_for_caller(self, run: DagRunKey) -> None:
         """End a run that nobody waits for any more. Where that cannot be stored soon, the evaluator goes on trying."""
-        is_stored = False
+        is_settled = False
         try:
             with anyio.move_on_after(STORE_SECONDS):
                 await self.cancel_run(run)
-                is_stored = True
-        except StoreUnavailable:
-            pass
+                is_settled = True
+        except StoreError as exc:  # the database is away, or somebody has changed the run at the same moment
+            is_settled = isinstance(exc, NotFound)
         except AsynschedError as exc:  # it has ended meanwhile, or the scheduler has stopped
             log.info("run.not_cancelled", dag_id=run.dag_id, run_id=run.run_id, reason=str(exc))
-            is_stored = True
+            is_settled = True
         finally:
-            if not is_stored:
+            if not is_settled:
                 self.channels.active_runs.offer(RunCancelled(run))
 
     async def asset_changed(self, asset: "str | Asset", extra: Mapping[str, Any] | None = None) -> None:

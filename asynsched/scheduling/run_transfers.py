@@ -236,6 +236,8 @@ class RunTransfers:
         if not ends:
             return
         self._intake.resumed(row)
+        # What was asked of the run may let a task run again, so the run is not over before that is done.
+        self._evaluation.leaving.add(run.key, [f"requests of run {row.id}"], now)
         self._evaluation.resume_run(run, tasks, now)
         for event in ends:
             self._evaluation.try_ended(event, now)
