@@ -21,8 +21,6 @@ from asynsched.store.engines.urls import without_secrets
 CONFIG_VARIABLE = f"{PREFIX}CONFIG"
 CONFIG_FILE = "asynsched.toml"
 DEFAULT = "default"
-_SERVICE_LINK = re.compile(r"_SERVICE_(HOST|PORT(_\w+)?)$|_PORT(_\d+_\w+)?$")
-"""The end of variables that Kubernetes sets for a Service, such as one named `asynsched`: they name no setting."""
 HIDDEN = "***"
 
 
@@ -100,12 +98,18 @@ def _from_environment(options: dict[str, Option], environ: Mapping[str, str]) ->
         if not variable.startswith(PREFIX) or variable == CONFIG_VARIABLE:
             continue
         if variable not in by_variable:
-            if _SERVICE_LINK.search(variable):
+            if _is_of_service(variable, environ):
                 continue
             near = [options[name].variable for name in _nearest(variable.removeprefix(PREFIX), options)]
             raise SettingsError(f"environment variable {variable}: there is no such setting.{_did_you_mean(near)}")
         given[by_variable[variable]] = Given(text, f"environment variable {variable}")
     return given
+
+
+def _is_of_service(variable: str, environ: Mapping[str, str]) -> bool:
+    """Return whether Kubernetes has set a variable for a Service, such as one named `asynsched`; each has a host."""
+    name = re.match(r"(\w+?)_(SERVICE_HOST|SERVICE_PORT|PORT)(_\w+)?$", variable)
+    return name is not None and f"{name[1]}_SERVICE_HOST" in environ
 
 
 def _from_file(options: dict[str, Option], environ: Mapping[str, str], folder: Path) -> dict[str, Given]:

@@ -49,7 +49,7 @@ WRITES = frozenset({"xcom_push", "variable_set", "variable_delete"})
 RETRY_DELAY = timedelta(seconds=1)
 MAX_MAP_INDEX = 2**31 - 1
 MOST_NAMES = 10_000
-"""How much of a kind one question may name; each name is a parameter of a statement."""
+"""How much one question may name; each name is a parameter of a statement."""
 NAMES = ("task_ids", "map_indexes", "run_ids", "logical_dates", "states")
 
 
@@ -96,11 +96,11 @@ class RequestAnswerer:
         operation = _OPERATIONS.get(request.operation)
         if operation is None:
             return Reply(request.token, request.request_id, error=f"there is no operation {request.operation!r}")
-        for name in NAMES:
-            given = request.arguments.get(name)
-            if isinstance(given, list) and len(given) > MOST_NAMES:
-                error = f"{request.operation}: {len(given)} {name}; one question may have {MOST_NAMES} at most"
-                return Reply(request.token, request.request_id, error=error)
+        given = {name: len(names) for name in NAMES if isinstance(names := request.arguments.get(name), list)}
+        if sum(given.values()) > MOST_NAMES:
+            named = ", ".join(f"{n} {name}" for name, n in given.items() if n)
+            error = f"{request.operation}: {named}; one question may name {MOST_NAMES} at most"
+            return Reply(request.token, request.request_id, error=error)
         run = self._database.write if request.operation in WRITES else self._database.read
         while True:
             try:

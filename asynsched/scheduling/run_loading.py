@@ -111,7 +111,7 @@ def lost_tries(tasks: Iterable[ActiveTask], held: Held, boot_mark: str, now: dat
         if task.state in _HAVE_PROCESSES:
             reason = "the try was lost: its keeper is gone, and left no record of its end"
         elif task.state is TaskInstanceState.QUEUED and not task.token.startswith(boot_mark):
-            reason = "the machine was started after the try was submitted: it may have begun before that"
+            reason = "the try was not submitted since the machine was started: it may have begun before that"
         else:
             continue
         yield Ended(task.token, "failed", now, task.started_at, reason, cause="machine")

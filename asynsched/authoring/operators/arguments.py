@@ -163,6 +163,11 @@ def assets(owner: str, name: str, value: Any) -> list[Any]:
     return found
 
 
+def exit_codes(owner: str, name: str, value: Any) -> tuple[int, ...]:
+    """Return exit codes, from one, from several, or from None. Raises DagError."""
+    return tuple(whole_number(owner, name, code) for code in as_list(value))
+
+
 def as_list(value: Any) -> list[Any]:
     """Return a list of one, of several, or of none."""
     if value is None:

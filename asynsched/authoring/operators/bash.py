@@ -54,8 +54,7 @@ class BashOperator(BaseOperator):
         self.append_env = append_env
         self.output_encoding = output_encoding
         who = f"task {self.task_id!r}"
-        codes = arguments.as_list(skip_on_exit_code)
-        self.skip_on_exit_code = tuple(arguments.whole_number(who, "skip_on_exit_code", code) for code in codes)
+        self.skip_on_exit_code = arguments.exit_codes(who, "skip_on_exit_code", skip_on_exit_code)
         self.cwd = cwd
         self.output_processor = output_processor
         self._process: LoggedProcess | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from asynsched.authoring.exceptions import AsynschedException, AsynschedSkipException
+from asynsched.authoring.operators import arguments
 from asynsched.authoring.operators.branch import BaseBranchOperator
 from asynsched.authoring.operators.python import PythonOperator, keyword_arguments
 from asynsched.authoring.subprocesses import LoggedProcess
@@ -11,7 +12,7 @@ from asynsched.errors import DagError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from pathlib import Path
     from typing import Any
 
@@ -47,7 +48,7 @@ class BaseForeignPythonOperator(PythonOperator):
         templates_dict: dict[str, Any] | None = None,
         templates_exts: Sequence[str] | None = None,
         expect_airflow: bool = True,
-        skip_on_exit_code: int | Container[int] | None = None,
+        skip_on_exit_code: int | Collection[int] | None = None,
         env_vars: dict[str, str] | None = None,
         inherit_env: bool = True,
         **kwargs: Any,
@@ -66,8 +67,7 @@ class BaseForeignPythonOperator(PythonOperator):
             raise DagError(f"task {self.task_id!r}: serializer must be one of {', '.join(SERIALIZERS)}")
         self.string_args = [str(item) for item in string_args or ()]
         self.expect_airflow = expect_airflow
-        codes = () if skip_on_exit_code is None else skip_on_exit_code
-        self.skip_on_exit_code: Container[int] = (codes,) if isinstance(codes, int) else codes
+        self.skip_on_exit_code = arguments.exit_codes(f"task {self.task_id!r}", "skip_on_exit_code", skip_on_exit_code)
         self.env_vars = env_vars
         self.inherit_env = inherit_env
         self._process: LoggedProcess | None = None

@@ -139,10 +139,10 @@ def store_events(conn, n, n_bytes):
 
 async def test_a_question_that_names_too_much_is_refused_with_the_limit(database):
     asking = Asking(database, await database.write(store_values, 2, 10))
-    with pytest.raises(SupervisorError, match="xcom_pull: 10001 map_indexes; one question may have 10000 at most"):
-        await asking.answer(partial(pull, "m", map_indexes=range(MOST_NAMES + 1)))
+    with pytest.raises(SupervisorError, match="1 task_ids, 10000 map_indexes; one question may name 10000 at most"):
+        await asking.answer(partial(pull, "m", map_indexes=range(MOST_NAMES)))
     assert asking.n_statements == []
-    assert len(await asking.answer(partial(pull, "m", map_indexes=range(MOST_NAMES)))) == 2
+    assert len(await asking.answer(partial(pull, "m", map_indexes=range(MOST_NAMES - 1)))) == 2
 
 
 async def test_the_results_of_a_finished_run_are_read_in_parts(database):

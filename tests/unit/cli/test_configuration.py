@@ -57,8 +57,11 @@ def test_environment_texts_become_values_of_their_type(tmp_path, variable, text,
 
 def test_variables_that_kubernetes_sets_for_a_service_are_no_settings(tmp_path):
     tcp = {f"ASYNSCHED_PORT_8080_TCP{end}": "x" for end in ("", "_ADDR", "_PORT", "_PROTO")}
-    service = {f"ASYNSCHED_{end}": "x" for end in ("PORT", "SERVICE_HOST", "SERVICE_PORT", "WEB_SERVICE_PORT_HTTP")}
-    assert load(tmp_path, **tcp, **service).settings == Settings()
+    service = {f"ASYNSCHED_{end}": "x" for end in ("PORT", "SERVICE_HOST", "SERVICE_PORT")}
+    another = {f"ASYNSCHED_WEB_{end}": "x" for end in ("PORT", "SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_HTTP")}
+    assert load(tmp_path, **tcp, **service, **another).settings == Settings()
+    with pytest.raises(SettingsError, match="ASYNSCHED_METRICS_PORT: there is no such setting"):
+        load(tmp_path, **service, ASYNSCHED_METRICS_PORT="9000")
 
 
 def test_every_setting_can_be_set_by_its_variable_and_in_the_file(tmp_path):
