@@ -164,6 +164,13 @@ class CallbackRequested:
     """Callbacks are in the database, and wait to be run."""
 
 
+RunNews = (
+    RunCreated | RunsCreated | RunCancelled | RunEdited | BackfillChanged | DagChanged | PoolsChanged
+    | SchedulersChanged | SlotsFreed
+)  # fmt: skip
+"""What the evaluator hears of runs, and of what they depend on."""
+
+
 class Channel(asyncio.Queue[T]):
     """A queue between two services that wakes its reader.
 
@@ -207,17 +214,7 @@ class Channels:
     """watcher, command line -> parse dispatcher"""
     dag_changes: Channel[DagChanged | AssetsUpdated | RunEnded] = field(default_factory=lambda: Channel(10_000))
     """parse dispatcher, command line, evaluator -> dagrun creator"""
-    active_runs: Channel[
-        RunCreated
-        | RunsCreated
-        | RunCancelled
-        | RunEdited
-        | BackfillChanged
-        | DagChanged
-        | PoolsChanged
-        | SchedulersChanged
-        | SlotsFreed
-    ] = field(default_factory=lambda: Channel(10_000))
+    active_runs: Channel[RunNews] = field(default_factory=lambda: Channel(10_000))
     """dagrun creator, trigger, command line, peer watch -> evaluator"""
     ready: Channel[TaskReady | TriesStored | TryUnwanted] = field(default_factory=Channel)
     """evaluator, callback runner, triggerer -> executor heartbeat"""

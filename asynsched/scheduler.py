@@ -116,7 +116,7 @@ class Scheduler(Embedding):
         self._given_executor = executor if callable(executor) else None
         self._given_metrics = metrics
         self._services: Services | None = None
-        self.stopping = self._stop_requested = anyio.Event()
+        self.stopping = anyio.Event()
         self._is_hurried = anyio.Event()
         self._state = ServingState()
         self.started = self._state.started
@@ -151,7 +151,7 @@ class Scheduler(Embedding):
                     self.started.set()
                     task_status.started()
                     log.info("scheduler.started", scheduler_id=self.scheduler_id)
-                    await self._stop_requested.wait()
+                    await self.stopping.wait()
                     services.evaluator.stop_granting()
                     services.callbacks.stop_beginning()
                     services.triggerer.stop()
@@ -165,7 +165,7 @@ class Scheduler(Embedding):
 
     def request_stop(self) -> None:
         """Ask a serving scheduler to stop gently. Returns at once."""
-        self._stop_requested.set()
+        self.stopping.set()
 
     def hurry(self) -> None:
         """Have tries that are to end, by a stop or a cancellation, killed at once. Returns at once.
@@ -182,7 +182,7 @@ class Scheduler(Embedding):
 
         def lose_lease() -> None:
             lease.cancel()
-            self._stop_requested.set()
+            self.stopping.set()
 
         await self._take_home(stack)
         database = await self._open_database(stack)

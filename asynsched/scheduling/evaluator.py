@@ -16,6 +16,7 @@ from asynsched.channels import (
     RunCancelled,
     RunCreated,
     RunEdited,
+    RunNews,
     RunsCreated,
     SchedulersChanged,
     SlotsFreed,
@@ -28,13 +29,12 @@ from asynsched.scheduling.announcements import Announcer
 from asynsched.scheduling.creation.failing_dags import announce_paused, failed_runs
 from asynsched.scheduling.evaluation.evaluation import Evaluation
 from asynsched.scheduling.evaluation.standstill import stand_still
+from asynsched.scheduling.reports import RunMetrics, TryLog
 from asynsched.scheduling.requests.request_taking import RequestTaker
 from asynsched.scheduling.run_intake import RunIntake
-from asynsched.scheduling.run_metrics import RunMetrics
 from asynsched.scheduling.run_transfers import RunTransfers
 from asynsched.scheduling.shared_limits import SharedLimits
 from asynsched.scheduling.slices import settle
-from asynsched.scheduling.try_log import TryLog
 from asynsched.scheduling.watermark import Watermark
 from asynsched.service import Service
 from asynsched.settings import Settings
@@ -48,17 +48,6 @@ MAX_EVENTS = 2_000
 """Events taken up in one pass, so that no batch grows without bound."""
 NOTHING_HELD = Held()
 """What this executor holds of the tries of a scheduler of another home."""
-News = (
-    RunCreated
-    | RunsCreated
-    | RunCancelled
-    | RunEdited
-    | BackfillChanged
-    | DagChanged
-    | PoolsChanged
-    | SchedulersChanged
-    | SlotsFreed
-)
 
 
 class DependencyEvaluator(Service):
@@ -111,7 +100,7 @@ class DependencyEvaluator(Service):
             store=self._store,
             kill_time=timedelta(seconds=settings.lease.kill_time),
         )
-        self._news: deque[News] = deque()
+        self._news: deque[RunNews] = deque()
         self._is_stopping = False
         self._are_slots_freed = False
         """Whether others have given back slots since the last look at what they have."""

@@ -25,7 +25,7 @@ def main() -> int:
         return int(os.environ.get("CI") == "true" and os.geteuid() == 0)
     seed = random.SystemRandom().randrange(10**6) if options.seed is None else options.seed
     print(f"seed {seed}", flush=True)
-    n_wrong = 0
+    n_cuts = n_wrong = 0
     with tempfile.TemporaryDirectory(prefix="asynsched-power-") as folder:
         life = Life.record(Path(folder) / "site")
         if missed := life.unlike_the_folder():
@@ -33,10 +33,11 @@ def main() -> int:
             return 1
         for cut in some_cuts(life, options.cuts, random.Random(seed)):
             problems = list(cut.problems(life))
+            n_cuts += 1
             n_wrong += bool(problems)
             for problem in problems:
                 print(f"{cut}: {problem}", flush=True)
-    print(f"{options.cuts} power cuts, {n_wrong} of them with problems")
+    print(f"{n_cuts} power cuts, {n_wrong} of them with problems")
     return int(n_wrong > 0)
 
 

@@ -131,7 +131,7 @@ class Site:
     @property
     def is_stopping(self) -> bool:
         """Whether the scheduler was asked to stop."""
-        return self.scheduler is not None and self.scheduler._stop_requested.is_set()
+        return self.scheduler is not None and self.scheduler.stopping.is_set()
 
     async def keep_serving(self) -> None:
         """Start a scheduler, and another one when that is gone."""

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from asynsched.cli.stop_report import StopReport
+from asynsched.cli.serving import StopReport
 from asynsched.results import Running, RunningTry
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -5,7 +5,7 @@ from datetime import timedelta
 from structlog.testing import capture_logs
 
 from asynsched.scheduling.evaluation.evaluation import Evaluation
-from asynsched.scheduling.try_log import MOST_LINES, SPAN, TryLog
+from asynsched.scheduling.reports import MOST_LINES, SPAN, TryLog
 from asynsched.store.runs.changes import Stale
 from sandbox.protocol import Ended, Started
 from tests.support.runs import NOON, evaluation, run_of, task
