@@ -1,6 +1,7 @@
 """What queries cost a database, counted instead of timed; and the services that look at it by themselves."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,23 +71,31 @@ class CountedDatabase(PassingDatabase):
         return await call(self._counted, query, args, kwargs)
 
     def _counted(self, conn: sa.Connection, query: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        if conn.dialect.name == "sqlite":
-            conn.connection.driver_connection.set_progress_handler(self._step, STEPS_AT_ONCE)
-        sa.event.listen(conn, "after_cursor_execute", self._note)
-        try:
+        with counting(conn, self.cost):
             return query(conn, *args, **kwargs)
-        finally:
-            sa.event.remove(conn, "after_cursor_execute", self._note)
-            if conn.dialect.name == "sqlite":
-                conn.connection.driver_connection.set_progress_handler(None, STEPS_AT_ONCE)
 
-    def _step(self) -> int:
-        self.cost.n_steps += 1
+
+@contextmanager
+def counting(conn: sa.Connection, cost: Cost) -> Iterator[None]:
+    """Count what statements cost that this connection executes."""
+
+    def step() -> int:
+        cost.n_steps += 1
         return 0
 
-    def _note(self, _conn: Any, cursor: Any, _statement: str, _parameters: Any, context: Any, _many: bool) -> None:
-        self.cost.n_statements += 1
-        context.cursor = _CountedCursor(cursor, self.cost)
+    def note(_conn: Any, cursor: Any, _statement: str, _parameters: Any, context: Any, _many: bool) -> None:
+        cost.n_statements += 1
+        context.cursor = _CountedCursor(cursor, cost)
+
+    if conn.dialect.name == "sqlite":
+        conn.connection.driver_connection.set_progress_handler(step, STEPS_AT_ONCE)
+    sa.event.listen(conn, "after_cursor_execute", note)
+    try:
+        yield
+    finally:
+        sa.event.remove(conn, "after_cursor_execute", note)
+        if conn.dialect.name == "sqlite":
+            conn.connection.driver_connection.set_progress_handler(None, STEPS_AT_ONCE)
 
 
 class _CountedCursor:

@@ -36,6 +36,10 @@ LARGE = 100_000
 """Bytes of a value, of which MANY_BYTES hold ten."""
 
 
+def counted(asking):
+    return [(cost.n_statements, cost.n_rows) for cost in asking.costs]
+
+
 def store_values(conn, n, n_bytes):
     """Store what n instances of the task `m` have returned, and one value of the task `other`; return the run's id."""
     run = insert_run(conn, new_run())
@@ -70,18 +74,18 @@ async def test_all_values_of_a_mapped_task_are_pulled_in_parts(database, n, n_by
     assert await asking.answer(pull, ["other", "m"]) == [7, found]
     assert await asking.answer(lambda: list(LazyXComSequence("m", "return_value"))) == found
     assert len(asking.frames) <= 3 * n_parts + 3
-    assert max(asking.n_statements) <= 2
-    assert max(asking.n_rows) <= 2 * MANY_ROWS
-    assert max(asking.n_bytes) <= 2 * MANY_BYTES
+    assert max(cost.n_statements for cost in asking.costs) <= 2
+    assert max(cost.n_rows for cost in asking.costs) <= 2 * MANY_ROWS
+    assert max(cost.n_bytes for cost in asking.costs) <= 2 * MANY_BYTES
     assert max(asking.frames) <= MANY_BYTES + 50 * MANY_ROWS
 
 
 async def test_a_single_value_is_pulled_by_one_statement_unless_it_is_large(database):
     asking = Asking(database, await database.write(store_values, 3, 15_000_000))
     assert await asking.answer(pull, "other") == 7
-    assert (len(asking.frames), asking.n_statements, asking.n_rows) == (1, [1], [1])
+    assert (len(asking.frames), counted(asking)) == (1, [(1, 1)])
     assert len(await asking.answer(partial(pull, "m", map_indexes=1))) == 15_000_000 - 2
-    assert (len(asking.frames), asking.n_statements, asking.n_rows) == (2, [1, 2], [1, 2])
+    assert (len(asking.frames), counted(asking)) == (2, [(1, 1), (2, 2)])
     assert max(asking.frames) < MAX_FRAME_BYTES
 
 
@@ -116,8 +120,8 @@ async def test_states_of_a_long_history_are_read_in_parts(database):
     found = await asking.answer(AsksElsewhere.get_task_states, "d")
     assert {run_id: len(states) for run_id, states in found.items()} == {f"r{index:03}": 50 for index in range(100)}
     assert len(asking.frames) <= 100 * 50 // MANY_ROWS + 1
-    assert max(asking.n_statements) == 1
-    assert max(asking.n_rows) <= MANY_ROWS
+    assert max(cost.n_statements for cost in asking.costs) == 1
+    assert max(cost.n_rows for cost in asking.costs) <= MANY_ROWS
     assert await asking.answer(partial(AsksElsewhere.get_task_states, "d", run_ids=["r007"], task_ids=["t7"])) == {
         "r007": {"t7": "success"}
     }
@@ -141,7 +145,7 @@ async def test_a_question_that_names_too_much_is_refused_with_the_limit(database
     asking = Asking(database, await database.write(store_values, 2, 10))
     with pytest.raises(SupervisorError, match="1 task_ids, 10000 map_indexes; one question may name 10000 at most"):
         await asking.answer(partial(pull, "m", map_indexes=range(MOST_NAMES)))
-    assert asking.n_statements == []
+    assert asking.costs == []
     assert len(await asking.answer(partial(pull, "m", map_indexes=range(MOST_NAMES - 1)))) == 2
 
 
@@ -153,7 +157,7 @@ async def test_the_results_of_a_finished_run_are_read_in_parts(database):
     asking = Asking(database, run)
     found = await read_finished_run(asking, DagRunKey("d", "r1"))
     assert [len(task.result) for task in found.tasks] == [LARGE - 2] * 300
-    assert max(asking.n_bytes) <= 2 * MANY_BYTES
+    assert max(cost.n_bytes for cost in asking.costs) <= 2 * MANY_BYTES
 
 
 @pytest.mark.parametrize(("n", "n_bytes"), [(MANY, 10), (200, LARGE)], ids=["many", "large"])
@@ -162,14 +166,14 @@ async def test_events_of_assets_are_read_in_parts(database, n, n_bytes):
     inlet = Asset("a")
     assert await asking.answer(lambda: len(InletEvents([inlet])[inlet])) == n
     assert await asking.answer(lambda: len(TriggeringAssetEvents(is_triggered=True)[inlet])) == n
-    asking.n_rows.clear()
+    asking.costs.clear()
     assert await asking.answer(lambda: InletEvents([inlet])[inlet][-1].source_aliases) == []
-    assert sum(asking.n_rows) <= 3, "the newest event costs no look through its history"
+    assert sum(cost.n_rows for cost in asking.costs) <= 3, "the newest event costs no look through its history"
     newest = await asking.answer(lambda: InletEvents([inlet])[inlet].ascending(False).limit(MANY_ROWS + 1)[:])
     assert len({event.extra["text"] for event in newest}) == 1
     assert len(newest) == min(n, MANY_ROWS + 1)
     assert len(asking.frames) <= 3 * (n // MANY_ROWS + n * n_bytes // MANY_BYTES + 2)
-    assert max(asking.n_statements) <= 4
-    assert max(asking.n_rows) <= 2 * MANY_ROWS + 1
-    assert max(asking.n_bytes) <= MANY_BYTES + 20 * MANY_ROWS
+    assert max(cost.n_statements for cost in asking.costs) <= 4
+    assert max(cost.n_rows for cost in asking.costs) <= 2 * MANY_ROWS + 1
+    assert max(cost.n_bytes for cost in asking.costs) <= MANY_BYTES + 20 * MANY_ROWS
     assert max(asking.frames) <= MANY_BYTES + 500 * MANY_ROWS

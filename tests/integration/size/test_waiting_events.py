@@ -8,7 +8,7 @@ from asynsched.store.assets import queue as asset_queue
 from asynsched.store.assets.events import consumed_events, record_events
 from asynsched.store.runs.dag_runs import get_run
 from asynsched.store.schema import asset_dag_run_queue
-from tests.integration.size.asking import results_noted
+from tests.integration.size.counted import Cost, counting
 from tests.store.test_assets import NOW, dag_of, event, store_dag
 from tests.support.stored import examine_dag
 
@@ -21,14 +21,11 @@ def update_and_examine(conn, rows_read):
     record_events(conn, [event(Asset("once"))])
     for number in range(N_EVENTS):
         record_events(conn, [event(Asset("often"), number, token=f"t{number}")])
-        rows_read.append(0)
-
-        def note(rows, rows_read=rows_read):
-            rows_read[-1] += len(rows)
-
-        with results_noted(conn, note):
+        cost = Cost()
+        with counting(conn, cost):
             assert examine_dag(conn, "d", NOW).waits_for == "it waits for events of never"
             assert foresee_dag(conn, "d", NOW).waits_for == "it waits for events of never"
+        rows_read.append(cost.n_rows)
     return conn.scalar(sa.select(sa.func.count()).select_from(asset_dag_run_queue))
 
 
