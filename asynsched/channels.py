@@ -73,7 +73,7 @@ class RunCreated:
 
 @dataclass(frozen=True, slots=True)
 class RunsCreated:
-    """Runs of a DAG may be in the database that no message has told of."""
+    """The database may have runs of a DAG that no message announced."""
 
     dag_id: str
 

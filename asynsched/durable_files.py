@@ -1,6 +1,6 @@
 """Files and folders that a power cut leaves as they were said to be: the data is synced, and so is the name.
 
-For what is nowhere else. What can be had again is not worth the wait for the disk.
+For data that exists nowhere else. Data that can be made again is not worth the wait for the disk.
 """
 
 import errno
@@ -52,7 +52,7 @@ def draft_of(path: Path, data: bytes) -> Iterator[Path]:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Write a file anew, for its owner only. Who reads it finds the old or the new, after a power cut, too.
+    """Replace a file, for its owner only. A reader finds the old one or the new one, after a power cut, too.
 
     Raises:
         OSError: It cannot be written; then the old one is there.
@@ -63,7 +63,7 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Have the names in a folder outlast a power cut, where this user and the file system can. Raises OSError."""
+    """Sync the names in a folder, where this user and the file system can. Raises OSError."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except PermissionError:

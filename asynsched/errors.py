@@ -121,7 +121,7 @@ class StoreUnavailable(StoreError):
 
 
 class DatabaseMissing(StoreError):
-    """There is no database, or none of asynsched's tables in it, and whoever asks makes none."""
+    """There is no database, or it has no tables of asynsched, and the caller does not make them."""
 
     def __init__(self, shown: str) -> None:
         super().__init__(f"There is no database {shown}")

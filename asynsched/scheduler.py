@@ -168,7 +168,7 @@ class Scheduler(Embedding):
         self.stopping.set()
 
     def hurry(self) -> None:
-        """Have tries that are to end, by a stop or a cancellation, killed at once. Returns at once.
+        """Kill at once the tries that a stop or a cancellation ends. Returns at once.
 
         A stop that is under way waits for them no more: they are handed back as interrupted, if the database takes that
         within two seconds.

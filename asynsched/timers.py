@@ -1,4 +1,4 @@
-"""What is due when: a heap, so that what is not due costs nothing, and what is disarmed is soon forgotten."""
+"""Subjects and when they are due: a heap, so that waiting costs nothing, and disarmed subjects are soon forgotten."""
 
 import heapq
 from collections.abc import Hashable, Iterator
@@ -30,18 +30,18 @@ class Timers(Generic[When, Subject]):
         return len(self._armed)
 
     def arm(self, at: When, subject: Subject) -> None:
-        """Have a subject be due then, and not when it was to be due before."""
+        """Arm a subject for a time; an earlier time of it no longer counts."""
         number = self._armed[subject] = next(self._numbers)
         heapq.heappush(self._heap, (at, number, subject))
         self._tidy()
 
     def disarm(self, subject: Subject) -> None:
-        """Have a subject never be due, if it was to be."""
+        """Disarm a subject; one that is not armed stays so."""
         if self._armed.pop(subject, None) is not None:
             self._tidy()
 
     def due(self, now: When) -> Iterator[Subject]:
-        """Yield what is due, and forget it."""
+        """Yield the subjects that are due, and forget them."""
         while (at := self.next_at) is not None and at <= now:
             subject = heapq.heappop(self._heap)[2]
             del self._armed[subject]

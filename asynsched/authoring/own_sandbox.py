@@ -73,7 +73,7 @@ class _OwnFinder:
 
 
 class _HidingFinder(importlib.machinery.FileFinder):
-    """Finds what is in the folder of asynsched's package, and this package only where there is no other."""
+    """Finds what is in the folder of asynsched's package, but this package only where there is no other of its name."""
 
     def find_spec(self, fullname: str, target: ModuleType | None = None) -> importlib.machinery.ModuleSpec | None:
         if fullname == _NAME and _is_elsewhere(sys.path):

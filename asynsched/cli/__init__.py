@@ -108,7 +108,7 @@ def _end_at_once(status: int) -> None:
 
 
 def _end_at_once_when_interrupted(status: int) -> None:
-    """Have Ctrl-C end this process with its exit code: all is done, and Python, which ends, would print where it is."""
+    """Let Ctrl-C end this process quietly: everything is done, and Python would print a traceback while it ends."""
     import signal
 
     if signal.getsignal(signal.SIGINT) in (signal.default_int_handler, _be_interrupted):

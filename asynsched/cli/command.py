@@ -162,7 +162,7 @@ def dags_explained(session: Session) -> Iterator[None]:
 
 
 def confirm(question: str, about: Iterable[str] = ()) -> None:
-    """Have the user agree at the terminal, having shown what it is about. Ends the command if there is no terminal.
+    """Ask the user at the terminal whether to go on. Ends the command if there is no terminal.
 
     Raises click.Abort when the answer is no.
     """

@@ -20,11 +20,11 @@ from asynsched.store.runs.task_instances import list_task_instances
 Kind = Literal["dag", "run", "task"]
 MOST_NAMES = 100
 LONGEST_SECONDS = 2.0
-"""After this time nothing is completed: whoever has pressed a key waits for it."""
+"""A completion that takes longer gives nothing: the user has pressed a key and waits."""
 
 
 def names_of(kind: Kind, context: Context, incomplete: str) -> list[str]:
-    """Return what an argument may be that begins like that; nothing where that cannot be known."""
+    """Return the completions of an argument; none where they cannot be known."""
     give_up = Timer(LONGEST_SECONDS, os._exit, [0])
     give_up.daemon = True
     give_up.start()
@@ -80,7 +80,7 @@ complete -o nosort -F %(complete_func)s %(prog_name)s
         return (words[1:], "") if before[-1:].isspace() else (words[1:-1], words[-1])
 
     def format_completion(self, item: CompletionItem[str]) -> str:
-        """Return what bash puts in place of the part that it takes for a word."""
+        """Return the completions as bash needs them, without the part before its last word break."""
         _, incomplete = self.get_completion_args()
         breaks = os.environ.get("COMP_WORDBREAKS", "")
         start = max((incomplete.rfind(sign) + 1 for sign in breaks), default=0)

@@ -21,7 +21,7 @@ from asynsched.store.runs.task_instances import first_failure
 log = structlog.get_logger(__name__)
 
 MOST_RUNS = 10
-"""Failed runs that are told of one by one."""
+"""Failed runs that are named one by one."""
 
 
 class FailedRun(NamedTuple):
@@ -99,7 +99,7 @@ def tell_what_came_of_it(
 
 
 def summarize(conn: Connection, since: datetime) -> Summary:
-    """Return what the runs since an instant have come to, and which files have errors."""
+    """Return how the runs since an instant ended, and which files have errors."""
     failed = []
     for run in failed_since(conn, since, limit=MOST_RUNS):
         task = first_failure(conn, run.id)

@@ -36,7 +36,7 @@ def concerned(session: Session, key: DagRunKey, request: RunRequest) -> Listing:
 
 
 def ask(session: Session, key: DagRunKey, request: RunRequest, question: str) -> None:
-    """Have the user agree to a request, as `confirm` does, having seen which task instances it concerns."""
+    """Show which task instances a request concerns, and ask the user whether to go on, as `confirm` does."""
     rows = session.read(preview_request, key, request, now=session.now())
     confirm(question.format(n=_count(rows)), (f"  {_name(row)} ({row.state or 'no state'})" for row in rows))
 

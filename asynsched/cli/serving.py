@@ -35,9 +35,9 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 PAUSE = timedelta(milliseconds=200)
 """Between two looks at what still runs."""
 LEAST_SECONDS = 2.0
-"""Between two lines, where other tries run than were told of."""
+"""Shortest time between two lines when other tries run than the last line named."""
 MOST_SECONDS = 10.0
-"""Between two lines, where the same run still."""
+"""Time between two lines while the same tries run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +206,7 @@ def _introduce(settings: Settings) -> None:
 
 
 class StopReport:
-    """Decides when to say what is waited for, and says it in words.
+    """Decides when to report what the stop waits for, and words the report.
 
     Args:
         grace: How long tries are left alone, seconds.
@@ -222,7 +222,7 @@ class StopReport:
         self._told_at = 0.0
 
     def next_line(self, running: Running, at: float, now: datetime, *, by_signal: bool) -> str:
-        """Return what is to be said now; empty for nothing.
+        """Return the line to print now; empty if there is none.
 
         Args:
             running: What runs.

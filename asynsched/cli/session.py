@@ -82,7 +82,7 @@ class Session:
 
     @property
     def is_passing(self) -> bool:
-        """Whether what is known was found for this command alone, and is gone when it ends."""
+        """Whether the DAG folder was read for this command alone, into a home that goes when it ends."""
         return self.settings.database is None and self._passing is not None
 
     def make(self) -> None:
@@ -112,7 +112,7 @@ class Session:
 
     @property
     def place(self) -> str:
-        """Where what is known comes from, for people."""
+        """The home and database that the command reads, for people."""
         if self.is_passing:
             return f"the DAG folder {self.settings.dags_path}"
         if self.settings.database is None:
@@ -203,7 +203,7 @@ class Session:
         return self.is_serving() or (self._is_shared and self.owners().are_serving)
 
     def look_for_schedulers(self) -> "tuple[bool, Owners]":
-        """Return what `has_scheduler` and `owners` do, of one look: one may stop between two."""
+        """Return the answers of `has_scheduler` and `owners` from one look: a scheduler may stop between two."""
         is_serving, owners = self.is_serving(), self.owners()
         return is_serving or (self._is_shared and owners.are_serving), owners
 

@@ -77,7 +77,7 @@ def show_comparison(before: SpanReport, after: SpanReport, output: Output) -> No
 
 
 def say_what_is_assumed(*spans: SpanReport | None) -> None:
-    """Say on standard error what simulations have taken for granted of which tasks."""
+    """Print on standard error what the simulations assumed about which tasks."""
     found: dict[tuple[str, str], dict[str, None]] = {}
     for span in spans:
         for assumption in span.assumptions if span is not None else ():

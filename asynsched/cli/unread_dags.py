@@ -8,7 +8,7 @@ from asynsched.store.dags.files import get_file, list_errors
 
 
 def why_unknown(conn: Connection, dag_id: str, *, tells_errors: bool) -> str:
-    """Return what is known of a DAG that is not active, in sentences; empty if nothing is.
+    """Return in sentences why a DAG is not active; empty if nothing is known of it.
 
     Args:
         tells_errors: Whether the errors of files are told, where no other command could show them.

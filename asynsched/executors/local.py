@@ -308,7 +308,7 @@ class LocalExecutor(Executor):
         task.add_done_callback(self._note_end)
 
     def _note_end(self, task: asyncio.Task[None]) -> None:
-        """Let no work end in silence that nobody waits for: without it, tries would not be heard of any more."""
+        """Report the failure of a task that nobody awaits: without that work, ends of tries would be lost."""
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if isinstance(error, Exception):

@@ -38,7 +38,7 @@ class ParseLog:
     def still_failing(self, path: str) -> None:
         """Tell once of the errors that a file, which is not parsed again, had before the start.
 
-        Arguments without effect were told of when the file was parsed.
+        Arguments without effect were reported when the file was parsed.
         """
         remembered = self._remembered.pop(path, ())
         self._failed(path, [error for error in remembered if error.kind != NO_EFFECT])

@@ -1,4 +1,4 @@
-"""How far the DAG folder is read, and which parses take long: for whoever waits for that, or for a DAG in it."""
+"""How far the DAG folder is read, and which parses take long: for callers that wait for the folder or for a DAG."""
 
 from datetime import datetime, timedelta
 
@@ -10,7 +10,7 @@ from asynsched.store.dags.dags import get_dag
 from asynsched.store.database import Database
 
 LONG_SECONDS = 2.0
-"""A parse that takes longer is told of."""
+"""A parse that takes longer is reported."""
 
 
 class ParsesUnderWay:
@@ -47,7 +47,7 @@ class ParsesUnderWay:
         began_at = min(self._untold.values(), default=None)
         if began_at is None:
             return None
-        # A microsecond more: a timedelta is rounded to one, and what is due too early is asked for again and again.
+        # A microsecond more: a timedelta is rounded, and a tick that comes too early would repeat itself at once.
         return now + timedelta(seconds=began_at + LONG_SECONDS - self._clock.monotonic(), microseconds=1)
 
     def _long(self, began: list[tuple[str, float]]) -> tuple[LongParse, ...]:

@@ -249,7 +249,7 @@ class Admission:
             self._backfills[run.backfill_id] = Limits(run.backfill_is_paused, run.backfill_max_active_runs)
 
     def _take_place(self, group: Group) -> None:
-        """Let a group take its turns exactly if it could start a run, or if that is to be read."""
+        """Let a group take turns exactly if it could start a run, or if its runs are yet to be read."""
         queue = self._queues.get(group)
         is_empty = queue is None or queue.is_empty
         if not is_empty and self._room(group) > 0:

@@ -83,7 +83,7 @@ log = structlog.get_logger(__name__)
 
 SPAN = timedelta(seconds=10)
 MOST_LINES = 20
-"""Failed tries that are told of one by one within a SPAN."""
+"""Failed tries that are logged one by one within a SPAN."""
 FAILED_STATES = frozenset({TaskInstanceState.FAILED, TaskInstanceState.UP_FOR_RETRY})
 
 
@@ -98,7 +98,7 @@ class TryLog:
 
     @property
     def due_at(self) -> datetime | None:
-        """When to call `time_passed`: the failures that were only counted are then told of."""
+        """When to call `time_passed`, which logs the failures that were only counted."""
         return self._span_ends_at if self._n_untold else None
 
     def stored(self, pending: PendingBatch, stale: Stale, now: datetime) -> None:

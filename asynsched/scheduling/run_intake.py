@@ -249,7 +249,7 @@ class RunIntake:
                 await self._follow_past(run, now)
 
     def _note_gone(self, keys: Collection[DagRunKey], found: Iterable[QueuedRun]) -> None:
-        """Let runs wait no more that are queued no more, and say which have ended without having begun.
+        """Take runs out of the queue that are no longer queued, and announce those that ended without having begun.
 
         Args:
             keys: Runs that may have been queued until now, perhaps so far back in the queue that memory has none of it.

@@ -247,7 +247,7 @@ class RunTransfers:
         self._evaluation.drop_run(run.key)
 
     def _take_ends(self, tokens: Collection[str | None]) -> list[Ended]:
-        """Take the ends of these tries out of what is reported; the rest stays, in its order."""
+        """Take the ends of these tries out of the channel; its other messages stay, in their order."""
         ends = []
         for message in self._finished.take(self._finished.qsize() if tokens else 0):
             if isinstance(message, TaskFinished) and isinstance(message.event, Ended) and message.event.token in tokens:

@@ -93,11 +93,11 @@ def assumptions(
     for dag_id, task_id in sorted(tasks):
         name, expected = f"{dag_id}.{task_id}", expectations.of(dag_id, task_id)
         if expected.failure_rate == 1 and expectations.history.get(name, NOTHING).failure_rate == 1:
-            found.setdefault(("each try fails", "of which no try has succeeded in this home"), []).append(name)
+            found.setdefault(("each try fails", "that never succeeded in this home"), []).append(name)
         if expected.duration is None:
             end = " and succeeds" if not (expected.failure_rate or expected.skip) else ""
             lasts = f"each try lasts {USUAL_SECONDS:.0f} s{end}"
-            found.setdefault((lasts, "of which this home knows no try"), []).append(name)
+            found.setdefault((lasts, "that never ran in this home"), []).append(name)
         if (dag_id, task_id) in mapped_over and expected.length is None and expected.returns is None:
             returns = f"a result of {USUAL_LENGTH} value"
             found.setdefault((returns, "whose results are not known, and are mapped over"), []).append(name)

@@ -143,7 +143,7 @@ def _arguments_area() -> tuple[int, int]:
 
 
 def write_arguments(first: bytes, others: bytes) -> None:
-    """Have the command of this process be one argument and others, each of which ends with a zero byte.
+    """Replace the command line of this process by one argument and others, each of which ends with a zero byte.
 
     Where there is no room for all of it, the first is cut. Reads a file when it is first called here or in a parent.
     """

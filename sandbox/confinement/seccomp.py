@@ -68,7 +68,7 @@ FORBIDDEN_PRCTLS = (PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SCHED_CORE)
 """Living on, hiding one's memory from who measures it, and sharing a core with another process."""
 OPEN_ACCESS_OR_TRUNCATE, OPEN_READ_AND_TRUNCATE = os.O_ACCMODE | os.O_TRUNC, os.O_RDONLY | os.O_TRUNC
 OPEN_FOR_IOCTLS = 3
-"""An access mode that neither reads nor writes, of which Landlock asks no right. With O_TRUNC it still truncates."""
+"""An access mode that neither reads nor writes, for which Landlock asks no right. With O_TRUNC it still truncates."""
 # fmt: off
 ALLOWED_FCNTLS = (
     0, 1, 2, 3, 4,  # F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL

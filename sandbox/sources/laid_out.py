@@ -51,7 +51,7 @@ def read_source(folder: Path, content_hash: str) -> str:
 
 
 def read_sources(folder: Path, code: CodeVersion, ask: Ask | None = None) -> dict[str, str]:
-    """Return the texts of a version by their content hash, and write the files anew that were wrong.
+    """Return the texts of a version by their content hash, and replace the files that were wrong.
 
     Args:
         ask: Returns what the database has; None: nobody can be asked.

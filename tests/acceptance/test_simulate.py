@@ -143,7 +143,7 @@ def test_lengths_pools_and_pauses_are_those_of_the_home_which_is_left_as_it_is(s
     before = {path: path.read_bytes() for path in site.home.glob("asynsched.db*")}
     simulated = site.run("simulate", *SPAN, "--output", "json", "--fail-on", "errors, failed", code=1)
     assert simulated.stderr.splitlines() == [
-        "Assumed: each try fails, for 1 task of which no try has succeeded in this home: broken.bad.",
+        "Assumed: each try fails, for 1 task that never succeeded in this home: broken.bad.",
         "Error: 24 runs failed (--fail-on errors,failed).",
     ]
     runs = [run for run in simulated.json if run["dag_id"] != "broken"]
@@ -178,7 +178,7 @@ def test_what_makes_no_sense_is_refused_in_one_line_and_a_bad_file_is_left_out(s
     site.write("bad.py", "import asynsched  # dag\n1 / 0\n")
     told = site.run(*span)
     assert "Left out: bad.py" in told.stderr
-    assert "Assumed: each try lasts 60 s and succeeds, for 4 tasks of which this home knows no try" in told.stderr
+    assert "Assumed: each try lasts 60 s and succeeds, for 4 tasks that never ran in this home" in told.stderr
     assert "berlin" in told.stdout
     assert site.run(*span, "--fail-on", "failed").code == 0
     assert "Error: 1 error of DAG files" in site.run(*span, "--fail-on", "errors", code=1).stderr

@@ -36,7 +36,7 @@ class Host:
         pause_until: Before that, no new process is launched.
         news: Set when there is something to tell it.
         gone: Set when a trigger is wanted no more.
-        is_leaving: It is told to end as soon as it asks.
+        is_leaving: The answer to its next question ends it.
     """
 
     key: str

@@ -187,7 +187,7 @@ class Triggerer(Service):
         return host
 
     def _give(self, host: Host, trigger: TriggerSpec, code: CodeVersion, now: datetime) -> None:
-        """Have a trigger run by this host."""
+        """Assign a trigger to this host."""
         if host.code is None:
             host.code = code
             if host.token is not None:
@@ -231,7 +231,7 @@ class Triggerer(Service):
                 self._by_token[launch.token] = host
                 self._channels.ready.put_nowait(TaskReady(NO_RUN, launch))
         elif host.is_idle(now) and not host.is_leaving:
-            # It is told to end when it asks. Known until it has ended: one that hangs never asks, and is killed.
+            # The answer to its next question ends it. It is known until then: one that hangs never asks, and is killed.
             host.is_leaving = True
             self._close(host)
             host.tell()

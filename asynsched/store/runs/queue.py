@@ -185,7 +185,7 @@ _BEGIN_AGAIN = (
     )
 )  # fmt: skip
 MOST_TAKEN_OVER = 100
-"""Runs that one transaction takes over."""
+"""Most runs that one transaction takes over."""
 _ORPHANED = (
     sa.select(dag_run.c.id, dag_run.c.scheduler_id)
     .where(
@@ -226,7 +226,7 @@ def queued_groups(conn: Connection) -> list[QueuedGroup]:
 
 
 def first_queued(conn: Connection, wanted: Sequence[tuple[Group, int]]) -> list[list[QueuedRun]]:
-    """Return so many queued runs of each group, those that are to start first: the oldest, or a backfill's order."""
+    """Return the first queued runs of each group, up to a number: the oldest, or in the order of a backfill."""
     return [[_queued_run(row) for row in _first_queued(conn, *group, limit)] for group, limit in wanted]
 
 
@@ -250,7 +250,7 @@ def owned_runs(conn: Connection, epoch: int, ids: Collection[int]) -> list[Queue
 
 
 def running_runs(conn: Connection) -> list[QueuedRun]:
-    """Return the running runs, whoever owns them."""
+    """Return the running runs of all schedulers."""
     return [_queued_run(row) for row in conn.execute(_RUNNING)]
 
 
