@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from asynsched.keys import DagRunKey
-from sandbox.protocol import CodeVersion, Ended, Launch, Started
-from sandbox.triggering.messages import TriggerOutcome, TriggerSpec
+from asynsched.protocol.messages import CodeVersion, Ended, Launch, Started, TriggerOutcome, TriggerSpec
 
 T = TypeVar("T")
 

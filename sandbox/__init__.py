@@ -8,6 +8,5 @@ keeper.py         supervisor of every local try; its parts in supervision/
   run.py          one try; its parts in running/
 sources/          a DAG file's own modules: recorded by a parse, imported again by a try
 titles.py         what `ps` shows of each of these processes
-protocol.py       the versioned frames between scheduler, keeper and tries
 foreground.py     one run in the foreground, for `asynsched dags test`
 """

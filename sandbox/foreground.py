@@ -2,7 +2,7 @@
 
 Started as `python -P -m sandbox.foreground DESCRIPTOR REQUEST`. The DAG file is imported as it is now, with the user's
 own rights, as a task's process would. What it prints goes to the terminal. The descriptor is a socket: questions for
-stored variables and connections go there as frames of `sandbox.protocol`, answers come back, and the result goes last.
+stored variables and connections go there as frames, answers come back, and the result goes last.
 Two processes: the run, and what guards it (`sandbox.supervision.foreground_guard`).
 """
 

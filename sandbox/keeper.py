@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from asynsched.authoring.timezone import set_default_timezone
-from sandbox.protocol import LONGEST_REASON, READY
+from asynsched.protocol.messages import LONGEST_REASON, READY
 from sandbox.running.try_logging import configure_logging
 from sandbox.running.warming import warm
 from sandbox.supervision.children import adopt_orphans, set_readable

@@ -34,8 +34,8 @@ from asynsched.authoring.running.tracebacks import user_frames
 from asynsched.authoring.running.try_context import build_context
 from asynsched.authoring.supervisor import set_supervisor
 from asynsched.authoring.transport import from_transport
-from sandbox.frames import ProtocolError
-from sandbox.protocol import CausingTry, CodeVersion, Ended, Launch, Started
+from asynsched.protocol.frames import ProtocolError
+from asynsched.protocol.messages import CausingTry, CodeVersion, Ended, Launch, Started
 from sandbox.running import try_outcome
 from sandbox.running.callbacks import CallbacksFailed, call_back, callback_task
 from sandbox.running.loading import LoadedFile

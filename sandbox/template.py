@@ -18,9 +18,9 @@ from typing import NamedTuple, NoReturn
 
 from msgspec import Struct
 
+from asynsched.protocol.frames import encode_frame
+from asynsched.protocol.messages import CodeVersion
 from sandbox.forkable import ForkCheck
-from sandbox.frames import encode_frame
-from sandbox.protocol import CodeVersion
 from sandbox.run import TryDescriptors, become_try
 from sandbox.running.loading import LoadedFile, freeze_heap, load_version, own_bytes
 from sandbox.running.try_logging import leave_time_to_keeper

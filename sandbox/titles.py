@@ -7,8 +7,8 @@ the environment, too, by which `sandbox.supervision.lifeline` finds what a keepe
 import os
 import sys
 
+from asynsched.protocol.messages import CodeVersion, Launch
 from sandbox.confinement import kernel
-from sandbox.protocol import CodeVersion, Launch
 
 _PREFIX = "asynsched: "
 _LONGEST = 60

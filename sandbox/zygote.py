@@ -31,9 +31,9 @@ from typing import NamedTuple, NoReturn
 import msgspec
 
 from asynsched.authoring.timezone import set_default_timezone
+from asynsched.protocol.frames import encode_frame
+from asynsched.protocol.messages import CodeVersion
 from sandbox.confinement import kernel
-from sandbox.frames import encode_frame
-from sandbox.protocol import CodeVersion
 from sandbox.running.loading import freeze_heap
 from sandbox.running.try_logging import configure_logging
 from sandbox.running.warming import warm

@@ -3,7 +3,7 @@
 Whoever runs a task sets the supervisor: a try's process the one that speaks with the scheduler, `DAG.test` one that
 keeps everything in memory. While a DAG file is parsed there is none.
 
-Operations, their arguments and their answers (they are those of `sandbox.protocol.Request`; values of XComs are as
+Operations, their arguments and their answers (those of `asynsched.protocol.messages.Request`; values of XComs are as
 `asynsched.authoring.transport` writes them). What may be large comes in parts, as `ask_in_parts` asks for them: each
 answer is a dict of what was `found` and of the `place` where the next part begins, None in the last one.
 

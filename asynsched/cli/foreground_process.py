@@ -19,12 +19,12 @@ from asynsched.cli.rendering import note
 from asynsched.cli.session import Session
 from asynsched.errors import NotFound, StoreError
 from asynsched.executors.user_environment import user_environment
+from asynsched.protocol.frames import FrameReader, encode_frame
+from asynsched.protocol.messages import Reply, Request
 from asynsched.store.engines.urls import is_postgresql
 from asynsched.store.secrets.connections import get_connection
 from asynsched.store.secrets.variables import get_variable
 from sandbox.foreground import ForegroundRequest, ForegroundResult
-from sandbox.frames import FrameReader, encode_frame
-from sandbox.protocol import Reply, Request
 
 READ_BYTES = 64 * 1024
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)

@@ -10,8 +10,8 @@ from datetime import datetime
 from pathlib import Path
 
 from asynsched.clock import Clock
+from asynsched.protocol.messages import Ended, Launch, Reply, Request, Started
 from asynsched.settings import Settings
-from sandbox.protocol import Ended, Launch, Reply, Request, Started
 
 TryEvent = Started | Ended
 

@@ -11,8 +11,8 @@ from asynsched.executors.base import Executor, TryEvent
 from asynsched.executors.callback_tokens import is_callback_token
 from asynsched.executors.requests import RequestAnswerer
 from asynsched.executors.trigger_host_tokens import key_of_token
+from asynsched.protocol.messages import Launch, Reply, Request
 from asynsched.service import Service
-from sandbox.protocol import Launch, Reply, Request
 
 HOST_OPERATIONS = frozenset({"trigger_work", "trigger_outcomes"})
 LONGEST_UNKNOWN = timedelta(seconds=30)

@@ -9,8 +9,8 @@ from typing import Any, cast
 from msgspec import Struct
 
 from asynsched.errors import ExecutorError, KeeperGone
-from sandbox.frames import FrameReader, ProtocolError, encode_frame
-from sandbox.protocol import PROTOCOL_VERSION, FromKeeper, Hello, Inventory, Lease
+from asynsched.protocol.frames import FrameReader, ProtocolError, encode_frame
+from asynsched.protocol.messages import PROTOCOL_VERSION, FromKeeper, Hello, Inventory, Lease
 
 GREETING_SECONDS = 30.0
 

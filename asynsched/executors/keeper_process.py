@@ -12,8 +12,8 @@ from asynsched.clock import new_token
 from asynsched.errors import ExecutorError, KeeperGone
 from asynsched.executors.user_environment import user_environment
 from asynsched.home import LOGS
+from asynsched.protocol.messages import LONGEST_REASON, READY
 from asynsched.settings import Settings
-from sandbox.protocol import LONGEST_REASON, READY
 from sandbox.supervision.lifeline import MARK
 from sandbox.supervision.scheduler_port import Address
 

@@ -7,8 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from asynsched.executors.keeper_process import connect
-from sandbox.frames import encode_frame
-from sandbox.protocol import PROTOCOL_VERSION, Hello, Lease
+from asynsched.protocol.frames import encode_frame
+from asynsched.protocol.messages import PROTOCOL_VERSION, Hello, Lease
 
 
 class LeaseLine:

@@ -16,8 +16,19 @@ from asynsched.executors.base import Executor, ExecutorContext, Held
 from asynsched.executors.keeper_client import KeeperConnection
 from asynsched.executors.keeper_process import connect, start_keeper
 from asynsched.executors.lease_line import LeaseLine
-from sandbox.frames import ProtocolError
-from sandbox.protocol import Acknowledge, Ended, Inventory, Kill, Launch, Lease, Reply, Request, Shutdown, Started
+from asynsched.protocol.frames import ProtocolError
+from asynsched.protocol.messages import (
+    Acknowledge,
+    Ended,
+    Inventory,
+    Kill,
+    Launch,
+    Lease,
+    Reply,
+    Request,
+    Shutdown,
+    Started,
+)
 
 log = structlog.get_logger(__name__)
 

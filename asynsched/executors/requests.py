@@ -14,6 +14,7 @@ from asynsched.channels import TaskReady
 from asynsched.clock import Clock
 from asynsched.errors import NotFound, StoreError, StoreUnavailable
 from asynsched.executors.callback_tokens import is_callback_token
+from asynsched.protocol.messages import Reply, Request
 from asynsched.serialization.schema import SerializedDag
 from asynsched.store.assets.events import EventFilter, EventsLeft, some_events
 from asynsched.store.assets.names import find_asset
@@ -41,7 +42,6 @@ from asynsched.store.runs.xcoms import (
 )
 from asynsched.store.secrets.connections import get_connection
 from asynsched.store.secrets.variables import delete_variable, get_variable, set_variable
-from sandbox.protocol import Reply, Request
 
 log = structlog.get_logger(__name__)
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
 from asynsched.executors.base import Executor, ExecutorContext, Held, TryEvent
-from sandbox.protocol import Ended, Launch
+from asynsched.protocol.messages import Ended, Launch
 
 
 class SeveralExecutors(Executor):

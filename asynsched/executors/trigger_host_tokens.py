@@ -5,7 +5,7 @@ import hashlib
 import msgspec
 
 from asynsched.clock import new_token
-from sandbox.protocol import CodeVersion
+from asynsched.protocol.messages import CodeVersion
 
 _PREFIX = "triggers-"
 _KEY_LENGTH = 24

@@ -26,6 +26,7 @@ from asynsched.foreground.environment import environment_of
 from asynsched.foreground.interruption import Interruption
 from asynsched.foreground.supervisor import MemorySupervisor
 from asynsched.keys import DagRunKey
+from asynsched.protocol.messages import CodeVersion, Ended, EndState, Started
 from asynsched.scheduling.evaluation.active_run import ActiveRun
 from asynsched.scheduling.evaluation.active_task import ActiveTask
 from asynsched.scheduling.evaluation.evaluation import Evaluation
@@ -37,7 +38,6 @@ from asynsched.serialization.encode import serialize_dag
 from asynsched.serialization.schema import SerializedDag
 from asynsched.states import DagRunState, TaskInstanceState
 from asynsched.store.runs.changes import CallbackRow
-from sandbox.protocol import CodeVersion, Ended, EndState, Started
 from sandbox.running.try_outcome import Span, of_result
 
 log = logging.getLogger("asynsched.test")

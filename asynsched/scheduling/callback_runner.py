@@ -12,6 +12,7 @@ from asynsched.clock import Clock
 from asynsched.errors import DagError, NotFound
 from asynsched.executors.base import Held
 from asynsched.executors.callback_tokens import is_callback_token, new_callback_token
+from asynsched.protocol.messages import Ended, Launch
 from asynsched.scheduling.launches import callback_launch, with_deadline
 from asynsched.scheduling.run_loading import active_run
 from asynsched.scheduling.versions import VersionCache
@@ -28,7 +29,6 @@ from asynsched.store.runs.callbacks import (
 )
 from asynsched.store.runs.deadlines import MISS_EVENT, list_deadlines
 from asynsched.store.runs.queue import runs_by_id
-from sandbox.protocol import Ended, Launch
 
 log = structlog.get_logger(__name__)
 

@@ -25,6 +25,7 @@ from asynsched.channels import (
 )
 from asynsched.clock import Clock
 from asynsched.executors.base import Held
+from asynsched.protocol.messages import Started
 from asynsched.scheduling.announcements import Announcer
 from asynsched.scheduling.creation.failing_dags import announce_paused, failed_runs
 from asynsched.scheduling.evaluation.evaluation import Evaluation
@@ -40,7 +41,6 @@ from asynsched.service import Service
 from asynsched.settings import Settings
 from asynsched.store.database import Database
 from asynsched.store.runs.pools import pool_capacities, pools_including_deferred
-from sandbox.protocol import Started
 
 log = structlog.get_logger(__name__)
 

@@ -6,6 +6,7 @@ from datetime import datetime
 import msgspec
 
 from asynsched.executors.base import Held
+from asynsched.protocol.messages import Ended
 from asynsched.scheduling.evaluation.active_run import ActiveRun
 from asynsched.scheduling.evaluation.active_task import ActiveTask
 from asynsched.scheduling.evaluation.deferral import decoded
@@ -18,7 +19,6 @@ from asynsched.states import DagRunState, TaskInstanceState
 from asynsched.store.runs.queue import QueuedRun
 from asynsched.store.runs.task_instances import StoredPast, TaskInstanceRow
 from asynsched.store.runs.xcoms import XComValue
-from sandbox.protocol import Ended
 
 
 def active_run(row: QueuedRun, version: LoadedVersion) -> ActiveRun:

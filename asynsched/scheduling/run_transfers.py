@@ -11,6 +11,7 @@ from asynsched.channels import Channels, TaskFinished
 from asynsched.errors import DagError, NotFound
 from asynsched.executors.base import Held
 from asynsched.keys import DagRunKey
+from asynsched.protocol.messages import Ended
 from asynsched.scheduling.announcements import Announcer
 from asynsched.scheduling.evaluation.active_run import ActiveRun
 from asynsched.scheduling.evaluation.evaluation import Evaluation
@@ -30,7 +31,6 @@ from asynsched.store.runs.queue import (
 from asynsched.store.runs.requests import OpenRequest
 from asynsched.store.runs.task_instances import tokens_of_tries
 from asynsched.store.schedulers.schedulers import notify
-from sandbox.protocol import Ended
 
 log = structlog.get_logger(__name__)
 

@@ -9,11 +9,11 @@ import anyio.to_thread
 from sqlalchemy import Connection
 
 from asynsched.errors import DagError, NotFound
+from asynsched.protocol.messages import CodeVersion, SourceRef
 from asynsched.scheduling.evaluation.structure import DagStructure, compile_structure
 from asynsched.serialization.decode import decode_dag
 from asynsched.store.dags.versions import DagVersionRow, get_sources, get_versions
 from asynsched.store.database import Database
-from sandbox.protocol import CodeVersion, SourceRef
 from sandbox.sources.laid_out import lay_out_source
 
 MAX_LOADED = 1000

@@ -12,8 +12,16 @@ from typing import Any
 import msgspec
 
 from asynsched.executors.base import Executor, ExecutorContext, Held
-from sandbox.outlet_events import OutletEvent
-from sandbox.protocol import BranchDecision, Ended, EndState, FailureCause, Launch, ShortCircuitDecision, Started
+from asynsched.protocol.messages import (
+    BranchDecision,
+    Ended,
+    EndState,
+    FailureCause,
+    Launch,
+    OutletEvent,
+    ShortCircuitDecision,
+    Started,
+)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 
 from asynsched.errors import TimetableError
 from asynsched.keys import DagRunKey
+from asynsched.protocol.messages import CodeVersion
 from asynsched.scheduling.evaluation.active_run import ActiveRun
 from asynsched.scheduling.evaluation.active_task import ActiveTask
 from asynsched.scheduling.evaluation.pending import PendingBatch
@@ -32,7 +33,6 @@ from asynsched.timetables import (
     OnceTimetable,
     decode,
 )
-from sandbox.protocol import CodeVersion
 
 MOMENT = timedelta(microseconds=1)
 MOST_RUNS = 100_000

@@ -11,10 +11,10 @@ from typing import Any
 
 from msgspec import Struct
 
+from asynsched.protocol.messages import BranchDecision, Launch, ShortCircuitDecision
 from asynsched.serialization.schema import MapConcat, MapLength, MapProduct, MapResult, MapZip, SerializedDag
 from asynsched.simulation.executor import Outcome
 from asynsched.simulation.expectations import NOTHING, Expectation, Expectations
-from sandbox.protocol import BranchDecision, Launch, ShortCircuitDecision
 
 USUAL_SECONDS = 60.0
 """How long a try lasts of which nothing is known."""

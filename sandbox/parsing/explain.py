@@ -7,13 +7,13 @@ from pathlib import Path
 from types import TracebackType
 
 from asynsched.errors import DagError, DagImportError, SerializationError
+from asynsched.protocol.parse_messages import encodable
 from asynsched.serialization.schema import FileError
 from sandbox.confine import available
 from sandbox.confinement.limits import ParseLimits
 from sandbox.confinement.readable import is_within, link_outside, of_the_machine
 from sandbox.parsing.airflow_names import missing_name, no_airflow
 from sandbox.parsing.hints import hint_for, said
-from sandbox.parsing.messages import encodable
 from sandbox.sources.archives import ArchiveError
 
 _NOT_IN_THE_FILE = "this came up in asynsched's own code: the file has changed how that works, or it is a bug there"

@@ -20,6 +20,7 @@ from asynsched.authoring.dag import DAG, collect_dags
 from asynsched.authoring.own_sandbox import own_sandbox
 from asynsched.authoring.timezone import set_default_timezone
 from asynsched.errors import DagError, DagWarning, NoEffectWarning, without_effect
+from asynsched.protocol.parse_messages import Channel, Confined, Found, Imported, Refused, Sourced, encodable
 from asynsched.serialization.encode import serialize_dag
 from asynsched.serialization.schema import (
     DOUBTFUL,
@@ -38,7 +39,6 @@ from sandbox.confinement.environment import home_in
 from sandbox.confinement.file_rules import ConfinementError, FileRules
 from sandbox.confinement.limits import ParseLimits, use_reserves
 from sandbox.forkable import ForkCheck
-from sandbox.parsing.messages import Channel, Confined, Found, Imported, Refused, Sourced, encodable
 from sandbox.sources.later_imports import note_later_imports
 from sandbox.sources.local_imports import LocalImports
 from sandbox.sources.versions import SourceRecorder

@@ -5,9 +5,9 @@ import signal
 from dataclasses import dataclass
 from enum import Enum
 
+from asynsched.protocol.parse_messages import Transcript
 from asynsched.serialization.schema import FileError
 from sandbox.confinement.limits import ParseLimits
-from sandbox.parsing.messages import Transcript
 
 _MIB = 1024**2
 

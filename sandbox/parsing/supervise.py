@@ -15,6 +15,7 @@ from typing import NoReturn
 
 import msgspec
 
+from asynsched.protocol.parse_messages import Transcript
 from asynsched.serialization.schema import SCHEMA_VERSION, ParseReport
 from sandbox.confine import begin
 from sandbox.confinement import kernel
@@ -22,7 +23,6 @@ from sandbox.confinement.file_rules import FileRules
 from sandbox.parsing import tree
 from sandbox.parsing.importing import STACK_SIGNAL, ParseRequest, open_streams, run_dag_file
 from sandbox.parsing.lifelines import Lifeline
-from sandbox.parsing.messages import Transcript
 from sandbox.parsing.outcome import End, Stopped, failures
 
 _ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)

@@ -8,7 +8,7 @@ from asynsched.authoring.operators.base import BaseOperator
 from asynsched.authoring.running.context import Context, CurrentContext
 from asynsched.authoring.running.execution import run_callbacks
 from asynsched.authoring.timezone import coerce_datetime
-from sandbox.protocol import Launch
+from asynsched.protocol.messages import Launch
 from sandbox.running.raised_exceptions import rebuilt
 
 _STATE_AT = {

@@ -14,7 +14,7 @@ import asynsched.authoring
 from asynsched.authoring.active import forget_registered
 from asynsched.authoring.dag import DAG, collect_dags
 from asynsched.authoring.running.tracebacks import one_line, user_frames
-from sandbox.protocol import CodeVersion
+from asynsched.protocol.messages import CodeVersion
 from sandbox.sources.laid_out import Ask, SourceDamagedError, read_sources
 from sandbox.sources.versions import install_version
 

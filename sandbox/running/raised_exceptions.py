@@ -6,7 +6,7 @@ import msgspec
 
 from asynsched.authoring.exceptions import AsynschedException
 from asynsched.authoring.running.tracebacks import text_of
-from sandbox.protocol import RaisedException
+from asynsched.protocol.messages import RaisedException
 
 LONGEST_MESSAGE = 10_000
 _PLAIN = (str, int, float, bool, type(None))

@@ -10,7 +10,7 @@ import msgspec
 
 from asynsched.authoring.retry_policy import RetryAction, RetryPolicy, ask
 from asynsched.authoring.running.context import Context
-from sandbox.protocol import Ended
+from asynsched.protocol.messages import Ended
 from sandbox.running.try_outcome import TaskTerminated
 
 LIMIT_SECONDS = 30.0

@@ -11,8 +11,8 @@ import msgspec
 from msgspec import Struct
 
 from asynsched.authoring.supervisor import SupervisorError, SupervisorNotFound
-from sandbox.frames import FrameReader, ProtocolError, encode_frame
-from sandbox.protocol import Launch, Reply, Request
+from asynsched.protocol.frames import FrameReader, ProtocolError, encode_frame
+from asynsched.protocol.messages import Launch, Reply, Request
 
 READ_BYTES = 64 * 1024
 MAX_MESSAGE_BYTES = 15 * 1024 * 1024

@@ -19,11 +19,17 @@ from asynsched.authoring.mapping.mapped_sequences import is_mappable
 from asynsched.authoring.running.execution import TaskResult
 from asynsched.authoring.running.tracebacks import one_line
 from asynsched.authoring.transport import to_transport
-from sandbox.outlet_events import OutletEvent
-from sandbox.protocol import BranchDecision, Ended, FailureCause, ShortCircuitDecision
+from asynsched.protocol.messages import (
+    BranchDecision,
+    Deferral,
+    Ended,
+    FailureCause,
+    OutletEvent,
+    ShortCircuitDecision,
+    class_name,
+)
 from sandbox.running.raised_exceptions import described
 from sandbox.running.scheduler_link import json_of
-from sandbox.triggering.messages import Deferral, class_name
 
 CRASHES = frozenset({signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSYS})
 """Signals that a process brings on itself."""

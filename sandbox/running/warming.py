@@ -10,8 +10,8 @@ from asynsched.authoring.active import forget_registered
 from asynsched.authoring.dag import DAG
 from asynsched.authoring.supervisor import set_supervisor
 from asynsched.authoring.taskflow.decorators import task
-from sandbox.frames import encode_frame
-from sandbox.protocol import CodeVersion, Launch, RunContext
+from asynsched.protocol.frames import encode_frame
+from asynsched.protocol.messages import CodeVersion, Launch, RunContext
 from sandbox.run import run_launch
 from sandbox.running.loading import LoadedFile, freeze_heap, import_authoring
 from sandbox.running.scheduler_link import SchedulerLink

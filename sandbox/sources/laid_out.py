@@ -13,7 +13,7 @@ from pathlib import Path
 
 from asynsched.authoring.supervisor import SupervisorError
 from asynsched.errors import AsynschedError
-from sandbox.protocol import CodeVersion
+from asynsched.protocol.messages import CodeVersion
 
 Ask = Callable[[str], str]
 """Returns the text with a content hash, from the database. Raises SupervisorError."""

@@ -25,8 +25,8 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Struct
 
-from sandbox.frames import UNDECODABLE
-from sandbox.protocol import Ended, Launch
+from asynsched.protocol.frames import UNDECODABLE
+from asynsched.protocol.messages import Ended, Launch
 
 log = logging.getLogger("sandbox.keeper")
 

@@ -8,9 +8,8 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 from msgspec.structs import replace
 
-from sandbox.frames import UNDECODABLE
-from sandbox.protocol import Ended
-from sandbox.triggering.messages import Deferral
+from asynsched.protocol.frames import UNDECODABLE
+from asynsched.protocol.messages import Deferral, Ended
 
 LONGEST_WAIT = timedelta(days=36_525)
 LARGEST_LENGTH = 2**31 - 1

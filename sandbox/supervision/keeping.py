@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from sandbox.protocol import Acknowledge, Hello, Inventory, Kill, Launch, Lease, Reply, Shutdown
+from asynsched.protocol.messages import Acknowledge, Hello, Inventory, Kill, Launch, Lease, Reply, Shutdown
 from sandbox.supervision.children import end_all_children, reap
 from sandbox.supervision.fencing import Fence
 from sandbox.supervision.limits import Limits

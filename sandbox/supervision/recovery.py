@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
-from sandbox.protocol import Ended
+from asynsched.protocol.messages import Ended
 from sandbox.supervision.attempts import AttemptRecords
 from sandbox.supervision.task_log import TaskLog
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from sandbox.protocol import PROTOCOL_VERSION, Hello, Lease, ToKeeper
+from asynsched.protocol.messages import PROTOCOL_VERSION, Hello, Lease, ToKeeper
 from sandbox.supervision.reactor import Reactor, Urgency
 from sandbox.supervision.wire import Wire
 

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from sandbox.frames import MAX_FRAME_BYTES, ProtocolError, encode_frame
-from sandbox.protocol import Ended, FailureCause, Launch, RaisedException, Request, Started
+from asynsched.protocol.frames import MAX_FRAME_BYTES, ProtocolError, encode_frame
+from asynsched.protocol.messages import Ended, FailureCause, Launch, RaisedException, Request, Started
 from sandbox.supervision.believable import believable
 from sandbox.supervision.children import kill_group
 from sandbox.supervision.masking import Secrets

@@ -11,8 +11,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
-from sandbox.frames import FrameReader, ProtocolError
-from sandbox.protocol import CodeVersion
+from asynsched.protocol.frames import FrameReader, ProtocolError
+from asynsched.protocol.messages import CodeVersion
 from sandbox.supervision.reactor import Reactor, Timer, Urgency
 from sandbox.supervision.zygote_handle import ZygoteHandle
 from sandbox.template import FORK, MOST_AT_ONCE, Born, Forked, FromTemplate

@@ -8,7 +8,7 @@ import logging
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
-from sandbox.protocol import CodeVersion, FailureCause
+from asynsched.protocol.messages import CodeVersion, FailureCause
 from sandbox.running.try_outcome import of_status
 from sandbox.supervision.reactor import Reactor, Timer
 from sandbox.supervision.template_handle import ReadyProcess, TemplateHandle

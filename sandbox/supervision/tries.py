@@ -12,8 +12,8 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from sandbox.frames import ProtocolError
-from sandbox.protocol import Ended, FailureCause, Kill, Launch, Reply, Request, Started
+from asynsched.protocol.frames import ProtocolError
+from asynsched.protocol.messages import Ended, FailureCause, Kill, Launch, Reply, Request, Started
 from sandbox.running.try_outcome import of_status
 from sandbox.supervision.attempts import AttemptRecords
 from sandbox.supervision.believable import plausible

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
-from sandbox.protocol import Launch
+from asynsched.protocol.messages import Launch
 
 Instance = tuple[str, str, str, int] | str
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from sandbox.frames import FrameReader, ProtocolError, encode_frame
+from asynsched.protocol.frames import FrameReader, ProtocolError, encode_frame
 from sandbox.supervision.reactor import Reactor, Urgency
 
 READ_BYTES = 256 * 1024

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import msgspec
 
-from sandbox.frames import encode_frame
-from sandbox.protocol import CodeVersion
+from asynsched.protocol.frames import encode_frame
+from asynsched.protocol.messages import CodeVersion
 from sandbox.running.warming import warm_fully
 from sandbox.supervision.watchdog import Alarm
 from sandbox.template import Born, TemplateStart, become_template

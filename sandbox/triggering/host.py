@@ -19,11 +19,10 @@ from asynsched.authoring.running.tracebacks import one_line, user_frames
 from asynsched.authoring.supervisor import SupervisorError, set_supervisor
 from asynsched.authoring.transport import from_transport, to_transport
 from asynsched.authoring.triggers.base import BaseTaskEndEvent, TriggerEvent, first_event, make_trigger
-from sandbox.protocol import Ended, Launch, Started
+from asynsched.protocol.messages import Ended, Launch, Started, TriggerOutcome, TriggerSpec, TriggerWork, class_name
 from sandbox.running.scheduler_link import SchedulerLink
 from sandbox.triggering.host_link import HostLink
 from sandbox.triggering.host_logging import label_logs, labelled
-from sandbox.triggering.messages import TriggerOutcome, TriggerSpec, TriggerWork, class_name
 from sandbox.triggering.watch import WatchfulSelector
 
 log = logging.getLogger("asynsched.triggerer")

@@ -15,8 +15,8 @@ from itertools import count
 from typing import Any
 
 from asynsched.authoring.supervisor import SupervisorError, SupervisorNotFound
-from sandbox.frames import FrameReader, ProtocolError, encode_frame
-from sandbox.protocol import Launch, Reply, Request
+from asynsched.protocol.frames import FrameReader, ProtocolError, encode_frame
+from asynsched.protocol.messages import Launch, Reply, Request
 from sandbox.running.scheduler_link import READ_BYTES, json_of
 from sandbox.triggering.watch import not_watched
 

@@ -12,7 +12,7 @@ DAG_FILE = """
     from datetime import datetime
     from pathlib import Path
 
-    import sandbox.protocol
+    import asynsched.protocol.messages
     from sandbox.running import WHOSE
     from asynsched import DAG, BaseOperator, BaseTrigger, TriggerEvent, Variable, task
     from asynsched.timetables import DataInterval, Timetable
@@ -50,7 +50,7 @@ DAG_FILE = """
         @task
         def imports():
             import sandbox.later
-            return [WHOSE, sandbox.protocol.WHOSE, sandbox.later.WHOSE, Variable.get("stored")]
+            return [WHOSE, asynsched.protocol.messages.WHOSE, sandbox.later.WHOSE, Variable.get("stored")]
 
         imports() >> Waits(task_id="waits")
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from asynsched.protocol.messages import BranchDecision, Ended, ShortCircuitDecision
 from asynsched.scheduling.evaluation.active_task import ActiveTask
 from asynsched.scheduling.run_loading import past_of
 from asynsched.states import DagRunState, TaskInstanceState
 from asynsched.store.runs.task_instances import StoredPast
-from sandbox.protocol import BranchDecision, Ended, ShortCircuitDecision
 from tests.support.runs import NOON, evaluation, run_of, task
 
 CASES = json.loads((Path(__file__).parent / "data" / "dagrun_states.json").read_text())["cases"]

@@ -10,14 +10,13 @@ from asynsched import DAG, BashOperator
 from asynsched.bell import Hint, encode_hints
 from asynsched.channels import SchedulersChanged, TaskFinished, TriggerFired
 from asynsched.housekeeping.peer_watch import leave
+from asynsched.protocol.messages import Deferral, Ended, TriggerOutcome
 from asynsched.scheduling.creation.backfills import BackfillPlan, create_backfill
 from asynsched.scheduling.creation.triggering import create_manual_run
 from asynsched.store.runs.backfills import list_backfills
 from asynsched.store.runs.pools import set_pool
 from asynsched.store.schedulers.schedulers import notify, register_scheduler
 from asynsched.store.schema import dag_version, task_instance
-from sandbox.protocol import Ended
-from sandbox.triggering.messages import Deferral, TriggerOutcome
 from tests.support.peers import CLOCK, N_RUNS, Peer, dag_of, serve_both, two_schedulers
 from tests.support.waiting import eventually
 

@@ -7,13 +7,13 @@ import pytest
 
 from asynsched import DAG, Asset, AssetAlias, AssetOrTimeSchedule, BashOperator, CronTriggerTimetable
 from asynsched.channels import DagChanged
+from asynsched.protocol.messages import OutletEvent
 from asynsched.simulation.executor import Outcome
 from asynsched.store.assets.events import consumed_events, list_events, record_events
 from asynsched.store.assets.queue import pending_events
 from asynsched.store.dags.dags import set_paused
 from asynsched.store.dags.parse_results import DagDefaults, FileStamp, store_report
 from asynsched.store.runs.changes import AssetEventRow
-from sandbox.outlet_events import OutletEvent
 from tests.support.simulated import Simulated, report_of
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

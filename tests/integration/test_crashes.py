@@ -13,6 +13,7 @@ from asynsched.assembly import evaluating
 from asynsched.channels import Channels, RunCreated, RunEdited
 from asynsched.executors.base import Held
 from asynsched.keys import DagRunKey
+from asynsched.protocol.messages import Launch
 from asynsched.scheduling import slices
 from asynsched.scheduling.creation.triggering import create_manual_run
 from asynsched.scheduling.evaluator import DependencyEvaluator
@@ -21,7 +22,6 @@ from asynsched.simulation.simulation import MOMENT
 from asynsched.store.runs.dag_runs import get_run
 from asynsched.store.runs.requests import CancelRun, ClearTasks, MarkTasks, add_request, open_requests
 from asynsched.store.runs.task_instances import load_task_instances
-from sandbox.protocol import Launch
 from tests.support.crashing import Crash, CrashingSimulated
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -10,9 +10,9 @@ import pytest
 from asynsched import DAG, BashOperator
 from asynsched.channels import Channels
 from asynsched.errors import StoreUnavailable
+from asynsched.protocol.messages import Launch
 from asynsched.scheduling.creation.dagrun_creator import DagRunCreator
 from asynsched.simulation.executor import Outcome
-from sandbox.protocol import Launch
 from tests.support.flaky_database import FlakyDatabase
 from tests.support.simulated import Simulated
 

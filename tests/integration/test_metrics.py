@@ -17,10 +17,10 @@ from asynsched.gauges import name_gauges
 from asynsched.metrics.base import Metrics
 from asynsched.metrics.making import make_metrics
 from asynsched.metrics.names import FIGURES
+from asynsched.protocol.messages import Ended, Launch
 from asynsched.settings import MonitorSettings
 from asynsched.simulation.executor import Outcome
 from asynsched.store.schema import dag_run, task_instance
-from sandbox.protocol import Ended, Launch
 from tests.support.simulated import Simulated
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -13,9 +13,9 @@ from asynsched import DAG, BashOperator
 from asynsched.bell import Hint, decode_hints
 from asynsched.channels import Channels
 from asynsched.housekeeping.bell_listener import hand_out
+from asynsched.protocol.messages import Launch
 from asynsched.simulation.executor import Outcome
 from asynsched.store.schema import metadata, run_request
-from sandbox.protocol import Launch
 from tests.support.simulated import Simulated
 
 START = datetime(2026, 3, 1, tzinfo=UTC)

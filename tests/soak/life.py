@@ -20,10 +20,10 @@ from asynsched import DAG, Asset, BashOperator, PythonOperator, task
 from asynsched.channels import Channels
 from asynsched.executors.base import Executor, ExecutorContext
 from asynsched.housekeeping.retention import RetentionSweeper
+from asynsched.protocol.messages import Launch
 from asynsched.settings import RetentionSettings
 from asynsched.simulation.executor import Outcome, ScriptedExecutor
 from asynsched.store.engines.direct_database import open_inline
-from sandbox.protocol import Launch
 from tests.support.simulated import Simulated
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

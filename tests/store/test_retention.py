@@ -11,6 +11,7 @@ from asynsched.home import SOURCES, prepare_home
 from asynsched.housekeeping.retention import Sweep
 from asynsched.housekeeping.retention_policy import RetentionPolicy, policy_of
 from asynsched.keys import TaskInstanceKey
+from asynsched.protocol.messages import SourceRef
 from asynsched.settings import RetentionSettings
 from asynsched.states import DagRunState
 from asynsched.store.dags.versions import NewVersion, add_version, count_unused_versions, put_sources
@@ -33,7 +34,6 @@ from asynsched.store.schema import (
     task_instance_history,
     xcom,
 )
-from sandbox.protocol import SourceRef
 from tests.store.test_runs import new_run, task
 from tests.support.stored import list_audit, list_versions, log_file
 

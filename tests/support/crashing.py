@@ -8,9 +8,9 @@ from typing import Any
 
 from asynsched.authoring.dag import DAG
 from asynsched.executors.base import Executor, ExecutorContext, Held, TryEvent
+from asynsched.protocol.messages import Ended
 from asynsched.simulation.executor import Script, ScriptedExecutor
 from asynsched.store.database import Database
-from sandbox.protocol import Ended
 from tests.support.passing_database import PassingDatabase
 from tests.support.simulated import Simulated
 

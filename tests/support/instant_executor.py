@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from asynsched.executors.base import Executor, ExecutorContext, Held
-from sandbox.protocol import Ended, Launch
+from asynsched.protocol.messages import Ended, Launch
 
 GATE = "gate"
 """The name of a task that never ends."""

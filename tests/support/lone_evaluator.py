@@ -12,13 +12,13 @@ from asynsched.channels import Channels, RunCreated, TaskFinished, TaskReady
 from asynsched.clock import VirtualClock
 from asynsched.executors.base import Held
 from asynsched.keys import DagRunKey
+from asynsched.protocol.messages import Ended
 from asynsched.scheduling.creation.triggering import create_manual_run
 from asynsched.scheduling.versions import VersionCache
 from asynsched.settings import Settings
 from asynsched.store.dags.parse_results import DagDefaults, FileStamp, store_report
 from asynsched.store.database import Database
 from asynsched.store.schedulers.schedulers import register_scheduler, set_room
-from sandbox.protocol import Ended
 from tests.support.runs import NOON
 from tests.support.simulated import report_of
 

@@ -3,8 +3,8 @@
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
+from asynsched.protocol.messages import BranchDecision, ShortCircuitDecision
 from asynsched.serialization.schema import SerializedTask
-from sandbox.protocol import BranchDecision, ShortCircuitDecision
 
 Key = tuple[str, int]
 Decision = BranchDecision | ShortCircuitDecision

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from asynsched.executors.base import ExecutorContext
+from asynsched.protocol.messages import Launch
 from asynsched.simulation.executor import Outcome, ScriptedExecutor
-from sandbox.protocol import Launch
 
 RETURNED = "what no task has returned"
 

@@ -46,7 +46,7 @@ def make_newer(folder: Path, steps: int) -> Path:
     _replace(preparation, f'REVISIONS = ("{HEAD}",)', f"REVISIONS = ({known})")
     _replace(preparation, f'OLDEST_BESIDE = "{OLDEST_BESIDE}"', f'OLDEST_BESIDE = "{revisions[-2]}"')
     _replace(path / "asynsched/_version.py", f'"{asynsched.__version__}"', f'"99.{steps}"')
-    _replace(path / "sandbox/protocol.py", "PROTOCOL_VERSION = 1", f"PROTOCOL_VERSION = {1 + steps}")
+    _replace(path / "asynsched/protocol/messages.py", "PROTOCOL_VERSION = 1", f"PROTOCOL_VERSION = {1 + steps}")
     return path
 
 

@@ -18,6 +18,7 @@ from asynsched.clock import SystemClock
 from asynsched.fernet_keys import keys_of
 from asynsched.housekeeping.notification_listener import NotificationListener
 from asynsched.housekeeping.peer_watch import enter
+from asynsched.protocol.messages import Ended
 from asynsched.scheduling.creation.triggering import create_manual_run
 from asynsched.scheduling.versions import VersionCache
 from asynsched.settings import Settings
@@ -28,7 +29,6 @@ from asynsched.store.engines.urls import parse_url
 from asynsched.store.runs.dag_runs import list_runs
 from asynsched.store.schedulers.schedulers import notify
 from asynsched.store.schema import dag_run, task_instance
-from sandbox.protocol import Ended
 from tests.support.passing_database import PassingDatabase
 from tests.support.simulated import report_of
 from tests.support.waiting import eventually

@@ -7,6 +7,7 @@ from itertools import count
 from types import MappingProxyType
 
 from asynsched.keys import DagRunKey
+from asynsched.protocol.messages import CodeVersion
 from asynsched.scheduling.evaluation.active_run import ActiveRun
 from asynsched.scheduling.evaluation.evaluation import Evaluation
 from asynsched.scheduling.evaluation.pending import PendingBatch
@@ -14,7 +15,6 @@ from asynsched.scheduling.evaluation.ready_queues import ReadyQueues
 from asynsched.scheduling.evaluation.run_limits import RunLimits
 from asynsched.scheduling.evaluation.structure import compile_structure
 from asynsched.serialization.schema import SerializedDag, SerializedTask
-from sandbox.protocol import CodeVersion
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 _ids = count(1)

@@ -16,7 +16,7 @@ MODULES = (
     "asynsched/scheduling", "asynsched/scheduling/rules", "asynsched/executors", "asynsched/executors/base.py",
     "asynsched/executors/heartbeat.py", "asynsched/store", "asynsched/store/migrations", "asynsched/housekeeping",
     "asynsched/cli", "sandbox/parse.py", "sandbox/keeper.py", "sandbox/template.py", "sandbox/run.py",
-    "sandbox/confine.py", "sandbox/protocol.py", "tests/unit", "tests/store", "tests/integration",
+    "sandbox/confine.py", "asynsched/protocol/messages.py", "tests/unit", "tests/store", "tests/integration",
     "tests/acceptance", "tests/conformance", "tests/benchmarks", "tests/support", "examples/dags", "docs",
 )  # fmt: skip
 VAGUE_NAMES = {"utils", "util", "helpers", "helper", "common", "misc"}

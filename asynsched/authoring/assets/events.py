@@ -238,7 +238,7 @@ class OutletEvent:
         self.asset_alias_events.append((asset, extra or {}))
 
     def told(self) -> Iterator[dict[str, Any]]:
-        """Yield what the scheduler is told: the fields of `sandbox.outlet_events.OutletEvent`.
+        """Yield what the scheduler is told: the fields of `asynsched.protocol.messages.OutletEvent`.
 
         Raises:
             DagError: An extra is no JSON.

@@ -16,7 +16,7 @@ _INSTANTS = (
 
 
 class RunFacts:
-    """What a try is told of its DagRun: the fields of `sandbox.protocol.RunContext`."""
+    """What a try is told of its DagRun: the fields of `asynsched.protocol.messages.RunContext`."""
 
     __slots__ = (
         "conf", "dag_id", "data_interval_end", "data_interval_start", "ended_at", "logical_date", "queued_at",

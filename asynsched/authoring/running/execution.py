@@ -28,7 +28,7 @@ class TaskResult:
         short_circuit: Of a short circuit whose condition was false: whether the trigger rules downstream are ignored.
             Else None.
         outlet_events: What the task said of the assets that it updates: the fields of
-            `sandbox.outlet_events.OutletEvent` for each.
+            `asynsched.protocol.messages.OutletEvent` for each.
     """
 
     __slots__ = ("follow", "outlet_events", "short_circuit", "value", "written")

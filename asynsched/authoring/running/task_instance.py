@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class TaskInstanceFacts:
-    """What a try is told of itself: the fields of `sandbox.protocol.Launch` that a task may see."""
+    """What a try is told of itself: the fields of `asynsched.protocol.messages.Launch` that a task may see."""
 
     __slots__ = (
         "ended_at", "map_index", "max_map_length", "max_tries", "reschedule_started_at", "started_at", "test_mode",

@@ -10,6 +10,7 @@ from asynsched.channels import Channels, RunCreated, RunEdited, TaskReady
 from asynsched.clock import Clock
 from asynsched.errors import AlreadyExists, DagError, NotFound, StoreError, StoreUnavailable
 from asynsched.keys import DagRunKey
+from asynsched.protocol.messages import Launch, Reply, Request
 from asynsched.scheduling.creation.triggering import ManualRuns
 from asynsched.scheduling.requests.run_requests import submit_request
 from asynsched.store.dags.dags import get_dag
@@ -18,7 +19,6 @@ from asynsched.store.runs.dag_runs import get_run, run_of_date
 from asynsched.store.runs.requests import ClearTasks
 from asynsched.store.runs.task_instances import load_task_instances
 from asynsched.store.schedulers.audit import acts_since, record_audit
-from sandbox.protocol import Launch, Reply, Request
 
 OPERATION = "run_trigger"
 RETRY_DELAY = timedelta(seconds=1)

@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Any
 
 from asynsched.keys import DagRunKey
+from asynsched.protocol.messages import CodeVersion
 from asynsched.scheduling.evaluation.active_task import WAITING, ActiveTask, UpstreamEnds
 from asynsched.scheduling.evaluation.structure import DagStructure, Link
 from asynsched.scheduling.rules.mapping import indexes_at, product_of, relevant_indexes
@@ -22,7 +23,6 @@ from asynsched.scheduling.rules.run_stop import RunStop
 from asynsched.scheduling.rules.trigger_rule import UpstreamCounts
 from asynsched.states import FINISHED_TASK_STATES, DagRunState
 from asynsched.states import TaskInstanceState as State
-from sandbox.protocol import CodeVersion
 
 
 @dataclass(slots=True, eq=False)

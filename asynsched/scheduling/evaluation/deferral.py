@@ -9,9 +9,8 @@ import msgspec
 from msgspec import Struct
 
 from asynsched.authoring.deferral import FAIL_METHOD, TRIGGER_FAILURE, TRIGGER_TIMEOUT
+from asynsched.protocol.messages import Deferral, Ended, Resume, TriggerOutcome, TriggerSpec, class_name
 from asynsched.scheduling.evaluation.active_task import ActiveTask
-from sandbox.protocol import Ended
-from sandbox.triggering.messages import Deferral, Resume, TriggerOutcome, TriggerSpec, class_name
 
 
 class StoredDeferral(Struct, frozen=True, omit_defaults=True):

@@ -5,12 +5,11 @@ from datetime import datetime
 import msgspec
 
 from asynsched.channels import TriggerUnwanted, TriggerWanted
+from asynsched.protocol.messages import Ended, TriggerOutcome
 from asynsched.scheduling.evaluation.active_task import ActiveTask
 from asynsched.scheduling.evaluation.deferral import StoredDeferral, end_of, trigger_of
 from asynsched.scheduling.evaluation.pending import PendingBatch
 from asynsched.scheduling.evaluation.ready_queues import ReadyQueues
-from sandbox.protocol import Ended
-from sandbox.triggering.messages import TriggerOutcome
 
 
 class DeferredTasks:

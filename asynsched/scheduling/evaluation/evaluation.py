@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 
 from asynsched.keys import DagRunKey
+from asynsched.protocol.messages import Ended, Started, TriggerOutcome
 from asynsched.scheduling.evaluation.active_run import ActiveRun
 from asynsched.scheduling.evaluation.active_task import ActiveTask
 from asynsched.scheduling.evaluation.deferral import after_end, timeout_of
@@ -27,8 +28,6 @@ from asynsched.scheduling.rules.retry import instance_name
 from asynsched.scheduling.rules.run_stop import RunStop, stopped_try, timed_out
 from asynsched.scheduling.rules.try_end import TryOutcome, after_try
 from asynsched.states import SLOT_TASK_STATES, TIMED_TASK_STATES, DagRunState, TaskInstanceState
-from sandbox.protocol import Ended, Started
-from sandbox.triggering.messages import TriggerOutcome
 
 State = TaskInstanceState
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from asynsched.channels import TriggerUnwanted, TriggerWanted
+from asynsched.protocol.messages import CausingTry, Ended, OutletEvent, RaisedException
 from asynsched.scheduling.evaluation.active_run import ActiveRun
 from asynsched.scheduling.evaluation.active_task import ActiveTask
 from asynsched.scheduling.evaluation.deferral import encoded
@@ -28,8 +29,6 @@ from asynsched.store.runs.changes import (
     TaskRow,
     XComRow,
 )
-from sandbox.outlet_events import OutletEvent
-from sandbox.protocol import CausingTry, Ended, RaisedException
 
 SKIPMIXIN_KEY = "skipmixin_key"
 """XCom key under which a branch's or short circuit's decision is kept (Airflow's name)."""

@@ -2,9 +2,9 @@
 
 from datetime import datetime
 
+from asynsched.protocol.messages import Ended
 from asynsched.scheduling.evaluation.active_task import ActiveTask
 from asynsched.scheduling.evaluation.state_changes import StateChanges
-from sandbox.protocol import Ended
 
 
 def take_span(task: ActiveTask, event: Ended) -> None:

@@ -8,7 +8,7 @@ what is directly downstream; teardowns are never skipped by either.
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from sandbox.protocol import BranchDecision, ShortCircuitDecision
+from asynsched.protocol.messages import BranchDecision, ShortCircuitDecision
 
 
 @dataclass(frozen=True, slots=True)

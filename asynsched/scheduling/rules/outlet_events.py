@@ -10,8 +10,8 @@ from typing import Any
 
 from msgspec import Struct
 
+from asynsched.protocol.messages import OutletEvent
 from asynsched.timetables.asset_condition import AssetCondition
-from sandbox.outlet_events import OutletEvent
 
 
 class AssetUpdate(Struct, frozen=True):

@@ -11,9 +11,9 @@ from typing import Literal
 
 import msgspec
 
+from asynsched.protocol.messages import Ended
 from asynsched.serialization.schema import SerializedTask
 from asynsched.states import FINISHED_TASK_STATES, SLOT_TASK_STATES, TaskInstanceState
-from sandbox.protocol import Ended
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from asynsched.protocol.messages import Ended
 from asynsched.scheduling.rules.retry import after_failure, machine_retry_delay
 from asynsched.serialization.schema import CallbackEvent, SerializedTask
 from asynsched.states import TaskInstanceState
-from sandbox.protocol import Ended
 
 State = TaskInstanceState
 

@@ -7,9 +7,8 @@ import anyio
 
 from asynsched.clock import new_token
 from asynsched.executors.trigger_host_tokens import new_host_token
+from asynsched.protocol.messages import CodeVersion, Launch, RunContext, TriggerHost
 from asynsched.scheduling.triggerer.trigger_work import HostWork
-from sandbox.protocol import CodeVersion, Launch, RunContext
-from sandbox.triggering.messages import TriggerHost
 
 MAX_FAILURES = 3
 """How often in a row a host may die under one trigger, or before it is ready, until they are given up."""

@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 import msgspec
 
-from sandbox.triggering.messages import TriggerSpec, TriggerWork
+from asynsched.protocol.messages import TriggerSpec, TriggerWork
 
 MAX_STARTS = 200
 """Triggers that one answer may start."""

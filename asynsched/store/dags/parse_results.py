@@ -17,6 +17,7 @@ import msgspec
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from asynsched.protocol.messages import SourceRef
 from asynsched.serialization.schema import FileError, ParsedDag, ParseReport
 from asynsched.store.assets.queue import store_references
 from asynsched.store.dags.files import (
@@ -32,7 +33,6 @@ from asynsched.store.dags.files import (
 from asynsched.store.dags.versions import NewVersion, add_first_versions, add_version, put_sources
 from asynsched.store.rows import LARGEST_INTEGER, portions, storable, to_json
 from asynsched.store.schema import dag, dag_file, dag_version, import_error
-from sandbox.protocol import SourceRef
 
 
 class FileStamp(NamedTuple):

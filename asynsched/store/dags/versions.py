@@ -15,10 +15,10 @@ from msgspec.structs import asdict
 from sqlalchemy import Connection, bindparam
 
 from asynsched.errors import NotFound
+from asynsched.protocol.messages import SourceRef
 from asynsched.store.rows import as_struct, portions, to_json
 from asynsched.store.schema import Instant, dag, dag_run, dag_version, source
 from asynsched.store.statements import insert_ignoring
-from sandbox.protocol import SourceRef
 
 
 class NewVersion(Struct, frozen=True):

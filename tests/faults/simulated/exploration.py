@@ -12,8 +12,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from asynsched.clock import VirtualClock
+from asynsched.protocol.messages import Launch
 from asynsched.settings import LeaseSettings, Settings
-from sandbox.protocol import Launch
 from tests.faults.simulated.chance import Chance
 from tests.faults.simulated.conditions import AS_THE_SEED_SAYS, Conditions
 from tests.faults.simulated.dag_folder import DagFolder

@@ -8,7 +8,7 @@ keeper that comes after one that died knows which tries died with it.
 from collections.abc import Callable
 from typing import Any
 
-from sandbox.protocol import (
+from asynsched.protocol.messages import (
     PROTOCOL_VERSION,
     Acknowledge,
     Ended,

@@ -5,9 +5,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from asynsched.authoring.deferral import FAIL_METHOD, TRIGGER_TIMEOUT
+from asynsched.protocol.messages import BranchDecision, Deferral, Ended, Launch, Resume, ShortCircuitDecision
 from asynsched.scheduling.triggerer.trigger_hosts import MAX_FAILURES
-from sandbox.protocol import BranchDecision, Ended, Launch, ShortCircuitDecision
-from sandbox.triggering.messages import Deferral, Resume
 
 Key = tuple[str, str, str, int]
 """DAG, run, task, map index."""

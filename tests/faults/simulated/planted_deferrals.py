@@ -6,13 +6,13 @@ from unittest.mock import patch
 import msgspec
 
 from asynsched.channels import TriggerFired
+from asynsched.protocol.messages import TriggerOutcome
 from asynsched.scheduling.evaluation import evaluation
 from asynsched.scheduling.evaluation.deferred_tasks import DeferredTasks
 from asynsched.scheduling.evaluation.evaluation import Evaluation
 from asynsched.scheduling.evaluation.limit import Limit
 from asynsched.scheduling.evaluation.ready_queues import Pool
 from asynsched.scheduling.triggerer.triggerer import Triggerer
-from sandbox.triggering.messages import TriggerOutcome
 from tests.faults.simulated.bug import Bug, Change
 from tests.faults.simulated.conditions import Conditions
 

@@ -18,10 +18,10 @@ from asynsched.executors.local import LocalExecutor
 from asynsched.housekeeping.bell_listener import hand_out
 from asynsched.housekeeping.notification_listener import NotificationListener
 from asynsched.housekeeping.outlasting import takeover_seconds
+from asynsched.protocol.messages import Ended
 from asynsched.scheduler import Scheduler
 from asynsched.service import Service
 from asynsched.settings import Settings
-from sandbox.protocol import Ended
 from tests.faults.simulated.dag_folder import DagFolder, ScriptedWatcher
 from tests.faults.simulated.faulty_database import FaultyDatabase
 from tests.faults.simulated.keeper import SimulatedKeeper

@@ -4,8 +4,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from sandbox.frames import FrameReader, encode_frame
-from sandbox.protocol import Hello, ToKeeper
+from asynsched.protocol.frames import FrameReader, encode_frame
+from asynsched.protocol.messages import Hello, ToKeeper
 from tests.faults.simulated.loop import PROCESS, Process
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from asynsched.protocol.messages import Launch
 from asynsched.settings import Settings
-from sandbox.protocol import Launch
 from tests.faults.simulated.conditions import Conditions
 from tests.faults.simulated.exploration import Exploration
 from tests.faults.simulated.user_code import Plan

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from sandbox.protocol import Ended, Launch, Reply, Request, Started
+from asynsched.protocol.messages import Ended, Launch, Reply, Request, Started
 from tests.faults.simulated.user_code import Plan
 
 

@@ -20,7 +20,7 @@ from asynsched.authoring.triggers.base import (
     TaskSuccessEvent,
     TriggerEvent,
 )
-from sandbox.protocol import Ended, Launch, Reply, Request, Started
+from asynsched.protocol.messages import Ended, Launch, Reply, Request, Started
 from sandbox.triggering.host import TriggerRunner
 from sandbox.triggering.host_link import _value
 from tests.faults.simulated.ledger import Violation

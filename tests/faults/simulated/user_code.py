@@ -4,11 +4,9 @@ from random import Random
 from typing import Any, NamedTuple
 
 from asynsched.authoring.deferral import FAIL_METHOD
+from asynsched.protocol.messages import BranchDecision, Deferral, Launch, OutletEvent, ShortCircuitDecision
 from asynsched.serialization.map_lengths import results_in
 from asynsched.serialization.schema import SerializedDag, SerializedTask
-from sandbox.outlet_events import OutletEvent
-from sandbox.protocol import BranchDecision, Launch, ShortCircuitDecision
-from sandbox.triggering.messages import Deferral
 
 SHARE_OF_PAUSES = 0.06
 """Of the tries, those that look again later, as sensors do."""

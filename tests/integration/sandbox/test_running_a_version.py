@@ -9,12 +9,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from asynsched.protocol.messages import CodeVersion, SourceRef
 from asynsched.serialization.schema import ParseReport
-from sandbox.protocol import CodeVersion, SourceRef
 
 RUN = """
 import sys, msgspec, inspect, traceback
-from sandbox.protocol import CodeVersion
+from asynsched.protocol.messages import CodeVersion
 from sandbox.sources.versions import install_version
 code, texts = msgspec.json.decode(sys.stdin.buffer.read(), type=tuple[CodeVersion, dict[str, str]])
 module = install_version(code, texts.__getitem__)
@@ -138,7 +138,11 @@ def test_what_functions_import_when_they_run_is_of_the_version_unless_the_name_i
 @pytest.mark.parametrize("place", ["", "lib.zip/"], ids=["folder", "archive"])
 @pytest.mark.parametrize(
     ("module", "path"),
-    [("sandbox", "sandbox.py"), ("sandbox", "sandbox/__init__.py"), ("sandbox.protocol", "sandbox/protocol.py")],
+    [
+        ("sandbox", "sandbox.py"),
+        ("sandbox", "sandbox/__init__.py"),
+        ("sandbox.titles", "sandbox/titles.py"),
+    ],
     ids=["module", "package", "namespace"],
 )
 def test_a_module_called_sandbox_is_the_folders_own(tmp_path: Path, module: str, path: str, place: str) -> None:

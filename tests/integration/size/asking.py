@@ -12,9 +12,9 @@ from asynsched.authoring.supervisor import SupervisorError, SupervisorNotFound, 
 from asynsched.channels import TaskReady
 from asynsched.clock import VirtualClock
 from asynsched.executors.requests import RequestAnswerer
+from asynsched.protocol.frames import FrameReader, encode_frame
+from asynsched.protocol.messages import CodeVersion, Launch, Reply, Request, RunContext
 from asynsched.store.database import Database
-from sandbox.frames import FrameReader, encode_frame
-from sandbox.protocol import CodeVersion, Launch, Reply, Request, RunContext
 from sandbox.running.scheduler_link import json_of
 from tests.integration.size.counted import Cost, CountedDatabase
 from tests.support.runs import NOON

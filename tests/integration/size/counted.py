@@ -15,6 +15,7 @@ from asynsched.channels import Channels, TaskFinished, TaskReady
 from asynsched.clock import VirtualClock
 from asynsched.executors.base import Held
 from asynsched.housekeeping.peer_watch import PeerWatch
+from asynsched.protocol.messages import Ended
 from asynsched.scheduling.callback_runner import CallbackRunner
 from asynsched.scheduling.creation.dagrun_creator import DagRunCreator
 from asynsched.scheduling.deadline_watcher import DeadlineWatcher
@@ -24,7 +25,6 @@ from asynsched.store.database import Database
 from asynsched.store.engines.async_database import open_database
 from asynsched.store.engines.direct_database import open_inline
 from asynsched.store.schedulers.schedulers import register_scheduler
-from sandbox.protocol import Ended
 from tests.support.passing_database import PassingDatabase
 from tests.support.runs import NOON
 

@@ -18,14 +18,14 @@ from asynsched.authoring.supervisor import SupervisorError
 from asynsched.clock import VirtualClock
 from asynsched.executors.requests import MOST_NAMES, RequestAnswerer
 from asynsched.keys import DagRunKey
+from asynsched.protocol.frames import MAX_FRAME_BYTES
+from asynsched.protocol.messages import Request
 from asynsched.results import read_finished_run
 from asynsched.store.assets.events import record_events
 from asynsched.store.rows import MANY_BYTES, MANY_ROWS
 from asynsched.store.runs.changes import AssetEventRow
 from asynsched.store.runs.dag_runs import insert_run
 from asynsched.store.schema import asset_event, dag_run_asset_event, task_instance, xcom
-from sandbox.frames import MAX_FRAME_BYTES
-from sandbox.protocol import Request
 from tests.integration.size.asking import Asking
 from tests.store.test_runs import new_run
 from tests.support.history import numbers

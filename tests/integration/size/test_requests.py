@@ -3,7 +3,7 @@
 import anyio
 import pytest
 
-from sandbox.protocol import Reply
+from asynsched.protocol.messages import Reply
 from sandbox.supervision.supervised_try import MAX_REQUESTS, MAX_UNREAD_BYTES
 from tests.integration.tries.bench import Bench
 from tests.support.waiting import eventually
@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from asynsched import DAG, get_current_context, task
 from asynsched.authoring.supervisor import current_supervisor
-from sandbox.protocol import Request
+from asynsched.protocol.messages import Request
 
 def send(numbers, answered=None):
     link = current_supervisor()

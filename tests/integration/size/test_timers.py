@@ -3,10 +3,9 @@
 import gc
 from datetime import timedelta
 
+from asynsched.protocol.messages import Deferral, Ended, Started, TriggerOutcome
 from asynsched.timers import FEW
-from sandbox.protocol import Ended, Started
 from sandbox.supervision.reactor import Reactor, Timer
-from sandbox.triggering.messages import Deferral, TriggerOutcome
 from tests.support.runs import NOON, evaluation, run_of, task
 
 DAY = 86_400.0

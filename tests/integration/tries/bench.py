@@ -18,8 +18,8 @@ from asynsched.executors.local import LocalExecutor
 from asynsched.executors.log_paths import log_path
 from asynsched.home import prepare_home
 from asynsched.keys import TaskInstanceKey
+from asynsched.protocol.messages import CodeVersion, Ended, Launch, Reply, Request, RunContext, SourceRef, Started
 from asynsched.settings import LeaseSettings, LogSettings, Settings
-from sandbox.protocol import CodeVersion, Ended, Launch, Reply, Request, RunContext, SourceRef, Started
 from sandbox.sources.local_imports import DAG_MODULE_PREFIX
 from tests.support.stored import log_file
 

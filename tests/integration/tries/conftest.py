@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.protocol import CodeVersion
+from asynsched.protocol.messages import CodeVersion
 from tests.integration.tries.bench import Bench
 from tests.integration.tries.waiting_tasks import code_of
 

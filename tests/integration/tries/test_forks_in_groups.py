@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sandbox.protocol import Ended
+from asynsched.protocol.messages import Ended
 from sandbox.template import MOST_AT_ONCE
 from tests.integration.tries.bench import Bench, value
 

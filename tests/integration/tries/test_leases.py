@@ -15,9 +15,9 @@ from asynsched.executors.keeper_client import KeeperConnection
 from asynsched.executors.keeper_process import connect
 from asynsched.executors.local import REFUSAL_PAUSE
 from asynsched.housekeeping.outlasting import Outlasting, Promise, takeover_seconds
+from asynsched.protocol.frames import FrameReader, encode_frame
+from asynsched.protocol.messages import PROTOCOL_VERSION, Ended, FromKeeper, Hello, Lease, ToKeeper
 from asynsched.settings import LeaseSettings, Settings
-from sandbox.frames import FrameReader, encode_frame
-from sandbox.protocol import PROTOCOL_VERSION, Ended, FromKeeper, Hello, Lease, ToKeeper
 from sandbox.supervision.watchdog import PATIENCE_SECONDS
 from tests.integration.tries.bench import DEADLINE, Bench
 from tests.integration.tries.waiting_tasks import begun, is_alive, leave_waiting

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from sandbox.protocol import BranchDecision, ShortCircuitDecision
+from asynsched.protocol.messages import BranchDecision, ShortCircuitDecision
 from tests.integration.tries.bench import Bench, value
 from tests.integration.tries.outcome_dag import DAG_FILE
 
@@ -124,7 +124,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from asynsched import DAG, get_current_context, task
 from asynsched.authoring.supervisor import current_supervisor
-from sandbox.protocol import Ended, Request, Started
+from asynsched.protocol.messages import Ended, Request, Started
 with DAG("d"):
     @task
     def holds():
@@ -166,7 +166,7 @@ import os
 from datetime import UTC, datetime
 from asynsched import DAG, task
 from asynsched.authoring.supervisor import current_supervisor
-from sandbox.protocol import Ended
+from asynsched.protocol.messages import Ended
 with DAG("d"):
     @task
     def forges(at):

@@ -11,7 +11,7 @@ from msgspec import Struct
 from asynsched.clock import SystemClock
 from asynsched.errors import ExecutorError
 from asynsched.executors import keeper_client, local
-from sandbox.protocol import PROTOCOL_VERSION
+from asynsched.protocol.messages import PROTOCOL_VERSION
 from tests.integration.tries.bench import Bench, replies, value
 from tests.integration.tries.waiting_tasks import begun, code_of, is_alive, leave_waiting
 from tests.support.waiting import eventually, until

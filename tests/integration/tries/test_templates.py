@@ -6,7 +6,7 @@ import signal
 import psutil
 import pytest
 
-from sandbox.protocol import Reply
+from asynsched.protocol.messages import Reply
 from tests.integration.tries.bench import Bench, value
 
 NATIVE_THREAD = "import ctypes as c; n = c.CDLL(None); n.pthread_create(c.byref(c.c_ulong()), None, n.pause, None)"
@@ -195,7 +195,7 @@ async def test_a_template_that_is_killed_is_replaced_and_its_running_tries_go_on
 
 LIES = """
 import os, socket
-from sandbox.frames import encode_frame
+from asynsched.protocol.frames import encode_frame
 from sandbox.template import Exited
 for descriptor in range(3, 100):
     try:

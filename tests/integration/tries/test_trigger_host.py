@@ -9,9 +9,20 @@ import pytest
 
 from asynsched.authoring.transport import to_transport
 from asynsched.executors.trigger_host_tokens import code_of_trigger, host_key, new_host_token
-from sandbox.protocol import CodeVersion, Launch, Reply, Request, RunContext
+from asynsched.protocol.messages import (
+    CodeVersion,
+    Deferral,
+    Launch,
+    Reply,
+    Request,
+    Resume,
+    RunContext,
+    TriggerHost,
+    TriggerOutcome,
+    TriggerSpec,
+    TriggerWork,
+)
 from sandbox.sources.local_imports import DAG_MODULE_PREFIX
-from sandbox.triggering.messages import Deferral, Resume, TriggerHost, TriggerOutcome, TriggerSpec, TriggerWork
 from tests.integration.tries.bench import Bench, replies, value
 
 DAG_FILE = """

@@ -4,7 +4,7 @@ import os
 
 import psutil
 
-from sandbox.protocol import CodeVersion, Launch
+from asynsched.protocol.messages import CodeVersion, Launch
 from tests.integration.tries.bench import Bench
 
 DAG_FILE = """

@@ -9,8 +9,8 @@ import pytest
 from asynsched.errors import ExecutorError, KeeperGone
 from asynsched.executors import keeper_process
 from asynsched.home import prepare_home
+from asynsched.protocol.messages import READY
 from asynsched.settings import Settings
-from sandbox.protocol import READY
 
 BROKEN = "ModuleNotFoundError: No module named 'sandbox'"
 OF_ANOTHER = "WARNING - The end of try t could not be written down: OSError: an error of the keeper before"

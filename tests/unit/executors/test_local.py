@@ -4,8 +4,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from asynsched.executors.local import LocalExecutor
+from asynsched.protocol.messages import Inventory, Kill, Started
 from asynsched.settings import Settings
-from sandbox.protocol import Inventory, Kill, Started
 from tests.support.runs import NOON
 
 

@@ -10,12 +10,12 @@ from asynsched.channels import TaskReady
 from asynsched.clock import VirtualClock
 from asynsched.executors import requests
 from asynsched.executors.requests import RequestAnswerer
+from asynsched.protocol.messages import CodeVersion, Launch, Request, RunContext
 from asynsched.states import DagRunState, DagRunType
 from asynsched.store.engines.direct_database import open_inline
 from asynsched.store.runs.dag_runs import NewRun, insert_run
 from asynsched.store.runs.xcoms import XComValue, put_xcom
 from asynsched.store.schema import dag_run, task_instance, xcom
-from sandbox.protocol import CodeVersion, Launch, Request, RunContext
 from tests.support.runs import NOON
 
 OPERATIONS = sorted(requests._OPERATIONS)

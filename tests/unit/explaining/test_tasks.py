@@ -8,9 +8,9 @@ from asynsched.explaining.owners import Owners
 from asynsched.explaining.runs import explain_run
 from asynsched.explaining.snapshot import Snapshot
 from asynsched.explaining.tasks import explain_task
+from asynsched.protocol.messages import Ended, Started
 from asynsched.serialization.schema import MapLiteral
 from asynsched.states import DagRunState, TaskInstanceState
-from sandbox.protocol import Ended, Started
 from tests.support.runs import NOON, evaluation, run_of, task
 
 SECOND = timedelta(seconds=1)

@@ -4,8 +4,8 @@ import os
 import socket
 from itertools import count
 
-from sandbox.frames import encode_frame
-from sandbox.protocol import CodeVersion, SourceRef
+from asynsched.protocol.frames import encode_frame
+from asynsched.protocol.messages import CodeVersion, SourceRef
 from sandbox.supervision import template_pool
 from sandbox.supervision.reactor import Reactor
 from sandbox.supervision.template_handle import TemplateHandle

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from sandbox.protocol import CodeVersion, Ended, Launch, RunContext
+from asynsched.protocol.messages import CodeVersion, Ended, Launch, RunContext
 from sandbox.supervision.attempts import JOURNAL, Attempt, AttemptRecords
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)

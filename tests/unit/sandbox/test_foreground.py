@@ -7,9 +7,9 @@ import sys
 import msgspec
 import pytest
 
+from asynsched.protocol.frames import encode_frame
+from asynsched.protocol.messages import Reply
 from sandbox.foreground import ForegroundRequest
-from sandbox.frames import encode_frame
-from sandbox.protocol import Reply
 
 INTERRUPT = "import signal; signal.raise_signal(signal.SIGINT)"
 IN_A_TASK = f"""

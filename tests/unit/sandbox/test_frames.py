@@ -4,8 +4,8 @@ import msgspec
 import pytest
 from msgspec import Struct
 
-from sandbox.frames import FrameReader, ProtocolError, encode_frame
-from sandbox.protocol import FromKeeper, Hello, Inventory, Kill, Lease, ToKeeper
+from asynsched.protocol.frames import FrameReader, ProtocolError, encode_frame
+from asynsched.protocol.messages import FromKeeper, Hello, Inventory, Kill, Lease, ToKeeper
 
 
 def raw(**fields) -> bytes:

@@ -15,8 +15,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from sandbox.frames import FrameReader
-from sandbox.protocol import CodeVersion, SourceRef
+from asynsched.protocol.frames import FrameReader
+from asynsched.protocol.messages import CodeVersion, SourceRef
 from sandbox.supervision import full_zygote
 from sandbox.supervision.full_zygote import LOAD_SECONDS, PAUSE_SECONDS, READY, FullZygote, FullZygoteGoneError
 from sandbox.template import Born, Loaded

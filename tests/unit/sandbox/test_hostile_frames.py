@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from asynsched.bell import decode_hints
 from asynsched.errors import SerializationError
+from asynsched.protocol.frames import FrameReader, ProtocolError, encode_frame
+from asynsched.protocol.messages import Ended, FromKeeper, ToKeeper
+from asynsched.protocol.parse_messages import Transcript
 from asynsched.scheduling.rules.try_end import after_try
 from asynsched.serialization.decode import decode_dag, decode_report
 from asynsched.serialization.schema import SCHEMA_VERSION, SerializedTask
-from sandbox.frames import FrameReader, ProtocolError, encode_frame
-from sandbox.parsing.messages import Transcript
-from sandbox.protocol import Ended, FromKeeper, ToKeeper
 from sandbox.supervision.believable import believable
 from tests.unit.serialization.test_serialization import serialized
 

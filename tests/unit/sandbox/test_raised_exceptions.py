@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from asynsched import AsynschedException, AsynschedFailException
-from sandbox.protocol import RaisedException
+from asynsched.protocol.messages import RaisedException
 from sandbox.running.raised_exceptions import described, rebuilt
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from asynsched import Context, RetryDecision, RetryPolicy
-from sandbox.protocol import Ended
+from asynsched.protocol.messages import Ended
 from sandbox.running import retry_decision
 from sandbox.running.retry_decision import decided_by_policy
 from sandbox.running.try_outcome import TaskTerminated

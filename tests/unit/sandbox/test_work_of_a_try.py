@@ -12,8 +12,8 @@ import asynsched
 import sandbox
 from asynsched import DAG, task
 from asynsched.authoring.supervisor import set_supervisor
-from sandbox.frames import encode_frame
-from sandbox.protocol import CodeVersion, Launch, RunContext
+from asynsched.protocol.frames import encode_frame
+from asynsched.protocol.messages import CodeVersion, Launch, RunContext
 from sandbox.run import run_launch
 from sandbox.running.loading import LoadedFile
 from sandbox.running.scheduler_link import SchedulerLink

@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from sandbox.frames import FrameReader
-from sandbox.protocol import CodeVersion
+from asynsched.protocol.frames import FrameReader
+from asynsched.protocol.messages import CodeVersion
 from sandbox.supervision.full_zygote import FullZygote, FullZygoteGoneError
 from sandbox.supervision.watchdog import Alarm
 from sandbox.supervision.zygote_handle import ZygoteBusy, ZygoteHandle

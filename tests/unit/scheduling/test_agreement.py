@@ -6,6 +6,7 @@ import msgspec
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from asynsched.protocol.messages import Ended
 from asynsched.scheduling.evaluation.active_task import ActiveTask
 from asynsched.serialization.schema import (
     MapConcat,
@@ -17,7 +18,6 @@ from asynsched.serialization.schema import (
     SerializedTaskGroup,
 )  # fmt: skip
 from asynsched.states import FINISHED_TASK_STATES
-from sandbox.protocol import Ended
 from tests.support.naive_evaluator import NaiveEvaluator
 from tests.support.runs import NOON, evaluation, run_of, task
 

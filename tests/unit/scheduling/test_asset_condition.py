@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asynsched import Asset, AssetAlias, AssetAll, AssetAny
+from asynsched.protocol.messages import OutletEvent
 from asynsched.scheduling.rules.asset_condition import evaluate
 from asynsched.scheduling.rules.outlet_events import updates_of
 from asynsched.timetables.asset_condition import AssetNames, read_condition
-from sandbox.outlet_events import OutletEvent
 
 a, b, c = Asset("a"), Asset("b", "s3://bucket/b"), Asset("c")
 A, B, C = AssetNames("a", "a"), AssetNames("b", "s3://bucket/b"), AssetNames("c", "c")

@@ -15,6 +15,7 @@ from asynsched.errors import StoreUnavailable
 from asynsched.executors.base import Held
 from asynsched.executors.heartbeat import ExecutorHeartbeat
 from asynsched.executors.requests import RequestAnswerer
+from asynsched.protocol.messages import Ended, Request
 from asynsched.scheduling.callback_runner import CallbackRunner
 from asynsched.scheduling.creation.triggering import create_manual_run
 from asynsched.scheduling.versions import VersionCache
@@ -27,7 +28,6 @@ from asynsched.store.engines.direct_database import open_inline
 from asynsched.store.runs.callbacks import take_callback
 from asynsched.store.runs.dag_runs import get_run
 from asynsched.store.schema import callback_request, dag_run, dag_version
-from sandbox.protocol import Ended, Request
 from tests.support.flaky_database import FlakyDatabase
 from tests.support.passing_database import PassingDatabase
 from tests.support.runs import NOON

@@ -6,10 +6,9 @@ import msgspec
 import pytest
 
 from asynsched.channels import TriggerUnwanted, TriggerWanted
+from asynsched.protocol.messages import Deferral, Ended, Resume, Started, TriggerOutcome
 from asynsched.scheduling.launches import task_launch
 from asynsched.scheduling.rules.run_stop import cancelled
-from sandbox.protocol import Ended, Started
-from sandbox.triggering.messages import Deferral, Resume, TriggerOutcome
 from tests.support.runs import NOON, evaluation, run_of, task
 
 SECOND = timedelta(seconds=1)

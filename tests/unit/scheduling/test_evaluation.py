@@ -5,8 +5,8 @@ from datetime import timedelta
 import msgspec
 import pytest
 
+from asynsched.protocol.messages import BranchDecision, Ended, ShortCircuitDecision, Started
 from asynsched.scheduling.launches import task_launch
-from sandbox.protocol import BranchDecision, Ended, ShortCircuitDecision, Started
 from tests.support.runs import NOON, evaluation, run_of, task
 
 

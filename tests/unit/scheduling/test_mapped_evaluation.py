@@ -6,10 +6,10 @@ from datetime import timedelta
 import msgspec
 import pytest
 
+from asynsched.protocol.messages import BranchDecision, Ended, ShortCircuitDecision
 from asynsched.scheduling.evaluation.active_task import ActiveTask
 from asynsched.serialization.schema import MapLiteral, MapResult, SerializedTaskGroup
 from asynsched.states import DagRunState, TaskInstanceState
-from sandbox.protocol import BranchDecision, Ended, ShortCircuitDecision
 from tests.support.runs import NOON, evaluation, run_of, task
 
 VALUE = msgspec.Raw(b"0")

@@ -4,11 +4,11 @@ from datetime import timedelta
 
 import pytest
 
+from asynsched.protocol.messages import BranchDecision, Ended
 from asynsched.scheduling.evaluation import examination
 from asynsched.scheduling.evaluation.dependencies import verdict_of
 from asynsched.scheduling.rules.past_depends import PastTask, past_depends
 from asynsched.serialization.schema import MapLiteral
-from sandbox.protocol import BranchDecision, Ended
 from tests.support.runs import NOON, evaluation, run_of, task
 
 

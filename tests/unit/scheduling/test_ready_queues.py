@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from asynsched.protocol.messages import Ended
 from asynsched.scheduling.evaluation.ready_queues import Pool
 from asynsched.scheduling.rules.run_stop import cancelled
-from sandbox.protocol import Ended
 from tests.support.runs import NOON, evaluation, run_of, task
 
 

@@ -13,6 +13,7 @@ from asynsched.channels import RunEdited, SchedulersChanged, TaskFinished
 from asynsched.errors import StoreUnavailable
 from asynsched.executors.base import Held
 from asynsched.keys import DagRunKey
+from asynsched.protocol.messages import Ended
 from asynsched.scheduling.requests.run_requests import submit_request
 from asynsched.states import SLOT_TASK_STATES
 from asynsched.store.database import Database
@@ -24,7 +25,6 @@ from asynsched.store.runs.requests import CancelRun, ClearTasks, MarkRun, MarkTa
 from asynsched.store.runs.slot_settlement import pool_use_elsewhere
 from asynsched.store.schedulers.schedulers import register_scheduler, remove_scheduler
 from asynsched.store.schema import callback_request, dag_run, dag_version, task_instance, task_instance_history
-from sandbox.protocol import Ended
 from tests.support.flaky_database import FlakyDatabase
 from tests.support.lone_evaluator import LoneEvaluator, run_on, serving, store_dag
 from tests.support.runs import NOON

@@ -4,8 +4,8 @@ from datetime import timedelta
 
 import pytest
 
+from asynsched.protocol.messages import Ended
 from asynsched.scheduling.evaluation.standstill import stand_still
-from sandbox.protocol import Ended
 from tests.support.runs import NOON, evaluation, run_of, task
 
 

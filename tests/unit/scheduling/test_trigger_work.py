@@ -3,8 +3,8 @@
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from asynsched.protocol.messages import TriggerSpec
 from asynsched.scheduling.triggerer.trigger_work import MAX_STARTS, HostWork
-from sandbox.triggering.messages import TriggerSpec
 
 IDS = st.sampled_from([f"t{number}" for number in range(6)])
 

@@ -4,10 +4,10 @@ from datetime import timedelta
 
 from structlog.testing import capture_logs
 
+from asynsched.protocol.messages import Ended, Started
 from asynsched.scheduling.evaluation.evaluation import Evaluation
 from asynsched.scheduling.reports import MOST_LINES, SPAN, TryLog
 from asynsched.store.runs.changes import Stale
-from sandbox.protocol import Ended, Started
 from tests.support.runs import NOON, evaluation, run_of, task
 
 NOTHING_STALE = Stale(frozenset(), frozenset())

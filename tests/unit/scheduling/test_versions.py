@@ -7,13 +7,13 @@ import msgspec
 import pytest
 
 from asynsched.errors import NotFound, SerializationError
+from asynsched.protocol.messages import SourceRef
 from asynsched.scheduling import versions
 from asynsched.scheduling.evaluation.structure import DagStructure, compile_structure
 from asynsched.scheduling.versions import VersionCache
 from asynsched.serialization.schema import SerializedDag
 from asynsched.store.dags.versions import NewVersion, add_version, put_sources
 from asynsched.store.engines.direct_database import open_inline
-from sandbox.protocol import SourceRef
 from tests.support.flaky_database import FlakyDatabase
 from tests.support.runs import NOON, task
 

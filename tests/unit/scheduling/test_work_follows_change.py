@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from sandbox.protocol import Ended
+from asynsched.protocol.messages import Ended
 from tests.support.runs import NOON, evaluation, run_of, task
 
 

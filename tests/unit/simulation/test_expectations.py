@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from asynsched.errors import SettingsError
+from asynsched.protocol.messages import BranchDecision, CodeVersion, Launch, RunContext, ShortCircuitDecision
 from asynsched.simulation.executor import Outcome
 from asynsched.simulation.expectations import (
     Entry,
@@ -17,7 +18,6 @@ from asynsched.simulation.expectations import (
 from asynsched.simulation.home_state import history_of
 from asynsched.simulation.script import ExpectedEnds, assumptions
 from asynsched.store.runs.task_instances import PastTry
-from sandbox.protocol import BranchDecision, CodeVersion, Launch, RunContext, ShortCircuitDecision
 
 FIVE = timedelta(seconds=5)
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

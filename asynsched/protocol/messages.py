@@ -1,8 +1,9 @@
 """The versioned frames between a scheduler, its keeper, and the tries.
 
-A frame (see `sandbox.frames`) holds one of the structs below, told apart by `type`. The first frame of a connection is
-a Hello in each direction. A reader skips a frame whose type it does not know, and fields
-that it does not know, so that a keeper of one version and a scheduler of the next understand each other.
+A frame (see `asynsched.protocol.frames`) holds one of the structs below, distinguished by `type`. The first frame of a
+connection is a Hello in each direction. A reader skips frames and fields that it does not know, so that a keeper of one
+version and a scheduler of the next understand each other. Values of users, as in deferrals and trigger arguments,
+travel as `asynsched.authoring.transport` writes them.
 
     scheduler ──Launch, Kill, Acknowledge, Lease, Reply, Shutdown──▶ keeper ──fork──▶ try
     scheduler ◀──Inventory, Started, Ended, Request──────────────── keeper ◀──frames── try
@@ -15,9 +16,6 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
-
-from sandbox.outlet_events import OutletEvent
-from sandbox.triggering.messages import Deferral, Resume, TriggerHost
 
 PROTOCOL_VERSION = 1
 READY = b"ready"
@@ -87,6 +85,89 @@ class CausingTry(Struct, frozen=True, omit_defaults=True):
     ended_at: datetime | None = None
     exception: RaisedException | None = None
     """What it raised; None where it raised nothing, or was ended from outside."""
+
+
+class OutletEvent(Struct, frozen=True, omit_defaults=True):
+    """What a task says of an update of one of its outlets, or of an asset that it adds to an alias.
+
+    Outlets that nothing is said of are updated all the same.
+    """
+
+    name: str = ""
+    """Of the asset; empty when it is known by its URI only."""
+    uri: str = ""
+    extra: dict[str, Any] = {}
+    alias: str = ""
+    """The alias that the event is added to."""
+    group: str = "asset"
+    asset_extra: dict[str, Any] = {}
+    """Describes the asset, should it be new."""
+
+
+def class_name(classpath: str) -> str:
+    """Return the name of a trigger's class, for a person: the module of a DAG file has a name that nobody gave it."""
+    return classpath.rpartition(".")[2]
+
+
+class Deferral(Struct, frozen=True, omit_defaults=True):
+    """What a task waits for, and how it goes on."""
+
+    classpath: str
+    trigger_kwargs: dict[str, Any]
+    method_name: str
+    method_kwargs: dict[str, Any] = {}
+    timeout: float | None = None
+
+
+class Resume(Struct, frozen=True, omit_defaults=True):
+    """The method that a deferred task goes on with, and its arguments, `event` among them, as they were written."""
+
+    method_name: str
+    kwargs: dict[str, Any] = {}
+
+
+class TriggerHost(Struct, frozen=True):
+    """What a trigger host is told at its launch. `block_timeout`: longest that a trigger may block the others."""
+
+    block_timeout: float
+
+
+class TriggerSpec(Struct, frozen=True):
+    """A trigger that a host is to run, and the task instance that waits for it. `id`: token of the try."""
+
+    id: str
+    classpath: str
+    kwargs: dict[str, Any]
+    dag_id: str
+    run_id: str
+    task_id: str
+    map_index: int
+    try_number: int
+
+
+class TriggerOutcome(Struct, frozen=True, omit_defaults=True):
+    """What became of a trigger: it fired an event, it ended its task, it failed, or it took too long."""
+
+    id: str
+    kind: Literal["event", "success", "failed", "skipped", "error", "timeout"]
+    payload: Any = None
+    xcoms: dict[str, Any] = {}
+    detail: str = ""
+    traceback: tuple[str, ...] = ()
+
+
+class TriggerWork(Struct, frozen=True, omit_defaults=True):
+    """The answer to `trigger_work`: what to start and to stop since the answer of the number before.
+
+    `session` names the scheduler's memory of the host. With `tell_all`, the host is to say what it runs.
+    """
+
+    session: str
+    number: int = 0
+    start: tuple[TriggerSpec, ...] = ()
+    stop: tuple[str, ...] = ()
+    tell_all: bool = False
+    end: bool = False
 
 
 class Lease(Struct, frozen=True, tag="lease", omit_defaults=True):

@@ -13,8 +13,8 @@ from pathlib import PurePosixPath
 import msgspec
 from msgspec import Struct
 
+from asynsched.protocol.frames import UNDECODABLE
 from asynsched.serialization.schema import FileError, ParsedDag, SourceFile
-from sandbox.frames import UNDECODABLE
 
 MAX_LINES_OF_TEXT = 1_000
 """More than Python's longest crash report; garbage beyond it is dropped."""
