@@ -16,11 +16,14 @@ if TYPE_CHECKING:
     from asynsched.authoring import macros, timezone
     from asynsched.authoring.assets.asset import Asset, AssetAlias, AssetAll, AssetAny, Metadata
     from asynsched.authoring.assets.decorator import asset
-    from asynsched.authoring.callback import AsyncCallback, SyncCallback
     from asynsched.authoring.connection import Connection
     from asynsched.authoring.dag import DAG
-    from asynsched.authoring.deadline import DeadlineAlert, DeadlineReference
-    from asynsched.authoring.edges import EdgeModifier, Label, chain, chain_linear, cross_downstream
+    from asynsched.authoring.deadline import (
+        AsyncCallback,
+        DeadlineAlert,
+        DeadlineReference,
+        SyncCallback,
+    )
     from asynsched.authoring.exceptions import (
         AsynschedException,
         AsynschedFailException,
@@ -38,19 +41,24 @@ if TYPE_CHECKING:
         XComNotFound,
     )
     from asynsched.authoring.hooks import BaseHook, BaseNotifier
+    from asynsched.authoring.node import EdgeModifier, Label, chain, chain_linear, cross_downstream
     from asynsched.authoring.operators.base import BaseOperator
     from asynsched.authoring.operators.bash import BashOperator
-    from asynsched.authoring.operators.branch import BaseBranchOperator
-    from asynsched.authoring.operators.empty import EmptyOperator
-    from asynsched.authoring.operators.foreign_python import BranchExternalPythonOperator, ExternalPythonOperator
-    from asynsched.authoring.operators.python import BranchPythonOperator, PythonOperator, ShortCircuitOperator
-    from asynsched.authoring.operators.time_branches import (
+    from asynsched.authoring.operators.branch import (
+        BaseBranchOperator,
         BranchDateTimeOperator,
         BranchDayOfWeekOperator,
         LatestOnlyOperator,
     )
+    from asynsched.authoring.operators.empty import EmptyOperator
+    from asynsched.authoring.operators.foreign_python import (
+        BranchExternalPythonOperator,
+        BranchPythonVirtualenvOperator,
+        ExternalPythonOperator,
+        PythonVirtualenvOperator,
+    )
+    from asynsched.authoring.operators.python import BranchPythonOperator, PythonOperator, ShortCircuitOperator
     from asynsched.authoring.operators.trigger_dagrun import TriggerDagRunOperator
-    from asynsched.authoring.operators.virtualenv import BranchPythonVirtualenvOperator, PythonVirtualenvOperator
     from asynsched.authoring.params import Param, ParamsDict
     from asynsched.authoring.parsing_context import get_parsing_context
     from asynsched.authoring.retry_policy import (
@@ -63,13 +71,19 @@ if TYPE_CHECKING:
     from asynsched.authoring.running.context import Context, get_current_context
     from asynsched.authoring.running.task_instance import TaskInstance
     from asynsched.authoring.sensors.base import BaseSensorOperator, PokeReturnValue
-    from asynsched.authoring.sensors.bash import BashSensor
-    from asynsched.authoring.sensors.date_time import DateTimeSensor, DateTimeSensorAsync, TimeSensor, TimeSensorAsync
     from asynsched.authoring.sensors.external_task import ExternalTaskMarker, ExternalTaskSensor
     from asynsched.authoring.sensors.filesystem import FileSensor
-    from asynsched.authoring.sensors.python import PythonSensor
-    from asynsched.authoring.sensors.time_delta import TimeDeltaSensor, TimeDeltaSensorAsync, WaitSensor
-    from asynsched.authoring.sensors.weekday import DayOfWeekSensor
+    from asynsched.authoring.sensors.python import BashSensor, PythonSensor
+    from asynsched.authoring.sensors.temporal import (
+        DateTimeSensor,
+        DateTimeSensorAsync,
+        DayOfWeekSensor,
+        TimeDeltaSensor,
+        TimeDeltaSensorAsync,
+        TimeSensor,
+        TimeSensorAsync,
+        WaitSensor,
+    )
     from asynsched.authoring.task_group import TaskGroup
     from asynsched.authoring.taskflow.decorators import dag, setup, task, task_group, teardown
     from asynsched.authoring.trigger_rule import TriggerRule, WeightRule
@@ -112,43 +126,44 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "authoring": "macros timezone",
-    "authoring.assets.decorator": "asset",
     "authoring.assets.asset": "Asset AssetAlias AssetAll AssetAny Metadata",
-    "authoring.callback": "AsyncCallback SyncCallback",
+    "authoring.assets.decorator": "asset",
     "authoring.connection": "Connection",
-    "authoring.running.context": "Context get_current_context",
-    "authoring.running.task_instance": "TaskInstance",
     "authoring.dag": "DAG",
-    "authoring.deadline": "DeadlineAlert DeadlineReference",
-    "authoring.taskflow.decorators": "dag setup task task_group teardown",
-    "authoring.edges": "EdgeModifier Label chain chain_linear cross_downstream",
+    "authoring.deadline": "AsyncCallback DeadlineAlert DeadlineReference SyncCallback",
     "authoring.exceptions": (
         "AsynschedException AsynschedFailException AsynschedNotFoundException AsynschedRescheduleException"
         " AsynschedSensorTimeout AsynschedSkipException AsynschedTaskTimeout DuplicateTaskIdFound ParamValidationError"
         " TaskDeferralError TaskDeferralTimeout TaskDeferred TaskNotFound XComNotFound"
     ),
     "authoring.hooks": "BaseHook BaseNotifier",
+    "authoring.node": "EdgeModifier Label chain chain_linear cross_downstream",
     "authoring.operators.base": "BaseOperator",
     "authoring.operators.bash": "BashOperator",
-    "authoring.operators.branch": "BaseBranchOperator",
+    "authoring.operators.branch": (
+        "BaseBranchOperator BranchDateTimeOperator BranchDayOfWeekOperator LatestOnlyOperator"
+    ),
     "authoring.operators.empty": "EmptyOperator",
-    "authoring.operators.foreign_python": "BranchExternalPythonOperator ExternalPythonOperator",
+    "authoring.operators.foreign_python": (
+        "BranchExternalPythonOperator BranchPythonVirtualenvOperator ExternalPythonOperator PythonVirtualenvOperator"
+    ),
     "authoring.operators.python": "BranchPythonOperator PythonOperator ShortCircuitOperator",
-    "authoring.operators.time_branches": "BranchDateTimeOperator BranchDayOfWeekOperator LatestOnlyOperator",
     "authoring.operators.trigger_dagrun": "TriggerDagRunOperator",
-    "authoring.operators.virtualenv": "BranchPythonVirtualenvOperator PythonVirtualenvOperator",
     "authoring.params": "Param ParamsDict",
     "authoring.parsing_context": "get_parsing_context",
     "authoring.retry_policy": "ExceptionRetryPolicy RetryAction RetryDecision RetryPolicy RetryRule",
+    "authoring.running.context": "Context get_current_context",
+    "authoring.running.task_instance": "TaskInstance",
     "authoring.sensors.base": "BaseSensorOperator PokeReturnValue",
-    "authoring.sensors.bash": "BashSensor",
-    "authoring.sensors.date_time": "DateTimeSensor DateTimeSensorAsync TimeSensor TimeSensorAsync",
     "authoring.sensors.external_task": "ExternalTaskMarker ExternalTaskSensor",
     "authoring.sensors.filesystem": "FileSensor",
-    "authoring.sensors.python": "PythonSensor",
-    "authoring.sensors.time_delta": "TimeDeltaSensor TimeDeltaSensorAsync WaitSensor",
-    "authoring.sensors.weekday": "DayOfWeekSensor",
+    "authoring.sensors.python": "BashSensor PythonSensor",
+    "authoring.sensors.temporal": (
+        "DateTimeSensor DateTimeSensorAsync DayOfWeekSensor TimeDeltaSensor TimeDeltaSensorAsync TimeSensor"
+        " TimeSensorAsync WaitSensor"
+    ),
     "authoring.task_group": "TaskGroup",
+    "authoring.taskflow.decorators": "dag setup task task_group teardown",
     "authoring.trigger_rule": "TriggerRule WeightRule",
     "authoring.triggers.base": (
         "BaseTrigger StartTriggerArgs TaskFailedEvent TaskSkippedEvent TaskSuccessEvent TriggerEvent"
@@ -166,9 +181,9 @@ _MODULES = {
     "settings": "Settings",
     "states": "DagRunState DagRunType State TaskInstanceState",
     "timetables": (
-        "AssetOrTimeSchedule ContinuousTimetable CronDataIntervalTimetable CronTriggerTimetable DagRunInfo DataInterval"
-        " DeltaDataIntervalTimetable DeltaTriggerTimetable EventsTimetable MultipleCronTriggerTimetable NullTimetable"
-        " OnceTimetable TimeRestriction Timetable"
+        "AssetOrTimeSchedule ContinuousTimetable CronDataIntervalTimetable CronTriggerTimetable DagRunInfo"
+        " DataInterval DeltaDataIntervalTimetable DeltaTriggerTimetable EventsTimetable MultipleCronTriggerTimetable"
+        " NullTimetable OnceTimetable TimeRestriction Timetable"
     ),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}

@@ -6,7 +6,7 @@ from asynsched.authoring import active
 from asynsched.authoring.exceptions import DuplicateTaskIdFound, TaskNotFound
 from asynsched.authoring.identifiers import check_group_key
 from asynsched.authoring.node import DAGNode, DependencyMixin
-from asynsched.authoring.operators.argument_types import ArgumentTypes
+from asynsched.authoring.operators.arguments import ArgumentTypes
 from asynsched.errors import DagError
 
 TYPE_CHECKING = False

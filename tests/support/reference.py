@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 import asynsched
-from asynsched.authoring.dag_arguments import DagArguments
+from asynsched.authoring.dag import DagArguments
 from asynsched.authoring.operators.base import BaseOperator
 from asynsched.cli.app import COMMANDS, build_app
 from asynsched.cli.options import Option, all_options

@@ -7,30 +7,234 @@ import datetime as dt
 from asynsched.authoring import active
 from asynsched.authoring.deferral import Deferrable
 from asynsched.authoring.identifiers import check_key
+from asynsched.authoring.node import DAGNode, flatten
 from asynsched.authoring.operators import arguments
-from asynsched.authoring.operators.mappable import Mappable
 from asynsched.authoring.operators.meta import BaseOperatorMeta, check_template_fields, invalid_arguments, task_owner
-from asynsched.authoring.operators.relations import TaskRelations
-from asynsched.authoring.operators.templated import Templater
 from asynsched.authoring.origin import where_made
 from asynsched.authoring.params import ParamsDict
-from asynsched.authoring.setup_teardown import note_new_task
+from asynsched.authoring.running.templating import Renderer, plain_environment
+from asynsched.authoring.setup_teardown import SetupTeardownContext, close_block, note_new_task
 from asynsched.authoring.trigger_rule import TriggerRule, WeightRule
-from asynsched.authoring.xcom_arg import references
-from asynsched.errors import NoEffectWarning
+from asynsched.authoring.xcom_arg import XComArg, references
+from asynsched.errors import DagError, NoEffectWarning
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import logging
     from collections.abc import Callable, Collection, Mapping, Sequence
-    from typing import Any
+    from typing import Any, ClassVar, Self
 
     import jinja2
 
     from asynsched.authoring.dag import DAG
+    from asynsched.authoring.operators.mapped import MappedOperator, OperatorPartial
     from asynsched.authoring.retry_policy import RetryPolicy
     from asynsched.authoring.running.context import Context
     from asynsched.authoring.task_group import TaskGroup
+
+
+class Mappable:
+    """The part of BaseOperator that mapped tasks are made by.
+
+    Attributes:
+        is_mapped: Whether this is a mapped task.
+        is_mapped_over: Whether a task or a task group is mapped over what this task returns.
+        mapped_from: The mapped task that this is the running instance of.
+        kept_as_is: Values that have come from other tasks: no templates are rendered in them.
+    """
+
+    task_id: str
+    task_group: TaskGroup | None
+    upstream_task_ids: set[str]
+    downstream_task_ids: set[str]
+    is_mapped: bool = False
+    is_mapped_over: bool = False
+    mapped_from: MappedOperator | None = None
+    kept_as_is: Sequence[Any] = ()
+    _dag: DAG | None
+
+    @classmethod
+    def partial(cls, *, task_id: str, **kwargs: Any) -> OperatorPartial:
+        """Return the operator with the arguments that all instances of a mapped task share.
+
+        It is followed by `expand` or `expand_kwargs`, which make the task.
+
+        Raises:
+            TypeError: The operator has no such argument.
+        """
+        from asynsched.authoring.operators.mapped import OperatorPartial
+
+        return OperatorPartial(cls, {"task_id": task_id, **kwargs})  # type: ignore[arg-type]
+
+    def take_place_of(self, mapped: MappedOperator) -> None:
+        """Take the place of a mapped task, for one try of an instance."""
+        self.task_id, self.task_group, self._dag = mapped.task_id, mapped.task_group, mapped.dag
+        self.upstream_task_ids, self.downstream_task_ids = mapped.upstream_task_ids, mapped.downstream_task_ids
+
+    def for_try(self, context: Context) -> BaseOperator:
+        """Return what runs in a try of this task: a copy, whose fields may be overwritten by what is rendered."""
+        return self.prepare_for_execution()
+
+    def prepare_for_execution(self) -> BaseOperator:
+        """Return a copy whose fields may be overwritten by what is rendered, for one try."""
+        task: BaseOperator = object.__new__(type(self))  # type: ignore[assignment]
+        task.__dict__.update(self.__dict__)
+        task.__dict__["_constructed"] = False
+        return task
+
+
+class TaskRelations(DAGNode):
+    """The part of BaseOperator that knows the task's place."""
+
+    task_id: str
+    upstream_task_ids: set[str]
+    downstream_task_ids: set[str]
+    trigger_rule: str
+    is_setup: bool
+    is_teardown: bool
+    on_failure_fail_dagrun: bool
+    _dag: DAG | None = None
+
+    @property
+    def node_id(self) -> str:
+        return self.task_id
+
+    @property
+    def dag(self) -> DAG:
+        """The task's DAG. Raises DagError when it has none yet."""
+        if self._dag is None:
+            raise DagError(f"task {self.task_id!r} belongs to no DAG yet")
+        return self._dag
+
+    @dag.setter
+    def dag(self, dag: DAG) -> None:
+        dag.add_task(self)  # type: ignore[arg-type]
+
+    def has_dag(self) -> bool:
+        """Return whether the task belongs to a DAG."""
+        return self._dag is not None
+
+    def get_dag(self) -> DAG | None:
+        """Return the task's DAG, None when it has none yet."""
+        return self._dag
+
+    @property
+    def dag_id(self) -> str:
+        """Its DAG's id; `_in_memory_dag_` when it has none yet, as in Airflow."""
+        return "_in_memory_dag_" if self._dag is None else self._dag.dag_id
+
+    def join_dag(self, dag: DAG) -> None:
+        """Called by `DAG.add_task` alone. Raises DagError when the task belongs to another DAG."""
+        if self._dag is not None and self._dag is not dag:
+            raise DagError(
+                f"task {self.task_id!r} belongs to DAG {self._dag.dag_id!r}, so DAG {dag.dag_id!r} cannot have it"
+            )
+        self._dag = dag
+        if self.task_group is None:
+            self.task_group = dag.task_group
+
+    @property
+    def roots(self) -> list[BaseOperator]:
+        return [self]  # type: ignore[list-item]
+
+    @property
+    def leaves(self) -> list[BaseOperator]:
+        return [self]  # type: ignore[list-item]
+
+    @property
+    def output(self) -> XComArg:
+        """What the task returns, to be passed to another task."""
+        return XComArg(self)  # type: ignore[arg-type]
+
+    def get_direct_relative_ids(self, upstream: bool = False) -> set[str]:
+        """Return the task_ids that are one arrow away."""
+        return self.upstream_task_ids if upstream else self.downstream_task_ids
+
+    def get_direct_relatives(self, upstream: bool = False) -> list[BaseOperator]:
+        """Return the tasks that are one arrow away."""
+        return [self.dag.task_dict[name] for name in sorted(self.get_direct_relative_ids(upstream))]
+
+    @property
+    def upstream_list(self) -> list[BaseOperator]:
+        """The tasks that this one follows directly."""
+        return self.get_direct_relatives(upstream=True)
+
+    @property
+    def downstream_list(self) -> list[BaseOperator]:
+        """The tasks that follow this one directly."""
+        return self.get_direct_relatives(upstream=False)
+
+    def get_flat_relative_ids(self, *, upstream: bool = False) -> set[str]:
+        """Return the task_ids upstream or downstream, any number of arrows away."""
+        found: set[str] = set()
+        todo = list(self.get_direct_relative_ids(upstream))
+        while todo:
+            name = todo.pop()
+            if name not in found:
+                found.add(name)
+                todo.extend(self.dag.task_dict[name].get_direct_relative_ids(upstream))
+        return found
+
+    def get_flat_relatives(self, upstream: bool = False) -> list[BaseOperator]:
+        """Return the tasks upstream or downstream, any number of arrows away."""
+        return [self.dag.task_dict[name] for name in sorted(self.get_flat_relative_ids(upstream=upstream))]
+
+    def as_setup(self) -> Self:
+        if self.is_teardown:
+            raise DagError(f"task {self.task_id!r} is a teardown, so it cannot be a setup")
+        self.is_setup = True
+        return self
+
+    def as_teardown(self, *, setups: Any = None, on_failure_fail_dagrun: bool | None = None) -> Self:
+        if self.is_setup:
+            raise DagError(f"task {self.task_id!r} is a setup, so it cannot be a teardown")
+        self.is_teardown = True
+        self.trigger_rule = TriggerRule.ALL_DONE_SETUP_SUCCESS
+        if on_failure_fail_dagrun is not None:
+            self.on_failure_fail_dagrun = on_failure_fail_dagrun
+        for setup in flatten([] if setups is None else setups):
+            setup.as_setup()
+            setup.set_downstream(self)
+        return self
+
+    def __enter__(self) -> SetupTeardownContext:
+        return SetupTeardownContext(self).open()  # type: ignore[arg-type]
+
+    def __exit__(self, *_: object) -> None:
+        close_block()
+
+
+class Templater:
+    """Something whose `template_fields` are rendered before it is used.
+
+    A text that ends with one of `template_ext` names a file whose content is the template.
+    """
+
+    template_fields: Collection[str] = ()
+    template_ext: Sequence[str] = ()
+    template_fields_renderers: ClassVar[Mapping[str, str]] = {}
+
+    def get_template_env(self, dag: DAG | None = None) -> jinja2.Environment:
+        """Return the Jinja environment that templates are rendered with."""
+        return plain_environment() if dag is None else dag.get_template_env()
+
+    def prepare_template(self) -> None:
+        """Hook: called before the fields are rendered."""
+
+    def render_template(
+        self,
+        content: Any,
+        context: Context,
+        jinja_env: jinja2.Environment | None = None,
+        seen_oids: set[int] | None = None,
+    ) -> Any:
+        """Return `content` with every text in it rendered, and every task's result in it resolved."""
+        return Renderer(self, context, jinja_env, seen_oids).render(content)
+
+    def render_template_fields(self, context: Context, jinja_env: jinja2.Environment | None = None) -> None:
+        """Render the fields named by `template_fields`, in place."""
+        Renderer(self, context, jinja_env).render_fields(self)
+
 
 DEFAULT_RETRY_DELAY = dt.timedelta(seconds=300)
 DEFAULT_POOL = "default_pool"

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import datetime as dt
+
 from asynsched.authoring.operators.base import BaseOperator
+from asynsched.authoring.timezone import make_aware, utcnow
+from asynsched.authoring.weekday import WeekDay
 from asynsched.errors import DagError
 
 TYPE_CHECKING = False
@@ -12,6 +16,7 @@ if TYPE_CHECKING:
 
     from asynsched.authoring.dag import DAG
     from asynsched.authoring.running.context import Context
+    from asynsched.authoring.running.dag_run import DagRun
 
 
 class BaseBranchOperator(BaseOperator):
@@ -48,3 +53,153 @@ def followed_tasks(dag: DAG, task_id: str, chosen: Any) -> tuple[str, ...]:
         tasks = [dag.task_dict[name]] if name in dag.task_dict else groups[name].roots
         followed.update((task.task_id, None) for task in tasks)
     return tuple(followed)
+
+
+ALWAYS_LATEST = ("manual", "asset_triggered")
+"""Types of runs that are not of the schedule."""
+
+
+class BranchDayOfWeekOperator(BaseBranchOperator):
+    """Follows some tasks on certain days of the week, and others on the other days.
+
+    Args:
+        follow_task_ids_if_true: task_ids and group_ids to follow on those days: one, or several.
+        follow_task_ids_if_false: Those to follow on the others.
+        week_day: The day, or a set of days: names in full, or members of WeekDay.
+        use_task_logical_date: Look at the run's logical date instead of at the present day in the DAG's zone.
+    """
+
+    def __init__(
+        self,
+        *,
+        follow_task_ids_if_true: str | Iterable[str],
+        follow_task_ids_if_false: str | Iterable[str],
+        week_day: str | WeekDay | Iterable[str] | Iterable[WeekDay],
+        use_task_logical_date: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.follow_task_ids_if_true = follow_task_ids_if_true
+        self.follow_task_ids_if_false = follow_task_ids_if_false
+        self.week_day = week_day
+        self.use_task_logical_date = use_task_logical_date
+        self.week_day_numbers = WeekDay.validate_week_day(week_day)
+
+    def choose_branch(self, context: Context) -> str | Iterable[str]:
+        if self.use_task_logical_date:
+            day: dt.datetime = context["logical_date"]
+        else:
+            day = utcnow().astimezone(self.dag.timezone)
+        if day.isoweekday() in self.week_day_numbers:
+            return self.follow_task_ids_if_true
+        return self.follow_task_ids_if_false
+
+
+class BranchDateTimeOperator(BaseBranchOperator):
+    """Follows some tasks between two instants or times of day, and others outside.
+
+    A time of day, and a naive datetime, are in the DAG's zone. When the upper time of day is before the lower one, it
+    is that of the next day.
+
+    Args:
+        follow_task_ids_if_true: task_ids and group_ids to follow in between: one, or several.
+        follow_task_ids_if_false: Those to follow outside.
+        target_lower: The lower bound, None for none.
+        target_upper: The upper bound, None for none.
+        use_task_logical_date: Look at the run's logical date instead of at the present moment.
+    """
+
+    def __init__(
+        self,
+        *,
+        follow_task_ids_if_true: str | Iterable[str],
+        follow_task_ids_if_false: str | Iterable[str],
+        target_lower: dt.datetime | dt.time | None,
+        target_upper: dt.datetime | dt.time | None,
+        use_task_logical_date: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if target_lower is None and target_upper is None:
+            raise DagError(f"task {self.task_id!r}: target_lower and target_upper must not both be None")
+        for name, target in (("target_lower", target_lower), ("target_upper", target_upper)):
+            if not isinstance(target, (dt.datetime, dt.time, type(None))):
+                raise DagError(f"task {self.task_id!r}: {name} must be a datetime or a time, not {target!r:.100}")
+        self.target_lower = target_lower
+        self.target_upper = target_upper
+        self.follow_task_ids_if_true = follow_task_ids_if_true
+        self.follow_task_ids_if_false = follow_task_ids_if_false
+        self.use_task_logical_date = use_task_logical_date
+
+    def choose_branch(self, context: Context) -> str | Iterable[str]:
+        now = utcnow()
+        if self.use_task_logical_date:
+            now = context.get("logical_date") or context["dag_run"].run_after
+        lower, upper = target_times_as_dates(now, self.target_lower, self.target_upper)
+        if (upper is not None and self._aware(upper) < now) or (lower is not None and self._aware(lower) > now):
+            return self.follow_task_ids_if_false
+        return self.follow_task_ids_if_true
+
+    def _aware(self, moment: dt.datetime) -> dt.datetime:
+        return moment if moment.utcoffset() is not None else make_aware(moment, self.dag.timezone)
+
+
+def target_times_as_dates(
+    base_date: dt.datetime, lower: dt.datetime | dt.time | None, upper: dt.datetime | dt.time | None
+) -> tuple[dt.datetime | None, dt.datetime | None]:
+    """Return both bounds as datetimes; a time of day is one of the day of `base_date`."""
+    both_are_dates = isinstance(lower, dt.datetime) and isinstance(upper, dt.datetime)
+    if isinstance(lower, dt.time):
+        lower = dt.datetime.combine(base_date, lower)
+    if isinstance(upper, dt.time):
+        upper = dt.datetime.combine(base_date, upper)
+    if lower is not None and upper is not None and not both_are_dates and upper < lower:
+        upper += dt.timedelta(days=1)
+    return lower, upper
+
+
+class LatestOnlyOperator(BaseBranchOperator):
+    """Skips what directly follows it, unless its run is the latest of the schedule.
+
+    A run is the latest from the start of its data interval to the end of the next one. What follows a run that was
+    triggered by hand or by assets is never skipped.
+    """
+
+    ui_color = "#e9ffdb"
+
+    def choose_branch(self, context: Context) -> str | Iterable[str]:
+        run: DagRun = context["dag_run"]
+        everything = sorted(self.downstream_task_ids)
+        if run.run_type in ALWAYS_LATEST:
+            self.log.info("The run is not one of the schedule: going on.")
+            return everything
+        now = utcnow()
+        window = self._window(run, now)
+        if window is None:
+            self.log.info("The schedule has no later run: going on.")
+            return everything
+        left, right = window
+        is_latest = left < now <= right
+        self.log.info("From %s to %s this run is the latest; now it is %s.", left, right, now)
+        return everything if is_latest else []
+
+    def _window(self, run: DagRun, now: dt.datetime) -> tuple[dt.datetime, dt.datetime] | None:
+        """Return since when and until when the run is the latest; None when it stays so for ever."""
+        from asynsched.timetables import DataInterval, TimeRestriction
+        from asynsched.timetables.known import asked_at
+
+        date = run.logical_date or run.run_after
+        interval = DataInterval(_plain(run.data_interval_start or date), _plain(run.data_interval_end or date))
+        before_end = TimeRestriction(None, interval.end - dt.timedelta(microseconds=1), catchup=True)
+        after = TimeRestriction(interval.end, None, catchup=True)
+        timetable = self.dag.timetable
+        with asked_at(now):
+            within = timetable.next_dagrun_info(last_automated_data_interval=interval, restriction=before_end)
+            following = timetable.next_dagrun_info(last_automated_data_interval=interval, restriction=after)
+        left = interval.start if within is None else within.data_interval.end
+        return None if following is None else (left, following.data_interval.end)
+
+
+def _plain(moment: dt.datetime) -> dt.datetime:
+    """Return an instant as the scheduler gives it to timetables: a plain datetime in UTC."""
+    return dt.datetime.fromtimestamp(moment.timestamp(), dt.UTC).replace(microsecond=moment.microsecond)

@@ -5,12 +5,12 @@ Source: Apache Airflow's OperatorPartial and MappedOperator.
 
 from __future__ import annotations
 
+from asynsched.authoring.mapping.expand_input import refuse_repeated
 from asynsched.authoring.mapping.map_position import mapped_groups
-from asynsched.authoring.mapping.mapped_arguments import refuse_repeated
+from asynsched.authoring.operators.arguments import RENAMED_OF_OPERATORS, explained
 from asynsched.authoring.operators.base import BaseOperator
 from asynsched.authoring.operators.meta import arguments_of, check_types, task_owner
 from asynsched.authoring.params import resolve_params
-from asynsched.authoring.unknown_arguments import RENAMED_OF_OPERATORS, explained
 from asynsched.errors import DagError
 
 TYPE_CHECKING = False

@@ -11,8 +11,7 @@ from __future__ import annotations
 from abc import ABCMeta
 
 from asynsched.authoring import active
-from asynsched.authoring.operators.argument_types import ArgumentTypes
-from asynsched.authoring.unknown_arguments import RENAMED_OF_OPERATORS, explained
+from asynsched.authoring.operators.arguments import RENAMED_OF_OPERATORS, ArgumentTypes, explained
 from asynsched.errors import DagError
 
 TYPE_CHECKING = False

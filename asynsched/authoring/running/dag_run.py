@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asynsched.authoring.running.instants import Instant
+from asynsched.authoring.running.task_instance import Instant
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from asynsched.authoring.running.elsewhere import AsksElsewhere, previous_task_instance
-from asynsched.authoring.running.instants import Instant
 from asynsched.authoring.supervisor import SupervisorNotFound, ask, ask_in_parts
 from asynsched.authoring.timezone import coerce_datetime
 from asynsched.authoring.transport import from_transport, to_transport
@@ -23,6 +22,27 @@ if TYPE_CHECKING:
     from asynsched.authoring.running.context import Context
     from asynsched.authoring.running.dag_run import DagRun
     from asynsched.authoring.running.elsewhere import PreviousTaskInstance
+
+
+class Instant:
+    """An attribute that shows a field of `self._facts`, a datetime or None, as pendulum's DateTime.
+
+    Args:
+        fact: The name of that field.
+    """
+
+    def __init__(self, fact: str) -> None:
+        self._fact = fact
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        if instance is None:
+            return self
+        # Next time it is found there, without being asked for here.
+        made = instance.__dict__[self._name] = coerce_datetime(getattr(instance._facts, self._fact))  # noqa: SLF001 - a part of it
+        return made
 
 
 class TaskInstanceFacts:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import jinja2
 
     from asynsched.authoring.dag import DAG
-    from asynsched.authoring.operators.templated import Templater
+    from asynsched.authoring.operators.base import Templater
 
 Moment = dt.date | dt.time | None
 

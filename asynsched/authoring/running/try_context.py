@@ -5,26 +5,362 @@ Imported where tries run, by all that a context is made of: an import within a f
 
 from __future__ import annotations
 
+import datetime as dt
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from asynsched.authoring import macros
+from asynsched.authoring.assets.asset import Asset, AssetAlias, AssetRef, checked_extra
+from asynsched.authoring.connection import Connection
+from asynsched.authoring.exceptions import AsynschedNotFoundException
 from asynsched.authoring.mapping.map_position import instance_count
-from asynsched.authoring.params import resolve_params
-from asynsched.authoring.running.accessors import ConnectionAccessor, VariableAccessor, VariableAccessors
+from asynsched.authoring.params import NOTSET, resolve_params
 from asynsched.authoring.running.context import Context, Deferred, Unmade
 from asynsched.authoring.running.dag_run import DagRun
 from asynsched.authoring.running.task_instance import TaskInstance
-from asynsched.authoring.timezone import aware
+from asynsched.authoring.supervisor import SupervisorNotFound, ask, ask_in_parts
+from asynsched.authoring.timezone import aware, coerce_datetime, is_naive, make_aware, parse
+from asynsched.authoring.transport import from_transport
+from asynsched.authoring.variable import Variable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import datetime as dt
     from typing import Any
 
-    from asynsched.authoring.assets.events import InletEvents, OutletEvents, TriggeringAssetEvents
     from asynsched.authoring.operators.base import BaseOperator
     from asynsched.authoring.running.dag_run import RunFacts
     from asynsched.authoring.running.task_instance import TaskInstanceFacts
+
+
+class VariableAccessor:
+    """Variables as attributes: as they are, or parsed as JSON."""
+
+    def __init__(self, *, parse_json: bool) -> None:
+        self._parse_json = parse_json
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Variable.get(name, deserialize_json=self._parse_json)
+
+    def get(self, name: str, default: Any = NOTSET) -> Any:
+        """Return a variable's value, or the default."""
+        return Variable.get(name, default, deserialize_json=self._parse_json)
+
+
+class VariableAccessors:
+    """`var`: `var.value` and `var.json`, or, in Python code, `context["var"]["value"]`."""
+
+    def __init__(self, *, value: VariableAccessor, json: VariableAccessor) -> None:
+        self.value = value
+        self.json = json
+
+    def __getitem__(self, name: str) -> VariableAccessor:
+        if name not in ("value", "json"):
+            raise KeyError(f"var has 'value' and 'json', not {name!r}")
+        accessor: VariableAccessor = getattr(self, name)
+        return accessor
+
+
+class ConnectionAccessor:
+    """`conn`: connections as attributes."""
+
+    def __getattr__(self, name: str) -> Connection:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Connection.get(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return a connection, or the default."""
+        try:
+            return Connection.get(name)
+        except AsynschedNotFoundException:
+            return default
+
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from typing import Any, Self
+
+    AssetKey = Asset | AssetAlias | AssetRef
+
+
+class AssetEvent:
+    """An update of an asset.
+
+    Attributes:
+        asset: The asset.
+        extra: What whoever updated it said of it.
+        timestamp: When it became known.
+        source_dag_id: The DAG that updated it; None for an event from outside, as for the other sources.
+        source_run_id: The run.
+        source_task_id: The task.
+        source_map_index: Which of a mapped task; -1 for one that is not.
+        source_aliases: The aliases through which it was updated.
+    """
+
+    def __init__(self, fields: Mapping[str, Any]) -> None:
+        self.asset = Asset(fields["name"], fields["uri"], extra=fields["asset_extra"])
+        self.extra: dict[str, Any] = fields["extra"]
+        self.timestamp = coerce_datetime(dt.datetime.fromisoformat(fields["created_at"]))
+        self.source_dag_id: str | None = fields["source_dag_id"]
+        self.source_run_id: str | None = fields["source_run_id"]
+        self.source_task_id: str | None = fields["source_task_id"]
+        self.source_map_index: int = fields["source_map_index"]
+        self.source_aliases = [AssetAlias(name) for name in fields["aliases"]]
+
+    @property
+    def uri(self) -> str:
+        """The asset's URI."""
+        return self.asset.uri
+
+    @property
+    def source_task_instance(self) -> SourceTaskInstance | None:
+        """The task instance that updated the asset; None for an event from outside."""
+        return None if self.source_task_id is None else SourceTaskInstance(self)
+
+    @property
+    def source_dag_run(self) -> DagRun | None:
+        """The run that updated the asset; None for an event from outside, or of a run that was deleted."""
+        from asynsched.authoring.running.dag_run import DagRun
+
+        if self.source_run_id is None:
+            return None
+        try:
+            return DagRun.of_fields(ask("dag_run", dag_id=self.source_dag_id, run_id=self.source_run_id))
+        except SupervisorNotFound:
+            return None
+
+    def __repr__(self) -> str:
+        return f"AssetEvent({self.asset.name!r}, {self.extra!r}, {self.timestamp})"
+
+
+class SourceTaskInstance:
+    """The task instance that updated an asset."""
+
+    def __init__(self, event: AssetEvent) -> None:
+        self.dag_id = event.source_dag_id
+        self.run_id = event.source_run_id
+        self.task_id = event.source_task_id
+        self.map_index = event.source_map_index
+
+    def xcom_pull(self, *, key: str = "return_value", default: Any = None) -> Any:
+        """Return what it pushed under a key; by default, what it returned."""
+        try:
+            parts = ask_in_parts(
+                "xcom_pull",
+                task_ids=[self.task_id],
+                key=key,
+                map_indexes=[self.map_index],
+                run_id=self.run_id,
+                dag_id=self.dag_id,
+                include_prior_dates=False,
+            )
+            [[_, _, value], *_] = next(parts)
+        except SupervisorNotFound:
+            return default
+        return from_transport(value)
+
+
+class _ByAsset(Mapping["AssetKey", "Any"]):
+    """A mapping whose keys are assets, references to them, and aliases."""
+
+    def for_asset(self, *, name: str = "", uri: str = "") -> Any:
+        """Return what there is for an asset that is known by its name, its URI, or both."""
+        return self[Asset(name, uri) if name and uri else AssetRef(name=name, uri=uri)]
+
+    def for_asset_alias(self, *, name: str) -> Any:
+        """Return what there is for an alias."""
+        return self[AssetAlias(name)]
+
+
+class TriggeringAssetEvents(_ByAsset):
+    """The events that triggered a run, by asset and by alias; the scheduler is asked for them when they are used.
+
+    Args:
+        is_triggered: Whether the run was triggered by events at all.
+    """
+
+    def __init__(self, *, is_triggered: bool) -> None:
+        self._is_triggered = is_triggered
+        self._found: dict[AssetKey, list[AssetEvent]] | None = None
+
+    def _events(self) -> dict[AssetKey, list[AssetEvent]]:
+        if self._found is None:
+            self._found = {}
+            for event in _asked("triggering_asset_events") if self._is_triggered else ():
+                keys: list[AssetKey] = [event.asset, *event.source_aliases]
+                for key in keys:
+                    self._found.setdefault(key, []).append(event)
+        return self._found
+
+    def __getitem__(self, key: AssetKey) -> list[AssetEvent]:
+        events = self._events()
+        return events[_resolved(key, events)]
+
+    def __iter__(self) -> Iterator[AssetKey]:
+        return iter(self._events())
+
+    def __len__(self) -> int:
+        return len(self._events())
+
+    def __repr__(self) -> str:
+        return f"TriggeringAssetEvents({self._events()!r})"
+
+
+class InletEvents(_ByAsset):
+    """The events of a task's inlets, by inlet or by its place; each a sequence that is asked for when it is used."""
+
+    def __init__(self, inlets: Sequence[AssetKey]) -> None:
+        self._inlets = inlets
+
+    def __getitem__(self, key: AssetKey | int) -> InletEventSequence:
+        inlet = self._inlets[key] if isinstance(key, int) else _resolved(key, self._inlets)
+        if inlet not in self._inlets:
+            raise KeyError(f"{key!r} is no inlet of this task; its inlets are {list(self._inlets)!r}")
+        if isinstance(inlet, AssetAlias):
+            return InletEventSequence({"alias": inlet.name})
+        return InletEventSequence({"name": inlet.name, "uri": inlet.uri})
+
+    def __iter__(self) -> Iterator[AssetKey]:
+        return iter(self._inlets)
+
+    def __len__(self) -> int:
+        return len(self._inlets)
+
+
+class InletEventSequence(Sequence[AssetEvent]):
+    """The events of one inlet, oldest first; its methods say which of them, and in what order."""
+
+    def __init__(self, wanted: dict[str, Any]) -> None:
+        self._wanted = wanted
+        self._found: list[AssetEvent] | None = None
+
+    def after(self, after: str | dt.datetime) -> Self:
+        """Leave out what came until then, an ISO 8601 text or a datetime."""
+        return self._wanting(after=_iso(after))
+
+    def before(self, before: str | dt.datetime) -> Self:
+        """Leave out what came from then on, an ISO 8601 text or a datetime."""
+        return self._wanting(before=_iso(before))
+
+    def ascending(self, ascending: bool = True) -> Self:
+        """Have the oldest first, or the newest."""
+        return self._wanting(ascending=ascending)
+
+    def limit(self, limit: int) -> Self:
+        """Take the first so many only."""
+        return self._wanting(limit=limit)
+
+    def _wanting(self, **wanted: Any) -> Self:
+        self._wanted |= wanted
+        self._found = None
+        return self
+
+    def _events(self) -> list[AssetEvent]:
+        if self._found is None:
+            self._found = list(_asked("asset_events", **self._wanted))
+        return self._found
+
+    def __getitem__(self, place: Any) -> Any:
+        if self._found is None and place == -1 and "limit" not in self._wanted:
+            # The newest of a history that may be long: by far the most usual question.
+            backwards = {**self._wanted, "ascending": not self._wanted.get("ascending", True), "limit": 1}
+            return list(_asked("asset_events", **backwards))[-1]
+        return self._events()[place]
+
+    def __len__(self) -> int:
+        return len(self._events())
+
+
+class OutletEvent:
+    """What a task says of the update of one of its outlets.
+
+    Attributes:
+        key: The outlet.
+        extra: JSON values for the event of an asset.
+        asset_alias_events: Assets that were added to an alias, each with its extra.
+    """
+
+    def __init__(self, key: AssetKey) -> None:
+        self.key = key
+        self.extra: dict[str, Any] = {}
+        self.asset_alias_events: list[tuple[Asset | AssetRef, dict[str, Any]]] = []
+
+    def add(self, asset: Asset | AssetRef, extra: dict[str, Any] | None = None) -> None:
+        """Update an asset through an alias.
+
+        Raises:
+            TypeError: The outlet is no alias, or the asset is none.
+        """
+        if not isinstance(self.key, AssetAlias):
+            raise TypeError(f"assets can be added to an AssetAlias only, not to {self.key!r}")
+        if not isinstance(asset, (Asset, AssetRef)):
+            raise TypeError(f"only assets can be added to {self.key!r}, not {asset!r}")
+        self.asset_alias_events.append((asset, extra or {}))
+
+    def told(self) -> Iterator[dict[str, Any]]:
+        """Yield what the scheduler is told: the fields of `asynsched.protocol.messages.OutletEvent`.
+
+        Raises:
+            DagError: An extra is no JSON.
+        """
+        if isinstance(self.key, AssetAlias):
+            for asset, extra in self.asset_alias_events:
+                yield {**_asset_fields(asset), "extra": _event_extra(asset, extra), "alias": self.key.name}
+        elif self.extra:
+            yield {**_asset_fields(self.key), "extra": _event_extra(self.key, self.extra)}
+
+
+class OutletEvents(_ByAsset):
+    """What a task says of the updates of its outlets: `outlet_events[asset].extra = {...}`."""
+
+    def __init__(self) -> None:
+        self._told: dict[AssetKey, OutletEvent] = {}
+
+    def __getitem__(self, key: AssetKey) -> OutletEvent:
+        if not isinstance(key, (Asset, AssetAlias, AssetRef)):
+            raise TypeError(f"outlet_events has assets and aliases as keys, not {key!r}")
+        return self._told.setdefault(key, OutletEvent(key))
+
+    def __iter__(self) -> Iterator[AssetKey]:
+        return iter(self._told)
+
+    def __len__(self) -> int:
+        return len(self._told)
+
+    def told(self) -> list[dict[str, Any]]:
+        """Return what the scheduler is told. Raises DagError when an extra is no JSON."""
+        return [fields for event in self._told.values() for fields in event.told()]
+
+
+def _asked(operation: str, **wanted: Any) -> Iterator[AssetEvent]:
+    return (AssetEvent(fields) for part in ask_in_parts(operation, **wanted) for fields in part)
+
+
+def _asset_fields(asset: Asset | AssetRef) -> dict[str, Any]:
+    fields: dict[str, Any] = {"name": asset.name, "uri": asset.uri}
+    return {**fields, "group": asset.group, "asset_extra": asset.extra} if isinstance(asset, Asset) else fields
+
+
+def _event_extra(asset: Asset | AssetRef, extra: object) -> dict[str, Any]:
+    return checked_extra(f"event of the asset {asset.name or asset.uri!r}", extra)
+
+
+def _resolved(key: AssetKey, known: Iterable[AssetKey]) -> AssetKey:
+    """Return the one among the known that means the same, where one of both is a reference; else the key itself."""
+    return next((other for other in known if other == key or _means(other, key) or _means(key, other)), key)
+
+
+def _means(reference: AssetKey, asset: AssetKey) -> bool:
+    if not isinstance(reference, AssetRef) or not isinstance(asset, Asset):
+        return False
+    return reference.name == asset.name or reference.uri == asset.uri
+
+
+def _iso(moment: str | dt.datetime) -> str:
+    instant = parse(moment) if isinstance(moment, str) else moment
+    return (make_aware(instant) if is_naive(instant) else instant).isoformat()
 
 
 def build_context(task: BaseOperator, run: RunFacts, ti: TaskInstanceFacts) -> Context:
@@ -71,19 +407,16 @@ def build_context(task: BaseOperator, run: RunFacts, ti: TaskInstanceFacts) -> C
 
 
 def _inlet_events(task: BaseOperator) -> InletEvents:
-    from asynsched.authoring.assets.events import InletEvents
 
     return InletEvents(task.inlets)
 
 
 def _outlet_events() -> OutletEvents:
-    from asynsched.authoring.assets.events import OutletEvents
 
     return OutletEvents()
 
 
 def _triggering_asset_events(dag_run: DagRun) -> TriggeringAssetEvents:
-    from asynsched.authoring.assets.events import TriggeringAssetEvents
 
     return TriggeringAssetEvents(is_triggered=dag_run.run_type == "asset_triggered")
 

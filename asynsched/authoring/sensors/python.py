@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from asynsched.authoring.exceptions import AsynschedFailException
+from asynsched.authoring.operators import arguments
 from asynsched.authoring.operators.python import call_with_context
 from asynsched.authoring.sensors.base import BaseSensorOperator, PokeReturnValue
+from asynsched.authoring.subprocesses import LoggedProcess, bash_command_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,3 +48,51 @@ class PythonSensor(BaseSensorOperator):
             context["templates_dict"] = self.templates_dict
         value = call_with_context(self.python_callable, self.op_args, self.op_kwargs, context)
         return value if isinstance(value, PokeReturnValue) else PokeReturnValue(bool(value))
+
+
+class BashSensor(BaseSensorOperator):
+    """Waits until a bash command ends with exit code 0.
+
+    Args:
+        bash_command: The command. (templated)
+        env: The whole environment of the command; by default it inherits the task's. (templated)
+        output_encoding: Encoding of the output.
+        retry_exit_code: Exit code for which it looks again later; any other fails the task, without a retry. None: it
+            looks again after any.
+    """
+
+    template_fields: Collection[str] = ("bash_command", "env")
+
+    def __init__(
+        self,
+        *,
+        bash_command: str,
+        env: dict[str, str] | None = None,
+        output_encoding: str = "utf-8",
+        retry_exit_code: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.bash_command = bash_command
+        self.env = env
+        self.output_encoding = output_encoding
+        who = f"task {self.task_id!r}"
+        is_any = retry_exit_code is None
+        self.retry_exit_code = None if is_any else arguments.whole_number(who, "retry_exit_code", retry_exit_code)
+        self._process: LoggedProcess | None = None
+
+    def poke(self, context: Context) -> bool:
+        import tempfile
+
+        self.log.info("Running command: %s", self.bash_command)
+        self._process = LoggedProcess(self.log, self.output_encoding)
+        with tempfile.TemporaryDirectory(prefix="asynsched-") as scratch:
+            code = self._process.run(bash_command_line(self.bash_command), folder=scratch, env=self.env)
+        if code and self.retry_exit_code not in (None, code):
+            raise AsynschedFailException(f"Command exited with return code {code}")
+        return code == 0
+
+    def on_kill(self) -> None:
+        """End the command, if it is still running."""
+        if self._process is not None:
+            self._process.end()

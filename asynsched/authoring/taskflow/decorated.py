@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from asynsched.authoring import active
+from asynsched.authoring.mapping.expand_input import check_names, refuse_repeated
 from asynsched.authoring.operators.base import BaseOperator
 from asynsched.authoring.operators.bash import BashOperator
-from asynsched.authoring.operators.foreign_python import BranchExternalPythonOperator, ExternalPythonOperator
+from asynsched.authoring.operators.foreign_python import (
+    BranchExternalPythonOperator,
+    BranchPythonVirtualenvOperator,
+    ExternalPythonOperator,
+    PythonVirtualenvOperator,
+)
 from asynsched.authoring.operators.python import (
     BranchPythonOperator,
     PythonOperator,
@@ -13,7 +19,6 @@ from asynsched.authoring.operators.python import (
     call_with_context,
     telling_code,
 )
-from asynsched.authoring.operators.virtualenv import BranchPythonVirtualenvOperator, PythonVirtualenvOperator
 from asynsched.authoring.running.context import CONTEXT_KEYS
 from asynsched.authoring.sensors.python import PythonSensor
 from asynsched.authoring.task_group import TaskGroup, unique_id
@@ -22,9 +27,59 @@ from asynsched.errors import DagError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
-    from typing import Any, ClassVar
+    from typing import Any, ClassVar, Self
 
     from asynsched.authoring.running.context import Context
+
+
+class DecoratedFunction:
+    """A decorated function. It looks like the function itself.
+
+    Args:
+        function: The function.
+        kwargs: Arguments of what a call makes.
+
+    Attributes:
+        shared: Arguments of the function that all instances of what is mapped share.
+    """
+
+    def __init__(self, function: Callable[..., Any], kwargs: dict[str, Any]) -> None:
+        from functools import update_wrapper
+
+        self.function = function
+        self.kwargs = kwargs
+        self.shared: dict[str, Any] = {}
+        likeness: Any = self
+        update_wrapper(likeness, function)
+
+    def override(self, **kwargs: Any) -> Self:
+        """Return the same, with other arguments of what a call makes."""
+        raise NotImplementedError
+
+    def partial(self, **kwargs: Any) -> Self:
+        """Return the same, with arguments of the function that all instances share.
+
+        Raises:
+            TypeError: The function has no such argument, or it was given before.
+        """
+        self._check_given("partial", kwargs)
+        other = self.override()
+        other.shared = {**self.shared, **kwargs}
+        return other
+
+    @property
+    def _who(self) -> str:
+        """What messages call it."""
+        raise NotImplementedError
+
+    def _check_given(self, method: str, arguments: Mapping[str, Any]) -> None:
+        check_names(self.function, method, arguments)
+        refuse_repeated(self._who, self.shared, arguments)
+
+    def _refuse_call(self) -> None:
+        """Raise DagError for a call of what is to be mapped."""
+        if self.shared:
+            raise DagError(f"{self._who}: partial() is followed by expand() or expand_kwargs()")
 
 
 class DecoratedOperator(BaseOperator):

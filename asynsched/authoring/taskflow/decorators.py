@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from asynsched.authoring import active
 from asynsched.authoring.dag import DAG
-from asynsched.authoring.mapping.expand_input import ExpandInput, ExpandKwargs, ExpandProduct
+from asynsched.authoring.exceptions import AsynschedSkipException
+from asynsched.authoring.mapping.expand_input import (
+    ExpandInput,
+    ExpandKwargs,
+    ExpandProduct,
+    MappedArgument,
+    parameters_of,
+)
 from asynsched.authoring.node import flatten
 from asynsched.authoring.operators.base import BaseOperator
 from asynsched.authoring.operators.mapped import BASE_ARGUMENTS, MappedOperator, refuse_unknown
 from asynsched.authoring.operators.meta import task_owner
-from asynsched.authoring.task_group import unique_id
+from asynsched.authoring.task_group import TaskGroup, unique_id
 from asynsched.authoring.taskflow import decorated
-from asynsched.authoring.taskflow.conditions import run_if, skip_if
-from asynsched.authoring.taskflow.decorated_function import DecoratedFunction
-from asynsched.authoring.taskflow.task_group_function import TaskGroupFunction
+from asynsched.authoring.taskflow.decorated import DecoratedFunction
 from asynsched.authoring.trigger_rule import TriggerRule
 from asynsched.authoring.xcom_arg import ResultArg, XComArg
 from asynsched.errors import DagError
@@ -22,6 +27,110 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
+
+    from asynsched.authoring.running.context import Context
+
+
+def run_if(condition: Callable[[Context], Any], skip_message: str | None = None) -> Callable[[Any], Any]:
+    """Skip the task below unless `condition`, called with its context, is true.
+
+    Args:
+        condition: Returns a bool, or a bool and a message.
+        skip_message: Message when it is skipped, if the condition gives none.
+    """
+    return _guard(condition, skip_message, runs_when=True)
+
+
+def skip_if(condition: Callable[[Context], Any], skip_message: str | None = None) -> Callable[[Any], Any]:
+    """Skip the task below if `condition`, called with its context, is true; arguments as for `run_if`."""
+    return _guard(condition, skip_message, runs_when=False)
+
+
+def _guard(condition: Callable[[Context], Any], skip_message: str | None, *, runs_when: bool) -> Callable[[Any], Any]:
+    def decorate(task_function: Any) -> Any:
+        if not hasattr(task_function, "override"):
+            raise DagError("@task.run_if and @task.skip_if must be written above @task")
+        earlier = task_function.kwargs.get("pre_execute")
+
+        def pre_execute(context: Context) -> None:
+            answer = condition(context)
+            is_true, message = answer if isinstance(answer, tuple) else (answer, None)
+            if bool(is_true) is not runs_when:
+                raise AsynschedSkipException(
+                    message or skip_message or f"the condition says {'not to run' if runs_when else 'to skip'}"
+                )
+            if earlier is not None:
+                earlier(context)
+
+        return task_function.override(pre_execute=pre_execute)
+
+    return decorate
+
+
+class TaskGroupFunction(DecoratedFunction):
+    """A function decorated with `@task_group`: each call makes a group with the tasks that the function makes."""
+
+    def __init__(self, function: Callable[..., Any], kwargs: dict[str, Any]) -> None:
+        super().__init__(function, {"group_id": function.__name__, **kwargs})
+        if function.__doc__:
+            self.kwargs.setdefault("tooltip", function.__doc__.strip())
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self._refuse_call()
+        with TaskGroup(**{"add_suffix_on_collision": True, **self.kwargs}) as group:
+            made = self.function(*args, **kwargs)
+        return group if made is None else made
+
+    def override(self, **kwargs: Any) -> TaskGroupFunction:
+        """Return the same, with other arguments of the task group."""
+        other = TaskGroupFunction(self.function, {**self.kwargs, **kwargs})
+        other.shared = self.shared
+        return other
+
+    def expand(self, **kwargs: Any) -> Any:
+        """Make a mapped group: an instance of its tasks for each combination of the arguments' values.
+
+        Raises:
+            TypeError: There are no arguments, or the function has no such one, or it cannot be mapped over.
+        """
+        self._check_given("expand", kwargs)
+        return self._mapped(ExpandProduct(self._who, kwargs), list(kwargs))
+
+    def expand_kwargs(self, kwargs: Any) -> Any:
+        """Make a mapped group: an instance of its tasks for each dict of arguments.
+
+        Raises:
+            TypeError: `kwargs` is neither a list of dicts nor the result of a task, or the function takes any arguments
+                (`*` or `**`).
+        """
+        names, takes_any = parameters_of(self.function)
+        if takes_any:
+            raise TypeError(f"{self._who}: expand_kwargs() needs a function without * and **")
+        return self._mapped(ExpandKwargs(self._who, kwargs), [name for name in names if name not in self.shared])
+
+    @property
+    def _who(self) -> str:
+        return f"task group {self.kwargs['group_id']!r}"
+
+    def _mapped(self, expand_input: ExpandInput, names: list[str]) -> Any:
+        arguments = {name: MappedArgument(expand_input, name) for name in names}
+        with MappedTaskGroup(expand_input, **{"add_suffix_on_collision": True, **self.kwargs}) as group:
+            made = self.function(**self.shared, **arguments)
+        return group if made is None else made
+
+
+class MappedTaskGroup(TaskGroup):
+    """A task group of whose tasks there are as many instances as values to map over."""
+
+    def __init__(self, expand_input: ExpandInput, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.expand_input: ExpandInput = expand_input
+
+    def __exit__(self, *exc_info: object) -> None:
+        for operator, _ in self.expand_input.iter_references():
+            operator.is_mapped_over = True
+            self.set_upstream(operator)
+        super().__exit__(*exc_info)
 
 
 class TaskFunction(DecoratedFunction):

@@ -11,7 +11,7 @@ import pendulum
 import pytest
 
 from asynsched import DAG, Asset, PythonOperator, task
-from asynsched.authoring.assets.events import SourceTaskInstance
+from asynsched.authoring.running.try_context import SourceTaskInstance
 from asynsched.authoring.supervisor import set_supervisor
 from asynsched.authoring.transport import to_transport
 

@@ -1,0 +1,247 @@
+"""What sensors have in common that wait for a moment which is known when the task runs."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+from asynsched.authoring.operators import arguments
+from asynsched.authoring.operators.meta import task_owner
+from asynsched.authoring.sensors.base import BaseSensorOperator
+from asynsched.authoring.timezone import convert_to_utc, utcnow
+from asynsched.authoring.triggers.temporal import DateTimeTrigger, TimeDeltaTrigger
+from asynsched.authoring.weekday import WeekDay
+from asynsched.errors import DagError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+    from typing import Any
+
+    from asynsched.authoring.running.context import Context
+
+
+class MomentSensor(BaseSensorOperator):
+    """Waits until a moment. Subclasses say which in `_moment`, and how they are deferred in `execute`.
+
+    Args:
+        deferrable: Wait in a trigger, without a process or slots of its own.
+        end_from_trigger: With `deferrable`, succeed without another process.
+    """
+
+    def __init__(self, *, deferrable: bool = False, end_from_trigger: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.deferrable = deferrable
+        self.end_from_trigger = end_from_trigger
+
+    def poke(self, context: Context) -> bool:
+        moment = self._moment(context)
+        self.log.info("Waiting until %s", moment)
+        return utcnow() > moment
+
+    def execute_complete(self, context: Context, event: Any = None) -> None:
+        """Go on when the time has come: there is nothing left to do."""
+
+    def _moment(self, context: Context) -> dt.datetime:
+        raise NotImplementedError
+
+
+class DateTimeSensor(BaseSensorOperator):
+    """Waits until an instant.
+
+    Args:
+        target_time: The instant: a datetime, or a text, which may be a template. Naive ones are in the default zone.
+            (templated)
+    """
+
+    template_fields: Collection[str] = ("target_time",)
+
+    def __init__(self, *, target_time: str | dt.datetime, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if not isinstance(target_time, (str, dt.datetime)):
+            raise DagError(f"task {self.task_id!r}: target_time must be a datetime or a text, not {target_time!r}")
+        self.target_time = target_time
+
+    @property
+    def moment(self) -> dt.datetime:
+        """The instant. Raises DagError for a text that is none."""
+        found = arguments.instant(task_owner(self.task_id, None), "target_time", self.target_time, None)
+        assert found is not None
+        return found
+
+    def poke(self, context: Context) -> bool:
+        self.log.info("Waiting until %s", self.target_time)
+        return utcnow() > self.moment
+
+
+class DateTimeSensorAsync(DateTimeSensor):
+    """Waits until an instant, without a process or slots of its own.
+
+    Args:
+        start_from_trigger: Taken as Airflow's argument of that name: it waits at once in any case.
+        end_from_trigger: Succeed without another process.
+        trigger_kwargs: Taken as Airflow's argument of that name; the trigger is made from the other arguments.
+    """
+
+    def __init__(
+        self,
+        *,
+        start_from_trigger: bool = False,
+        end_from_trigger: bool = False,
+        trigger_kwargs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.end_from_trigger = end_from_trigger
+
+    def execute(self, context: Context) -> None:
+        trigger = DateTimeTrigger(moment=self.moment, end_from_trigger=self.end_from_trigger)
+        self.defer(trigger=trigger, method_name="execute_complete")
+
+    def execute_complete(self, context: Context, event: Any = None) -> None:
+        """Go on when the time has come: there is nothing left to do."""
+
+
+class TimeSensor(MomentSensor):
+    """Waits until a time of the day on which it begins, in the DAG's zone.
+
+    Args:
+        target_time: The time of day.
+        deferrable: Wait in a DateTimeTrigger, without a process or slots of its own.
+        start_from_trigger: Taken as Airflow's argument of that name: with `deferrable` it waits at once in any case.
+        end_from_trigger: With `deferrable`, succeed without another process.
+        trigger_kwargs: Taken as Airflow's argument of that name; the trigger is made from the other arguments.
+    """
+
+    def __init__(
+        self,
+        *,
+        target_time: dt.time,
+        deferrable: bool = False,
+        start_from_trigger: bool = False,
+        end_from_trigger: bool = False,
+        trigger_kwargs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(deferrable=deferrable, end_from_trigger=end_from_trigger, **kwargs)
+        if not isinstance(target_time, dt.time):
+            raise DagError(f"task {self.task_id!r}: target_time must be a datetime.time, not {target_time!r}")
+        self.target_time = target_time
+
+    def execute(self, context: Context) -> Any:
+        if self.deferrable:
+            trigger = DateTimeTrigger(moment=self._moment(context), end_from_trigger=self.end_from_trigger)
+            self.defer(trigger=trigger, method_name="execute_complete")
+        return super().execute(context)
+
+    def _moment(self, context: Context) -> dt.datetime:
+        """Return the instant. The day is that of the first look: what begins before midnight waits for no other."""
+        zone = self.dag.timezone
+        first_look = context["ti"].get_first_reschedule_date(context) or utcnow()
+        day = first_look.astimezone(zone).date()
+        found = convert_to_utc(dt.datetime.combine(day, self.target_time), self.target_time.tzinfo or zone)
+        assert found is not None
+        return found
+
+
+class TimeSensorAsync(TimeSensor):
+    """TimeSensor with `deferrable=True`, under its older name."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(deferrable=True, **kwargs)
+
+
+class TimeDeltaSensor(MomentSensor):
+    """Waits until `delta` after the run's `data_interval_end`, or, without one, after its `run_after`.
+
+    Args:
+        delta: How long, timedelta or seconds.
+        deferrable: Wait in a DateTimeTrigger, without a process or slots of its own.
+        end_from_trigger: With `deferrable`, succeed without another process.
+    """
+
+    def __init__(
+        self,
+        *,
+        delta: dt.timedelta | float,
+        deferrable: bool = False,
+        end_from_trigger: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(deferrable=deferrable, end_from_trigger=end_from_trigger, **kwargs)
+        self.delta = arguments.duration(task_owner(self.task_id, None), "delta", delta)
+
+    def execute(self, context: Context) -> Any:
+        if not self.deferrable:
+            return super().execute(context)
+        moment = self._moment(context)
+        if utcnow() <= moment:
+            self.defer(
+                trigger=DateTimeTrigger(moment=moment, end_from_trigger=self.end_from_trigger),
+                method_name="execute_complete",
+                timeout=self.timeout,
+            )
+        return True
+
+    def _moment(self, context: Context) -> dt.datetime:
+        base: dt.datetime = context.get("data_interval_end") or context["dag_run"].run_after
+        return base + self.delta
+
+
+class TimeDeltaSensorAsync(TimeDeltaSensor):
+    """TimeDeltaSensor with `deferrable=True`, under its older name."""
+
+    def __init__(self, *, end_from_trigger: bool = False, delta: dt.timedelta | float, **kwargs: Any) -> None:
+        super().__init__(delta=delta, deferrable=True, end_from_trigger=end_from_trigger, **kwargs)
+
+
+class WaitSensor(BaseSensorOperator):
+    """Waits for some time after the task has begun.
+
+    Args:
+        time_to_wait: How long, timedelta or minutes.
+        deferrable: Wait in a TimeDeltaTrigger, without a process or slots of its own.
+    """
+
+    def __init__(self, *, time_to_wait: dt.timedelta | int, deferrable: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        given = dt.timedelta(minutes=time_to_wait) if isinstance(time_to_wait, int) else time_to_wait
+        self.time_to_wait = arguments.duration(task_owner(self.task_id, None), "time_to_wait", given)
+        self.deferrable = deferrable
+
+    def execute(self, context: Context) -> None:
+        import time
+
+        if self.deferrable:
+            self.defer(
+                trigger=TimeDeltaTrigger(self.time_to_wait, end_from_trigger=True), method_name="execute_complete"
+            )
+        time.sleep(self.time_to_wait.total_seconds())
+
+    def execute_complete(self, context: Context, event: Any = None) -> None:
+        """Never called: the trigger ends the task."""
+
+
+class DayOfWeekSensor(BaseSensorOperator):
+    """Waits for the first of certain days of the week, in UTC.
+
+    Args:
+        week_day: The day, or a set of days: names in full, or members of WeekDay.
+        use_task_logical_date: Look at the run's logical date instead of at the present day.
+    """
+
+    def __init__(
+        self,
+        *,
+        week_day: str | WeekDay | Iterable[str] | Iterable[WeekDay],
+        use_task_logical_date: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.week_day = week_day
+        self.use_task_logical_date = use_task_logical_date
+        self.week_day_numbers = WeekDay.validate_week_day(week_day)
+
+    def poke(self, context: Context) -> bool:
+        day: dt.datetime = context["logical_date"] if self.use_task_logical_date else utcnow()
+        self.log.info("Waiting for %s; it is %s", self.week_day, WeekDay(day.isoweekday()).name)
+        return day.isoweekday() in self.week_day_numbers
