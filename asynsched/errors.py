@@ -198,3 +198,10 @@ class InvalidTransition(AsynschedError):
         super().__init__(f"illegal change of a {what}: {before or 'no state'} -> {after or 'no state'}")
         self.before = before
         self.after = after
+
+
+def only_cause(error: BaseException) -> BaseException:
+    """Return what an exception group wraps, where it is one error; else the error itself."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error

@@ -8,7 +8,34 @@ import click
 from click import Command, Context
 
 from asynsched._version import __version__
-from asynsched.cli.airflow_names import COMMANDS_HERE
+
+COMMANDS_HERE = {
+    "scheduler": "up",
+    "standalone": "up",
+    "dag-processor": "up",
+    "triggerer": "up",
+    "jobs": "check --live",
+    "info": "check",
+    "dags list-runs": "runs list",
+    "dags list-import-errors": "dags errors",
+    "dags list-jobs": "schedulers list",
+    "dags details": "dags show",
+    "dags state": "runs show",
+    "dags next-execution": "dags next",
+    "dags backfill": "backfill create",
+    "dags reserialize": "dags reparse",
+    "tasks states-for-dag-run": "tasks list",
+    "tasks state": "tasks list",
+    "tasks failed-deps": "why",
+    "tasks test": "dags test",
+    "pools get": "pools list",
+    "config list": "config show",
+    "config get-value": "config show",
+    "db init": "db upgrade",
+    "db migrate": "db upgrade",
+    "db check-migrations": "db check",
+}
+
 
 GROUP_HELP = {
     "dags": "See and steer DAGs.",
@@ -31,9 +58,9 @@ COMMANDS: Mapping[str, str | Mapping[str, str]] = {
         "list": "dags:show_dags",
         "show": "dags:show_dag",
         "errors": "dags:show_errors",
-        "pause": "dag_control:pause_dag",
-        "unpause": "dag_control:unpause_dag",
-        "reparse": "dag_control:reparse_dag",
+        "pause": "dags:pause_dag",
+        "unpause": "dags:unpause_dag",
+        "reparse": "dags:reparse_dag",
         "trigger": "dag_trigger:trigger_dag",
         "next": "dag_next:show_next_runs",
         "test": "dag_test:run_in_foreground",
@@ -42,17 +69,17 @@ COMMANDS: Mapping[str, str | Mapping[str, str]] = {
         "list": "runs:show_runs",
         "show": "runs:show_run",
         "logs": "task_logs:show_run_logs",
-        "clear": "run_control:clear_run",
-        "mark": "run_control:mark_run",
-        "cancel": "run_control:cancel_run",
+        "clear": "runs:clear_run",
+        "mark": "runs:mark_run",
+        "cancel": "runs:cancel_run",
     },
     "tasks": {
         "list": "tasks:show_tasks",
         "logs": "task_logs:show_logs",
-        "xcom": "task_xcom:show_xcoms",
-        "clear": "task_control:clear_tasks",
-        "mark": "task_control:mark_tasks",
-        "run": "task_control:force_task",
+        "xcom": "tasks:show_xcoms",
+        "clear": "tasks:clear_tasks",
+        "mark": "tasks:mark_tasks",
+        "run": "tasks:force_task",
     },
     "assets": {
         "list": "assets:show_assets",
@@ -90,12 +117,12 @@ COMMANDS: Mapping[str, str | Mapping[str, str]] = {
     "db": {
         "upgrade": "db:upgrade_database",
         "check": "db:check_database",
-        "clean": "db_clean:clean_database",
-        "rotate-key": "db_rotate_key:rotate_key",
+        "clean": "db:clean_database",
+        "rotate-key": "db:rotate_key",
     },
     "why": "why:explain",
     "config": {"show": "config:show_config"},
-    "version": "version:show_version",
+    "version": "config:show_version",
 }
 """Every command: its module in this package and its name there, or the commands of a group."""
 

@@ -6,9 +6,9 @@ import click
 
 from asynsched.bell import Hint
 from asynsched.cli.command import command
-from asynsched.cli.dag_lookup import asset_of
 from asynsched.cli.dag_trigger import conf_option, queue_run, read_conf
-from asynsched.cli.rendering import Done, Listing, Record
+from asynsched.cli.lookup import asset_of
+from asynsched.cli.output import Done, Listing, Record
 from asynsched.cli.runs import run_fields
 from asynsched.cli.session import Session
 from asynsched.errors import DagError

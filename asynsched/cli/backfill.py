@@ -7,11 +7,10 @@ import click
 from sqlalchemy import Connection
 
 from asynsched.bell import Hint
-from asynsched.cli.command import command, completed_as, dag_argument
-from asynsched.cli.dag_lookup import dag_of
+from asynsched.cli.command import INSTANT_FORMS, command, completed_as, dag_argument, read_instant
 from asynsched.cli.dag_trigger import conf_option, read_conf
-from asynsched.cli.instants import INSTANT_FORMS, read_instant
-from asynsched.cli.rendering import Done, Listing, Record, are
+from asynsched.cli.lookup import dag_of
+from asynsched.cli.output import Done, Listing, Record, are
 from asynsched.cli.session import Session, actor
 from asynsched.scheduling.creation.backfills import (
     BackfillPlan,

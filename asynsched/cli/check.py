@@ -12,9 +12,8 @@ import msgspec
 
 from asynsched.bell import PING_SECONDS, ask_health
 from asynsched.cli.command import command, fail, told_output
-from asynsched.cli.rendering import Done, Listing, Output, note
+from asynsched.cli.output import Done, Listing, Output, note, show
 from asynsched.cli.session import Session
-from asynsched.cli.showing import show
 from asynsched.errors import AsynschedError
 
 OLDEST_PYTHON = (3, 11)

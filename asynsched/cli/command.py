@@ -5,21 +5,23 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
+from zoneinfo import ZoneInfo
 
 import click
 
 from asynsched.cli import INTERRUPTED, begin
 from asynsched.cli.configuration import Configuration, load_configuration, with_served_folder
-from asynsched.cli.rendering import FORMS, Answer, Output, note
+from asynsched.cli.output import FORMS, Answer, Output, note, show
 from asynsched.cli.session import Session
-from asynsched.cli.showing import show
 from asynsched.errors import AsynschedError, NotFound
 
 if TYPE_CHECKING:
     from asynsched.cli.completion import Kind
+
 
 FILES = ("file",)
 """Arguments that name a file, which may be any bytes."""
@@ -149,8 +151,10 @@ def dags_explained(session: Session) -> Iterator[None]:
     except NotFound as exc:
         if exc.kind != "DAG":
             raise
-        from asynsched.cli.long_parses import long_parses
-        from asynsched.cli.unread_dags import why_unknown  # loaded only where it is needed
+        from asynsched.cli.unread_dags import (
+            long_parses,
+            why_unknown,  # loaded only where it is needed
+        )
 
         more = session.read(why_unknown, exc.name, tells_errors=session.is_passing)
         more = " ".join(filter(None, (more, *(parse.sentence for parse in long_parses(session.home)))))
@@ -177,3 +181,21 @@ def fail(message: str, code: int = 1) -> NoReturn:
     """Say why a command failed, on standard error, and end with that exit code."""
     note(f"Error: {message}")
     raise click.exceptions.Exit(code)
+
+
+INSTANT_FORMS = "ISO 8601, e.g. 2026-01-31T12:00:00Z; without a zone, in the setting default_timezone."
+
+
+def read_instant(text: str, default_timezone: str, option: str) -> datetime:
+    """Return an instant in UTC.
+
+    Raises:
+        click.BadParameter: The text is none; the message names the option.
+    """
+    try:
+        instant = datetime.fromisoformat(text.strip())
+        if instant.tzinfo is None:
+            instant = instant.replace(tzinfo=ZoneInfo(default_timezone))
+        return instant.astimezone(UTC)
+    except (ValueError, OverflowError) as exc:
+        raise click.BadParameter(f"{text!r} is no instant: write {INSTANT_FORMS}", param_hint=option) from exc

@@ -9,7 +9,7 @@ from sqlalchemy import Connection as DatabaseConnection
 from asynsched.authoring.connection import FIELDS, Connection
 from asynsched.authoring.exceptions import AsynschedException
 from asynsched.cli.command import command, fail
-from asynsched.cli.rendering import Done, Listing, Record, are, note
+from asynsched.cli.output import Done, Listing, Record, are, note
 from asynsched.cli.session import Session
 from asynsched.cli.text_files import STANDARD_STREAM, read_text, write_private
 from asynsched.errors import SecretsUnreadable

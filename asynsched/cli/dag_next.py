@@ -4,10 +4,9 @@ from typing import Any
 
 import click
 
-from asynsched.cli.command import command, dag_argument
-from asynsched.cli.dag_lookup import dag_of, structure_of
-from asynsched.cli.instants import INSTANT_FORMS, read_instant
-from asynsched.cli.rendering import Listing
+from asynsched.cli.command import INSTANT_FORMS, command, dag_argument, read_instant
+from asynsched.cli.lookup import dag_of, structure_of
+from asynsched.cli.output import Listing
 from asynsched.cli.session import Session
 from asynsched.scheduling.creation.planning import upcoming_runs
 from asynsched.store.runs.dag_runs import last_scheduled_interval

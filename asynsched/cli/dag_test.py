@@ -1,21 +1,32 @@
 """`asynsched dags test`: one run in the foreground, in a process of its own, without a scheduler."""
 
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import click
 import msgspec
 
-from asynsched.cli.command import command, dag_argument, fail, told_output
-from asynsched.cli.dag_lookup import dag_of
+from asynsched.cli.command import command, dag_argument, fail, read_instant, told_output
 from asynsched.cli.dag_trigger import conf_option, logical_date_option, read_conf
 from asynsched.cli.fail_on import ERRORS, fail_if_wanted, fail_on_option
-from asynsched.cli.foreground_process import run_in_process
-from asynsched.cli.instants import read_instant
-from asynsched.cli.rendering import Output, Record, note
+from asynsched.cli.lookup import dag_of
+from asynsched.cli.output import Output, Record, note, show
 from asynsched.cli.session import Session
-from asynsched.cli.showing import show
+from asynsched.errors import NotFound, StoreError
+from asynsched.executors.user_environment import user_environment
 from asynsched.parsing.processes.sandbox_setup import setup_of
-from sandbox.foreground import ForegroundRequest
+from asynsched.protocol.frames import FrameReader, encode_frame
+from asynsched.protocol.messages import Reply, Request
+from asynsched.store.engines.urls import is_postgresql
+from asynsched.store.secrets.connections import get_connection
+from asynsched.store.secrets.variables import get_variable
+from sandbox.foreground import ForegroundRequest, ForegroundResult
 from sandbox.parsing.explain import refused_link
 
 
@@ -65,3 +76,125 @@ def run_in_foreground(
     fail_if_wanted(fail_on, n_errors=n_errors if result.file_errors else "", n_failed="")
     if result.state != "success":
         raise click.exceptions.Exit(1)
+
+
+READ_BYTES = 64 * 1024
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def run_in_process(session: Session, request: ForegroundRequest) -> ForegroundResult:
+    """Run the DAG in a process whose environment is that of a task. What it prints goes to standard error.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C has ended the run. No process of it is left, here as elsewhere.
+        Exit: SIGTERM has.
+    """
+    environment = user_environment(os.environ, is_postgresql=is_postgresql(session.settings.database_url))
+    ours, theirs = socket.socketpair()
+    with ours:
+        with theirs, _held_back():
+            process = _start(request, environment, theirs)
+            stop = _Stop(process, ours)
+            stop.take_signals()
+        try:
+            with process:
+                try:
+                    result = _converse(session, ours)
+                except BaseException:
+                    stop.kill()  # it may wait for an answer
+                    raise
+        finally:
+            stop.release_signals()
+    if stop.number == signal.SIGINT:
+        raise KeyboardInterrupt
+    if stop.number is not None:
+        raise click.exceptions.Exit(128 + stop.number)
+    return result or ForegroundResult(
+        error=f"{request.path}: the process ended with {process.returncode} before the run did."
+    )
+
+
+class _Stop:
+    """What Ctrl-C and SIGTERM do while the run goes on: they end it first, then this command; a second Ctrl-C kills it.
+
+    Attributes:
+        number: The signal that has come first.
+    """
+
+    def __init__(self, process: "subprocess.Popen[bytes]", connection: socket.socket) -> None:
+        self._process = process
+        self._connection = connection
+        self._before: dict[int, Any] = {}
+        self.number: int | None = None
+
+    def take_signals(self) -> None:
+        """Be what these signals do, unless they are ignored."""
+        for number in STOP_SIGNALS:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._stop)
+
+    def release_signals(self) -> None:
+        """Let them do what they did before."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def kill(self) -> None:
+        """Hang up: then the run is killed."""
+        with suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
+
+    def _stop(self, number: int, _frame: object) -> None:
+        if self.number is None:
+            self.number = number
+            note("Waiting for the run to end. Ctrl-C kills it.")
+            self._process.terminate()
+        elif number == signal.SIGINT:  # not SIGTERM: who sends that to a group may send it to this process as well
+            self.kill()
+
+
+@contextmanager
+def _held_back() -> Iterator[None]:
+    """Within, Ctrl-C and SIGTERM wait; a process that is started here holds them back until it can deal with them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _start(request: ForegroundRequest, environment: dict[str, str], theirs: socket.socket) -> "subprocess.Popen[bytes]":
+    argument = msgspec.json.encode(request).decode()
+    return subprocess.Popen(  # noqa: S603 - this very Python, and a module of ours
+        [sys.executable, "-P", "-m", "sandbox.foreground", str(theirs.fileno()), argument],
+        env=environment,
+        pass_fds=(theirs.fileno(),),
+        stdout=sys.stderr.fileno(),
+    )
+
+
+def _converse(session: Session, ours: socket.socket) -> ForegroundResult | None:
+    """Answer the process's questions until it says how the run ended; None when it is gone without a word."""
+    reader = FrameReader(Request | ForegroundResult)
+    # A process that has died with an answer unread resets the connection.
+    with suppress(ConnectionError):
+        while data := ours.recv(READ_BYTES):
+            for message in reader.feed(data):
+                if isinstance(message, ForegroundResult):
+                    return message
+                ours.sendall(encode_frame(_answer(session, message)))
+    return None
+
+
+def _answer(session: Session, asked: Request) -> Reply:
+    try:
+        if asked.operation == "max_map_length":
+            value: Any = session.settings.max_map_length
+        elif asked.operation == "variable_get":
+            value = session.read(get_variable, asked.arguments["key"]).value
+        else:
+            value = msgspec.structs.asdict(session.read(get_connection, asked.arguments["conn_id"]))
+    except NotFound as exc:
+        return Reply(asked.token, asked.request_id, found=False, error=str(exc))
+    except StoreError as exc:
+        return Reply(asked.token, asked.request_id, error=str(exc))
+    return Reply(asked.token, asked.request_id, value)

@@ -9,13 +9,11 @@ import msgspec
 
 from asynsched.bell import Hint
 from asynsched.cli import INTERRUPTED
-from asynsched.cli.command import command, dag_argument, fail, told_output
-from asynsched.cli.dag_lookup import dag_of
-from asynsched.cli.instants import INSTANT_FORMS, read_instant
-from asynsched.cli.rendering import Done, Output, note
+from asynsched.cli.command import INSTANT_FORMS, command, dag_argument, fail, read_instant, told_output
+from asynsched.cli.lookup import dag_of
+from asynsched.cli.output import Done, Output, note, show
 from asynsched.cli.runs import run_fields
 from asynsched.cli.session import Session
-from asynsched.cli.showing import show
 from asynsched.errors import NotFound
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.creation.triggering import create_manual_run

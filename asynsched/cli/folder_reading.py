@@ -6,9 +6,9 @@ import anyio
 import msgspec
 
 from asynsched.channels import Channels
-from asynsched.cli.causes import only_cause
 from asynsched.cli.logging import configure_logging
 from asynsched.clock import SystemClock
+from asynsched.errors import only_cause
 from asynsched.home import hold_home, prepare_home, remember_dags_folder
 from asynsched.parsing.dispatcher import ParseDispatcher
 from asynsched.parsing.processes.informed_parser import InformedParser

@@ -15,8 +15,7 @@ import msgspec
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-from asynsched.cli.next_command import command_line
-from asynsched.cli.rendering import printable
+from asynsched.cli.output import command_line, printable
 from asynsched.errors import SettingsError
 from asynsched.settings import LogSettings
 from asynsched.states import DagRunState

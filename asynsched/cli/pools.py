@@ -6,7 +6,7 @@ import click
 
 from asynsched.bell import Hint
 from asynsched.cli.command import command
-from asynsched.cli.rendering import Done, Listing
+from asynsched.cli.output import Done, Listing
 from asynsched.cli.session import Session
 from asynsched.store.runs import pools as store
 

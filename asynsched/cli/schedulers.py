@@ -3,9 +3,9 @@
 from typing import Any
 
 from asynsched.cli.command import command
-from asynsched.cli.rendering import Listing
+from asynsched.cli.output import Listing
 from asynsched.cli.session import Session
-from asynsched.cli.standings import standing
+from asynsched.explaining.owners import standing
 from asynsched.store.schedulers.schedulers import SchedulerRow, loads, unended_schedulers
 
 COLUMNS = (

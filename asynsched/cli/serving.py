@@ -3,31 +3,248 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
+from typing import NamedTuple
 
 import anyio
 import structlog
+from sqlalchemy import Connection
 
 from asynsched._version import __version__
 from asynsched.cli import live_on
-from asynsched.cli.causes import only_cause
-from asynsched.cli.idle_report import tell_what_came_of_it
+from asynsched.cli.fail_on import fail_if_wanted
 from asynsched.cli.logging import configure_logging
-from asynsched.cli.open_telemetry import telemetry
-from asynsched.cli.rendering import note, some_of
-from asynsched.cli.service_manager import ServiceManager, service_manager
-from asynsched.clock import SystemClock
-from asynsched.errors import AsynschedError, NotServing, Standstill
+from asynsched.cli.output import command_line, note, printable, some_of
+from asynsched.cli.unread_dags import files_with_errors
+from asynsched.clock import Clock, SystemClock
+from asynsched.errors import AsynschedError, NotServing, SettingsError, Standstill, only_cause
+from asynsched.health import Health
 from asynsched.results import Running, RunningTry
 from asynsched.scheduler import Scheduler
 from asynsched.settings import Settings
+from asynsched.states import DagRunState
+from asynsched.store.engines.direct_database import open_direct
 from asynsched.store.engines.urls import without_secrets
+from asynsched.store.runs.dag_runs import count_ended_since, failed_since
+from asynsched.store.runs.task_instances import first_failure
 from sandbox.confine import available
 from sandbox.supervision.children import set_readable
+
+MOST_RUNS = 10
+"""Failed runs that are named one by one."""
+
+
+class FailedRun(NamedTuple):
+    """A run that has failed, and the task of it that failed first, with the reason; or why the run failed."""
+
+    dag_id: str
+    run_id: str
+    reason: str
+
+
+class Summary(NamedTuple):
+    """What a scheduler has come to.
+
+    Attributes:
+        ended: How many runs have ended in each state.
+        failed: Those that have failed, the first of them.
+        files: The DAG files that have errors.
+    """
+
+    ended: dict[str, int]
+    failed: tuple[FailedRun, ...]
+    files: tuple[str, ...]
+
+    @property
+    def n_failed(self) -> int:
+        """How many runs have failed."""
+        return self.ended.get(DagRunState.FAILED, 0)
+
+    @property
+    def ends_told(self) -> str:
+        """How many runs have ended how, in a sentence."""
+        n_ended = sum(self.ended.values())
+        if not n_ended:
+            return "No run has ended."
+        states = ", ".join(f"{n} {state}" for state, n in sorted(self.ended.items(), reverse=True))
+        return f"{_have(n_ended, 'run')} ended: {states}."
+
+    @property
+    def files_told(self) -> str:
+        """Which files have errors, in a sentence; empty for none."""
+        return f"{_have(len(self.files), 'DAG file')} errors: {some_of(self.files)}." if self.files else ""
+
+
+def tell_what_came_of_it(
+    settings: Settings, since: datetime, fail_on: frozenset[str] = frozenset(), options: Sequence[str] = ()
+) -> None:
+    """Say what a scheduler that has stopped has come to since it started, and end with code 1 where that is wanted.
+
+    Args:
+        settings: Those of the scheduler.
+        since: When it started.
+        fail_on: What --fail-on names.
+        options: Those with which commands work on the same home and database.
+    """
+    try:
+        database = open_direct(settings.database_url)
+        try:
+            summary = database.read(summarize, since)
+        finally:
+            database.close()
+    except AsynschedError as exc:
+        unknown = f"What the runs have come to cannot be told: {exc}"
+        if fail_on:
+            raise AsynschedError(unknown) from exc
+        note(unknown)
+        return
+    if settings.log.format == "json":
+        _log(summary)
+    else:
+        for line in _lines(summary, options):
+            note(line)
+    n_failed = f"{_have(summary.n_failed, 'run')} failed" if summary.n_failed else ""
+    n_errors = f"{_have(len(summary.files), 'DAG file')} errors" if summary.files else ""
+    fail_if_wanted(fail_on, n_errors=n_errors, n_failed=n_failed)
+
+
+def summarize(conn: Connection, since: datetime) -> Summary:
+    """Return how the runs since an instant ended, and which files have errors."""
+    failed = []
+    for run in failed_since(conn, since, limit=MOST_RUNS):
+        task = first_failure(conn, run.id)
+        failed.append(FailedRun(run.dag_id, run.run_id, run.reason if task is None else f"{task.name}: {task.reason}"))
+    return Summary(count_ended_since(conn, since), tuple(failed), tuple(files_with_errors(conn)))
+
+
+def _lines(summary: Summary, options: Sequence[str]) -> Iterator[str]:
+    yield summary.ends_told
+    for run in summary.failed:
+        yield f"  {run.dag_id} {run.run_id}: {run.reason}"
+        yield f"    {command_line('why', run.dag_id, run.run_id, options=options)}"
+    if (n_more := summary.n_failed - len(summary.failed)) > 0:
+        yield f"  and {n_more} more: {command_line('runs', 'list', '--state', DagRunState.FAILED, options=options)}"
+    if summary.files:
+        yield summary.files_told
+        yield f"    {command_line('dags', 'errors', options=options)}"
+
+
+def _have(n: int, what: str) -> str:
+    return f"1 {what} has" if n == 1 else f"{n} {what}s have"
+
+
+def _log(summary: Summary) -> None:
+    has_trouble = summary.n_failed or summary.files
+    (log.warning if has_trouble else log.info)(
+        "scheduler.idle",
+        message=" ".join(filter(None, (summary.ends_told, summary.files_told))),
+        runs=summary.ended,
+        failed_runs=[run._asdict() for run in summary.failed],
+        files_with_errors=list(summary.files),
+    )
+
+
+class ServiceManager:
+    """The service manager that started this process, if one did that wants to be told.
+
+    Args:
+        environment: Its variables are taken out: they are meant for this process, and not for tasks.
+        pid: This process.
+
+    Attributes:
+        watchdog: How long it waits for a sign of life before it restarts the service; None: it wants none.
+    """
+
+    def __init__(self, environment: MutableMapping[str, str], pid: int) -> None:
+        address = environment.pop("NOTIFY_SOCKET", "")
+        # A name that begins with @ is in no folder (unix(7), abstract).
+        self._address = f"\0{address[1:]}" if address.startswith("@") else address
+        microseconds = environment.pop("WATCHDOG_USEC", "")
+        is_for_us = environment.pop("WATCHDOG_PID", str(pid)) == str(pid)
+        self.watchdog: timedelta | None = None
+        if self._address and is_for_us and microseconds.isdecimal() and int(microseconds):
+            self.watchdog = timedelta(microseconds=int(microseconds))
+
+    def tell(self, *lines: str) -> None:
+        """Tell it something, e.g. `READY=1`. Never blocks; who cannot be told is not."""
+        if not self._address:
+            return
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+                sender.setblocking(False)
+                sender.sendto("\n".join(lines).encode(), self._address)
+        except OSError as exc:
+            log.warning("service_manager.not_told", about=lines[0], error=str(exc))
+
+    async def accompany(self, scheduler: Scheduler, clock: Clock) -> None:
+        """Say that a scheduler is ready once it is, and then that it is alive, unless one of its loops is stuck.
+
+        A scheduler that waits for its database is alive. Signs of life are given three times as often as needed.
+        """
+        await scheduler.started.wait()
+        self.tell("READY=1", f"STATUS=Serving {printable(str(scheduler.settings.dags_path))}")
+        if self.watchdog is None:
+            return
+        with suppress(NotServing):
+            is_stuck = False
+            while True:
+                is_stuck = self._report(scheduler.health(), is_stuck)
+                await clock.sleep(self.watchdog / 3)
+
+    def _report(self, health: Health, was_stuck: bool) -> bool:
+        """Give a sign of life; or none, and say once why. Returns whether a loop is stuck."""
+        stuck = health.stuck_loops
+        if not stuck:
+            self.tell("WATCHDOG=1")
+        elif not was_stuck:
+            log.error("scheduler.stuck", loops=list(stuck))
+            self.tell(f"STATUS=Stuck: {', '.join(stuck)}")
+        return bool(stuck)
+
+
+def service_manager() -> ServiceManager:
+    """Return that of this process."""
+    return ServiceManager(os.environ, os.getpid())
+
+
+@contextmanager
+def telemetry(settings: Settings) -> Iterator[None]:
+    """Within, metrics are sent to a collector by OTLP over HTTP, as OTEL_EXPORTER_OTLP_ENDPOINT and its like say.
+
+    Does nothing unless `monitor.metrics` asks for it, or where somebody has set up a provider already, such as
+    `opentelemetry-instrument`.
+
+    Raises:
+        SettingsError: The SDK is not installed.
+    """
+    if settings.monitor.metrics != "opentelemetry":
+        yield
+        return
+    try:
+        from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+        from opentelemetry.metrics import get_meter_provider, set_meter_provider
+        from opentelemetry.sdk.metrics import MeterProvider
+        from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+    except ImportError as exc:
+        raise SettingsError(
+            f"monitor.metrics: opentelemetry needs a library that is not installed ({exc.name}):"
+            " pip install 'asynsched[opentelemetry]'"
+        ) from exc
+    if isinstance(get_meter_provider(), MeterProvider):
+        yield
+        return
+    provider = MeterProvider([PeriodicExportingMetricReader(OTLPMetricExporter())])
+    set_meter_provider(provider)
+    try:
+        yield
+    finally:
+        provider.shutdown()
+
 
 log = structlog.get_logger(__name__)
 

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 import msgspec
 
 from asynsched.bell import Hint, encode_hints, is_serving, ring
-from asynsched.cli.configuration import DEFAULT, Configuration
-from asynsched.cli.options import PREFIX
-from asynsched.cli.rendering import note
+from asynsched.cli.configuration import DEFAULT, PREFIX, Configuration
+from asynsched.cli.output import note
 from asynsched.errors import AsynschedError, DatabaseMissing
 from asynsched.fernet_keys import keys_of
 from asynsched.home import prepare_home
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
 
     from asynsched.explaining.owners import Owners
     from asynsched.store.engines.direct_database import DirectDatabase
+
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -209,8 +209,7 @@ class Session:
 
     def owners(self) -> "Owners":
         """Return who has the running runs, as far as that can be known from here."""
-        from asynsched.cli.standings import standing
-        from asynsched.explaining.owners import Owners
+        from asynsched.explaining.owners import Owners, standing
         from asynsched.store.schedulers.schedulers import known_schedulers
 
         now, rows = self.now(), self.read(known_schedulers)

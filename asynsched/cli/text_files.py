@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from asynsched.cli.command import fail
-from asynsched.cli.rendering import Done
+from asynsched.cli.output import Done
 
 STANDARD_STREAM = "-"
 

@@ -1,10 +1,19 @@
 """What a DAG that is not known may have to do with: a file that could not be parsed, or one that is gone."""
 
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
 from sqlalchemy import Connection
 
-from asynsched.cli.rendering import some_of
+from asynsched.bell import ask_health
+from asynsched.cli.output import some_of
 from asynsched.store.dags.dags import get_dag
 from asynsched.store.dags.files import get_file, list_errors
+
+if TYPE_CHECKING:
+    from asynsched.health import LongParse
 
 
 def why_unknown(conn: Connection, dag_id: str, *, tells_errors: bool) -> str:
@@ -37,3 +46,15 @@ def unparsed_files(conn: Connection, *, tells_errors: bool = False) -> str:
     if tells_errors:
         return f"{what} errors: {some_of([error.message for error in list_errors(conn) if not error.is_warning])}."
     return f"{what} errors, {some_of(files)}: see `asynsched dags errors`."
+
+
+def long_parses(home: Path) -> "tuple[LongParse, ...]":
+    """Return the parses that take long now; none where no scheduler answers, or one of another version does."""
+    answer = ask_health(home)
+    if answer is None:
+        return ()
+    from asynsched.health import Health  # it loads anyio, which reading commands do without
+
+    with suppress(msgspec.ValidationError):
+        return msgspec.json.decode(answer, type=Health).parses
+    return ()

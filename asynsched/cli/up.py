@@ -48,7 +48,7 @@ def up(
     if fail_on and not until_idle:
         raise click.UsageError("--fail-on needs --until-idle: it is about what the runs have come to in the end.")
     with errors_in_one_line():
-        from asynsched.cli.next_command import of_same_place
+        from asynsched.cli.output import of_same_place
         from asynsched.cli.serving import StopRules, serve_until_stopped  # the whole scheduler: not for --help
 
         for group, name in (("parse", "processes"), ("log", "format")):

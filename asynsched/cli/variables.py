@@ -7,7 +7,7 @@ import msgspec
 from sqlalchemy import Connection
 
 from asynsched.cli.command import command, fail
-from asynsched.cli.rendering import Done, Listing, Record, are, note
+from asynsched.cli.output import Done, Listing, Record, are, note
 from asynsched.cli.session import Session
 from asynsched.cli.text_files import STANDARD_STREAM, read_text, write_private
 from asynsched.errors import SecretsUnreadable

@@ -7,11 +7,10 @@ import click
 import msgspec
 
 from asynsched.cli.command import command, completed_as, dag_argument, map_index_option
-from asynsched.cli.dag_lookup import known_dag_of
-from asynsched.cli.long_parses import long_parses
-from asynsched.cli.lookup import find_run, find_task
-from asynsched.cli.rendering import Text
+from asynsched.cli.lookup import find_run, find_task, known_dag_of
+from asynsched.cli.output import Text
 from asynsched.cli.session import Session
+from asynsched.cli.unread_dags import long_parses
 from asynsched.explaining.dags import explain_dag
 from asynsched.explaining.owners import Owners
 from asynsched.explaining.reason import Explanation, Reason

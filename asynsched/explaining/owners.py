@@ -1,9 +1,13 @@
 """Who has a run, where that one does nothing for it: its scheduler has died, and nobody has taken its runs over yet."""
 
+import os
+import socket
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Literal
 
+from asynsched.bell import is_abandoned, is_without_bell
 from asynsched.explaining.reason import Reason
 from asynsched.explaining.service import START
 from asynsched.store.schedulers.schedulers import SchedulerRow
@@ -79,3 +83,26 @@ class Owners:
 
 def _moment(instant: datetime) -> str:
     return instant.isoformat(sep=" ", timespec="seconds")
+
+
+def standing(row: SchedulerRow, now: datetime) -> Standing:
+    """Return how it stands with a scheduler that has not left; `stopping` and `gone` are known on its machine only."""
+    if row.lease_until <= now:
+        return "lapsed"
+    if row.hostname != socket.gethostname():
+        return "serving"
+    if not _has_process(row.pid):
+        return "gone" if is_abandoned(Path(row.home)) else "serving"
+    # One that starts has no bell either, but has not said yet how many tasks it runs at once.
+    has_started = row.parallelism > 0
+    return "stopping" if has_started and is_without_bell(Path(row.home)) else "serving"
+
+
+def _has_process(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass  # it is another user's
+    return True

@@ -12,7 +12,7 @@ import asynsched
 from asynsched.authoring.dag import DagArguments
 from asynsched.authoring.operators.base import BaseOperator
 from asynsched.cli.app import COMMANDS, build_app
-from asynsched.cli.options import Option, all_options
+from asynsched.cli.configuration import Option, all_options
 from asynsched.metrics.names import FIGURES
 
 FOLDER = Path(__file__).parents[2] / "docs" / "reference"

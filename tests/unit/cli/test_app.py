@@ -4,8 +4,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from asynsched.cli.airflow_names import COMMANDS_HERE
-from asynsched.cli.app import COMMANDS, GROUP_HELP, build_app
+from asynsched.cli.app import COMMANDS, COMMANDS_HERE, GROUP_HELP, build_app
 
 
 def test_every_command_is_where_the_map_says():

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from asynsched.cli.configuration import load_configuration
-from asynsched.cli.options import all_options
+from asynsched.cli.configuration import all_options, load_configuration
 from asynsched.errors import SettingsError
 from asynsched.settings import LeaseSettings, LogSettings, MonitorSettings, ParseSettings, Settings
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from asynsched.cli.missing_logs import why_no_log
+from asynsched.cli.task_logs import why_no_log
 from asynsched.store.runs.dag_runs import DagRunRow
 from asynsched.store.runs.task_instances import TaskInstanceRow
 

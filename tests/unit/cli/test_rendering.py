@@ -7,10 +7,9 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from asynsched.cli.dot import as_dot
-from asynsched.cli.instants import read_instant
-from asynsched.cli.rendering import Done, Listing, Output, Record, cell, printable
-from asynsched.cli.showing import show
+from asynsched.cli.command import read_instant
+from asynsched.cli.dags import as_dot
+from asynsched.cli.output import Done, Listing, Output, Record, cell, printable, show
 from asynsched.serialization.schema import SerializedDag, SerializedTask, SerializedTaskGroup
 
 HOSTILE = "a\nb\x1b[2Jc\x9b1m\u202edef\x00"

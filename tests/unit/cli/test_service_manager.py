@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import anyio
 import pytest
 
-from asynsched.cli.service_manager import ServiceManager
+from asynsched.cli.serving import ServiceManager
 from asynsched.clock import VirtualClock
 from asynsched.errors import NotServing
 from asynsched.health import Health, LoopHealth

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from asynsched.bell import SOCKET_NAME
-from asynsched.cli.standings import standing
+from asynsched.explaining.owners import standing
 from tests.support.runs import NOON
 from tests.unit.explaining.test_owners import row
 

@@ -4,6 +4,7 @@ Texts of users (names, messages, logs) cannot move the cursor or break a table: 
 shown as escapes, in JSON they are escaped anyway.
 """
 
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -13,6 +14,8 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import msgspec
+
+from asynsched.store.engines.urls import without_secrets
 
 Row = Mapping[str, Any]
 
@@ -124,3 +127,42 @@ def _local(instant: datetime) -> str:
     with suppress(OverflowError):  # the first day of the calendar, or the last
         instant = instant.astimezone()
     return instant.strftime("%Y-%m-%d %H:%M:%S")
+
+
+def show(answer: Answer, output: Output, *, wide: bool = False) -> None:
+    """Write an answer to standard output; tables are `wide`, or as far as a terminal has room for them."""
+    if output is Output.JSON:
+        sys.stdout.write(as_json(answer))
+    elif isinstance(answer, Done):
+        sys.stdout.write(f"{printable(answer.sentence)}\n")
+    elif isinstance(answer, Text):
+        sys.stdout.write("".join(f"{printable(line)}\n" for line in answer.lines))
+    else:
+        from asynsched.cli.tables import show_tables  # JSON does without what draws them
+
+        show_tables(answer, wide=wide)
+
+
+def as_json(answer: Answer) -> str:
+    """Return the JSON of an answer: a list of objects for a listing, one object otherwise. Instants are ISO 8601."""
+    if isinstance(answer, Listing):
+        value: Any = [{name: row.get(name) for name in (*answer.columns, *answer.details)} for row in answer.rows]
+    else:
+        value = dict(answer.fields)
+    encoded = msgspec.json.encode(value, enc_hook=str)
+    return msgspec.json.format(encoded, indent=2).decode() + "\n"
+
+
+def command_line(*words: str, options: Sequence[str] = ()) -> str:
+    """Return a command of asynsched as a shell takes it."""
+    return printable(shlex.join(("asynsched", *words, *options)))
+
+
+def of_same_place(home: str | None, database: str | None) -> tuple[str, ...]:
+    """Return the options by which another command works on what --home and --database named; without passwords."""
+    options: list[str] = []
+    if home is not None:
+        options += ["--home", home]
+    if database is not None:
+        options += ["--database", without_secrets(database)]
+    return tuple(options)

@@ -8,7 +8,7 @@ import click
 
 from asynsched.bell import Hint
 from asynsched.cli.command import confirm
-from asynsched.cli.rendering import Done, Listing
+from asynsched.cli.output import Done, Listing
 from asynsched.cli.session import Session, actor
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.requests.run_requests import Submitted, preview_request, submit_request
