@@ -8,7 +8,7 @@ from asynsched.cli.command import INSTANT_FORMS, command, dag_argument, read_ins
 from asynsched.cli.lookup import dag_of, structure_of
 from asynsched.cli.output import Listing
 from asynsched.cli.session import Session
-from asynsched.scheduling.creation.planning import upcoming_runs
+from asynsched.scheduling.creation.scheduled_runs import upcoming_runs
 from asynsched.store.runs.dag_runs import last_scheduled_interval
 from asynsched.timetables import CustomTimetable, DagRunInfo, DataInterval, decode
 

@@ -13,8 +13,7 @@ from asynsched.cli.command import INSTANT_FORMS, command, confirm, fail, read_in
 from asynsched.cli.output import Done, Listing, are
 from asynsched.cli.session import Session, actor
 from asynsched.home import prepare_home
-from asynsched.housekeeping.retention import Sweep
-from asynsched.housekeeping.retention_policy import SUPERSEDED_FOR, RetentionPolicy, policy_of
+from asynsched.housekeeping.retention import SUPERSEDED_FOR, RetentionPolicy, Sweep, policy_of
 from asynsched.store.assets.events import count_old_events
 from asynsched.store.dags.versions import count_unused_versions
 from asynsched.store.engines.async_database import open_database

@@ -24,7 +24,7 @@ from asynsched.states import FINISHED_RUN_STATES, DagRunState
 
 if TYPE_CHECKING:
     from asynsched.simulation.expectations import Entry, Expectations
-    from asynsched.simulation.home_state import HomeState
+    from asynsched.simulation.folder import HomeState
     from asynsched.simulation.span import Plan
 
 
@@ -305,7 +305,7 @@ def _plan(
     unpause: bool,
 ) -> "Plan":
     from asynsched.simulation.expectations import read_entries
-    from asynsched.simulation.home_state import read_home_state
+    from asynsched.simulation.folder import read_home_state
     from asynsched.simulation.span import Plan
 
     zone = settings.default_timezone

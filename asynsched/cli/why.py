@@ -12,11 +12,9 @@ from asynsched.cli.output import Text
 from asynsched.cli.session import Session
 from asynsched.cli.unread_dags import long_parses
 from asynsched.explaining.dags import explain_dag
-from asynsched.explaining.owners import Owners
+from asynsched.explaining.owners import RULE, Owners, no_scheduler
 from asynsched.explaining.reason import Explanation, Reason
-from asynsched.explaining.requests import with_requests
-from asynsched.explaining.runs import explain_run
-from asynsched.explaining.service import RULE, no_scheduler
+from asynsched.explaining.runs import explain_run, with_requests
 from asynsched.explaining.snapshot import take_snapshot
 from asynsched.explaining.tasks import explain_task
 from asynsched.keys import DagRunKey

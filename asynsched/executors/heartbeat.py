@@ -8,9 +8,8 @@ import anyio
 from asynsched.channels import Channels, TaskFinished, TaskReady, TriesStored, TryUnwanted
 from asynsched.clock import Clock
 from asynsched.executors.base import Executor, TryEvent
-from asynsched.executors.callback_tokens import is_callback_token
 from asynsched.executors.requests import RequestAnswerer
-from asynsched.executors.trigger_host_tokens import key_of_token
+from asynsched.executors.tokens import is_callback_token, key_of_token
 from asynsched.protocol.messages import Launch, Reply, Request
 from asynsched.service import Service
 

@@ -13,9 +13,7 @@ import structlog
 
 from asynsched.errors import ExecutorError, KeeperGone
 from asynsched.executors.base import Executor, ExecutorContext, Held
-from asynsched.executors.keeper_client import KeeperConnection
-from asynsched.executors.keeper_process import connect, start_keeper
-from asynsched.executors.lease_line import LeaseLine
+from asynsched.executors.keeper import KeeperConnection, LeaseLine, connect, start_keeper
 from asynsched.protocol.frames import ProtocolError
 from asynsched.protocol.messages import (
     Acknowledge,
@@ -325,3 +323,11 @@ class LocalExecutor(Executor):
         if isinstance(error, Exception):
             log.error("executor.failed", exc_info=error)
             self.context.fail(error)
+
+
+class SequentialExecutor(LocalExecutor):
+    """A LocalExecutor that has room for one try, for debugging and for work that must not overlap."""
+
+    @property
+    def parallelism(self) -> int:
+        return 1

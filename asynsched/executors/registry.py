@@ -1,16 +1,18 @@
 """Which executors a setting names."""
 
+import asyncio
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from functools import partial
 
 from asynsched.errors import SettingsError
-from asynsched.executors.base import Executor, ExecutorContext
-from asynsched.executors.several import SeveralExecutors
+from asynsched.executors.base import Executor, ExecutorContext, Held, TryEvent
+from asynsched.protocol.messages import Ended, Launch
 
 BUILT_IN = {
     "local": "asynsched.executors.local:LocalExecutor",
-    "sequential": "asynsched.executors.sequential:SequentialExecutor",
+    "sequential": "asynsched.executors.local:SequentialExecutor",
 }
 
 
@@ -56,3 +58,92 @@ def _executor_class(name: str) -> type[Executor]:
     if not (isinstance(found, type) and issubclass(found, Executor)):
         raise SettingsError(f"executor: {name!r} is no subclass of asynsched.executors.base.Executor")
     return found
+
+
+class SeveralExecutors(Executor):
+    """Passes each launch on to the executor that its task names.
+
+    Args:
+        context: What each of them is given.
+        factories: What makes them, by the name that tasks give (`executor=`). The first also takes callbacks, the hosts
+            of triggers, and tasks that name none.
+    """
+
+    def __init__(
+        self, context: ExecutorContext, factories: Mapping[str, Callable[[ExecutorContext], Executor]]
+    ) -> None:
+        super().__init__(context)
+        self._executors = {name: make(context) for name, make in factories.items()}
+        self._first = next(iter(self._executors))
+        self._of_token: dict[str, str] = {}
+
+    @property
+    def parallelism(self) -> int:
+        return sum(self.capacities.values())
+
+    @property
+    def capacities(self) -> Mapping[str, int]:
+        return {name: executor.parallelism for name, executor in self._executors.items()}
+
+    async def start(self, lease_epoch: int) -> Held:
+        held = [(name, await executor.start(lease_epoch)) for name, executor in self._executors.items()]
+        for name, found in held:
+            self._of_token.update(dict.fromkeys(found.known, name))
+        return Held(
+            starting=frozenset().union(*(found.starting for _, found in held)),
+            running=frozenset().union(*(found.running for _, found in held)),
+            ended=frozenset().union(*(found.ended for _, found in held)),
+        )
+
+    async def launch(self, launches: Sequence[Launch]) -> None:
+        by_name: dict[str, list[Launch]] = {}
+        for launch in launches:
+            # A launch that is repeated after a restart goes where the first one went.
+            name = self._of_token.setdefault(launch.token, launch.executor or self._first)
+            by_name.setdefault(name, []).append(launch)
+        for name, found in by_name.items():
+            if name in self._executors:
+                await self._executors[name].launch(found)
+            else:
+                self._refuse(name, found)
+
+    async def kill(self, token: str, reason: str) -> None:
+        for executor in self._holding(token):
+            await executor.kill(token, reason)
+
+    async def acknowledge(self, tokens: Sequence[str]) -> None:
+        for name, executor in self._executors.items():
+            own = [token for token in tokens if self._of_token.get(token, name) == name]
+            if own:
+                await executor.acknowledge(own)
+        for token in tokens:
+            self._of_token.pop(token, None)
+
+    def renew_lease(self, valid_until: float) -> None:
+        for executor in self._executors.values():
+            executor.renew_lease(valid_until)
+
+    def hurry(self) -> None:
+        for executor in self._executors.values():
+            executor.hurry()
+
+    async def drain(self, deadline: datetime) -> None:
+        await asyncio.gather(*(executor.drain(deadline) for executor in self._executors.values()))
+
+    async def close(self) -> None:
+        await asyncio.gather(*(executor.close() for executor in self._executors.values()))
+
+    @property
+    def has_left_tries(self) -> bool:
+        return any(executor.has_left_tries for executor in self._executors.values())
+
+    def _holding(self, token: str) -> list[Executor]:
+        """Return the executor that a token was launched in; all of them where that is not known."""
+        name = self._of_token.get(token)
+        return [*self._executors.values()] if name not in self._executors else [self._executors[name]]
+
+    def _refuse(self, name: str, launches: Sequence[Launch]) -> None:
+        now = self.context.clock.now()
+        for launch in launches:
+            event: TryEvent = Ended(launch.token, "failed", now, reason=f"there is no executor {name!r}", retry=False)
+            self.context.report(event)

@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from asynsched.channels import TaskReady
 from asynsched.clock import Clock
 from asynsched.errors import NotFound, StoreError, StoreUnavailable
-from asynsched.executors.callback_tokens import is_callback_token
+from asynsched.executors.tokens import is_callback_token
 from asynsched.protocol.messages import Reply, Request
 from asynsched.serialization.schema import SerializedDag
 from asynsched.store.assets.events import EventFilter, EventsLeft, some_events

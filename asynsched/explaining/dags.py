@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from datetime import datetime
 
+from asynsched.explaining.owners import with_service
 from asynsched.explaining.reason import Explanation, Reason
-from asynsched.explaining.service import with_service
 from asynsched.explaining.tasks import held_up_by
 from asynsched.health import LongParse
 from asynsched.scheduling.creation.scheduled_runs import Examined, foresee_dag

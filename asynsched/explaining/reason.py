@@ -1,8 +1,14 @@
 """What an explanation is made of."""
 
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
+from itertools import groupby, islice
+from typing import TypeVar
 
+import msgspec
 from msgspec import Struct
+
+from asynsched.scheduling.evaluation.active_task import ActiveTask
 
 
 class Reason(Struct, frozen=True, omit_defaults=True):
@@ -44,3 +50,53 @@ class Explanation(Struct, frozen=True):
     state: str
     answer: str
     reasons: tuple[Reason, ...] = ()
+
+
+T = TypeVar("T")
+MOST_CAUSES = 5
+"""Causes of one reason that are told, and different reasons of the same kind of one task; of the rest, their number."""
+MOST_REASONS = 50
+"""Reasons of a run that are told; of the rest, their number."""
+
+
+def shortened(found: Sequence[T], reason_of: Callable[[T], Reason]) -> tuple[Reason, ...]:
+    """Return the reasons of the first few, and how many more there are: those are not even looked at."""
+    told = tuple(reason_of(one) for one in found[:MOST_CAUSES])
+    more = len(found) - MOST_CAUSES
+    return told if more <= 0 else (*told, Reason("more", f"and {more} more"))
+
+
+def grouped(found: Iterable[tuple[ActiveTask, Reason]]) -> tuple[Reason, ...]:
+    """Return the reasons of a run's task instances, each with the instances that it holds up, the same ones once.
+
+    Args:
+        found: In order of the tasks, and of the instances of each.
+    """
+    told = [
+        reason
+        for task_id, pairs in groupby(found, key=lambda pair: pair[0].task_id)
+        for reason in _of_task(task_id, pairs)
+    ]
+    more = len(told) - MOST_REASONS
+    return tuple(told) if more <= 0 else (*told[:MOST_REASONS], Reason("more", f"and {more} more: ask for a task"))
+
+
+def _of_task(task_id: str, found: Iterable[tuple[ActiveTask, Reason]]) -> Iterator[Reason]:
+    """Yield the reasons of one task's instances: of each kind, the first few that differ."""
+    by_rule: dict[str, dict[Reason, list[int]]] = {}
+    for task, reason in found:
+        by_rule.setdefault(reason.rule, {}).setdefault(reason, []).append(task.map_index)
+    for rule, held in by_rule.items():
+        for reason, indexes in islice(held.items(), MOST_CAUSES):
+            yield msgspec.structs.replace(reason, text=f"task {_named(task_id, indexes)}: {reason.text}")
+        if more := [index for indexes in islice(held.values(), MOST_CAUSES, None) for index in indexes]:
+            yield Reason("more", f"task {_named(task_id, more)}: {rule}, each in its own way; ask with --map-index")
+
+
+def _named(task_id: str, indexes: Sequence[int]) -> str:
+    """Return the names of instances of a task: `t`, `t[3]`, `t[0..2, 5] (4 instances)`."""
+    if len(indexes) == 1:
+        return task_id if indexes[0] < 0 else f"{task_id}[{indexes[0]}]"
+    spans = [[index for _, index in span] for _, span in groupby(enumerate(sorted(indexes)), lambda at: at[1] - at[0])]
+    named = [f"{span[0]}..{span[-1]}" if len(span) > 1 else str(span[0]) for span in spans[:MOST_CAUSES]]
+    return f"{task_id}[{', '.join(named)}{', …' if len(spans) > MOST_CAUSES else ''}] ({len(indexes)} instances)"

@@ -1,13 +1,20 @@
 """Why a run does not start or does not go on, or why it ended as it did."""
 
-from asynsched.explaining.grouping import grouped, shortened
-from asynsched.explaining.reason import Explanation, Reason
-from asynsched.explaining.service import with_service
-from asynsched.explaining.snapshot import Snapshot
+from collections.abc import Sequence
+from datetime import datetime
+
+import msgspec
+
+from asynsched.explaining.owners import with_service
+from asynsched.explaining.reason import Explanation, Reason, grouped, shortened
+from asynsched.explaining.snapshot import Snapshot, take_snapshot
 from asynsched.explaining.tasks import Told, held_up_by, open_ends_of, reasons_of, task_name
 from asynsched.scheduling.evaluation.active_run import ActiveRun
+from asynsched.settings import Settings
 from asynsched.states import FAILED_TASK_STATES, FINISHED_RUN_STATES, FINISHED_TASK_STATES, DagRunState
-from asynsched.store.runs.dag_runs import DagRunRow
+from asynsched.store.database import Database
+from asynsched.store.runs.dag_runs import DagRunRow, get_run
+from asynsched.store.runs.requests import CancelRun, ClearTasks, ForceTask, MarkRun, RunRequest, WaitingRequest
 
 
 def explain_run(snapshot: Snapshot, row: DagRunRow, run: ActiveRun | None) -> Explanation:
@@ -64,3 +71,68 @@ def _ends(snapshot: Snapshot, run: ActiveRun | None) -> tuple[Reason, ...]:
     return shortened(
         failed, lambda task: Reason("task", f"{task_name(task)}: {task.state}", causes=reasons_of(snapshot, task, told))
     )
+
+
+MOST_RUNS = 5
+"""Runs that are told of by name."""
+
+
+async def explain_standstill(database: Database, settings: Settings, now: datetime) -> str:
+    """Return in a sentence what keeps the active runs from going on; empty if some run goes on after all."""
+    snapshot = await take_snapshot(database, settings, now)
+    runs = [snapshot.evaluation.runs[key] for key in sorted(snapshot.evaluation.runs)]
+    told = []
+    for run in runs[:MOST_RUNS]:
+        row = await database.read(get_run, *run.key)
+        explained = None if row is None else explain_run(snapshot, row, run)
+        if explained is None or not explained.reasons:
+            return ""
+        more = len(explained.reasons) - 1
+        told.append(f"{explained.subject}: {explained.reasons[0].text}{f', and {more} more' if more else ''}")
+    if len(runs) > MOST_RUNS:
+        told.append(f"and {len(runs) - MOST_RUNS} more")
+    return "; ".join(told)
+
+
+def with_requests(found: Explanation, requests: Sequence[WaitingRequest], *, is_served: bool) -> Explanation:
+    """Return an explanation that also tells what is asked for and not done, oldest first.
+
+    Args:
+        found: Of a run, or of one of its task instances.
+        requests: Those that concern the run.
+        is_served: Whether there is a scheduler that will do them.
+    """
+    if not requests:
+        return found
+    release = "the scheduler has done it" if is_served else "a scheduler is started: `asynsched up`"
+    asked = tuple(
+        Reason("request", f"{wish(waiting.request)} was asked for{_by(waiting)}", release) for waiting in requests
+    )
+    answer = f"{found.answer} Before that: {', '.join(wish(waiting.request) for waiting in requests)}."
+    n_first = 0 if is_served else 1
+    reasons = (*found.reasons[:n_first], *asked, *found.reasons[n_first:])
+    return msgspec.structs.replace(found, answer=answer, reasons=reasons)
+
+
+def wish(request: RunRequest) -> str:
+    """Return what a request asks for, in a few words."""
+    match request:
+        case CancelRun():
+            return "cancelling the run"
+        case MarkRun():
+            return f"marking the run as {request.state}"
+        case ForceTask():
+            return f"starting task {request.task_id}"
+        case ClearTasks(task_ids=()):
+            return "clearing the run"
+        case ClearTasks():
+            return f"clearing {_named_of_requests(request.task_ids)}"
+    return f"marking {_named_of_requests(request.task_ids)} as {request.state}"
+
+
+def _named_of_requests(task_ids: Sequence[str]) -> str:
+    return f"task{'s' if len(task_ids) > 1 else ''} {', '.join(task_ids)}"
+
+
+def _by(waiting: WaitingRequest) -> str:
+    return f" by {waiting.actor} at {waiting.created_at.isoformat(sep=' ', timespec='seconds')}"

@@ -3,9 +3,8 @@
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
-from asynsched.explaining.grouping import shortened
-from asynsched.explaining.reason import Explanation, Reason
-from asynsched.explaining.service import RULE, answer_of, with_service
+from asynsched.explaining.owners import RULE, answer_of, with_service
+from asynsched.explaining.reason import Explanation, Reason, shortened
 from asynsched.explaining.snapshot import Snapshot
 from asynsched.scheduling.evaluation.active_task import ActiveTask
 from asynsched.scheduling.evaluation.dependencies import DEPENDENCIES

@@ -3,26 +3,45 @@
 Less than a scheduler does: nothing is stored, a retry does not wait for its delay, and the run has no time limit.
 """
 
+import asyncio
+import datetime as dt
 import itertools
 import logging
 import os
 import re
+import signal
+import threading
 import time
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, cast
 
 import msgspec
 
 from asynsched.authoring.dag import DAG
-from asynsched.authoring.running.context import Context, CurrentContext
+from asynsched.authoring.deferral import TRIGGER_FAILURE, TRIGGER_TIMEOUT, Resumption, failed_resumption
+from asynsched.authoring.exceptions import (
+    AsynschedFailException,
+    AsynschedRescheduleException,
+    AsynschedSkipException,
+    AsynschedTaskTimeout,
+    TaskDeferred,
+)
+from asynsched.authoring.operators.base import BaseOperator
+from asynsched.authoring.retry_policy import RetryAction, ask
+from asynsched.authoring.running.context import Context, CurrentContext, context_variables
 from asynsched.authoring.running.dag_run import RunFacts
-from asynsched.authoring.running.execution import run_callbacks
+from asynsched.authoring.running.execution import TaskResult, execute, run_callbacks
 from asynsched.authoring.running.task_instance import TaskInstanceFacts
+from asynsched.authoring.running.tracebacks import one_line, user_frames
 from asynsched.authoring.running.try_context import build_context
+from asynsched.authoring.supervisor import ask as ask_supervisor
 from asynsched.authoring.timezone import coerce_datetime, utcnow
-from asynsched.foreground.attempt import TryEnd, attempt, failed
-from asynsched.foreground.environment import environment_of
+from asynsched.authoring.transport import from_transport, to_transport
+from asynsched.authoring.triggers.base import BaseTaskEndEvent, TriggerEvent, first_event, make_trigger
 from asynsched.foreground.interruption import Interruption
 from asynsched.foreground.supervisor import MemorySupervisor
 from asynsched.keys import DagRunKey
@@ -39,6 +58,170 @@ from asynsched.serialization.schema import SerializedDag
 from asynsched.states import DagRunState, TaskInstanceState
 from asynsched.store.runs.changes import CallbackRow
 from sandbox.running.try_outcome import Span, of_result
+
+
+@contextmanager
+def environment_of(context: Context) -> Iterator[None]:
+    """Within, `AIRFLOW_CTX_*` tell of a task; afterwards the environment is as it was."""
+    variables = context_variables(context)
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+
+
+@dataclass(frozen=True, slots=True)
+class TryEnd:
+    """How a try ended.
+
+    `retry` is False when the task asked to fail without one, `again_at` is when a sensor wants to look again.
+    """
+
+    state: TaskInstanceState
+    reason: str = ""
+    retry: bool = True
+    result: TaskResult | None = None
+    exception: BaseException | None = None
+    context: Context | None = None
+    again_at: dt.datetime | None = None
+
+
+def attempt(task: BaseOperator, make_context: Callable[[], Context]) -> TryEnd:
+    """Run a task once, in this process.
+
+    Args:
+        task: The task.
+        make_context: Returns its context.
+    """
+    with ExitStack() as environment:
+
+        def make_known_context() -> Context:
+            context = make_context()
+            environment.enter_context(environment_of(context))  # until all is done that belongs to the try
+            return context
+
+        return _attempt(task, make_known_context)
+
+
+def _attempt(task: BaseOperator, make_context: Callable[[], Context]) -> TryEnd:
+    context: Context | None = None
+    resumption: Resumption | None = None
+    deferred: TaskDeferred | None = None
+    while True:
+        if deferred is not None:
+            # Not where it was caught: what goes wrong here would be shown with the frames that led to the deferral.
+            fired = wait_for_trigger(deferred)
+            if isinstance(fired, BaseTaskEndEvent):
+                return _ended_by(fired, context)
+            resumption = fired
+        try:
+            context = make_context()
+            with _interrupted_after(task.execution_timeout):
+                return TryEnd(TaskInstanceState.SUCCESS, result=execute(task, context, resumption), context=context)
+        except TaskDeferred as exc:
+            log.info("task %s: %s", task.task_id, exc)
+            deferred = exc
+        except AsynschedRescheduleException as exc:
+            log.info("task %s: %s", task.task_id, exc)
+            state = TaskInstanceState.UP_FOR_RESCHEDULE
+            return TryEnd(state, str(exc), context=context, again_at=exc.reschedule_date)
+        except AsynschedSkipException as exc:
+            return TryEnd(TaskInstanceState.SKIPPED, str(exc), exception=exc, context=context)
+        except KeyboardInterrupt:
+            if context is not None:
+                _on_kill(context)
+            raise
+        except BaseException as exc:
+            log.exception("task %s failed", task.task_id, exc_info=(type(exc), exc, user_frames(exc)))
+            retry = not isinstance(exc, AsynschedFailException) and _policy_allows_retry(task, exc, context)
+            return TryEnd(TaskInstanceState.FAILED, one_line(exc), retry, exception=exc, context=context)
+
+
+def failed(end: TryEnd, exc: Exception) -> TryEnd:
+    """Return the end of a try whose code returned, but whose result nobody can be told."""
+    return TryEnd(TaskInstanceState.FAILED, one_line(exc), exception=exc, context=end.context)
+
+
+def _on_kill(context: Context) -> None:
+    """Let the operator end what it has started."""
+    try:
+        context["ti"].task.on_kill()
+    except Exception:
+        log.exception("on_kill failed")
+
+
+def _ended_by(event: BaseTaskEndEvent, context: Context | None) -> TryEnd:
+    for key, value in (event.xcoms or {}).items():
+        ask_supervisor("xcom_push", key=key, value=to_transport(value, f"XCom {key!r} of the trigger's event"))
+    state = TaskInstanceState(event.task_instance_state)
+    return TryEnd(state, "its trigger has ended it", retry=False, context=context)
+
+
+def _policy_allows_retry(task: BaseOperator, exc: BaseException, context: Context | None) -> bool:
+    if task.retry_policy is None or context is None:
+        return True
+    return ask(task.retry_policy, exc, context).action != RetryAction.FAIL
+
+
+@contextmanager
+def _interrupted_after(limit: dt.timedelta | None) -> Iterator[None]:
+    """Raise AsynschedTaskTimeout inside after that long. Signals reach the main thread only, so elsewhere it cannot."""
+    if limit is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(*_: object) -> None:
+        raise AsynschedTaskTimeout(f"execution_timeout of {limit.total_seconds():g} s is over")
+
+    earlier = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, limit.total_seconds())
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, earlier)
+
+
+def wait_for_trigger(deferred: TaskDeferred) -> Resumption | BaseTaskEndEvent:
+    """Run a trigger until it fires. Returns how the task goes on, or the event that ends it.
+
+    Everything travels as it would between processes, so that what cannot is found here, too.
+    """
+    try:
+        given = _carried(deferred.kwargs or {})
+        event = asyncio.run(_first_event(deferred))
+        payload = _carried(event.payload)
+    except TimeoutError:
+        return failed_resumption(TRIGGER_TIMEOUT, f"{deferred.trigger!r} did not fire within {deferred.timeout}")
+    except Exception as exc:  # noqa: BLE001 - a trigger is user code
+        # The task logs it when it goes on, in order to fail.
+        lines = traceback.format_exception(type(exc), exc, user_frames(exc))
+        return failed_resumption(TRIGGER_FAILURE, one_line(exc), "".join(lines).splitlines())
+    if isinstance(event, BaseTaskEndEvent):
+        return event
+    return Resumption(deferred.method_name, {**given, "event": payload})
+
+
+async def _first_event(deferred: TaskDeferred) -> TriggerEvent:
+    classpath, kwargs = deferred.trigger.serialize()
+    seconds = None if deferred.timeout is None else deferred.timeout.total_seconds()
+    async with asyncio.timeout(seconds):
+        try:
+            event = await first_event(make_trigger(classpath, _carried(kwargs)))
+        except TimeoutError as exc:
+            # The trigger's own, which is no different from its other errors.
+            raise RuntimeError(f"TimeoutError: {exc}") from exc
+    return event
+
+
+def _carried(value: Any) -> Any:
+    return from_transport(to_transport(value))
+
 
 log = logging.getLogger("asynsched.test")
 AT_ONCE = 1

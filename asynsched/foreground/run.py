@@ -20,9 +20,28 @@ from asynsched.authoring.supervisor import Supervisor, current_supervisor, set_s
 from asynsched.authoring.timezone import convert_to_utc, utcnow
 from asynsched.foreground.driver import ForegroundDriver
 from asynsched.foreground.interruption import Interruption
-from asynsched.foreground.logs import LogsOnTerminal
 from asynsched.foreground.supervisor import MemorySupervisor
 from asynsched.states import DagRunState, DagRunType
+
+
+class LogsOnTerminal:
+    """Shows the logs of tasks on standard error, unless the program around has set up logging itself."""
+
+    def __enter__(self) -> None:
+        self._handler: logging.Handler | None = None
+        self._logger = logging.getLogger("asynsched")
+        self._level = self._logger.level
+        if not self._logger.hasHandlers():
+            self._handler = logging.StreamHandler()
+            self._handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
+            self._logger.addHandler(self._handler)
+            self._logger.setLevel(logging.INFO)
+
+    def __exit__(self, *_: object) -> None:
+        if self._handler is not None:
+            self._logger.removeHandler(self._handler)
+            self._logger.setLevel(self._level)
+
 
 log = logging.getLogger("asynsched.test")
 
@@ -152,3 +171,7 @@ def _result(driver: ForegroundDriver) -> ForegroundRun:
         )
     run = driver.run
     return ForegroundRun(run.key.dag_id, run.key.run_id, run.state, run.reason, tuple(tasks))
+
+
+_READ = ("home", "database", "fernet_key", "fernet_key_file", "max_map_length")
+"""The settings that are read from the environment."""

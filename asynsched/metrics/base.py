@@ -3,6 +3,9 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 
+from asynsched.errors import SettingsError
+from asynsched.settings import MonitorSettings
+
 Sample = tuple[tuple[str, ...], float]
 """The values of a gauge's labels, in order, and its own."""
 
@@ -44,3 +47,26 @@ class NoMetrics(Metrics):
 
     def gauge(self, name: str, read: Callable[[], Iterable[Sample]]) -> None:
         pass
+
+
+def make_metrics(settings: MonitorSettings) -> Metrics:
+    """Return what takes the figures.
+
+    Raises:
+        SettingsError: The library that the settings ask for is not installed.
+    """
+    try:
+        if settings.metrics == "prometheus":
+            from asynsched.metrics.prometheus import PrometheusMetrics
+
+            return PrometheusMetrics(prefix=settings.metrics_prefix)
+        if settings.metrics == "opentelemetry":
+            from asynsched.metrics.open_telemetry import OpenTelemetryMetrics
+
+            return OpenTelemetryMetrics(prefix=settings.metrics_prefix)
+    except ImportError as exc:
+        raise SettingsError(
+            f"monitor.metrics: {settings.metrics} needs a library that is not installed ({exc.name}):"
+            f" pip install 'asynsched[{settings.metrics}]'"
+        ) from exc
+    return NoMetrics()

@@ -19,9 +19,7 @@ from asynsched.channels import (
     TryUnwanted,
 )
 from asynsched.executors.base import Held
-from asynsched.executors.callback_tokens import is_callback_token
-from asynsched.executors.trigger_host_tokens import key_of_token
-from asynsched.executors.try_tokens import boot_mark
+from asynsched.executors.tokens import boot_mark, is_callback_token, key_of_token
 from asynsched.scheduling.evaluation.active_run import ActiveRun
 from asynsched.scheduling.evaluation.active_task import ActiveTask
 from asynsched.scheduling.evaluation.pending import PendingBatch

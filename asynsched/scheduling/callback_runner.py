@@ -11,7 +11,7 @@ from asynsched.channels import CallbackRequested, Channels, TaskFinished, TaskRe
 from asynsched.clock import Clock
 from asynsched.errors import DagError, NotFound
 from asynsched.executors.base import Held
-from asynsched.executors.callback_tokens import is_callback_token, new_callback_token
+from asynsched.executors.tokens import is_callback_token, new_callback_token
 from asynsched.protocol.messages import Ended, Launch
 from asynsched.scheduling.launches import callback_launch, with_deadline
 from asynsched.scheduling.run_loading import active_run

@@ -8,9 +8,9 @@ import msgspec
 from asynsched.authoring.identifiers import is_key
 from asynsched.errors import DagError, SerializationError
 from asynsched.serialization.assets import check_assets
-from asynsched.serialization.map_lengths import results_in
-from asynsched.serialization.schema import SCHEMA_VERSION, ParseReport, SerializedDag
+from asynsched.serialization.schema import SCHEMA_VERSION, ParseReport, SerializedDag, results_in
 from asynsched.timetables import decode as decode_timetable
+from asynsched.timetables.base import TimeRestriction
 
 MAX_TASKS = 100_000
 """Most tasks that a DAG may have."""
@@ -132,3 +132,22 @@ def _refuse_repeated(names: Iterable[str], what: str) -> None:
         if name in seen:
             raise SerializationError(f"{what} {name!r} twice")
         seen.add(name)
+
+
+def restriction(dag: SerializedDag) -> TimeRestriction:
+    """Return the first and the last date of a DAG's runs, and its catchup.
+
+    Without a `start_date` of the DAG's the earliest of its tasks' counts; without an `end_date` of the DAG's the latest
+    of its tasks', if all of them have one.
+
+    Source:
+        Airflow's `DAG.add_task` (tasks keep within the DAG's dates) and `DAG._time_restriction`.
+    """
+    starts = [task.start_date for task in dag.tasks if task.start_date is not None]
+    ends = [task.end_date for task in dag.tasks if task.end_date is not None]
+    all_end = len(ends) == len(dag.tasks)
+    return TimeRestriction(
+        earliest=dag.start_date or min(starts, default=None),
+        latest=dag.end_date or (max(ends, default=None) if all_end else None),
+        catchup=dag.catchup,
+    )

@@ -8,6 +8,8 @@ import msgspec
 
 from asynsched.authoring.dag import DAG
 from asynsched.authoring.json_values import check_json, with_text_keys
+from asynsched.authoring.mapping.expand_input import ExpandInput, ExpandKwargs, ExpandProduct
+from asynsched.authoring.mapping.xcom_forms import ConcatenatedArg, TransformedArg, ZippedArg
 from asynsched.authoring.operators import arguments
 from asynsched.authoring.operators.base import BaseOperator
 from asynsched.authoring.operators.empty import EmptyOperator
@@ -16,23 +18,114 @@ from asynsched.authoring.operators.meta import task_owner
 from asynsched.authoring.params import NOTSET, ParamsDict
 from asynsched.authoring.sensors.base import BaseSensorOperator
 from asynsched.authoring.task_group import TaskGroup
-from asynsched.errors import SerializationError
+from asynsched.authoring.trigger_rule import TriggerRule
+from asynsched.authoring.xcom_arg import XComArg
+from asynsched.errors import DagError, SerializationError, TimetableError
 from asynsched.serialization.assets import schedule_condition, task_assets
-from asynsched.serialization.mapping import group_map_length, operator_class, task_map_length
 from asynsched.serialization.schema import (
     CallbackEvent,
+    MapConcat,
+    MapLength,
+    MapLiteral,
+    MapProduct,
+    MapResult,
+    MapZip,
     SerializedDag,
     SerializedDeadline,
     SerializedParam,
     SerializedTask,
     SerializedTaskGroup,
 )
-from asynsched.serialization.timetable import stored_timetable
-from asynsched.timetables import NullTimetable
+from asynsched.timetables import CustomTimetable, KnownTimetable, NullTimetable, Timetable, decode
+from asynsched.timetables.assets import time_part
+from asynsched.timetables.schedule import is_authors_own
 from asynsched.timetables.zones import zone_name
 
 if TYPE_CHECKING:
     from asynsched.authoring.deadline import DeadlineAlert
+
+
+def task_map_length(task: BaseOperator) -> MapLength | None:
+    """Return how many instances a mapped task has; None for one that is not mapped."""
+    return _of_input(task.expand_input) if isinstance(task, MappedOperator) else None
+
+
+def group_map_length(group: TaskGroup) -> MapLength | None:
+    """Return how many instances a mapped task group has; None for one that is not mapped.
+
+    Raises:
+        DagError: A task inside would not wait for what the group is mapped over.
+    """
+    if group.expand_input is None:
+        return None
+    for task in group:
+        if task.trigger_rule == TriggerRule.ALWAYS:
+            raise DagError(
+                f"task {task.task_id!r} is in the mapped task group {group.group_id!r}, where the trigger_rule always"
+                " is not allowed"
+            )
+    return _of_input(group.expand_input)
+
+
+def operator_class(task: BaseOperator) -> type[BaseOperator]:
+    """Return the operator that a task's tries are of."""
+    return task.operator_class if isinstance(task, MappedOperator) else type(task)
+
+
+def _of_input(expand_input: ExpandInput) -> MapLength:
+    if isinstance(expand_input, ExpandKwargs):
+        return _of_value(expand_input.kwargs)
+    assert isinstance(expand_input, ExpandProduct)
+    lengths = tuple(_of_value(value) for value in expand_input.arguments.values())
+    return lengths[0] if len(lengths) == 1 else MapProduct(lengths)
+
+
+def _of_value(value: Any) -> MapLength:
+    if isinstance(value, XComArg):
+        return MapResult(value.operator.task_id)
+    if isinstance(value, TransformedArg):
+        return _of_value(value.sources[0])
+    if isinstance(value, ZippedArg):
+        return MapZip(tuple(map(_of_value, value.sources)), value.is_filled)
+    if isinstance(value, ConcatenatedArg):
+        return MapConcat(tuple(map(_of_value, value.sources)))
+    try:
+        return MapLiteral(len(value))
+    except TypeError:
+        raise SerializationError(f"{value!r:.100} cannot be mapped over") from None
+
+
+def stored_timetable(dag: DAG) -> KnownTimetable:
+    """Return the part of a DAG's schedule that depends on time, as it can be written and read again.
+
+    Raises:
+        SerializationError: It cannot be; the message names the DAG and the class.
+    """
+    timetable = time_part(dag.timetable)
+    name = type(timetable).__name__
+    try:
+        serialized = _described(timetable) if is_authors_own(timetable) else timetable.serialize()
+        check_json(serialized, f"what {name}.serialize() returns")
+        return decode(serialized)
+    except (DagError, NotImplementedError, AttributeError, TypeError) as exc:
+        raise SerializationError(f"DAG {dag.dag_id!r}: its timetable {name} cannot be stored: {exc}") from exc
+
+
+def _described(timetable: Timetable) -> dict[str, object]:
+    """Return what is known of an author's timetable. It runs code of the author's."""
+    name = type(timetable).__name__
+    try:
+        return CustomTimetable(
+            name,
+            fields=timetable.serialize(),
+            summary=str(timetable.summary),
+            description=str(timetable.description),
+            can_be_scheduled=bool(timetable.can_be_scheduled),
+            active_runs_limit=timetable.active_runs_limit,
+        ).serialize()
+    except Exception as exc:
+        raise TimetableError(f"{name} raised {type(exc).__name__}: {exc}") from exc
+
 
 _TASK_EVENTS: tuple[CallbackEvent, ...] = ("on_execute", "on_success", "on_failure", "on_retry", "on_skipped")
 _DAG_EVENTS: tuple[CallbackEvent, ...] = ("on_success", "on_failure")

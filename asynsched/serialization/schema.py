@@ -5,9 +5,15 @@ is missing, of the wrong type or out of bounds is an error of that file, and of 
 seconds, instants are aware UTC.
 """
 
+import ast
+import hashlib
+import warnings
+from collections.abc import Iterator, Sequence
 from datetime import datetime
+from functools import lru_cache
 from typing import Annotated, Any, Literal
 
+import msgspec
 from msgspec import Meta, Struct
 
 from asynsched.timetables.asset_condition import AssetCondition
@@ -288,3 +294,48 @@ class ParseReport(Struct, frozen=True, omit_defaults=True):
     confinement: tuple[str, ...] = ()
     """What the kernel enforced: e.g. `landlock 7`, `seccomp`, `limits`, `user`."""
     duration: float = 0.0
+
+
+_canonical = msgspec.json.Encoder(order="sorted")
+
+
+def version_hash(dag: SerializedDag, sources: Sequence[SourceFile]) -> str:
+    """Return the version of a DAG: 64 hexadecimal digits.
+
+    It depends on the serialized structure, and on the names and syntax trees of the sources. A comment, a blank line
+    or another layout changes nothing; a docstring does. Python's own version may: a new one may write other trees.
+    """
+    digest = hashlib.sha256(_canonical.encode(dag))
+    for source in sorted(sources, key=lambda source: (source.path, source.module)):
+        for part in (source.path, source.module, _meaning(source.text)):
+            data = part.encode("utf-8", "surrogatepass")
+            digest.update(f"\n{len(data)}:".encode())
+            digest.update(data)
+    return digest.hexdigest()
+
+
+@lru_cache(maxsize=4096)
+def _meaning(text: str) -> str:
+    """Return a digest of a text's syntax tree without positions; of the text itself if it is no Python, or too deep.
+
+    Remembered, because a file of thousands of DAGs asks for the same texts for each of them.
+    """
+    return hashlib.sha256(_tree(text).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _tree(text: str) -> str:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return ast.dump(ast.parse(text), annotate_fields=False)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return text
+
+
+def results_in(length: MapLength) -> Iterator[str]:
+    """Yield the tasks whose results are mapped over."""
+    if isinstance(length, MapResult):
+        yield length.task_id
+    elif not isinstance(length, MapLiteral):
+        for part in length.parts:
+            yield from results_in(part)

@@ -1,12 +1,19 @@
 """A DAG folder as it is now: every file parsed once, confined as always; nothing is stored."""
 
 import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from datetime import datetime
+from statistics import median, median_low
 
 import anyio
 import anyio.to_thread
+from sqlalchemy import Connection
 
+from asynsched.channels import Channels, DagChanged, FileChanged
+from asynsched.clock import Clock
 from asynsched.errors import SandboxError
 from asynsched.home import prepare_home
 from asynsched.parsing.examination import examine
@@ -15,9 +22,127 @@ from asynsched.parsing.processes.sandbox_parser import SandboxParser
 from asynsched.parsing.watching.discovery import scan
 from asynsched.parsing.watching.watcher import check_folder
 from asynsched.serialization.schema import ParseQuestions, ParseReport, TimetableQuestion
+from asynsched.service import Service
 from asynsched.settings import Settings
-from asynsched.simulation.planner import Ask
+from asynsched.simulation.expectations import Expectation
+from asynsched.states import TaskInstanceState
+from asynsched.store.dags.dags import list_dags, questions_for_file
+from asynsched.store.dags.parse_results import DagDefaults, FileStamp, store_report
+from asynsched.store.database import Database
+from asynsched.store.engines.direct_database import connect_direct
+from asynsched.store.engines.upgrade import schema_state
+from asynsched.store.engines.urls import parse_url
+from asynsched.store.runs.dag_runs import last_scheduled_intervals
+from asynsched.store.runs.pools import PoolRow, list_pools
+from asynsched.store.runs.task_instances import PastTry, past_tries
+from asynsched.timetables import DataInterval
 from asynsched.timetables.custom import MAX_PLANNED
+
+Ask = Callable[[str, ParseQuestions], ParseReport]
+"""Parses a file with questions for its timetables, and returns when that is done."""
+NO_STAMP = FileStamp(content_hash="", modified_ns=0, size=0, runtime="")
+
+
+class Planner(Service):
+    """Takes the place of the parse dispatcher: files are parsed only because somebody needs an answer of theirs.
+
+    Args:
+        ask: Blocks the event loop, whose time is virtual: so nothing else happens meanwhile, and the order of events
+            does not depend on how long a parse takes.
+        defaults: What holds for a DAG that does not say it.
+    """
+
+    name = "planner"
+
+    def __init__(
+        self, *, channels: Channels, database: Database, clock: Clock, ask: Ask, defaults: DagDefaults
+    ) -> None:
+        super().__init__(clock)
+        self._channels = channels
+        self._database = database
+        self._ask = ask
+        self._defaults = defaults
+        channels.file_changes.wakes(self.wake)
+
+    async def tick(self, now: datetime) -> None:
+        """Have those files parsed that were asked for."""
+        for message in self._channels.file_changes.take():
+            if not isinstance(message, FileChanged):
+                continue
+            questions = await self._database.read(questions_for_file, message.path, now)
+            report = self._ask(message.path, questions)
+            stored = await self._database.write(store_report, report, NO_STAMP, now=now, defaults=self._defaults)
+            for dag_id in (*stored.new, *stored.changed, *stored.removed):
+                await self._channels.dag_changes.put(DagChanged(dag_id))
+
+
+N_RUNS = 20
+"""Newest runs of a DAG whose tasks are looked at."""
+RARELY_GOOD = 0.9999
+"""The largest share of failures of a task that has succeeded at least once."""
+
+
+@dataclass(frozen=True, slots=True)
+class HomeState:
+    """What a home's database says.
+
+    Attributes:
+        pools: Its pools.
+        paused: Whether each of its DAGs is paused.
+        last: The data interval of the last run that each DAG's schedule has made.
+        history: What was seen of tasks, by `DAG.TASK`: the median length of tries that succeeded, or of all where
+            none has, and the share of those that failed, which is 1 only where none has succeeded.
+    """
+
+    pools: tuple[PoolRow, ...] = ()
+    paused: dict[str, bool] = field(default_factory=dict)
+    last: dict[str, DataInterval] = field(default_factory=dict)
+    history: dict[str, Expectation] = field(default_factory=dict)
+
+
+def read_home_state(database_url: str) -> HomeState:
+    """Read a home's database as it is, without making or changing anything; nothing where there is none.
+
+    Raises:
+        SettingsError: The URL names no database.
+        StoreUnavailable: The database cannot be reached.
+    """
+    state = schema_state(database_url)
+    if state.current != state.head:
+        return HomeState()
+    with connect_direct(parse_url(database_url)) as database:
+        return database.read(_read)
+
+
+def _read(conn: Connection) -> HomeState:
+    dags = list_dags(conn)
+    tries = [one for dag in dags for one in past_tries(conn, dag.dag_id, n_runs=N_RUNS)]
+    paused = {dag.dag_id: dag.is_paused for dag in dags}
+    last = last_scheduled_intervals(conn, list(paused))
+    return HomeState(tuple(list_pools(conn)), paused, last, history_of(tries))
+
+
+def history_of(tries: Iterable[PastTry]) -> dict[str, Expectation]:
+    """Return what is to be expected of tasks after what was seen of them, by `DAG.TASK`."""
+    good: dict[str, list[PastTry]] = defaultdict(list)
+    bad: dict[str, list[PastTry]] = defaultdict(list)
+    for seen in tries:
+        is_bad = seen.state == TaskInstanceState.FAILED
+        (bad if is_bad else good)[f"{seen.dag_id}.{seen.task_id}"].append(seen)
+    return {name: _expected(good[name], bad[name]) for name in good.keys() | bad.keys()}
+
+
+def _expected(good: list[PastTry], bad: list[PastTry]) -> Expectation:
+    """Return what is to be expected of a task some of whose tries succeeded, and some failed."""
+    lasted = [
+        (seen.ended_at - seen.started_at).total_seconds() for seen in good or bad if seen.started_at and seen.ended_at
+    ]
+    lengths = [seen.result_length for seen in good if seen.result_length is not None and seen.result_length >= 0]
+    return Expectation(
+        duration=round(median(lasted), 3) if lasted else None,
+        length=median_low(lengths) if lengths else None,
+        failure_rate=min(round(len(bad) / (len(bad) + len(good)), 4), RARELY_GOOD) if good else 1.0,
+    )
 
 
 def asker(settings: Settings) -> Ask:

@@ -3,31 +3,114 @@
 No process, no thread, no socket: what happens depends on the DAGs, the script and the start alone.
 """
 
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+import asyncio
+import selectors
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from concurrent import futures
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar, TypeVarTuple, Unpack
 
 import anyio
+import anyio.to_thread
 import msgspec
 
-from asynsched.assembly.assemble import assemble
-from asynsched.assembly.foundation import Foundation
-from asynsched.assembly.services import Services
+from asynsched.assembly import Foundation, Services, assemble
 from asynsched.channels import Channels
 from asynsched.clock import VirtualClock
+from asynsched.errors import SimulationStalled
 from asynsched.executors.base import Executor, ExecutorContext
 from asynsched.home import prepare_home
 from asynsched.metrics.base import Metrics, NoMetrics
 from asynsched.scheduling.run_waiters import RunWaiters
 from asynsched.serialization.schema import ParseReport
 from asynsched.settings import LeaseSettings, Settings
-from asynsched.simulation.executor import Script, ScriptedExecutor
-from asynsched.simulation.loop import run_virtual
-from asynsched.simulation.planner import NO_STAMP, Ask, Planner
+from asynsched.simulation.folder import NO_STAMP, Ask, Planner
+from asynsched.simulation.script import Script, ScriptedExecutor
 from asynsched.store.dags.parse_results import DagDefaults, store_report
 from asynsched.store.database import Database
 from asynsched.store.engines.direct_database import open_inline
 from asynsched.store.schedulers.schedulers import register_scheduler
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+TIMER_RESOLUTION = 1e-6
+"""Seconds. Timers closer than a microsecond are one: a float of many virtual years holds no finer steps."""
+
+
+class _LeapingSelector(selectors.DefaultSelector):
+    """Never waits for a timer: moves the clock there instead."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        super().__init__()
+        self._clock = clock
+        self.in_flight = 0
+        self.workers: anyio.CapacityLimiter | None = None
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if self.in_flight or (self.workers is not None and self.workers.borrowed_tokens):
+            return super().select(timeout if timeout == 0 else None)
+        events = super().select(0)
+        if events or timeout == 0:
+            return events
+        if timeout is None:
+            raise SimulationStalled
+        self._clock.leap(timeout)
+        return []
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """An asyncio event loop that takes its time from a VirtualClock, and moves it."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self._leaping = _LeapingSelector(clock)
+        self._virtual_clock = clock
+        super().__init__(self._leaping)
+        self._clock_resolution = TIMER_RESOLUTION
+
+    def time(self) -> float:
+        """Return the seconds of the virtual clock."""
+        return self._virtual_clock.monotonic()
+
+    def run_in_executor(
+        self, executor: futures.Executor | None, func: Callable[[Unpack[Ts]], T], *args: *Ts
+    ) -> "asyncio.Future[T]":
+        """Run a function in a thread; time stands still until it has returned."""
+        future = super().run_in_executor(executor, func, *args)
+        self._leaping.in_flight += 1
+        future.add_done_callback(self._landed)
+        return future
+
+    async def shutdown_default_executor(self, *timeout: Any) -> None:
+        """End the threads of `run_in_executor`; a thread waits for them, so time stands still."""
+        self._leaping.in_flight += 1
+        try:
+            await super().shutdown_default_executor(*timeout)
+        finally:
+            self._leaping.in_flight -= 1
+
+    def watch_workers(self, limiter: anyio.CapacityLimiter) -> None:
+        """Let time stand still while a worker thread of anyio holds a token of this limiter."""
+        self._leaping.workers = limiter
+
+    def _landed(self, _: "asyncio.Future[Any]") -> None:
+        self._leaping.in_flight -= 1
+
+
+def run_virtual(main: Callable[[], Awaitable[T]], clock: VirtualClock) -> T:
+    """Run a coroutine function to its end in virtual time, on a loop of its own.
+
+    Raises:
+        SimulationStalled: Nothing is ready and no timer is set, so nothing could ever happen again.
+    """
+    loop = VirtualLoop(clock)
+
+    async def started() -> T:
+        loop.watch_workers(anyio.to_thread.current_default_thread_limiter())
+        return await main()
+
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        return runner.run(started())
+
 
 LEASE = timedelta(days=1000)
 """Nobody contends for it."""

@@ -31,8 +31,8 @@ from asynsched.serialization.schema import (
     ParseQuestions,
     SerializedDag,
     SourceFile,
+    version_hash,
 )
-from asynsched.serialization.version import version_hash
 from asynsched.timetables.custom import CustomTimetable
 from sandbox.confine import Policy, confine
 from sandbox.confinement.environment import home_in

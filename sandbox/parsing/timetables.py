@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from asynsched.authoring.dag import DAG
 from asynsched.authoring.timezone import coerce_datetime
 from asynsched.errors import TimetableError
-from asynsched.serialization.schedule_bounds import restriction
+from asynsched.serialization.decode import restriction
 from asynsched.serialization.schema import SerializedDag, TimetableQuestion
 from asynsched.timetables import (
     DagRunInfo,

@@ -7,8 +7,7 @@ from types import ModuleType
 from asynsched.authoring.active import forget_registered
 from asynsched.authoring.dag import collect_dags
 from asynsched.serialization.encode import serialize_dag
-from asynsched.serialization.schema import SourceFile
-from asynsched.serialization.version import version_hash
+from asynsched.serialization.schema import SourceFile, version_hash
 from asynsched.timetables.cron import PRESETS, CronSchedule
 from sandbox.confine import prepare
 from sandbox.running.loading import freeze_heap, import_authoring

@@ -5,7 +5,7 @@ Its token is forgotten when the scheduler has stored the end. So a token starts 
 without a second line, found by the next keeper, was lost with its keeper.
 
 Lines are not synced, so a power cut may take the last of them. No try depends on them then: one that was submitted in
-another boot of the machine is never started, see `asynsched.executors.try_tokens`. What a power cut has left of the
+another boot of the machine is never started, see `asynsched.executors.tokens`. What a power cut has left of the
 file, zeros in place of lines among that, is read as far as it makes sense.
 
 A line counts when it is whole. It is written behind the last one that counts, whatever a write that failed or a keeper

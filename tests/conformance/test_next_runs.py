@@ -6,7 +6,7 @@ from itertools import groupby
 import msgspec
 import pytest
 
-from asynsched.scheduling.creation.planning import next_run, upcoming_runs
+from asynsched.scheduling.creation.scheduled_runs import next_run, upcoming_runs
 from asynsched.serialization.decode import decode_dag
 from asynsched.serialization.encode import serialize_dag
 from asynsched.timetables import DataInterval

@@ -8,7 +8,7 @@ import pytest
 
 from asynsched.authoring.operators.arguments import backoff
 from asynsched.protocol.messages import Ended
-from asynsched.scheduling.rules.retry import instance_name, retry_delay
+from asynsched.scheduling.rules.try_end import instance_name, retry_delay
 from tests.support.runs import NOON, evaluation, run_of, task
 
 CASES = json.loads((Path(__file__).parent / "data" / "retries.json").read_text())["cases"]

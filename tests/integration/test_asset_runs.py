@@ -8,7 +8,7 @@ import pytest
 from asynsched import DAG, Asset, AssetAlias, AssetOrTimeSchedule, BashOperator, CronTriggerTimetable
 from asynsched.channels import DagChanged
 from asynsched.protocol.messages import OutletEvent
-from asynsched.simulation.executor import Outcome
+from asynsched.simulation.script import Outcome
 from asynsched.store.assets.events import consumed_events, list_events, record_events
 from asynsched.store.assets.queue import pending_events
 from asynsched.store.dags.dags import set_paused

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from asynsched import DAG, BashOperator
 from asynsched.clock import VirtualClock
-from asynsched.simulation.executor import Outcome
+from asynsched.simulation.script import Outcome
 from asynsched.store.schema import task_instance
 from tests.support.simulated import Simulated
 

@@ -8,8 +8,7 @@ import msgspec
 import pytest
 from anyio.lowlevel import checkpoint
 
-from asynsched import DAG, BashOperator
-from asynsched.assembly import evaluating
+from asynsched import DAG, BashOperator, assembly
 from asynsched.channels import Channels, RunCreated, RunEdited
 from asynsched.executors.base import Held
 from asynsched.keys import DagRunKey
@@ -17,7 +16,7 @@ from asynsched.protocol.messages import Launch
 from asynsched.scheduling import slices
 from asynsched.scheduling.creation.triggering import create_manual_run
 from asynsched.scheduling.evaluator import DependencyEvaluator
-from asynsched.simulation.executor import Outcome
+from asynsched.simulation.script import Outcome
 from asynsched.simulation.simulation import MOMENT
 from asynsched.store.runs.dag_runs import get_run
 from asynsched.store.runs.requests import CancelRun, ClearTasks, MarkTasks, add_request, open_requests
@@ -96,7 +95,7 @@ async def test_wherever_the_scheduler_dies_the_next_one_does_what_it_would_have_
 
 async def test_a_scheduler_that_dies_between_two_slices_of_its_work_leaves_nothing_half_done(tmp_path, monkeypatch):
     monkeypatch.setattr(slices, "AT_ONCE", 3)
-    monkeypatch.setattr(evaluating, "AT_ONCE", 3)
+    monkeypatch.setattr(assembly, "AT_ONCE", 3)
     pauses: list[int] = []
 
     def sliced(crashes_at: int | None = None) -> CrashingSimulated:

@@ -12,7 +12,7 @@ from asynsched.channels import Channels
 from asynsched.errors import StoreUnavailable
 from asynsched.protocol.messages import Launch
 from asynsched.scheduling.creation.dagrun_creator import DagRunCreator
-from asynsched.simulation.executor import Outcome
+from asynsched.simulation.script import Outcome
 from tests.support.flaky_database import FlakyDatabase
 from tests.support.simulated import Simulated
 

@@ -12,7 +12,7 @@ from asynsched.keys import DagRunKey
 from asynsched.scheduling.creation.failing_dags import apply_and_pause
 from asynsched.scheduling.creation.triggering import create_manual_run
 from asynsched.scheduling.requests.run_requests import submit_request
-from asynsched.simulation.executor import Outcome
+from asynsched.simulation.script import Outcome
 from asynsched.store.runs.changes import Stale
 from asynsched.store.runs.dag_runs import get_run
 from asynsched.store.runs.deadlines import list_deadlines, next_deadline_at, settle_due_deadlines

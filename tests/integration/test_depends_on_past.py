@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import sqlalchemy as sa
 
 from asynsched import DAG, BashOperator
-from asynsched.simulation.executor import Outcome
+from asynsched.simulation.script import Outcome
 from asynsched.store.schema import task_instance
 from tests.support.simulated import Simulated
 

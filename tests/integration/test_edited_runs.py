@@ -13,7 +13,7 @@ from asynsched.keys import DagRunKey
 from asynsched.protocol.messages import BranchDecision
 from asynsched.scheduling.creation.triggering import create_manual_run
 from asynsched.scheduling.requests.run_requests import submit_request
-from asynsched.simulation.executor import Outcome
+from asynsched.simulation.script import Outcome
 from asynsched.store.runs.dag_runs import get_run
 from asynsched.store.runs.requests import CancelRun, ClearTasks, ForceTask, MarkRun, MarkTasks
 from asynsched.store.runs.task_instances import load_task_instances

@@ -9,8 +9,7 @@ import msgspec
 import pytest
 import sqlalchemy as sa
 
-from asynsched import Scheduler
-from asynsched.assembly import evaluating
+from asynsched import Scheduler, assembly
 from asynsched.scheduling import slices
 from asynsched.settings import Settings
 from asynsched.store import rows
@@ -85,7 +84,7 @@ def url(request, tmp_path) -> str:
 
 
 async def test_thousands_of_task_instances_are_made_and_decided_about_and_stored_in_slices(program, url, monkeypatch):
-    for module in (slices, evaluating):
+    for module in (slices, assembly):
         monkeypatch.setattr(module, "AT_ONCE", AT_ONCE)
     monkeypatch.setattr(rows, "MOST_PARAMETERS", 40)
     program.write(LARGE)

@@ -11,15 +11,14 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from asynsched import DAG, Asset, BashOperator, OpenTelemetryMetrics, PrometheusMetrics
+from asynsched.assembly import name_gauges
 from asynsched.channels import TaskFinished
 from asynsched.errors import SettingsError
-from asynsched.gauges import name_gauges
-from asynsched.metrics.base import Metrics
-from asynsched.metrics.making import make_metrics
+from asynsched.metrics.base import Metrics, make_metrics
 from asynsched.metrics.names import FIGURES
 from asynsched.protocol.messages import Ended, Launch
 from asynsched.settings import MonitorSettings
-from asynsched.simulation.executor import Outcome
+from asynsched.simulation.script import Outcome
 from asynsched.store.schema import dag_run, task_instance
 from tests.support.simulated import Simulated
 

@@ -15,7 +15,7 @@ from asynsched.errors import AsynschedError
 from asynsched.scheduling.creation.triggering import create_manual_run
 from asynsched.scheduling.requests.run_requests import submit_request
 from asynsched.serialization.encode import serialize_dag
-from asynsched.simulation.executor import Outcome
+from asynsched.simulation.script import Outcome
 from asynsched.states import FINISHED_TASK_STATES
 from asynsched.store.runs.requests import ClearTasks, MarkRun, MarkTasks
 from asynsched.store.runs.task_instances import list_tries, load_task_instances

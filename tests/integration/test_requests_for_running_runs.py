@@ -10,7 +10,7 @@ from asynsched import DAG, BashOperator
 from asynsched.channels import RunCreated, RunEdited
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.creation.triggering import create_manual_run
-from asynsched.simulation.executor import Outcome
+from asynsched.simulation.script import Outcome
 from asynsched.store.runs.dag_runs import get_run
 from asynsched.store.runs.requests import CancelRun, ClearTasks, MarkTasks, add_request, open_requests
 from asynsched.store.runs.task_instances import load_task_instances

@@ -14,7 +14,7 @@ from asynsched.bell import Hint, decode_hints
 from asynsched.channels import Channels
 from asynsched.housekeeping.bell_listener import hand_out
 from asynsched.protocol.messages import Launch
-from asynsched.simulation.executor import Outcome
+from asynsched.simulation.script import Outcome
 from asynsched.store.schema import metadata, run_request
 from tests.support.simulated import Simulated
 

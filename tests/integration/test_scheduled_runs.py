@@ -9,7 +9,7 @@ from asynsched import DAG, BashOperator
 from asynsched.scheduling.creation.scheduled_runs import Examined, coming_runs, foresee_dag
 from asynsched.scheduling.creation.triggering import create_manual_run
 from asynsched.serialization.schema import TimetableQuestion
-from asynsched.simulation.executor import Outcome
+from asynsched.simulation.script import Outcome
 from asynsched.store.dags.dags import get_dag, set_paused
 from asynsched.store.dags.parse_results import DagDefaults, FileStamp, store_report
 from asynsched.store.engines.direct_database import open_inline

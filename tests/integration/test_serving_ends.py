@@ -20,10 +20,10 @@ from asynsched import Scheduler
 from asynsched.errors import ExecutorError, LeaseLost, NotServing, SettingsError, StoreUnavailable
 from asynsched.executors import local
 from asynsched.executors.base import Held
-from asynsched.housekeeping.outlasting import takeover_seconds
+from asynsched.lease.promise import takeover_seconds
 from asynsched.scheduling.evaluator import DependencyEvaluator
 from asynsched.settings import LeaseSettings
-from asynsched.simulation.executor import ScriptedExecutor
+from asynsched.simulation.script import ScriptedExecutor
 from asynsched.store.engines.async_database import open_database
 from asynsched.store.schedulers.schedulers import list_schedulers, register_scheduler, unended_schedulers
 from asynsched.store.schema import scheduler as scheduler_table

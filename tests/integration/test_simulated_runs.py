@@ -12,7 +12,7 @@ from asynsched.channels import RunCancelled, RunCreated
 from asynsched.errors import StoreUnavailable
 from asynsched.scheduling.creation.triggering import create_manual_run
 from asynsched.scheduling.requests.run_requests import submit_by_program
-from asynsched.simulation.executor import Outcome
+from asynsched.simulation.script import Outcome
 from asynsched.store.runs.queue import queued_runs
 from asynsched.store.schema import dag as dag_table
 from tests.support.simulated import Simulated

@@ -17,13 +17,13 @@ from asynsched import (
     DeadlineAlert,
     DeadlineReference,
 )
-from asynsched.scheduling.creation.planning import upcoming_runs
+from asynsched.scheduling.creation.scheduled_runs import upcoming_runs
 from asynsched.serialization.encode import serialize_dag
 from asynsched.serialization.schema import MapResult
 from asynsched.settings import Settings
 from asynsched.simulation import folder
 from asynsched.simulation.expectations import Entry, Expectation, Expectations
-from asynsched.simulation.home_state import HomeState
+from asynsched.simulation.folder import HomeState
 from asynsched.simulation.span import Plan, SpanReport, simulate_span
 from asynsched.timetables import DataInterval
 from tests.support.simulated import report_of

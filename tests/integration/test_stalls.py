@@ -12,10 +12,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from asynsched import Scheduler
-from asynsched.housekeeping import lease
+from asynsched.lease import renewal as lease
 from asynsched.results import FinishedRun
 from asynsched.settings import LeaseSettings
-from asynsched.simulation.executor import ScriptedExecutor
+from asynsched.simulation.script import ScriptedExecutor
 from asynsched.store.engines.async_database import open_database
 from asynsched.store.schedulers.schedulers import unended_schedulers
 from tests.support.waiting import eventually

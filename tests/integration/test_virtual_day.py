@@ -8,7 +8,7 @@ import pytest
 
 from asynsched import DAG, BashOperator, CronTriggerTimetable
 from asynsched.protocol.messages import Launch
-from asynsched.simulation.executor import Outcome
+from asynsched.simulation.script import Outcome
 from tests.support.simulated import Simulated
 
 MIDNIGHT = datetime(2026, 3, 28, 23, tzinfo=UTC)

@@ -12,7 +12,7 @@ from asynsched.explaining.snapshot import take_snapshot
 from asynsched.explaining.tasks import explain_task
 from asynsched.keys import DagRunKey
 from asynsched.settings import Settings
-from asynsched.simulation.executor import Outcome
+from asynsched.simulation.script import Outcome
 from asynsched.store.engines.direct_database import open_inline
 from asynsched.store.runs.pools import set_pool
 from tests.support.lone_evaluator import run_on, serving, store_dag

@@ -22,7 +22,7 @@ from asynsched.executors.base import Executor, ExecutorContext
 from asynsched.housekeeping.retention import RetentionSweeper
 from asynsched.protocol.messages import Launch
 from asynsched.settings import RetentionSettings
-from asynsched.simulation.executor import Outcome, ScriptedExecutor
+from asynsched.simulation.script import Outcome, ScriptedExecutor
 from asynsched.store.engines.direct_database import open_inline
 from tests.support.simulated import Simulated
 

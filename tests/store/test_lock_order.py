@@ -13,8 +13,8 @@ import sqlalchemy as sa
 
 from asynsched import DAG, EmptyOperator
 from asynsched.errors import StoreError
-from asynsched.housekeeping.peer_watch import enter
 from asynsched.keys import DagRunKey
+from asynsched.lease.peers import enter
 from asynsched.scheduling.creation.backfills import cancel_backfill
 from asynsched.scheduling.requests.run_requests import run_again
 from asynsched.serialization.encode import serialize_dag

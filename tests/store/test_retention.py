@@ -8,8 +8,7 @@ import pytest
 from sqlalchemy import Connection, select, update
 
 from asynsched.home import SOURCES, prepare_home
-from asynsched.housekeeping.retention import Sweep
-from asynsched.housekeeping.retention_policy import RetentionPolicy, policy_of
+from asynsched.housekeeping.retention import RetentionPolicy, Sweep, policy_of
 from asynsched.keys import TaskInstanceKey
 from asynsched.protocol.messages import SourceRef
 from asynsched.settings import RetentionSettings

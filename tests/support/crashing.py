@@ -9,7 +9,7 @@ from typing import Any
 from asynsched.authoring.dag import DAG
 from asynsched.executors.base import Executor, ExecutorContext, Held, TryEvent
 from asynsched.protocol.messages import Ended
-from asynsched.simulation.executor import Script, ScriptedExecutor
+from asynsched.simulation.script import Script, ScriptedExecutor
 from asynsched.store.database import Database
 from tests.support.passing_database import PassingDatabase
 from tests.support.simulated import Simulated

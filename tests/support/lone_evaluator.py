@@ -6,8 +6,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from asynsched import DAG
-from asynsched.assembly.evaluating import make_evaluator
-from asynsched.assembly.foundation import Foundation
+from asynsched.assembly import Foundation, make_evaluator
 from asynsched.channels import Channels, RunCreated, TaskFinished, TaskReady
 from asynsched.clock import VirtualClock
 from asynsched.executors.base import Held

@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from math import prod
 
-from asynsched.scheduling.rules.mapped_upstream import mapped_upstream
-from asynsched.scheduling.rules.trigger_rule import UpstreamCounts, evaluate, evaluate_setups
+from asynsched.scheduling.rules.trigger_rule import UpstreamCounts, evaluate, evaluate_setups, mapped_upstream
 from asynsched.scheduling.rules.verdict import MET, Verdict
 from asynsched.serialization.schema import (
     MapConcat,

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 from asynsched.executors.base import ExecutorContext
 from asynsched.protocol.messages import Launch
-from asynsched.simulation.executor import Outcome, ScriptedExecutor
+from asynsched.simulation.script import Outcome, ScriptedExecutor
 
 RETURNED = "what no task has returned"
 

@@ -10,14 +10,13 @@ import anyio
 import sqlalchemy as sa
 
 from asynsched import DAG, BashOperator
-from asynsched.assembly.evaluating import make_evaluator
-from asynsched.assembly.foundation import Foundation
+from asynsched.assembly import Foundation, make_evaluator
 from asynsched.bell import Hint, encode_hints
 from asynsched.channels import Channels, TaskFinished, TaskReady, TryUnwanted
 from asynsched.clock import SystemClock
 from asynsched.fernet_keys import keys_of
 from asynsched.housekeeping.notification_listener import NotificationListener
-from asynsched.housekeeping.peer_watch import enter
+from asynsched.lease.peers import enter
 from asynsched.protocol.messages import Ended
 from asynsched.scheduling.creation.triggering import create_manual_run
 from asynsched.scheduling.versions import VersionCache

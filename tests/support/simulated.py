@@ -8,7 +8,7 @@ from asynsched.authoring.dag import DAG
 from asynsched.serialization.encode import serialize_dag
 from asynsched.serialization.schema import SCHEMA_VERSION, ParsedDag, ParseReport
 from asynsched.settings import Settings
-from asynsched.simulation.executor import Script
+from asynsched.simulation.script import Script
 from asynsched.simulation.simulation import Simulation
 from asynsched.store.runs.dag_runs import DagRunRow, list_runs
 

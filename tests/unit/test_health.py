@@ -9,7 +9,7 @@ from asynsched.clock import VirtualClock
 from asynsched.errors import StoreUnavailable
 from asynsched.health import Health, Vitals
 from asynsched.service import Pulse, Service
-from asynsched.simulation.loop import run_virtual
+from asynsched.simulation.simulation import run_virtual
 
 LONGEST_STEP = 60.0
 

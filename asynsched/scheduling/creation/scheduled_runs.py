@@ -1,29 +1,252 @@
 """Whether the next runs of DAGs are due, and their creation: one transaction, so that none is made twice or missed."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
+from itertools import islice
 from typing import NamedTuple
 
 from sqlalchemy import Connection
 
 from asynsched.errors import DagError, NotFound, PlanNeeded
-from asynsched.scheduling.creation.asset_runs import Triggered, foresee_assets, trigger_by_assets
-from asynsched.scheduling.creation.free_runs import Failure, free_runs, scheduled_run_id, schedules_of
-from asynsched.serialization.decode import decode_dag
+from asynsched.scheduling.rules.asset_condition import evaluate
+from asynsched.serialization.decode import decode_dag, restriction
 from asynsched.serialization.schema import SerializedDag
-from asynsched.states import DagRunType
-from asynsched.store.dags.dags import DagRow, find_dag, get_dags, set_next_dagruns
+from asynsched.states import DagRunState, DagRunType
+from asynsched.store.assets.queue import (
+    ArrivedAsset,
+    PendingEvent,
+    arrived_assets,
+    consume,
+    drop_surplus,
+    mark_examined,
+    pending_events,
+)
+from asynsched.store.dags.dags import DagRow, find_dag, get_dags, get_plans, set_next_dagruns
 from asynsched.store.dags.versions import get_version, serialized_versions
 from asynsched.store.runs.dag_runs import (
     NewRun,
+    WantedRun,
     count_active_runs,
+    get_run,
+    insert_run,
     insert_runs,
     last_scheduled_interval,
     last_scheduled_intervals,
+    run_id_of,
+    runs_made,
 )
-from asynsched.timetables import DagRunInfo
+from asynsched.timetables import CustomTimetable, DagRunInfo, DataInterval, KnownTimetable, decode
+from asynsched.timetables.asset_condition import AssetCondition
+
+
+def next_run(
+    dag: SerializedDag, *, last: DataInterval | None, now: datetime, timetable: KnownTimetable | None = None
+) -> DagRunInfo | None:
+    """Return the run that follows `last`, due or not; None when there is none.
+
+    Raises:
+        TimetableError: The schedule has no future match, is invalid, or leads out of the calendar.
+    """
+    return (timetable or decode(dag.timetable)).next_run(last, restriction(dag), now)
+
+
+def upcoming_runs(
+    dag: SerializedDag,
+    *,
+    last: DataInterval | None,
+    now: datetime,
+    n: int,
+    timetable: KnownTimetable | None = None,
+) -> list[DagRunInfo]:
+    """Return the next `n` runs at most, were the clock to stand still at `now`. Raises TimetableError."""
+    return list(islice(_runs(dag, last, now, timetable or decode(dag.timetable)), n))
+
+
+def _runs(
+    dag: SerializedDag, last: DataInterval | None, now: datetime, timetable: KnownTimetable
+) -> Iterator[DagRunInfo]:
+    while (info := next_run(dag, last=last, now=now, timetable=timetable)) is not None:
+        yield info
+        last = info.data_interval
+
+
+FEW_LEFT = 10
+"""With fewer planned runs than this left, an author's own timetable is asked for more."""
+NEXT_LOOK = timedelta(seconds=1)
+"""When a DAG is looked at again whose next run cannot be told apart from its last one yet."""
+MAX_EXISTING = 10_000
+"""Runs made by hand ahead of the schedule that are looked past."""
+Failure = DagError | NotFound
+"""Why the schedule of a DAG cannot be computed: the business of that DAG alone, so that it is no exception of all."""
+
+
+class Schedule(NamedTuple):
+    """What the runs of a DAG follow from."""
+
+    dag: SerializedDag
+    timetable: KnownTimetable
+
+    def runs_low(self, info: DagRunInfo) -> bool:
+        """Whether few runs after this one are planned, by a timetable that must be asked for them."""
+        timetable = self.timetable
+        return isinstance(timetable, CustomTimetable) and timetable.n_left(info.data_interval) < FEW_LEFT
+
+
+def schedules_of(conn: Connection, dags: Mapping[str, SerializedDag]) -> dict[str, Schedule]:
+    """Return the schedules of DAGs by dag_id; authors' own timetables with the runs that they gave ahead of time."""
+    found = {dag_id: Schedule(dag, decode(dag.timetable)) for dag_id, dag in dags.items()}
+    own = {dag_id: each.timetable for dag_id, each in found.items() if isinstance(each.timetable, CustomTimetable)}
+    plans = get_plans(conn, sorted(own))
+    planned = {dag_id: timetable.planned(plans.get(dag_id)) for dag_id, timetable in own.items()}
+    return found | {dag_id: found[dag_id]._replace(timetable=timetable) for dag_id, timetable in planned.items()}
+
+
+def scheduled_run_id(logical_date: datetime) -> str:
+    """Return the run_id of a scheduled run, as Airflow makes it."""
+    return run_id_of(DagRunType.SCHEDULED, logical_date)
+
+
+def free_runs(
+    conn: Connection, wanted: Mapping[str, tuple[Schedule, DataInterval | None]], now: datetime
+) -> dict[str, DagRunInfo | Failure | None]:
+    """Return the next run of each DAG that does not exist; None: there is none.
+
+    One query tells which of them exist. Only the DAGs that have such a run are looked at once more.
+
+    Args:
+        wanted: The schedule of each DAG, and the data interval that its run is to follow.
+        now: The present moment.
+    """
+    found: dict[str, DagRunInfo | Failure | None] = {}
+    left = dict(wanted)
+    for _ in range(MAX_EXISTING):
+        following = {dag_id: _next(schedule, last, now) for dag_id, (schedule, last) in left.items()}
+        existing = _existing(conn, following)
+        found |= {dag_id: info for dag_id, info in following.items() if dag_id not in existing}
+        again: dict[str, tuple[Schedule, DataInterval | None]] = {}
+        for dag_id, info in existing.items():
+            schedule, last = left[dag_id]
+            if info.data_interval == last:
+                # Runs follow one another without a pause, and no time has passed since the last one was made.
+                found[dag_id] = info._replace(run_after=now + NEXT_LOOK)
+            else:
+                again[dag_id] = schedule, info.data_interval
+        left = again
+        if not left:
+            break
+    return found | dict.fromkeys(left)
+
+
+def _next(schedule: Schedule, last: DataInterval | None, now: datetime) -> DagRunInfo | Failure | None:
+    try:
+        return next_run(schedule.dag, last=last, now=now, timetable=schedule.timetable)
+    except (DagError, NotFound) as exc:
+        return exc
+
+
+def _existing(conn: Connection, found: Mapping[str, DagRunInfo | Failure | None]) -> dict[str, DagRunInfo]:
+    """Return those of the runs that exist already."""
+    runs = {dag_id: info for dag_id, info in found.items() if isinstance(info, DagRunInfo)}
+    wanted = [
+        WantedRun(dag_id, scheduled_run_id(info.logical_date), info.logical_date) for dag_id, info in runs.items()
+    ]
+    return {run.dag_id: runs[run.dag_id] for run in runs_made(conn, wanted)}
+
+
+_Waiting = Sequence[ArrivedAsset] | Sequence[PendingEvent]
+MAX_NAMED = 5
+"""Assets that a run's reason names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Triggered:
+    """What the events that wait for a DAG have come to.
+
+    Attributes:
+        created: run_id of the run that they have triggered.
+        is_held_back: They are enough for a run, but `max_active_runs` are active.
+        waits_for: What is missing for a run, for a person; empty if nothing is.
+    """
+
+    created: str | None = None
+    is_held_back: bool = False
+    waits_for: str = ""
+
+
+def trigger_by_assets(conn: Connection, dag: DagRow, condition: AssetCondition | None, now: datetime) -> Triggered:
+    """Create a run of a DAG if the events that it waits for have arrived.
+
+    Args:
+        condition: What it waits for; None when it waits for no asset.
+    """
+    if condition is None:
+        return Triggered()
+    # However many events there are, it is their assets that decide.
+    arrived = arrived_assets(conn, dag.dag_id)
+    found = _judged(conn, dag, condition, arrived)
+    if found.created is not None:
+        pending = pending_events(conn, dag.dag_id)
+        # Others may have consumed some of them in the meantime.
+        found = _judged(conn, dag, condition, pending)
+    if found.created is None:
+        drop_surplus(conn, dag.dag_id, arrived)
+        if arrived and not found.is_held_back:
+            mark_examined(conn, dag.dag_id)
+        return found
+    run_after = _newest(pending)
+    row_id = insert_run(
+        conn,
+        NewRun(
+            dag_id=dag.dag_id,
+            run_id=found.created,
+            run_type=DagRunType.ASSET_TRIGGERED,
+            state=DagRunState.QUEUED,
+            logical_date=None,
+            data_interval_start=None,
+            data_interval_end=None,
+            run_after=run_after,
+            queued_at=now,
+            reason=_reason(pending),
+        ),
+    )
+    consume(conn, row_id, dag.dag_id, pending)
+    return found
+
+
+def foresee_assets(conn: Connection, dag: DagRow, condition: AssetCondition | None) -> Triggered:
+    """Return what `trigger_by_assets` would do now. Nothing is written."""
+    return Triggered() if condition is None else _judged(conn, dag, condition, arrived_assets(conn, dag.dag_id))
+
+
+def _judged(conn: Connection, dag: DagRow, condition: AssetCondition, waiting: _Waiting) -> Triggered:
+    verdict = evaluate(condition, [item.asset for item in waiting])
+    if dag.is_paused or not verdict.met:
+        return Triggered(waits_for=verdict.reason)
+    if count_active_runs(conn, [dag.dag_id], dag.max_active_runs)[dag.dag_id] >= dag.max_active_runs:
+        return Triggered(is_held_back=True)
+    return Triggered(created=_free_run_id(conn, dag.dag_id, _newest(waiting)))
+
+
+def _newest(waiting: _Waiting) -> datetime:
+    return max(item.created_at for item in waiting)
+
+
+def _free_run_id(conn: Connection, dag_id: str, run_after: datetime) -> str:
+    """Return a run_id after the time of the newest event; events of the same moment may have triggered a run before."""
+    plain = run_id = f"{DagRunType.ASSET_TRIGGERED}__{run_after.isoformat()}"
+    number = 1
+    while get_run(conn, dag_id, run_id) is not None:
+        number += 1
+        run_id = f"{plain}_{number}"
+    return run_id
+
+
+def _reason(pending: list[PendingEvent]) -> str:
+    names = list(dict.fromkeys(event.asset.name for event in pending))
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return f"assets were updated: {', '.join(names[:MAX_NAMED])}{more}"
 
 
 @dataclass(frozen=True, slots=True)

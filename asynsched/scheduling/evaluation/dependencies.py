@@ -3,11 +3,14 @@
 from collections.abc import Callable
 
 from asynsched.scheduling.evaluation.active_task import ActiveTask
-from asynsched.scheduling.rules.mapped_upstream import mapped_upstream
 from asynsched.scheduling.rules.past_depends import past_depends
-from asynsched.scheduling.rules.previously_skipped import not_previously_skipped
-from asynsched.scheduling.rules.task_dates import within_task_dates
-from asynsched.scheduling.rules.trigger_rule import evaluate, evaluate_setups
+from asynsched.scheduling.rules.trigger_rule import (
+    evaluate,
+    evaluate_setups,
+    mapped_upstream,
+    not_previously_skipped,
+    within_task_dates,
+)
 from asynsched.scheduling.rules.verdict import MET, Verdict
 from asynsched.states import TaskInstanceState
 

@@ -24,9 +24,8 @@ from asynsched.scheduling.evaluation.restarts import restart, take_span
 from asynsched.scheduling.evaluation.run_limits import RunLimits
 from asynsched.scheduling.evaluation.run_stopping import fail_fast
 from asynsched.scheduling.evaluation.state_changes import StateChanges
-from asynsched.scheduling.rules.retry import instance_name
 from asynsched.scheduling.rules.run_stop import RunStop, stopped_try, timed_out
-from asynsched.scheduling.rules.try_end import TryOutcome, after_try
+from asynsched.scheduling.rules.try_end import TryOutcome, after_try, instance_name
 from asynsched.states import SLOT_TASK_STATES, TIMED_TASK_STATES, DagRunState, TaskInstanceState
 
 State = TaskInstanceState

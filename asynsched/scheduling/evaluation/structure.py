@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from asynsched.scheduling.rules.branching import descendants
 from asynsched.scheduling.rules.mapping import MapLength
 from asynsched.scheduling.rules.priority import total_weights
-from asynsched.serialization.map_lengths import results_in
-from asynsched.serialization.schema import SerializedDag, SerializedTask
+from asynsched.serialization.schema import SerializedDag, SerializedTask, results_in
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from asynsched.errors import AsynschedError
 from asynsched.scheduling.evaluation.structure import DagStructure
 from asynsched.scheduling.requests.named_tasks import check_instances, check_tasks
 from asynsched.scheduling.rules.clearing import (
+    TaskSelection,
     after_clear,
     fits,
     is_cleared,
@@ -19,7 +20,6 @@ from asynsched.scheduling.rules.clearing import (
     may_be_forced,
     tries_after_clear,
 )
-from asynsched.scheduling.rules.task_selection import TaskSelection
 from asynsched.states import (
     FAILED_TASK_STATES,
     FINISHED_RUN_STATES,

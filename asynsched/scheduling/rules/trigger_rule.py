@@ -4,14 +4,31 @@ Source: Apache Airflow's trigger rules, `TriggerRuleDep`. A task is settled by w
 `all_success`, a skipped upstream skips the task while another upstream is still running.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields
+from datetime import datetime
 
 from asynsched.scheduling.rules.verdict import MET, Verdict
-from asynsched.states import TaskInstanceState
+from asynsched.serialization.schema import SerializedTask
+from asynsched.states import FAILED_TASK_STATES, FINISHED_TASK_STATES, DagRunType, TaskInstanceState
 
-SKIPPED = TaskInstanceState.SKIPPED
-UPSTREAM_FAILED = TaskInstanceState.UPSTREAM_FAILED
+SKIPPED, UPSTREAM_FAILED = TaskInstanceState.SKIPPED, TaskInstanceState.UPSTREAM_FAILED
+
+
+def mapped_upstream(states: Collection[TaskInstanceState | None]) -> Verdict:
+    """Decide by the states of the unexpanded instances of those tasks."""
+    finished = FINISHED_TASK_STATES.intersection(states)
+    if not finished or finished == {TaskInstanceState.SUCCESS}:
+        return MET
+    settled = None
+    if finished & FAILED_TASK_STATES:
+        settled = UPSTREAM_FAILED
+    elif SKIPPED in finished:
+        settled = SKIPPED
+    names = ", ".join(sorted(finished))
+    return Verdict(met=False, reason=f"what it is mapped over did not all succeed: {names}", settle_as=settled)
+
+
 REMOVED = TaskInstanceState.REMOVED
 
 
@@ -221,3 +238,26 @@ def evaluate_setups(setups: UpstreamCounts, *, map_index: int = -1) -> Verdict:
     if settled is None and missing <= 0:
         return MET
     return Verdict(met=missing <= 0, reason=f"its setups must succeed; {setups.describe()}", settle_as=settled)
+
+
+def not_previously_skipped(task_id: str, skipped_by: Mapping[str, Collection[str]]) -> Verdict:
+    """Decide by what the finished direct upstreams of a task have skipped, by their task_id."""
+    for upstream_id, skipped in skipped_by.items():
+        if task_id in skipped:
+            reason = f"{upstream_id} decided to skip it, and has not run again since"
+            return Verdict(met=False, reason=reason, settle_as=TaskInstanceState.SKIPPED)
+    return MET
+
+
+def within_task_dates(task: SerializedTask, logical_date: datetime | None, run_type: str) -> Verdict:
+    """Decide by the run's logical date; one that has none, or is a backfill's, has every task."""
+    if logical_date is None or run_type == DagRunType.BACKFILL:
+        return MET
+    removed = TaskInstanceState.REMOVED
+    if task.start_date is not None and logical_date < task.start_date:
+        reason = f"its start_date {task.start_date.isoformat()} is after the run's logical date"
+        return Verdict(met=False, reason=reason, settle_as=removed)
+    if task.end_date is not None and logical_date > task.end_date:
+        reason = f"its end_date {task.end_date.isoformat()} is before the run's logical date"
+        return Verdict(met=False, reason=reason, settle_as=removed)
+    return MET

@@ -19,7 +19,7 @@ from asynsched.channels import (
 )
 from asynsched.clock import Clock
 from asynsched.executors.base import Held
-from asynsched.executors.trigger_host_tokens import code_of_trigger, host_key, key_of_token
+from asynsched.executors.tokens import code_of_trigger, host_key, key_of_token
 from asynsched.protocol.messages import CodeVersion, Ended, Reply, Request, TriggerOutcome, TriggerSpec, TriggerWork
 from asynsched.scheduling.triggerer.trigger_hosts import MAX_FAILURES, Host
 from asynsched.service import Service

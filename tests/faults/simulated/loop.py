@@ -15,7 +15,7 @@ from typing import Any
 
 from asynsched.clock import VirtualClock
 from asynsched.errors import SimulationStalled
-from asynsched.simulation.loop import TIMER_RESOLUTION, VirtualLoop
+from asynsched.simulation.simulation import TIMER_RESOLUTION, VirtualLoop
 
 
 class Process:

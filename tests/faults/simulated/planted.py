@@ -12,7 +12,7 @@ import msgspec
 from asynsched.channels import Channel, Channels, TaskReady, TriesStored
 from asynsched.executors.base import Held
 from asynsched.executors.local import LocalExecutor
-from asynsched.housekeeping.loop_lease import LoopLease
+from asynsched.lease.renewal import LoopLease
 from asynsched.scheduling import announcements
 from asynsched.scheduling.announcements import Announcer
 from asynsched.scheduling.callback_runner import CallbackRunner

@@ -9,15 +9,13 @@ from typing import Any
 
 import msgspec
 
-from asynsched.assembly.assemble import assemble
-from asynsched.assembly.foundation import Foundation
-from asynsched.assembly.services import Services
+from asynsched.assembly import Foundation, Services, assemble
 from asynsched.bell import Hint
 from asynsched.errors import ExecutorError, HomeInUse, LeaseLost, StoreUnavailable
 from asynsched.executors.local import LocalExecutor
 from asynsched.housekeeping.bell_listener import hand_out
 from asynsched.housekeeping.notification_listener import NotificationListener
-from asynsched.housekeeping.outlasting import takeover_seconds
+from asynsched.lease.promise import takeover_seconds
 from asynsched.protocol.messages import Ended
 from asynsched.scheduler import Scheduler
 from asynsched.service import Service
@@ -238,7 +236,7 @@ class Site:
             return
         process.start(hand_out(hints, self.scheduler.channels), "bell listener")
 
-    # What stands in for asynsched.executors.keeper_process
+    # What stands in for asynsched.executors.keeper
 
     def connect(self) -> Stream | None:
         return None if self.keeper is None else self.keeper.connect()

@@ -13,11 +13,12 @@ import structlog
 from anyio._backends._asyncio import CancelScope
 
 from asynsched import clock, scheduler
-from asynsched.assembly import assemble
-from asynsched.assembly.foundation import Foundation
-from asynsched.executors import lease_line, local
-from asynsched.executors.trigger_host_tokens import host_key
-from asynsched.housekeeping import notification_listener, peer_watch
+from asynsched.assembly import Foundation, assemble
+from asynsched.executors import keeper as lease_line
+from asynsched.executors import local
+from asynsched.executors.tokens import host_key
+from asynsched.housekeeping import notification_listener
+from asynsched.lease import peers as peer_watch
 from asynsched.parsing import dispatcher
 from asynsched.scheduling import run_transfers, shared_limits
 from asynsched.scheduling.creation import dagrun_creator

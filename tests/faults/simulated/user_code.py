@@ -5,8 +5,7 @@ from typing import Any, NamedTuple
 
 from asynsched.authoring.deferral import FAIL_METHOD
 from asynsched.protocol.messages import BranchDecision, Deferral, Launch, OutletEvent, ShortCircuitDecision
-from asynsched.serialization.map_lengths import results_in
-from asynsched.serialization.schema import SerializedDag, SerializedTask
+from asynsched.serialization.schema import SerializedDag, SerializedTask, results_in
 
 SHARE_OF_PAUSES = 0.06
 """Of the tries, those that look again later, as sensors do."""

@@ -22,7 +22,7 @@ from asynsched import (
 )  # fmt: skip
 from asynsched.serialization.encode import serialize_dag
 from asynsched.serialization.schema import ParsedDag, SerializedDag, SerializedTask
-from asynsched.simulation.planner import NO_STAMP
+from asynsched.simulation.folder import NO_STAMP
 from asynsched.store.dags.parse_results import DagDefaults, store_report
 from asynsched.store.engines.direct_database import InlineDatabase, open_inline
 from asynsched.store.runs.pools import set_pool

@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from asynsched.assembly.evaluating import make_evaluator
-from asynsched.assembly.foundation import Foundation
+from asynsched.assembly import Foundation, make_evaluator
 from asynsched.channels import Channels, TaskFinished, TaskReady
 from asynsched.clock import VirtualClock
 from asynsched.executors.base import Held
-from asynsched.housekeeping.peer_watch import PeerWatch
+from asynsched.lease.peers import PeerWatch
 from asynsched.protocol.messages import Ended
 from asynsched.scheduling.callback_runner import CallbackRunner
 from asynsched.scheduling.creation.dagrun_creator import DagRunCreator

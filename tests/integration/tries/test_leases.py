@@ -11,10 +11,9 @@ import pytest
 
 from asynsched.clock import SystemClock
 from asynsched.errors import ExecutorError
-from asynsched.executors.keeper_client import KeeperConnection
-from asynsched.executors.keeper_process import connect
+from asynsched.executors.keeper import KeeperConnection, connect
 from asynsched.executors.local import REFUSAL_PAUSE
-from asynsched.housekeeping.outlasting import Outlasting, Promise, takeover_seconds
+from asynsched.lease.promise import Outlasting, Promise, takeover_seconds
 from asynsched.protocol.frames import FrameReader, encode_frame
 from asynsched.protocol.messages import PROTOCOL_VERSION, Ended, FromKeeper, Hello, Lease, ToKeeper
 from asynsched.settings import LeaseSettings, Settings

@@ -10,7 +10,8 @@ from msgspec import Struct
 
 from asynsched.clock import SystemClock
 from asynsched.errors import ExecutorError
-from asynsched.executors import keeper_client, local
+from asynsched.executors import keeper as keeper_client
+from asynsched.executors import local
 from asynsched.protocol.messages import PROTOCOL_VERSION
 from tests.integration.tries.bench import Bench, replies, value
 from tests.integration.tries.waiting_tasks import begun, code_of, is_alive, leave_waiting

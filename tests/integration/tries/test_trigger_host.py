@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from asynsched.authoring.transport import to_transport
-from asynsched.executors.trigger_host_tokens import code_of_trigger, host_key, new_host_token
+from asynsched.executors.tokens import code_of_trigger, host_key, new_host_token
 from asynsched.protocol.messages import (
     CodeVersion,
     Deferral,

@@ -11,7 +11,7 @@ from asynsched.clock import VirtualClock
 from asynsched.errors import NotServing
 from asynsched.health import Health, LoopHealth
 from asynsched.settings import Settings
-from asynsched.simulation.loop import run_virtual
+from asynsched.simulation.simulation import run_virtual
 
 OURS = 42
 

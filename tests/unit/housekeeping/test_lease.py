@@ -9,10 +9,9 @@ from structlog.testing import capture_logs
 
 from asynsched.clock import SystemClock
 from asynsched.errors import SettingsError, StoreUnavailable
-from asynsched.housekeeping import lease as module
-from asynsched.housekeeping.lease import LeaseKeeper
-from asynsched.housekeeping.loop_lease import LoopLease
-from asynsched.housekeeping.outlasting import NO_PROMISE, Outlasting, Promise, takeover_seconds
+from asynsched.lease import renewal as module
+from asynsched.lease.promise import NO_PROMISE, Outlasting, Promise, takeover_seconds
+from asynsched.lease.renewal import LeaseKeeper, LoopLease
 from asynsched.service import Availability
 from asynsched.settings import LeaseSettings
 

@@ -7,9 +7,9 @@ from msgspec.structs import replace
 
 from asynsched.clock import VirtualClock
 from asynsched.errors import StoreUnavailable
-from asynsched.housekeeping.loop_lease import LoopLease
-from asynsched.housekeeping.outlasting import DRIFT, Outlasting, Promise, takeover_seconds
-from asynsched.housekeeping.peer_watch import enter
+from asynsched.lease.peers import enter
+from asynsched.lease.promise import DRIFT, Outlasting, Promise, takeover_seconds
+from asynsched.lease.renewal import LoopLease
 from asynsched.settings import LeaseSettings
 from asynsched.store.engines.direct_database import open_inline
 from asynsched.store.schedulers.schedulers import remove_scheduler, unended_schedulers

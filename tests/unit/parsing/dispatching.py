@@ -29,7 +29,7 @@ from asynsched.serialization.schema import (
     SourceFile,
 )
 from asynsched.settings import ParseSettings, Settings, WatchSettings
-from asynsched.simulation.loop import run_virtual
+from asynsched.simulation.simulation import run_virtual
 from asynsched.store.dags.dags import list_dags
 from asynsched.store.dags.files import list_errors
 from asynsched.store.database import Database

@@ -10,7 +10,7 @@ from asynsched.errors import ParseCrashed
 from asynsched.parsing.processes.informed_parser import FEW_DAGS, OTHER_SEED, InformedParser
 from asynsched.parsing.processes.parse_slots import ParseSlots
 from asynsched.serialization.schema import SCHEMA_VERSION, FileError, ParsedDag, ParseReport, SerializedDag, SourceFile
-from asynsched.simulation.loop import run_virtual
+from asynsched.simulation.simulation import run_virtual
 from asynsched.store.dags.parse_results import DagDefaults, FileStamp, store_report
 from asynsched.store.database import Database
 from asynsched.store.engines.direct_database import open_inline

@@ -2,7 +2,7 @@
 
 import pytest
 
-from asynsched.scheduling.rules.task_selection import TaskSelection
+from asynsched.scheduling.rules.clearing import TaskSelection
 from tests.support.runs import task
 
 # first -> su -> work -> check -> td -> last, and su is torn down by td; side has nothing to do with them.

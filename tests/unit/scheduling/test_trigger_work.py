@@ -4,7 +4,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from asynsched.protocol.messages import TriggerSpec
-from asynsched.scheduling.triggerer.trigger_work import MAX_STARTS, HostWork
+from asynsched.scheduling.triggerer.trigger_hosts import MAX_STARTS, HostWork
 
 IDS = st.sampled_from([f"t{number}" for number in range(6)])
 

@@ -21,7 +21,7 @@ from asynsched.executors.base import Held
 from asynsched.protocol.messages import CodeVersion, Ended, Request, SourceRef, Started, TriggerOutcome, TriggerSpec
 from asynsched.scheduling.triggerer.trigger_hosts import FIRST_PAUSE, LINGER, LONGEST_SILENCE, MAX_FAILURES
 from asynsched.scheduling.triggerer.triggerer import LONGEST_QUESTION, Triggerer
-from asynsched.simulation.loop import run_virtual
+from asynsched.simulation.simulation import run_virtual
 from tests.support.runs import NOON
 
 SECOND = timedelta(seconds=1)

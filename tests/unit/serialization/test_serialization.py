@@ -21,8 +21,7 @@ from asynsched.authoring.trigger_rule import TRIGGER_RULES, WEIGHT_RULES
 from asynsched.errors import SerializationError
 from asynsched.serialization.decode import decode_dag, decode_report
 from asynsched.serialization.encode import serialize_dag
-from asynsched.serialization.schema import SCHEMA_VERSION, ParsedDag, ParseReport, SourceFile
-from asynsched.serialization.version import version_hash
+from asynsched.serialization.schema import SCHEMA_VERSION, ParsedDag, ParseReport, SourceFile, version_hash
 from asynsched.timetables import decode as decode_timetable
 
 names = st.text(st.characters(categories=["L", "N"], include_characters="_-."), min_size=1, max_size=12)

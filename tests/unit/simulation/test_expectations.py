@@ -6,7 +6,6 @@ import pytest
 
 from asynsched.errors import SettingsError
 from asynsched.protocol.messages import BranchDecision, CodeVersion, Launch, RunContext, ShortCircuitDecision
-from asynsched.simulation.executor import Outcome
 from asynsched.simulation.expectations import (
     Entry,
     Expectation,
@@ -15,8 +14,8 @@ from asynsched.simulation.expectations import (
     why_unused,
     with_certain_failures,
 )
-from asynsched.simulation.home_state import history_of
-from asynsched.simulation.script import ExpectedEnds, assumptions
+from asynsched.simulation.folder import history_of
+from asynsched.simulation.script import ExpectedEnds, Outcome, assumptions
 from asynsched.store.runs.task_instances import PastTry
 
 FIVE = timedelta(seconds=5)

@@ -9,7 +9,7 @@ import pytest
 
 from asynsched.clock import VirtualClock
 from asynsched.errors import SimulationStalled
-from asynsched.simulation.loop import run_virtual
+from asynsched.simulation.simulation import run_virtual
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
 

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asynsched import DAG, EmptyOperator
-from asynsched.scheduling.creation.planning import next_run
+from asynsched.scheduling.creation.scheduled_runs import next_run
+from asynsched.serialization.decode import restriction
 from asynsched.serialization.encode import serialize_dag
-from asynsched.serialization.schedule_bounds import restriction
 from asynsched.timetables import (
     CronDataIntervalTimetable,
     CronTriggerTimetable,

@@ -7,9 +7,8 @@ import pytest
 
 from asynsched import DAG, EmptyOperator
 from asynsched.errors import PlanNeeded, SerializationError, TimetableError
-from asynsched.serialization.decode import decode_dag
+from asynsched.serialization.decode import decode_dag, restriction
 from asynsched.serialization.encode import serialize_dag
-from asynsched.serialization.schedule_bounds import restriction
 from asynsched.serialization.schema import TimetableQuestion
 from asynsched.timetables import (
     CronDataIntervalTimetable,

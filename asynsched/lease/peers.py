@@ -1,7 +1,7 @@
 """Watches the other schedulers of a database: how many there are, and which of them are gone.
 
 A scheduler is gone once its row has not changed for so long that none of its tries can run any more, as that row says
-(`asynsched.housekeeping.outlasting`). That time is taken by this machine's own monotonic
+(`asynsched.lease.promise`). That time is taken by this machine's own monotonic
 clock, from the moment at which the row was first seen as it is. So nobody is given up because two clocks differ, or
 because one was set.
 """

@@ -10,6 +10,7 @@ import threading
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import datetime, timedelta
 
 import anyio
 import anyio.to_thread
@@ -17,13 +18,12 @@ import structlog
 
 from asynsched.clock import Clock
 from asynsched.executors.base import Executor
-from asynsched.housekeeping.outlasting import Outlasting
-from asynsched.service import Availability, Pulse
+from asynsched.lease.promise import Outlasting
+from asynsched.service import Availability, Pulse, Service
 from asynsched.settings import LeaseSettings
+from asynsched.store.database import Database
 from asynsched.store.engines.direct_database import DirectDatabase, open_direct
 from asynsched.store.engines.urls import hurried
-
-log = structlog.get_logger(__name__)
 
 STALL_SECONDS = 2.5
 """How long ago the loop may have beaten last before its stack is logged; it beats once a second."""
@@ -159,3 +159,78 @@ class LeaseKeeper:
             frame = sys._current_frames().get(self._loop_thread)  # noqa: SLF001 - the only way to another thread's stack
             stack = "".join(traceback.format_stack(frame)) if frame is not None else ""
             log.warning("loop.stalled", seconds=round(stalled_for, 1), stack=stack)
+
+
+log = structlog.get_logger(__name__)
+
+
+class LoopLease(Service):
+    """Renews the lease while it runs.
+
+    Args:
+        outlasting: As in LeaseKeeper.
+        on_lost: Called when the database says that the lease is another's.
+    """
+
+    name = "lease"
+
+    def __init__(
+        self,
+        *,
+        settings: LeaseSettings,
+        database: Database,
+        outlasting: Outlasting,
+        clock: Clock,
+        scheduler_id: str,
+        lease_epoch: int,
+        executor: Executor,
+        on_lost: Callable[[], None],
+    ) -> None:
+        super().__init__(clock)
+        self.interval = timedelta(seconds=settings.renew_interval)
+        self.longest_backoff = self.interval / 2  # when the database is back, tries have little time left
+        self._database = database
+        self._scheduler_id = scheduler_id
+        self._lease_epoch = lease_epoch
+        self._executor = executor
+        self._on_lost = on_lost
+        self._outlasting = outlasting
+        self._is_lost = False
+
+    async def tick(self, now: datetime) -> None:
+        """Renew once."""
+        if self._is_lost:
+            return
+        boottime = self.clock.boottime()
+        # Before as well: the database may be away.
+        await self._tell_executor(self._outlasting.allowed(boottime))
+        is_ours, promise = await self._database.write(
+            self._outlasting.renew, self._scheduler_id, self._lease_epoch, now=now, boottime=boottime
+        )
+        if is_ours:
+            self._outlasting.renewed(promise)
+            await self._tell_executor(self._outlasting.allowed(boottime))
+        else:
+            log.error("lease.lost", scheduler_id=self._scheduler_id)
+            self._is_lost = True
+            self._on_lost()
+
+    async def _tell_executor(self, valid_until: float) -> None:
+        # It may block for a moment: it is made for a thread of its own.
+        await anyio.to_thread.run_sync(self._executor.renew_lease, valid_until)
+
+
+class LoopBeat(Service):
+    """Beats once a second."""
+
+    name = "loop beat"
+    interval = timedelta(seconds=1)
+
+    def __init__(self, *, clock: Clock, lease: LeaseKeeper) -> None:
+        super().__init__(clock)
+        self._lease = lease
+
+    async def tick(self, now: datetime) -> None:
+        """Beat."""
+        self._lease.beat()
+        self.metrics.count("scheduler_heartbeat")

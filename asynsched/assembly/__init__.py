@@ -1,1 +1,0 @@
-"""Which services a scheduler has, and how they are connected."""

@@ -1,0 +1,272 @@
+"""Finds the keeper of a home, or starts one."""
+
+import asyncio
+import os
+import select
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, cast
+
+from msgspec import Struct
+
+from asynsched.clock import new_token
+from asynsched.errors import ExecutorError, KeeperGone
+from asynsched.executors.user_environment import user_environment
+from asynsched.home import LOGS
+from asynsched.protocol.frames import FrameReader, ProtocolError, encode_frame
+from asynsched.protocol.messages import LONGEST_REASON, PROTOCOL_VERSION, READY, FromKeeper, Hello, Inventory, Lease
+from asynsched.settings import Settings
+from sandbox.supervision.lifeline import MARK
+from sandbox.supervision.scheduler_port import Address
+
+KEEPER_LOG = "keeper.log"
+START_SECONDS = 60.0
+"""How long a keeper may take to be ready: a keeper before it, which is ending its tries, keeps it waiting."""
+CONNECT_SECONDS = 1.0
+
+
+def connect(home: Path) -> socket.socket | None:
+    """Return a connection to the keeper of this home, None when there is none."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.settimeout(CONNECT_SECONDS)
+        with Address(home) as address:
+            connection.connect(address)
+    except OSError:
+        connection.close()
+        return None
+    return connection
+
+
+def start_keeper(home: Path, settings: Settings, *, is_postgresql: bool = False) -> None:
+    """Start the keeper of this home, and return when it takes connections. Blocks: call it in a thread.
+
+    Args:
+        is_postgresql: Whether the scheduler's database is, so that tries are not shown its variables.
+
+    Raises:
+        KeeperGone: It was killed meanwhile.
+        ExecutorError: It could not be started.
+    """
+    log = home / LOGS / KEEPER_LOG
+    said_before = log.stat().st_size if log.exists() else 0
+    reading_end, writing_end = os.pipe()
+    try:
+        try:
+            environment = user_environment(os.environ, is_postgresql=is_postgresql) | {MARK: new_token()}
+            status = _spawn(home, settings, environment, writing_end)
+        finally:
+            os.close(writing_end)
+        ready, _, _ = select.select([reading_end], [], [], START_SECONDS)
+        if not ready:
+            raise ExecutorError(f"the keeper of {home} was not ready within {START_SECONDS:g} s; does an old one hang?")
+        told = os.read(reading_end, LONGEST_REASON)
+    finally:
+        os.close(reading_end)
+    if told == READY:
+        return
+    reason = told.decode(errors="replace") or (_last_line(log, said_before) if status > 0 else "")
+    if not reason:
+        raise KeeperGone("the keeper could not be started: it ended without a word, as what is killed does")
+    raise ExecutorError(f"the keeper could not be started: {reason} (more in {log})")
+
+
+def _spawn(home: Path, settings: Settings, environment: Mapping[str, str], ready: int) -> int:
+    """Start a process that starts the keeper, and return its exit status; below 0, a signal has ended it."""
+    # Nothing on the command line or in the environment names the database: user code sees both.
+    command = [
+        sys.executable, "-P", "-m", "sandbox.keeper", "--home", str(home), "--ready", str(ready),
+        "--lease-seconds", str(settings.lease.duration), "--lease-grace", str(settings.lease.grace),
+        "--kill-time", str(settings.lease.kill_time), "--import-timeout", str(settings.parse.import_timeout),
+        "--log-bytes", str(settings.log.task_bytes), "--default-timezone", settings.default_timezone,
+    ]  # fmt: skip
+    log = os.open(home / LOGS / KEEPER_LOG, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        with subprocess.Popen(  # noqa: S603 - our own interpreter and module
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=environment,
+            pass_fds=(ready,),
+            start_new_session=True,
+        ) as launcher:
+            # The process that was started here only starts the keeper, which is nobody's child.
+            return launcher.wait()
+    except OSError as exc:
+        raise ExecutorError(f"the keeper could not be started: {exc}") from exc
+    finally:
+        os.close(log)
+
+
+def _last_line(log: Path, start: int) -> str:
+    """Return the last line of a log, after its first `start` bytes: with that, Python says why it could not begin."""
+    try:
+        with log.open("rb") as file:
+            file.seek(start)
+            lines = file.read().decode(errors="replace").strip().splitlines()
+    except OSError as exc:
+        return str(exc)
+    return lines[-1] if lines else "it failed at its start"
+
+
+GREETING_SECONDS = 30.0
+
+
+class KeeperConnection(asyncio.Protocol):
+    """Frames to and from a keeper.
+
+    Args:
+        on_message: Takes everything that arrives but the Hello.
+        on_lost: Called once, when a connection that was greeted has ended.
+        shares_database: Whether other schedulers may take over our runs.
+    """
+
+    def __init__(
+        self, on_message: Callable[[Any], None], on_lost: Callable[[], None], *, shares_database: bool
+    ) -> None:
+        self._on_message = on_message
+        self._on_lost = on_lost
+        self._shares_database = shares_database
+        self._reader = FrameReader(FromKeeper)
+        self._transport: asyncio.Transport | None = None
+        self._epoch = 0
+        self._greeted: asyncio.Future[Inventory] = asyncio.get_running_loop().create_future()
+        self.closed = asyncio.Event()
+        self.closed.set()
+        """Set while there is no connection any more."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether frames can be sent."""
+        return self._transport is not None and not self._transport.is_closing()
+
+    async def greet(
+        self, connection: socket.socket, scheduler_id: str, lease_epoch: int, lease: Lease | None = None
+    ) -> Inventory:
+        """Say who we are, and return what the keeper holds. Ends that it reports meanwhile go to `on_message`.
+
+        Args:
+            lease: The lease as it is now, where that is known.
+
+        Raises:
+            ExecutorError: The keeper serves a newer lease, or does not answer.
+        """
+        self._epoch = lease_epoch
+        await asyncio.get_running_loop().create_connection(lambda: self, sock=connection)
+        shares = self._shares_database
+        self.send(Hello(PROTOCOL_VERSION, os.getpid(), scheduler_id, lease_epoch, shares_database=shares, lease=lease))
+        if lease is not None:
+            # A keeper of an earlier version takes a Hello for a renewal.
+            self.send(lease)
+        try:
+            async with asyncio.timeout(GREETING_SECONDS):
+                return await self._greeted
+        except TimeoutError:
+            self.close()
+            raise ExecutorError(f"the keeper did not answer within {GREETING_SECONDS:g} s") from None
+
+    def send(self, message: Struct) -> None:
+        """Send a message; nothing happens once the connection has ended."""
+        if self._transport is not None:
+            self._transport.write(encode_frame(message))
+
+    def close(self) -> None:
+        """Hang up."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # Other event loops, such as uvloop, have transports that are no subclasses of asyncio's.
+        self._transport = cast("asyncio.Transport", transport)
+        self.closed.clear()
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            messages = self._reader.feed(data)
+        except ProtocolError as exc:
+            self._fail(ExecutorError(f"the keeper sent what is no frame: {exc}"))
+            self.close()
+            return
+        for message in messages:
+            if isinstance(message, Hello):
+                if message.lease_epoch > self._epoch:
+                    self._fail(ExecutorError("the keeper of this home serves a newer scheduler"))
+            elif isinstance(message, Inventory):
+                if not self._greeted.done():
+                    self._on_message(message)
+                    self._greeted.set_result(message)
+            else:
+                self._on_message(message)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        was_greeted = self._greeted.done() and not self._greeted.cancelled() and self._greeted.exception() is None
+        self._fail(KeeperGone("the keeper hung up"))
+        self._transport = None
+        self.closed.set()
+        if was_greeted:
+            self._on_lost()
+
+    def _fail(self, error: ExecutorError) -> None:
+        if not self._greeted.done():
+            self._greeted.set_exception(error)
+
+
+class LeaseLine:
+    """A connection of its own to the keeper. Any thread may use it; a call blocks for a second at most.
+
+    Attributes:
+        latest: What was told last, or would have been, were it open; None: nothing yet.
+    """
+
+    def __init__(self, home: Path, scheduler_id: str) -> None:
+        self._home = home
+        self._scheduler_id = scheduler_id
+        self._lock = threading.Lock()
+        self._socket: socket.socket | None = None
+        self._epoch: int | None = None
+        self.latest: Lease | None = None
+
+    def open(self, lease_epoch: int) -> None:
+        """Speak for this lease from now on."""
+        with self._lock:
+            self._hang_up()
+            self._epoch = lease_epoch
+
+    def tell(self, lease: Lease) -> None:
+        """Tell the keeper. When it is not there, nothing happens: the one that comes has the lease told anew."""
+        self.latest = lease
+        with self._lock, suppress(OSError):
+            if self._epoch is None:
+                return
+            try:
+                self._line(self._epoch).sendall(encode_frame(lease))
+            except OSError:
+                # The keeper that we knew is gone.
+                self._hang_up()
+                self._line(self._epoch).sendall(encode_frame(lease))
+
+    def close(self) -> None:
+        """Hang up, and tell nothing more."""
+        with self._lock:
+            self._hang_up()
+            self._epoch = None
+
+    def _line(self, epoch: int) -> socket.socket:
+        if self._socket is None:
+            self._socket = connect(self._home)
+            if self._socket is None:
+                raise ConnectionRefusedError(f"no keeper in {self._home}")
+            hello = Hello(PROTOCOL_VERSION, os.getpid(), self._scheduler_id, epoch, role="lease")
+            self._socket.sendall(encode_frame(hello))
+        return self._socket
+
+    def _hang_up(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
