@@ -58,7 +58,7 @@ class Admission:
         self._active: dict[Group, set[DagRunKey]] = {}
         self._elsewhere: dict[Group, int] = {}
         self._group_of: dict[DagRunKey, Group] = {}
-        self._groups: dict[str, set[Group]] = {}
+        self._groups: dict[str, dict[Group, None]] = {}
         self._turns: dict[Group, None] = {}
 
     def update_dag(self, dag_id: str, *, is_paused: bool, max_active_runs: int) -> None:
@@ -241,7 +241,7 @@ class Admission:
         return min(self._room(group), self._at_once) + A_FEW
 
     def _queue(self, group: Group) -> _Queue:
-        self._groups.setdefault(group[0], set()).add(group)
+        self._groups.setdefault(group[0], {})[group] = None
         return self._queues.setdefault(group, _Queue())
 
     def _update_backfill(self, run: QueuedRun | QueuedGroup) -> None:
@@ -262,7 +262,7 @@ class Admission:
     def _forget(self, group: Group) -> None:
         dag_id, backfill_id = group
         self._queues.pop(group, None)
-        self._groups.get(dag_id, set()).discard(group)
+        self._groups.get(dag_id, {}).pop(group, None)
         if not self._groups.get(dag_id):
             self._groups.pop(dag_id, None)
         if backfill_id is not None and group not in self._active:

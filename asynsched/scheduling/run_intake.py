@@ -243,7 +243,7 @@ class RunIntake:
         for row in found:
             if row.state == DagRunState.QUEUED:
                 self._enqueue(row)
-        self._note_gone(keys - self._evaluation.runs.keys(), found)
+        self._note_gone(sorted(keys - self._evaluation.runs.keys()), found)
         for run in list(self._evaluation.runs.values()):
             if run.key_before in keys:
                 await self._follow_past(run, now)

@@ -215,7 +215,7 @@ class RunTransfers:
         self._evaluation.leaving.add(run.key, (left & launched) - awaited, now)
         self._evaluation.resume_run(run, tasks, now, stop)
         # Where that has let go of what the executor does not know, no end is going to be told of.
-        for token in self._evaluation.leaving.of(run.key) - left:
+        for token in sorted(self._evaluation.leaving.of(run.key) - left):
             self._evaluation.try_gone(token, now)
         # Of a run that was another scheduler's, somebody may have asked for something that this one has passed over.
         self.are_requests_due |= held is not None or self._requests.concern(run.key)

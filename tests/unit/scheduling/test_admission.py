@@ -31,6 +31,14 @@ def test_a_dag_with_a_thousand_queued_runs_does_not_hold_up_a_dag_with_one():
     assert [run.dag_id for run in admission.admit()] == ["busy", "small", "busy", "busy"]
 
 
+def test_what_an_unpaused_dag_has_waiting_takes_turns_in_order_of_arrival():
+    admission = Admission(at_once=20)
+    for number in range(20):
+        admission.add(queued(number, "d", is_paused=True, backfill_id=number, backfill_max_active_runs=1))
+    admission.update_dag("d", is_paused=False, max_active_runs=1)
+    assert [run.id for run in admission.admit()] == list(range(20)), "this order is that of a set of texts"
+
+
 def test_a_run_that_is_left_to_others_holds_up_no_other_of_its_dag():
     admission, waiting = Admission(at_once=4), {}
     for number in range(100):
