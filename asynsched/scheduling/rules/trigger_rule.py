@@ -222,7 +222,10 @@ def evaluate(rule: str, upstream: UpstreamCounts, *, map_index: int = -1) -> Ver
     missing = chosen.missing(upstream)
     if settled is None and missing <= 0:
         return MET
-    reason = f"trigger rule {rule} needs {chosen.needs}; {upstream.describe()}"
+
+    def reason() -> str:
+        return f"trigger rule {rule} needs {chosen.needs}; {upstream.describe()}"
+
     return Verdict(met=missing <= 0, reason=reason, settle_as=settled)
 
 
@@ -237,7 +240,11 @@ def evaluate_setups(setups: UpstreamCounts, *, map_index: int = -1) -> Verdict:
     missing = setups.total - setups.success - (setups.removed if map_index >= 0 else 0)
     if settled is None and missing <= 0:
         return MET
-    return Verdict(met=missing <= 0, reason=f"its setups must succeed; {setups.describe()}", settle_as=settled)
+
+    def reason() -> str:
+        return f"its setups must succeed; {setups.describe()}"
+
+    return Verdict(met=missing <= 0, reason=reason, settle_as=settled)
 
 
 def not_previously_skipped(task_id: str, skipped_by: Mapping[str, Collection[str]]) -> Verdict:
