@@ -35,15 +35,14 @@ from asynsched.scheduling.callback_runner import CallbackRunner
 from asynsched.scheduling.creation.dagrun_creator import DagRunCreator
 from asynsched.scheduling.creation.triggering import OPERATION, ManualRuns, RunsByTasks
 from asynsched.scheduling.deadline_watcher import DeadlineWatcher
-from asynsched.scheduling.evaluation.by_settings import evaluation_by_settings
+from asynsched.scheduling.evaluation.batch import PendingBatch
 from asynsched.scheduling.evaluation.evaluation import Evaluation
-from asynsched.scheduling.evaluation.pending import PendingBatch
 from asynsched.scheduling.evaluator import DependencyEvaluator
+from asynsched.scheduling.loading import VersionCache
 from asynsched.scheduling.run_intake import RunIntake
 from asynsched.scheduling.run_waiters import RunWaiters
 from asynsched.scheduling.slices import AT_ONCE
 from asynsched.scheduling.triggerer.triggerer import Triggerer
-from asynsched.scheduling.versions import VersionCache
 from asynsched.service import Availability, Service
 from asynsched.settings import Settings
 from asynsched.states import TaskInstanceState
@@ -371,7 +370,7 @@ def make_evaluator(
         executors: How many of them in each of several executors, by the names that tasks give.
         has_peers: Whether there are other schedulers now.
     """
-    evaluation = evaluation_by_settings(
+    evaluation = Evaluation.by_settings(
         base.settings,
         PendingBatch(base.scheduler_id, base.lease_epoch),
         parallelism=parallelism,

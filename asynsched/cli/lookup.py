@@ -14,7 +14,7 @@ from asynsched.cli.output import note
 from asynsched.cli.session import Session
 from asynsched.errors import AsynschedError, HomeInUse, NotFound
 from asynsched.home import served_dags_folder
-from asynsched.scheduling.requests.named_tasks import no_such_instance
+from asynsched.scheduling.requests.run_edits import no_such_instance
 from asynsched.serialization.decode import decode_dag
 from asynsched.serialization.schema import SerializedDag
 from asynsched.states import FINISHED_RUN_STATES

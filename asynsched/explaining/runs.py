@@ -9,7 +9,7 @@ from asynsched.explaining.owners import with_service
 from asynsched.explaining.reason import Explanation, Reason, grouped, shortened
 from asynsched.explaining.snapshot import Snapshot, take_snapshot
 from asynsched.explaining.tasks import Told, held_up_by, open_ends_of, reasons_of, task_name
-from asynsched.scheduling.evaluation.active_run import ActiveRun
+from asynsched.scheduling.evaluation.run import ActiveRun
 from asynsched.settings import Settings
 from asynsched.states import FAILED_TASK_STATES, FINISHED_RUN_STATES, FINISHED_TASK_STATES, DagRunState
 from asynsched.store.database import Database

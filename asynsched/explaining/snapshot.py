@@ -18,15 +18,13 @@ from asynsched.explaining.owners import Owners
 from asynsched.explaining.reason import Reason
 from asynsched.home import SOURCES
 from asynsched.keys import DagRunKey
-from asynsched.scheduling.evaluation.active_run import ActiveRun
-from asynsched.scheduling.evaluation.active_task import ActiveTask
-from asynsched.scheduling.evaluation.by_settings import evaluation_by_settings
+from asynsched.scheduling.evaluation.batch import PendingBatch
 from asynsched.scheduling.evaluation.evaluation import Evaluation
-from asynsched.scheduling.evaluation.limit import Limit
-from asynsched.scheduling.evaluation.pending import PendingBatch
+from asynsched.scheduling.evaluation.ready import Limit
+from asynsched.scheduling.evaluation.run import ActiveRun, ActiveTask
+from asynsched.scheduling.loading import VersionCache
 from asynsched.scheduling.rules.verdict import Verdict
 from asynsched.scheduling.run_intake import RunIntake
-from asynsched.scheduling.versions import VersionCache
 from asynsched.settings import Settings
 from asynsched.states import FINISHED_RUN_STATES, DagRunState
 from asynsched.store.database import Database
@@ -129,7 +127,7 @@ async def take_snapshot(
     """
     tokens = count()
     serving = await database.read(list_schedulers, now)
-    evaluation = evaluation_by_settings(
+    evaluation = Evaluation.by_settings(
         settings,
         PendingBatch("", 0),
         parallelism=sum(found.parallelism for found in serving) or settings.parallelism,

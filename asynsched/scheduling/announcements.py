@@ -20,13 +20,12 @@ from asynsched.channels import (
 )
 from asynsched.executors.base import Held
 from asynsched.executors.tokens import boot_mark, is_callback_token, key_of_token
-from asynsched.scheduling.evaluation.active_run import ActiveRun
-from asynsched.scheduling.evaluation.active_task import ActiveTask
-from asynsched.scheduling.evaluation.pending import PendingBatch
+from asynsched.scheduling.evaluation.batch import PendingBatch
+from asynsched.scheduling.evaluation.run import ActiveRun, ActiveTask
 from asynsched.scheduling.evaluation.run_stopping import unwanted_try
 from asynsched.scheduling.launches import task_launch
+from asynsched.scheduling.loading import lost_tries
 from asynsched.scheduling.run_intake import RunIntake
-from asynsched.scheduling.run_loading import lost_tries
 from asynsched.states import SLOT_TASK_STATES, DagRunState, TaskInstanceState
 from asynsched.store.runs.changes import Stale
 

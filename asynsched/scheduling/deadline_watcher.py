@@ -14,7 +14,7 @@ import structlog
 
 from asynsched.channels import CallbackRequested, Channels
 from asynsched.clock import Clock
-from asynsched.scheduling.watermark import Watermark
+from asynsched.scheduling.evaluator import Watermark
 from asynsched.service import Service
 from asynsched.settings import Settings
 from asynsched.store.database import Database

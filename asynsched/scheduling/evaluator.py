@@ -28,19 +28,47 @@ from asynsched.executors.base import Held
 from asynsched.protocol.messages import Started
 from asynsched.scheduling.announcements import Announcer
 from asynsched.scheduling.creation.failing_dags import announce_paused, failed_runs
-from asynsched.scheduling.evaluation.evaluation import Evaluation
-from asynsched.scheduling.evaluation.standstill import stand_still
+from asynsched.scheduling.evaluation.evaluation import Evaluation, stand_still
 from asynsched.scheduling.reports import RunMetrics, TryLog
 from asynsched.scheduling.requests.request_taking import RequestTaker
 from asynsched.scheduling.run_intake import RunIntake
 from asynsched.scheduling.run_transfers import RunTransfers
 from asynsched.scheduling.shared_limits import SharedLimits
 from asynsched.scheduling.slices import settle
-from asynsched.scheduling.watermark import Watermark
 from asynsched.service import Service
 from asynsched.settings import Settings
 from asynsched.store.database import Database
 from asynsched.store.runs.pools import pool_capacities, pools_including_deferred
+
+
+class Watermark:
+    """An instant of the monotonic clock that only rises, and that others wait for.
+
+    Args:
+        ask: Has it rise soon, up to the present moment.
+
+    Attributes:
+        at: Everything that was reported until then is stored.
+    """
+
+    def __init__(self, ask: Callable[[], None]) -> None:
+        self._ask = ask
+        self.at = float("-inf")
+        self._has_risen = anyio.Event()
+
+    def rise(self, at: float) -> None:
+        """Take note that everything is stored that was reported until `at`."""
+        if at > self.at:
+            self.at = at
+            self._has_risen.set()
+            self._has_risen = anyio.Event()
+
+    async def reach(self, at: float) -> None:
+        """Wait until it is at that instant, or later."""
+        while self.at < at:
+            self._ask()
+            await self._has_risen.wait()
+
 
 log = structlog.get_logger(__name__)
 

@@ -7,9 +7,8 @@ import msgspec
 from asynsched.executors.log_paths import callback_log_path, log_path
 from asynsched.keys import TaskInstanceKey
 from asynsched.protocol.messages import CausingTry, Launch, RunContext
-from asynsched.scheduling.evaluation.active_run import ActiveRun
-from asynsched.scheduling.evaluation.active_task import ActiveTask
 from asynsched.scheduling.evaluation.deferral import resumption
+from asynsched.scheduling.evaluation.run import ActiveRun, ActiveTask
 from asynsched.store.runs.callbacks import CallbackRequest
 from asynsched.store.runs.deadlines import DeadlineRow
 

@@ -10,7 +10,7 @@ import structlog
 from asynsched.clock import jitter
 from asynsched.errors import DagError, NotFound
 from asynsched.scheduling.admission import Admission
-from asynsched.scheduling.versions import VersionCache
+from asynsched.scheduling.loading import VersionCache
 from asynsched.states import DagRunState
 from asynsched.store.database import Database
 from asynsched.store.runs.queue import QueuedRun, claim_runs, queued_runs, runs_elsewhere

@@ -13,16 +13,14 @@ from asynsched.channels import Channels, RunCreated, RunEnded
 from asynsched.errors import DagError, NotFound
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.admission import Admission
-from asynsched.scheduling.evaluation.active_run import ActiveRun
-from asynsched.scheduling.evaluation.active_task import ActiveTask
+from asynsched.scheduling.evaluation.batch import SKIPMIXIN_KEY
 from asynsched.scheduling.evaluation.evaluation import Evaluation
 from asynsched.scheduling.evaluation.expansion import first_instances
-from asynsched.scheduling.evaluation.pending import SKIPMIXIN_KEY
+from asynsched.scheduling.evaluation.run import ActiveRun, ActiveTask
+from asynsched.scheduling.loading import VersionCache, active_run, active_tasks, past_of
 from asynsched.scheduling.rules.verdict import Verdict
 from asynsched.scheduling.run_claiming import RunClaimer
-from asynsched.scheduling.run_loading import active_run, active_tasks, past_of
 from asynsched.scheduling.slices import Slices, settle
-from asynsched.scheduling.versions import VersionCache
 from asynsched.states import FINISHED_RUN_STATES, DagRunState
 from asynsched.store.database import Database
 from asynsched.store.runs.dag_runs import end_queued_run

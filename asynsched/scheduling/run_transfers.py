@@ -13,8 +13,8 @@ from asynsched.executors.base import Held
 from asynsched.keys import DagRunKey
 from asynsched.protocol.messages import Ended
 from asynsched.scheduling.announcements import Announcer
-from asynsched.scheduling.evaluation.active_run import ActiveRun
 from asynsched.scheduling.evaluation.evaluation import Evaluation
+from asynsched.scheduling.evaluation.run import ActiveRun
 from asynsched.scheduling.requests.request_taking import RequestTaker
 from asynsched.scheduling.run_intake import RunIntake
 from asynsched.scheduling.slices import settle

@@ -14,10 +14,9 @@ from sqlalchemy import Connection
 from asynsched.bell import Hint, encode_hints
 from asynsched.clock import Clock, jitter
 from asynsched.scheduling.creation.failing_dags import FailedRun, apply_and_pause
-from asynsched.scheduling.evaluation.active_task import ActiveTask
 from asynsched.scheduling.evaluation.evaluation import Evaluation
-from asynsched.scheduling.evaluation.limit import Limit
-from asynsched.scheduling.evaluation.ready_queues import ReadyQueues
+from asynsched.scheduling.evaluation.ready import Limit, ReadyQueues
+from asynsched.scheduling.evaluation.run import ActiveTask
 from asynsched.scheduling.slices import Slices
 from asynsched.states import SLOT_TASK_STATES, TaskInstanceState
 from asynsched.store.database import Database

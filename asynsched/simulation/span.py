@@ -15,9 +15,8 @@ from sqlalchemy import Connection
 from asynsched.errors import PlanNeeded, TimetableError
 from asynsched.keys import DagRunKey
 from asynsched.protocol.messages import CodeVersion
-from asynsched.scheduling.evaluation.active_run import ActiveRun
-from asynsched.scheduling.evaluation.active_task import ActiveTask
-from asynsched.scheduling.evaluation.pending import PendingBatch
+from asynsched.scheduling.evaluation.batch import PendingBatch
+from asynsched.scheduling.evaluation.run import ActiveRun, ActiveTask
 from asynsched.scheduling.evaluation.structure import compile_structure
 from asynsched.serialization.decode import decode_dag, restriction
 from asynsched.serialization.schema import ParseReport, SerializedDag

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from asynsched.protocol.messages import BranchDecision, Ended, ShortCircuitDecision
-from asynsched.scheduling.evaluation.active_task import ActiveTask
-from asynsched.scheduling.run_loading import past_of
+from asynsched.scheduling.evaluation.run import ActiveTask
+from asynsched.scheduling.loading import past_of
 from asynsched.states import DagRunState, TaskInstanceState
 from asynsched.store.runs.task_instances import StoredPast
 from tests.support.runs import NOON, evaluation, run_of, task

@@ -13,7 +13,7 @@ from asynsched.executors.base import Held
 from asynsched.keys import DagRunKey
 from asynsched.protocol.messages import Ended
 from asynsched.scheduling.creation.triggering import create_manual_run
-from asynsched.scheduling.versions import VersionCache
+from asynsched.scheduling.loading import VersionCache
 from asynsched.settings import Settings
 from asynsched.store.dags.parse_results import DagDefaults, FileStamp, store_report
 from asynsched.store.database import Database

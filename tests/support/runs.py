@@ -8,11 +8,10 @@ from types import MappingProxyType
 
 from asynsched.keys import DagRunKey
 from asynsched.protocol.messages import CodeVersion
-from asynsched.scheduling.evaluation.active_run import ActiveRun
+from asynsched.scheduling.evaluation.batch import PendingBatch
 from asynsched.scheduling.evaluation.evaluation import Evaluation
-from asynsched.scheduling.evaluation.pending import PendingBatch
-from asynsched.scheduling.evaluation.ready_queues import ReadyQueues
-from asynsched.scheduling.evaluation.run_limits import RunLimits
+from asynsched.scheduling.evaluation.ready import ReadyQueues, RunLimits
+from asynsched.scheduling.evaluation.run import ActiveRun
 from asynsched.scheduling.evaluation.structure import compile_structure
 from asynsched.serialization.schema import SerializedDag, SerializedTask
 

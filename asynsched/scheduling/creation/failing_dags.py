@@ -8,7 +8,7 @@ import structlog
 from sqlalchemy import Connection
 
 from asynsched.channels import Channels, DagChanged
-from asynsched.scheduling.evaluation.active_run import ActiveRun
+from asynsched.scheduling.evaluation.run import ActiveRun
 from asynsched.states import DagRunState
 from asynsched.store.dags.dags import pause_active
 from asynsched.store.runs.changes import Batch, Stale

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from asynsched.authoring.deferral import FAIL_METHOD, TRIGGER_FAILURE, TRIGGER_TIMEOUT
 from asynsched.protocol.messages import Deferral, Ended, Resume, TriggerOutcome, TriggerSpec, class_name
-from asynsched.scheduling.evaluation.active_task import ActiveTask
+from asynsched.scheduling.evaluation.run import ActiveTask
 
 
 class StoredDeferral(Struct, frozen=True, omit_defaults=True):

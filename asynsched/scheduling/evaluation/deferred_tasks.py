@@ -6,10 +6,10 @@ import msgspec
 
 from asynsched.channels import TriggerUnwanted, TriggerWanted
 from asynsched.protocol.messages import Ended, TriggerOutcome
-from asynsched.scheduling.evaluation.active_task import ActiveTask
+from asynsched.scheduling.evaluation.batch import PendingBatch
 from asynsched.scheduling.evaluation.deferral import StoredDeferral, end_of, trigger_of
-from asynsched.scheduling.evaluation.pending import PendingBatch
-from asynsched.scheduling.evaluation.ready_queues import ReadyQueues
+from asynsched.scheduling.evaluation.ready import ReadyQueues
+from asynsched.scheduling.evaluation.run import ActiveTask
 
 
 class DeferredTasks:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from asynsched.scheduling.evaluation.active_task import ActiveTask
+from asynsched.scheduling.evaluation.run import ActiveTask
 from asynsched.scheduling.rules.past_depends import past_depends
 from asynsched.scheduling.rules.trigger_rule import (
     evaluate,

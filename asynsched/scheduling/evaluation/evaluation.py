@@ -4,28 +4,29 @@ The evaluator feeds it and stores what it gives. Work follows change: an event t
 downstream tasks, and the limits it gives back; nothing is ever looked through.
 """
 
+from __future__ import annotations
+
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 
 from asynsched.keys import DagRunKey
 from asynsched.protocol.messages import Ended, Started, TriggerOutcome
-from asynsched.scheduling.evaluation.active_run import ActiveRun
-from asynsched.scheduling.evaluation.active_task import ActiveTask
+from asynsched.scheduling.evaluation.batch import PendingBatch, TryResult
 from asynsched.scheduling.evaluation.deferral import after_end, timeout_of
 from asynsched.scheduling.evaluation.examination import Examination
 from asynsched.scheduling.evaluation.expansion import first_instances
 from asynsched.scheduling.evaluation.leaving_tries import LeavingTries
 from asynsched.scheduling.evaluation.left_out import skip_left_out
 from asynsched.scheduling.evaluation.past import PastLinks, instances_with_past
-from asynsched.scheduling.evaluation.pending import PendingBatch, TryResult
-from asynsched.scheduling.evaluation.ready_queues import ReadyQueues
+from asynsched.scheduling.evaluation.ready import ReadyQueues, RunLimits
 from asynsched.scheduling.evaluation.restarts import restart, take_span
-from asynsched.scheduling.evaluation.run_limits import RunLimits
+from asynsched.scheduling.evaluation.run import ActiveRun, ActiveTask
 from asynsched.scheduling.evaluation.run_stopping import fail_fast
 from asynsched.scheduling.evaluation.state_changes import StateChanges
 from asynsched.scheduling.rules.run_stop import RunStop, stopped_try, timed_out
 from asynsched.scheduling.rules.try_end import TryOutcome, after_try, instance_name
+from asynsched.settings import Settings
 from asynsched.states import SLOT_TASK_STATES, TIMED_TASK_STATES, DagRunState, TaskInstanceState
 
 State = TaskInstanceState
@@ -67,6 +68,36 @@ class Evaluation:
         self._examination = Examination(self._changes, self.runs, self.leaving, at_once)
         self._timers = self._changes.timers
         self.obstacle = self._changes.obstacle
+
+    @classmethod
+    def by_settings(
+        cls,
+        settings: Settings,
+        pending: PendingBatch,
+        *,
+        parallelism: int,
+        executors: Mapping[str, int],
+        new_token: Callable[[], str],
+        at_once: int = sys.maxsize,
+    ) -> Evaluation:
+        """Return an evaluation without runs, with the limits that settings give.
+
+        Args:
+            settings: Their `parallelism` is not looked at: the executor may have another one.
+            pending: Takes every change.
+            parallelism: How many tasks may run at once.
+            executors: How many of them in each of several executors, by the names that tasks give.
+            new_token: Gives an attempt token.
+            at_once: How many task instances it decides about before it asks for a pause.
+        """
+        return cls(
+            queues=ReadyQueues(parallelism, settings.keep_slots),
+            limits=RunLimits(settings.max_active_tasks_per_dag, executors),
+            pending=pending,
+            new_token=new_token,
+            max_machine_kills=settings.max_machine_kills,
+            at_once=at_once,
+        )
 
     @property
     def tries(self) -> Mapping[str, ActiveTask]:
@@ -293,3 +324,23 @@ class Evaluation:
     def _arm_timeout(self, run: ActiveRun) -> None:
         if run.structure.dag.dagrun_timeout is not None and run.started_at is not None:
             self._timers.arm(run.started_at + timedelta(seconds=run.structure.dag.dagrun_timeout), run.key)
+
+
+_GOING_ON = SLOT_TASK_STATES | {
+    TaskInstanceState.UP_FOR_RETRY,
+    TaskInstanceState.UP_FOR_RESCHEDULE,
+    TaskInstanceState.DEFERRED,
+}
+
+
+def stand_still(runs: Collection[ActiveRun]) -> bool:
+    """Return whether there are runs, and nothing happens to any of them unless somebody does something.
+
+    Ask it when all that may start has been started: what is ready then, though nothing runs, never has room.
+    """
+    return bool(runs) and not any(_goes_on(run) for run in runs)
+
+
+def _goes_on(run: ActiveRun) -> bool:
+    will_time_out = run.structure.dag.dagrun_timeout is not None
+    return will_time_out or any(task.state in _GOING_ON for task in run.all_instances())

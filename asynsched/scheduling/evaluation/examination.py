@@ -10,11 +10,10 @@ from datetime import datetime
 from itertools import chain, islice
 
 from asynsched.keys import DagRunKey
-from asynsched.scheduling.evaluation.active_run import ActiveRun
-from asynsched.scheduling.evaluation.active_task import WAITING, ActiveTask
 from asynsched.scheduling.evaluation.dependencies import verdict_of
 from asynsched.scheduling.evaluation.expansion import Expansion
 from asynsched.scheduling.evaluation.leaving_tries import LeavingTries
+from asynsched.scheduling.evaluation.run import WAITING, ActiveRun, ActiveTask
 from asynsched.scheduling.evaluation.run_stopping import stopping
 from asynsched.scheduling.evaluation.state_changes import StateChanges
 from asynsched.scheduling.rules.run_state import RunVerdict, decide_run_state

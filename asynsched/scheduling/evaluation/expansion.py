@@ -6,8 +6,7 @@ Source: Apache Airflow's `TaskMap.expand_mapped_task` and `DagRun._revise_map_in
 from collections.abc import Collection, Iterable, Iterator
 from datetime import datetime
 
-from asynsched.scheduling.evaluation.active_run import ActiveRun
-from asynsched.scheduling.evaluation.active_task import ActiveTask
+from asynsched.scheduling.evaluation.run import ActiveRun, ActiveTask
 from asynsched.scheduling.evaluation.state_changes import StateChanges
 from asynsched.serialization.schema import SerializedTask
 from asynsched.states import TaskInstanceState

@@ -3,8 +3,8 @@
 from datetime import datetime
 
 from asynsched.protocol.messages import Ended
-from asynsched.scheduling.evaluation.active_task import ActiveTask
 from asynsched.scheduling.evaluation.dependencies import may_be_skipped
+from asynsched.scheduling.evaluation.run import ActiveTask
 from asynsched.scheduling.evaluation.state_changes import StateChanges
 from asynsched.scheduling.rules.branching import skips_of
 from asynsched.states import SLOT_TASK_STATES, TaskInstanceState

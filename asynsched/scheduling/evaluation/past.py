@@ -7,8 +7,7 @@ changes are passed on as they happen; otherwise the evaluator's sweep reads it a
 from collections.abc import Iterable
 
 from asynsched.keys import DagRunKey
-from asynsched.scheduling.evaluation.active_run import ActiveRun
-from asynsched.scheduling.evaluation.active_task import ActiveTask
+from asynsched.scheduling.evaluation.run import ActiveRun, ActiveTask
 from asynsched.scheduling.rules.past_depends import PastTask
 
 

@@ -3,7 +3,7 @@
 from datetime import datetime
 
 from asynsched.protocol.messages import Ended
-from asynsched.scheduling.evaluation.active_task import ActiveTask
+from asynsched.scheduling.evaluation.run import ActiveTask
 from asynsched.scheduling.evaluation.state_changes import StateChanges
 
 

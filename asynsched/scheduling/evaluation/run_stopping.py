@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 
-from asynsched.scheduling.evaluation.active_run import ActiveRun
-from asynsched.scheduling.evaluation.active_task import ActiveTask
+from asynsched.scheduling.evaluation.run import ActiveRun, ActiveTask
 from asynsched.scheduling.evaluation.state_changes import StateChanges
 from asynsched.scheduling.rules.run_stop import RunStop, failing_fast, on_stop
 from asynsched.states import TaskInstanceState

@@ -3,14 +3,12 @@
 from datetime import datetime
 
 from asynsched.keys import DagRunKey, TaskInstanceKey
-from asynsched.scheduling.evaluation.active_run import ActiveRun
-from asynsched.scheduling.evaluation.active_task import ActiveTask
+from asynsched.scheduling.evaluation.batch import PendingBatch
 from asynsched.scheduling.evaluation.deferred_tasks import DeferredTasks
 from asynsched.scheduling.evaluation.leaving_tries import LeavingTries
 from asynsched.scheduling.evaluation.past import PastLinks
-from asynsched.scheduling.evaluation.pending import PendingBatch
-from asynsched.scheduling.evaluation.ready_queues import ReadyQueues
-from asynsched.scheduling.evaluation.run_limits import RunLimits
+from asynsched.scheduling.evaluation.ready import ReadyQueues, RunLimits
+from asynsched.scheduling.evaluation.run import ActiveRun, ActiveTask
 from asynsched.states import (
     FINISHED_RUN_STATES,
     SLOT_TASK_STATES,

@@ -17,10 +17,10 @@ from asynsched.scheduling import announcements
 from asynsched.scheduling.announcements import Announcer
 from asynsched.scheduling.callback_runner import CallbackRunner
 from asynsched.scheduling.creation.dagrun_creator import DagRunCreator
-from asynsched.scheduling.evaluation.active_run import ActiveRun
+from asynsched.scheduling.evaluation.batch import PendingBatch
 from asynsched.scheduling.evaluation.evaluation import Evaluation
-from asynsched.scheduling.evaluation.pending import PendingBatch
-from asynsched.scheduling.evaluation.ready_queues import ReadyQueues
+from asynsched.scheduling.evaluation.ready import ReadyQueues
+from asynsched.scheduling.evaluation.run import ActiveRun
 from asynsched.scheduling.evaluator import DependencyEvaluator
 from asynsched.scheduling.rules.run_state import TaskEnd
 from asynsched.states import FINISHED_TASK_STATES

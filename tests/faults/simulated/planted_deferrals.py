@@ -10,8 +10,7 @@ from asynsched.protocol.messages import TriggerOutcome
 from asynsched.scheduling.evaluation import evaluation
 from asynsched.scheduling.evaluation.deferred_tasks import DeferredTasks
 from asynsched.scheduling.evaluation.evaluation import Evaluation
-from asynsched.scheduling.evaluation.limit import Limit
-from asynsched.scheduling.evaluation.ready_queues import Pool
+from asynsched.scheduling.evaluation.ready import Limit, Pool
 from asynsched.scheduling.triggerer.triggerer import Triggerer
 from tests.faults.simulated.bug import Bug, Change
 from tests.faults.simulated.conditions import Conditions

@@ -9,8 +9,7 @@ from asynsched.channels import Channel, PoolsChanged
 from asynsched.scheduling.announcements import Announcer
 from asynsched.scheduling.evaluation import examination
 from asynsched.scheduling.evaluation.evaluation import Evaluation
-from asynsched.scheduling.evaluation.ready_queues import ReadyQueues
-from asynsched.scheduling.evaluation.run_limits import RunLimits
+from asynsched.scheduling.evaluation.ready import ReadyQueues, RunLimits
 from sandbox.supervision.turns import Turns
 from tests.faults.simulated.bug import Bug, Change
 from tests.faults.simulated.conditions import Conditions

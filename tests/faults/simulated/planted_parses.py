@@ -6,7 +6,7 @@ from asynsched.parsing import report_store
 from asynsched.parsing.look_requests import LookRequests
 from asynsched.parsing.parse_claims import ParseClaims
 from asynsched.parsing.repeats import Repeats
-from asynsched.scheduling.versions import VersionCache
+from asynsched.scheduling.loading import VersionCache
 from asynsched.store.dags import parse_results
 from asynsched.store.dags.versions import latest_version
 from tests.faults.simulated.bug import Bug, Change

@@ -1,16 +1,16 @@
 """Bugs that are planted on purpose where the result of a task decides what becomes of those after it."""
 
-from asynsched.scheduling import run_intake, run_loading
+from asynsched.scheduling import loading, run_intake
 from asynsched.scheduling.evaluation import left_out
-from asynsched.scheduling.evaluation.active_run import ActiveRun
 from asynsched.scheduling.evaluation.expansion import Expansion
+from asynsched.scheduling.evaluation.run import ActiveRun
 from tests.faults.simulated.bug import Bug, Change
 from tests.faults.simulated.conditions import STORES, Conditions
 
 
 def _forgotten_decision() -> list[Change]:
     def active_tasks(run, rows, decisions=()):
-        return run_loading.active_tasks(run, rows)
+        return loading.active_tasks(run, rows)
 
     return [(run_intake, "active_tasks", active_tasks)]
 
@@ -29,14 +29,14 @@ def _short_circuit_of_one() -> list[Change]:
 
 
 def _forgotten_length() -> list[Change]:
-    load = run_loading._active_task
+    load = loading._active_task
 
     def load_without_length(run, row):
         task = load(run, row)
         task.result_length = None
         return task
 
-    return [(run_loading, "_active_task", load_without_length)]
+    return [(loading, "_active_task", load_without_length)]
 
 
 def _old_number_of_instances() -> list[Change]:
@@ -49,7 +49,7 @@ def _decision_for_every_place() -> list[Change]:
 
 def _forgotten_decision_of_instances() -> list[Change]:
     def active_tasks(run, rows, decisions=()):
-        return run_loading.active_tasks(run, rows, [found for found in decisions if found.map_index < 0])
+        return loading.active_tasks(run, rows, [found for found in decisions if found.map_index < 0])
 
     return [(run_intake, "active_tasks", active_tasks)]
 

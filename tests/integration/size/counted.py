@@ -18,7 +18,7 @@ from asynsched.protocol.messages import Ended
 from asynsched.scheduling.callback_runner import CallbackRunner
 from asynsched.scheduling.creation.dagrun_creator import DagRunCreator
 from asynsched.scheduling.deadline_watcher import DeadlineWatcher
-from asynsched.scheduling.versions import VersionCache
+from asynsched.scheduling.loading import VersionCache
 from asynsched.settings import Settings
 from asynsched.store.database import Database
 from asynsched.store.engines.async_database import open_database

@@ -7,7 +7,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from asynsched.protocol.messages import Ended
-from asynsched.scheduling.evaluation.active_task import ActiveTask
+from asynsched.scheduling.evaluation.run import ActiveTask
 from asynsched.serialization.schema import (
     MapConcat,
     MapLiteral,

@@ -18,7 +18,7 @@ from asynsched.executors.requests import RequestAnswerer
 from asynsched.protocol.messages import Ended, Request
 from asynsched.scheduling.callback_runner import CallbackRunner
 from asynsched.scheduling.creation.triggering import create_manual_run
-from asynsched.scheduling.versions import VersionCache
+from asynsched.scheduling.loading import VersionCache
 from asynsched.serialization.encode import serialize_dag
 from asynsched.serialization.schema import SCHEMA_VERSION, ParsedDag, ParseReport
 from asynsched.settings import CallbacksSettings, Settings

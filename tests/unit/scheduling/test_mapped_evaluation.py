@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from asynsched.protocol.messages import BranchDecision, Ended, ShortCircuitDecision
-from asynsched.scheduling.evaluation.active_task import ActiveTask
+from asynsched.scheduling.evaluation.run import ActiveTask
 from asynsched.serialization.schema import MapLiteral, MapResult, SerializedTaskGroup
 from asynsched.states import DagRunState, TaskInstanceState
 from tests.support.runs import NOON, evaluation, run_of, task

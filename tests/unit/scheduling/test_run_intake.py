@@ -8,8 +8,8 @@ from asynsched import DAG, BashOperator
 from asynsched.channels import Channels
 from asynsched.errors import StoreUnavailable
 from asynsched.scheduling.creation.triggering import create_manual_run
+from asynsched.scheduling.loading import VersionCache
 from asynsched.scheduling.run_intake import RunIntake
-from asynsched.scheduling.versions import VersionCache
 from asynsched.store.dags.dags import set_paused
 from asynsched.store.dags.parse_results import DagDefaults, FileStamp, store_report
 from asynsched.store.engines.direct_database import open_inline

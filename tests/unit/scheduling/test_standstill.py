@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from asynsched.protocol.messages import Ended
-from asynsched.scheduling.evaluation.standstill import stand_still
+from asynsched.scheduling.evaluation.evaluation import stand_still
 from tests.support.runs import NOON, evaluation, run_of, task
 
 

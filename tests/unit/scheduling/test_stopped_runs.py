@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from asynsched.protocol.messages import Ended, Started
-from asynsched.scheduling.evaluation.active_run import ActiveRun
+from asynsched.scheduling.evaluation.run import ActiveRun
 from asynsched.scheduling.rules.run_stop import cancelled, marked_failed
 from tests.support.runs import NOON, evaluation, run_of, task
 

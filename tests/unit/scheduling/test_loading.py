@@ -8,9 +8,9 @@ import pytest
 
 from asynsched.errors import NotFound, SerializationError
 from asynsched.protocol.messages import SourceRef
-from asynsched.scheduling import versions
+from asynsched.scheduling import loading
 from asynsched.scheduling.evaluation.structure import DagStructure, compile_structure
-from asynsched.scheduling.versions import VersionCache
+from asynsched.scheduling.loading import VersionCache
 from asynsched.serialization.schema import SerializedDag
 from asynsched.store.dags.versions import NewVersion, add_version, put_sources
 from asynsched.store.engines.direct_database import open_inline
@@ -27,7 +27,7 @@ async def test_the_event_loop_goes_on_while_a_version_is_prepared(tmp_path, monk
         assert has_turned.wait(10)
         return compile_structure(dag)
 
-    monkeypatch.setattr(versions, "compile_structure", compile_while_the_loop_turns)
+    monkeypatch.setattr(loading, "compile_structure", compile_while_the_loop_turns)
     database = open_inline()
     dag = SerializedDag(dag_id="dag", timetable={"kind": "null"}, tasks=(task("first", "second"), task("second")))
     await database.write(put_sources, {"0" * 64: "x = 1"})

@@ -9,9 +9,8 @@ import msgspec
 
 from asynsched.channels import TriggerUnwanted, TriggerWanted
 from asynsched.protocol.messages import CausingTry, Ended, OutletEvent, RaisedException
-from asynsched.scheduling.evaluation.active_run import ActiveRun
-from asynsched.scheduling.evaluation.active_task import ActiveTask
 from asynsched.scheduling.evaluation.deferral import encoded
+from asynsched.scheduling.evaluation.run import ActiveRun, ActiveTask
 from asynsched.scheduling.rules.outlet_events import updates_of
 from asynsched.scheduling.rules.run_state import RunEndCause
 from asynsched.scheduling.rules.run_stop import encoded as encoded_stop
