@@ -21,8 +21,8 @@ from asynsched.channels import (
 from asynsched.executors.base import Held
 from asynsched.executors.tokens import boot_mark, is_callback_token, key_of_token
 from asynsched.scheduling.evaluation.batch import PendingBatch
+from asynsched.scheduling.evaluation.decisions import unwanted_try
 from asynsched.scheduling.evaluation.run import ActiveRun, ActiveTask
-from asynsched.scheduling.evaluation.run_stopping import unwanted_try
 from asynsched.scheduling.launches import task_launch
 from asynsched.scheduling.loading import lost_tries
 from asynsched.scheduling.run_intake import RunIntake

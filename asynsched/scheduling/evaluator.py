@@ -151,7 +151,7 @@ class DependencyEvaluator(Service):
     @property
     def is_at_a_standstill(self) -> bool:
         """Whether runs are active, and none of them goes on unless somebody does something."""
-        if self._evaluation.leaving or not (self._has_started_all and self._is_done):
+        if self._evaluation.are_leaving or not (self._has_started_all and self._is_done):
             return False
         return stand_still(self._evaluation.runs.values())
 

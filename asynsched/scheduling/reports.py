@@ -12,7 +12,8 @@ import structlog
 from asynsched.metrics.base import Metrics
 from asynsched.protocol.messages import Ended
 from asynsched.scheduling.announcements import is_stale
-from asynsched.scheduling.evaluation.batch import PendingBatch, TryResult
+from asynsched.scheduling.evaluation.batch import PendingBatch
+from asynsched.scheduling.evaluation.changes import TryResult
 from asynsched.scheduling.evaluation.run import ActiveRun, ActiveTask
 from asynsched.states import FINISHED_RUN_STATES, DagRunState, DagRunType, TaskInstanceState
 from asynsched.store.runs.changes import Stale

@@ -13,9 +13,8 @@ from asynsched.channels import Channels, RunCreated, RunEnded
 from asynsched.errors import DagError, NotFound
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.admission import Admission
-from asynsched.scheduling.evaluation.batch import SKIPMIXIN_KEY
+from asynsched.scheduling.evaluation.decisions import SKIPMIXIN_KEY
 from asynsched.scheduling.evaluation.evaluation import Evaluation
-from asynsched.scheduling.evaluation.expansion import first_instances
 from asynsched.scheduling.evaluation.run import ActiveRun, ActiveTask
 from asynsched.scheduling.loading import VersionCache, active_run, active_tasks, past_of
 from asynsched.scheduling.rules.verdict import Verdict
@@ -213,7 +212,7 @@ class RunIntake:
         """Give a run its task instances: those that are stored, which are returned, and new ones of all other tasks."""
         stored = [] if is_new else await self.load_tasks(run)
         known = {task.task_id for task in stored}
-        await self._slices.take(run.adding_tasks(chain(first_instances(run, known), stored)))
+        await self._slices.take(run.adding_tasks(chain(run.first_instances(known), stored)))
         return stored
 
     async def _read_past(self, run: ActiveRun) -> bool:

@@ -165,8 +165,8 @@ class RunTransfers:
 
     def warn_of_lingering(self, now: datetime) -> None:
         """Say once of a run that it waits for processes which should be gone: one in state D, say, is not killed."""
-        for run, tokens in self._evaluation.leaving.take_lingering(now - self._kill_time - LINGERING):
-            log.warning("run.waits_for_processes", dag_id=run.dag_id, run_id=run.run_id, tokens=tokens)
+        for run, tokens in self._evaluation.take_lingering(now - self._kill_time - LINGERING):
+            log.warning("run.waits_for_processes", dag_id=run.key.dag_id, run_id=run.key.run_id, tokens=tokens)
 
     async def _unknown(self) -> dict[int, QueuedRun]:
         known = self._evaluation.pending.runs.keys() | self._taken_over.keys()
@@ -212,10 +212,10 @@ class RunTransfers:
         # Also of what was read in vain before, and given to nobody because of them.
         left = self._still_run | (set(let_go) if held is None else held.starting | held.running)
         awaited = {task.token for task in tasks if task.state in SLOT_TASK_STATES}
-        self._evaluation.leaving.add(run.key, (left & launched) - awaited, now)
+        self._evaluation.leave(run, (left & launched) - awaited, now)
         self._evaluation.resume_run(run, tasks, now, stop)
         # Where that has let go of what the executor does not know, no end is going to be told of.
-        for token in sorted(self._evaluation.leaving.of(run.key) - left):
+        for token in sorted(set(self._evaluation.leaving_of(run)) - left):
             self._evaluation.try_gone(token, now)
         # Of a run that was another scheduler's, somebody may have asked for something that this one has passed over.
         self.are_requests_due |= held is not None or self._requests.concern(run.key)
@@ -237,7 +237,7 @@ class RunTransfers:
             return
         self._intake.resumed(row)
         # What was asked of the run may let a task run again, so the run is not over before that is done.
-        self._evaluation.leaving.add(run.key, [f"requests of run {row.id}"], now)
+        self._evaluation.leave(run, [f"requests of run {row.id}"], now)
         self._evaluation.resume_run(run, tasks, now)
         for event in ends:
             self._evaluation.try_ended(event, now)

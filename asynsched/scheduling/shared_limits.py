@@ -91,7 +91,7 @@ class SharedLimits:
         refused = [granted[key] for key in granted if key in settled.refused]
         pending.granted = [task for task in pending.granted if task not in refused]
         self._take_up(settled)
-        self._evaluation.take_back(refused)
+        self._evaluation.take_back(refused, self._clock.now())
         self.has_refused = bool(refused)
         return stale, paused
 

@@ -128,13 +128,12 @@ def _store(conn: Connection, dag: SerializedDag, version_id: int, info: DagRunIn
         ended_at=at,  # not when it started: nobody knows how long it took, and averages are to leave it out
     )
     pending = PendingBatch("", lease_epoch)
-    pending.touch_run(run)
+    pending.runs[run.id] = run
     tasks = [
         ActiveTask(run, task, state=TaskInstanceState.SUCCESS, try_number=1, started_at=at, ended_at=at)
         for task in dag.tasks
     ]
-    for task in tasks:
-        pending.touch(task)
+    pending.tasks.update((id(task), task) for task in tasks)
     apply(conn, pending.batch())
     return run.id
 

@@ -39,7 +39,7 @@ LARGE = f"""
 
         work.expand(n=source())
 """
-BOUNDED = {"_instance": "made", "_decide": "decided about", "_task_row": "made into rows"}
+BOUNDED = {"new_instance": "made", "of_look": "decided about", "_task_row": "made into rows"}
 
 
 class MappingExecutor(InstantExecutor):

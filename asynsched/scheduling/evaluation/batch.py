@@ -3,20 +3,22 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import NamedTuple
 
-import msgspec
-
-from asynsched.channels import TriggerUnwanted, TriggerWanted
-from asynsched.protocol.messages import CausingTry, Ended, OutletEvent, RaisedException
+from asynsched.channels import TriggerUnwanted, TriggerWanted, TryUnwanted
+from asynsched.protocol.messages import Ended
+from asynsched.scheduling.evaluation.changes import (
+    Change,
+    NewInstances,
+    Row,
+    RunChange,
+    Stopped,
+    TaskChange,
+    TryResult,
+)
 from asynsched.scheduling.evaluation.deferral import encoded
 from asynsched.scheduling.evaluation.run import ActiveRun, ActiveTask
-from asynsched.scheduling.rules.outlet_events import updates_of
-from asynsched.scheduling.rules.run_state import RunEndCause
 from asynsched.scheduling.rules.run_stop import encoded as encoded_stop
-from asynsched.scheduling.rules.try_end import TryOutcome
-from asynsched.serialization.schema import CallbackEvent
-from asynsched.states import TaskInstanceState
+from asynsched.states import FINISHED_RUN_STATES, TaskInstanceState
 from asynsched.store.runs.changes import (
     AssetEventRow,
     Batch,
@@ -29,19 +31,8 @@ from asynsched.store.runs.changes import (
     XComRow,
 )
 
-SKIPMIXIN_KEY = "skipmixin_key"
-"""XCom key under which a branch's or short circuit's decision is kept (Airflow's name)."""
 COMPANY = timedelta(milliseconds=20)
 """How long the news that a try has begun waits for something else to be stored with."""
-
-
-class TryResult(NamedTuple):
-    """How a try has ended, and what was decided about its task instance, which may have gone on since."""
-
-    task: ActiveTask
-    try_number: int
-    ended: Ended
-    outcome: TryOutcome
 
 
 @dataclass(slots=True)
@@ -72,23 +63,60 @@ class PendingBatch:
     n_stale: int = 0
     held_since: datetime | None = None
 
-    def touch(self, task: ActiveTask) -> None:
-        """Note that a task instance is new or about to change."""
-        self.tasks[id(task)] = task
+    def note(self, change: Change) -> None:
+        """Gather what a change writes."""
+        if isinstance(change, TaskChange):
+            self.tasks[id(change.task)] = change.task
+            for row in change.rows:
+                self._add(row)
+            if change.result is not None:
+                self.results.append(change.result)
+            if change.before is TaskInstanceState.SCHEDULED and change.state is TaskInstanceState.QUEUED:
+                self.granted.append(change.task)
+        elif isinstance(change, RunChange):
+            self._note_run(change)
+        elif isinstance(change, NewInstances):
+            self.tasks.update((id(task), task) for task in change.new or ())
+            if (gone := change.gone) is not None:
+                self.tasks.pop(id(gone), None)
+                if gone.is_stored:
+                    self.expanded.append(ExpandedRow(gone.run.id, gone.task_id, gone.map_index, gone.stored_state))
+        elif isinstance(change, Stopped):
+            self.runs[change.run.id] = change.run
 
-    def expand(self, unexpanded: ActiveTask | None, instances: Iterable[ActiveTask]) -> None:
-        """Note that instances are new, and that the unexpanded one, if there was one, is no more."""
-        if unexpanded is not None:
-            self.tasks.pop(id(unexpanded), None)
-            if unexpanded.is_stored:
-                run, state = unexpanded.run, unexpanded.stored_state
-                self.expanded.append(ExpandedRow(run.id, unexpanded.task_id, unexpanded.map_index, state))
-        for task in instances:
-            self.touch(task)
+    def _note_run(self, change: RunChange) -> None:
+        run = change.run
+        if change.before is not change.state:
+            self.runs[run.id] = run
+        for row in change.rows:
+            self._add(row)
+        if change.state in FINISHED_RUN_STATES:
+            self.ended_runs.append(run)
+        else:
+            self.tasks.update((id(task), task) for task in run.all_instances() if not task.is_stored)
 
-    def touch_run(self, run: ActiveRun) -> None:
-        """Note that a run is about to change."""
-        self.runs[run.id] = run
+    def _add(self, row: Row) -> None:
+        match row:
+            case HistoryRow():
+                self.history.append(row)
+            case ForgottenRow(run_id, task_id, map_index):
+                # Of what the task instance has pushed nothing is stored, whether it was gathered here or is stored.
+                key = (run_id, task_id, map_index)
+                self.xcoms = [xcom for xcom in self.xcoms if (xcom.dag_run_id, xcom.task_id, xcom.map_index) != key]
+                self.forgotten.append(row)
+            case XComRow():
+                self.xcoms.append(row)
+            case CallbackRow():
+                self.callbacks.append(row)
+            case AssetEventRow():
+                self.asset_events.append(row)
+
+    def say(self, message: TryUnwanted | TriggerWanted | TriggerUnwanted) -> None:
+        """Gather what is said once all is stored."""
+        if isinstance(message, TryUnwanted):
+            self.unwanted.append((message.token, message.reason))
+        else:
+            self.triggers.append(message)
 
     def count_stale(self, n: int = 1) -> None:
         """Note that messages came too late to mean anything, or changes that the database has refused for that."""
@@ -118,53 +146,6 @@ class PendingBatch:
     def due_at(self) -> datetime | None:
         """When that has waited long enough."""
         return None if self.held_since is None else self.held_since + COMPANY
-
-    def keep_try(self, task: ActiveTask, reason: str) -> None:
-        """Put a failed try that will be followed by another one into the history."""
-        self.history.append(
-            HistoryRow(
-                task.run.id, task.task_id, task.map_index, task.try_number, TaskInstanceState.FAILED, reason,
-                task.token, task.scheduled_at, task.queued_at, task.started_at, task.ended_at,
-            )
-        )  # fmt: skip
-
-    def forget_xcoms(self, task: ActiveTask) -> None:
-        """Delete what a task instance has pushed, and push nothing of it that is gathered."""
-        self.xcoms = [
-            row for row in self.xcoms if (row.dag_run_id, row.task_id, row.map_index) != (task.run.id, *task.key[2:])
-        ]
-        self.forgotten.append(ForgottenRow(task.run.id, task.task_id, task.map_index))
-
-    def xcom(self, task: ActiveTask, key: str, value: str, now: datetime) -> None:
-        """Store a value, given as JSON."""
-        self.xcoms.append(XComRow(task.run.id, task.task_id, task.map_index, key, value, now))
-
-    def skips(self, task: ActiveTask, skipped: list[str], now: datetime) -> None:
-        """Keep a branch's or short circuit's decision, so that it holds when a skipped task is cleared."""
-        self.xcom(task, SKIPMIXIN_KEY, msgspec.json.encode({"skipped": skipped}).decode(), now)
-
-    def callback(
-        self, task: ActiveTask, event: CallbackEvent, now: datetime, raised: RaisedException | None = None
-    ) -> None:
-        """Request a callback of a task instance, about the try that has just ended."""
-        caused_by = msgspec.json.encode(CausingTry(task.max_tries, task.started_at, task.ended_at, raised)).decode()
-        self.callbacks.append(
-            CallbackRow(task.run.id, task.task_id, task.map_index, task.try_number, event, task.reason, now, caused_by)
-        )
-
-    def run_callback(self, run: ActiveRun, event: CallbackEvent, cause: RunEndCause, now: datetime) -> None:
-        """Request a callback of a run."""
-        self.callbacks.append(CallbackRow(run.id, "", -1, 0, event, cause, now))
-
-    def update_assets(self, task: ActiveTask, told: Iterable[OutletEvent], now: datetime) -> None:
-        """Store the updates of assets that follow from the success of a task instance."""
-        for ordinal, update in enumerate(updates_of(task.task.outlets, told)):
-            self.asset_events.append(
-                AssetEventRow(
-                    update.name, update.uri, update.extra, now, update.aliases, update.group, update.asset_extra,
-                    task.run.id, *task.key, task.token, ordinal,
-                )
-            )  # fmt: skip
 
     def task_rows(self) -> Iterator[tuple[ActiveTask, TaskRow]]:
         """Yield what is to be written of task instances, in key order."""

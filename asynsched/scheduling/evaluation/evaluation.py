@@ -1,39 +1,74 @@
 """What happens next to the active runs, in memory: events in, one batch of changes out. No I/O, no clock.
 
-The evaluator feeds it and stores what it gives. Work follows change: an event touches its task, that one's direct
-downstream tasks, and the limits it gives back; nothing is ever looked through.
+    event ──▶ decisions.of_…(task or run, event) ──▶ changes ──▶ _apply ──▶ agenda of the run ───┐
+                 ▲                                                                               │
+                 └──── decisions.of_look(task), in topological order, in slices ◀────────────────┘
+
+Work follows change: an event touches its task instance, what is directly downstream of that, and the limits it gives
+back; nothing is ever looked through. It is done in slices: ten thousand tasks that are to be looked at hold up nobody.
 """
 
 from __future__ import annotations
 
+import heapq
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 
-from asynsched.keys import DagRunKey
+from asynsched.keys import DagRunKey, TaskInstanceKey
 from asynsched.protocol.messages import Ended, Started, TriggerOutcome
-from asynsched.scheduling.evaluation.batch import PendingBatch, TryResult
-from asynsched.scheduling.evaluation.deferral import after_end, timeout_of
-from asynsched.scheduling.evaluation.examination import Examination
-from asynsched.scheduling.evaluation.expansion import first_instances
-from asynsched.scheduling.evaluation.leaving_tries import LeavingTries
-from asynsched.scheduling.evaluation.left_out import skip_left_out
+from asynsched.scheduling.evaluation import decisions
+from asynsched.scheduling.evaluation.batch import PendingBatch
+from asynsched.scheduling.evaluation.changes import (
+    HOLDS,
+    TIMER,
+    TRIGGER,
+    Change,
+    Expanded,
+    RunChange,
+    Stopped,
+    TaskChange,
+)
+from asynsched.scheduling.evaluation.deferral import timeout_of
 from asynsched.scheduling.evaluation.past import PastLinks, instances_with_past
 from asynsched.scheduling.evaluation.ready import ReadyQueues, RunLimits
-from asynsched.scheduling.evaluation.restarts import restart, take_span
-from asynsched.scheduling.evaluation.run import ActiveRun, ActiveTask
-from asynsched.scheduling.evaluation.run_stopping import fail_fast
-from asynsched.scheduling.evaluation.state_changes import StateChanges
-from asynsched.scheduling.rules.run_stop import RunStop, stopped_try, timed_out
-from asynsched.scheduling.rules.try_end import TryOutcome, after_try, instance_name
+from asynsched.scheduling.evaluation.run import WAITING, ActiveRun, ActiveTask
+from asynsched.scheduling.evaluation.tries import Tries
+from asynsched.scheduling.rules.run_stop import RunStop, timed_out
 from asynsched.settings import Settings
-from asynsched.states import SLOT_TASK_STATES, TIMED_TASK_STATES, DagRunState, TaskInstanceState
+from asynsched.states import FINISHED_RUN_STATES, SLOT_TASK_STATES, DagRunState
+from asynsched.states import TaskInstanceState as State
+from asynsched.timers import Timers
 
-State = TaskInstanceState
+
+class Agenda:
+    """What is still to be looked at of one run: steps that are under way first, then places in topological order."""
+
+    def __init__(self, run: ActiveRun) -> None:
+        self.run = run
+        self.steps: deque[Iterator[Change | None]] = deque()
+        self._places: list[tuple[int, int]] = []
+
+    def add(self, tasks: Iterable[ActiveTask]) -> None:
+        """Add task instances that are to be looked at."""
+        position = self.run.structure.position
+        for task in tasks:
+            heapq.heappush(self._places, (position[task.task.task_id], task.map_index))
+
+    def pop(self) -> ActiveTask | None:
+        """Return the next task instance that waits, or whose task is to be refitted; None when there is none."""
+        run, names = self.run, self.run.structure.dag.tasks
+        while self._places:
+            place, map_index = heapq.heappop(self._places)
+            task = run.instances[names[place].task_id].get(map_index)
+            if task is not None and (task.state in WAITING or task.task_id in run.to_be_remapped):
+                return task
+        return None
 
 
 class Evaluation:
-    """The active runs of one scheduler.
+    """The active runs of one scheduler: what has happened goes in, and what follows from it is decided.
 
     Args:
         queues: Where ready tasks wait for room.
@@ -60,14 +95,12 @@ class Evaluation:
         self.pending = pending
         self._new_token = new_token
         self._max_machine_kills = max_machine_kills
+        self._tries = Tries()
+        self._timers: Timers[datetime, TaskInstanceKey | DagRunKey] = Timers()
+        """When the next try of a task instance, the timeout of a deferral, or that of a run is due."""
         self._past = PastLinks(self.runs)
-        self.leaving = LeavingTries()
-        self._changes = StateChanges(
-            queues=queues, limits=limits, pending=pending, past=self._past, leaving=self.leaving
-        )
-        self._examination = Examination(self._changes, self.runs, self.leaving, at_once)
-        self._timers = self._changes.timers
-        self.obstacle = self._changes.obstacle
+        self._agendas: dict[ActiveRun, Agenda] = {}
+        self._at_once = self._left = at_once
 
     @classmethod
     def by_settings(
@@ -102,121 +135,112 @@ class Evaluation:
     @property
     def tries(self) -> Mapping[str, ActiveTask]:
         """The task instances that are queued or running, by their tokens."""
-        return self._changes.by_token
+        return self._tries.awaited
 
-    # What may happen
+    def obstacle(self, task: ActiveTask) -> str:
+        """Return why a task can never start as pools and executors are; empty if it can."""
+        return self.queues.obstacle(task) or self.limits.obstacle(task)
+
+    # Runs come and go
 
     def start_run(self, run: ActiveRun, now: datetime) -> None:
         """Begin a queued run: all its task instances are new, and made here unless it has them already."""
-        self.runs[run.key] = run
-        run.started_at = now
-        self._changes.set_run_state(run, DagRunState.RUNNING, "")
         if not run.instances:
-            run.add_tasks(first_instances(run))
-        for task in run.all_instances():
-            self.pending.touch(task)
-        self._past.add(run)
-        self._arm_timeout(run)
-        self._examine(run, run.all_instances(), now)
+            run.add_tasks(run.first_instances())
+        change = decisions.of_beginning(run, now)
+        self._apply((change,), now)
+        self._follow(now)
 
     def resume_run(self, run: ActiveRun, tasks: list[ActiveTask], now: datetime, stop: RunStop | None = None) -> None:
         """Take up a begun run, with its task instances as stored; those it lacks are new. Stop it first, if wanted."""
-        self.runs[run.key] = run
-        stored = {task.task_id for task in tasks}
         if not run.instances:
-            run.add_tasks([*tasks, *first_instances(run, stored)])
-        run.to_be_remapped = {task_id for task_id, n_expanded in run.n_expanded.items() if n_expanded}
-        for task in run.all_instances():
-            if task.task_id not in stored:
-                self.pending.touch(task)
-        self._past.add(run)
-        self._arm_timeout(run)
+            run.add_tasks([*tasks, *run.first_instances({task.task_id for task in tasks})])
+        change = decisions.of_taking_up(run)
+        self._apply((change,), now)
         for task in tasks:
-            if task.state in SLOT_TASK_STATES:
-                self._changes.resume(task)
-            elif task.state is State.SCHEDULED:
-                self.queues.add(task, self.limits.of(task))
-            elif task.state in TIMED_TASK_STATES:
-                self._timers.arm(task.next_try_at or now, task.key)
-            elif task.state is State.DEFERRED:
-                self._wait_for_trigger(task)
+            self._hold(TaskChange(task, None, None, task.state), now)
         if stop is not None:
-            self._examination.stop(run, stop, now)
-        self._examine(run, run.all_instances(), now)
+            self._apply(decisions.of_wish(run, stop, now), now)
+        self._follow(now)
 
     def drop_run(self, key: DagRunKey) -> list[str]:
         """Forget a run without a change: its rows were changed by somebody else. Returns the tokens of its tries."""
         if (run := self.runs.pop(key, None)) is None:
             return []
-        tokens = [task.token for task in run.all_instances() if task.token and task.state in SLOT_TASK_STATES]
-        for task in run.all_instances():
-            self._changes.forget(task)
-        self._examination.forget(run)
-        self._timers.disarm(key)
+        self._agendas.pop(run, None)
         self._past.remove(run)
+        self._timers.disarm(key)
+        tasks = list(run.all_instances())
+        tokens = [task.token for task in tasks if task.token and task.state in SLOT_TASK_STATES]
+        for token in tokens:
+            self._tries.ended(token)
+        for task in tasks:
+            before, task.state = task.state, None
+            self._hold(TaskChange(task, before, task.token, None), run.queued_at)
         self.queues.forget(self.limits.forget(run))
-        return tokens + self.leaving.forget(key)
+        return tokens + self._tries.forget(run)
+
+    # What may happen
 
     def try_started(self, event: Started, now: datetime) -> None:
         """User code of a try has begun."""
-        task = self._changes.by_token.get(event.token)
+        task = self._tries.awaited.get(event.token)
         if task is None or task.state is not State.QUEUED:
             self.pending.count_stale()
-            return
-        task.started_at = task.started_at or event.started_at
-        self._changes.set_state(task, State.RUNNING, "", now)
+        else:
+            self._apply((decisions.of_start(task, event),), now)
 
     def try_ended(self, event: Ended, now: datetime) -> None:
         """A try has ended, or was lost."""
-        self.try_gone(event.token, now)
-        task = self._changes.try_ended(event.token)
+        task, waiting_run = self._tries.ended(event.token)
         self.pending.ends.append((event, task))
         if task is None:
             self.pending.count_stale()
-        elif task.state is State.RESTARTING and task.run.stop is None:
-            restart(self._changes, task, event, now)
-            self._examine(task.run, [task], now)
         else:
-            self._take_end(task, event, now)
+            changes = decisions.of_end(task, event, now, self._max_machine_kills)
+            self._apply(changes, now)
+        if waiting_run is not None:
+            self._agenda(waiting_run)
+        self._follow(now)
 
     def try_gone(self, token: str, now: datetime) -> None:
         """No process is left of a try: its run may end if that has waited for it."""
-        if (left := self.leaving.gone(token)) in self.runs:
-            self._examine(self.runs[left], (), now)
+        _, waiting_run = self._tries.ended(token)
+        if waiting_run is not None:
+            self._agenda(waiting_run)
+        self._follow(now)
 
     def trigger_fired(self, outcome: TriggerOutcome, now: datetime) -> None:
-        """A trigger came to something: its task goes on in a process, or ends without one."""
-        task = self._changes.deferred.get(outcome.id)
+        """A trigger has an outcome: its task goes on in a process, or ends without one."""
+        task = self._tries.deferred.get(outcome.id)
         if task is None:
             self.pending.count_stale()
-        elif (ended := self._changes.deferred.settle(task, outcome, now)) is None:
-            self._changes.make_ready(task, now)
         else:
-            self._take_end(task, ended, now)
+            changes = decisions.of_trigger(task, outcome, self.obstacle, now, self._max_machine_kills)
+            self._apply(changes, now)
+        self._follow(now)
 
     def stop_run(self, key: DagRunKey, stop: RunStop, now: datetime) -> None:
         """End a run: what runs is killed, what waits is skipped."""
         if (run := self.runs.get(key)) is not None:
-            self._end_early(run, stop, now)
+            self._agenda(run)
+            self._apply(decisions.of_wish(run, stop, now), now)
+            self._follow(now)
 
     def past_read(self, run: ActiveRun, now: datetime) -> None:
-        """What is stored of the run before was read anew into `run.past`."""
-        self._examination.examine(run, instances_with_past(run), now)
+        """What is stored of the run before was read again into `run.past`."""
+        self._agenda(run).add(instances_with_past(run))
+        self._follow(now)
 
     def time_passed(self, now: datetime) -> None:
         """Act on every timer that is due: retries, pokes, deferrals that take too long, run timeouts."""
         for subject in self._timers.due(now):
             if isinstance(subject, DagRunKey):
-                self._run_is_due(self.runs.get(subject), now)
+                run = self.runs.get(subject)
+                if run is not None and (timeout := decisions.time_is_over(run, now)):
+                    self.stop_run(subject, timed_out(timeout), now)
             elif (run := self.runs.get(subject.run)) is not None:
                 self._task_is_due(run.instances.get(subject.task_id, {}).get(subject.map_index), now)
-
-    def _run_is_due(self, run: ActiveRun | None, now: datetime) -> None:
-        if run is not None and run.state is DagRunState.RUNNING and run.started_at is not None:
-            timeout = timedelta(seconds=run.structure.dag.dagrun_timeout or 0)
-            # Where all tasks have ended in time, what the run still waits for makes it no failed one.
-            if timeout and run.n_unfinished and run.started_at + timeout <= now:
-                self._end_early(run, timed_out(timeout), now)
 
     def _task_is_due(self, task: ActiveTask | None, now: datetime) -> None:
         if task is None:
@@ -224,18 +248,8 @@ class Evaluation:
         if task.state is State.DEFERRED:
             if (fired := timeout_of(task, now)) is not None:
                 self.trigger_fired(fired, now)
-        elif task.state in TIMED_TASK_STATES and (task.next_try_at or now) <= now:
-            self._changes.make_ready(task, now)
-
-    @property
-    def is_unsettled(self) -> bool:
-        """Whether something is left to decide that follows from what has happened: `go_on`, after a pause."""
-        return self._examination.is_unfinished
-
-    def go_on(self, now: datetime) -> None:
-        """Decide more of it. What else happens meanwhile is taken up as well, and a crash forgets nothing stored."""
-        self._examination.go_on(now)
-        self._follow_past(now)
+        elif HOLDS[task.state] == TIMER and (task.next_try_at or now) <= now:
+            self._apply((decisions.ready(task, self.obstacle, now),), now)
 
     @property
     def next_timer(self) -> datetime | None:
@@ -244,92 +258,158 @@ class Evaluation:
 
     def grant(self, now: datetime) -> None:
         """Let every ready task go for which all its limits have room, best first."""
-        while (task := self.queues.grant(now)) is not None:
-            self._changes.queue(task, self._new_token(), now)
+        while (task := self.queues.best(now)) is not None:
+            self._apply((decisions.of_grant(task, self._new_token(), now),), now)
 
-    def take_back(self, tasks: Iterable[ActiveTask]) -> None:
+    def take_back(self, tasks: Iterable[ActiveTask], now: datetime) -> None:
         """Let task instances wait again that were granted what others have."""
         for task in tasks:
-            self._changes.unqueue(task)
+            self._tries.ended(task.token or "")
+            self._apply((decisions.of_refusal(task),), now)
+
+    # Tries that no task instance waits for
+
+    @property
+    def are_leaving(self) -> bool:
+        """Whether runs wait until tries are gone that no task instance waits for."""
+        return self._tries.are_leaving
+
+    def leave(self, run: ActiveRun, tokens: Iterable[str], now: datetime) -> None:
+        """Let a run that is taken up next wait until tries are gone that no task instance of it waits for."""
+        self._tries.leave(run, sorted(tokens), now)
+
+    def leaving_of(self, run: ActiveRun) -> list[str]:
+        """Return the tokens of the tries that a run waits for, and no task instance of it."""
+        return self._tries.leaving_of(run)
+
+    def take_lingering(self, before: datetime) -> list[tuple[ActiveRun, list[str]]]:
+        """Return the runs, each once, that have waited so since before a moment, with the tokens."""
+        return self._tries.take_lingering(before)
+
+    # Changes are applied
+
+    def _apply(self, changes: Iterable[Change], now: datetime) -> None:
+        """Apply changes: to the batch, to their run, to what its task instances hold, to the runs that come after it.
+
+        Nothing else changes any of these. All changes of an event are applied before anything is looked at: with half
+        of them applied, a run may seem deadlocked.
+        """
+        for change in changes:
+            self.pending.note(change)
+            found = change.run.take(change)
+            self._hold(change, now)
+            self._past.note(change)
+            self._look_at(change, found)
+
+    def _hold(self, change: Change, now: datetime) -> None:
+        """Take what a task instance holds by its new state, and give back what it held by the one before."""
+        if isinstance(change, TaskChange) and HOLDS[change.before] == HOLDS[change.state]:
+            return
+        self.queues.note(change, self.limits)
+        if (message := self._tries.note(change, now)) is not None:
+            self.pending.say(message)
+        self._set_timer(change, now)
+        if isinstance(change, RunChange):
+            self._keep_run(change)
+
+    def _set_timer(self, change: Change, now: datetime) -> None:
+        if isinstance(change, TaskChange):
+            task, holds = change.task, HOLDS[change.state]
+            if HOLDS[change.before] in (TIMER, TRIGGER):
+                self._timers.disarm(task.key)
+            if holds == TIMER or (holds == TRIGGER and task.next_try_at is not None):
+                self._timers.arm(task.next_try_at or now, task.key)
+        elif isinstance(change, RunChange):
+            timeout = change.run.structure.dag.dagrun_timeout
+            if change.state in FINISHED_RUN_STATES:
+                self._timers.disarm(change.run.key)
+            elif timeout is not None and change.started_at is not None:
+                self._timers.arm(change.started_at + timedelta(seconds=timeout), change.run.key)
+
+    def _keep_run(self, change: RunChange) -> None:
+        if change.state in FINISHED_RUN_STATES:
+            del self.runs[change.run.key]
+        else:
+            self.runs[change.run.key] = change.run
+
+    def _look_at(self, change: Change, found: Iterable[ActiveTask]) -> None:
+        """Put what follows from a change on the agenda of its run: task instances, and steps that are to be taken.
+
+        The agenda of a run in which a task instance has ended is empty perhaps: then the run may have ended as well.
+        """
+        if isinstance(change, TaskChange) and not found and not change.task.is_finished:
+            return
+        if isinstance(change, RunChange) and change.state is not DagRunState.RUNNING:
+            return
+        agenda = self._agenda(change.run)
+        agenda.add(found)
+        if isinstance(change, Stopped | Expanded):
+            agenda.steps.append(change.steps)
 
     # What follows from it
 
-    def _take_end(self, task: ActiveTask, event: Ended, now: datetime) -> None:
-        if task.run.stop is not None:
-            has_begun = task.state is State.RUNNING or event.started_at is not None
-            event = stopped_try(task.run.stop, task.task, event, has_begun=has_begun)
-        outcome = after_try(
-            task.task,
-            event,
-            instance=instance_name(task.run.key.dag_id, task.task_id, task.run.logical_date),
-            try_number=task.try_number,
-            max_tries=task.max_tries,
-            machine_kills=task.machine_kills,
-            max_machine_kills=self._max_machine_kills,
-        )
-        self._take_outcome(task, event, outcome, now)
-        # All at once: a run that is looked at with half of it done may seem deadlocked.
-        settled = skip_left_out(self._changes, task, event, now)
-        if (stop := fail_fast(task)) is not None:
-            self._examination.stop(task.run, stop, now)
-        self._examination.examine_dependents([task, *settled], now)
-        self._follow_past(now)
+    @property
+    def is_unsettled(self) -> bool:
+        """Whether something is left to decide that follows from what has happened: `go_on`, after a pause."""
+        return bool(self._agendas)
 
-    def _take_outcome(self, task: ActiveTask, event: Ended, outcome: TryOutcome, now: datetime) -> None:
-        self.pending.results.append(TryResult(task, task.try_number, event, outcome))
-        take_span(task, event)
-        task.rendered_map_index = event.rendered_map_index or task.rendered_map_index
-        task.next_try_at = outcome.next_try_at
-        task.deferral = after_end(task.deferral, event)
-        task.machine_kills += outcome.by_machine
-        task.max_tries += outcome.by_machine
-        if outcome.is_retry:
-            self.pending.keep_try(task, outcome.reason)
-        if event.return_value and outcome.state is State.SUCCESS:
-            task.result_length = -1 if event.result_length is None else event.result_length
-            self.pending.xcom(task, "return_value", bytes(event.return_value).decode(), now)
-        if task.task.outlets and outcome.state is State.SUCCESS:
-            self.pending.update_assets(task, event.outlet_events, now)
-        self._changes.set_state(task, outcome.state, outcome.reason, now)
-        if outcome.callback in task.task.callbacks:
-            self.pending.callback(task, outcome.callback, now, event.exception)
-        if not outcome.counts:
-            task.try_number -= 1
-        if outcome.state is State.SCHEDULED:
-            self.queues.add(task, self.limits.of(task))
-        elif outcome.state in TIMED_TASK_STATES:
-            self._timers.arm(task.next_try_at or now, task.key)
-        elif outcome.state is State.DEFERRED:
-            self._wait_for_trigger(task)
+    def go_on(self, now: datetime) -> None:
+        """Decide more of it. Other events may come in between; a crash in between loses nothing that is stored."""
+        self._left = self._at_once
+        self._follow(now)
 
-    def _wait_for_trigger(self, task: ActiveTask) -> None:
-        self._changes.deferred.add(task)
-        if task.next_try_at is not None:
-            self._timers.arm(task.next_try_at, task.key)
+    def _agenda(self, run: ActiveRun) -> Agenda:
+        if (agenda := self._agendas.get(run)) is None:
+            agenda = self._agendas[run] = Agenda(run)
+        return agenda
 
-    def _end_early(self, run: ActiveRun, stop: RunStop, now: datetime) -> None:
-        self._examination.stop(run, stop, now)
-        self._examine(run, (), now)
+    def _follow(self, now: datetime) -> None:
+        """Decide what follows, run by run, until all is decided, or a slice is full."""
+        while self._agendas or self._look_at_later_runs():
+            agenda = next(iter(self._agendas.values()))
+            if not self._go_through(agenda, now):
+                return
+            del self._agendas[agenda.run]
+            # Not before: with half of it looked at, it may seem deadlocked.
+            if not self._tries.leaving_of(agenda.run):
+                self._apply(decisions.of_rest(agenda.run, now), now)
 
-    def _examine(self, run: ActiveRun, tasks: Iterable[ActiveTask], now: datetime) -> None:
-        self._examination.examine(run, tasks, now)
-        self._follow_past(now)
+    def _look_at_later_runs(self) -> bool:
+        """Put the tasks of later runs whose past has changed on their agendas."""
+        for run, tasks in self._past.take_changed():
+            self._agenda(run).add(tasks)
+        return bool(self._agendas)
 
-    def _follow_past(self, now: datetime) -> None:
-        """Look at the tasks of later runs whose past has changed, and at those of runs after these."""
-        while changed := self._past.take_changed():
-            for run, tasks in changed:
-                self._examination.examine(run, tasks, now)
+    def _go_through(self, agenda: Agenda, now: datetime) -> bool:
+        """Take the steps of a run, and look at its task instances in topological order; return whether that is all."""
+        while True:
+            if agenda.steps and not self._take_steps(agenda, now):
+                return False
+            if (task := agenda.pop()) is None:
+                return True
+            if self._left <= 0:
+                agenda.add((task,))
+                return False
+            self._left -= 1
+            if changes := decisions.of_look(task, self.obstacle, now):
+                self._apply(changes, now)
 
-    def _arm_timeout(self, run: ActiveRun) -> None:
-        if run.structure.dag.dagrun_timeout is not None and run.started_at is not None:
-            self._timers.arm(run.started_at + timedelta(seconds=run.structure.dag.dagrun_timeout), run.key)
+    def _take_steps(self, agenda: Agenda, now: datetime) -> bool:
+        while agenda.steps:
+            for change in agenda.steps[0]:
+                if change is not None:
+                    self._apply((change,), now)
+                self._left -= 1
+                if self._left <= 0:
+                    return False
+            agenda.steps.popleft()
+        return True
 
 
 _GOING_ON = SLOT_TASK_STATES | {
-    TaskInstanceState.UP_FOR_RETRY,
-    TaskInstanceState.UP_FOR_RESCHEDULE,
-    TaskInstanceState.DEFERRED,
+    State.UP_FOR_RETRY,
+    State.UP_FOR_RESCHEDULE,
+    State.DEFERRED,
 }
 
 

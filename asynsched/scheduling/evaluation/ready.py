@@ -19,8 +19,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from asynsched.keys import DagRunKey
+from asynsched.scheduling.evaluation.changes import HOLDS, PLACE, SLOTS, TRIGGER, Change, RunChange, TaskChange
 from asynsched.scheduling.evaluation.run import ActiveRun, ActiveTask
-from asynsched.states import SLOT_TASK_STATES, TaskInstanceState
+from asynsched.states import FINISHED_RUN_STATES, SLOT_TASK_STATES, TaskInstanceState
 
 if TYPE_CHECKING:
     from asynsched.scheduling.evaluation.run import ActiveTask
@@ -228,6 +229,30 @@ class ReadyQueues:
             self.pool(name).capacity = capacities.get(name, 0)
             self.pool(name).include_deferred = name in include_deferred
 
+    def note(self, change: Change, limits: RunLimits) -> None:
+        """Take what a task instance holds by its new state, and give back what it held by the one before."""
+        if isinstance(change, RunChange) and change.state in FINISHED_RUN_STATES:
+            self.forget(limits.forget(change.run))
+        if not isinstance(change, TaskChange):
+            return
+        held, holds = HOLDS[change.before], HOLDS[change.state]
+        if held == holds:
+            return
+        task, of_task = change.task, limits.of(change.task)
+        # First what it takes: a lane that is full then offers no other task.
+        if holds == SLOTS:
+            self.occupy(task, of_task)
+        elif holds == PLACE:
+            self.add(task, of_task)
+        elif holds == TRIGGER:
+            self.pool(task.task.pool).deferred += task.task.pool_slots
+        if held == PLACE:
+            self.withdrawn(task, of_task)
+        elif held == SLOTS:
+            self.release(task, of_task)
+        elif held == TRIGGER:
+            self.pool(task.task.pool).deferred -= task.task.pool_slots
+
     def add(self, task: ActiveTask, limits: tuple[Limit, ...]) -> None:
         """Let a ready task wait under its pool and these limits."""
         lane = self._lane(task, limits)
@@ -242,21 +267,13 @@ class ReadyQueues:
         """Whether any task waits for room."""
         return bool(self._lanes)
 
-    def grant(self, now: datetime) -> ActiveTask | None:
-        """Take the best task that every limit has room for, and count it against them; None when there is none."""
+    def best(self, now: datetime) -> ActiveTask | None:
+        """Return the best task that every limit has room for; None when there is none."""
         if not self.parallelism.has_room():
             return None
         overdue = self._overdue(now)
         bests = [best for pool in self.pools.values() if (best := pool.best(overdue)) is not None]
-        if not bests:
-            return None
-        lane = min(bests, key=lambda best: best[:2])[2]
-        task = heapq.heappop(lane.heap)[2]
-        self.occupy(task, lane.limits)
-        lane.pool.offer(lane)
-        if not lane.heap:
-            self._forget(lane)
-        return task
+        return min(bests, key=lambda best: best[:2])[2].heap[0][2] if bests else None
 
     def occupy(self, task: ActiveTask, limits: tuple[Limit, ...]) -> None:
         """Count a queued or running task against its limits."""

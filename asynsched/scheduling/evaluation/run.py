@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from asynsched.keys import DagRunKey, TaskInstanceKey
 from asynsched.protocol.messages import CodeVersion
+from asynsched.scheduling.evaluation.changes import Change, NewInstances, RunChange, Stopped, TaskChange
 from asynsched.scheduling.evaluation.structure import DagStructure, Link
 from asynsched.scheduling.rules.mapping import indexes_at, product_of, relevant_indexes
 from asynsched.scheduling.rules.past_depends import GOOD_STATES, PastTask, past_depends
@@ -23,7 +24,7 @@ from asynsched.scheduling.rules.run_state import TaskEnd
 from asynsched.scheduling.rules.run_stop import RunStop
 from asynsched.scheduling.rules.trigger_rule import UpstreamCounts
 from asynsched.serialization.schema import SerializedTask
-from asynsched.states import FINISHED_TASK_STATES, DagRunState
+from asynsched.states import FINISHED_TASK_STATES, DagRunState, check_run_transition, check_task_transition
 from asynsched.states import TaskInstanceState as State
 
 if TYPE_CHECKING:
@@ -133,7 +134,6 @@ class ActiveRun:
         key_before: The run before, where a task depends on it.
         past: How the tasks that depend on the past went in the run before, by task_id; those not named have no past.
         to_be_remapped: Mapped tasks, expanded earlier, whose number may be another one now.
-        half_expanded: Instances of mapped tasks that are being made, and are none yet.
         n_waiting: Instances that start only when another one of this run ends.
         waiting_of: How many of these each task has.
         unfinished_of: How many instances of each task have not ended.
@@ -167,13 +167,101 @@ class ActiveRun:
     group_counts: dict[tuple[str, ...], int] = field(default_factory=dict)
     past: dict[str, PastTask] = field(default_factory=dict)
     to_be_remapped: set[str] = field(default_factory=set)
-    half_expanded: dict[str, list[ActiveTask]] = field(default_factory=dict)
     n_unfinished: int = 0
     n_waiting: int = 0
     waiting_of: Counter[str] = field(default_factory=Counter)
     unfinished_of: Counter[str] = field(default_factory=Counter)
     bad_of: Counter[str] = field(default_factory=Counter)
     stop: RunStop | None = None
+
+    # What becomes of it
+
+    def take(self, change: Change) -> Iterable[ActiveTask]:
+        """Become what a change says, keep the counters up, and return what is to be looked at because of that.
+
+        Each change must be computed from the run as it is now. What a `TaskChange` leads to is found with that change
+        alone, without those that are applied after it: so a rule must settle all instances of a task alike.
+
+        Raises:
+            InvalidTransition: It cannot go there from where it is.
+        """
+        if isinstance(change, TaskChange):
+            task = change.task
+            check_task_transition(change.before, change.state)
+            task.state, task.reason = change.state, change.reason
+            for name, value in change.values.items():
+                setattr(task, name, value)
+            self._count_change(task, change.before)
+            return self._after(task, change.before)
+        if isinstance(change, NewInstances):
+            self.to_be_remapped.discard(change.task_id)
+            if change.new is not None:
+                self.replace(change.task_id, gone=() if change.gone is None else (change.gone,), new=change.new)
+            # Instances of a mapped group depend on others now.
+            return [*(change.new or ()), *self._waiting(change.task_id), *self.waiting_after(change.task_id)]
+        if isinstance(change, RunChange):
+            return self._take_run_change(change)
+        if isinstance(change, Stopped):
+            self.stop = change.stop
+        return ()
+
+    def _take_run_change(self, change: RunChange) -> Iterable[ActiveTask]:
+        if change.before is not change.state:
+            check_run_transition(change.before, change.state)
+        else:
+            self.to_be_remapped = {task_id for task_id, n_expanded in self.n_expanded.items() if n_expanded}
+        self.state, self.reason = change.state, change.reason
+        self.started_at, self.ended_at = change.started_at, change.ended_at
+        return self.all_instances() if change.state is DagRunState.RUNNING else ()
+
+    def _after(self, task: ActiveTask, before: State | None) -> list[ActiveTask]:
+        """Return what is to be looked at now that a task instance has gone on from a state."""
+        found = self._next_alike(task) if before in WAITING else []
+        if task.state in FINISHED_TASK_STATES:
+            if self.to_be_remapped:
+                found += self._mapped_over(task)
+            found += self.dependents(task)
+        elif task.state in WAITING:
+            found.append(task)
+        return found
+
+    def _next_alike(self, task: ActiveTask) -> list[ActiveTask]:
+        """Return the next instance that waits for just the same, and so follows suit."""
+        if task.map_index < 0 or task.task_id in self.structure.split:
+            return []
+        instances, index = self.instances[task.task_id], task.map_index + 1
+        while index in instances:
+            if instances[index].state in WAITING:
+                return [instances[index]]
+            index += 1
+        return []
+
+    def _mapped_over(self, source: ActiveTask) -> list[ActiveTask]:
+        """Return an instance of each task that is mapped over one that has ended, and has not ended itself.
+
+        By their trigger rules its instances may run already, or wait for room; the task is refitted all the same.
+        """
+        sources = self.structure.map_sources
+        mapped = [task_id for task_id in sorted(self.to_be_remapped) if source.task_id in sources[task_id]]
+        return [next(iter(self.instances[task_id].values())) for task_id in mapped if self.unfinished_of[task_id]]
+
+    # Its task instances
+
+    def new_instance(self, task: SerializedTask, map_index: int) -> ActiveTask:
+        """Return an instance of a task that nobody knows yet."""
+        return ActiveTask(self, task, map_index=map_index, max_tries=task.retries)
+
+    def first_instances(self, known: Collection[str] = ()) -> Iterator[ActiveTask]:
+        """Make the instances that tasks have when their run begins: one each, or as many as are known to be mapped.
+
+        Args:
+            known: Ids of the tasks that have instances already.
+        """
+        for task in self.structure.dag.tasks:
+            if task.task_id not in known:
+                n_instances = self.map_count(task.task_id) if self.structure.is_mapped(task.task_id) else None
+                for map_index in range(n_instances) if n_instances else (-1,):
+                    yield self.new_instance(task, map_index)
 
     def instance(self, task_id: str, map_index: int = -1) -> ActiveTask:
         """Return a task instance. Raises KeyError when there is none."""
@@ -221,11 +309,13 @@ class ActiveRun:
             ends = UpstreamEnds(ends.direct.together(own.direct), ends.setups.together(own.setups))
         return ends
 
-    def count_change(self, task: ActiveTask, before: State | None) -> None:
+    def _count_change(self, task: ActiveTask, before: State | None) -> None:
         """Keep the counters up after `task` went from `before` to its state."""
         after = task.state
         self._tally(task.task_id, before, -1)
         self._tally(task.task_id, after, 1)
+        if before not in FINISHED_TASK_STATES and after not in FINISHED_TASK_STATES:
+            return
         is_setup = task.task.is_setup
         for link in self.structure.links_from[task.task_id]:
             for counts in self._counters(link, task):
@@ -242,12 +332,9 @@ class ActiveRun:
         """
         for link in self.structure.links_from[task.task_id]:
             if self.waiting_of[link.task_id]:
-                found = self._affected(link, task) if link.task_id in self.structure.split else self._first(link)
+                is_split = link.task_id in self.structure.split
+                found = self._affected(link, task) if is_split else self._waiting(link.task_id)
                 yield from (target for target in found if target.state in WAITING)
-
-    def _first(self, link: Link) -> Iterator[ActiveTask]:
-        waiting = (target for target in self.instances[link.task_id].values() if target.state in WAITING)
-        return islice(waiting, 1)
 
     def _affected(self, link: Link, task: ActiveTask) -> list[ActiveTask]:
         """Return those instances of a link's task that its upstream's instance may have decided about."""
@@ -265,8 +352,11 @@ class ActiveRun:
     def waiting_after(self, task_id: str) -> Iterator[ActiveTask]:
         """Yield the waiting instances of whatever depends on a task, one of those that depend on just the same."""
         for link in self.structure.links_from[task_id]:
-            waiting = (target for target in self.instances[link.task_id].values() if target.state in WAITING)
-            yield from waiting if link.task_id in self.structure.split else islice(waiting, 1)
+            yield from self._waiting(link.task_id)
+
+    def _waiting(self, task_id: str) -> Iterator[ActiveTask]:
+        waiting = (found for found in self.instances[task_id].values() if found.state in WAITING)
+        return waiting if task_id in self.structure.split else islice(waiting, 1)
 
     def instances_beside(self, task: ActiveTask, other_id: str) -> list[ActiveTask]:
         """Return the instances of another task that belong to the same instance of the mapped groups around both."""
@@ -281,6 +371,13 @@ class ActiveRun:
     def map_count(self, task_id: str) -> int | None:
         """Return how many instances a mapped task is to have; None when what it is mapped over is not there."""
         return product_of(self.structure.map_factors[task_id], self._result_length)
+
+    def last_end(self, now: datetime) -> datetime:
+        """Return when the last task instance ended; news of that may come late, as when the database was away."""
+        if self.n_unfinished or self.started_at is None:
+            return now
+        last = max((task.ended_at or now for task in self.all_instances()), default=now)
+        return min(now, max(self.started_at, last))
 
     @property
     def may_have_ended(self) -> bool:

@@ -231,7 +231,7 @@ class Invariants:
                 "lanes": len(queues._lanes),
                 "deferred": sum(pool.deferred for pool in queues.pools.values()),
                 "triggers": services.triggerer.n_triggers,
-                "tries": len(evaluation._changes.by_token),
+                "tries": len(evaluation.tries),
                 "runs": len(evaluation.runs),
                 "launched": len(services.heartbeat._launched),
                 "in the executor": len(services.executor._launched),

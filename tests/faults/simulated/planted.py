@@ -17,6 +17,7 @@ from asynsched.scheduling import announcements
 from asynsched.scheduling.announcements import Announcer
 from asynsched.scheduling.callback_runner import CallbackRunner
 from asynsched.scheduling.creation.dagrun_creator import DagRunCreator
+from asynsched.scheduling.evaluation import decisions
 from asynsched.scheduling.evaluation.batch import PendingBatch
 from asynsched.scheduling.evaluation.evaluation import Evaluation
 from asynsched.scheduling.evaluation.ready import ReadyQueues
@@ -26,6 +27,7 @@ from asynsched.scheduling.rules.run_state import TaskEnd
 from asynsched.states import FINISHED_TASK_STATES
 from asynsched.store.runs import transitions
 from asynsched.store.runs.callbacks import finish_callback
+from asynsched.store.runs.changes import HistoryRow
 from asynsched.timers import Timers
 from tests.faults.simulated.bug import Bug, Change
 from tests.faults.simulated.conditions import CALLBACKS, STORES, Conditions
@@ -165,16 +167,22 @@ def _early_end() -> list[Change]:
 
 
 def _counted_interruption() -> list[Change]:
-    take = Evaluation._take_outcome
+    after_try = decisions.after_try
 
-    def count(self: Any, task: Any, event: Any, outcome: Any, now: Any) -> None:
-        take(self, task, event, replace(outcome, counts=True), now)
+    def count(*args: Any, **kwargs: Any) -> Any:
+        return replace(after_try(*args, **kwargs), counts=True)
 
-    return [(Evaluation, "_take_outcome", count)]
+    return [(decisions, "after_try", count)]
 
 
 def _forgotten_history() -> list[Change]:
-    return [(PendingBatch, "keep_try", lambda *_: None)]
+    add = PendingBatch._add
+
+    def add_others(self: Any, row: Any) -> None:
+        if not isinstance(row, HistoryRow):
+            add(self, row)
+
+    return [(PendingBatch, "_add", add_others)]
 
 
 def _early_callback() -> list[Change]:

@@ -1,14 +1,13 @@
 """Bugs that are planted on purpose where tasks are deferred, and their triggers run in hosts."""
 
 from typing import Any
-from unittest.mock import patch
 
 import msgspec
 
-from asynsched.channels import TriggerFired
+from asynsched.channels import TriggerFired, TriggerUnwanted
 from asynsched.protocol.messages import TriggerOutcome
-from asynsched.scheduling.evaluation import evaluation
-from asynsched.scheduling.evaluation.deferred_tasks import DeferredTasks
+from asynsched.scheduling.evaluation import decisions
+from asynsched.scheduling.evaluation.batch import PendingBatch
 from asynsched.scheduling.evaluation.evaluation import Evaluation
 from asynsched.scheduling.evaluation.ready import Limit, Pool
 from asynsched.scheduling.triggerer.triggerer import Triggerer
@@ -25,12 +24,18 @@ def _early_answer() -> list[Change]:
 
 
 def _forgotten_event() -> list[Change]:
-    after_end = evaluation.after_end
-    return [(evaluation, "after_end", lambda _stored, ended: after_end(None, ended))]
+    after_end = decisions.after_end
+    return [(decisions, "after_end", lambda _stored, ended: after_end(None, ended))]
 
 
 def _endless_wait() -> list[Change]:
-    return [(Evaluation, "_wait_for_trigger", lambda self, task: self._changes.deferred.add(task))]
+    set_timer = Evaluation._set_timer
+
+    def set_none_for_triggers(self: Any, change: Any, now: Any) -> None:
+        if change.state != "deferred":
+            set_timer(self, change, now)
+
+    return [(Evaluation, "_set_timer", set_none_for_triggers)]
 
 
 def _uncounted_deferred() -> list[Change]:
@@ -38,13 +43,13 @@ def _uncounted_deferred() -> list[Change]:
 
 
 def _trigger_for_nobody() -> list[Change]:
-    remove = DeferredTasks.remove
+    say = PendingBatch.say
 
-    def remove_quietly(self: Any, task: Any) -> None:
-        with patch.object(self._pending, "triggers", []):
-            remove(self, task)
+    def say_what_is_wanted(self: Any, message: Any) -> None:
+        if not isinstance(message, TriggerUnwanted):
+            say(self, message)
 
-    return [(DeferredTasks, "remove", remove_quietly)]
+    return [(PendingBatch, "say", say_what_is_wanted)]
 
 
 BUGS_OF_DEFERRALS: dict[str, Bug] = {

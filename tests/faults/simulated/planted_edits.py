@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 from asynsched.channels import Channel, PoolsChanged
 from asynsched.scheduling.announcements import Announcer
-from asynsched.scheduling.evaluation import examination
+from asynsched.scheduling.evaluation import decisions
 from asynsched.scheduling.evaluation.evaluation import Evaluation
 from asynsched.scheduling.evaluation.ready import ReadyQueues, RunLimits
 from sandbox.supervision.turns import Turns
@@ -51,13 +51,13 @@ def _running_on_in_a_pause() -> list[Change]:
 
 
 def _half_a_stop() -> list[Change]:
-    stopping = examination.stopping
+    stopping = decisions._stopping
 
     def stop_first_instances(run: Any, *args: Any) -> Any:
         first = [task for task in run.all_instances() if task.map_index <= 0]
-        return stopping(SimpleNamespace(all_instances=lambda: first, dependents=run.dependents), *args)
+        return stopping(SimpleNamespace(all_instances=lambda: first), *args)
 
-    return [(examination, "stopping", stop_first_instances)]
+    return [(decisions, "_stopping", stop_first_instances)]
 
 
 BUGS_OF_EDITS: dict[str, Bug] = {

@@ -1,8 +1,7 @@
 """Bugs that are planted on purpose where the result of a task decides what becomes of those after it."""
 
 from asynsched.scheduling import loading, run_intake
-from asynsched.scheduling.evaluation import left_out
-from asynsched.scheduling.evaluation.expansion import Expansion
+from asynsched.scheduling.evaluation import decisions
 from asynsched.scheduling.evaluation.run import ActiveRun
 from tests.faults.simulated.bug import Bug, Change
 from tests.faults.simulated.conditions import STORES, Conditions
@@ -16,16 +15,16 @@ def _forgotten_decision() -> list[Change]:
 
 
 def _left_out_while_it_runs() -> list[Change]:
-    return [(left_out, "SLOT_TASK_STATES", frozenset())]
+    return [(decisions, "SLOT_TASK_STATES", frozenset())]
 
 
 def _short_circuit_of_one() -> list[Change]:
-    skips_of = left_out.skips_of
+    skips_of = decisions.skips_of
 
     def skip_direct(decision, task_id, downstream, teardowns):
         return skips_of(decision, task_id, {**dict.fromkeys(downstream, ()), task_id: downstream[task_id]}, teardowns)
 
-    return [(left_out, "skips_of", skip_direct)]
+    return [(decisions, "skips_of", skip_direct)]
 
 
 def _forgotten_length() -> list[Change]:
@@ -40,7 +39,7 @@ def _forgotten_length() -> list[Change]:
 
 
 def _old_number_of_instances() -> list[Change]:
-    return [(Expansion, "remap", lambda *_: [])]
+    return [(decisions, "_refit", lambda *_: [])]
 
 
 def _decision_for_every_place() -> list[Change]:

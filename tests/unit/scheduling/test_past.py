@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from asynsched.protocol.messages import BranchDecision, Ended
-from asynsched.scheduling.evaluation import examination
+from asynsched.scheduling.evaluation import decisions
 from asynsched.scheduling.evaluation.dependencies import verdict_of
 from asynsched.scheduling.rules.past_depends import PastTask, past_depends
 from asynsched.serialization.schema import MapLiteral
@@ -119,7 +119,7 @@ def test_a_task_is_not_part_of_a_run_outside_of_its_own_dates(dates, run_type, e
 
 def test_of_many_instances_in_the_run_before_only_the_last_one_makes_a_later_run_look(monkeypatch):
     looked_at = []
-    monkeypatch.setattr(examination, "verdict_of", lambda found: looked_at.append(found) or verdict_of(found))
+    monkeypatch.setattr(decisions, "verdict_of", lambda found: looked_at.append(found) or verdict_of(found))
     first, second = consecutive(2, task("a", depends_on_past=True, map_length=MapLiteral(100)))
     engine = evaluation()
     engine.start_run(first, NOON)

@@ -151,7 +151,7 @@ def test_a_run_that_was_begun_anew_has_all_its_time_again():
 
 def test_a_run_whose_tasks_ended_in_time_succeeds_though_its_time_is_over_when_the_last_process_is_gone():
     engine, run = timed(NOON)
-    engine.leaving.add(run.key, ["marked"], NOON)
+    engine.leave(run, ["marked"], NOON)
     engine.try_ended(Ended(run.instance("a").token, "success", NOON, NOON), NOON)
     engine.time_passed(NOON + HOUR)
     assert run.state == "running"

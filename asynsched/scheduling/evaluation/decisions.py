@@ -1,0 +1,362 @@
+"""What follows from an event, or from what has ended upstream: functions of a run as it is, which return changes.
+
+Nothing here changes anything or reads a clock. Each function looks at one task instance and at the counters of its run,
+however many tasks that has; what goes through all instances, such as a stop, is a series of steps.
+
+Source: Apache Airflow's `TaskMap.expand_mapped_task` and `DagRun._revise_map_indexes_if_mapped` for mapped tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime, timedelta
+
+import msgspec
+
+from asynsched.protocol.messages import CausingTry, Ended, Started, TriggerOutcome
+from asynsched.scheduling.evaluation.changes import (
+    Change,
+    Expanded,
+    Killed,
+    NewInstances,
+    Row,
+    RunChange,
+    Stopped,
+    TaskChange,
+    TaskValues,
+    TryResult,
+)
+from asynsched.scheduling.evaluation.deferral import StoredDeferral, after_end, end_of
+from asynsched.scheduling.evaluation.dependencies import may_be_skipped, verdict_of
+from asynsched.scheduling.evaluation.run import WAITING, ActiveRun, ActiveTask
+from asynsched.scheduling.rules.branching import Skips, skips_of
+from asynsched.scheduling.rules.outlet_events import updates_of
+from asynsched.scheduling.rules.run_state import RunVerdict, decide_run_state
+from asynsched.scheduling.rules.run_stop import RunStop, failing_fast, on_stop, stopped_try
+from asynsched.scheduling.rules.try_end import after_try, instance_name
+from asynsched.states import FINISHED_TASK_STATES, SLOT_TASK_STATES, DagRunState
+from asynsched.states import TaskInstanceState as State
+from asynsched.store.runs.changes import AssetEventRow, CallbackRow, ForgottenRow, HistoryRow, XComRow
+
+SKIPMIXIN_KEY = "skipmixin_key"
+"""XCom key under which a branch's or short circuit's decision is kept (Airflow's name), so that it holds when a task
+that it skipped is cleared."""
+Obstacle = Callable[[ActiveTask], str]
+"""Returns why a task can never start as pools and executors are; empty if it can."""
+
+
+# A task instance that waits
+
+
+def of_look(task: ActiveTask, obstacle: Obstacle, now: datetime) -> Sequence[Change]:
+    """Return what becomes of a task instance, now that something it depends on has changed; nothing while it waits."""
+    # First: which upstream instances it depends on goes by how many there are of both. Then it is looked at again.
+    if task.task_id in task.run.to_be_remapped and (changes := _refit(task, now)):
+        return changes
+    if task.state not in WAITING:
+        return ()
+    verdict = verdict_of(task)
+    if verdict.settle_as is not None:
+        return (_settled(task, verdict.settle_as, verdict.reason, now),)
+    if not verdict.met:
+        return ()
+    if task.is_unexpanded:
+        return (_expansion(task, now),)
+    if task.task.is_empty:
+        times: TaskValues = {"started_at": now, "ended_at": now, "scheduled_at": now}
+        return (TaskChange(task, task.state, task.token, State.SUCCESS, "an empty task", times),)
+    return (ready(task, obstacle, now),)
+
+
+def ready(task: ActiveTask, obstacle: Obstacle, now: datetime, deferral: StoredDeferral | None = None) -> TaskChange:
+    """Let a task instance wait for room; with the deferral that its trigger has ended, if that is why."""
+    values: TaskValues = {"scheduled_at": now}
+    if deferral is not None:
+        values["deferral"] = deferral
+    if task.state is State.UP_FOR_RETRY:
+        values["started_at"] = None
+    return TaskChange(task, task.state, task.token, State.SCHEDULED, obstacle(task), values)
+
+
+def _settled(task: ActiveTask, state: State, reason: str, now: datetime) -> TaskChange:
+    return TaskChange(task, task.state, task.token, state, reason, {"ended_at": task.ended_at or now})
+
+
+def _expansion(task: ActiveTask, now: datetime) -> TaskChange | Expanded:
+    n_instances = task.run.map_count(task.task_id)
+    if n_instances is None:
+        sources = ", ".join(task.run.structure.map_sources[task.task_id])
+        reason = f"there is nothing to map over: of {sources}, not all have returned values that can be mapped over"
+        return _settled(task, State.UPSTREAM_FAILED, reason, now)
+    if n_instances == 0:
+        return _settled(task, State.SKIPPED, "it is mapped over nothing", now)
+    return Expanded(task.run, _instances(task, n_instances))
+
+
+def _instances(task: ActiveTask, n_instances: int) -> Iterator[Change | None]:
+    """Make the instances of an unexpanded one. Nobody sees them until all are made: a crash before loses nothing."""
+    made = []
+    for map_index in range(n_instances):
+        made.append(task.run.new_instance(task.task, map_index))
+        yield None
+    # It may have been settled meanwhile, and is then on the agenda, or has ended.
+    if task.state in WAITING and (verdict := verdict_of(task)).met and verdict.settle_as is None:
+        yield NewInstances(task.run, task.task_id, made, task)
+
+
+def _refit(task: ActiveTask, now: datetime) -> list[Change]:
+    """Fit the number of a mapped task's instances to what it would be now; see `ActiveRun.to_be_remapped`.
+
+    Done once after a run was taken up, when all that the task is mapped over has ended: that may have been cleared, and
+    run again.
+    """
+    run, task_id = task.run, task.task_id
+    if any(map(run.unfinished_of.get, run.structure.map_sources[task_id])):
+        return []
+    n_instances = run.map_count(task_id)
+    if n_instances is None:
+        return [NewInstances(run, task_id, None)]
+    instances = run.instances[task_id]
+    reason = f"it is mapped over {n_instances} values now"
+    surplus = [found for index, found in instances.items() if index >= n_instances and found.state is not State.REMOVED]
+    new = [run.new_instance(task.task, index) for index in range(n_instances) if index not in instances]
+    return [*(_settled(found, State.REMOVED, reason, now) for found in surplus), NewInstances(run, task_id, new)]
+
+
+# Tries
+
+
+def of_grant(task: ActiveTask, token: str, now: datetime) -> TaskChange:
+    """Begin a try of a task instance that was granted its slots."""
+    values: TaskValues = {
+        "try_number": task.try_number + 1, "token": token, "queued_at": now, "ended_at": None, "next_try_at": None,
+    }  # fmt: skip
+    return TaskChange(task, task.state, task.token, State.QUEUED, "", values)
+
+
+def of_refusal(task: ActiveTask) -> TaskChange:
+    """Let a task instance wait again whose try was not stored: others have taken the slots that it was to have."""
+    values: TaskValues = {"try_number": task.try_number - 1, "token": None, "queued_at": None}
+    return TaskChange(task, task.state, task.token, State.SCHEDULED, task.reason, values)
+
+
+def of_start(task: ActiveTask, event: Started) -> TaskChange:
+    """User code of a try has begun."""
+    values: TaskValues = {"started_at": task.started_at or event.started_at}
+    return TaskChange(task, task.state, task.token, State.RUNNING, "", values)
+
+
+def of_end(
+    task: ActiveTask, event: Ended, now: datetime, max_machine_kills: int, number: int | None = None
+) -> list[Change]:
+    """Return what follows from the end of a try: the change of its task instance first.
+
+    Args:
+        number: The number of the try, where the task instance does not have it.
+    """
+    run, number = task.run, task.try_number if number is None else number
+    if task.state is State.RESTARTING and run.stop is None:
+        return [_restart(task, event)]
+    if run.stop is not None:
+        has_begun = task.state is State.RUNNING or event.started_at is not None
+        event = stopped_try(run.stop, task.task, event, has_begun=has_begun)
+    outcome = after_try(
+        task.task,
+        event,
+        instance=instance_name(run.key.dag_id, task.task_id, run.logical_date),
+        try_number=number,
+        max_tries=task.max_tries,
+        machine_kills=task.machine_kills,
+        max_machine_kills=max_machine_kills,
+    )
+    skips = None
+    if event.decision is not None:
+        skips = skips_of(event.decision, task.task_id, run.structure.downstream, run.structure.teardowns)
+    changes: list[Change] = [_end(task, TryResult(task, number, event, outcome), skips, now)]
+    if skips is not None:
+        changes += _left_out(task, skips, now)
+    if outcome.state is State.FAILED and run.structure.dag.fail_fast and run.stop is None:
+        changes += of_wish(run, failing_fast(task.task_id), now)
+    return changes
+
+
+def of_trigger(
+    task: ActiveTask, outcome: TriggerOutcome, obstacle: Obstacle, now: datetime, max_machine_kills: int
+) -> list[Change]:
+    """Return what follows from the outcome of a trigger: its task goes on in a process, or ends without one."""
+    assert task.deferral is not None
+    ended = end_of(outcome, now)
+    if ended is None:
+        return [ready(task, obstacle, now, StoredDeferral(task.deferral.deferral, outcome))]
+    rows = tuple(XComRow(*_row_key(task), name, _json(value), now) for name, value in outcome.xcoms.items())
+    # Its try ends with this, without the process that would have counted it.
+    first, *others = of_end(task, ended, now, max_machine_kills, task.try_number + 1)
+    assert isinstance(first, TaskChange)
+    return [msgspec.structs.replace(first, rows=rows + first.rows), *others]
+
+
+def _restart(task: ActiveTask, event: Ended) -> TaskChange:
+    """Put a killed try into the history, and let the task instance wait as if it were new."""
+    started_at = task.started_at or event.started_at
+    rows = (
+        _history(task, task.try_number, task.reason, started_at, event.ended_at),
+        ForgottenRow(*_row_key(task)),
+    )
+    values: TaskValues = {
+        "token": None, "scheduled_at": None, "queued_at": None, "started_at": None, "ended_at": None,
+        "next_try_at": None, "rendered_map_index": None, "result_length": None, "deferral": None, "skips": frozenset(),
+    }  # fmt: skip
+    return TaskChange(task, task.state, task.token, None, "", values, rows)
+
+
+def _end(task: ActiveTask, result: TryResult, skips: Skips | None, now: datetime) -> TaskChange:
+    _, number, event, outcome = result
+    started_at, ended_at = _span(task, event)
+    values: TaskValues = {
+        "started_at": started_at,
+        "ended_at": ended_at or (now if outcome.state in FINISHED_TASK_STATES else None),
+        "next_try_at": outcome.next_try_at,
+        "deferral": after_end(task.deferral, event),
+        "try_number": number if outcome.counts else number - 1,
+    }
+    if outcome.by_machine:
+        values["machine_kills"] = task.machine_kills + 1
+        values["max_tries"] = task.max_tries + 1
+    if event.rendered_map_index:
+        values["rendered_map_index"] = event.rendered_map_index
+    if outcome.state is State.SCHEDULED:
+        values["scheduled_at"] = now
+    if outcome.state is State.SUCCESS and event.return_value:
+        values["result_length"] = -1 if event.result_length is None else event.result_length
+    if skips is not None:
+        values["skips"] = skips.task_ids
+    rows = tuple(_rows_of_end(task, result, values, skips, now))
+    return TaskChange(task, task.state, task.token, outcome.state, outcome.reason, values, rows, result)
+
+
+def _rows_of_end(
+    task: ActiveTask, result: TryResult, values: TaskValues, skips: Skips | None, now: datetime
+) -> Iterator[Row]:
+    _, number, event, outcome = result
+    key = _row_key(task)
+    if outcome.is_retry:
+        yield _history(task, number, outcome.reason, values["started_at"], values["ended_at"])
+    if outcome.state is State.SUCCESS and event.return_value:
+        yield XComRow(*key, "return_value", bytes(event.return_value).decode(), now)
+    if outcome.state is State.SUCCESS and task.task.outlets:
+        for ordinal, update in enumerate(updates_of(task.task.outlets, event.outlet_events)):
+            yield AssetEventRow(
+                update.name, update.uri, update.extra, now, update.aliases, update.group, update.asset_extra,
+                task.run.id, *task.key, task.token, ordinal,
+            )  # fmt: skip
+    if outcome.callback in task.task.callbacks:
+        max_tries = values.get("max_tries", task.max_tries)
+        about = CausingTry(max_tries, values["started_at"], values["ended_at"], event.exception)
+        yield CallbackRow(*key, number, outcome.callback, outcome.reason, now, _json(about))
+    if skips is not None:
+        yield XComRow(*key, SKIPMIXIN_KEY, _json({"skipped": sorted(skips.task_ids)}), now)
+
+
+def _left_out(task: ActiveTask, skips: Skips, now: datetime) -> list[TaskChange]:
+    """Skip what a branch or a short circuit that has ended decided to leave out."""
+    beside = task.run.instances_beside
+    targets = [target for task_id in sorted(skips.task_ids) for target in beside(task, task_id)]
+    return [_settled(target, State.SKIPPED, skips.reason, now) for target in targets if _may_be_left_out(target)]
+
+
+def _may_be_left_out(target: ActiveTask) -> bool:
+    is_open = not target.is_finished or target.state is State.UPSTREAM_FAILED
+    return is_open and target.state not in SLOT_TASK_STATES and may_be_skipped(target)
+
+
+def _span(task: ActiveTask, event: Ended) -> tuple[datetime | None, datetime | None]:
+    """Return when a try began and ended.
+
+    A try that a stop of the scheduler has interrupted has done neither, and is begun again. Its start stays only where
+    it lies before that try: a sensor's first look, or what deferred the task.
+    """
+    started_at = task.started_at or event.started_at
+    if event.cause != "interrupted":
+        return started_at, event.ended_at
+    is_older = started_at is not None and task.queued_at is not None and started_at < task.queued_at
+    return (started_at if task.deferral is not None or is_older else None), None
+
+
+def _history(
+    task: ActiveTask, number: int, reason: str, started_at: datetime | None, ended_at: datetime | None
+) -> HistoryRow:
+    return HistoryRow(
+        *_row_key(task), number, State.FAILED, reason,
+        task.token, task.scheduled_at, task.queued_at, started_at, ended_at,
+    )  # fmt: skip
+
+
+def _row_key(task: ActiveTask) -> tuple[int, str, int]:
+    return (task.run.id, task.task_id, task.map_index)
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+# Runs
+
+
+def of_beginning(run: ActiveRun, now: datetime) -> RunChange:
+    """A queued run begins."""
+    return RunChange(run, run.state, DagRunState.RUNNING, started_at=now)
+
+
+def of_taking_up(run: ActiveRun) -> RunChange:
+    """A run that has begun is taken up as it is stored."""
+    return RunChange(run, DagRunState.RUNNING, DagRunState.RUNNING, run.reason, run.started_at)
+
+
+def of_wish(run: ActiveRun, stop: RunStop, now: datetime) -> Sequence[Stopped]:
+    """Stop a run. After a stop that fails the run there is no other."""
+    return () if run.stop is not None and run.stop.fails_run else (Stopped(run, stop, _stopping(run, stop, now)),)
+
+
+def _stopping(run: ActiveRun, stop: RunStop, now: datetime) -> Iterator[Change | None]:
+    """Stop the task instances of a run, one after the other; those that are killed end when they do."""
+    for task in list(run.all_instances()):
+        match on_stop(stop, task.task, task.state):
+            case "kill":
+                yield Killed(run, task.token or "", stop.reason)
+            case "skip":
+                yield _settled(task, State.SKIPPED, stop.reason, now)
+            case _:
+                yield None
+
+
+def time_is_over(run: ActiveRun, now: datetime) -> timedelta | None:
+    """Return the `dagrun_timeout` of a run that takes longer.
+
+    Where all tasks have ended in time, the run does not fail for what else it waits for.
+    """
+    timeout = timedelta(seconds=run.structure.dag.dagrun_timeout or 0)
+    if not timeout or run.state is not DagRunState.RUNNING or run.started_at is None or not run.n_unfinished:
+        return None
+    return timeout if run.started_at + timeout <= now else None
+
+
+def unwanted_try(task: ActiveTask) -> tuple[str, str] | None:
+    """Return the try of a task instance that is to be ended because its run is being stopped, and why."""
+    stop = task.run.stop
+    if stop is None or task.token is None or on_stop(stop, task.task, task.state) != "kill":
+        return None
+    return task.token, stop.reason
+
+
+def of_rest(run: ActiveRun, now: datetime) -> Sequence[RunChange]:
+    """Return how a run ends in which nothing can happen any more; nothing while it goes on."""
+    if run.state is not DagRunState.RUNNING or not run.may_have_ended:
+        return ()
+    verdict = decide_run_state(run.ends())
+    if verdict is None:
+        return ()
+    if run.stop is not None and run.stop.fails_run:
+        verdict = RunVerdict(DagRunState.FAILED, run.stop.reason, "timed_out")
+    event = "on_success" if verdict.state is DagRunState.SUCCESS else "on_failure"
+    rows = (CallbackRow(run.id, "", -1, 0, event, verdict.cause, now),) if event in run.structure.dag.callbacks else ()
+    return (RunChange(run, run.state, verdict.state, verdict.reason, run.started_at, run.last_end(now), rows),)

@@ -1,0 +1,96 @@
+"""Who waits for the end of which try, by its token.
+
+A token is *awaited* by a task instance that is queued, running or restarting; *deferred* while a trigger works for its
+task instance; or *leaving*: the try is being ended and no task instance waits for it, but its run does. For a run that
+has ended may be cleared, and begun again by another scheduler, whose keeper knows nothing of processes left here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from asynsched.channels import TriggerUnwanted, TriggerWanted, TryUnwanted
+from asynsched.scheduling.evaluation.changes import HOLDS, SLOTS, TRIGGER, Change, Killed, TaskChange
+from asynsched.scheduling.evaluation.deferral import trigger_of
+from asynsched.scheduling.evaluation.run import ActiveRun, ActiveTask
+
+Message = TryUnwanted | TriggerWanted | TriggerUnwanted
+
+
+class Tries:
+    """Every try that memory knows of."""
+
+    def __init__(self) -> None:
+        self.awaited: dict[str, ActiveTask] = {}
+        self.deferred: dict[str, ActiveTask] = {}
+        self._leaving: dict[str, ActiveRun] = {}
+        self._left_by: dict[ActiveRun, set[str]] = {}
+        self._since: dict[ActiveRun, datetime] = {}
+        """When the last leaving try of a run was added, until `take_lingering` has returned the run."""
+
+    def note(self, change: Change, now: datetime) -> Message | None:
+        """Follow a change; return what is to be said of a try or a trigger once the change is stored."""
+        if isinstance(change, Killed):
+            return TryUnwanted(change.token, change.reason)
+        if not isinstance(change, TaskChange):
+            return None
+        held, holds = HOLDS[change.before], HOLDS[change.state]
+        if held == holds:
+            return None
+        task, token = change.task, change.token
+        message: Message | None = None
+        if token is not None and held == TRIGGER and self.deferred.pop(token, None) is not None:
+            message = TriggerUnwanted(token)
+        elif token is not None and held == SLOTS and self.awaited.pop(token, None) is not None:
+            # The task instance goes on without its try, which has not ended.
+            self.leave(task.run, (token,), now)
+            message = TryUnwanted(token, change.reason)
+        if holds == SLOTS and task.token is not None:
+            self.awaited[task.token] = task
+        # A task instance that somebody has put there by hand waits for no trigger.
+        elif holds == TRIGGER and task.deferral is not None and task.token is not None:
+            self.deferred[task.token] = task
+            message = TriggerWanted(trigger_of(task, task.deferral.deferral, task.token), task.run.code)
+        return message
+
+    def ended(self, token: str) -> tuple[ActiveTask | None, ActiveRun | None]:
+        """Forget a try that is gone. Returns the task instance that waited for its end, and the run that did."""
+        task = self.awaited.pop(token, None)
+        run = self._leaving.pop(token, None) if self._leaving else None
+        if run is not None:
+            self._left_by[run].discard(token)
+            if not self._left_by[run]:
+                self.forget(run)
+        return task, run
+
+    def leave(self, run: ActiveRun, tokens: Iterable[str], now: datetime) -> None:
+        """Let a run wait until tries are gone that no task instance of it waits for."""
+        for token in tokens:
+            self._leaving[token] = run
+            self._left_by.setdefault(run, set()).add(token)
+            self._since[run] = now
+
+    @property
+    def are_leaving(self) -> bool:
+        """Whether runs wait for tries that no task instance waits for."""
+        return bool(self._leaving)
+
+    def leaving_of(self, run: ActiveRun) -> list[str]:
+        """Return the tokens of a run's leaving tries."""
+        return sorted(self._left_by.get(run, ()))
+
+    def forget(self, run: ActiveRun) -> list[str]:
+        """Forget the leaving tries of a run, and return their tokens."""
+        self._since.pop(run, None)
+        tokens = sorted(self._left_by.pop(run, ()))
+        for token in tokens:
+            del self._leaving[token]
+        return tokens
+
+    def take_lingering(self, before: datetime) -> list[tuple[ActiveRun, list[str]]]:
+        """Return the runs, each once, whose tries have been leaving since before a moment, with the tokens."""
+        found = [run for run, since in self._since.items() if since < before]
+        for run in found:
+            del self._since[run]
+        return [(run, self.leaving_of(run)) for run in found]
