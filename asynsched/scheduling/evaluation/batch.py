@@ -8,6 +8,7 @@ from asynsched.channels import TriggerUnwanted, TriggerWanted, TryUnwanted
 from asynsched.protocol.messages import Ended
 from asynsched.scheduling.evaluation.changes import (
     Change,
+    Killed,
     NewInstances,
     Row,
     RunChange,
@@ -76,13 +77,11 @@ class PendingBatch:
         elif isinstance(change, RunChange):
             self._note_run(change)
         elif isinstance(change, NewInstances):
-            self.tasks.update((id(task), task) for task in change.new or ())
-            if (gone := change.gone) is not None:
-                self.tasks.pop(id(gone), None)
-                if gone.is_stored:
-                    self.expanded.append(ExpandedRow(gone.run.id, gone.task_id, gone.map_index, gone.stored_state))
+            self._note_instances(change)
         elif isinstance(change, Stopped):
             self.runs[change.run.id] = change.run
+        elif isinstance(change, Killed):
+            self.unwanted.append((change.token, change.reason))
 
     def _note_run(self, change: RunChange) -> None:
         run = change.run
@@ -94,6 +93,13 @@ class PendingBatch:
             self.ended_runs.append(run)
         else:
             self.tasks.update((id(task), task) for task in run.all_instances() if not task.is_stored)
+
+    def _note_instances(self, change: NewInstances) -> None:
+        self.tasks.update((id(task), task) for task in change.new or ())
+        if (gone := change.gone) is not None:
+            self.tasks.pop(id(gone), None)
+            if gone.is_stored:
+                self.expanded.append(ExpandedRow(gone.run.id, gone.task_id, gone.map_index, gone.stored_state))
 
     def _add(self, row: Row) -> None:
         match row:

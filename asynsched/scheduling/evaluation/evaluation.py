@@ -37,7 +37,7 @@ from asynsched.scheduling.evaluation.run import WAITING, ActiveRun, ActiveTask
 from asynsched.scheduling.evaluation.tries import Tries
 from asynsched.scheduling.rules.run_stop import RunStop, timed_out
 from asynsched.settings import Settings
-from asynsched.states import FINISHED_RUN_STATES, SLOT_TASK_STATES, DagRunState
+from asynsched.states import FINISHED_RUN_STATES, SLOT_TASK_STATES
 from asynsched.states import TaskInstanceState as State
 from asynsched.timers import Timers
 
@@ -167,9 +167,6 @@ class Evaluation:
         """Forget a run without a change: its rows were changed by somebody else. Returns the tokens of its tries."""
         if (run := self.runs.pop(key, None)) is None:
             return []
-        self._agendas.pop(run, None)
-        self._past.remove(run)
-        self._timers.disarm(key)
         tasks = list(run.all_instances())
         tokens = [task.token for task in tasks if task.token and task.state in SLOT_TASK_STATES]
         for token in tokens:
@@ -177,7 +174,7 @@ class Evaluation:
         for task in tasks:
             before, task.state = task.state, None
             self._hold(TaskChange(task, before, task.token, None), run.queued_at)
-        self.queues.forget(self.limits.forget(run))
+        self._forget(run)
         return tokens + self._tries.forget(run)
 
     # What may happen
@@ -297,54 +294,53 @@ class Evaluation:
         for change in changes:
             self.pending.note(change)
             found = change.run.take(change)
-            self._hold(change, now)
-            self._past.note(change)
-            self._look_at(change, found)
+            if isinstance(change, TaskChange):
+                self._hold(change, now)
+                self._past.task_changed(change.task)
+                # With nothing to look at, the run may have ended by the end of its task instance.
+                if found or change.task.is_finished:
+                    self._agenda(change.run).add(found)
+            elif isinstance(change, RunChange):
+                self._keep_run(change, found)
+            else:
+                agenda = self._agenda(change.run)
+                agenda.add(found)
+                if isinstance(change, Stopped | Expanded):
+                    agenda.steps.append(change.steps)
 
-    def _hold(self, change: Change, now: datetime) -> None:
+    def _hold(self, change: TaskChange, now: datetime) -> None:
         """Take what a task instance holds by its new state, and give back what it held by the one before."""
-        if isinstance(change, TaskChange) and HOLDS[change.before] == HOLDS[change.state]:
+        held, holds = HOLDS[change.before], HOLDS[change.state]
+        if held == holds:
             return
-        self.queues.note(change, self.limits)
-        if (message := self._tries.note(change, now)) is not None:
+        task = change.task
+        self.queues.swap(task, self.limits.of(task), held, holds)
+        if (message := self._tries.swap(change, held, holds, now)) is not None:
             self.pending.say(message)
-        self._set_timer(change, now)
-        if isinstance(change, RunChange):
-            self._keep_run(change)
+        if held in (TIMER, TRIGGER):
+            self._timers.disarm(task.key)
+        if holds == TIMER or (holds == TRIGGER and task.next_try_at is not None):
+            self._timers.arm(task.next_try_at or now, task.key)
 
-    def _set_timer(self, change: Change, now: datetime) -> None:
-        if isinstance(change, TaskChange):
-            task, holds = change.task, HOLDS[change.state]
-            if HOLDS[change.before] in (TIMER, TRIGGER):
-                self._timers.disarm(task.key)
-            if holds == TIMER or (holds == TRIGGER and task.next_try_at is not None):
-                self._timers.arm(task.next_try_at or now, task.key)
-        elif isinstance(change, RunChange):
-            timeout = change.run.structure.dag.dagrun_timeout
-            if change.state in FINISHED_RUN_STATES:
-                self._timers.disarm(change.run.key)
-            elif timeout is not None and change.started_at is not None:
-                self._timers.arm(change.started_at + timedelta(seconds=timeout), change.run.key)
-
-    def _keep_run(self, change: RunChange) -> None:
+    def _keep_run(self, change: RunChange, found: Iterable[ActiveTask]) -> None:
+        """Take a run that begins or is taken up, or let go of one that has ended."""
+        run = change.run
         if change.state in FINISHED_RUN_STATES:
-            del self.runs[change.run.key]
-        else:
-            self.runs[change.run.key] = change.run
-
-    def _look_at(self, change: Change, found: Iterable[ActiveTask]) -> None:
-        """Put what follows from a change on the agenda of its run: task instances, and steps that are to be taken.
-
-        The agenda of a run in which a task instance has ended is empty perhaps: then the run may have ended as well.
-        """
-        if isinstance(change, TaskChange) and not found and not change.task.is_finished:
+            del self.runs[run.key]
+            self._forget(run)
             return
-        if isinstance(change, RunChange) and change.state is not DagRunState.RUNNING:
-            return
-        agenda = self._agenda(change.run)
-        agenda.add(found)
-        if isinstance(change, Stopped | Expanded):
-            agenda.steps.append(change.steps)
+        self.runs[run.key] = run
+        self._past.add(run)
+        timeout = run.structure.dag.dagrun_timeout
+        if timeout is not None and run.started_at is not None:
+            self._timers.arm(run.started_at + timedelta(seconds=timeout), run.key)
+        self._agenda(run).add(found)
+
+    def _forget(self, run: ActiveRun) -> None:
+        self._agendas.pop(run, None)
+        self._timers.disarm(run.key)
+        self._past.remove(run)
+        self.queues.forget(self.limits.forget(run))
 
     # What follows from it
 
@@ -371,7 +367,7 @@ class Evaluation:
                 return
             del self._agendas[agenda.run]
             # Not before: with half of it looked at, it may seem deadlocked.
-            if not self._tries.leaving_of(agenda.run):
+            if not self._tries.are_waited_for(agenda.run):
                 self._apply(decisions.of_rest(agenda.run, now), now)
 
     def _look_at_later_runs(self) -> bool:

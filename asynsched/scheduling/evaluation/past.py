@@ -7,10 +7,8 @@ changes are passed on as they happen; otherwise the evaluator's sweep reads it a
 from collections.abc import Iterable
 
 from asynsched.keys import DagRunKey
-from asynsched.scheduling.evaluation.changes import Change, RunChange, TaskChange
 from asynsched.scheduling.evaluation.run import ActiveRun, ActiveTask
 from asynsched.scheduling.rules.past_depends import PastTask
-from asynsched.states import FINISHED_RUN_STATES
 
 
 class PastLinks:
@@ -42,14 +40,10 @@ class PastLinks:
             if not self._after[run.key_before]:
                 del self._after[run.key_before]
 
-    def note(self, change: Change) -> None:
-        """Follow a run that begins or ends, and pass on that a task instance has changed its state."""
-        if isinstance(change, RunChange):
-            follow = self.remove if change.state in FINISHED_RUN_STATES else self.add
-            follow(change.run)
-        if not isinstance(change, TaskChange) or change.run.key not in self._after:
+    def task_changed(self, task: ActiveTask) -> None:
+        """Pass on that a task instance has changed its state."""
+        if task.run.key not in self._after:
             return
-        task = change.task
         for later in self._later(task.run):
             names = later.structure.depend_on_past
             above = names.intersection(task.run.structure.upstream[task.task_id])

@@ -19,9 +19,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from asynsched.keys import DagRunKey
-from asynsched.scheduling.evaluation.changes import HOLDS, PLACE, SLOTS, TRIGGER, Change, RunChange, TaskChange
+from asynsched.scheduling.evaluation.changes import PLACE, SLOTS, TRIGGER
 from asynsched.scheduling.evaluation.run import ActiveRun, ActiveTask
-from asynsched.states import FINISHED_RUN_STATES, SLOT_TASK_STATES, TaskInstanceState
+from asynsched.states import SLOT_TASK_STATES, TaskInstanceState
 
 if TYPE_CHECKING:
     from asynsched.scheduling.evaluation.run import ActiveTask
@@ -229,16 +229,8 @@ class ReadyQueues:
             self.pool(name).capacity = capacities.get(name, 0)
             self.pool(name).include_deferred = name in include_deferred
 
-    def note(self, change: Change, limits: RunLimits) -> None:
+    def swap(self, task: ActiveTask, of_task: tuple[Limit, ...], held: int, holds: int) -> None:
         """Take what a task instance holds by its new state, and give back what it held by the one before."""
-        if isinstance(change, RunChange) and change.state in FINISHED_RUN_STATES:
-            self.forget(limits.forget(change.run))
-        if not isinstance(change, TaskChange):
-            return
-        held, holds = HOLDS[change.before], HOLDS[change.state]
-        if held == holds:
-            return
-        task, of_task = change.task, limits.of(change.task)
         # First what it takes: a lane that is full then offers no other task.
         if holds == SLOTS:
             self.occupy(task, of_task)
@@ -358,6 +350,8 @@ class RunLimits:
 
     def of(self, task: ActiveTask) -> tuple[Limit, ...]:
         """Return the limits of a task instance, always the same objects in the same order."""
+        if task.limits is not None:
+            return task.limits
         run = task.run
         limits = [self._dag(run.key.dag_id), self._run(run)]
         if task.task.max_active_tis_per_dag is not None:
@@ -367,7 +361,8 @@ class RunLimits:
             limits.append(self._task(run.key, task, "max_active_tis_per_dagrun", capacity))
         if self._default_executor is not None:
             limits.append(self._executor(task.task.executor or self._default_executor))
-        return tuple(limits)
+        task.limits = tuple(limits)
+        return task.limits
 
     def obstacle(self, task: ActiveTask) -> str:
         """Return why a task's executor can never take it as things are; empty if it can."""

@@ -29,6 +29,7 @@ from asynsched.states import TaskInstanceState as State
 
 if TYPE_CHECKING:
     from asynsched.scheduling.evaluation.deferral import StoredDeferral
+    from asynsched.scheduling.evaluation.ready import Limit
 
 
 WAITING: frozenset[State | None] = frozenset({None})
@@ -67,6 +68,7 @@ class ActiveTask:
         ignored: The dependencies that do not count, because somebody has forced it.
         own_counts: How those upstream instances ended that matter to its instances of mapped groups only; it shares
             these counts with others.
+        limits: Those that it shares with others, once `RunLimits` has been asked for them: they stay the same.
         stored_state: What the database has, as `stored_try`.
     """
 
@@ -90,6 +92,7 @@ class ActiveTask:
     skips: frozenset[str] = frozenset()
     ignored: frozenset[str] = frozenset()
     own_counts: tuple[UpstreamEnds, ...] = ()
+    limits: tuple[Limit, ...] | None = None
     stored_state: State | None = None
     stored_try: int = 0
     is_stored: bool = False

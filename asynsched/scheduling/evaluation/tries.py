@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from asynsched.channels import TriggerUnwanted, TriggerWanted, TryUnwanted
-from asynsched.scheduling.evaluation.changes import HOLDS, SLOTS, TRIGGER, Change, Killed, TaskChange
+from asynsched.scheduling.evaluation.changes import SLOTS, TRIGGER, TaskChange
 from asynsched.scheduling.evaluation.deferral import trigger_of
 from asynsched.scheduling.evaluation.run import ActiveRun, ActiveTask
 
@@ -29,15 +29,8 @@ class Tries:
         self._since: dict[ActiveRun, datetime] = {}
         """When the last leaving try of a run was added, until `take_lingering` has returned the run."""
 
-    def note(self, change: Change, now: datetime) -> Message | None:
-        """Follow a change; return what is to be said of a try or a trigger once the change is stored."""
-        if isinstance(change, Killed):
-            return TryUnwanted(change.token, change.reason)
-        if not isinstance(change, TaskChange):
-            return None
-        held, holds = HOLDS[change.before], HOLDS[change.state]
-        if held == holds:
-            return None
+    def swap(self, change: TaskChange, held: int, holds: int, now: datetime) -> Message | None:
+        """Follow a change of what a task instance holds; return what is to be said of a try or a trigger then."""
         task, token = change.task, change.token
         message: Message | None = None
         if token is not None and held == TRIGGER and self.deferred.pop(token, None) is not None:
@@ -75,6 +68,10 @@ class Tries:
     def are_leaving(self) -> bool:
         """Whether runs wait for tries that no task instance waits for."""
         return bool(self._leaving)
+
+    def are_waited_for(self, run: ActiveRun) -> bool:
+        """Return whether a run waits for leaving tries."""
+        return run in self._left_by
 
     def leaving_of(self, run: ActiveRun) -> list[str]:
         """Return the tokens of a run's leaving tries."""

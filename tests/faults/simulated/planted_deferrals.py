@@ -6,9 +6,8 @@ import msgspec
 
 from asynsched.channels import TriggerFired, TriggerUnwanted
 from asynsched.protocol.messages import TriggerOutcome
-from asynsched.scheduling.evaluation import decisions
+from asynsched.scheduling.evaluation import decisions, evaluation
 from asynsched.scheduling.evaluation.batch import PendingBatch
-from asynsched.scheduling.evaluation.evaluation import Evaluation
 from asynsched.scheduling.evaluation.ready import Limit, Pool
 from asynsched.scheduling.triggerer.triggerer import Triggerer
 from tests.faults.simulated.bug import Bug, Change
@@ -29,13 +28,7 @@ def _forgotten_event() -> list[Change]:
 
 
 def _endless_wait() -> list[Change]:
-    set_timer = Evaluation._set_timer
-
-    def set_none_for_triggers(self: Any, change: Any, now: Any) -> None:
-        if change.state != "deferred":
-            set_timer(self, change, now)
-
-    return [(Evaluation, "_set_timer", set_none_for_triggers)]
+    return [(evaluation, "TRIGGER", None)]
 
 
 def _uncounted_deferred() -> list[Change]:
