@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
-from sandbox.confinement import readable
-from sandbox.confinement.file_rules import ConfinementError, FileRules, rights
+from sandbox.confinement.file_rules import ConfinementError, FileRules, of_the_machine, rights
 from sandbox.confinement.limits import ParseLimits, apply_limits, tasks_of_user
 
 if TYPE_CHECKING:
@@ -145,7 +144,7 @@ def _landlock_abi() -> int:
 def prepare() -> None:
     """Find out what is the same for all parses, so that forks of this process need not."""
     strength = available()
-    readable.of_the_machine()
+    of_the_machine()
     if strength.landlock_abi:
         rights()
     if strength.seccomp:

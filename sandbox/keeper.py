@@ -25,8 +25,7 @@ from asynsched.protocol.messages import LONGEST_REASON, READY
 from sandbox.running.try_logging import configure_logging
 from sandbox.running.warming import warm
 from sandbox.supervision.children import adopt_orphans, set_readable
-from sandbox.supervision.lifeline import MARK, sweep
-from sandbox.supervision.watchdog import Alarm
+from sandbox.supervision.lifeline import MARK, Alarm, sweep
 from sandbox.supervision.zygote_handle import ZygoteHandle
 from sandbox.titles import set_title
 

@@ -18,10 +18,9 @@ from sandbox.confinement.environment import enter_environment
 from sandbox.confinement.file_rules import FileRules
 from sandbox.confinement.limits import ParseLimits, decode_limits
 from sandbox.parsing.importing import ParseRequest
-from sandbox.parsing.lifelines import HelperLifeline
 from sandbox.parsing.scratch import scratch_folder
-from sandbox.parsing.supervise import become_guardian, encode, exit_by_signals, parse_file
-from sandbox.sources.archive_paths import ARCHIVE_SUFFIX
+from sandbox.parsing.supervise import HelperLifeline, become_guardian, encode, exit_by_signals, parse_file
+from sandbox.sources.local_imports import ARCHIVE_SUFFIX
 from sandbox.titles import of_parse, set_title
 
 

@@ -13,18 +13,105 @@ import os
 import select
 import signal
 import socket
+import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
+import msgspec
+from msgspec import Struct
+
+from asynsched.serialization.schema import ParseQuestions
 from sandbox.confinement.environment import enter_environment
-from sandbox.confinement.limits import decode_limits
+from sandbox.confinement.file_rules import FileRules
+from sandbox.confinement.limits import ParseLimits, decode_limits
 from sandbox.parsing import tree
-from sandbox.parsing.guardian import ParseSite, serve_as_guardian
-from sandbox.parsing.lifelines import GROUP, end_group
-from sandbox.parsing.supervise import become_subreaper
-from sandbox.parsing.warming import installed, warm
+from sandbox.parsing.importing import ParseRequest
+from sandbox.parsing.scratch import scratch_folder
+from sandbox.parsing.supervise import (
+    GROUP,
+    NotWantedError,
+    PipeLifeline,
+    become_guardian,
+    become_subreaper,
+    encode,
+    end_group,
+    exit_by_signals,
+    parse_file,
+)
+from sandbox.parsing.warming import Installed, installed, warm
 from sandbox.titles import set_title
+
+STALE = b"stale\n"
+"""The answer when packages were installed since the server has started: another server must be asked."""
+
+
+class Greeting(Struct, frozen=True):
+    """The first line of a guardian: its process."""
+
+    pid: int
+
+
+class Job(Struct, frozen=True):
+    """A file to be parsed, by its path in the DAG folder, and what to ask the authors' timetables in it."""
+
+    path: str
+    questions: ParseQuestions
+
+
+class ParseSite(NamedTuple):
+    """What is the same for all parses of a server."""
+
+    dags_folder: Path
+    scratch: Path
+    limits: ParseLimits
+    installed: Installed
+
+
+def serve_as_guardian(site: ParseSite, connection: socket.socket, lifeline: int, server: int) -> NoReturn:
+    """Serve until the other end of the connection hangs up, and never return.
+
+    Args:
+        site: What to parse with.
+        connection: Where jobs come from.
+        lifeline: The writing end of a pipe to the server.
+        server: The process that this was forked from.
+    """
+    status = 1
+    try:
+        os.setsid()
+        exit_by_signals()
+        become_guardian()
+        set_title("guardian of parses")
+        # The server may have ended before the kernel was asked to tell.
+        if os.getppid() == server:
+            _serve(site, connection, PipeLifeline(lifeline))
+            status = 0
+    except (NotWantedError, OSError, SystemExit):
+        status = 0
+    except BaseException:  # noqa: BLE001 - it must not go on as the server
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def _serve(site: ParseSite, connection: socket.socket, lifeline: PipeLifeline) -> None:
+    decoder = msgspec.json.Decoder(Job)
+    rules = FileRules()
+    connection.sendall(msgspec.json.encode(Greeting(os.getpid())) + b"\n")
+    with connection.makefile("rb") as jobs:
+        while line := jobs.readline():
+            if installed() != site.installed:
+                connection.sendall(STALE)
+                return
+            job = decoder.decode(line)
+            with scratch_folder(site.scratch) as scratch:
+                request = ParseRequest(job.path, site.dags_folder, scratch, site.limits, job.questions)
+                report = parse_file(request, rules, lifeline, connection.fileno())
+            connection.sendall(encode(report))
+
 
 _ENTRIES_AT_ONCE = 64
 

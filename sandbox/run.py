@@ -20,6 +20,7 @@ import msgspec
 from asynsched.authoring.dag import DAG
 from asynsched.authoring.deferral import Resumption
 from asynsched.authoring.exceptions import (
+    AsynschedException,
     AsynschedRescheduleException,
     AsynschedSkipException,
     AsynschedTaskTimeout,
@@ -27,21 +28,20 @@ from asynsched.authoring.exceptions import (
 )
 from asynsched.authoring.operators.base import BaseOperator
 from asynsched.authoring.own_sandbox import own_sandbox
-from asynsched.authoring.running.context import Context, context_variables
-from asynsched.authoring.running.execution import TaskResult, execute
+from asynsched.authoring.running.context import Context, CurrentContext, context_variables
+from asynsched.authoring.running.execution import TaskResult, execute, run_callbacks
 from asynsched.authoring.running.task_instance import TaskInstanceFacts
 from asynsched.authoring.running.tracebacks import user_frames
 from asynsched.authoring.running.try_context import build_context
 from asynsched.authoring.supervisor import set_supervisor
+from asynsched.authoring.timezone import coerce_datetime
 from asynsched.authoring.transport import from_transport
 from asynsched.protocol.frames import ProtocolError
 from asynsched.protocol.messages import CausingTry, CodeVersion, Ended, Launch, Started
 from sandbox.running import try_outcome
-from sandbox.running.callbacks import CallbacksFailed, call_back, callback_task
 from sandbox.running.loading import LoadedFile
-from sandbox.running.retry_decision import decided_by_policy
 from sandbox.running.scheduler_link import SchedulerLink
-from sandbox.running.try_outcome import Span, TaskTerminated
+from sandbox.running.try_outcome import Span, TaskTerminated, decided_by_policy, rebuilt
 from sandbox.sources.laid_out import Ask
 from sandbox.supervision import lifeline
 from sandbox.supervision.children import adopt_orphans
@@ -91,7 +91,7 @@ def run_launch(launch: Launch, link: SchedulerLink, file: LoadedFile) -> Ended:
     started_at = datetime.now(UTC)
     if launch.trigger_host is not None and not file.reason:
         with own_sandbox():
-            from sandbox.triggering.host import run_host  # loads asyncio, which a try has no need of
+            from sandbox.trigger_host import run_host  # loads asyncio, which a try has no need of
 
         return run_host(launch, link)
     if file.reason or launch.run.dag_id not in file.dags:
@@ -266,3 +266,50 @@ def _report(link: SchedulerLink, ended: Ended) -> None:
         _flush()
         nothing: dict[str, Any] = {"return_value": msgspec.UNSET, "decision": None, "outlet_events": ()}
         link.send(msgspec.structs.replace(ended, state="failed", reason=reason, **nothing))
+
+
+_STATE_AT = {
+    "on_execute": "running",
+    "on_success": "success",
+    "on_failure": "failed",
+    "on_retry": "up_for_retry",
+    "on_skipped": "skipped",
+}
+_MISS = "on_deadline_miss"
+
+
+class CallbacksFailed(AsynschedException):
+    """Callbacks of an event raised exceptions; each is in the log."""
+
+
+def callback_task(launch: Launch, dag: DAG) -> BaseOperator:
+    """Return the task whose context the callbacks are given: for those of a DAG, its last one, as in Airflow."""
+    return dag.get_task(launch.task_id) if launch.task_id else dag.topological_sort()[-1]
+
+
+def call_back(launch: Launch, dag: DAG, context: Context) -> list[str]:
+    """Call what the launch's event has, and return what went wrong; one that fails keeps no other from running."""
+    event, reason = launch.callback["event"], launch.callback.get("reason", "")
+    if event == _MISS:
+        return _call_for_deadline(launch, dag, context)
+    owner = context["task"] if launch.task_id else dag
+    if launch.task_id:
+        context["ti"].state = _STATE_AT.get(event)
+    context["reason"] = reason
+    if launch.task_id and event in ("on_failure", "on_retry"):
+        context["exception"] = rebuilt(launch.caused_by.exception if launch.caused_by else None, reason)
+    with CurrentContext(context):
+        return run_callbacks(list(getattr(owner, f"{event}_callback", None) or ()), context, context["task"])
+
+
+def _call_for_deadline(launch: Launch, dag: DAG, context: Context) -> list[str]:
+    told = launch.callback["deadline"]
+    if told["number"] >= len(dag.deadline):
+        return [f"the version of DAG {dag.dag_id!r} that this run has, has no deadline {told['number'] + 1}"]
+    context["reason"] = launch.callback.get("reason", "")
+    context["deadline"] = {
+        "name": told["name"],
+        "deadline_time": coerce_datetime(datetime.fromisoformat(told["due_at"])),
+    }
+    with CurrentContext(context):
+        return run_callbacks([dag.deadline[told["number"]].callback], context, context["task"])

@@ -3,7 +3,7 @@
 A fork has all the memory of the process that it is a fork of, and what the keeper passes on to tries leaves remains in
 the keeper's. So the keeper forks this process when it is warm, before it hears of any try, and has it fork templates:
 they are as warm, and find nothing of others in their memory. It also watches over the keeper, in case that stands
-still (`sandbox.supervision.watchdog`).
+still (`sandbox.supervision.lifeline`).
 
     keeper ──asks──▶ zygote ──fork──▶ midwife ──fork──▶ template, or a try that loads its file itself
                        │                 │ passes on, if the file does not look plain
@@ -41,7 +41,7 @@ from sandbox.sources.laid_out import read_source
 from sandbox.sources.plainness import looks_plain
 from sandbox.supervision.children import die_with, set_readable
 from sandbox.supervision.full_zygote import READY, FullZygote, FullZygoteGoneError
-from sandbox.supervision.watchdog import Watchdog
+from sandbox.supervision.lifeline import Watchdog
 from sandbox.template import Born, TemplateStart, become_template, keep_only
 from sandbox.titles import set_title
 

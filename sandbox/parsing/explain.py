@@ -1,8 +1,16 @@
 """Turns what a DAG file raised into one error that names the file, the line, and what to do."""
 
+import ast
+import difflib
+import errno
+import importlib
 import importlib.util
+import linecache
 import os
+import socket
+import sys
 import traceback
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 
@@ -10,10 +18,8 @@ from asynsched.errors import DagError, DagImportError, SerializationError
 from asynsched.protocol.parse_messages import encodable
 from asynsched.serialization.schema import FileError
 from sandbox.confine import available
+from sandbox.confinement.file_rules import is_within, link_outside, of_the_machine
 from sandbox.confinement.limits import ParseLimits
-from sandbox.confinement.readable import is_within, link_outside, of_the_machine
-from sandbox.parsing.airflow_names import missing_name, no_airflow
-from sandbox.parsing.hints import hint_for, said
 from sandbox.sources.archives import ArchiveError
 
 _NOT_IN_THE_FILE = "this came up in asynsched's own code: the file has changed how that works, or it is a bug there"
@@ -171,3 +177,173 @@ def _traceback(exc: BaseException, frames: list[TracebackType]) -> str:
     first = frames[0] if frames else None
     text = encodable("".join(traceback.format_exception(type(exc), exc, first)))
     return text if len(text) <= MAX_TRACEBACK else f"…{text[-MAX_TRACEBACK:]}"
+
+
+_Finder = Callable[[BaseException], str]
+
+
+def hint_for(exc: BaseException) -> str:
+    """Return what to do about an exception if the confinement has caused it, or what led to it; else nothing."""
+    causes = list(_causes(exc))
+    for find in _HINTS:
+        for cause in causes:
+            if found := find(cause):
+                return f"DAG files are parsed in confinement: {found}"
+    return ""
+
+
+def said(exc: BaseException) -> str:
+    """Return the text of an exception."""
+    try:
+        return str(exc)
+    except Exception:  # noqa: BLE001 - __str__ is user code, and may raise anything
+        return "<its text cannot be shown>"
+
+
+def _causes(exc: BaseException | None) -> Iterator[BaseException]:
+    """Yield an exception and those that it was raised for; libraries wrap what the system says."""
+    seen: set[int] = set()
+    while exc is not None and id(exc) not in seen:
+        seen.add(id(exc))
+        yield exc
+        exc = exc.__cause__ or exc.__context__
+
+
+def _environment(exc: BaseException) -> str:
+    code = type(os.environ).__getitem__.__code__
+    if not isinstance(exc, KeyError) or not any(name == code for name, _ in _frames(exc)):
+        return ""
+    name = str(exc.args[0])
+    if name.startswith("ASYNSCHED_"):
+        return "the scheduler's own ASYNSCHED_* variables are shown to no user code"
+    advice = f"add {name} to it, or read it in a task"
+    if name.startswith("PG"):
+        advice += "; where the scheduler's own database is PostgreSQL, neither is possible: use a connection in a task"
+    return f"they see the environment variables that parse.environment lists; {advice}"
+
+
+def _network(exc: BaseException) -> str:
+    if isinstance(exc, OSError) and exc.errno == errno.EPERM:
+        is_network = any(module == "socket" or module.startswith("asyncio.") for _, module in _frames(exc))
+    else:
+        is_network = isinstance(exc, socket.gaierror) or any(words in said(exc) for words in _OF_NETWORK_LIBRARIES)
+    return "they have no network; move this into a task" if is_network else ""
+
+
+_OF_NETWORK_LIBRARIES = ("name resolution", "could not translate host name", "could not create socket")
+"""What libraries say that are written in C, such as database drivers."""
+
+
+def _database(exc: BaseException) -> str:
+    if type(exc).__name__ != "OperationalError":
+        return ""
+    if "readonly database" in said(exc):
+        return f"{_WRITES}, and no database; write in a task"
+    if "unable to open database file" in said(exc):
+        return f"{_READS}; open the database in a task"
+    return ""
+
+
+def _file(exc: BaseException) -> str:
+    if not isinstance(exc, PermissionError) or exc.errno != errno.EACCES:
+        return ""
+    if isinstance(exc.filename, (str, bytes)) and _was_read(exc.filename):
+        return f"{_READS}; add the place to parse.readable, or do this in a task"
+    return f"{_WRITES}; write in a task"
+
+
+_READS = "they read the DAG folder, Python, system libraries and what parse.readable lists"
+_WRITES = "they write to their temporary folder only"
+
+
+def _was_read(filename: str | bytes) -> bool:
+    """Return whether a refused file is one that may not be read; else it was to be written."""
+    try:
+        os.close(os.open(filename, os.O_RDONLY | os.O_NONBLOCK))
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False
+
+
+def _limit(exc: BaseException) -> str:
+    if isinstance(exc, RuntimeError) and said(exc) == "can't start new thread":
+        return _LIMITS[errno.EAGAIN]
+    return _LIMITS.get(exc.errno or 0, "") if isinstance(exc, OSError) else ""
+
+
+_LIMITS = {
+    errno.EAGAIN: "they have only so many processes and threads (parse.max_processes)",
+    errno.EMFILE: "they have only so many files open (parse.open_files)",
+    errno.EFBIG: "they write only small files (parse.file_bytes)",
+    errno.EPERM: "they may not do this; do it in a task",
+}
+
+_HINTS: tuple[_Finder, ...] = (_environment, _network, _database, _file, _limit)
+"""Each says what to do if it knows an exception; the first that does is believed."""
+
+
+def _frames(exc: BaseException) -> Iterator[tuple[object, str]]:
+    """Yield the code, and the name of the module, of each frame that an exception passed."""
+    tb = exc.__traceback__
+    while tb is not None:
+        yield tb.tb_frame.f_code, str(tb.tb_frame.f_globals.get("__name__", ""))
+        tb = tb.tb_next
+
+
+_PLACES = {"timezone": "asynsched.authoring.timezone", "macros": "asynsched.authoring.macros"}
+"""Modules of functions, which are no names of the package itself."""
+_ADVICE = {"days_ago": "give start_date a date, such as datetime(2026, 1, 1)"}
+
+
+def no_airflow(frames: list[TracebackType]) -> str:
+    """Return what to do about an import that fails because Airflow is not installed."""
+    node = _import_at(frames[-1]) if frames else None
+    if isinstance(node, ast.ImportFrom) and node.module:
+        return instead_of(node.module, [alias.name for alias in node.names])
+    if isinstance(node, ast.Import) and any(alias.name in ("airflow", "airflow.sdk") for alias in node.names):
+        return "import the same names from asynsched"
+    return "import from asynsched what it has of these names"
+
+
+def instead_of(module: str, names: list[str]) -> str:
+    """Return what to do about `from module import names`, where the module is one of Airflow's."""
+    place = _PLACES.get(module.rpartition(".")[2], "asynsched")
+    known = dir(importlib.import_module(place))
+    here = [name for name in map(_renamed, names) if name in known or name in (*_PLACES, "*")]
+    missing = [name for name in names if _renamed(name) not in here]
+    advice = [f"import {'the same names' if here == names else ', '.join(here)} from {place}"] if here else []
+    advice += [_said(name, _ADVICE.get(name, "")) for name in missing]  # no near names: these are rightly spelt
+    if missing and module.startswith("airflow.providers."):
+        advice.append("providers of Airflow need Airflow itself")
+    return "; ".join(advice)
+
+
+def missing_name(name: str) -> str:
+    """Return what to say of a name that asynsched does not have: what it is called here, or the near ones."""
+    known = dir(sys.modules["asynsched"])
+    renamed = _renamed(name)
+    near = [renamed] if renamed in known else difflib.get_close_matches(name, known)
+    return _said(name, _ADVICE.get(name) or (f"did you mean {' or '.join(near)}?" if near else ""))
+
+
+def _said(name: str, hint: str) -> str:
+    return f"asynsched has no name {name!r}" + (f"; {hint}" if hint else "")
+
+
+def _renamed(name: str) -> str:
+    return name.replace("Dataset", "Asset").replace("Airflow", "Asynsched")
+
+
+def _import_at(frame: TracebackType) -> ast.stmt | None:
+    """Return the import statement that a frame is in; None where the source does not tell."""
+    code = frame.tb_frame.f_code
+    try:
+        tree = ast.parse("".join(linecache.getlines(code.co_filename, frame.tb_frame.f_globals)))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom) and node.lineno <= frame.tb_lineno <= (node.end_lineno or 0):
+            return node
+    return None

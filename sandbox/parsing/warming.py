@@ -15,7 +15,7 @@ from sandbox.sources.local_imports import dag_module_name
 
 _NEEDED_WITHIN_FUNCTIONS = (
     "sandbox.confinement.privileges", "sandbox.confinement.seccomp", "sandbox.parsing.explain",
-    "sandbox.parsing.timetables", "sandbox.sources.archives",
+    "sandbox.sources.archives",
 )  # fmt: skip
 """Modules that a parse imports only when it needs them."""
 

@@ -1,14 +1,20 @@
 """What a try came to: from what its code returned or raised, or from how its process died."""
 
+import logging
 import os
 import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
+from types import FrameType
 from typing import Any, NamedTuple
 
 import msgspec
 
 from asynsched.authoring.exceptions import (
+    AsynschedException,
     AsynschedFailException,
     AsynschedRescheduleException,
     AsynschedSkipException,
@@ -16,8 +22,10 @@ from asynsched.authoring.exceptions import (
     TaskDeferred,
 )
 from asynsched.authoring.mapping.mapped_sequences import is_mappable
+from asynsched.authoring.retry_policy import RetryAction, RetryPolicy, ask
+from asynsched.authoring.running.context import Context
 from asynsched.authoring.running.execution import TaskResult
-from asynsched.authoring.running.tracebacks import one_line
+from asynsched.authoring.running.tracebacks import one_line, text_of
 from asynsched.authoring.transport import to_transport
 from asynsched.protocol.messages import (
     BranchDecision,
@@ -25,10 +33,10 @@ from asynsched.protocol.messages import (
     Ended,
     FailureCause,
     OutletEvent,
+    RaisedException,
     ShortCircuitDecision,
     class_name,
 )
-from sandbox.running.raised_exceptions import described
 from sandbox.running.scheduler_link import json_of
 
 CRASHES = frozenset({signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSYS})
@@ -142,3 +150,110 @@ def _signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
+
+
+LONGEST_MESSAGE = 10_000
+_PLAIN = (str, int, float, bool, type(None))
+_NOTE = "raised in the task's own process; the traceback is in the log of its try"
+
+
+def described(exc: BaseException) -> RaisedException:
+    """Return what is told of an exception."""
+    cls = type(exc)
+    message = text_of(exc)
+    raised = RaisedException(str(cls.__module__), cls.__qualname__, message[:LONGEST_MESSAGE])
+    if len(message) > LONGEST_MESSAGE or not all(type(argument) in _PLAIN for argument in exc.args):
+        return raised
+    with_arguments = msgspec.structs.replace(raised, arguments=tuple(exc.args))
+    try:
+        msgspec.json.encode(with_arguments)
+    except (ValueError, OverflowError):
+        return raised
+    return with_arguments
+
+
+def rebuilt(raised: RaisedException | None, reason: str) -> BaseException:
+    """Return an exception like the one that was raised: of its class, with its words, without its traceback.
+
+    Its class is one that this process has loaded already, and is made without its `__init__`, whose other arguments
+    nobody knows. Where that cannot be, and for a try that did not end by an exception, it is an AsynschedException.
+
+    Args:
+        raised: What is told of it; None for a try that was ended from outside.
+        reason: Why the try ended, in one line.
+    """
+    if raised is None:
+        return AsynschedException(reason)
+    cls = _loaded_class(raised)
+    if cls is not None:
+        for arguments in (raised.arguments, (raised.message,)):
+            exc = _made(cls, arguments)
+            if exc is not None and text_of(exc) == raised.message:
+                exc.add_note(_NOTE)
+                return exc
+    return AsynschedException(f"{raised.qualname}: {raised.message}")
+
+
+def _loaded_class(raised: RaisedException) -> type[BaseException] | None:
+    found: object = sys.modules.get(raised.module)
+    for name in raised.qualname.split("."):
+        found = getattr(found, name, None)
+    return found if isinstance(found, type) and issubclass(found, BaseException) else None
+
+
+def _made(cls: type[BaseException], arguments: tuple[object, ...]) -> BaseException | None:
+    try:
+        exc = cls.__new__(cls, *arguments)
+        exc.args = arguments
+    except Exception:  # noqa: BLE001 - it is user code
+        return None
+    return exc
+
+
+LIMIT_SECONDS = 30.0
+"""Longest that a policy may think: the task holds its slot meanwhile."""
+MAX_REASON = 500
+log = logging.getLogger("asynsched.task")
+
+
+class _TookTooLong(BaseException):
+    """Raised in a policy when its time is over."""
+
+
+def decided_by_policy(ended: Ended, policy: RetryPolicy | None, exc: BaseException, context: Context) -> Ended:
+    """Return the end of a try with what the task's policy decided about its failure.
+
+    Only failures are brought before it: none that asked for no retry, and none that was ended from outside.
+    """
+    if policy is None or ended.state != "failed" or not ended.retry or isinstance(exc, TaskTerminated):
+        return ended
+    try:
+        with _limited():
+            decision = ask(policy, exc, context)
+    except _TookTooLong:
+        log.exception("The retry policy took longer than %g s; the task's own settings decide", LIMIT_SECONDS)
+        return ended
+    if decision.action == RetryAction.DEFAULT:
+        return ended
+    log.info("The retry policy decided: %s", decision)
+    reason = ended.reason
+    if decision.reason:
+        reason = f"{reason} ({' '.join(str(decision.reason).split())[:MAX_REASON]})"
+    if decision.action == RetryAction.FAIL:
+        return msgspec.structs.replace(ended, retry=False, reason=reason)
+    delay = None if decision.retry_delay is None else decision.retry_delay.total_seconds()
+    return msgspec.structs.replace(ended, retry_delay=delay, reason=reason)
+
+
+@contextmanager
+def _limited() -> Iterator[None]:
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise _TookTooLong
+
+    earlier = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, LIMIT_SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, earlier)

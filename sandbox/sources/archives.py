@@ -11,7 +11,7 @@ from types import CodeType
 from typing import TYPE_CHECKING, cast
 
 from asynsched.errors import DagImportError
-from sandbox.sources.source_text import Note
+from sandbox.sources.local_imports import Note
 
 if TYPE_CHECKING:
     from importlib.abc import Loader

@@ -8,19 +8,63 @@ import hashlib
 import importlib.machinery
 import importlib.util
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, cast
 
 from asynsched.authoring.own_sandbox import give_way, own_sandbox
-from sandbox.sources.archive_paths import ARCHIVE_SUFFIX, split_archive_path
-from sandbox.sources.source_text import Note, decode_text
 
 if TYPE_CHECKING:
     from importlib.abc import Loader
 
     from sandbox.sources.archives import Archive, ArchiveFinder
+
+
+ARCHIVE_SUFFIX = ".zip"
+
+
+def split_archive_path(path: str) -> tuple[str, str] | None:
+    """Return the archive and the name inside it (empty for the archive itself), or None where there is no archive.
+
+    >>> split_archive_path("team/dags.zip/etl.py")
+    ('team/dags.zip', 'etl.py')
+    """
+    parts = path.split("/")
+    for index, part in enumerate(parts):
+        if part.endswith(ARCHIVE_SUFFIX):
+            return "/".join(parts[: index + 1]), "/".join(parts[index + 1 :])
+    return None
+
+
+Note = Callable[[str, str, bytes], str]
+"""Takes a module's name, its file and its bytes; returns its text."""
+
+
+def _no_text(filename: str, data: bytes, exc: UnicodeDecodeError) -> SyntaxError:
+    line = data.count(b"\n", 0, exc.start) + 1
+    what = f"byte 0x{data[exc.start]:02x} is not {exc.encoding.upper()}; save the file as UTF-8"
+    return SyntaxError(what, (filename, line, None, None))
+
+
+def decode_text(_module: str, filename: str, data: bytes) -> str:
+    """Return a source's text by its declared encoding. Raises SyntaxError, with the line, when it is no text."""
+    try:
+        text = importlib.util.decode_source(data)
+    except UnicodeDecodeError as exc:
+        raise _no_text(filename, data, exc) from exc
+    except SyntaxError as exc:
+        try:
+            data.decode()
+        except UnicodeDecodeError as cause:
+            raise _no_text(filename, data, cause) from exc
+        raise SyntaxError(exc.msg, (filename, 1, None, None)) from exc
+    if "\0" in text:
+        line = text.count("\n", 0, text.index("\0")) + 1
+        raise SyntaxError("there is a null byte in the text", (filename, line, None, None))
+    return text
+
 
 DAG_MODULE_PREFIX = "unusual_prefix_"
 """What the module name of a DAG file begins with, so that it collides with no other module (Airflow's)."""

@@ -15,8 +15,7 @@ from types import CodeType, ModuleType
 from asynsched.authoring.own_sandbox import is_own
 from asynsched.protocol.messages import CodeVersion, SourceRef
 from asynsched.serialization.schema import SourceFile
-from sandbox.sources.local_imports import DAG_MODULE_PREFIX, LocalImports, import_module, merged_module
-from sandbox.sources.source_text import decode_text
+from sandbox.sources.local_imports import DAG_MODULE_PREFIX, LocalImports, decode_text, import_module, merged_module
 
 
 class SourceRecorder:

@@ -8,6 +8,7 @@ import logging
 import signal
 import socket
 from collections.abc import Iterator
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
@@ -15,13 +16,45 @@ from msgspec import Struct
 
 from asynsched.protocol.messages import Acknowledge, Hello, Inventory, Kill, Launch, Lease, Reply, Shutdown
 from sandbox.supervision.children import end_all_children, reap
-from sandbox.supervision.fencing import Fence
-from sandbox.supervision.limits import Limits
+from sandbox.supervision.lifeline import Alarm
 from sandbox.supervision.reactor import Reactor, Timer, Urgency
 from sandbox.supervision.scheduler_port import SchedulerPort
-from sandbox.supervision.tries import Tries
-from sandbox.supervision.watchdog import Alarm
+from sandbox.supervision.tries import Limits, Tries
 from sandbox.supervision.zygote_handle import ZygoteHandle
+
+
+@dataclass(slots=True)
+class Fence:
+    """A lease and what follows on it, in seconds on the machine's CLOCK_BOOTTIME.
+
+    Attributes:
+        valid_until: When the lease ends.
+        grace: How much longer tries may go on, so that a scheduler that comes back finds them.
+        kill_time: How long they have to end themselves then.
+    """
+
+    valid_until: float
+    grace: float
+    kill_time: float
+
+    @property
+    def closes_at(self) -> float:
+        """From when on tries are ended."""
+        return self.valid_until + self.grace
+
+    @property
+    def safe_until(self) -> float:
+        """When no try may be left, whenever it was noticed that the fence has closed: others take the runs then."""
+        return self.closes_at + self.kill_time
+
+    def time_to_end(self, now: float) -> float:
+        """Return how long tries may take from now on to end themselves."""
+        return max(0.0, min(self.kill_time, self.safe_until - now))
+
+    def is_closed(self, now: float) -> bool:
+        """Return whether tries are to be ended."""
+        return now >= self.closes_at
+
 
 log = logging.getLogger("sandbox.keeper")
 

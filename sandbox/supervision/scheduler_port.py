@@ -11,8 +11,7 @@ from typing import Any
 from msgspec import Struct
 
 from asynsched.protocol.messages import PROTOCOL_VERSION, Hello, Lease, ToKeeper
-from sandbox.supervision.reactor import Reactor, Urgency
-from sandbox.supervision.wire import Wire
+from sandbox.supervision.reactor import Reactor, Urgency, Wire
 
 SOCKET_NAME = "keeper.sock"
 MAX_ADDRESS_BYTES = 100

@@ -3,11 +3,13 @@
 import logging
 import os
 import socket
-from collections.abc import Callable, Collection, Iterable
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator
 from datetime import UTC, datetime
 from functools import partial
 from itertools import count
 from pathlib import Path
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -16,19 +18,73 @@ from asynsched.protocol.frames import ProtocolError
 from asynsched.protocol.messages import Ended, FailureCause, Kill, Launch, Reply, Request, Started
 from sandbox.running.try_outcome import of_status
 from sandbox.supervision.attempts import AttemptRecords
-from sandbox.supervision.believable import plausible
 from sandbox.supervision.children import is_child, kill_strangers
-from sandbox.supervision.limits import Limits
 from sandbox.supervision.masking import Secrets, environment_secrets
-from sandbox.supervision.reactor import Reactor, Urgency
-from sandbox.supervision.recovery import earlier_ends
-from sandbox.supervision.supervised_try import Ending, SupervisedTry
+from sandbox.supervision.reactor import Reactor, Urgency, Wire
+from sandbox.supervision.supervised_try import Ending, SupervisedTry, plausible
 from sandbox.supervision.task_log import TaskLog
-from sandbox.supervision.template_handle import ReadyProcess
-from sandbox.supervision.template_pool import Loss, TemplatePool
-from sandbox.supervision.turns import Turns
-from sandbox.supervision.wire import Wire
+from sandbox.supervision.template_pool import Loss, ReadyProcess, TemplatePool
 from sandbox.supervision.zygote_handle import ZygoteHandle
+
+
+class Limits(NamedTuple):
+    """Limits of every try: seconds and bytes."""
+
+    import_timeout: float
+    kill_time: float
+    log_bytes: int
+
+
+Instance = tuple[str, str, str, int] | str
+
+
+class Launched(Protocol):
+    """What is known here of a try."""
+
+    @property
+    def launch(self) -> Launch:
+        """What it was launched with."""
+
+
+Try = TypeVar("Try", bound=Launched)
+
+
+class Turns(Generic[Try]):
+    """The tries of each task instance in the order in which they were launched.
+
+    Args:
+        begin: Starts a try whose turn it is.
+    """
+
+    def __init__(self, begin: Callable[[Try], None]) -> None:
+        self._begin = begin
+        self._lines: dict[Instance, deque[Try]] = {}
+
+    def wait(self, launched: Try) -> None:
+        """Begin this try as soon as no earlier one of its task instance is left."""
+        line = self._lines.setdefault(_instance(launched.launch), deque())
+        line.append(launched)
+        if len(line) == 1:
+            self._begin(launched)
+
+    def is_over(self, launched: Try) -> None:
+        """No process is left of this try, which may not have had its turn: the next one may begin."""
+        instance = _instance(launched.launch)
+        line = self._lines[instance]
+        had_its_turn = line[0] is launched
+        line.remove(launched)
+        if not line:
+            del self._lines[instance]
+        elif had_its_turn:
+            self._begin(line[0])
+
+
+def _instance(launch: Launch) -> Instance:
+    """Callbacks and trigger hosts are of no instance: each is a line of its own."""
+    if launch.callback or launch.trigger_host is not None:
+        return launch.token
+    return launch.run.dag_id, launch.run.run_id, launch.task_id, launch.map_index
+
 
 log = logging.getLogger("sandbox.keeper")
 FromTry = Started | Request | Ended
@@ -296,3 +352,23 @@ class Tries:
         ended = Ended(launch.token, "failed", datetime.now(UTC), reason=reason, cause=cause)
         self.ends[launch.token] = ended
         self._report(ended)
+
+
+LOST = "the keeper of the task's process died, and the process with it"
+
+
+def earlier_ends(records: AttemptRecords, open_log: Callable[[str], TaskLog]) -> Iterator[Ended]:
+    """Yield how each try ended that an earlier keeper has written down: what it had running died with it.
+
+    Args:
+        open_log: Opens the log file of a try, by its path in the log folder.
+    """
+    for attempt, ended in records.load():
+        if ended is None:
+            ended = Ended(attempt.token, "failed", datetime.now(UTC), reason=LOST, cause="machine")
+            if attempt.log_path:
+                task_log = open_log(attempt.log_path)
+                task_log.say("ERROR", LOST)
+                task_log.close()
+            records.end(ended)
+        yield ended

@@ -12,7 +12,7 @@ import msgspec
 from asynsched.protocol.frames import encode_frame
 from asynsched.protocol.messages import CodeVersion
 from sandbox.running.warming import warm_fully
-from sandbox.supervision.watchdog import Alarm
+from sandbox.supervision.lifeline import Alarm
 from sandbox.template import Born, TemplateStart, become_template
 from sandbox.zygote import LONE_TRY, ZygoteStart, become_zygote
 

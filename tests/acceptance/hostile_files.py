@@ -6,7 +6,7 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from sandbox.confinement import syscalls
+from sandbox.confinement import seccomp
 
 HEAD = """
 import ctypes, fcntl, json, os, resource, signal, socket, struct, sys, time
@@ -30,7 +30,7 @@ def refused(action):
         return
     raise SystemExit("this was possible")
 """
-CALLS = {"x86_64": syscalls.X86_64, "aarch64": syscalls.AARCH64}[os.uname().machine]
+CALLS = {"x86_64": seccomp.X86_64, "aarch64": seccomp.AARCH64}[os.uname().machine]
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ DAG_FILE = """
             return f"{__name__}.Fires", {}
 
         async def run(self):
-            from sandbox.triggering.host import WHOSE
+            from sandbox.trigger_host import WHOSE
             yield TriggerEvent(WHOSE)
 
     class Waits(BaseOperator):
@@ -74,7 +74,7 @@ def site(tmp_path_factory) -> Site:
     site = Site(root, env={"MARK": str(root / "mark")})
     site.write("own.py", DAG_FILE)
     site.write("broken.py", BROKEN)
-    for name in ("__init__", "later", "titles", "running", "triggering/__init__", "triggering/host"):
+    for name in ("__init__", "later", "titles", "running", "trigger_host"):
         site.write(f"sandbox/{name}.py", 'WHOSE = "mine"\n')
     site.run("variables", "set", "stored", "its value")
     return site

@@ -21,7 +21,7 @@ from asynsched.protocol.messages import (
     Request,
     Shutdown,
 )
-from sandbox.supervision.turns import Turns
+from sandbox.supervision.tries import Turns
 from tests.faults.simulated.machine_clock import MachineClock
 from tests.faults.simulated.stream import Stream
 from tests.faults.simulated.tries import SimulatedTry

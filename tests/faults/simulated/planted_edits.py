@@ -10,7 +10,7 @@ from asynsched.scheduling.announcements import Announcer
 from asynsched.scheduling.evaluation import decisions
 from asynsched.scheduling.evaluation.evaluation import Evaluation
 from asynsched.scheduling.evaluation.ready import ReadyQueues, RunLimits
-from sandbox.supervision.turns import Turns
+from sandbox.supervision.tries import Turns
 from tests.faults.simulated.bug import Bug, Change
 from tests.faults.simulated.conditions import Conditions
 

@@ -24,7 +24,7 @@ from asynsched.scheduling import run_transfers, shared_limits
 from asynsched.scheduling.creation import dagrun_creator
 from asynsched.scheduling.requests import run_requests
 from asynsched.scheduling.triggerer import triggerer
-from sandbox.triggering import host
+from sandbox import trigger_host
 from tests.faults.simulated.dag_folder import ScriptedParser
 from tests.faults.simulated.loop import PROCESS
 from tests.faults.simulated.trigger_hosts import log_of
@@ -75,7 +75,7 @@ def exchanged(exploration: Any) -> Iterator[None]:
         (dispatcher, "examine", folder.examine if folder is not None else dispatcher.examine),
         # The folder of a home has a name of its own in each process, which no trace may depend on.
         (triggerer, "host_key", lambda code: host_key(msgspec.structs.replace(code, dags_folder="dags"))),
-        (host, "log", log_of(exploration)),
+        (trigger_host, "log", log_of(exploration)),
         (anyio.to_thread, "run_sync", run_sync),
         (clock, "os", SimpleNamespace(urandom=chance.tokens.randbytes)),
         (clock, "random", SimpleNamespace(random=chance.tokens.random)),

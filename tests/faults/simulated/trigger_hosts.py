@@ -21,8 +21,7 @@ from asynsched.authoring.triggers.base import (
     TriggerEvent,
 )
 from asynsched.protocol.messages import Ended, Launch, Reply, Request, Started
-from sandbox.triggering.host import TriggerRunner
-from sandbox.triggering.host_link import _value
+from sandbox.trigger_host import TriggerRunner, _value
 from tests.faults.simulated.ledger import Violation
 from tests.faults.simulated.loop import NOBODY, Process
 

@@ -31,7 +31,7 @@ from sandbox.confinement.file_rules import FileRules
 from sandbox.confinement.limits import ParseLimits
 from sandbox.parsing import supervise
 from sandbox.parsing.importing import ParseRequest
-from sandbox.parsing.lifelines import PipeLifeline
+from sandbox.parsing.supervise import PipeLifeline
 from sandbox.parsing.warming import warm
 
 events, calls, exit = [], Counter(), os._exit

@@ -120,7 +120,7 @@ from sandbox.confinement.file_rules import FileRules
 from sandbox.confinement.limits import ParseLimits
 from sandbox.parsing import supervise
 from sandbox.parsing.importing import ParseRequest
-from sandbox.parsing.lifelines import PipeLifeline
+from sandbox.parsing.supervise import PipeLifeline
 
 supervise.become_guardian()
 folder, rules, lifeline = Path(sys.argv[1]), FileRules(), PipeLifeline(os.pipe()[1])

@@ -15,7 +15,7 @@ import pytest
 
 from asynsched.serialization.decode import decode_report
 from asynsched.serialization.schema import FileError, ParseQuestions, ParseReport
-from sandbox.parsing.guardian import Job
+from sandbox.parse_server import Job
 from tests.support.users import become_ordinary
 
 USERS = ["root", "ordinary user"] if os.geteuid() == 0 else ["ordinary user"]

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.confinement import syscalls
+from sandbox.confinement import seccomp
 from tests.integration.sandbox.conftest import Parser
 
-NUMBERS = {"x86_64": syscalls.X86_64, "aarch64": syscalls.AARCH64}[os.uname().machine]
+NUMBERS = {"x86_64": seccomp.X86_64, "aarch64": seccomp.AARCH64}[os.uname().machine]
 
 CALLS = f"""
 numbers = {NUMBERS!r}
@@ -42,7 +42,7 @@ attempt("clone3", lambda: call(numbers["clone3"], 0, 0))
 for name in ("ptrace", "process_vm_readv", "mount", "setns", "chroot", "io_uring_setup", "bpf", "perf_event_open",
              "userfaultfd", "keyctl", "open_by_handle_at", "pidfd_getfd", "shmget", "mq_open", "personality", "reboot"):
     attempt(name, lambda: call(numbers[name], 0, 0, 0, 0, 0))
-attempt("unheard of", lambda: call({syscalls.LAST_KNOWN} + 1))
+attempt("unheard of", lambda: call({seccomp.LAST_KNOWN} + 1))
 """
 
 

@@ -17,7 +17,7 @@ from asynsched.lease.promise import Outlasting, Promise, takeover_seconds
 from asynsched.protocol.frames import FrameReader, encode_frame
 from asynsched.protocol.messages import PROTOCOL_VERSION, Ended, FromKeeper, Hello, Lease, ToKeeper
 from asynsched.settings import LeaseSettings, Settings
-from sandbox.supervision.watchdog import PATIENCE_SECONDS
+from sandbox.supervision.lifeline import PATIENCE_SECONDS
 from tests.integration.tries.bench import DEADLINE, Bench
 from tests.integration.tries.waiting_tasks import begun, is_alive, leave_waiting
 from tests.support.waiting import eventually, until

@@ -8,7 +8,7 @@ from asynsched.protocol.frames import encode_frame
 from asynsched.protocol.messages import CodeVersion, SourceRef
 from sandbox.supervision import template_pool
 from sandbox.supervision.reactor import Reactor
-from sandbox.supervision.template_handle import TemplateHandle
+from sandbox.supervision.template_pool import TemplateHandle
 from sandbox.supervision.zygote_handle import ZygoteBusy
 from sandbox.template import Born, Forked, Loaded
 

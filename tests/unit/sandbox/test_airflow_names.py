@@ -2,7 +2,7 @@
 
 import pytest
 
-from sandbox.parsing.airflow_names import instead_of, missing_name
+from sandbox.parsing.explain import instead_of, missing_name
 
 
 @pytest.mark.parametrize(

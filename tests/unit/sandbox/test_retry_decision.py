@@ -4,9 +4,8 @@ import pytest
 
 from asynsched import Context, RetryDecision, RetryPolicy
 from asynsched.protocol.messages import Ended
-from sandbox.running import retry_decision
-from sandbox.running.retry_decision import decided_by_policy
-from sandbox.running.try_outcome import TaskTerminated
+from sandbox.running import try_outcome
+from sandbox.running.try_outcome import TaskTerminated, decided_by_policy
 from tests.support.runs import NOON
 from tests.unit.authoring.test_retry_policy import MINUTE, context
 
@@ -52,6 +51,6 @@ def test_a_policy_that_thinks_for_ever_is_interrupted(monkeypatch, caplog):
             while True:
                 pass
 
-    monkeypatch.setattr(retry_decision, "LIMIT_SECONDS", 0.01)
+    monkeypatch.setattr(try_outcome, "LIMIT_SECONDS", 0.01)
     assert decided(Thinks()) == (True, None, "ValueError: no")
     assert "took longer" in caplog.text

@@ -12,7 +12,7 @@ import pytest
 from asynsched.protocol.frames import FrameReader
 from asynsched.protocol.messages import CodeVersion
 from sandbox.supervision.full_zygote import FullZygote, FullZygoteGoneError
-from sandbox.supervision.watchdog import Alarm
+from sandbox.supervision.lifeline import Alarm
 from sandbox.supervision.zygote_handle import ZygoteBusy, ZygoteHandle
 from sandbox.template import Born, Loaded
 from sandbox.zygote import TEMPLATE, Zygote, ZygoteStart

@@ -19,7 +19,7 @@ from asynsched.timetables import (
     Timetable,
     decode,
 )
-from sandbox.parsing.timetables import AskedTimetable
+from sandbox.parsing.importing import AskedTimetable
 
 MONDAY = datetime(2026, 6, 1, tzinfo=UTC)
 DAY = timedelta(days=1)

@@ -7,25 +7,39 @@ to until that is stored, and ends when it is told to. A scheduler that restarts 
 import asyncio
 import logging
 import os
+import selectors
 import signal
+import socket
+import threading
 import traceback
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from datetime import UTC, datetime
-from types import SimpleNamespace
+from itertools import count
+from types import FrameType, SimpleNamespace
 from typing import Any, Literal
 
 import msgspec
 
 from asynsched.authoring.running.tracebacks import one_line, user_frames
-from asynsched.authoring.supervisor import SupervisorError, set_supervisor
+from asynsched.authoring.supervisor import SupervisorError, SupervisorNotFound, set_supervisor
 from asynsched.authoring.transport import from_transport, to_transport
 from asynsched.authoring.triggers.base import BaseTaskEndEvent, TriggerEvent, first_event, make_trigger
-from asynsched.protocol.messages import Ended, Launch, Started, TriggerOutcome, TriggerSpec, TriggerWork, class_name
-from sandbox.running.scheduler_link import SchedulerLink
-from sandbox.triggering.host_link import HostLink
-from sandbox.triggering.host_logging import label_logs, labelled
-from sandbox.triggering.watch import WatchfulSelector
-
-log = logging.getLogger("asynsched.triggerer")
+from asynsched.protocol.frames import FrameReader, ProtocolError, encode_frame
+from asynsched.protocol.messages import (
+    Ended,
+    Launch,
+    Reply,
+    Request,
+    Started,
+    TriggerOutcome,
+    TriggerSpec,
+    TriggerWork,
+    class_name,
+)
+from sandbox.running.scheduler_link import READ_BYTES, SchedulerLink, json_of
 
 PAUSE_SECONDS = 1.0
 """How long to wait before a request is repeated that the scheduler could not answer."""
@@ -36,6 +50,63 @@ MAX_BYTES = 1_000_000
 MAX_EVENT_BYTES = 8_000_000
 """JSON of one event: with what is reported beside it, it must fit into a frame."""
 MAX_TRACEBACK = 100_000
+
+
+class HostLink:
+    """Asks the scheduler (the Supervisor of `asynsched.authoring`, and `ask` for the host itself)."""
+
+    def __init__(self, control: socket.socket, token: str) -> None:
+        self._socket = control
+        self._token = token
+        self._numbers = count(1)
+        self._waiting: dict[int, Future[Reply]] = {}
+        self._lock = threading.Lock()
+        self._process = os.getpid()
+        threading.Thread(target=self._read, name="answers of the scheduler", daemon=True).start()
+
+    def request(self, operation: str, **arguments: Any) -> Any:
+        """Ask, and block until the answer is there: for code of triggers, where it is quick.
+
+        Raises:
+            SupervisorNotFound: What was asked for does not exist.
+            SupervisorError: The scheduler could not answer, or this is a process that a trigger has forked.
+        """
+        if os.getpid() != self._process:
+            raise SupervisorError(f"{operation}: only the host's own process can ask")
+        asked = self._ask(operation, {name: json_of(value) for name, value in arguments.items()})
+        with not_watched():
+            return _value(operation, asked.result())
+
+    async def ask(self, operation: str, arguments: dict[str, Any]) -> Any:
+        """Ask, and return the answer. Raises what `request` raises."""
+        return _value(operation, await asyncio.wrap_future(self._ask(operation, arguments)))
+
+    def _ask(self, operation: str, arguments: dict[str, Any]) -> Future[Reply]:
+        future: Future[Reply] = Future()
+        with self._lock:
+            number = next(self._numbers)
+            try:
+                frame = encode_frame(Request(self._token, number, operation, arguments))
+            except ProtocolError as exc:
+                raise SupervisorError(f"{operation}: {exc}") from None
+            self._waiting[number] = future
+            self._socket.sendall(frame)
+        return future
+
+    def _read(self) -> None:
+        reader = FrameReader(Launch | Reply)
+        try:
+            with suppress(OSError):
+                while data := self._socket.recv(READ_BYTES):
+                    for reply in reader.feed(data):
+                        future = self._waiting.pop(reply.request_id, None)
+                        if future is not None and future.set_running_or_notify_cancel():
+                            future.set_result(reply)
+        except BaseException:
+            log.exception("No answer of the scheduler can be read any more, so this host ends")
+        finally:
+            # Mostly the keeper is gone, and takes its processes with it.
+            os._exit(1)
 
 
 def run_host(launch: Launch, link: SchedulerLink) -> Ended:
@@ -196,3 +267,88 @@ def _checked(outcome: TriggerOutcome) -> TriggerOutcome:
     if size > MAX_EVENT_BYTES:
         raise ValueError(f"its event is {size} bytes of JSON; the limit is {MAX_EVENT_BYTES}")
     return outcome
+
+
+log = logging.getLogger("asynsched.triggerer")
+
+
+def _value(operation: str, reply: Reply) -> Any:
+    if not reply.found:
+        raise SupervisorNotFound(reply.error or f"{operation}: there is no such thing")
+    if reply.error:
+        raise SupervisorError(reply.error)
+    return reply.value
+
+
+_label: ContextVar[str] = ContextVar("label", default="")
+
+
+@contextmanager
+def labelled(label: str) -> Iterator[None]:
+    """Put this label into the lines that are logged inside, and by what is started there."""
+    token = _label.set(label)
+    try:
+        yield
+    finally:
+        _label.reset(token)
+
+
+class LabellingFilter(logging.Filter):
+    """Adds the label to a record's message."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        label = _label.get()
+        if label:
+            record.msg, record.args = f"[{label}] {record.getMessage()}", None
+        return True
+
+
+def label_logs() -> None:
+    """Have everything labelled that is logged in this process from now on."""
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(LabellingFilter())
+
+
+class TriggerBlocked(BaseException):
+    """Raised in code that has held the event loop for too long; no `except Exception` hides it."""
+
+
+class WatchfulSelector(selectors.DefaultSelector):
+    """A selector that has an alarm run while its loop is not waiting.
+
+    Args:
+        limit: Seconds that code may hold the loop without giving it back.
+    """
+
+    def __init__(self, limit: float) -> None:
+        super().__init__()
+        self._limit = limit
+        signal.signal(signal.SIGALRM, self._interrupt)
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        try:
+            return super().select(timeout)
+        finally:
+            # It repeats: code that catches the first interruption, and goes on, gets another one.
+            signal.setitimer(signal.ITIMER_REAL, self._limit, self._limit)
+
+    def close(self) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        super().close()
+
+    def _interrupt(self, _number: int, _frame: FrameType | None) -> None:
+        raise TriggerBlocked(f"it blocked the event loop for {self._limit:g} s: await, or use asyncio.to_thread")
+
+
+@contextmanager
+def not_watched() -> Iterator[None]:
+    """Let the main thread wait in here for as long as it takes: what it waits for is not a trigger's doing."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    left, interval = signal.setitimer(signal.ITIMER_REAL, 0)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, left, interval)
