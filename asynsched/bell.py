@@ -15,6 +15,8 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from asynsched.protocol.home_files import socket_address
+
 SOCKET_NAME = "bell.sock"
 MAX_RING_BYTES = 60_000
 PING_SECONDS = 2.0
@@ -61,17 +63,6 @@ def decode_hints(text: bytes | str) -> list[Hint]:
 
 
 @contextmanager
-def _address(home: Path) -> Iterator[str]:
-    """Yield a name of the socket that fits a socket address, however long the home's path is."""
-    descriptor = os.open(home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        direct = str(home / SOCKET_NAME)
-        yield direct if len(os.fsencode(direct)) < 100 else f"/proc/self/fd/{descriptor}/{SOCKET_NAME}"
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
 def _answer_address() -> Iterator[str]:
     """Yield an address at which the scheduler can answer, also when it is another user's."""
     if sys.platform == "linux":
@@ -87,7 +78,7 @@ def open_bell(home: Path) -> socket.socket:
     bell = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     bell.setblocking(False)
     (home / SOCKET_NAME).unlink(missing_ok=True)
-    with _address(home) as address:
+    with socket_address(home, SOCKET_NAME) as address:
         bell.bind(address)
     (home / SOCKET_NAME).chmod(0o600)
     return bell
@@ -100,7 +91,7 @@ def ring(home: Path, hints: Sequence[Hint]) -> bool:
         half = len(hints) // 2
         return all([ring(home, hints[:half]), ring(home, hints[half:])])
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender, _address(home) as address:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender, socket_address(home, SOCKET_NAME) as address:
             sender.settimeout(PING_SECONDS)
             sender.sendto(text, address)
     except OSError:
@@ -119,7 +110,7 @@ def is_abandoned(home: Path) -> bool:
     Its bell is still there, and no process hears it. False also where that cannot be known.
     """
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as asker, _address(home) as address:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as asker, socket_address(home, SOCKET_NAME) as address:
             asker.connect(address)
     except ConnectionRefusedError:
         return True
@@ -149,7 +140,7 @@ def _ask(home: Path, question: Hint) -> bytes | None:
         with (
             _answer_address() as own_address,
             socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as asker,
-            _address(home) as address,
+            socket_address(home, SOCKET_NAME) as address,
         ):
             asker.bind(own_address)
             asker.settimeout(PING_SECONDS)

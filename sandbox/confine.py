@@ -7,18 +7,23 @@ the rest. What a kernel lacks is named by `available`, never passed over in sile
 
 import contextlib
 import os
+import resource
 import signal
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sandbox.confinement.file_rules import ConfinementError, FileRules, of_the_machine, rights
-from sandbox.confinement.limits import ParseLimits, apply_limits, tasks_of_user
+from asynsched.protocol.parse_setup import ParseLimits
+from sandbox.confinement.file_rules import ConfinementError, FileRules, is_within, of_the_machine, rights
 
 if TYPE_CHECKING:
     import landlockpy
+
+_RESERVED_BYTES = 64 * 1024**2
+_RESERVED_FILES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +140,53 @@ def _without_filter(landlock_abi: int) -> str:
     )
 
 
+def refused_link(path: str, dags_folder: str, limits: ParseLimits) -> str:
+    """Return why no parse may read the DAG file at `path`, and what to do; empty unless a link leads out of the folder.
+
+    Empty as well where nothing is kept from reading it: by the setting parse.confinement, or for want of Landlock.
+    """
+    link = _link_outside(dags_folder, path)
+    if link is None or limits.confinement == "off" or not available().landlock_abi:
+        return ""
+    name, target = link
+    if any(is_within(target, os.path.realpath(home)) for home in limits.hidden):
+        return f"{name} is a link to {target}, in the scheduler's home, which no parse may read"
+    granted = (*of_the_machine(), *map(os.path.realpath, limits.readable))
+    if any(is_within(target, place) for place in granted):
+        return ""
+    return (
+        f"{name} is a link to {target}, out of the DAG folder, which a parse may read only if parse.readable"
+        f" has it; add {target}, or a folder that it is in, to parse.readable"
+    )
+
+
+def _link_outside(folder: str, path: str) -> tuple[str, str] | None:
+    """Return the first symbolic link on the way from a folder to a path in it that leads out of it, and where to.
+
+    A link to what is in the folder, by whatever way, is none of these.
+    """
+    inside = os.path.realpath(folder)
+    parts = path.split("/")
+    for length in range(1, len(parts) + 1):
+        name = "/".join(parts[:length])
+        target = os.path.realpath(f"{folder}/{name}")
+        if not is_within(target, inside):
+            return name, target
+    return None
+
+
 def _landlock_abi() -> int:
     import landlockpy
 
     return landlockpy.abi_version()
+
+
+def close_memory() -> None:
+    """Keep other processes of this user from reading this one's memory."""
+    if sys.platform == "linux":
+        from sandbox.confinement import kernel
+
+        kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
 
 
 def prepare() -> None:
@@ -221,3 +269,50 @@ def _be_killed_first() -> None:
         descriptor = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
         os.write(descriptor, b"1000")
         os.close(descriptor)
+
+
+def apply_limits(limits: ParseLimits, *, max_tasks: int) -> None:
+    """Bound this process and its children to come.
+
+    Args:
+        limits: The bounds.
+        max_tasks: Processes and threads that this process's user may have in all.
+    """
+    _lower(resource.RLIMIT_CORE, 0)
+    _lower(resource.RLIMIT_CPU, limits.cpu_seconds, reserve=1)
+    # RLIMIT_AS would count what is reserved and never used, as threads' stacks are.
+    _lower(resource.RLIMIT_DATA, limits.memory_bytes, reserve=_RESERVED_BYTES)
+    _lower(resource.RLIMIT_FSIZE, limits.file_bytes)
+    _lower(resource.RLIMIT_NOFILE, limits.open_files, reserve=_RESERVED_FILES)
+    _lower(resource.RLIMIT_NPROC, max_tasks)
+
+
+def use_reserves() -> None:
+    """Give this process the memory and open files that were kept for saying what went wrong."""
+    for which in (resource.RLIMIT_DATA, resource.RLIMIT_NOFILE):
+        hard = resource.getrlimit(which)[1]
+        resource.setrlimit(which, (hard, hard))
+
+
+def _lower(which: int, value: int, reserve: int = 0) -> None:
+    """Lower a limit to `value`; the process itself may raise it by `reserve`."""
+    hard = resource.getrlimit(which)[1]
+    most = value + reserve if hard == resource.RLIM_INFINITY else min(value + reserve, hard)
+    resource.setrlimit(which, (min(value, most), most))
+
+
+def tasks_of_user(uid: int) -> int:
+    """Return how many processes and threads this user has now; 0 where /proc does not tell."""
+    count = 0
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if process.stat().st_uid == uid:
+                count += _threads((process / "stat").read_text())
+        except OSError:
+            continue
+    return count
+
+
+def _threads(stat: str) -> int:
+    """Return the number of threads in the text of /proc/PID/stat; the name in it may have any character."""
+    return int(stat.rpartition(")")[2].split()[17])

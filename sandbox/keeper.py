@@ -21,11 +21,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from asynsched.authoring.timezone import set_default_timezone
+from asynsched.protocol.home_files import KEEPER_MARK
 from asynsched.protocol.messages import LONGEST_REASON, READY
 from sandbox.running.try_logging import configure_logging
 from sandbox.running.warming import warm
 from sandbox.supervision.children import adopt_orphans, set_readable
-from sandbox.supervision.lifeline import MARK, Alarm, sweep
+from sandbox.supervision.lifeline import Alarm, sweep
 from sandbox.supervision.zygote_handle import ZygoteHandle
 from sandbox.titles import set_title
 
@@ -72,7 +73,7 @@ def _started(options: argparse.Namespace) -> "tuple[Keeper, int]":
     if previous:
         sweep(previous)
     os.ftruncate(lock, 0)
-    os.pwrite(lock, os.environ[MARK].encode(), 0)
+    os.pwrite(lock, os.environ[KEEPER_MARK].encode(), 0)
     lifeline, _writing_end = os.pipe()
     adopt_orphans()
     configure_logging()

@@ -13,13 +13,19 @@ from pathlib import Path
 
 import msgspec
 
+from asynsched.protocol.home_files import scratch_folder
+from asynsched.protocol.parse_setup import ParseLimits, decode_limits
 from asynsched.serialization.schema import ParseQuestions, ParseReport
-from sandbox.confinement.environment import enter_environment
 from sandbox.confinement.file_rules import FileRules
-from sandbox.confinement.limits import ParseLimits, decode_limits
 from sandbox.parsing.importing import ParseRequest
-from sandbox.parsing.scratch import scratch_folder
-from sandbox.parsing.supervise import HelperLifeline, become_guardian, encode, exit_by_signals, parse_file
+from sandbox.parsing.supervise import (
+    HelperLifeline,
+    become_guardian,
+    encode,
+    enter_environment,
+    exit_by_signals,
+    parse_file,
+)
 from sandbox.sources.local_imports import ARCHIVE_SUFFIX
 from sandbox.titles import of_parse, set_title
 

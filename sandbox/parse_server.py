@@ -20,15 +20,12 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 import msgspec
-from msgspec import Struct
 
-from asynsched.serialization.schema import ParseQuestions
-from sandbox.confinement.environment import enter_environment
+from asynsched.protocol.home_files import scratch_folder
+from asynsched.protocol.parse_setup import STALE, Greeting, Job, ParseLimits, decode_limits
 from sandbox.confinement.file_rules import FileRules
-from sandbox.confinement.limits import ParseLimits, decode_limits
 from sandbox.parsing import tree
 from sandbox.parsing.importing import ParseRequest
-from sandbox.parsing.scratch import scratch_folder
 from sandbox.parsing.supervise import (
     GROUP,
     NotWantedError,
@@ -37,27 +34,12 @@ from sandbox.parsing.supervise import (
     become_subreaper,
     encode,
     end_group,
+    enter_environment,
     exit_by_signals,
     parse_file,
 )
 from sandbox.parsing.warming import Installed, installed, warm
 from sandbox.titles import set_title
-
-STALE = b"stale\n"
-"""The answer when packages were installed since the server has started: another server must be asked."""
-
-
-class Greeting(Struct, frozen=True):
-    """The first line of a guardian: its process."""
-
-    pid: int
-
-
-class Job(Struct, frozen=True):
-    """A file to be parsed, by its path in the DAG folder, and what to ask the authors' timetables in it."""
-
-    path: str
-    questions: ParseQuestions
 
 
 class ParseSite(NamedTuple):

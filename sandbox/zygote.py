@@ -32,12 +32,12 @@ import msgspec
 
 from asynsched.authoring.timezone import set_default_timezone
 from asynsched.protocol.frames import encode_frame
+from asynsched.protocol.home_files import read_source
 from asynsched.protocol.messages import CodeVersion
 from sandbox.confinement import kernel
 from sandbox.running.loading import freeze_heap
 from sandbox.running.try_logging import configure_logging
 from sandbox.running.warming import warm
-from sandbox.sources.laid_out import read_source
 from sandbox.sources.plainness import looks_plain
 from sandbox.supervision.children import die_with, set_readable
 from sandbox.supervision.full_zygote import READY, FullZygote, FullZygoteGoneError

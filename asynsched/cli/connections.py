@@ -13,8 +13,8 @@ from asynsched.cli.output import Done, Listing, Record, are, note
 from asynsched.cli.session import Session
 from asynsched.cli.text_files import STANDARD_STREAM, read_text, write_private
 from asynsched.errors import SecretsUnreadable
+from asynsched.protocol.sensitive import is_sensitive
 from asynsched.store.secrets import connections as store
-from sandbox.supervision.masking import is_sensitive
 
 COLUMNS = ("conn_id", *FIELDS)
 USUAL_COLUMNS = ("conn_id", "conn_type", "host", "port", "schema", "login", "description")

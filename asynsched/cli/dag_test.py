@@ -26,8 +26,8 @@ from asynsched.protocol.messages import Reply, Request
 from asynsched.store.engines.urls import is_postgresql
 from asynsched.store.secrets.connections import get_connection
 from asynsched.store.secrets.variables import get_variable
+from sandbox.confine import refused_link
 from sandbox.foreground import ForegroundRequest, ForegroundResult
-from sandbox.parsing.explain import refused_link
 
 
 @command("test")

@@ -32,8 +32,7 @@ from asynsched.store.engines.direct_database import open_direct
 from asynsched.store.engines.urls import without_secrets
 from asynsched.store.runs.dag_runs import count_ended_since, failed_since
 from asynsched.store.runs.task_instances import first_failure
-from sandbox.confine import available
-from sandbox.supervision.children import set_readable
+from sandbox.confine import available, close_memory
 
 MOST_RUNS = 10
 """Failed runs that are named one by one."""
@@ -286,7 +285,7 @@ def serve_until_stopped(settings: Settings, rules: StopRules, options: Sequence[
         ForcedStop: A second signal ended it at once.
     """
     # They are of the same user, and the environment may name the database with its password.
-    set_readable(readable=False)
+    close_memory()
     manager = service_manager()
     since = SystemClock().now()
     live_on()

@@ -11,8 +11,8 @@ from asynsched.cli.output import Done, Listing, Record, are, note
 from asynsched.cli.session import Session
 from asynsched.cli.text_files import STANDARD_STREAM, read_text, write_private
 from asynsched.errors import SecretsUnreadable
+from asynsched.protocol.sensitive import is_sensitive
 from asynsched.store.secrets import variables as store
-from sandbox.supervision.masking import is_sensitive
 
 HIDDEN = "***"
 COLUMNS = ("key", "value", "description")

@@ -19,10 +19,9 @@ from asynsched.errors import ExecutorError, KeeperGone
 from asynsched.executors.user_environment import user_environment
 from asynsched.home import LOGS
 from asynsched.protocol.frames import FrameReader, ProtocolError, encode_frame
+from asynsched.protocol.home_files import KEEPER_MARK, KEEPER_SOCKET, socket_address
 from asynsched.protocol.messages import LONGEST_REASON, PROTOCOL_VERSION, READY, FromKeeper, Hello, Inventory, Lease
 from asynsched.settings import Settings
-from sandbox.supervision.lifeline import MARK
-from sandbox.supervision.scheduler_port import Address
 
 KEEPER_LOG = "keeper.log"
 START_SECONDS = 60.0
@@ -35,7 +34,7 @@ def connect(home: Path) -> socket.socket | None:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.settimeout(CONNECT_SECONDS)
-        with Address(home) as address:
+        with socket_address(home, KEEPER_SOCKET) as address:
             connection.connect(address)
     except OSError:
         connection.close()
@@ -58,7 +57,7 @@ def start_keeper(home: Path, settings: Settings, *, is_postgresql: bool = False)
     reading_end, writing_end = os.pipe()
     try:
         try:
-            environment = user_environment(os.environ, is_postgresql=is_postgresql) | {MARK: new_token()}
+            environment = user_environment(os.environ, is_postgresql=is_postgresql) | {KEEPER_MARK: new_token()}
             status = _spawn(home, settings, environment, writing_end)
         finally:
             os.close(writing_end)

@@ -15,6 +15,7 @@ from sqlalchemy import Connection
 
 from asynsched.errors import DagError, NotFound
 from asynsched.executors.base import Held
+from asynsched.protocol.home_files import lay_out_source
 from asynsched.protocol.messages import CodeVersion, Ended, SourceRef
 from asynsched.scheduling.evaluation.deferral import decoded
 from asynsched.scheduling.evaluation.run import ActiveRun, ActiveTask
@@ -29,7 +30,6 @@ from asynsched.store.database import Database
 from asynsched.store.runs.queue import QueuedRun
 from asynsched.store.runs.task_instances import StoredPast, TaskInstanceRow
 from asynsched.store.runs.xcoms import XComValue
-from sandbox.sources.laid_out import lay_out_source
 
 MAX_LOADED = 1000
 

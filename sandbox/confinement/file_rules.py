@@ -238,21 +238,6 @@ def _importable(entry: str) -> Iterator[str]:
             yield child.path
 
 
-def link_outside(folder: str, path: str) -> tuple[str, str] | None:
-    """Return the first symbolic link on the way from a folder to a path in it that leads out of it, and where to.
-
-    A link to what is in the folder, by whatever way, is none of these.
-    """
-    inside = os.path.realpath(folder)
-    parts = path.split("/")
-    for length in range(1, len(parts) + 1):
-        name = "/".join(parts[:length])
-        target = os.path.realpath(f"{folder}/{name}")
-        if not is_within(target, inside):
-            return name, target
-    return None
-
-
 def is_within(path: str, folder: str) -> bool:
     """Whether a path is a folder or lies below it. Both are absolute and without symbolic links."""
     return path == folder or path.startswith(folder.rstrip("/") + "/")

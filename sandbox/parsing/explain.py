@@ -16,10 +16,9 @@ from types import TracebackType
 
 from asynsched.errors import DagError, DagImportError, SerializationError
 from asynsched.protocol.parse_messages import encodable
+from asynsched.protocol.parse_setup import ParseLimits
 from asynsched.serialization.schema import FileError
-from sandbox.confine import available
-from sandbox.confinement.file_rules import is_within, link_outside, of_the_machine
-from sandbox.confinement.limits import ParseLimits
+from sandbox.confine import refused_link
 from sandbox.sources.archives import ArchiveError
 
 _NOT_IN_THE_FILE = "this came up in asynsched's own code: the file has changed how that works, or it is a bug there"
@@ -121,26 +120,6 @@ def _why_unreadable(exc: BaseException, path: str, dags_folder: str, limits: Par
     """Return why the file itself cannot be read; of a link that leads to where a parse may not read, what to do."""
     refused = refused_link(path, dags_folder, limits) if isinstance(exc, PermissionError) and limits is not None else ""
     return refused or getattr(exc, "strerror", None) or said(exc)
-
-
-def refused_link(path: str, dags_folder: str, limits: ParseLimits) -> str:
-    """Return why no parse may read the DAG file at `path`, and what to do; empty unless a link leads out of the folder.
-
-    Empty as well where nothing is kept from reading it: by the setting parse.confinement, or for want of Landlock.
-    """
-    link = link_outside(dags_folder, path)
-    if link is None or limits.confinement == "off" or not available().landlock_abi:
-        return ""
-    name, target = link
-    if any(is_within(target, os.path.realpath(home)) for home in limits.hidden):
-        return f"{name} is a link to {target}, in the scheduler's home, which no parse may read"
-    granted = (*of_the_machine(), *map(os.path.realpath, limits.readable))
-    if any(is_within(target, place) for place in granted):
-        return ""
-    return (
-        f"{name} is a link to {target}, out of the DAG folder, which a parse may read only if parse.readable"
-        f" has it; add {target}, or a folder that it is in, to parse.readable"
-    )
 
 
 def _missing_name(text: str) -> str:

@@ -23,6 +23,7 @@ from asynsched.authoring.own_sandbox import own_sandbox
 from asynsched.authoring.timezone import coerce_datetime, set_default_timezone
 from asynsched.errors import DagError, DagWarning, NoEffectWarning, TimetableError, without_effect
 from asynsched.protocol.parse_messages import Channel, Confined, Found, Imported, Refused, Sourced, encodable
+from asynsched.protocol.parse_setup import ParseLimits, home_in
 from asynsched.serialization.encode import serialize_dag
 from asynsched.serialization.decode import restriction
 from asynsched.serialization.schema import (
@@ -49,10 +50,8 @@ from asynsched.timetables import (
 from asynsched.timetables.assets import time_part
 from asynsched.timetables.custom import CustomTimetable
 from asynsched.timetables.known import asked_at
-from sandbox.confine import Policy, confine
-from sandbox.confinement.environment import home_in
+from sandbox.confine import Policy, confine, use_reserves
 from sandbox.confinement.file_rules import ConfinementError, FileRules
-from sandbox.confinement.limits import ParseLimits, use_reserves
 from sandbox.forkable import ForkCheck
 from sandbox.sources.later_imports import note_later_imports
 from sandbox.sources.local_imports import LocalImports

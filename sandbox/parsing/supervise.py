@@ -20,11 +20,11 @@ from typing import NoReturn, Protocol
 import msgspec
 
 from asynsched.protocol.parse_messages import Transcript
+from asynsched.protocol.parse_setup import ParseLimits, is_kept, variables_of_all_parses
 from asynsched.serialization.schema import SCHEMA_VERSION, FileError, ParseReport
 from sandbox.confine import begin
 from sandbox.confinement import kernel
 from sandbox.confinement.file_rules import FileRules
-from sandbox.confinement.limits import ParseLimits
 from sandbox.parsing import tree
 from sandbox.parsing.importing import STACK_SIGNAL, ParseRequest, open_streams, run_dag_file
 
@@ -100,6 +100,23 @@ class Lifeline(Protocol):
     def release(self) -> None:
         """The group has ended: its number may be somebody else's soon."""
         ...
+
+
+def enter_environment(allowed: tuple[str, ...]) -> None:
+    """Give this process, whose forks are parses, their environment.
+
+    What it drops is gone from the memory, too, in which this process was given it: a fork has all of that, so that a
+    variable that is only unset could still be read there.
+    """
+    dropped = {name for name in os.environb if not is_kept(os.fsdecode(name), allowed)}
+    places = kernel.environment_addresses() if sys.platform == "linux" else []
+    places = [(address, text) for address, text in places if text.partition(b"=")[0] in dropped]
+    for name in dropped:
+        del os.environb[name]
+    for address, text in places:
+        kernel.overwrite(address, len(text))
+    for variable, value in variables_of_all_parses().items():
+        os.environ.setdefault(variable, value)
 
 
 class NotWantedError(Exception):

@@ -1,11 +1,13 @@
 """Loads one version of a DAG file in a process that runs tries: its DAGs, or why they are not there."""
 
 import gc
+import hashlib
 import importlib
 import os
 import pkgutil
 import traceback
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from inspect import iscoroutinefunction
 from pathlib import Path
 from typing import NamedTuple
@@ -14,9 +16,18 @@ import asynsched.authoring
 from asynsched.authoring.active import forget_registered
 from asynsched.authoring.dag import DAG, collect_dags
 from asynsched.authoring.running.tracebacks import one_line, user_frames
+from asynsched.authoring.supervisor import SupervisorError
+from asynsched.errors import AsynschedError
+from asynsched.protocol.home_files import lay_out_source, read_source
 from asynsched.protocol.messages import CodeVersion
-from sandbox.sources.laid_out import Ask, SourceDamagedError, read_sources
 from sandbox.sources.versions import install_version
+
+Ask = Callable[[str], str]
+"""Returns the text with a content hash, from the database. Raises SupervisorError."""
+
+
+class SourceDamagedError(AsynschedError):
+    """A source of a version cannot be had. Nothing of the version was imported."""
 
 
 class LoadedFile(NamedTuple):
@@ -45,7 +56,7 @@ def load_version(code: CodeVersion, sources_folder: Path, ask: Ask | None = None
     process = os.getpid()
     path = code.sources[0].path
     try:
-        texts = read_sources(sources_folder, code, ask)
+        texts = _read_sources(sources_folder, code, ask)
     except SourceDamagedError as exc:
         return LoadedFile({}, f"{path} cannot be loaded: {exc}", is_damaged=True)
     forget_registered()
@@ -61,6 +72,45 @@ def load_version(code: CodeVersion, sources_folder: Path, ask: Ask | None = None
             os._exit(0)
     _load_what_tasks_need(dags)
     return LoadedFile({dag.dag_id: dag for dag in dags})
+
+
+def _read_sources(folder: Path, code: CodeVersion, ask: Ask | None = None) -> dict[str, str]:
+    """Return the texts of a version by their content hash, and replace the files that were wrong.
+
+    Args:
+        ask: Returns what the database has; None: nobody can be asked.
+
+    Raises:
+        SourceDamagedError: One is wrong, and the database does not have it either, or nobody can be asked.
+    """
+    texts: dict[str, str] = {}
+    for ref in code.sources:
+        try:
+            texts[ref.content_hash] = read_source(folder, ref.content_hash)
+        except (OSError, ValueError) as exc:
+            wrong = f"the source {folder / ref.content_hash}.py of {ref.path} cannot be used: {exc}"
+            if ask is None:
+                raise SourceDamagedError(wrong) from exc
+            texts[ref.content_hash] = _mended(folder, ref.content_hash, ask, wrong, code)
+    return texts
+
+
+def _mended(folder: Path, content_hash: str, ask: Ask, wrong: str, code: CodeVersion) -> str:
+    try:
+        text = ask(content_hash)
+    except SupervisorError as exc:
+        missing = f"the database does not give it either ({exc})"
+    else:
+        if hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest() == content_hash:
+            with suppress(OSError):  # this process has it; the next one asks again
+                lay_out_source(folder, content_hash, text)
+            return text
+        missing = "what the database has is damaged, too"
+    version = f" It belongs to the version {code.version_hash[:12]}." if code.version_hash else ""
+    raise SourceDamagedError(
+        f"{wrong}; {missing}.{version} If the file is unchanged, run `asynsched dags reparse DAG_ID` and clear the"
+        " task; else trigger a new run, which has the file as it is now."
+    )
 
 
 def _load_what_tasks_need(dags: Iterable[DAG]) -> None:

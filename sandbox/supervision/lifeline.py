@@ -19,10 +19,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from asynsched.protocol.home_files import KEEPER_MARK
 from sandbox.confinement import kernel
 
-MARK = "SANDBOX_KEEPER"
-"""Environment variable of the keeper and of all that it starts: which keeper it was."""
 SWEEP_SECONDS = 5.0
 SWEEP_PAUSE_SECONDS = 0.01
 
@@ -61,7 +60,7 @@ def sweep(keeper_id: str) -> int:
     They are gone when this returns, or cannot be killed: the next keeper is to report their tries as ended. The process
     that calls this is spared.
     """
-    mark = f"{MARK}={keeper_id}".encode()
+    mark = f"{KEEPER_MARK}={keeper_id}".encode()
     killed: set[int] = set()
     patience_ends_at = time.monotonic() + SWEEP_SECONDS
     while (left := set(_kill_marked(mark))) and time.monotonic() < patience_ends_at:
@@ -130,7 +129,7 @@ class Watchdog:
         log.error("The lease is over, and the keeper has not ended its tries in time: it is killed, and they with it")
         kernel.prctl(kernel.PR_SET_PDEATHSIG, 0)
         signal.pidfd_send_signal(self._keeper, signal.SIGKILL)
-        sweep(os.environ[MARK])
+        sweep(os.environ[KEEPER_MARK])
         return True
 
 

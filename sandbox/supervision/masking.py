@@ -7,17 +7,13 @@ from urllib.parse import quote
 
 from asynsched.authoring import connection, variable
 from asynsched.errors import AsynschedError
+from asynsched.protocol.sensitive import is_sensitive
 
 MASK = b"***"
 MIN_SECRET_LENGTH = 5
 """Shorter values would mask words (Airflow: logging.min_length_masked_secret)."""
 
 FIELDS = "fields"
-_SENSITIVE_NAMES = (
-    "access_key", "access_token", "api_key", "apikey", "authorization", "keyfile_dict", "passphrase", "passwd",
-    "password", "private_key", "secret", "service_account", "token",
-)  # fmt: skip
-"""Source: Airflow's secrets masker, DEFAULT_SENSITIVE_FIELDS."""
 
 
 class Secrets:
@@ -99,12 +95,6 @@ def _connection_fields(text: str) -> dict[str, Any]:
     except (AsynschedError, ValueError, TypeError):
         # What it means is not known, so none of it may be seen.
         return {"password": text}
-
-
-def is_sensitive(name: str) -> bool:
-    """Return whether a variable or field of that name holds a secret."""
-    lowered = name.strip().lower()
-    return any(word in lowered for word in _SENSITIVE_NAMES)
 
 
 def _secret_texts(operation: str, arguments: dict[str, Any], value: Any) -> Iterator[str]:

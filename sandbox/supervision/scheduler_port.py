@@ -2,7 +2,6 @@
 
 import os
 import socket
-import sys
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -10,45 +9,24 @@ from typing import Any
 
 from msgspec import Struct
 
+from asynsched.protocol.home_files import KEEPER_SOCKET, socket_address
 from asynsched.protocol.messages import PROTOCOL_VERSION, Hello, Lease, ToKeeper
 from sandbox.supervision.reactor import Reactor, Urgency, Wire
-
-SOCKET_NAME = "keeper.sock"
-MAX_ADDRESS_BYTES = 100
 
 
 def listen(home: Path) -> socket.socket:
     """Return the socket in the home, open for its user only. The lock of the keeper must be held."""
-    (home / SOCKET_NAME).unlink(missing_ok=True)
+    (home / KEEPER_SOCKET).unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.setblocking(False)
     mask = os.umask(0o177)
     try:
-        with Address(home) as address:
+        with socket_address(home, KEEPER_SOCKET) as address:
             listener.bind(address)
     finally:
         os.umask(mask)
     listener.listen(16)
     return listener
-
-
-class Address:
-    """`with Address(home) as address:` — a name of the socket that fits, however long the path of the home is."""
-
-    def __init__(self, home: Path) -> None:
-        self._home = home
-        self._descriptor: int | None = None
-
-    def __enter__(self) -> str:
-        direct = str(self._home / SOCKET_NAME)
-        if len(os.fsencode(direct)) <= MAX_ADDRESS_BYTES or sys.platform != "linux":
-            return direct
-        self._descriptor = os.open(self._home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        return f"/proc/self/fd/{self._descriptor}/{SOCKET_NAME}"
-
-    def __exit__(self, *_: object) -> None:
-        if self._descriptor is not None:
-            os.close(self._descriptor)
 
 
 class Caller:
@@ -81,7 +59,7 @@ class SchedulerPort:
         welcome: Callable[[], Iterable[Struct]],
     ) -> None:
         self._reactor = reactor
-        self._path = home / SOCKET_NAME
+        self._path = home / KEEPER_SOCKET
         self._listener: socket.socket | None = listen(home)
         self._on_message = on_message
         self._on_lease = on_lease

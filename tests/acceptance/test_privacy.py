@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from asynsched.protocol.home_files import KEEPER_MARK
 from sandbox.confinement import kernel
-from sandbox.supervision.lifeline import MARK
 from tests.support.older_kernels import OLDER_ABIS, with_landlock
 from tests.support.up import Site, title_of
 from tests.support.users import ORDINARY_UID, become_ordinary
@@ -106,7 +106,7 @@ def test_their_memory_and_environment_are_closed_to_their_user_while_they_get_wa
         options = options.format(given=given, parent=os.getpid()).split()
         found = subprocess.run(
             [sys.executable, "-P", "-c", program, "--home", site.root, *options],
-            env={**os.environ, MARK: "warming"},
+            env={**os.environ, KEEPER_MARK: "warming"},
             pass_fds=[given],
             preexec_fn=site.become,
             capture_output=True,

@@ -20,8 +20,8 @@ from asynsched.errors import ParseCrashed, ParseTimeout
 from asynsched.parsing.processes import sandbox_setup
 from asynsched.parsing.processes.parse_process import MAX_COMPLAINT_BYTES, last_line
 from asynsched.parsing.processes.sandbox_setup import SandboxSetup, kill_all
+from asynsched.protocol.parse_setup import STALE, Greeting, Job
 from asynsched.serialization.schema import ParseQuestions
-from sandbox.parse_server import STALE, Greeting, Job
 
 MOST_PARSES = 1000
 """Of one guardian: what its memory gathers goes with it."""

@@ -13,11 +13,11 @@ from asynsched.errors import ParseCrashed, SerializationError, SettingsError
 from asynsched.parsing.processes.parse_process import parse_in_new_process
 from asynsched.parsing.processes.parse_server import GuardianLost, ParseServer
 from asynsched.parsing.processes.sandbox_setup import HASH_SEED, setup_of
+from asynsched.protocol.home_files import sweep
 from asynsched.serialization.decode import decode_report
 from asynsched.serialization.schema import ParseQuestions, ParseReport
 from asynsched.settings import Settings
 from sandbox.confine import available
-from sandbox.parsing.scratch import sweep
 
 MOST_BYTES_ON_LOOP = 64 * 1024
 """A longer report is decoded by a thread."""

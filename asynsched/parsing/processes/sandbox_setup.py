@@ -11,11 +11,9 @@ import msgspec
 
 from asynsched.executors.user_environment import user_environment
 from asynsched.home import TMP
+from asynsched.protocol.parse_setup import ParseLimits, environment_of_parses, home_in
 from asynsched.settings import Settings
 from asynsched.store.engines.urls import is_postgresql
-from sandbox.confinement.environment import environment_of_parses, home_in
-from sandbox.confinement.limits import ParseLimits
-from sandbox.parsing.tree import children_of
 
 GUARD_SECONDS = 10.0
 """How much longer than its limit a parse may take to report that it took too long."""
@@ -78,7 +76,7 @@ def kill_all(leader: int) -> None:
     groups = {leader: None}
     todo = [leader]
     while todo:
-        children = children_of(todo.pop())
+        children = _children_of(todo.pop())
         for child in children:
             with suppress(ProcessLookupError):
                 groups[os.getpgid(child)] = None
@@ -87,3 +85,10 @@ def kill_all(leader: int) -> None:
     for group in reversed(groups):
         with suppress(ProcessLookupError):
             os.killpg(group, signal.SIGKILL)
+
+
+def _children_of(pid: int) -> list[int]:
+    """Return the children of a process; none when it has ended."""
+    with suppress(OSError):
+        return [int(pid) for file in Path(f"/proc/{pid}/task").glob("*/children") for pid in file.read_text().split()]
+    return []

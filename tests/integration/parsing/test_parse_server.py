@@ -117,7 +117,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from asynsched.serialization.schema import ParseQuestions
 from sandbox.confinement.file_rules import FileRules
-from sandbox.confinement.limits import ParseLimits
+from asynsched.protocol.parse_setup import ParseLimits
 from sandbox.parsing import supervise
 from sandbox.parsing.importing import ParseRequest
 from sandbox.parsing.supervise import PipeLifeline

@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from asynsched.protocol.parse_setup import Job
 from asynsched.serialization.decode import decode_report
 from asynsched.serialization.schema import FileError, ParseQuestions, ParseReport
-from sandbox.parse_server import Job
 from tests.support.users import become_ordinary
 
 USERS = ["root", "ordinary user"] if os.geteuid() == 0 else ["ordinary user"]

@@ -1,6 +1,6 @@
 """Scratch folders of parses: whoever is killed leaves one, and what is in use is never taken away."""
 
-from sandbox.parsing.scratch import scratch_folder, sweep
+from asynsched.protocol.home_files import scratch_folder, sweep
 
 
 def test_only_what_nobody_uses_any_more_is_swept(tmp_path):

@@ -1,0 +1,123 @@
+"""The files of a home that both sides of the process border use: the keeper's socket, sources, scratch folders.
+
+Sources of versions lie in `sources/HASH.py`, copies of the database for the processes of tries. They are not synced, so
+a power cut may leave any of them out, empty or cut off, and other programs may touch them. So none is trusted: a
+scheduler compares those of each version with the database when it first needs it, and a process that loads a version
+compares each with the hash that is its name, and asks the scheduler for one that is wrong.
+
+A parse has a scratch folder, which is removed with everything that the DAG file has left in it.
+"""
+
+import fcntl
+import hashlib
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+KEEPER_SOCKET = "keeper.sock"
+KEEPER_MARK = "SANDBOX_KEEPER"
+"""Environment variable of the keeper and of all processes that it starts: which keeper they belong to."""
+MAX_ADDRESS_BYTES = 100
+PRIVATE_FILE = 0o600
+PREFIX = "parse-"
+"""Of the names of scratch folders."""
+
+
+@contextmanager
+def socket_address(folder: Path, name: str) -> Iterator[str]:
+    """Yield an address of the socket `name` in a folder; for a path that is too long, one that holds within."""
+    direct = str(folder / name)
+    if len(os.fsencode(direct)) < MAX_ADDRESS_BYTES or sys.platform != "linux":
+        yield direct
+        return
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{descriptor}/{name}"
+    finally:
+        os.close(descriptor)
+
+
+def lay_out_source(folder: Path, content_hash: str, text: str) -> None:
+    """Write a source, unless its file is there and right. Raises OSError."""
+    path, data = folder / f"{content_hash}.py", text.encode("utf-8", "surrogatepass")
+    with suppress(OSError):
+        if path.read_bytes() == data:
+            return
+    # Renamed into place, so that a reader never sees half of it.
+    unfinished = path.with_suffix(f".{os.urandom(8).hex()}")  # noqa: TID251 - a name that nobody sees
+    unfinished.touch(mode=PRIVATE_FILE)
+    unfinished.write_bytes(data)
+    unfinished.replace(path)
+
+
+def read_source(folder: Path, content_hash: str) -> str:
+    """Return the text of a source.
+
+    Raises:
+        OSError: It cannot be read.
+        ValueError: It is not what its name says.
+    """
+    data = (folder / f"{content_hash}.py").read_bytes()
+    if hashlib.sha256(data).hexdigest() != content_hash:
+        raise ValueError("it is damaged: its hash is not its name")
+    return data.decode("utf-8")
+
+
+@contextmanager
+def scratch_folder(base: Path) -> Iterator[Path]:
+    """Make a folder below `base` for one parse, and remove it at the end with everything in it.
+
+    Its guardian locks it meanwhile: `sweep` leaves it alone until that process is gone.
+
+    Args:
+        base: An existing folder; its path has no symbolic links.
+    """
+    folder, descriptor = _make(base)
+    try:
+        yield folder
+    finally:
+        with suppress(OSError):
+            folder.rmdir()
+        if folder.exists():
+            remove_tree(folder)
+        os.close(descriptor)
+
+
+def sweep(base: Path) -> None:
+    """Remove the scratch folders below `base` of parses that were killed."""
+    for folder in base.glob(f"{PREFIX}*"):
+        with suppress(OSError):
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                remove_tree(folder)
+            finally:
+                os.close(descriptor)
+
+
+def _make(base: Path) -> tuple[Path, int]:
+    """Return a new folder, and the descriptor that holds its lock."""
+    while True:
+        folder = base / f"{PREFIX}{os.urandom(8).hex()}"  # noqa: TID251 - a name that nobody sees
+        folder.mkdir(mode=0o700)
+        with suppress(FileNotFoundError):
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if folder.exists():
+                return folder, descriptor
+            # It was swept before it was locked.
+            os.close(descriptor)
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove a folder with everything in it as far as possible, also folders that were made without any permissions."""
+    import shutil  # few parses leave anything behind
+
+    for path, names, _ in os.walk(folder):
+        for inner in (Path(path, name) for name in names):
+            if not inner.is_symlink():  # whose target is somebody else's
+                with suppress(OSError):
+                    inner.chmod(0o700)
+    shutil.rmtree(folder, ignore_errors=True)
