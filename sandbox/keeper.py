@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING, NoReturn
 from asynsched.authoring.timezone import set_default_timezone
 from asynsched.protocol.home_files import KEEPER_MARK
 from asynsched.protocol.messages import LONGEST_REASON, READY
+from sandbox.processes import adopt_orphans, set_readable
 from sandbox.running.try_logging import configure_logging
 from sandbox.running.warming import warm
-from sandbox.supervision.children import adopt_orphans, set_readable
 from sandbox.supervision.lifeline import Alarm, sweep
-from sandbox.supervision.zygote_handle import ZygoteHandle
 from sandbox.titles import set_title
+from sandbox.zygote import ZygoteHandle, Zygotes
 
 if TYPE_CHECKING:
     from sandbox.supervision.keeping import Keeper
@@ -81,12 +81,15 @@ def _started(options: argparse.Namespace) -> "tuple[Keeper, int]":
     set_title("keeper")
     set_default_timezone(options.default_timezone)
     alarm = Alarm()
-    zygote = ZygoteHandle(options.home, lifeline, alarm, options.default_timezone)
-    # What the zygote has no need of is not in its memory, which every try is a copy of.
+    zygotes = Zygotes(
+        plain=ZygoteHandle(options.home, lifeline, alarm, options.default_timezone, is_plain=True),
+        full=ZygoteHandle(options.home, lifeline, None, options.default_timezone, is_plain=False),
+    )
+    # Zygotes do not need this, and every try has a copy of their memory.
     from sandbox.supervision.keeping import Keeper
 
     sys.setrecursionlimit(DEEPEST)
-    return Keeper(options, zygote, alarm), lock
+    return Keeper(options, zygotes, alarm), lock
 
 
 def _tell(descriptor: int, text: bytes) -> None:

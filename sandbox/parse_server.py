@@ -23,17 +23,15 @@ import msgspec
 
 from asynsched.protocol.home_files import scratch_folder
 from asynsched.protocol.parse_setup import STALE, Greeting, Job, ParseLimits, decode_limits
+from sandbox import processes
 from sandbox.confinement.file_rules import FileRules
-from sandbox.parsing import tree
 from sandbox.parsing.importing import ParseRequest
 from sandbox.parsing.supervise import (
     GROUP,
     NotWantedError,
     PipeLifeline,
     become_guardian,
-    become_subreaper,
     encode,
-    end_group,
     enter_environment,
     exit_by_signals,
     parse_file,
@@ -154,10 +152,10 @@ class ParseServer:
         self._poll.unregister(lifeline)
         os.close(lifeline)
         if group := self._groups.pop(lifeline, 0):
-            end_group(group)
+            processes.kill_group(group)
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self._guardians.pop(lifeline), 0)
-        tree.end_strangers(self._guardians.values())
+        processes.end_strangers(self._guardians.values())
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -169,7 +167,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     before = installed()
     enter_environment(limits.environment)
-    become_subreaper()
+    processes.adopt_orphans()
+    processes.set_readable(readable=False)
     warm()
     site = ParseSite(Path(options.dags_folder), Path(options.scratch).resolve(), limits, before)
     with socket.socket(fileno=options.control) as control:

@@ -38,12 +38,12 @@ from asynsched.authoring.timezone import coerce_datetime
 from asynsched.authoring.transport import from_transport
 from asynsched.protocol.frames import ProtocolError
 from asynsched.protocol.messages import CausingTry, CodeVersion, Ended, Launch, Started
+from sandbox.processes import adopt_orphans
 from sandbox.running import try_outcome
 from sandbox.running.loading import Ask, LoadedFile
 from sandbox.running.scheduler_link import SchedulerLink
 from sandbox.running.try_outcome import Span, TaskTerminated, decided_by_policy, rebuilt
 from sandbox.supervision import lifeline
-from sandbox.supervision.children import adopt_orphans
 from sandbox.titles import of_launch, set_title
 
 Loader = Callable[[CodeVersion, Ask], LoadedFile]

@@ -21,10 +21,10 @@ from msgspec import Struct
 from asynsched.protocol.frames import encode_frame
 from asynsched.protocol.messages import CodeVersion
 from sandbox.forkable import ForkCheck
+from sandbox.processes import die_with, reap, set_readable
 from sandbox.run import TryDescriptors, become_try
 from sandbox.running.loading import Ask, LoadedFile, freeze_heap, load_version, own_bytes
 from sandbox.running.try_logging import leave_time_to_keeper
-from sandbox.supervision.children import die_with, reap, set_readable
 from sandbox.supervision.lifeline import make_tie
 from sandbox.titles import of_ready_process, of_template, set_title
 

@@ -1,19 +1,19 @@
-"""The zygote: forks the processes that load DAG files, and has never seen a secret.
+"""The zygotes: they fork the processes that load DAG files, and have never seen a secret.
 
-A fork has all the memory of the process that it is a fork of, and what the keeper passes on to tries leaves remains in
-the keeper's. So the keeper forks this process when it is warm, before it hears of any try, and has it fork templates:
-they are as warm, and find nothing of others in their memory. It also watches over the keeper, in case that stands
-still (`sandbox.supervision.lifeline`).
+A fork has all the memory of its parent, and secrets that the keeper passes on to tries leave traces in the keeper's. So
+the keeper forks these processes when it is warm, before it hears of any try, and asks them for templates, which are as
+warm and find nothing of others in their memory.
 
-    keeper ──asks──▶ zygote ──fork──▶ midwife ──fork──▶ template, or a try that loads its file itself
-                       │                 │ passes on, if the file does not look plain
-                       └──fork──▶ full zygote ──fork──▶ midwife ──fork──▶ template, …
+    keeper ──asks──▶ zygote ──fork──▶ go-between ──fork──▶ template, or a try that loads its file itself
 
-The midwife tells the keeper the number of the new process and is gone at once. So the keeper, a subreaper, becomes the
-parent, and knows the number before it is that. It also is the one that reads the file's text, so that nothing of that
-stays. A zygote that dies takes no template along: the keeper executes a new one, `python -P -m sandbox.zygote`.
+The go-between tells the keeper the number of the new process, and exits. So the keeper, a subreaper, becomes the
+parent, and knows the number before that. A zygote that dies takes no template along: the keeper executes a new one,
+`python -P -m sandbox.zygote`, for a fork of the keeper would have its memory of that moment.
 
-What only some tasks need (Jinja, pendulum) is loaded by the full zygote, so that the forks of the others are smaller.
+There are two. The *full zygote* has loaded everything that tasks commonly need. The *plain zygote*, for versions whose
+tasks look at nothing but their arguments (`CodeVersion.is_plain`), has neither Jinja nor pendulum, so that its forks
+are smaller: the hop between two such tasks takes about four fifths of the time. The plain zygote also watches over the
+keeper, in case that stands still (`sandbox.supervision.lifeline`).
 """
 
 import argparse
@@ -22,9 +22,9 @@ import os
 import select
 import signal
 import socket
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
@@ -32,30 +32,22 @@ import msgspec
 
 from asynsched.authoring.timezone import set_default_timezone
 from asynsched.protocol.frames import encode_frame
-from asynsched.protocol.home_files import read_source
 from asynsched.protocol.messages import CodeVersion
 from sandbox.confinement import kernel
+from sandbox.processes import die_with, set_readable
 from sandbox.running.loading import freeze_heap
 from sandbox.running.try_logging import configure_logging
-from sandbox.running.warming import warm
-from sandbox.sources.plainness import looks_plain
-from sandbox.supervision.children import die_with, set_readable
-from sandbox.supervision.full_zygote import READY, FullZygote, FullZygoteGoneError
-from sandbox.supervision.lifeline import Watchdog
+from sandbox.running.warming import warm, warm_fully
+from sandbox.supervision.lifeline import Alarm, Watchdog
 from sandbox.template import Born, TemplateStart, become_template, keep_only
 from sandbox.titles import set_title
 
 log = logging.getLogger("sandbox.zygote")
 
-NAME = b"zygote"
-"""Of its process, as `ps` shows it."""
-FULL_NAME = b"zygote-full"
 TEMPLATE = b"t"
 LONE_TRY = b"l"
 """What the keeper asks for: one of these bytes, with the descriptors of an `Errand`."""
 _GO = b"g"
-_FULL_IS_GONE = 2
-"""Exit code of a midwife."""
 
 
 class Errand(NamedTuple):
@@ -73,9 +65,9 @@ class Errand(NamedTuple):
 
 
 class ZygoteStart(NamedTuple):
-    """What a zygote works with. `channel` brings the keeper's requests, `alarm` is the timer that it shares with it.
+    """What a zygote works with. `channel` brings the keeper's requests.
 
-    An older keeper, which goes on after an upgrade, has no alarm.
+    `alarm` is the timer that it shares with the keeper, if it watches over that.
     """
 
     channel: socket.socket
@@ -83,29 +75,23 @@ class ZygoteStart(NamedTuple):
     alarm: int | None
     sources_folder: Path
     keeper: int
-
-
-def become_zygote(start: ZygoteStart) -> NoReturn:
-    """Serve the keeper until it hangs up. Never returns: the frames of who called stay below."""
-    try:
-        die_with(start.keeper)
-        keep_only(start.channel.fileno(), start.lifeline, *_given(start.alarm))
-        name = kernel.process_name()
-        full = FullZygote(start.lifeline, partial(_serve_as_full, start, name))
-        Zygote(start, name, full).serve()
-    except BaseException:
-        log.exception("The zygote failed")
-    finally:
-        os._exit(1)
-
-
-def _serve_as_full(start: ZygoteStart, name: bytes, channel: socket.socket) -> None:
-    """Be the full zygote, which its zygote asks, and which watches over nobody."""
-    Zygote(start._replace(channel=channel, alarm=None), name, None).serve()
+    is_plain: bool
 
 
 class KeeperKilledError(Exception):
     """The keeper stood still for too long."""
+
+
+def become_zygote(start: ZygoteStart) -> NoReturn:
+    """Serve the keeper until it hangs up. Never returns: the frames of the caller stay below."""
+    try:
+        die_with(start.keeper)
+        keep_only(start.channel.fileno(), start.lifeline, *_given(start.alarm))
+        Zygote(start, kernel.process_name()).serve()
+    except BaseException:
+        log.exception("The zygote failed")
+    finally:
+        os._exit(1)
 
 
 class Zygote:
@@ -113,45 +99,40 @@ class Zygote:
 
     Args:
         name: Of the processes that it forks, as `ps` shows them.
-        full: Takes what is not for plain files; None: this has everything loaded.
     """
 
-    def __init__(self, start: ZygoteStart, name: bytes, full: FullZygote | None) -> None:
+    def __init__(self, start: ZygoteStart, name: bytes) -> None:
         self._start = start
         self._name_of_others = name
-        self._full = full
         self._watchdog = None if start.alarm is None else Watchdog(start.keeper, start.alarm)
 
     def serve(self) -> None:
         """Fork until the keeper hangs up, or has to be killed."""
         set_readable(readable=False)
-        kernel.set_process_name(FULL_NAME if self._full is None else NAME)
-        set_title("full zygote" if self._full is None else "zygote")
+        kernel.set_process_name(b"zygote" if self._start.is_plain else b"zygote-full")
+        if not self._start.is_plain:
+            try:
+                warm_fully()
+            except Exception:
+                log.exception("Tasks import Jinja and pendulum themselves, because they cannot be loaded beforehand")
+        set_title("zygote" if self._start.is_plain else "full zygote")  # rehearsals leave their own
         freeze_heap()
-        if self._full is not None:
-            self._full.is_there()
-        else:
-            self._start.channel.sendall(READY)
         with suppress(KeeperKilledError):
-            self._wait_for(self._start.channel.fileno())
+            self._wait()
             while self.serve_one():
-                self._wait_for(self._start.channel.fileno())
+                self._wait()
 
-    def _wait_for(self, descriptor: int) -> None:
-        """Wait until there is something to read, and watch over the keeper meanwhile.
-
-        Raises:
-            KeeperKilledError: It had to be killed.
-        """
+    def _wait(self) -> None:
+        """Wait for a request, and watch over the keeper meanwhile. Raises KeeperKilledError."""
         poll = select.poll()
-        poll.register(descriptor, select.POLLIN)
+        poll.register(self._start.channel, select.POLLIN)
         if self._watchdog is not None:
             poll.register(self._watchdog.alarm, select.POLLIN)
         while True:
             ready = {readable for readable, _ in poll.poll()}
             if self._watchdog is not None and self._watchdog.alarm in ready and self._watchdog.bite():
                 raise KeeperKilledError
-            if descriptor in ready:
+            if self._start.channel.fileno() in ready:
                 return
 
     def serve_one(self) -> bool:
@@ -172,73 +153,46 @@ class Zygote:
         return bool(kind)
 
     def _fork(self, kind: bytes, errand: Errand) -> None:
-        """Have a process made that is the keeper's child, here or by the full zygote."""
-        full = self._full if self._full is not None and self._full.is_there() else None
-        if self._have_made(kind, errand, full) == _FULL_IS_GONE and full is not None:
-            full.lose()
-            self._have_made(kind, errand, full if full.is_there() else None)
-
-    def _have_made(self, kind: bytes, errand: Errand, full: FullZygote | None) -> int:
-        """Fork a midwife, and return how it exits. What it has made goes on then."""
+        """Fork a process that is the keeper's child. It waits until the go-between is gone."""
         waits, gives_way = os.pipe()
         try:
-            midwife = os.fork()
-            if midwife == 0:
-                self._deliver(kind, errand, full, waits, gives_way)
-            status = self._exit_code(midwife)
-            if status == 0:
+            go_between = os.fork()
+            if go_between == 0:
+                self._go_between(kind, errand, waits, gives_way)
+            if os.waitpid(go_between, 0)[1] == 0:
                 with suppress(BrokenPipeError):
                     os.write(gives_way, _GO)
-            return status
         finally:
             os.close(waits)
             os.close(gives_way)
 
-    def _exit_code(self, midwife: int) -> int:
-        """Wait for a midwife. It reads the file's text, and the disk may hang."""
-        descriptor = _pidfd(midwife)
-        if descriptor is not None:
-            try:
-                self._wait_for(descriptor)
-            finally:
-                os.close(descriptor)
-        return os.waitstatus_to_exitcode(os.waitpid(midwife, 0)[1])
-
-    def _deliver(self, kind: bytes, errand: Errand, full: FullZygote | None, waits: int, gives_way: int) -> NoReturn:
+    def _go_between(self, kind: bytes, errand: Errand, waits: int, gives_way: int) -> NoReturn:
         status = 1
         try:
-            if full is None or self._looks_plain(errand) or not full.ask(kind, errand):
-                pid = os.fork()
-                if pid == 0:
-                    os.close(gives_way)
-                    self._grow_up(kind, errand, waits)
-                with socket.socket(fileno=os.dup(errand.channel)) as channel:
-                    channel.sendall(encode_frame(Born(pid)))
+            pid = os.fork()
+            if pid == 0:
+                os.close(gives_way)
+                self._become_template(kind, errand, waits)
+            with socket.socket(fileno=os.dup(errand.channel)) as channel:
+                channel.sendall(encode_frame(Born(pid)))
             status = 0
-        except FullZygoteGoneError:
-            status = _FULL_IS_GONE
         except BaseException:
             log.exception("No process could be forked for a DAG file")
         finally:
             os._exit(status)
 
-    def _looks_plain(self, errand: Errand) -> bool:
-        sources, folder = _code_of(errand).sources, self._start.sources_folder
-        try:
-            texts = [read_source(folder, source.content_hash) for source in sources]
-        except (OSError, ValueError):
-            return False  # who loads it says what is wrong
-        return looks_plain(texts, [source.module for source in sources])
-
-    def _grow_up(self, kind: bytes, errand: Errand, waits: int) -> NoReturn:
+    def _become_template(self, kind: bytes, errand: Errand, waits: int) -> NoReturn:
         try:
             if os.read(waits, 1) != _GO:
                 # Nobody knows of this process, or nobody is left: the machine's doing, not the file's.
                 os.kill(os.getpid(), signal.SIGKILL)
             kernel.set_process_name(self._name_of_others)
+            with os.fdopen(os.dup(errand.code), "rb") as file:
+                file.seek(0)
+                code = msgspec.json.decode(file.read(), type=CodeVersion)
             become_template(
                 TemplateStart(
-                    _code_of(errand),
+                    code,
                     self._start.sources_folder,
                     socket.socket(fileno=errand.channel),
                     errand.output,
@@ -253,18 +207,133 @@ class Zygote:
             os._exit(1)
 
 
-def _code_of(errand: Errand) -> CodeVersion:
-    with os.fdopen(os.dup(errand.code), "rb") as file:
-        file.seek(0)
-        return msgspec.json.decode(file.read(), type=CodeVersion)
+class ZygoteBusy(OSError):
+    """The zygote has more to do than its socket holds."""
 
 
-def _pidfd(process: int) -> int | None:
-    """Return what becomes readable when a process ends; None if no descriptor is left."""
-    try:
-        return os.pidfd_open(process)
-    except OSError:
-        return None
+class ZygoteHandle:
+    """The keeper's side of a zygote: asks it for processes, and starts another one when it is gone.
+
+    Make it when the keeper is warm and has heard of no try yet. Where there are no subreapers (not Linux) there is no
+    zygote, and the keeper forks.
+
+    Args:
+        lifeline: Reading end of the pipe that ties tries to the keeper.
+        alarm: When it rings, the zygote kills the keeper; None: it does not watch.
+        default_timezone: Zone of naive dates in DAG files.
+    """
+
+    def __init__(
+        self, home: Path, lifeline: int, alarm: Alarm | None, default_timezone: str, *, is_plain: bool
+    ) -> None:
+        self._home = home
+        self._lifeline = lifeline
+        self._alarm = None if alarm is None else alarm.descriptor
+        self._default_timezone = default_timezone
+        self._is_plain = is_plain
+        self.pid: int | None = None
+        """Its process, None when it is known to be gone."""
+        self._channel, theirs = socket.socketpair()
+        self._channel.setblocking(False)
+        if sys.platform != "linux":
+            warm_fully()
+            return
+        keeper = os.getpid()
+        self.pid = os.fork()
+        if self.pid == 0:
+            become_zygote(ZygoteStart(theirs, lifeline, self._alarm, home / "sources", keeper, is_plain))
+        theirs.close()
+
+    def ask(self, kind: bytes, code: CodeVersion, channel: int, output: int) -> None:
+        """Ask for a process that loads a version and gets these descriptors. It says `Born` on the channel.
+
+        Raises:
+            ZygoteBusy: It cannot be asked now.
+            OSError: It cannot be asked.
+        """
+        if sys.platform != "linux":
+            self._fork_here(kind, code, channel, output)
+            return
+        file = os.memfd_create("code")
+        try:
+            with os.fdopen(os.dup(file), "wb") as writer:
+                writer.write(msgspec.json.encode(code))
+            errand = Errand(channel, output, file)
+            try:
+                socket.send_fds(self._channel, [kind], errand)
+            except BlockingIOError as exc:
+                raise ZygoteBusy(*exc.args) from exc
+            except (BrokenPipeError, ConnectionResetError):
+                self._execute()
+                socket.send_fds(self._channel, [kind], errand)
+        finally:
+            os.close(file)
+
+    def kill(self) -> None:
+        """Kill it: it has not done what it was asked for."""
+        if self.pid is not None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+
+    def ended(self, pid: int) -> bool:
+        """Take note that a child of the keeper was reaped. Returns whether it was the zygote."""
+        if pid != self.pid:
+            return False
+        self.pid = None
+        return True
+
+    def replace(self) -> None:
+        """Start another one if it is gone: the next template need not wait for it, and it watches over the keeper.
+
+        Raises:
+            OSError: None can be started now.
+        """
+        if self.pid is None and sys.platform == "linux":
+            self._execute()
+
+    def _fork_here(self, kind: bytes, code: CodeVersion, channel: int, output: int) -> None:
+        keeper = os.getpid()
+        if os.fork() == 0:
+            try:
+                ours = socket.socket(fileno=channel)
+                ours.sendall(encode_frame(Born(os.getpid())))
+                sources = self._home / "sources"
+                is_lone_try = kind == LONE_TRY
+                become_template(TemplateStart(code, sources, ours, output, self._lifeline, keeper, is_lone_try))
+            finally:
+                os._exit(1)
+
+    def _execute(self) -> None:
+        self._channel.close()
+        self._channel, theirs = socket.socketpair()
+        self._channel.setblocking(False)
+        given = (theirs.fileno(), self._lifeline, *_given(self._alarm))
+        command = [
+            sys.executable, "-P", "-m", "sandbox.zygote", "--home", str(self._home),
+            "--channel", str(theirs.fileno()), "--lifeline", str(self._lifeline),
+            "--keeper", str(os.getpid()), "--default-timezone", self._default_timezone,
+            *(["--plain"] if self._is_plain else []),
+            *([] if self._alarm is None else ["--alarm", str(self._alarm)]),
+        ]  # fmt: skip
+        with theirs:
+            for descriptor in given:
+                os.set_inheritable(descriptor, True)
+            try:
+                self.pid = os.posix_spawn(sys.executable, command, os.environ)
+            finally:
+                for descriptor in given:
+                    os.set_inheritable(descriptor, False)
+
+
+class Zygotes(NamedTuple):
+    """Both zygotes of a keeper."""
+
+    plain: ZygoteHandle
+    full: ZygoteHandle
+
+    def of(self, code: CodeVersion) -> ZygoteHandle:
+        """Return the one that forks the template of a version."""
+        return self.plain if code.is_plain or not code.sources else self.full
 
 
 def _given(alarm: int | None) -> tuple[int, ...]:
@@ -279,9 +348,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     parser.add_argument("--home", type=Path, required=True, help="folder of the scheduler's state")
     parser.add_argument("--channel", type=int, required=True, help="descriptor that brings the keeper's requests")
     parser.add_argument("--lifeline", type=int, required=True, help="descriptor that ties tries to the keeper")
-    parser.add_argument("--alarm", type=int, help="descriptor of the keeper's alarm")
+    parser.add_argument("--alarm", type=int, help="descriptor of the keeper's alarm; older keepers have none")
     parser.add_argument("--keeper", type=int, required=True, help="the keeper's process")
     parser.add_argument("--default-timezone", default="UTC", help="zone of naive dates in DAG files")
+    parser.add_argument("--plain", action="store_true", help="serve versions whose tasks need no Jinja or pendulum")
     options = parser.parse_args(arguments)
     set_title("zygote", "--home", str(options.home))
     die_with(options.keeper)
@@ -292,8 +362,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     configure_logging()
     warm()
     set_default_timezone(options.default_timezone)
-    channel = socket.socket(fileno=options.channel)
-    become_zygote(ZygoteStart(channel, options.lifeline, options.alarm, options.home / "sources", options.keeper))
+    channel, sources = socket.socket(fileno=options.channel), options.home / "sources"
+    become_zygote(
+        ZygoteStart(channel, options.lifeline, options.alarm, sources, options.keeper, is_plain=options.plain)
+    )
 
 
 if __name__ == "__main__":

@@ -47,6 +47,8 @@ class CodeVersion(Struct, frozen=True, omit_defaults=True):
     """Absolute path of the DAG folder; `__file__` of a source is this joined with its path."""
     sources: tuple[SourceRef, ...] = ()
     """The DAG file first."""
+    is_plain: bool = False
+    """Whether its tasks seem to look at nothing but their arguments (`asynsched.protocol.plainness`)."""
 
 
 class RunContext(Struct, frozen=True, omit_defaults=True):

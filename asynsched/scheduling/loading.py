@@ -17,6 +17,7 @@ from asynsched.errors import DagError, NotFound
 from asynsched.executors.base import Held
 from asynsched.protocol.home_files import lay_out_source
 from asynsched.protocol.messages import CodeVersion, Ended, SourceRef
+from asynsched.protocol.plainness import looks_plain
 from asynsched.scheduling.evaluation.deferral import decoded
 from asynsched.scheduling.evaluation.run import ActiveRun, ActiveTask
 from asynsched.scheduling.evaluation.structure import DagStructure, compile_structure
@@ -93,15 +94,17 @@ class VersionCache:
 
     def _compile(self, rows: list[DagVersionRow], texts: dict[str, str]) -> list[LoadedVersion | DagError]:
         self._lay_out(texts)
-        return [self._compiled(row) for row in rows]
+        return [self._compiled(row, texts) for row in rows]
 
-    def _compiled(self, row: DagVersionRow) -> LoadedVersion | DagError:
+    def _compiled(self, row: DagVersionRow, texts: dict[str, str]) -> LoadedVersion | DagError:
         try:
             structure = compile_structure(decode_dag(row.serialized))
         except DagError as exc:
             return exc
         sources = tuple(SourceRef(ref.path, ref.module, ref.content_hash) for ref in row.sources)
-        return LoadedVersion(row.id, structure, CodeVersion(row.version_hash, str(self._dags_folder), sources))
+        is_plain = looks_plain([texts.get(ref.content_hash, "") for ref in sources], [ref.module for ref in sources])
+        code = CodeVersion(row.version_hash, str(self._dags_folder), sources, is_plain=is_plain)
+        return LoadedVersion(row.id, structure, code)
 
     def _lay_out(self, texts: dict[str, str]) -> None:
         """Write the sources that are not there, or are not what the database has: it is the truth, these are copies.

@@ -22,10 +22,10 @@ import msgspec
 from asynsched.protocol.parse_messages import Transcript
 from asynsched.protocol.parse_setup import ParseLimits, is_kept, variables_of_all_parses
 from asynsched.serialization.schema import SCHEMA_VERSION, FileError, ParseReport
+from sandbox import processes
 from sandbox.confine import begin
 from sandbox.confinement import kernel
 from sandbox.confinement.file_rules import FileRules
-from sandbox.parsing import tree
 from sandbox.parsing.importing import STACK_SIGNAL, ParseRequest, open_streams, run_dag_file
 
 _ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
@@ -37,17 +37,11 @@ _PIPE_CHUNKS = 32
 """More than a pipe holds, in chunks."""
 
 
-def become_subreaper() -> None:
-    """Have descendants come to this process that lose their own parent, and let no other process look into it."""
-    if sys.platform == "linux":
-        kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
-        kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
-
-
 def become_guardian() -> None:
     """Make this process fit to watch parses: descendants come to it, none can look into it, it goes with its parent."""
     open_streams()
-    become_subreaper()
+    processes.adopt_orphans()
+    processes.set_readable(readable=False)
     if sys.platform == "linux":
         kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGTERM)
 
@@ -250,7 +244,7 @@ class _Watched:
         if now < self._look_at:
             return None
         self._look_at = now + _LOOK_SECONDS
-        return Stopped.MEMORY if tree.memory_of(tree.descendants()) > self._limits.memory_bytes else None
+        return Stopped.MEMORY if processes.memory_of(processes.descendants()) > self._limits.memory_bytes else None
 
     def _is_too_large(self) -> bool:
         return self.transcript.size > self._limits.result_bytes
@@ -309,7 +303,7 @@ class _Watched:
 
     def end(self) -> tuple[int | None, bool]:
         """Kill what is left of the parse; return its status, and whether all of it has ended."""
-        status, all_ended = tree.end_all(self._pid)
+        status, all_ended = processes.end_tree(self._pid)
         self._lifeline.release()
         for descriptor in (self._channel, self._output_pipe):
             os.close(descriptor)
@@ -328,7 +322,7 @@ GROUP = struct.Struct("=i")
 class HelperLifeline:
     """A process of its own for each group, which waits for the end of a pipe that nobody else has.
 
-    It is a child like any other: `tree.end_all` ends it.
+    It is a child like any other: `end_tree` ends it.
     """
 
     def __init__(self) -> None:
@@ -347,11 +341,11 @@ class HelperLifeline:
         os.dup2(theirs, 0)
         os.closerange(1, os.sysconf("SC_OPEN_MAX"))
         os.read(0, 1)
-        end_group(group)
+        processes.kill_group(group)
         os._exit(0)
 
     def release(self) -> None:
-        """Have the process end, if `tree.end_all` has not done it."""
+        """Have the process end, if `end_tree` has not done it."""
         os.close(self._descriptor)
 
 
@@ -374,12 +368,6 @@ class PipeLifeline:
         """Tell the server that there is no group any more."""
         with contextlib.suppress(OSError):
             os.write(self._descriptor, GROUP.pack(0))
-
-
-def end_group(group: int) -> None:
-    """Kill a process group, if there is one."""
-    with contextlib.suppress(OSError):
-        os.killpg(group, signal.SIGKILL)
 
 
 _MIB = 1024**2

@@ -14,7 +14,7 @@ import time
 import traceback
 from contextlib import suppress
 
-from sandbox.supervision.children import adopt_orphans, die_with, end_all_children
+from sandbox.processes import adopt_orphans, die_with, end_all_children
 
 ENDING = (signal.SIGTERM, signal.SIGINT)
 

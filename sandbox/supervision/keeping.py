@@ -15,12 +15,12 @@ from typing import Any
 from msgspec import Struct
 
 from asynsched.protocol.messages import Acknowledge, Hello, Inventory, Kill, Launch, Lease, Reply, Shutdown
-from sandbox.supervision.children import end_all_children, reap
+from sandbox.processes import end_all_children, reap
 from sandbox.supervision.lifeline import Alarm
 from sandbox.supervision.reactor import Reactor, Timer, Urgency
 from sandbox.supervision.scheduler_port import SchedulerPort
 from sandbox.supervision.tries import Limits, Tries
-from sandbox.supervision.zygote_handle import ZygoteHandle
+from sandbox.zygote import Zygotes
 
 
 @dataclass(slots=True)
@@ -65,7 +65,7 @@ ENDED_BY_STOP = "the scheduler stopped"
 class Keeper:
     """Joins the tries with the scheduler, and holds both to the lease."""
 
-    def __init__(self, options: argparse.Namespace, zygote: ZygoteHandle, alarm: Alarm) -> None:
+    def __init__(self, options: argparse.Namespace, zygotes: Zygotes, alarm: Alarm) -> None:
         self._options = options
         self._alarm = alarm
         self._epoch = 0
@@ -75,7 +75,7 @@ class Keeper:
         self._reactor = Reactor()
         self._fence = Fence(self._reactor.now() + options.lease_seconds, options.lease_grace, options.kill_time)
         limits = Limits(options.import_timeout, options.kill_time, options.log_bytes)
-        self._tries = Tries(self._reactor, options.home, zygote, limits, self._report)
+        self._tries = Tries(self._reactor, options.home, zygotes, limits, self._report)
         self._tries.recover()
         self._port = SchedulerPort(self._reactor, options.home, self._heard, self._leased, self._welcome)
         self._is_stopping = False

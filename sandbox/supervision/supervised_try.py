@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from asynsched.protocol.frames import MAX_FRAME_BYTES, UNDECODABLE, ProtocolError, encode_frame
 from asynsched.protocol.messages import Deferral, Ended, FailureCause, Launch, RaisedException, Request, Started
-from sandbox.supervision.children import kill_group
+from sandbox.processes import kill_group
 from sandbox.supervision.masking import Secrets
 from sandbox.supervision.reactor import Reactor, Timer, Wire
 from sandbox.supervision.task_log import TaskLog

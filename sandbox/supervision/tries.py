@@ -16,15 +16,15 @@ from msgspec.structs import replace
 
 from asynsched.protocol.frames import ProtocolError
 from asynsched.protocol.messages import Ended, FailureCause, Kill, Launch, Reply, Request, Started
+from sandbox.processes import is_child, kill_strangers
 from sandbox.running.try_outcome import of_status
 from sandbox.supervision.attempts import AttemptRecords
-from sandbox.supervision.children import is_child, kill_strangers
 from sandbox.supervision.masking import Secrets, environment_secrets
 from sandbox.supervision.reactor import Reactor, Urgency, Wire
 from sandbox.supervision.supervised_try import Ending, SupervisedTry, plausible
 from sandbox.supervision.task_log import TaskLog
 from sandbox.supervision.template_pool import Loss, ReadyProcess, TemplatePool
-from sandbox.supervision.zygote_handle import ZygoteHandle
+from sandbox.zygote import Zygotes
 
 
 class Limits(NamedTuple):
@@ -100,14 +100,14 @@ class Tries:
     """
 
     def __init__(
-        self, reactor: Reactor, home: Path, zygote: ZygoteHandle, limits: Limits, report: Callable[[Struct], None]
+        self, reactor: Reactor, home: Path, zygotes: Zygotes, limits: Limits, report: Callable[[Struct], None]
     ) -> None:
         self._reactor = reactor
         self._limits = limits
         self._report = report
         self._logs = home / "logs"
         self._records = AttemptRecords(home / "attempts")
-        self._pool = TemplatePool(reactor, zygote, limits.import_timeout, self)
+        self._pool = TemplatePool(reactor, zygotes, limits.import_timeout, self)
         self._turns = Turns(self._begin)
         self._numbers = count(1)
         self._secrets = environment_secrets(os.environ)

@@ -17,12 +17,12 @@ from tests.support.postgres import PostgresServer
 STOPS_CLEANLY = frozenset({"scheduler", "keeper"})
 """Who takes SIGTERM as the wish to stop well: that is no kill."""
 VICTIMS = {
-    "scheduler": 12, "keeper": 8, "zygote": 4, "template": 10, "task": 30, "ready process": 3, "trigger host": 5,
-    "parse server": 6, "guardian": 6, "parse": 14,
+    "scheduler": 12, "keeper": 8, "zygote": 3, "full zygote": 2, "template": 10, "task": 30, "ready process": 3,
+    "trigger host": 5, "parse server": 6, "guardian": 6, "parse": 14,
 }  # fmt: skip
 PAUSED = {
-    "scheduler": 12, "keeper": 10, "zygote": 3, "template": 6, "task": 12, "trigger host": 2, "parse server": 2,
-    "guardian": 2, "parse": 2,
+    "scheduler": 12, "keeper": 10, "zygote": 2, "full zygote": 1, "template": 6, "task": 12, "trigger host": 2,
+    "parse server": 2, "guardian": 2, "parse": 2,
 }  # fmt: skip
 ORPHAN = "orphan"
 FAULTS = {"kill": 70, "terminate": 16, "pause": 14, ORPHAN: 5, "power cut": 1}

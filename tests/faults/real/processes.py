@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROLES = (
-    "scheduler", "keeper", "zygote", "template", "task", "ready process", "trigger host", "parse server", "guardian",
-    "parse",
+    "scheduler", "keeper", "zygote", "full zygote", "template", "task", "ready process", "trigger host", "parse server",
+    "guardian", "parse",
 )  # fmt: skip
 
 
@@ -95,7 +95,7 @@ def census(root: Path, schedulers: Collection[int], running: Collection[int]) ->
 _ROLES = {
     "keeper": "keeper",
     "zygote": "zygote",
-    "full zygote": "zygote",
+    "full zygote": "full zygote",
     "template of ": "template",
     "ready for ": "ready process",
     "try ": "ready process",

@@ -19,6 +19,7 @@ from asynsched.executors.log_paths import log_path
 from asynsched.home import prepare_home
 from asynsched.keys import TaskInstanceKey
 from asynsched.protocol.messages import CodeVersion, Ended, Launch, Reply, Request, RunContext, SourceRef, Started
+from asynsched.protocol.plainness import looks_plain
 from asynsched.settings import LeaseSettings, LogSettings, Settings
 from sandbox.sources.local_imports import DAG_MODULE_PREFIX
 from tests.support.stored import log_file
@@ -51,7 +52,8 @@ class Bench:
         content_hash = hashlib.sha256(text.encode()).hexdigest()
         (self.home / "sources" / f"{content_hash}.py").write_text(text)
         module = f"{DAG_MODULE_PREFIX}{path.removesuffix('.py')}"
-        return CodeVersion(content_hash, str(self.dags), (SourceRef(path, module, content_hash),))
+        is_plain = looks_plain([text], [module])
+        return CodeVersion(content_hash, str(self.dags), (SourceRef(path, module, content_hash),), is_plain=is_plain)
 
     def launch(self, code: CodeVersion, task_id: str, *, try_number: int = 1, **fields: Any) -> Launch:
         """Return the launch of a task of the DAG `d`."""
@@ -132,12 +134,12 @@ class Bench:
         return min((one for one in found if found[one][0] not in pids), key=lambda one: found[one][1])
 
     def children_of_keeper(self) -> tuple[list[psutil.Process], list[psutil.Process]]:
-        """Return the zygote, if there is one, and the keeper's other children: templates, and tries without one."""
+        """Return the plain zygote, if there is one, and the keeper's children beside zygotes: templates, lone tries."""
         keeper = self.keeper().pid
         found: tuple[list[psutil.Process], list[psutil.Process]] = [], []
         for process in self.processes():
             with suppress(psutil.NoSuchProcess):
-                if process.ppid() == keeper:
+                if process.ppid() == keeper and process.name() != "zygote-full":
                     found[process.name() != "zygote"].append(process)
         return found
 

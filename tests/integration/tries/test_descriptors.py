@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
@@ -55,19 +56,20 @@ async def test_no_zygote_has_the_journal_of_the_keeper_open(bench: Bench, code):
     async with bench.running() as executor:
         assert journal in open_paths(bench.keeper().pid)
         await bench.run(executor, bench.launch(code, "asks"))
-        [first], _ = bench.children_of_keeper()
-        assert journal not in open_paths(first.pid)
-        os.kill(first.pid, signal.SIGKILL)
-        others = await eventually(lambda: zygotes_after(bench, first), "there are others, of both kinds")
-        assert not [process for process in others if journal in open_paths(process.pid)]
+        forked = await eventually(lambda: zygotes(bench), "there are zygotes, of both kinds")
+        assert not [process for process in forked if journal in open_paths(process.pid)]
+        for zygote in forked:
+            os.kill(zygote.pid, signal.SIGKILL)
+        executed = await eventually(lambda: zygotes(bench, after=forked), "there are others, of both kinds")
+        assert not [process for process in executed if journal in open_paths(process.pid)]
 
 
-def zygotes_after(bench: Bench, dead: Process) -> list[Process]:
-    """Return the zygotes that have followed one, once both are ready; its own child may not be gone yet."""
+def zygotes(bench: Bench, after: Collection[Process] = ()) -> list[Process]:
+    """Return the zygotes but earlier ones, once both are there."""
     found = []
     for process in bench.processes():
         with suppress(NoSuchProcess):  # just now
-            if process.name().startswith("zygote") and dead.pid not in (process.pid, process.ppid()):
+            if process.name().startswith("zygote") and process not in after:
                 found.append(process)
     return found if sorted(process.name() for process in found) == ["zygote", "zygote-full"] else []
 

@@ -167,7 +167,7 @@ async def test_tries_outlast_a_keeper_that_is_stopped_while_nobody_takes_their_r
         assert is_alive(pid)
 
 
-@pytest.mark.parametrize("zygote", ["forked", "executed", "reads from a disk that hangs"])
+@pytest.mark.parametrize("zygote", ["forked", "executed"])
 async def test_tries_end_in_time_though_their_scheduler_is_gone_and_their_keeper_is_stopped(bench: Bench, code, zygote):
     bench.settings = Settings(lease=LeaseSettings(grace=0.0, kill_time=0.2))
     bench.shares_database = True
@@ -186,12 +186,6 @@ async def test_tries_end_in_time_though_their_scheduler_is_gone_and_their_keeper
             lambda: [one for one in bench.children_of_keeper()[0] if one.pid != watching.pid], "another zygote"
         )
     first.renew_lease(SystemClock().boottime() + 1)
-    if zygote == "reads from a disk that hangs":
-        unread = bench.code("# never read", "unread.py")
-        source = bench.home / "sources" / f"{unread.version_hash}.py"
-        source.unlink()
-        os.mkfifo(source)
-        await first.launch([bench.launch(unread, "unread")])
     # The keeper hears of the lease before it is asked for this.
     await bench.run(first, bench.launch(code, "asks"))
     os.kill(keeper, signal.SIGSTOP)
@@ -202,8 +196,6 @@ async def test_tries_end_in_time_though_their_scheduler_is_gone_and_their_keeper
     async with bench.running(lease_epoch=2):
         ends = [await bench.end_of(launch) for launch in launches]
         assert {(end.state, end.cause) for end in ends} == {("failed", "machine")}
-    for process in bench.processes():
-        process.kill()  # what waits for the disk
 
 
 async def test_a_keeper_that_is_well_is_not_killed_though_a_try_is_long_in_exiting(bench: Bench, code):

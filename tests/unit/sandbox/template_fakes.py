@@ -9,14 +9,14 @@ from asynsched.protocol.messages import CodeVersion, SourceRef
 from sandbox.supervision import template_pool
 from sandbox.supervision.reactor import Reactor
 from sandbox.supervision.template_pool import TemplateHandle
-from sandbox.supervision.zygote_handle import ZygoteBusy
 from sandbox.template import Born, Forked, Loaded
+from sandbox.zygote import ZygoteBusy, Zygotes
 
 MIB = 1024**2
 ZYGOTE = 1_000_000
 """Its process, where a test has it end."""
 IMPORT_TIMEOUT = 0.3
-CODE = CodeVersion("a", "/dags", (SourceRef("a", "a", "a"),))
+CODE = CodeVersion("a", "/dags", (SourceRef("a", "a", "a"),), is_plain=True)
 
 
 class Template(TemplateHandle):
@@ -24,9 +24,9 @@ class Template(TemplateHandle):
 
     pids = count(1)
 
-    def __init__(self, reactor, code, **options):
-        super().__init__(reactor, code, **options)
-        self.process = options["zygote"].channels.pop()
+    def __init__(self, pool, reactor, zygote, code, **options):
+        super().__init__(pool, reactor, zygote, code, **options)
+        self.process = zygote.channels.pop()
         self.is_killed = False
 
     def say(self, *messages, descriptors=()):
@@ -53,7 +53,8 @@ class Zygote:
 
     pid = None
 
-    def __init__(self):
+    def __init__(self, *, is_plain):
+        self.is_plain = is_plain
         self.channels = []
         self.n_started = 0
         self.is_killed = self.is_busy = False
@@ -67,7 +68,7 @@ class Zygote:
         self.is_killed = True
 
     def ended(self, pid):
-        return pid == ZYGOTE
+        return self.is_plain and pid == ZYGOTE
 
     def replace(self):
         self.n_started += 1
@@ -102,10 +103,12 @@ class Templates:
     def __init__(self, monkeypatch):
         self.seconds = 0.0
         self.made: list[Template] = []
-        self.zygote, self.events = Zygote(), Events()
+        self.zygote, self.events = Zygote(is_plain=True), Events()
         monkeypatch.setattr(template_pool, "TemplateHandle", self._make)
         self.reactor = Reactor(lambda: self.seconds)
-        self.pool = template_pool.TemplatePool(self.reactor, self.zygote, IMPORT_TIMEOUT, self.events)
+        self.pool = template_pool.TemplatePool(
+            self.reactor, Zygotes(self.zygote, Zygote(is_plain=False)), IMPORT_TIMEOUT, self.events
+        )
 
     def _make(self, *args, **kwargs):
         self.made.append(Template(*args, **kwargs))
@@ -113,7 +116,7 @@ class Templates:
 
     def begin(self, name, number=1):
         """Have a try of a file begin."""
-        self.pool.assign(number, CodeVersion(name, "/dags", (SourceRef(name, name, name),)))
+        self.pool.assign(number, CodeVersion(name, "/dags", (SourceRef(name, name, name),), is_plain=True))
 
     def use(self, name, n_bytes=MIB):
         """Do so; its template is loaded if it was not."""

@@ -11,18 +11,16 @@ import pytest
 
 from asynsched.protocol.frames import FrameReader
 from asynsched.protocol.messages import CodeVersion
-from sandbox.supervision.full_zygote import FullZygote, FullZygoteGoneError
 from sandbox.supervision.lifeline import Alarm
-from sandbox.supervision.zygote_handle import ZygoteBusy, ZygoteHandle
 from sandbox.template import Born, Loaded
-from sandbox.zygote import TEMPLATE, Zygote, ZygoteStart
+from sandbox.zygote import TEMPLATE, Zygote, ZygoteBusy, ZygoteHandle, ZygoteStart
 
 
 def test_a_zygote_that_gets_too_few_descriptors_keeps_none_so_that_the_keeper_sees_it():
     keeper, channel = socket.socketpair()
     ours, theirs = socket.socketpair()
     with keeper, channel, ours:
-        zygote = Zygote(ZygoteStart(channel, -1, Alarm().descriptor, Path(), os.getpid()), b"", None)
+        zygote = Zygote(ZygoteStart(channel, -1, Alarm().descriptor, Path(), os.getpid(), is_plain=True), b"")
         with theirs:
             socket.send_fds(keeper, [TEMPLATE], [theirs.fileno()])
         assert zygote.serve_one()
@@ -44,19 +42,6 @@ def test_a_zygote_that_takes_no_more_requests_is_busy():
 
     with handle._channel, zygote, pytest.raises(ZygoteBusy):
         ask_often()
-
-
-def test_a_full_zygote_that_takes_no_more_requests_leaves_them_to_its_parent_and_one_that_is_gone_is_told_from_it():
-    full = FullZygote(-1, lambda channel: None)
-    full._channel, theirs = socket.socketpair()
-    full._channel.setblocking(False)
-    with full._channel, Path(os.devnull).open() as given:
-        with theirs:
-            assert full.ask(TEMPLATE, [given.fileno()])
-            while full.ask(TEMPLATE, [given.fileno()]):
-                pass
-        with pytest.raises(FullZygoteGoneError):
-            full.ask(TEMPLATE, [given.fileno()])
 
 
 def test_an_older_keeper_that_has_no_alarm_gets_a_zygote_that_forks(tmp_path):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sandbox.sources.plainness import MAX_CHARACTERS, looks_plain
+from asynsched.protocol.plainness import MAX_CHARACTERS, looks_plain
 
 PLAIN = """
 from __future__ import annotations
