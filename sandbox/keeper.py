@@ -2,12 +2,11 @@
 
 It outlives the scheduler: a scheduler that is killed and starts again on the same home takes it and its tries back.
 When none comes until the lease and its grace are over, it ends its tries, and itself. It never runs user code. It has
-one thread and no event loop of asyncio's, so that its forks are clean and small. It forks once, before it hears of any
-try: what it passes on to tries is then in no other's memory. Tries of one task instance take turns in it: one begins
-when no process of the one before is left.
+one thread and no asyncio, so that its forks are clean and small. It forks the zygotes only, before it hears of any try,
+so that no process of a try has memory in which secrets of others were.
 
     keeper ──fork──▶ zygotes ──fork──▶ template (a version of a DAG file, loaded) ──fork──▶ try
-                        └─────────────────────forks─────────────────────▶ try of a file that cannot be forked
+                        └───────────fork──────────▶ try of a file that cannot be forked once it is loaded
 """
 
 import argparse
@@ -37,15 +36,15 @@ log = logging.getLogger("sandbox.keeper")
 
 LOCK_NAME = "keeper.lock"
 DEEPEST = 700
-"""Python's limit of recursion here, below the usual one: a value that is not too deep for the keeper is not too deep
-for the scheduler, whose stack is higher."""
+"""Python's limit of recursion here, below the usual one: a value that the keeper can decode, the scheduler can decode
+as well, whose stack is higher."""
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Detach from whoever started this, take the home's lock, and keep its tries."""
+    """Detach from the starting process, take the home's lock, and keep its tries."""
     options = _options(arguments)
     if os.fork():
-        # The keeper is nobody's child: a scheduler that dies or restarts has nothing to wait for.
+        # The keeper is no child of a scheduler, which may die or restart.
         os._exit(0)
     try:
         keeper, lock = _started(options)
@@ -65,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def _started(options: argparse.Namespace) -> "tuple[Keeper, int]":
     """Return a keeper that takes connections, and the lock on its home, which has its name."""
-    # Before it gets warm: user code that a keeper before it has left behind may run still.
+    # Before it gets warm: user code that an earlier keeper has left behind may still run.
     set_readable(readable=False)
     set_title("keeper", "--home", str(options.home))
     lock = take_lock(options.home)
@@ -93,7 +92,7 @@ def _started(options: argparse.Namespace) -> "tuple[Keeper, int]":
 
 
 def _tell(descriptor: int, text: bytes) -> None:
-    """Tell whoever started this keeper how that went."""
+    """Tell the process that started this keeper how that went."""
     with suppress(BrokenPipeError):
         # A scheduler that died meanwhile may have a successor, which finds this keeper.
         os.write(descriptor, text[:LONGEST_REASON])
@@ -101,7 +100,7 @@ def _tell(descriptor: int, text: bytes) -> None:
 
 
 def take_lock(home: Path) -> int:
-    """Wait until no other keeper lives on this home; one that is ending takes some seconds. Returns the descriptor."""
+    """Wait until no other keeper of this home is left, and return a descriptor that holds the lock."""
     descriptor = os.open(home / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     return descriptor

@@ -1,6 +1,6 @@
 """What a keeper does: joins the tries with the scheduler, and holds both to the lease.
 
-Loaded when the zygote is forked, so that no try has it in its memory.
+The keeper imports this once it has forked the zygotes, so that no try has it in its memory.
 """
 
 import argparse
@@ -22,10 +22,14 @@ from sandbox.supervision.scheduler_port import SchedulerPort
 from sandbox.supervision.tries import Limits, Tries
 from sandbox.zygote import Zygotes
 
+log = logging.getLogger("sandbox.keeper")
+
 
 @dataclass(slots=True)
 class Fence:
-    """A lease and what follows on it, in seconds on the machine's CLOCK_BOOTTIME.
+    """When a keeper ends its tries: the lease is over, and another scheduler may take the runs.
+
+    All in seconds, instants on the machine's CLOCK_BOOTTIME.
 
     Attributes:
         valid_until: When the lease ends.
@@ -39,12 +43,12 @@ class Fence:
 
     @property
     def closes_at(self) -> float:
-        """From when on tries are ended."""
+        """When the keeper starts to end tries."""
         return self.valid_until + self.grace
 
     @property
     def safe_until(self) -> float:
-        """When no try may be left, whenever it was noticed that the fence has closed: others take the runs then."""
+        """When other schedulers take the runs: no try may be left then, however late the keeper noticed the end."""
         return self.closes_at + self.kill_time
 
     def time_to_end(self, now: float) -> float:
@@ -55,8 +59,6 @@ class Fence:
         """Return whether tries are to be ended."""
         return now >= self.closes_at
 
-
-log = logging.getLogger("sandbox.keeper")
 
 ENDED_BY_FENCE = "the scheduler's lease is over, and another scheduler may run the task"
 ENDED_BY_STOP = "the scheduler stopped"
@@ -71,7 +73,7 @@ class Keeper:
         self._epoch = 0
         """The highest lease epoch that was greeted."""
         self._may_lose_runs = False
-        """Whether other schedulers may take over what runs here. Where none can, nothing is gained by haste."""
+        """Whether other schedulers may take over what runs here. Where none can, haste gains nothing."""
         self._reactor = Reactor()
         self._fence = Fence(self._reactor.now() + options.lease_seconds, options.lease_grace, options.kill_time)
         limits = Limits(options.import_timeout, options.kill_time, options.log_bytes)
@@ -89,7 +91,7 @@ class Keeper:
         while not (self._tries.is_idle and (self._is_stopping or (self._is_fenced and not self._port.is_connected))):
             self._reactor.turn(self._check_fence)
             if self._is_fenced and self._tries.is_idle:
-                self._alarm.silence()
+                self._alarm.set(0.0)
         self._port.close_listener()
         end_all_children()
 
@@ -127,7 +129,7 @@ class Keeper:
         self._epoch = hello.lease_epoch
         if hello.lease is not None:
             self._leased(hello.lease)
-        elif is_another:  # else it has connected anew: its lease has not become longer by that
+        elif is_another:  # else it has connected again, which makes its lease no longer
             self._leased(Lease(self._reactor.now() + self._options.lease_seconds, self._options.lease_grace))
 
     def _leased(self, lease: Lease) -> None:
@@ -143,7 +145,7 @@ class Keeper:
             self._alarm.set(self._fence.safe_until if self._may_lose_runs else 0.0)
 
     def _check_fence(self) -> None:
-        """Look at the clock before anything else is done: this process itself may have been stopped for long."""
+        """Look at the clock before anything else is done: this process may have been stopped for long."""
         if self._is_fenced or not self._fence.is_closed(self._reactor.now()):
             return
         self._is_fenced = True
@@ -158,9 +160,9 @@ class Keeper:
         self._kill_timer = self._reactor.after(kill_time, self._kill_tries)
 
     def _kill_tries(self) -> None:
-        """Leave no try that goes on. One with much memory may take long to exit: no zygote can mend that."""
+        """Kill every try. One with much memory may take long to exit, which the zygote could not change."""
         self._tries.kill_all()
-        self._alarm.silence()
+        self._alarm.set(0.0)
 
     def _stop(self, grace: float) -> None:
         self._is_stopping = True

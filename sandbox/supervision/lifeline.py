@@ -1,11 +1,17 @@
 """What ties the processes of tries to their keeper: when it dies, however it dies, the kernel kills them.
 
 PR_SET_PDEATHSIG does not do here, because a try's parent is its template, which may end before it. So the keeper holds
-the only writing end of a pipe. For each try the reading end is opened anew, and the kernel is asked to signal the try's
-process group when something happens to it; the one thing that ever happens is that the keeper is gone.
-
-What has left the try's group is found by its environment, which names the keeper, when the next keeper of the home
+the only writing end of a pipe. For each try the reading end is opened again, and the kernel is asked to signal the
+try's process group when something happens to it; the only thing that ever happens is the keeper's death. Processes that
+have left the try's group are found by their environment, which names the keeper, when the next keeper of the home
 starts.
+
+The keeper may also stand still: stopped (SIGSTOP), or hanging, while its scheduler's lease and the time for ending the
+tries (`sandbox.supervision.keeping`) run out. Another scheduler waits no longer for that. So the keeper shares a timer
+of the kernel with its plain zygote. With each renewal of the lease it sets the timer to the instant at which no try may
+be left, and off when the lease is over and it has sent SIGKILL to every remaining try. When the timer rings, the keeper
+has done neither, and the zygote kills it. The timer is one of CLOCK_BOOTTIME, so it rings also for a machine that was
+suspended meanwhile, as soon as that goes on.
 """
 
 import fcntl
@@ -15,21 +21,25 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from asynsched.protocol.home_files import KEEPER_MARK
 from sandbox.confinement import kernel
 
+log = logging.getLogger("sandbox.zygote")
+
 SWEEP_SECONDS = 5.0
 SWEEP_PAUSE_SECONDS = 0.01
+PATIENCE_SECONDS = 0.25
+"""How long a keeper may take to set the timer after it has rung: on a busy machine it is a little late. It is below the
+margin after which another scheduler takes the runs."""
 
 
 def make_tie(reading_end: int) -> int:
     """Return a descriptor that one process can be tied to the keeper with.
 
-    It is made before the fork: a process that is new would have the kernel make what /proc tells of it.
+    It is made before the fork, because the kernel would build the /proc files of a new process.
     """
     if sys.platform != "linux":
         return os.dup(reading_end)
@@ -47,63 +57,52 @@ def hold(tie: int) -> None:
     if sys.platform != "linux":
         return
     fcntl.fcntl(tie, fcntl.F_SETOWN, -os.getpid())
-    poll = select.poll()
-    poll.register(tie, 0)
-    if poll.poll(0):
-        # It was gone before the kernel knew whom to signal.
+    if _is_ready(tie, 0):
+        # It was gone before the kernel knew which processes to signal.
         os._exit(1)
 
 
 def sweep(keeper_id: str) -> int:
     """Kill what a dead keeper's tries have left behind, and return how many processes that were.
 
-    They are gone when this returns, or cannot be killed: the next keeper is to report their tries as ended. The process
-    that calls this is spared.
+    They are gone when this returns, or cannot be killed: the next keeper is to report their tries as ended. The calling
+    process is spared.
     """
     mark = f"{KEEPER_MARK}={keeper_id}".encode()
     killed: set[int] = set()
     patience_ends_at = time.monotonic() + SWEEP_SECONDS
-    while (left := set(_kill_marked(mark))) and time.monotonic() < patience_ends_at:
+    while (left := _kill_marked(mark)) and time.monotonic() < patience_ends_at:
         killed |= left
         time.sleep(SWEEP_PAUSE_SECONDS)
     return len(killed | left)
 
 
-def _kill_marked(mark: bytes) -> Iterator[int]:
+def _kill_marked(mark: bytes) -> set[int]:
+    killed = set()
     for entry in Path("/proc").glob("[0-9]*/environ"):
         pid = int(entry.parent.name)
         with suppress(OSError):
-            # Opened before it is known whose number this is: the signal goes to no other that gets it in between.
+            # Opened before its environment is read, so that the signal reaches no later process of that number.
             process = os.pidfd_open(pid)
             try:
                 if pid != os.getpid() and mark in entry.read_bytes().split(b"\0"):
                     signal.pidfd_send_signal(process, signal.SIGKILL)
-                    yield pid
+                    killed.add(pid)
             finally:
                 os.close(process)
-
-
-log = logging.getLogger("sandbox.zygote")
-
-PATIENCE_SECONDS = 0.25
-"""How long a keeper may take to set the timer after it has rung: on a busy machine it is a little late. It is below the
-margin after which another scheduler takes the runs."""
+    return killed
 
 
 class Alarm:
-    """The keeper's end: the timer. Where the kernel has no such timers (not Linux) it never rings."""
+    """The keeper's end of the timer. Where the kernel has no such timers (not Linux) it never rings."""
 
     def __init__(self) -> None:
         self.descriptor = kernel.make_timer() if sys.platform == "linux" else -1
 
     def set(self, when: float) -> None:
-        """Have it ring then, and not before: an instant of CLOCK_BOOTTIME."""
+        """Ring then, and not before: an instant of CLOCK_BOOTTIME, or 0 for never."""
         if self.descriptor >= 0:
             kernel.set_timer(self.descriptor, when)
-
-    def silence(self) -> None:
-        """Have it not ring, or not any more."""
-        self.set(0.0)
 
 
 class Watchdog:
@@ -121,10 +120,11 @@ class Watchdog:
     def bite(self) -> bool:
         """Give a keeper whose alarm rings a last chance, then kill it. Returns whether that was done.
 
-        What has left the sessions of its tries is killed as well: the next keeper of the home may be long in coming.
+        Processes that have left the sessions of their tries are killed as well: the next keeper of the home may be long
+        in coming.
         """
         time.sleep(PATIENCE_SECONDS)
-        if not _is_readable(self.alarm):
+        if not _is_ready(self.alarm, select.POLLIN):
             return False
         log.error("The lease is over, and the keeper has not ended its tries in time: it is killed, and they with it")
         kernel.prctl(kernel.PR_SET_PDEATHSIG, 0)
@@ -133,7 +133,7 @@ class Watchdog:
         return True
 
 
-def _is_readable(descriptor: int) -> bool:
+def _is_ready(descriptor: int, events: int) -> bool:
     poll = select.poll()
-    poll.register(descriptor, select.POLLIN)
+    poll.register(descriptor, events)
     return bool(poll.poll(0))

@@ -1,6 +1,6 @@
 """Waits for descriptors and timers in one thread, and calls what belongs to them, the most urgent first.
 
-The keeper forks, so it may have no threads; and an event loop of asyncio's would weigh on every fork.
+The keeper forks, so it may have no threads; and asyncio's event loop would weigh on every fork.
 """
 
 import selectors
@@ -14,6 +14,8 @@ from msgspec import Struct
 
 from asynsched.protocol.frames import FrameReader, ProtocolError, encode_frame
 from asynsched.timers import Timers
+
+READ_BYTES = 256 * 1024
 
 
 class Urgency(IntEnum):
@@ -29,11 +31,11 @@ class Watch(NamedTuple):
     """What is called when a descriptor is ready."""
 
     urgency: Urgency
-    callback: Callable[[int], None]
+    callback: Callable[[int], object]
 
 
 class Timer:
-    """A call at a time; `cancel` revokes it, also one that was made already."""
+    """A call at a time; `cancel` revokes it, even in the turn in which it is due."""
 
     __slots__ = ("_armed", "callback")
 
@@ -42,7 +44,7 @@ class Timer:
         self.callback: Callable[[], None] | None = callback
 
     def cancel(self) -> None:
-        """Have it never called."""
+        """Never call it."""
         self.callback = None
         self._armed.disarm(self)
 
@@ -63,7 +65,7 @@ class Reactor:
         self._timers: Timers[float, Timer] = Timers()
 
     def watch(
-        self, descriptor: int, callback: Callable[[int], None], urgency: Urgency, events: int = selectors.EVENT_READ
+        self, descriptor: int, callback: Callable[[int], object], urgency: Urgency, events: int = selectors.EVENT_READ
     ) -> None:
         """Call back with the ready events whenever this descriptor has some."""
         self._selector.register(descriptor, events, Watch(urgency, callback))
@@ -90,9 +92,11 @@ class Reactor:
         """Wait until something is ready or due, and serve it.
 
         Args:
-            before_frames: Called after news of the lease was read, and before anything else is served.
+            before_frames: Called once news of the lease was read, before anything else is served.
         """
-        ready = sorted(self._selector.select(self._longest_wait()), key=lambda pair: pair[0].data.urgency)
+        next_at = self._timers.next_at
+        patience = None if next_at is None else max(0.0, next_at - self.now())
+        ready = sorted(self._selector.select(patience), key=lambda pair: pair[0].data.urgency)
         leases = sum(key.data.urgency == Urgency.LEASE for key, _ in ready)
         self._serve(ready[:leases])
         before_frames()
@@ -102,14 +106,10 @@ class Reactor:
     def _serve(self, ready: list[tuple[selectors.SelectorKey, int]]) -> None:
         watched = self._selector.get_map()
         for key, events in ready:
-            # One that was served earlier in this turn may have ended the watch of this one.
+            # A callback earlier in this turn may have ended the watch of this one.
             current = watched.get(key.fd)
             if current is not None and current.data is key.data:
                 key.data.callback(events)
-
-    def _longest_wait(self) -> float | None:
-        next_at = self._timers.next_at
-        return None if next_at is None else max(0.0, next_at - self.now())
 
     def _call_due(self) -> None:
         for timer in self._timers.due(self.now()):
@@ -117,16 +117,13 @@ class Reactor:
                 timer.callback()
 
 
-READ_BYTES = 256 * 1024
-
-
 class Wire:
-    """One end of a stream of frames.
+    """A connection of the keeper: frames in and out, without ever blocking.
 
     Args:
         expected: The union of structs that may arrive.
         on_message: Called with each message, in order.
-        on_closed: Called once, when the other side has hung up or sent what is no frame.
+        on_closed: Called once, when the other side has hung up or sent something that is no frame.
     """
 
     def __init__(
@@ -155,17 +152,16 @@ class Wire:
         return len(self._outgoing)
 
     def send(self, message: Struct) -> None:
-        """Send a message; what the other side does not take yet waits here. Nothing happens once closed."""
+        """Send a message. What the other side does not take yet waits here. Once closed, this does nothing."""
         if not self.is_open:
             return
         frame = encode_frame(message)
-        if self._outgoing:
-            self._outgoing += frame
+        sent = 0 if self._outgoing else self._try_send(frame)
+        if sent == len(frame):
             return
-        sent = self._try_send(frame)
-        if sent < len(frame):
-            self._outgoing += memoryview(frame)[sent:]
+        if not self._outgoing:
             self._reactor.change(self._socket.fileno(), selectors.EVENT_READ | selectors.EVENT_WRITE)
+        self._outgoing += memoryview(frame)[sent:]
 
     def close(self) -> None:
         """Hang up, without a call of `on_closed`."""
@@ -181,9 +177,9 @@ class Wire:
             self.close()
 
     def change_urgency(self, urgency: Urgency) -> None:
-        """Be served earlier or later than so far."""
-        self._reactor.forget(self._socket.fileno())
+        """Serve it earlier or later than others that are ready."""
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._outgoing else 0)
+        self._reactor.forget(self._socket.fileno())
         self._reactor.watch(self._socket.fileno(), self._ready, urgency, events)
 
     def read_all(self) -> None:
@@ -207,7 +203,8 @@ class Wire:
         except (OSError, ProtocolError):
             data, messages = b"", []
         if not data:
-            self._lost()
+            self.close()
+            self._on_closed()
             return False
         for message in messages:
             if not self.is_open:
@@ -230,7 +227,3 @@ class Wire:
         except OSError:
             # The other side is gone. What it sent before is still to be read, and ends in its hanging up.
             return len(data)
-
-    def _lost(self) -> None:
-        self.close()
-        self._on_closed()

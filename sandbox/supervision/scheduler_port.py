@@ -1,9 +1,8 @@
-"""Where schedulers reach the keeper: a Unix socket in the home, and one of them at a time is served."""
+"""Where schedulers reach the keeper: a Unix socket in the home. One of them at a time is served."""
 
 import os
 import socket
 from collections.abc import Callable, Iterable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +28,19 @@ def listen(home: Path) -> socket.socket:
     return listener
 
 
-class Caller:
-    """A connection: nobody's until its Hello."""
+class Caller(Wire):
+    """A connection of a scheduler, which says by its Hello who it is."""
 
-    def __init__(self) -> None:
-        self.wire: Wire | None = None
+    def __init__(self, port: "SchedulerPort", reactor: Reactor, connection: socket.socket) -> None:
         self.hello: Hello | None = None
+        super().__init__(
+            reactor,
+            connection,
+            ToKeeper,
+            lambda message: port.heard(self, message),
+            lambda: port.left(self),
+            Urgency.LEASE,
+        )
 
     def is_older_than(self, hello: Hello) -> bool:
         """Return whether this is a connection of an earlier lease epoch."""
@@ -47,7 +53,7 @@ class SchedulerPort:
     Args:
         on_message: Takes what the scheduler sends, its Hello included.
         on_lease: Takes every Lease of the scheduler's epoch.
-        welcome: Returns what a scheduler is told at first, after the keeper's Hello.
+        welcome: Returns what a scheduler is told first, after the keeper's Hello.
     """
 
     def __init__(
@@ -75,36 +81,20 @@ class SchedulerPort:
         return self._scheduler is not None
 
     def send(self, message: Struct) -> None:
-        """Tell the scheduler, if there is one; one that comes later is told by `welcome`."""
-        if self._scheduler is not None and self._scheduler.wire is not None:
-            self._scheduler.wire.send(message)
+        """Tell the scheduler, if there is one; `welcome` tells one that comes later."""
+        if self._scheduler is not None:
+            self._scheduler.send(message)
 
     def close_listener(self) -> None:
-        """Take no more schedulers, and remove the socket: who comes now starts a keeper of its own."""
+        """Take no more schedulers, and remove the socket: a scheduler that comes now starts another keeper."""
         if self._listener is not None:
             self._path.unlink(missing_ok=True)
             self._reactor.forget(self._listener.fileno())
             self._listener.close()
             self._listener = None
 
-    def _accept(self, _events: int) -> None:
-        assert self._listener is not None
-        try:
-            connection, _ = self._listener.accept()
-        except OSError:
-            return
-        caller = Caller()
-        self._callers.add(caller)
-        caller.wire = Wire(
-            self._reactor,
-            connection,
-            ToKeeper,
-            partial(self._heard, caller),
-            partial(self._left, caller),
-            Urgency.LEASE,
-        )
-
-    def _heard(self, caller: Caller, message: Any) -> None:
+    def heard(self, caller: Caller, message: Any) -> None:
+        """Take a message."""
         if isinstance(message, Hello):
             self._greeted(caller, message)
         elif caller.hello is None:
@@ -114,42 +104,45 @@ class SchedulerPort:
         elif caller is self._scheduler:
             self._on_message(message)
 
+    def left(self, caller: Caller) -> None:
+        """Take note that a connection is closed."""
+        self._callers.discard(caller)
+        if self._scheduler is caller:
+            self._scheduler = None
+
+    def _accept(self, _events: int) -> None:
+        assert self._listener is not None
+        try:
+            connection, _ = self._listener.accept()
+        except OSError:
+            return
+        self._callers.add(Caller(self, self._reactor, connection))
+
     def _greeted(self, caller: Caller, hello: Hello) -> None:
-        assert caller.wire is not None
         if caller.hello is not None or hello.lease_epoch < self._epoch:
-            self._refuse(caller)
+            self._callers.discard(caller)
+            caller.send(self._own_hello())
+            caller.close_when_sent()
             return
         caller.hello = hello
         self._epoch = hello.lease_epoch
         for other in [other for other in self._callers if other.is_older_than(hello)]:
             self._hang_up(other)
-        caller.wire.send(self._own_hello())
+        caller.send(self._own_hello())
         if hello.role == "lease":
             return
         if self._scheduler is not None:
             self._hang_up(self._scheduler)
         self._scheduler = caller
         # From now on it is served after the news of the lease.
-        caller.wire.change_urgency(Urgency.FRAMES)
+        caller.change_urgency(Urgency.FRAMES)
         self._on_message(hello)
         for message in self._welcome():
-            caller.wire.send(message)
-
-    def _refuse(self, caller: Caller) -> None:
-        assert caller.wire is not None
-        self._callers.discard(caller)
-        caller.wire.send(self._own_hello())
-        caller.wire.close_when_sent()
+            caller.send(message)
 
     def _own_hello(self) -> Hello:
         return Hello(PROTOCOL_VERSION, os.getpid(), lease_epoch=self._epoch)
 
     def _hang_up(self, caller: Caller) -> None:
-        assert caller.wire is not None
-        caller.wire.close()
-        self._left(caller)
-
-    def _left(self, caller: Caller) -> None:
-        self._callers.discard(caller)
-        if self._scheduler is caller:
-            self._scheduler = None
+        caller.close()
+        self.left(caller)

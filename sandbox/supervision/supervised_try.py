@@ -1,4 +1,8 @@
-"""What the keeper knows and holds of one try."""
+"""What the keeper knows and holds of one try, and what it believes of the try's own word.
+
+User code shares the process of a try, and may have written anything that is a frame. Ordinary tries say nothing that is
+changed here but dates and lengths that no date arithmetic can handle.
+"""
 
 import os
 import signal
@@ -10,10 +14,10 @@ import msgspec
 from msgspec.structs import replace
 
 from asynsched.protocol.frames import MAX_FRAME_BYTES, UNDECODABLE, ProtocolError, encode_frame
-from asynsched.protocol.messages import Deferral, Ended, FailureCause, Launch, RaisedException, Request, Started
-from sandbox.processes import kill_group
+from asynsched.protocol.messages import Ended, FailureCause, Launch, RaisedException, Request, Started
+from sandbox import processes
 from sandbox.supervision.masking import Secrets
-from sandbox.supervision.reactor import Reactor, Timer, Wire
+from sandbox.supervision.reactor import Reactor, Timer, Urgency, Wire
 from sandbox.supervision.task_log import TaskLog
 
 READ_BYTES = 256 * 1024
@@ -23,6 +27,10 @@ MAX_REQUESTS = 64
 """Requests that a try may have open; its own code makes one at a time."""
 MAX_UNREAD_BYTES = 4 * MAX_FRAME_BYTES
 """Answers that a try may leave unread; one that was interrupted leaves one answer."""
+LONGEST_WAIT = timedelta(days=36_525)
+LARGEST_LENGTH = 2**31 - 1
+"""Of a result that others are mapped over: what a column holds."""
+NO_JSON = "its process returned a value that is no valid JSON"
 
 
 class Ending(NamedTuple):
@@ -38,13 +46,12 @@ class SupervisedTry:
     launched ──forked──▶ has a process ──Started──▶ user code runs ──Ended, or exit──▶ ended ──exit──▶ released
     """
 
-    def __init__(self, number: int, launch: Launch, log: TaskLog, secrets: Secrets) -> None:
+    def __init__(self, reactor: Reactor, number: int, launch: Launch, log: TaskLog, secrets: Secrets) -> None:
         self.number = number
         self.launch = launch
         self.log = log
         self.secrets = secrets
         self.wire: Wire | None = None
-        self.output: int | None = None
         self.pid: int | None = None
         self.parent: int | None = None
         self.started: Started | None = None
@@ -52,6 +59,8 @@ class SupervisedTry:
         self.ended: Ended | None = None
         self.pending: dict[int, Request] = {}
         self.was_lost = False
+        self._reactor = reactor
+        self._output: int | None = None
         self._timers: list[Timer] = []
 
     @property
@@ -70,7 +79,7 @@ class SupervisedTry:
         return ""
 
     def keep_timer(self, timer: Timer) -> None:
-        """Have this timer cancelled when the try goes on, or ends."""
+        """Cancel this timer when the try goes on, or ends."""
         self._timers.append(timer)
 
     def cancel_timers(self) -> None:
@@ -92,43 +101,27 @@ class SupervisedTry:
     def kill(self) -> None:
         """Send SIGKILL to the try's processes."""
         assert self.pid is not None
-        kill_group(self.pid)
-        with suppress(ProcessLookupError, PermissionError):
-            os.kill(self.pid, signal.SIGKILL)
+        processes.kill_group(self.pid)
+        processes.kill(self.pid)
 
-    def read_output(self, reactor: Reactor) -> int:
-        """Pass on some of what the try has written, and return how many bytes."""
-        if self.output is None:
-            return 0
-        try:
-            data = os.read(self.output, READ_BYTES)
-        except BlockingIOError:
-            return 0
-        if data:
-            self.log.write(data)
-        else:
-            self.close_output(reactor)
-        return len(data)
+    def watch_output(self, descriptor: int) -> None:
+        """Write to the log what the try writes to this pipe."""
+        os.set_blocking(descriptor, False)
+        self._output = descriptor
+        self._reactor.watch(descriptor, lambda _: self._read_output(), Urgency.OUTPUT)
 
-    def drain_output(self, reactor: Reactor) -> None:
-        """Pass on all that the try has written until now; no pipe holds more than that."""
+    def drain_output(self) -> None:
+        """Write to the log what the try has written until now; no pipe holds more than that."""
         room = MAX_PIPE_BYTES
-        while room > 0 and (size := self.read_output(reactor)):
+        while room > 0 and (size := self._read_output()):
             room -= size
 
-    def close_output(self, reactor: Reactor) -> None:
-        """Take no more output."""
-        if self.output is not None:
-            reactor.forget(self.output)
-            os.close(self.output)
-            self.output = None
-
-    def release(self, reactor: Reactor) -> None:
-        """Give back every descriptor."""
+    def release(self) -> None:
+        """Close every descriptor."""
         self.cancel_timers()
         if self.wire is not None:
             self.wire.close()
-        self.close_output(reactor)
+        self._close_output()
         self.log.close()
 
     def settled(self, said: Ended) -> Ended:
@@ -137,6 +130,7 @@ class SupervisedTry:
         A try that took too long may still have asked its retry policy.
         """
         said = believable(said)
+        exception = self._masked(said.exception)
         if self.ending is not None:
             return Ended(
                 self.token,
@@ -147,13 +141,12 @@ class SupervisedTry:
                 retry=said.retry,
                 retry_delay=said.retry_delay,
                 cause=self.ending.cause,
-                exception=self._masked(said.exception),
+                exception=exception,
             )
         reason = self.secrets.mask_text(said.reason)[:MAX_REASON_LENGTH]
-        exception = self._masked(said.exception)
-        # That nobody here has ended it, a try cannot know: a SIGTERM from elsewhere is what it may say.
+        # The keeper has not ended it. A SIGTERM from elsewhere is the only other cause that a try can know.
         cause: FailureCause = "machine" if said.cause == "machine" else "task"
-        ended = msgspec.structs.replace(said, token=self.token, reason=reason, exception=exception, cause=cause)
+        ended = replace(said, token=self.token, reason=reason, exception=exception, cause=cause)
         try:
             encode_frame(ended)
         except ProtocolError as exc:
@@ -161,34 +154,46 @@ class SupervisedTry:
             return Ended(self.token, "failed", said.ended_at, started_at=said.started_at, reason=str(exc))
         return ended
 
+    def _read_output(self) -> int:
+        """Write to the log some of what the try has written, and return how many bytes."""
+        if self._output is None:
+            return 0
+        try:
+            data = os.read(self._output, READ_BYTES)
+        except BlockingIOError:
+            return 0
+        if data:
+            self.log.write(data)
+        else:
+            self._close_output()
+        return len(data)
+
+    def _close_output(self) -> None:
+        if self._output is not None:
+            self._reactor.forget(self._output)
+            os.close(self._output)
+            self._output = None
+
     def _masked(self, raised: RaisedException | None) -> RaisedException | None:
         if raised is None:
             return None
         mask = self.secrets.mask_text
         arguments = tuple(mask(item) if isinstance(item, str) else item for item in raised.arguments)
-        return msgspec.structs.replace(raised, message=mask(raised.message), arguments=arguments)
-
-
-LONGEST_WAIT = timedelta(days=36_525)
-LARGEST_LENGTH = 2**31 - 1
-"""Of a result that others are mapped over: what a column holds."""
-NO_JSON = "its process returned a value that is no valid JSON"
+        return replace(raised, message=mask(raised.message), arguments=arguments)
 
 
 def plausible(stamp: datetime, now: datetime) -> datetime:
-    """Return an instant that a try has stamped, brought into the past, and into the years that databases have."""
+    """Return an instant that a try has stamped, moved into the past, and into the years that databases have."""
     return min(max(stamp, now - LONGEST_WAIT), now)
 
 
 def believable(said: Ended) -> Ended:
-    """Return what a try said of its end, with instants and lengths that a scheduler can reckon with.
-
-    Its stamps are its own word: none of them may lie in the future, nor its next look beyond the years that dates have.
-    """
+    """Return what a try said of its end, with instants and lengths that a scheduler can calculate with."""
     now = datetime.now(UTC)
     started_at = None if said.started_at is None else plausible(said.started_at, now)
     if said.return_value and not _is_json(bytes(said.return_value)):
         return Ended(said.token, "failed", plausible(said.ended_at, now), started_at=started_at, reason=NO_JSON)
+    deferral = said.deferral
     return replace(
         said,
         ended_at=plausible(said.ended_at, now),
@@ -196,12 +201,8 @@ def believable(said: Ended) -> Ended:
         reschedule_at=None if said.reschedule_at is None else min(said.reschedule_at, now + LONGEST_WAIT),
         retry_delay=_length(said.retry_delay),
         result_length=None if said.result_length is None else min(max(said.result_length, -1), LARGEST_LENGTH),
-        deferral=None if said.deferral is None else _deferral(said.deferral),
+        deferral=None if deferral is None else replace(deferral, timeout=_length(deferral.timeout)),
     )
-
-
-def _deferral(said: Deferral) -> Deferral:
-    return replace(said, timeout=_length(said.timeout))
 
 
 def _length(seconds: float | None) -> float | None:

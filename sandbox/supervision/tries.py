@@ -1,4 +1,4 @@
-"""All tries of a keeper: has them forked, passes on what they say, ends them, and knows how each ended."""
+"""All tries of a keeper: gets processes for them, passes on what they say, ends them, and knows how each ended."""
 
 import logging
 import os
@@ -20,11 +20,17 @@ from sandbox.processes import is_child, kill_strangers
 from sandbox.running.try_outcome import of_status
 from sandbox.supervision.attempts import AttemptRecords
 from sandbox.supervision.masking import Secrets, environment_secrets
-from sandbox.supervision.reactor import Reactor, Urgency, Wire
+from sandbox.supervision.reactor import Reactor, Wire
 from sandbox.supervision.supervised_try import Ending, SupervisedTry, plausible
 from sandbox.supervision.task_log import TaskLog
 from sandbox.supervision.template_pool import Loss, ReadyProcess, TemplatePool
 from sandbox.zygote import Zygotes
+
+log = logging.getLogger("sandbox.keeper")
+FromTry = Started | Request | Ended
+LINGER_SECONDS = 1.0
+"""How long the process of a try that has said how it ended has to exit."""
+LOST = "the keeper of the task's process died, and the process with it"
 
 
 class Limits(NamedTuple):
@@ -33,63 +39,6 @@ class Limits(NamedTuple):
     import_timeout: float
     kill_time: float
     log_bytes: int
-
-
-Instance = tuple[str, str, str, int] | str
-
-
-class Launched(Protocol):
-    """What is known here of a try."""
-
-    @property
-    def launch(self) -> Launch:
-        """What it was launched with."""
-
-
-Try = TypeVar("Try", bound=Launched)
-
-
-class Turns(Generic[Try]):
-    """The tries of each task instance in the order in which they were launched.
-
-    Args:
-        begin: Starts a try whose turn it is.
-    """
-
-    def __init__(self, begin: Callable[[Try], None]) -> None:
-        self._begin = begin
-        self._lines: dict[Instance, deque[Try]] = {}
-
-    def wait(self, launched: Try) -> None:
-        """Begin this try as soon as no earlier one of its task instance is left."""
-        line = self._lines.setdefault(_instance(launched.launch), deque())
-        line.append(launched)
-        if len(line) == 1:
-            self._begin(launched)
-
-    def is_over(self, launched: Try) -> None:
-        """No process is left of this try, which may not have had its turn: the next one may begin."""
-        instance = _instance(launched.launch)
-        line = self._lines[instance]
-        had_its_turn = line[0] is launched
-        line.remove(launched)
-        if not line:
-            del self._lines[instance]
-        elif had_its_turn:
-            self._begin(line[0])
-
-
-def _instance(launch: Launch) -> Instance:
-    """Callbacks and trigger hosts are of no instance: each is a line of its own."""
-    if launch.callback or launch.trigger_host is not None:
-        return launch.token
-    return launch.run.dag_id, launch.run.run_id, launch.task_id, launch.map_index
-
-
-log = logging.getLogger("sandbox.keeper")
-FromTry = Started | Request | Ended
-LINGER_SECONDS = 1.0
-"""How long the process of a try that has said how it ended has to exit."""
 
 
 class Tries:
@@ -130,11 +79,11 @@ class Tries:
         return list(self._by_token.values())
 
     def recover(self) -> None:
-        """Read the records of an earlier keeper."""
+        """Report the tries that an earlier keeper has written down: what it had running died with it."""
         self.ends = {ended.token: ended for ended in earlier_ends(self._records, self._open_log)}
 
     def launch(self, launch: Launch, *, refused: str = "") -> None:
-        """Start a try, unless its token is known. With a reason to refuse it, report that it was not begun."""
+        """Start a try, unless its token is known, or report that it is refused, for this reason."""
         if launch.token in self._by_token:
             return
         if launch.token in self.ends:
@@ -153,7 +102,9 @@ class Tries:
         secrets = Secrets(self._secrets)
         if launch.resume is not None:
             secrets.learn_fields(launch.resume.kwargs)
-        supervised = SupervisedTry(next(self._numbers), launch, self._open_log(launch.log_path, secrets), secrets)
+        supervised = SupervisedTry(
+            self._reactor, next(self._numbers), launch, self._open_log(launch.log_path, secrets), secrets
+        )
         self._by_token[launch.token] = self._by_number[supervised.number] = supervised
         self._turns.wait(supervised)
 
@@ -164,7 +115,7 @@ class Tries:
             self.end(supervised, Ending(kill.reason, kill.cause), kill.grace)
 
     def end_all(self, reason: str, cause: FailureCause, grace: float) -> None:
-        """End every try. One whose user code has not begun has lost nothing, so that is no kill: it is handed back."""
+        """End every try. One whose user code has not begun has lost nothing: it is interrupted, not killed."""
         for supervised in self.live:
             has_begun = supervised.started is not None
             self.end(supervised, Ending(reason, cause if has_begun else "interrupted"), grace)
@@ -219,10 +170,9 @@ class Tries:
 
     def forked(self, number: int, process: ReadyProcess, parent: int | None) -> None:
         supervised = self._by_number[number]
-        supervised.pid, supervised.parent, supervised.output = process.pid, parent, process.output
+        supervised.pid, supervised.parent = process.pid, parent
         self._by_pid[process.pid] = supervised
-        os.set_blocking(process.output, False)
-        self._reactor.watch(process.output, partial(self._has_output, supervised), Urgency.OUTPUT)
+        supervised.watch_output(process.output)
         control = socket.socket(fileno=process.control)
         supervised.wire = Wire(self._reactor, control, FromTry, partial(self._heard, supervised), lambda: None)
         supervised.wire.send(supervised.launch)
@@ -266,14 +216,11 @@ class Tries:
     def _begin(self, supervised: SupervisedTry) -> None:
         self._pool.assign(supervised.number, supervised.launch.code)
 
-    def _has_output(self, supervised: SupervisedTry, _events: int) -> None:
-        supervised.read_output(self._reactor)
-
     def _heard(self, supervised: SupervisedTry, message: FromTry) -> None:
         if supervised.ended is not None:
             return
         if isinstance(message, Ended):
-            supervised.drain_output(self._reactor)
+            supervised.drain_output()
             self._finish(supervised, supervised.settled(message))
         elif isinstance(message, Request):
             self._asked(supervised, replace(message, token=supervised.token))
@@ -310,7 +257,7 @@ class Tries:
         kill_strangers(self._known)
 
     def _known(self) -> Collection[int]:
-        # Who is a child of the keeper has told of itself before.
+        # Each child of the keeper has told of itself before.
         self._pool.read_news()
         return self._pool.pids | self._by_pid.keys()
 
@@ -320,10 +267,10 @@ class Tries:
             supervised.kill()
 
     def _gone(self, supervised: SupervisedTry, reason: str, cause: FailureCause) -> None:
-        """The try has no process any more: it has ended, whatever it has said so far."""
+        """End a try that has no process any more, whatever it has said so far."""
         if supervised.wire is not None:
             supervised.wire.read_all()
-        supervised.drain_output(self._reactor)
+        supervised.drain_output()
         if supervised.ended is None:
             reason, cause = supervised.ending or (reason, cause)
             supervised.log.say("ERROR", f"The task failed: {reason}")
@@ -331,7 +278,7 @@ class Tries:
             now = datetime.now(UTC)
             ended = Ended(supervised.token, "failed", now, started_at=started_at, reason=reason, cause=cause)
             self._finish(supervised, ended)
-        supervised.release(self._reactor)
+        supervised.release()
         del self._by_number[supervised.number]
         self._turns.is_over(supervised)
 
@@ -354,11 +301,8 @@ class Tries:
         self._report(ended)
 
 
-LOST = "the keeper of the task's process died, and the process with it"
-
-
 def earlier_ends(records: AttemptRecords, open_log: Callable[[str], TaskLog]) -> Iterator[Ended]:
-    """Yield how each try ended that an earlier keeper has written down: what it had running died with it.
+    """Yield how each try of an earlier keeper ended.
 
     Args:
         open_log: Opens the log file of a try, by its path in the log folder.
@@ -372,3 +316,53 @@ def earlier_ends(records: AttemptRecords, open_log: Callable[[str], TaskLog]) ->
                 task_log.close()
             records.end(ended)
         yield ended
+
+
+class Launched(Protocol):
+    """A try, of which only the launch is known here."""
+
+    @property
+    def launch(self) -> Launch: ...
+
+
+Try = TypeVar("Try", bound=Launched)
+
+
+class Turns(Generic[Try]):
+    """Runs the tries of each task instance one after the other, in the order in which they were launched.
+
+    A task that runs may be marked as failed and then cleared: its next try is launched while the one before still has
+    its time to clean up. It waits here until no process of that one is left.
+
+    Args:
+        begin: Starts a try whose turn it is.
+    """
+
+    def __init__(self, begin: Callable[[Try], None]) -> None:
+        self._begin = begin
+        self._lines: dict[object, deque[Try]] = {}
+
+    def wait(self, launched: Try) -> None:
+        """Begin this try as soon as no earlier one of its task instance is left."""
+        line = self._lines.setdefault(_instance(launched.launch), deque())
+        line.append(launched)
+        if len(line) == 1:
+            self._begin(launched)
+
+    def is_over(self, launched: Try) -> None:
+        """Begin the next try: no process is left of this one, which may not have had its turn."""
+        instance = _instance(launched.launch)
+        line = self._lines[instance]
+        had_its_turn = line[0] is launched
+        line.remove(launched)
+        if not line:
+            del self._lines[instance]
+        elif had_its_turn:
+            self._begin(line[0])
+
+
+def _instance(launch: Launch) -> object:
+    """Return what the tries of one task instance have in common; each callback and trigger host is its own line."""
+    if launch.callback or launch.trigger_host is not None:
+        return launch.token
+    return launch.run.dag_id, launch.run.run_id, launch.task_id, launch.map_index
