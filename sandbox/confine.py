@@ -17,7 +17,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from asynsched.protocol.parse_setup import ParseLimits
-from sandbox.confinement.file_rules import ConfinementError, FileRules, is_within, of_the_machine, rights
+from sandbox.confinement.file_rules import (
+    ConfinementError,
+    hidden_paths,
+    is_within,
+    of_the_machine,
+    of_the_machine_without,
+    rights,
+    rules_of,
+)
 
 if TYPE_CHECKING:
     import landlockpy
@@ -163,7 +171,7 @@ def refused_link(path: str, dags_folder: str, limits: ParseLimits) -> str:
 def _link_outside(folder: str, path: str) -> tuple[str, str] | None:
     """Return the first symbolic link on the way from a folder to a path in it that leads out of it, and where to.
 
-    A link to what is in the folder, by whatever way, is none of these.
+    A link that stays in the folder is none of these.
     """
     inside = os.path.realpath(folder)
     parts = path.split("/")
@@ -189,10 +197,10 @@ def close_memory() -> None:
         kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
 
 
-def prepare() -> None:
-    """Find out what is the same for all parses, so that forks of this process need not."""
+def prepare(limits: ParseLimits) -> None:
+    """Find out what is the same for all parses with these limits, so that forks of this process need not."""
     strength = available()
-    of_the_machine()
+    of_the_machine_without(hidden_paths(limits))
     if strength.landlock_abi:
         rights()
     if strength.seccomp:
@@ -201,25 +209,8 @@ def prepare() -> None:
         seccomp.program(may_fork=strength.may_fork)
 
 
-def begin(policy: Policy, file_rules: FileRules) -> None:
-    """Have ready what the next fork of this process is confined with, and what no fork of it may get back."""
-    if policy.limits.confinement == "off":
-        return
-    strength = available()
-    if strength.own_user:
-        from sandbox.confinement import privileges
-
-        privileges.drop_bounding()
-    if strength.landlock_abi:
-        file_rules.begin(policy)
-
-
-def confine(policy: Policy, file_rules: FileRules) -> tuple[str, ...]:
+def confine(policy: Policy) -> tuple[str, ...]:
     """Confine this process, and return the short names of what is enforced.
-
-    Args:
-        policy: What it may do.
-        file_rules: Makes the rules for files, or has begun them.
 
     Raises:
         ConfinementError: `confinement` is `required`, and something is missing.
@@ -231,7 +222,7 @@ def confine(policy: Policy, file_rules: FileRules) -> tuple[str, ...]:
     strength = available()
     if limits.confinement == "required" and strength.missing:
         raise ConfinementError("; ".join(strength.missing))
-    rules = file_rules.complete(policy) if strength.landlock_abi else None
+    rules = rules_of(policy) if strength.landlock_abi else None
     apply_limits(limits, max_tasks=limits.max_processes + (0 if strength.own_user else tasks_of_user(os.getuid())))
     if sys.platform == "linux":
         _forbid(strength, rules, policy.scratch)
@@ -263,7 +254,7 @@ def _forbid(strength: Strength, rules: "landlockpy.Ruleset | None", scratch: str
 
 
 def _be_killed_first() -> None:
-    """Have the kernel end this process before others where memory runs out for all."""
+    """Make the kernel end this process before others when memory runs out for all."""
     with contextlib.suppress(OSError):
         # Simpler than a stream, for each parse does it.
         descriptor = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
@@ -280,7 +271,7 @@ def apply_limits(limits: ParseLimits, *, max_tasks: int) -> None:
     """
     _lower(resource.RLIMIT_CORE, 0)
     _lower(resource.RLIMIT_CPU, limits.cpu_seconds, reserve=1)
-    # RLIMIT_AS would count what is reserved and never used, as threads' stacks are.
+    # RLIMIT_AS would count memory that is reserved and never used, such as stacks of threads.
     _lower(resource.RLIMIT_DATA, limits.memory_bytes, reserve=_RESERVED_BYTES)
     _lower(resource.RLIMIT_FSIZE, limits.file_bytes)
     _lower(resource.RLIMIT_NOFILE, limits.open_files, reserve=_RESERVED_FILES)

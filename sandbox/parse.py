@@ -16,7 +16,6 @@ import msgspec
 from asynsched.protocol.home_files import scratch_folder
 from asynsched.protocol.parse_setup import ParseLimits, decode_limits
 from asynsched.serialization.schema import ParseQuestions, ParseReport
-from sandbox.confinement.file_rules import FileRules
 from sandbox.parsing.importing import ParseRequest
 from sandbox.parsing.supervise import (
     HelperLifeline,
@@ -46,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
     exit_by_signals()
     with scratch_folder(_scratch_base(options.scratch)) as scratch:
         request = ParseRequest(path, dags_folder, scratch, limits, questions)
-        report = parse_file(request, FileRules(), HelperLifeline())
+        report = parse_file(request, HelperLifeline())
     return _print(report)
 
 

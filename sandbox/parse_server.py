@@ -1,10 +1,10 @@
-"""`python -P -m sandbox.parse_server`: has everything loaded that a parse needs, and forks guardians of parses.
+"""`python -P -m sandbox.parse_server`: loads everything that a parse needs, and forks guardians of parses.
 
     scheduler ──a socket for each guardian──▶ parse server ──fork──▶ guardian ──fork──▶ one parse, confined
                                                                         └─fork──▶ the next one
 
 It has one thread, never runs user code, and does nothing but fork and, when a guardian was killed, end what that has
-left behind. It ends with its guardians when its control socket is closed, however whoever held it has ended.
+left behind. It ends with its guardians when its control socket is closed, however the scheduler has ended.
 """
 
 import argparse
@@ -24,7 +24,6 @@ import msgspec
 from asynsched.protocol.home_files import scratch_folder
 from asynsched.protocol.parse_setup import STALE, Greeting, Job, ParseLimits, decode_limits
 from sandbox import processes
-from sandbox.confinement.file_rules import FileRules
 from sandbox.parsing.importing import ParseRequest
 from sandbox.parsing.supervise import (
     GROUP,
@@ -79,7 +78,6 @@ def serve_as_guardian(site: ParseSite, connection: socket.socket, lifeline: int,
 
 def _serve(site: ParseSite, connection: socket.socket, lifeline: PipeLifeline) -> None:
     decoder = msgspec.json.Decoder(Job)
-    rules = FileRules()
     connection.sendall(msgspec.json.encode(Greeting(os.getpid())) + b"\n")
     with connection.makefile("rb") as jobs:
         while line := jobs.readline():
@@ -89,7 +87,7 @@ def _serve(site: ParseSite, connection: socket.socket, lifeline: PipeLifeline) -
             job = decoder.decode(line)
             with scratch_folder(site.scratch) as scratch:
                 request = ParseRequest(job.path, site.dags_folder, scratch, site.limits, job.questions)
-                report = parse_file(request, rules, lifeline, connection.fileno())
+                report = parse_file(request, lifeline, connection.fileno())
             connection.sendall(encode(report))
 
 
@@ -169,7 +167,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     enter_environment(limits.environment)
     processes.adopt_orphans()
     processes.set_readable(readable=False)
-    warm()
+    warm(limits)
     site = ParseSite(Path(options.dags_folder), Path(options.scratch).resolve(), limits, before)
     with socket.socket(fileno=options.control) as control:
         ParseServer(site, control).serve()

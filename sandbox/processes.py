@@ -1,4 +1,4 @@
-"""The processes below this one: adopting them, seeing who has exited, measuring, killing.
+"""The processes below this one: adopting them, reaping, measuring, killing.
 
 The keeper is a subreaper, and so are each try and each guardian of a parse: a process that loses its parent becomes a
 child of its nearest ancestor of that kind, whatever session or group it has put itself into. So what a try leaves

@@ -163,7 +163,7 @@ class _Forks:
 
     def __init__(self) -> None:
         self._masks: dict[int, set[Any]] = {}
-        """What was blocked before a fork, by the thread that forks."""
+        """Signals that were blocked before a fork, by the thread that forks."""
 
     def watch(self) -> None:
         """Do so for each fork of this process. Call it once."""
@@ -224,7 +224,7 @@ def _settle(descriptors: TryDescriptors) -> None:
     os.dup2(descriptors.output, 2)
     os.close(descriptors.output)
     if "numpy.random" in sys.modules:
-        # Python's own generator is seeded anew in every fork; NumPy's is not.
+        # Python seeds its own generator again in every fork, but not NumPy's.
         sys.modules["numpy.random"].seed()
 
 
@@ -240,7 +240,7 @@ def _log_end(exc: BaseException) -> None:
 
 
 def _on_kill(context: Context) -> None:
-    """Let the operator end what it has started; the keeper waits so long."""
+    """Let the operator end what it has started, within the keeper's kill time."""
     try:
         context["ti"].task.on_kill()
     except Exception:

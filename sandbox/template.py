@@ -31,9 +31,10 @@ from sandbox.titles import of_ready_process, of_template, set_title
 FORK = b"f"
 """What the keeper sends for each process that it wants."""
 MOST_AT_ONCE = 8
-"""Processes that are forked before the keeper is told of them, where it wants so many.
+"""Processes that are forked before the keeper is told of them, if it wants as many.
 
-A keeper that an upgrade has left behind takes the descriptors of eight in a message, and of no more.
+Forking one by one, a template would copy the pages that it writes to between two forks each time: 100 tasks at once ran
+at 0.8 of the rate. A message carries the descriptors of eight processes, and of no more.
 """
 
 
@@ -210,10 +211,9 @@ class Template:
             asked -= self._fork(min(asked, MOST_AT_ONCE))
 
     def _fork(self, n: int) -> int:
-        """Fork so many processes, or as many as there is room for, tell the keeper of them, and return how many.
+        """Fork up to n processes, as many as there is room for, tell the keeper of them, and return how many.
 
-        What they are given is made before the first of them and closed after the last one, for each fork has this
-        process copy the pages anew that it then writes to.
+        Their descriptors are made before the first fork and closed after the last one, see `MOST_AT_ONCE`.
         """
         made = [Ends.make(self._start.lifeline)]
         with suppress(OSError):  # some can be opened only when those of others are closed
@@ -275,7 +275,7 @@ class Template:
         os.close(nothing)
 
     def _watch_children(self) -> None:
-        """Have exits of tries make `_wakeup` readable."""
+        """Make `_wakeup` readable when a try exits."""
         os.set_blocking(self._waker, False)
         signal.signal(signal.SIGCHLD, _noticed)
         signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)

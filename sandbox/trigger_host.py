@@ -1,7 +1,7 @@
 """A trigger host: one process that runs the triggers of one version of a DAG file, all on one event loop.
 
-It is a fork of that version's template, as a try is. It asks the scheduler what to run, keeps what its triggers came
-to until that is stored, and ends when it is told to. A scheduler that restarts finds it, and what has fired meanwhile.
+It is a fork of that version's template, as a try is. It asks the scheduler what to run, keeps the outcomes of its
+triggers until they are stored, and ends when it is told to. A scheduler that restarts finds it with the outcomes.
 """
 
 import asyncio
@@ -130,7 +130,7 @@ class TriggerRunner:
         self._link = link
         self._running: dict[str, asyncio.Task[None]] = {}
         self._outcomes: dict[str, TriggerOutcome] = {}
-        """What triggers came to, and that may not be stored yet."""
+        """Outcomes that may not be stored yet."""
         self._has_outcomes = asyncio.Event()
         self._is_told_to_end = asyncio.Event()
         self._failed: list[asyncio.Task[None]] = []
@@ -178,7 +178,7 @@ class TriggerRunner:
             try:
                 await self._link.ask("trigger_outcomes", {"outcomes": reported})
             except SupervisorError as exc:
-                log.warning("The scheduler could not take what triggers came to: %s", exc)
+                log.warning("The scheduler could not take the outcomes of triggers: %s", exc)
                 await asyncio.sleep(PAUSE_SECONDS)
                 continue
             for outcome in reported:
@@ -230,7 +230,7 @@ class TriggerRunner:
 
 
 async def _outcome_of(spec: TriggerSpec) -> TriggerOutcome:
-    """Run a trigger, and return what it came to, whatever its code does."""
+    """Run a trigger, and return its outcome, whatever its code does."""
     try:
         trigger = make_trigger(spec.classpath, from_transport(spec.kwargs))
         trigger.trigger_id = spec.id
@@ -285,7 +285,7 @@ _label: ContextVar[str] = ContextVar("label", default="")
 
 @contextmanager
 def labelled(label: str) -> Iterator[None]:
-    """Put this label into the lines that are logged inside, and by what is started there."""
+    """Put this label into the lines that code within logs, and tasks that it starts."""
     token = _label.set(label)
     try:
         yield
@@ -304,7 +304,7 @@ class LabellingFilter(logging.Filter):
 
 
 def label_logs() -> None:
-    """Have everything labelled that is logged in this process from now on."""
+    """Label everything that this process logs from now on."""
     for handler in logging.getLogger().handlers:
         handler.addFilter(LabellingFilter())
 
@@ -343,7 +343,7 @@ class WatchfulSelector(selectors.DefaultSelector):
 
 @contextmanager
 def not_watched() -> Iterator[None]:
-    """Let the main thread wait in here for as long as it takes: what it waits for is not a trigger's doing."""
+    """Let the main thread wait within for as long as it takes: no trigger is to blame for that."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,173 +1,22 @@
-"""Which files a parse may touch, as a Landlock ruleset: begun before the fork of a parse, completed by the fork.
+"""Which files a parse may touch, as a Landlock ruleset: the system's libraries, Python with its packages, its folders.
 
-Most rules are the same for all parses, and make up a tenth of what a small DAG file costs. A guardian makes them once
-for some parses in a row: its forks add their own to the same object of the kernel.
+Landlock grants whole hierarchies and takes nothing back. Where something hidden lies inside a granted folder, the
+folder's other entries are granted one by one instead.
 """
 
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+
+from asynsched.protocol.parse_setup import ParseLimits
 
 if TYPE_CHECKING:
     from landlockpy import AccessFS, Ruleset
 
     from sandbox.confine import Policy
-
-
-MOST_USES = 20
-"""Parses that share a ruleset. What each adds stays in it: rules for a process and a folder that are gone by then."""
-Identity = tuple[int, int]
-"""Device and inode: what a rule is for, whatever has the path later."""
-_LASTING = ("/proc/", "/sys/")
-"""Below these nobody replaces a file by another one."""
-
-
-class ConfinementError(Exception):
-    """The kernel cannot enforce what the settings require."""
-
-
-class Grant(NamedTuple):
-    """A path that parses may use, the right to it, and what it is at this moment; None: nothing."""
-
-    path: str
-    right: str
-    identity: Identity | None
-
-
-class FileRules:
-    """Makes the rulesets of parses, where the kernel has Landlock."""
-
-    def __init__(self) -> None:
-        self._begun: Ruleset | None = None
-        self._grants: tuple[Grant, ...] = ()
-        self._scratch = ""
-        self._n_uses = 0
-
-    @property
-    def descriptor(self) -> int | None:
-        """What has to stay open from `begin` to `complete`."""
-        return None if self._begun is None else self._begun.fileno()
-
-    def begin(self, policy: "Policy") -> None:
-        """Have the rules ready of a parse to come, all but those of its own process and folder."""
-        before, self._scratch = self._scratch, policy.scratch
-        known, self._grants = self._grants, tuple(_grants(policy))
-        self._n_uses += 1
-        # What one parse could not be kept from leaving behind is none of the next one's business.
-        is_same = known == self._grants and not os.path.lexists(before)
-        if self._begun is not None and is_same and self._n_uses <= MOST_USES:
-            return
-        if self._begun is not None:
-            self._begun.close()
-        self._begun, self._n_uses = None, 1
-        # The fork tries it once more, and says why it is refused.
-        with suppress(ConfinementError, OSError):
-            self._begun = _new(self._grants)
-
-    def complete(self, policy: "Policy") -> "Ruleset":
-        """Return the rules of the parse that this process, a fork, is for. Raises ConfinementError."""
-        rules = _new(_grants(policy)) if self._begun is None else self._begun
-        for name in OF_THE_PROCESS:
-            _allow(rules, f"/proc/{os.getpid()}/{name}", rights().read)
-        _allow(rules, policy.scratch, rights().change)
-        return rules
-
-
-def _new(grants: Iterable[Grant]) -> "Ruleset":
-    from landlockpy import Ruleset, Scope
-
-    rules = Ruleset(scoped=Scope.SIGNAL | Scope.ABSTRACT_UNIX_SOCKET)
-    for grant in grants:
-        _allow(rules, grant.path, getattr(rights(), grant.right))
-    return rules
-
-
-def _grants(policy: "Policy") -> Iterator[Grant]:
-    """Yield what a parse may use of the machine, of the DAG folder, and beside."""
-    hidden = tuple(os.path.realpath(path) for path in policy.limits.hidden)
-    whole, in_part = _of_the_machine(hidden)
-    asked = [*in_part, os.path.realpath(policy.dags_folder)]
-    asked += [
-        path
-        for path in map(os.path.realpath, policy.limits.readable)
-        if not any(is_within(path, home) for home in hidden)
-    ]
-    granted = {path for around in asked for path in without_hidden(around, hidden)}
-    for path in (*whole, *sorted(granted)):
-        yield Grant(path, "read", _identity(path))
-    yield Grant(policy.dags_folder, "look", _identity(policy.dags_folder))
-    for path in DEVICES:
-        yield Grant(path, "use", None)
-
-
-@cache
-def _of_the_machine(hidden: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return what every parse may read of the machine: as a whole, and in part, for something hidden is in it."""
-    whole: list[str] = []
-    in_part: list[str] = []
-    for path in of_the_machine():
-        if any(is_within(home, path) for home in hidden):
-            in_part.append(path)
-        elif not (whole and is_within(path, whole[-1])):
-            whole.append(path)
-    return tuple(whole), tuple(in_part)
-
-
-def _identity(path: str) -> Identity | None:
-    if path.startswith(_LASTING):
-        return None
-    try:
-        found = os.stat(path)  # noqa: PTH116 - often
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
-
-
-class Rights(NamedTuple):
-    """What may be done with a path and all below it."""
-
-    read: "AccessFS"
-    look: "AccessFS"
-    use: "AccessFS"
-    change: "AccessFS"
-    of_a_file: "AccessFS"
-    """The rights that a file can have; a folder has all."""
-
-
-@cache
-def rights() -> Rights:
-    """Return the rights that are granted. Found out before the first fork, all forks have them."""
-    from landlockpy import AccessFS
-
-    read = AccessFS.READ_FILE | AccessFS.READ_DIR | AccessFS.EXECUTE
-    write = AccessFS.READ_FILE | AccessFS.READ_DIR | AccessFS.WRITE_FILE | AccessFS.TRUNCATE | AccessFS.REFER
-    make = AccessFS.MAKE_DIR | AccessFS.MAKE_REG | AccessFS.MAKE_SYM | AccessFS.MAKE_FIFO
-    remove = AccessFS.REMOVE_DIR | AccessFS.REMOVE_FILE
-    return Rights(
-        read=read,
-        look=AccessFS.READ_DIR,
-        use=AccessFS.READ_FILE | AccessFS.WRITE_FILE,
-        change=write | make | remove,
-        of_a_file=AccessFS.READ_FILE | AccessFS.WRITE_FILE | AccessFS.TRUNCATE | AccessFS.EXECUTE,
-    )
-
-
-def _allow(rules: "Ruleset", path: str, access: "AccessFS") -> None:
-    """Grant access to a path, if there is one."""
-    from landlockpy import LandlockError
-
-    try:
-        rules.allow_path(path, access if os.path.isdir(path) else access & rights().of_a_file)  # noqa: PTH112 - often
-    except LandlockError as exc:
-        raise ConfinementError(f"{path} cannot be granted: {exc}") from exc
-    except OSError:
-        # It is not there, or cannot be reached: there is nothing to grant.
-        return
-
 
 SYSTEM = (
     "/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin", "/nix/store",
@@ -191,6 +40,100 @@ OF_THE_PROCESS = (
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 """Devices that may be read and written: they keep nothing."""
 _MODULE_SUFFIXES = (".py", ".so", ".egg-info")
+
+
+class ConfinementError(Exception):
+    """The kernel cannot enforce what the settings require."""
+
+
+class Rights(NamedTuple):
+    """What may be done with a path and everything below it."""
+
+    read: "AccessFS"
+    look: "AccessFS"
+    use: "AccessFS"
+    change: "AccessFS"
+    of_a_file: "AccessFS"
+    """The rights that a file can have; a folder has all."""
+
+
+def rules_of(policy: "Policy") -> "Ruleset":
+    """Return the rules of the parse that this process is for. Raises ConfinementError."""
+    from landlockpy import Ruleset, Scope
+
+    rules = Ruleset(scoped=Scope.SIGNAL | Scope.ABSTRACT_UNIX_SOCKET)
+    for path in _readable(policy):
+        _allow(rules, path, rights().read)
+    _allow(rules, policy.dags_folder, rights().look)
+    for path in DEVICES:
+        _allow(rules, path, rights().use)
+    _allow(rules, policy.scratch, rights().change)
+    return rules
+
+
+def _readable(policy: "Policy") -> Iterator[str]:
+    """Yield what a parse may read of the machine, of the DAG folder, of its own process, and beside."""
+    hidden = hidden_paths(policy.limits)
+    whole, in_part = of_the_machine_without(hidden)
+    yield from whole
+    asked = [*in_part, os.path.realpath(policy.dags_folder)]
+    asked += [
+        path
+        for path in map(os.path.realpath, policy.limits.readable)
+        if not any(is_within(path, home) for home in hidden)
+    ]
+    yield from sorted({path for around in asked for path in without_hidden(around, hidden)})
+    for name in OF_THE_PROCESS:
+        yield f"/proc/{os.getpid()}/{name}"
+
+
+def _allow(rules: "Ruleset", path: str, access: "AccessFS") -> None:
+    """Grant access to a path, if it is there."""
+    from landlockpy import LandlockError
+
+    try:
+        rules.allow_path(path, access if os.path.isdir(path) else access & rights().of_a_file)  # noqa: PTH112 - often
+    except LandlockError as exc:
+        raise ConfinementError(f"{path} cannot be granted: {exc}") from exc
+    except OSError:
+        # It is not there, or cannot be reached: there is nothing to grant.
+        return
+
+
+@cache
+def rights() -> Rights:
+    """Return the rights that are granted. Called before the first fork, all forks have them."""
+    from landlockpy import AccessFS
+
+    read = AccessFS.READ_FILE | AccessFS.READ_DIR | AccessFS.EXECUTE
+    write = AccessFS.READ_FILE | AccessFS.READ_DIR | AccessFS.WRITE_FILE | AccessFS.TRUNCATE | AccessFS.REFER
+    make = AccessFS.MAKE_DIR | AccessFS.MAKE_REG | AccessFS.MAKE_SYM | AccessFS.MAKE_FIFO
+    remove = AccessFS.REMOVE_DIR | AccessFS.REMOVE_FILE
+    return Rights(
+        read=read,
+        look=AccessFS.READ_DIR,
+        use=AccessFS.READ_FILE | AccessFS.WRITE_FILE,
+        change=write | make | remove,
+        of_a_file=AccessFS.READ_FILE | AccessFS.WRITE_FILE | AccessFS.TRUNCATE | AccessFS.EXECUTE,
+    )
+
+
+def hidden_paths(limits: ParseLimits) -> tuple[str, ...]:
+    """Return what no parse may read, without symbolic links."""
+    return tuple(map(os.path.realpath, limits.hidden))
+
+
+@cache
+def of_the_machine_without(hidden: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return what every parse may read of the machine: as a whole, and in part, for something hidden is in it."""
+    whole: list[str] = []
+    in_part: list[str] = []
+    for path in of_the_machine():
+        if any(is_within(home, path) for home in hidden):
+            in_part.append(path)
+        elif not (whole and is_within(path, whole[-1])):
+            whole.append(path)
+    return tuple(whole), tuple(in_part)
 
 
 @cache

@@ -70,7 +70,7 @@ class _Filter(ctypes.Structure):
 
 
 def install_filter(program: bytes) -> None:
-    """Have seccomp run this BPF program on every system call of this process and of its children to come."""
+    """Run this BPF program on every system call of this process and of its later children, by seccomp."""
     buffer = ctypes.create_string_buffer(program, len(program))
     described = _Filter(len(program) // 8, ctypes.addressof(buffer))
     prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.addressof(described))
@@ -110,7 +110,7 @@ def keep_capabilities(bits: int) -> None:
 
 
 def make_timer() -> int:
-    """Return the descriptor of a timer that is off. It is readable once its time has come, until it is set anew."""
+    """Return the descriptor of a timer that is off. It is readable from its time on, until it is set again."""
     return _checked(int(_libc().timerfd_create(CLOCK_BOOTTIME, os.O_CLOEXEC | os.O_NONBLOCK)), "timerfd_create")
 
 

@@ -6,7 +6,6 @@ stay readable; Landlock bounds what that reaches.
 """
 
 import os
-from functools import cache
 from pathlib import Path
 
 from sandbox.confinement import kernel
@@ -45,7 +44,7 @@ def become_user(uid: int, *, keep_reading: bool) -> None:
     Raises:
         OSError: The kernel refused; `can_become_user` was False.
     """
-    drop_bounding()
+    _drop_bounding()
     kernel.prctl(kernel.PR_SET_KEEPCAPS, 1)
     os.setgroups([])
     os.setresgid(uid, uid, uid)
@@ -62,12 +61,8 @@ def give_up_capabilities(*, keep_reading: bool) -> None:
         kernel.prctl(kernel.PR_CAP_AMBIENT, kernel.PR_CAP_AMBIENT_RAISE, kernel.CAP_DAC_READ_SEARCH)
 
 
-@cache
-def drop_bounding() -> None:
-    """See to it that no program that this process starts gains a capability, except to read files.
-
-    Once: a fork has what this did, and the memory of it.
-    """
+def _drop_bounding() -> None:
+    """Keep programs that this process starts from gaining a capability, except to read files."""
     for capability in range(_LAST_CAPABILITY + 1):
         if capability == kernel.CAP_DAC_READ_SEARCH:
             continue

@@ -150,7 +150,7 @@ def _one_line(text: str, hint: str) -> str:
 
 
 def _traceback(exc: BaseException, frames: list[TracebackType]) -> str:
-    """Return the traceback from the DAG file on: what is above it is ours, and tells its author nothing."""
+    """Return the traceback from the DAG file on: the frames above are ours, and tell its author nothing."""
     if not frames and isinstance(exc, OSError | DagError):
         return ""
     first = frames[0] if frames else None
@@ -253,8 +253,8 @@ def _limit(exc: BaseException) -> str:
 
 
 _LIMITS = {
-    errno.EAGAIN: "they have only so many processes and threads (parse.max_processes)",
-    errno.EMFILE: "they have only so many files open (parse.open_files)",
+    errno.EAGAIN: "the number of their processes and threads is limited (parse.max_processes)",
+    errno.EMFILE: "the number of their open files is limited (parse.open_files)",
     errno.EFBIG: "they write only small files (parse.file_bytes)",
     errno.EPERM: "they may not do this; do it in a task",
 }

@@ -24,8 +24,8 @@ from asynsched.authoring.timezone import coerce_datetime, set_default_timezone
 from asynsched.errors import DagError, DagWarning, NoEffectWarning, TimetableError, without_effect
 from asynsched.protocol.parse_messages import Channel, Confined, Found, Imported, Refused, Sourced, encodable
 from asynsched.protocol.parse_setup import ParseLimits, home_in
-from asynsched.serialization.encode import serialize_dag
 from asynsched.serialization.decode import restriction
+from asynsched.serialization.encode import serialize_dag
 from asynsched.serialization.schema import (
     DOUBTFUL,
     NO_EFFECT,
@@ -51,7 +51,7 @@ from asynsched.timetables.assets import time_part
 from asynsched.timetables.custom import CustomTimetable
 from asynsched.timetables.known import asked_at
 from sandbox.confine import Policy, confine, use_reserves
-from sandbox.confinement.file_rules import ConfinementError, FileRules
+from sandbox.confinement.file_rules import ConfinementError
 from sandbox.forkable import ForkCheck
 from sandbox.sources.later_imports import note_later_imports
 from sandbox.sources.local_imports import LocalImports
@@ -99,20 +99,19 @@ def _text_stream(descriptor: int) -> TextIO:
     return open(descriptor, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
 
 
-def run_dag_file(request: ParseRequest, rules: FileRules, channel_fd: int, output_fd: int) -> NoReturn:
+def run_dag_file(request: ParseRequest, channel_fd: int, output_fd: int) -> NoReturn:
     """Run the file in this process, which was forked for it, and never return.
 
     Args:
         request: The file.
-        rules: Makes those for its files.
         channel_fd: Where messages go.
         output_fd: Where user code's standard output and error go.
     """
     channel = Channel(channel_fd)
     try:
-        _enter(request, channel_fd, output_fd, kept=rules.descriptor)
+        _enter(request, channel_fd, output_fd)
         check = ForkCheck(has_sockets=False)
-        enforced = confine(request.policy, rules)
+        enforced = confine(request.policy)
     except (ConfinementError, OSError, DagError) as exc:
         channel.send(Refused(f"{type(exc).__name__}: {exc}"))
         os._exit(1)
@@ -123,19 +122,16 @@ def run_dag_file(request: ParseRequest, rules: FileRules, channel_fd: int, outpu
     os._exit(0)
 
 
-def _enter(request: ParseRequest, channel_fd: int, output_fd: int, kept: int | None) -> None:
-    """Leave everything of the watching process behind: its session, descriptors, environment, signals, folder.
-
-    Args:
-        kept: A descriptor that is needed beside the channel's.
-    """
+def _enter(request: ParseRequest, channel_fd: int, output_fd: int) -> None:
+    """Leave everything of the watching process behind: its session, descriptors, environment, signals, folder."""
     os.setsid()
     set_title(of_parse(request.path))
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.dup2(output_fd, 1)
     os.dup2(output_fd, 2)
-    _close_all_but({channel_fd} if kept is None else {channel_fd, kept})
+    os.closerange(3, channel_fd)
+    os.closerange(channel_fd + 1, os.sysconf("SC_OPEN_MAX"))
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -146,14 +142,6 @@ def _enter(request: ParseRequest, channel_fd: int, output_fd: int, kept: int | N
     os.chdir(request.scratch)
     sys.argv = [f"{request.dags_folder}/{request.path}"]
     set_default_timezone(request.limits.default_timezone)
-
-
-def _close_all_but(kept: set[int]) -> None:
-    first = 3
-    for descriptor in sorted(kept):
-        os.closerange(first, descriptor)
-        first = descriptor + 1
-    os.closerange(first, os.sysconf("SC_OPEN_MAX"))
 
 
 class _Finding:
@@ -248,8 +236,8 @@ class _Finding:
         """Warn of a file that no process can be forked from once it is loaded."""
         with contextlib.suppress(OSError):
             if obstacle := self._check.obstacle():
-                why = f"{self._request.path}: each of its tasks imports it anew, for {obstacle}; start that in a task"
-                self._warnings.append(FileError(TEMPLATE, why))
+                what = f"each of its tasks imports it again, because {obstacle}; start that in a task"
+                self._warnings.append(FileError(TEMPLATE, f"{self._request.path}: {what}"))
 
     def _dags_of(self, module: "ModuleType") -> tuple[tuple[ParsedDag, ...], tuple[FileError, ...]]:
         """Return the DAGs that can be written, and an error for each that cannot."""

@@ -1,7 +1,7 @@
-"""Watches one parse from outside: its time, its memory, its output, its end, and that nothing of it is left.
+"""Watches one parse from outside: its time, memory, output and end, and that nothing of it is left.
 
-The watching process has loaded all that a parse needs, and forks: the process that runs the DAG file starts warm. It
-watches one parse, as `python -m sandbox.parse` does, or one after the other, as a guardian of the parse server does.
+The watching process has loaded everything that a parse needs, and forks the process that runs the DAG file, which so
+starts warm. It watches one parse (`python -m sandbox.parse`), or one after the other (a guardian of the parse server).
 """
 
 import contextlib
@@ -23,9 +23,7 @@ from asynsched.protocol.parse_messages import Transcript
 from asynsched.protocol.parse_setup import ParseLimits, is_kept, variables_of_all_parses
 from asynsched.serialization.schema import SCHEMA_VERSION, FileError, ParseReport
 from sandbox import processes
-from sandbox.confine import begin
 from sandbox.confinement import kernel
-from sandbox.confinement.file_rules import FileRules
 from sandbox.parsing.importing import STACK_SIGNAL, ParseRequest, open_streams, run_dag_file
 
 _ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
@@ -38,7 +36,7 @@ _PIPE_CHUNKS = 32
 
 
 def become_guardian() -> None:
-    """Make this process fit to watch parses: descendants come to it, none can look into it, it goes with its parent."""
+    """Adopt descendants that lose their parent, close this process's memory to others, and end with the parent."""
     open_streams()
     processes.adopt_orphans()
     processes.set_readable(readable=False)
@@ -47,7 +45,7 @@ def become_guardian() -> None:
 
 
 def exit_by_signals() -> None:
-    """Have this process leave through every `finally` when it is told to end: nothing of a parse is left then."""
+    """Leave through every `finally` when a signal ends this process, so that nothing of a parse is left."""
     for number in _ENDING:
         signal.signal(number, _exit_by_signal)
 
@@ -58,7 +56,7 @@ def _exit_by_signal(number: int, _frame: object) -> NoReturn:
 
 
 def _hear_no_more() -> None:
-    """Have no other signal interrupt what this process still cleans up."""
+    """Let no other signal interrupt the cleaning up."""
     for number in _ENDING:
         signal.signal(number, signal.SIG_IGN)
 
@@ -85,22 +83,19 @@ class End:
 
 
 class Lifeline(Protocol):
-    """Somebody outside of this process who is told which process group to end when this process is gone."""
+    """Ends a process group, from outside of this process, when this process is gone."""
 
     def hold(self, group: int) -> None:
-        """From now on, this group ends with this process."""
-        ...
+        """End this group when this process is gone."""
 
     def release(self) -> None:
-        """The group has ended: its number may be somebody else's soon."""
-        ...
+        """Forget the group, which has ended: another may get its number."""
 
 
 def enter_environment(allowed: tuple[str, ...]) -> None:
     """Give this process, whose forks are parses, their environment.
 
-    What it drops is gone from the memory, too, in which this process was given it: a fork has all of that, so that a
-    variable that is only unset could still be read there.
+    Dropped variables are overwritten in the memory in which the kernel has passed them: a fork could read them there.
     """
     dropped = {name for name in os.environb if not is_kept(os.fsdecode(name), allowed)}
     places = kernel.environment_addresses() if sys.platform == "linux" else []
@@ -114,25 +109,24 @@ def enter_environment(allowed: tuple[str, ...]) -> None:
 
 
 class NotWantedError(Exception):
-    """Whoever asked for a parse has hung up."""
+    """The asker of a parse has hung up."""
 
 
-def parse_file(request: ParseRequest, rules: FileRules, lifeline: Lifeline, asker: int | None = None) -> ParseReport:
+def parse_file(request: ParseRequest, lifeline: Lifeline, asker: int | None = None) -> ParseReport:
     """Parse a file in a process of its own, and report; every way in which that fails is an error in the report.
 
     When this returns, or is interrupted by an exception, no process of the parse is left.
 
     Args:
         request: The file.
-        rules: Makes those for the files of this parse and of others.
         lifeline: Ends the parse should this process be killed.
-        asker: Descriptor on which nothing comes during the parse but the end of whoever asked for it.
+        asker: Descriptor of the asker, which says nothing during the parse, but may hang up.
 
     Raises:
         NotWantedError: Something came from `asker`.
     """
     started_at = time.monotonic()
-    watched = _Watched(request, rules, lifeline, asker)
+    watched = _Watched(request, lifeline, asker)
     try:
         stopped = watched.watch()
     finally:
@@ -161,7 +155,7 @@ def _report(request: ParseRequest, end: End, output: str, duration: float) -> Pa
 class _Watched:
     """A forked process that runs a DAG file, and the ends of its pipes."""
 
-    def __init__(self, request: ParseRequest, rules: FileRules, lifeline: Lifeline, asker: int | None) -> None:
+    def __init__(self, request: ParseRequest, lifeline: Lifeline, asker: int | None) -> None:
         self.transcript = Transcript()
         self._limits = request.limits
         self._lifeline = lifeline
@@ -173,11 +167,9 @@ class _Watched:
         self._look_at = self._started_at + _LOOK_SECONDS
         self._channel, channel_end = os.pipe()
         self._output_pipe, output_end = os.pipe()
-        # Found out and made here, for many parses: the fork has it.
-        begin(request.policy, rules)
         self._pid = os.fork()
         if self._pid == 0:
-            run_dag_file(request, rules, channel_end, output_end)
+            run_dag_file(request, channel_end, output_end)
         lifeline.hold(self._pid)
         os.close(channel_end)
         os.close(output_end)
@@ -213,7 +205,7 @@ class _Watched:
 
     @contextlib.contextmanager
     def _exit_event(self, poll: select.poll) -> Iterator[None]:
-        """Have the process's end wake `poll`, where the system can; elsewhere it is looked for from time to time."""
+        """Let the process's end wake `poll` where the system can; elsewhere the loop looks for it from time to time."""
         if not hasattr(os, "pidfd_open"):
             yield
             return
@@ -287,7 +279,7 @@ class _Watched:
                     break
 
     def _ask_for_stack(self, stopped: Stopped) -> None:
-        """Have a hanging process say where it hangs, before it is killed."""
+        """Ask a hanging process where it hangs, before it is killed."""
         if stopped not in (Stopped.TIMEOUT, Stopped.IMPORT_TIMEOUT):
             return
         poll = select.poll()
@@ -296,7 +288,7 @@ class _Watched:
             os.kill(self._pid, STACK_SIGNAL)
         deadline = time.monotonic() + _STACK_SECONDS
         while (left := deadline - time.monotonic()) > 0:
-            # It comes in pieces: it is over when nothing follows for a moment.
+            # The stack comes in pieces, and is complete when nothing follows for a moment.
             quiet = _QUIET_SECONDS if self.transcript.text else left
             if not poll.poll(1000 * quiet) or not self._read(self._channel):
                 break
@@ -329,7 +321,7 @@ class HelperLifeline:
         self._descriptor = -1
 
     def hold(self, group: int) -> None:
-        """Fork the process that sees to it."""
+        """Fork the process that waits."""
         theirs, ours = os.pipe()
         if os.fork():
             os.close(theirs)
@@ -345,7 +337,7 @@ class HelperLifeline:
         os._exit(0)
 
     def release(self) -> None:
-        """Have the process end, if `end_tree` has not done it."""
+        """End the process, if `end_tree` has not done it."""
         os.close(self._descriptor)
 
 
@@ -360,7 +352,7 @@ class PipeLifeline:
         self._descriptor = descriptor
 
     def hold(self, group: int) -> None:
-        """Tell the server of the group. One that is gone has told this process to end."""
+        """Tell the server of the group, if it is there; its end has told this process to end."""
         with contextlib.suppress(OSError):
             os.write(self._descriptor, GROUP.pack(group))
 
@@ -392,7 +384,7 @@ def _failure(end: End, path: str, dags_folder: str, limits: ParseLimits) -> File
     line = line_in_stack(text, f"{dags_folder}/{path}")
     kind, what = _stopped(end.stopped, limits) if end.stopped else _died(end, limits)
     where = path if line is None else f"{path}:{line}"
-    # What is no report of Python's is garbage that user code wrote on a descriptor that it guessed.
+    # Text that is no report of Python's is garbage: user code wrote to a descriptor that it guessed.
     return FileError(kind, f"{where}: {what}", _user_part(text, dags_folder) if line is not None else "", line)
 
 

@@ -1,4 +1,4 @@
-"""Loads what parses need before anything is forked, and tells when that has been replaced on the disk."""
+"""Loads what parses need before anything is forked, and tells when packages have changed on the disk since."""
 
 import os
 import sys
@@ -6,6 +6,7 @@ from types import ModuleType
 
 from asynsched.authoring.active import forget_registered
 from asynsched.authoring.dag import collect_dags
+from asynsched.protocol.parse_setup import ParseLimits
 from asynsched.serialization.encode import serialize_dag
 from asynsched.serialization.schema import SourceFile, version_hash
 from asynsched.timetables.cron import PRESETS, CronSchedule
@@ -32,10 +33,10 @@ with DAG("warm", schedule="@daily", start_date=datetime(2024, 1, 1)):
 """
 
 
-def warm() -> None:
+def warm(limits: ParseLimits) -> None:
     """Import what a parse commonly needs, run one of our own to fill the caches, settle the heap for forking."""
     import_authoring(_NEEDED_WITHIN_FUNCTIONS)
-    prepare()
+    prepare(limits)
     for preset in PRESETS:
         CronSchedule(preset, "UTC")  # remembered: what most DAGs have is read once
     _define_dag()
@@ -43,7 +44,7 @@ def warm() -> None:
 
 
 def _define_dag() -> None:
-    """Run what a parse runs on a file of our own: what is found and compiled on first use is there in every fork."""
+    """Parse a file of our own, so that every fork finds caches filled and patterns compiled."""
     module = ModuleType(dag_module_name("warm.py"))
     sys.modules[module.__name__] = module
     try:

@@ -27,7 +27,7 @@ Ask = Callable[[str], str]
 
 
 class SourceDamagedError(AsynschedError):
-    """A source of a version cannot be had. Nothing of the version was imported."""
+    """A source of a version is missing or damaged. Nothing of the version was imported."""
 
 
 class LoadedFile(NamedTuple):
@@ -129,7 +129,7 @@ def import_authoring(others: Iterable[str]) -> None:
 
 
 def freeze_heap() -> None:
-    """Keep the garbage collector from writing to what is there now, so that forks share its memory."""
+    """Keep the garbage collector from writing to the objects of now, so that forks share their memory."""
     gc.collect()
     gc.freeze()
 

@@ -1,4 +1,4 @@
-"""What a try came to: from what its code returned or raised, or from how its process died."""
+"""How a try ended: from what its code returned or raised, or from how its process died."""
 
 import logging
 import os
@@ -158,7 +158,7 @@ _NOTE = "raised in the task's own process; the traceback is in the log of its tr
 
 
 def described(exc: BaseException) -> RaisedException:
-    """Return what is told of an exception."""
+    """Return the description of an exception, for callbacks in another process."""
     cls = type(exc)
     message = text_of(exc)
     raised = RaisedException(str(cls.__module__), cls.__qualname__, message[:LONGEST_MESSAGE])
@@ -179,7 +179,7 @@ def rebuilt(raised: RaisedException | None, reason: str) -> BaseException:
     nobody knows. Where that cannot be, and for a try that did not end by an exception, it is an AsynschedException.
 
     Args:
-        raised: What is told of it; None for a try that was ended from outside.
+        raised: Its description; None for a try that was ended from outside.
         reason: Why the try ended, in one line.
     """
     if raised is None:

@@ -30,10 +30,10 @@ class _NotingLoader(Protocol):
 
 
 def note_later_imports(sources: list[SourceFile], dags_folder: Path) -> None:
-    """Have the local modules recorded that the sources import in functions, and what these import in turn.
+    """Record the local modules that the sources import in functions, and what these import in turn.
 
     Args:
-        sources: What was recorded. The loaders of `LocalImports` append to it what they are asked for.
+        sources: What was recorded so far. The loaders of `LocalImports` append to it.
         dags_folder: The DAG folder, absolute.
     """
     finder = _LocalFinder(f"{dags_folder}/")

@@ -36,7 +36,7 @@ class Secrets:
         return len(self.values[0]) if self.values else 0
 
     def learn(self, operation: str, arguments: dict[str, Any], value: Any) -> None:
-        """Take note of what is secret in an answer that the try is given."""
+        """Learn the secrets in an answer to the try."""
         found = set(self.values)
         for text in _secret_texts(operation, arguments, value):
             # Output is masked line by line, so a key of several lines is as many secrets.
@@ -46,11 +46,11 @@ class Secrets:
         self.values = tuple(sorted(found, key=len, reverse=True))
 
     def learn_fields(self, kwargs: dict[str, Any]) -> None:
-        """Take note of what is secret by its name in the arguments of a trigger, or of a method that goes on."""
+        """Learn what names mark as secret in the arguments of a trigger, or of the method of a resumed task."""
         self.learn(FIELDS, {}, kwargs)
 
     def mask_outcomes(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Return what a trigger host says of its triggers, without secrets in what becomes a reason or a log."""
+        """Return what a trigger host reports of its triggers, with secrets masked in reasons and tracebacks."""
         outcomes = arguments.get("outcomes")
         if not self.values or not isinstance(outcomes, list):
             return arguments
@@ -79,7 +79,7 @@ class Secrets:
 
 
 def environment_secrets(environ: Mapping[str, str]) -> Secrets:
-    """Return what is secret in `AIRFLOW_VAR_*` and `AIRFLOW_CONN_*`, which tries inherit."""
+    """Return the secrets in `AIRFLOW_VAR_*` and `AIRFLOW_CONN_*`, which tries inherit."""
     secrets = Secrets()
     for name, text in environ.items():
         if name.startswith(variable.ENVIRONMENT_PREFIX):

@@ -46,7 +46,7 @@ class TaskLog:
         data = self._held + data
         end = data.rfind(b"\n") + 1
         if end == 0 and len(data) > LONGEST_LINE_HELD:
-            # What is complete is masked first: the cut must not go through it.
+            # Complete secrets are masked first: the cut must not go through one.
             data = self._secrets.mask(data)
             end = len(data) - self._secrets.longest
         self._held = data[end:]
@@ -61,12 +61,12 @@ class TaskLog:
         self._write(self._stamped(self._secrets.mask(f"{{keeper}} {level} - {text}\n".encode())))
 
     def flush(self) -> None:
-        """Write what was held back."""
+        """Write the output that was held back."""
         held, self._held = self._held, b""
         self._append(self._secrets.mask(held))
 
     def close(self) -> None:
-        """Write what was held back, and close the file."""
+        """Write the output that was held back, and close the file."""
         self.flush()
         if self._descriptor is not None:
             os.close(self._descriptor)

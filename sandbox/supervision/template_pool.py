@@ -108,7 +108,7 @@ class TemplatePool:
         self._by_code: dict[CodeVersion, TemplateHandle] = {}
         self._all: dict[TemplateHandle, None] = {}
         self._postponed: dict[int, CodeVersion] = {}
-        """Tries that a zygote could not be told of yet."""
+        """Tries for which a zygote could not be asked yet."""
         self._unfit: set[CodeVersion] = set()
         self._replace_seconds: dict[ZygoteHandle, float] = {}
         """How long each zygote's next replacement waits, if one has died since it last gave a process."""
@@ -131,7 +131,7 @@ class TemplatePool:
             self._reactor.after(BUSY_SECONDS, partial(self._assign_postponed, number))
             return
         except OSError as exc:
-            # No descriptor or no process to be had.
+            # No descriptor or no process is left.
             self._events.lost(number, Loss(f"the try could not be started: {exc}", "machine", may_retry=False))
             return
         template.used_at = self._reactor.now()
@@ -203,7 +203,7 @@ class TemplatePool:
 
     def missed(self, template: "TemplateHandle") -> None:
         """Give up a template that has no process: its zygote has died, or could not fork."""
-        self._lose(template, Loss("no process could be had to load its file", "machine", may_retry=True))
+        self._lose(template, Loss("no process could be started to load its file", "machine", may_retry=True))
 
     def _is_known(self, pid: int) -> bool:
         return pid in self.pids or self._events.has(pid)
@@ -250,7 +250,7 @@ class TemplatePool:
         if message.unfit:
             self._unfit.add(template.code)
         if message.is_broken or message.unfit:
-            # The next try loads the file again: what has failed once may be there then.
+            # The next try loads the file again: it may succeed then.
             self._set_aside(template)
             template.is_retired = True
         template.n_bytes = message.n_bytes
@@ -324,7 +324,7 @@ class TemplateHandle:
         is_lone_try: Whether it becomes a try itself, the first that waits: its process is the one that gets ready.
 
     Attributes:
-        pid: Its process, None until that has told of itself.
+        pid: Its process, None until that has said Born.
         waiting: Numbers of the tries that have no process yet.
         is_late: Whether it is killed because the import took too long.
         n_bytes: Memory that it takes of its own, known once it is loaded.

@@ -162,7 +162,7 @@ class Tries:
     def reap(self, exits: dict[int, int]) -> None:
         """Take note of children of the keeper that have exited, templates first: they know of tries."""
         self._reaped = exits.keys()
-        # Among them may be templates that have told of themselves just now.
+        # Among them may be templates whose Born was not read yet.
         self._pool.read_news()
         tries = {pid: status for pid, status in exits.items() if not self._pool.ended(pid, status)}
         for pid, status in tries.items():
@@ -257,7 +257,7 @@ class Tries:
         kill_strangers(self._known)
 
     def _known(self) -> Collection[int]:
-        # Each child of the keeper has told of itself before.
+        # A process announces itself before it becomes a child of the keeper.
         self._pool.read_news()
         return self._pool.pids | self._by_pid.keys()
 
@@ -319,7 +319,7 @@ def earlier_ends(records: AttemptRecords, open_log: Callable[[str], TaskLog]) ->
 
 
 class Launched(Protocol):
-    """A try, of which only the launch is known here."""
+    """A try, by its launch."""
 
     @property
     def launch(self) -> Launch: ...

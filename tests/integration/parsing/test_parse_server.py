@@ -19,7 +19,6 @@ from asynsched.errors import ParseCrashed, ParseTimeout
 from asynsched.parsing.processes import parse_server, sandbox_setup
 from asynsched.parsing.processes.sandbox_parser import SandboxParser
 from asynsched.serialization.schema import ParseReport
-from sandbox.confinement.file_rules import MOST_USES
 from tests.integration.parsing.parse_site import HANGING, Patience, Site, all_gone
 from tests.support.waiting import until
 
@@ -91,7 +90,7 @@ DAG("reaching")
 """
 
 
-async def test_parses_that_share_their_rules_reach_no_more_than_others(tmp_path):
+async def test_parses_of_one_guardian_reach_nothing_hidden(tmp_path):
     site = Site(tmp_path, home=tmp_path / "dags" / "home")
     (secret := site.settings.home_path / "secret").write_text("x")
     (release := tmp_path / "dags" / "release").mkdir()
@@ -99,7 +98,7 @@ async def test_parses_that_share_their_rules_reach_no_more_than_others(tmp_path)
     (moved := tmp_path / "dags" / "moved").write_text("x")
     site.write("reaches.py", dedent(REACHES).format(paths=[str(secret), str(moved), str(release / "token")]))
     async with site.parser:
-        for _ in range(2 * MOST_USES + 2):
+        for _ in range(2):
             assert (await site.parser.parse("reaches.py")).output == "True True False False True True\n"
         # What is granted is granted to a file, whatever path it has later: no longer, once it is in what is hidden.
         moved.rename(secret)
@@ -109,37 +108,6 @@ async def test_parses_that_share_their_rules_reach_no_more_than_others(tmp_path)
         release.mkdir()
         (release / "token").write_text("x")
         assert (await site.parser.parse("reaches.py")).output == "True True False False False True\n"
-
-
-LEAVING = """
-import os, sys
-from datetime import UTC, datetime
-from pathlib import Path
-from asynsched.serialization.schema import ParseQuestions
-from sandbox.confinement.file_rules import FileRules
-from asynsched.protocol.parse_setup import ParseLimits
-from sandbox.parsing import supervise
-from sandbox.parsing.importing import ParseRequest
-from sandbox.parsing.supervise import PipeLifeline
-
-supervise.become_guardian()
-folder, rules, lifeline = Path(sys.argv[1]), FileRules(), PipeLifeline(os.pipe()[1])
-for number in range(2):
-    (scratch := folder.parent / f"scratch_{number}").mkdir()
-    request = ParseRequest("reaches.py", folder, scratch, ParseLimits(), ParseQuestions(now=datetime.now(UTC)))
-    print(supervise.parse_file(request, rules, lifeline).output, end="")
-"""
-
-
-def test_a_parse_reaches_nothing_that_the_one_before_has_left_behind(tmp_path):
-    (folder := tmp_path / "dags").mkdir()
-    left = tmp_path / "scratch_0" / "mine"
-    (folder / "reaches.py").write_text(dedent(REACHES).format(paths=[str(left)]))
-    ended = subprocess.run(
-        [sys.executable, "-P", "-c", LEAVING, str(folder)], capture_output=True, check=True, text=True
-    )
-    assert left.exists()
-    assert ended.stdout == "True True False False\n" * 2
 
 
 async def test_a_parse_that_is_not_wanted_any_more_leaves_nothing_but_the_server(site):

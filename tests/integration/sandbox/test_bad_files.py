@@ -256,11 +256,11 @@ def test_wrong_usage_exits_with_2(parse_once: Parser) -> None:
 def test_required_confinement_refuses_where_something_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     from asynsched.protocol.parse_setup import ParseLimits
     from sandbox import confine
-    from sandbox.confinement.file_rules import ConfinementError, FileRules
+    from sandbox.confinement.file_rules import ConfinementError
 
     weak = confine.Strength(("limits",), ("there is no Landlock",))
     monkeypatch.setattr(confine, "available", lambda: weak)
     policy = confine.Policy(ParseLimits(confinement="required"), "/dags", os.devnull)
     with pytest.raises(ConfinementError, match="there is no Landlock"):
-        confine.confine(policy, FileRules())
+        confine.confine(policy)
     assert weak.lines == ("enforced on each parse: limits", "there is no Landlock")

@@ -277,5 +277,5 @@ def test_a_file_that_no_process_can_be_forked_from_is_warned_of(parse: Parser) -
         [warning] = parse(f"import asyncio, threading, time\n{leaves}\n{plain}").report.warnings
         assert warning.kind == TEMPLATE
         assert warning.message == (
-            f"dag.py: each of its tasks imports it anew, for it leaves {what}; start that in a task"
+            f"dag.py: each of its tasks imports it again, because it leaves {what}; start that in a task"
         )
