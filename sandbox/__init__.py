@@ -2,11 +2,14 @@
 
 parse.py          `python -P -m sandbox.parse FILE`: one parse; its parts in parsing/
 parse_server.py   the same for many files, each by a fork of a process that is warm
-confine.py        what the kernel can forbid a parse; its parts in confinement/
+confine.py        what the kernel can forbid a parse; its parts in confinement/. The front door: the scheduler's side
+                  imports nothing else of this package, and speaks to its processes by `asynsched.protocol`
 keeper.py         supervisor of every local try; its parts in supervision/
+  zygote.py       forks the processes that load DAG files
   template.py     a DAG file's version, loaded, to be forked
   run.py          one try; its parts in running/
+  trigger_host.py the triggers of one version, on one event loop
 sources/          a DAG file's own modules: recorded by a parse, imported again by a try
+processes.py      the processes below one: adopting, reaping, killing
 titles.py         what `ps` shows of each of these processes
-foreground.py     one run in the foreground, for `asynsched dags test`
 """

@@ -20,6 +20,7 @@ from asynsched.cli.output import Output, Record, note, show
 from asynsched.cli.session import Session
 from asynsched.errors import NotFound, StoreError
 from asynsched.executors.user_environment import user_environment
+from asynsched.foreground.process import ForegroundRequest, ForegroundResult
 from asynsched.parsing.processes.sandbox_setup import setup_of
 from asynsched.protocol.frames import FrameReader, encode_frame
 from asynsched.protocol.messages import Reply, Request
@@ -27,7 +28,6 @@ from asynsched.store.engines.urls import is_postgresql
 from asynsched.store.secrets.connections import get_connection
 from asynsched.store.secrets.variables import get_variable
 from sandbox.confine import refused_link
-from sandbox.foreground import ForegroundRequest, ForegroundResult
 
 
 @command("test")
@@ -165,7 +165,7 @@ def _held_back() -> Iterator[None]:
 def _start(request: ForegroundRequest, environment: dict[str, str], theirs: socket.socket) -> "subprocess.Popen[bytes]":
     argument = msgspec.json.encode(request).decode()
     return subprocess.Popen(  # noqa: S603 - this very Python, and a module of ours
-        [sys.executable, "-P", "-m", "sandbox.foreground", str(theirs.fileno()), argument],
+        [sys.executable, "-P", "-m", "asynsched.foreground.process", str(theirs.fileno()), argument],
         env=environment,
         pass_fds=(theirs.fileno(),),
         stdout=sys.stderr.fileno(),

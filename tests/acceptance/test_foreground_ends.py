@@ -58,7 +58,7 @@ HELD_UP = """
     import sys, time
     from pathlib import Path
 
-    if "sandbox.foreground" in sys.orig_argv:
+    if "asynsched.foreground.process" in sys.orig_argv:
         folder = Path(__file__).parent.parent
         (folder / "held_up").touch()
         while not (folder / "gate").exists():

@@ -1,15 +1,23 @@
 """One run of a DAG in the foreground, for `asynsched dags test`.
 
-Started as `python -P -m sandbox.foreground DESCRIPTOR REQUEST`. The DAG file is imported as it is now, with the user's
-own rights, as a task's process would. What it prints goes to the terminal. The descriptor is a socket: questions for
-stored variables and connections go there as frames, answers come back, and the result goes last.
-Two processes: the run, and what guards it (`sandbox.supervision.foreground_guard`).
+Started as `python -P -m asynsched.foreground.process DESCRIPTOR REQUEST`. It imports the DAG file as it is now, with
+the user's own rights, as a task's process would, and its output goes to the terminal. The descriptor is a socket:
+questions for stored variables and connections go there as frames, answers come back, and the result goes last.
+
+Two processes: the run, and its guard, which ends it when the command wants that or is gone, and leaves nothing behind.
+
+    command ──SIGTERM: end it; hangs up: kill it──▶ guard ──fork──▶ the run
+
+The run stays in the process group of the command, which has the terminal, so that its code may ask there, as debuggers
+do. Ctrl-C reaches all three: the guard leaves the decision to the command, the run begins to clean up.
 """
 
 import os
+import select
 import signal
 import socket
 import sys
+import time
 import traceback
 from contextlib import suppress
 from datetime import datetime
@@ -23,9 +31,9 @@ from asynsched.authoring.own_sandbox import own_sandbox
 from asynsched.authoring.supervisor import set_supervisor
 from asynsched.foreground.interruption import Interruption
 from sandbox.parsing.explain import explain
+from sandbox.processes import adopt_orphans, die_with, end_all_children
 from sandbox.running.scheduler_link import SchedulerLink
 from sandbox.sources.local_imports import LocalImports
-from sandbox.supervision.foreground_guard import go_on_guarded
 from sandbox.titles import of_test, set_title
 
 if TYPE_CHECKING:
@@ -46,7 +54,7 @@ class ForegroundRequest(Struct, frozen=True, omit_defaults=True):
     kill_time: float = 5.0
     """How long a task may take to end itself when the run is to end, seconds."""
     checks_file: bool = False
-    """Whether the other DAGs of the file are looked at, too."""
+    """Whether to look for errors of the other DAGs of the file, too."""
 
 
 class ForegroundInstance(Struct, frozen=True):
@@ -64,13 +72,13 @@ class ForegroundResult(Struct, frozen=True, tag="foreground", omit_defaults=True
     tasks: tuple[ForegroundInstance, ...] = ()
     error: str = ""
     file_errors: tuple[str, ...] = ()
-    """What is wrong with the other DAGs of the file, where that was asked; one line each."""
+    """Errors of the other DAGs of the file, where `checks_file` asks for them; one line each."""
 
 
 def main(descriptor: int, request: ForegroundRequest) -> NoReturn:
     """Run the DAG in a process of its own, and write the result to the descriptor; never return.
 
-    What user code has left hanging (a thread, an exit hook) keeps that process no more than a task's.
+    A thread or an exit hook that user code has left does not keep that process from ending.
     """
     os.set_inheritable(descriptor, False)
     set_title(f"guardian of the {of_test(request.dag_id)}", "--dags-folder", request.dags_folder)
@@ -86,7 +94,7 @@ def main(descriptor: int, request: ForegroundRequest) -> NoReturn:
         traceback.print_exc()
         status = 1
     for stream in (sys.stdout, sys.stderr):
-        # User code may have closed or replaced them.
+        # User code may have closed or replaced it.
         with suppress(Exception):
             stream.flush()
     os._exit(status)
@@ -145,7 +153,7 @@ def _run(
 
 
 def _errors(found: "dict[str, DAG]", request: ForegroundRequest) -> "Iterator[str]":
-    """Yield why DAGs of the file could not be scheduled, the one that is run apart."""
+    """Yield why the other DAGs of the file could not be scheduled."""
     from asynsched.errors import DagError
     from asynsched.serialization.encode import serialize_dag
 
@@ -155,6 +163,95 @@ def _errors(found: "dict[str, DAG]", request: ForegroundRequest) -> "Iterator[st
                 serialize_dag(dag)
             except DagError as exc:
                 yield f"{request.path}: {exc}"
+
+
+ENDING = (signal.SIGTERM, signal.SIGINT)
+
+
+def go_on_guarded(command: int, kill_time: float) -> None:
+    """Go on in a fork of this process. Returns there only, with SIGTERM and SIGINT held back.
+
+    Args:
+        command: Descriptor of a socket that ends with the command.
+        kill_time: How long the run may take to end itself, seconds.
+    """
+    guard = os.getpid()
+    adopt_orphans()
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+    run = os.fork()
+    if run == 0:
+        die_with(guard)
+        return
+    status = 1
+    try:
+        status = _Guard(command, run, kill_time).watch()
+    except BaseException:  # noqa: BLE001 - it must not go on as the run, and nothing is to be left of that
+        traceback.print_exc()
+        end_all_children()
+    finally:
+        os._exit(status)
+
+
+class _Guard:
+    """Watches a run until it has ended."""
+
+    def __init__(self, command: int, run: int, kill_time: float) -> None:
+        self._command = command
+        self._run = run
+        self._kill_time = kill_time
+        self._kill_at: float | None = None
+        self._is_ending = False
+        self._status = 0
+        self._wakeup, self._waker = socket.socketpair()
+        for end in (self._wakeup, self._waker):
+            end.setblocking(False)
+        signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGCHLD):
+            signal.signal(number, lambda *_: None)
+        # When the terminal is gone, or Ctrl-\\ was pressed, the command ends, which closes the socket.
+        for number in (signal.SIGHUP, signal.SIGQUIT):
+            signal.signal(number, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+
+    def watch(self) -> int:
+        """Return the run's exit code, as a shell tells it, when no process of it is left."""
+        poll = select.poll()
+        poll.register(self._wakeup, select.POLLIN)
+        poll.register(self._command, 0)  # it is the run that reads there
+        while not self._has_ended():
+            for descriptor, _ in poll.poll(self._patience()):
+                if descriptor == self._command:
+                    poll.unregister(descriptor)
+                    self._kill()
+                elif signal.SIGTERM in self._wakeup.recv(4096):
+                    self._end()
+            if self._kill_at is not None and time.monotonic() >= self._kill_at:
+                self._kill()
+        end_all_children()
+        code = os.waitstatus_to_exitcode(self._status)
+        return code if code >= 0 else 128 - code
+
+    def _has_ended(self) -> bool:
+        """Reap exited processes: the run, or those that it has left behind until now."""
+        pid = -1
+        while pid not in (0, self._run):
+            pid, self._status = os.waitpid(-1, os.WNOHANG)
+        return pid == self._run
+
+    def _patience(self) -> float | None:
+        """Return how long to wait for an event, in milliseconds; None for no limit."""
+        return None if self._kill_at is None else 1000 * max(0.0, self._kill_at - time.monotonic())
+
+    def _end(self) -> None:
+        if not self._is_ending:
+            self._is_ending = True
+            self._kill_at = time.monotonic() + self._kill_time
+            os.kill(self._run, signal.SIGTERM)
+
+    def _kill(self) -> None:
+        self._is_ending, self._kill_at = True, None
+        with suppress(ProcessLookupError):
+            os.kill(self._run, signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -7,9 +7,9 @@ import sys
 import msgspec
 import pytest
 
+from asynsched.foreground.process import ForegroundRequest
 from asynsched.protocol.frames import encode_frame
 from asynsched.protocol.messages import Reply
-from sandbox.foreground import ForegroundRequest
 
 INTERRUPT = "import signal; signal.raise_signal(signal.SIGINT)"
 IN_A_TASK = f"""
@@ -30,7 +30,7 @@ def test_a_run_in_the_foreground_that_is_interrupted_shows_no_traceback(tmp_path
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.sendall(encode_frame(Reply("", 1, 1024)))  # how long a map may be, which it asks first
-        command = [sys.executable, "-m", "sandbox.foreground", str(theirs.fileno()), request]
+        command = [sys.executable, "-m", "asynsched.foreground.process", str(theirs.fileno()), request]
         done = subprocess.run(
             command, pass_fds=[theirs.fileno()], capture_output=True, text=True, check=False, timeout=30
         )
