@@ -2,7 +2,9 @@
 
 `confine` is called in the process itself, before anything of the DAG folder can be imported, and cannot be undone. It
 goes from outside in: resource limits, a user of its own (for root), Landlock for files, TCP and signals, seccomp for
-the rest. What a kernel lacks is named by `available`, never passed over in silence.
+the rest. `available` names everything that a kernel lacks.
+
+The scheduler's side imports this module and no other of the sandbox.
 """
 
 import contextlib
@@ -17,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from asynsched.protocol.parse_setup import ParseLimits
+from sandbox.confinement import kernel, privileges, seccomp
 from sandbox.confinement.file_rules import (
     ConfinementError,
     hidden_paths,
@@ -62,14 +65,9 @@ class Strength:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """What to tell a person."""
+        """Sentences for people."""
         said = ", ".join(self.enforced) or "nothing"
         return (f"enforced on each parse: {said}", *self.missing, *self.stricter)
-
-    @property
-    def complete(self) -> bool:
-        """Whether everything is enforced that asynsched asks for."""
-        return not self.missing
 
 
 FIRST_ABI_WITH_TCP, FIRST_ABI_WITH_SCOPES = 4, 6
@@ -78,13 +76,11 @@ FIRST_ABI_WITH_TCP, FIRST_ABI_WITH_SCOPES = 4, 6
 
 @cache
 def available() -> Strength:
-    """Return what this kernel gives to a parse started by this user. Costs no process."""
+    """Return what this machine can enforce on a parse of this user."""
     if sys.platform != "linux":
         return Strength(
             ("limits",), (f"{sys.platform} has neither Landlock nor seccomp: a parse reads and writes all",)
         )
-    from sandbox.confinement import kernel, privileges, seccomp
-
     return strength_with(
         _landlock_abi(),
         has_filter=seccomp.is_known_machine() and kernel.has_filters(),
@@ -192,8 +188,6 @@ def _landlock_abi() -> int:
 def close_memory() -> None:
     """Keep other processes of this user from reading this one's memory."""
     if sys.platform == "linux":
-        from sandbox.confinement import kernel
-
         kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
 
 
@@ -204,8 +198,6 @@ def prepare(limits: ParseLimits) -> None:
     if strength.landlock_abi:
         rights()
     if strength.seccomp:
-        from sandbox.confinement import seccomp
-
         seccomp.program(may_fork=strength.may_fork)
 
 
@@ -231,8 +223,6 @@ def confine(policy: Policy) -> tuple[str, ...]:
 
 def _forbid(strength: Strength, rules: "landlockpy.Ruleset | None", scratch: str) -> None:
     """Give up privileges, then ways to use them. The order matters: each step needs what the next one takes."""
-    from sandbox.confinement import kernel, privileges, seccomp
-
     if strength.own_user:
         uid = privileges.own_uid(os.getpid())
         os.chown(scratch, uid, uid)
@@ -263,7 +253,7 @@ def _be_killed_first() -> None:
 
 
 def apply_limits(limits: ParseLimits, *, max_tasks: int) -> None:
-    """Bound this process and its children to come.
+    """Bound this process and its later children.
 
     Args:
         limits: The bounds.

@@ -1,10 +1,13 @@
 """`python -P -m sandbox.parse_server`: loads everything that a parse needs, and forks guardians of parses.
 
     scheduler ──a socket for each guardian──▶ parse server ──fork──▶ guardian ──fork──▶ one parse, confined
-                                                                        └─fork──▶ the next one
+        └──Job, a line of JSON──▶ guardian ──ParseReport, a line of JSON──▶    └─fork──▶ the next one
 
-It has one thread, never runs user code, and does nothing but fork and, when a guardian was killed, end what that has
-left behind. It ends with its guardians when its control socket is closed, however the scheduler has ended.
+The server has one thread and never runs user code. It forks, and ends what a killed guardian has left behind. It ends
+with its guardians when its control socket is closed, however the scheduler has ended.
+
+A guardian watches one parse after the other. When the scheduler hangs up, the parse under way is ended, and the
+guardian ends.
 """
 
 import argparse
@@ -17,13 +20,20 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple, NoReturn
 
 import msgspec
 
+from asynsched.authoring.active import forget_registered
+from asynsched.authoring.dag import collect_dags
 from asynsched.protocol.home_files import scratch_folder
 from asynsched.protocol.parse_setup import STALE, Greeting, Job, ParseLimits, decode_limits
+from asynsched.serialization.encode import serialize_dag
+from asynsched.serialization.schema import SourceFile, version_hash
+from asynsched.timetables.cron import PRESETS, CronSchedule
 from sandbox import processes
+from sandbox.confine import prepare
 from sandbox.parsing.importing import ParseRequest
 from sandbox.parsing.supervise import (
     GROUP,
@@ -35,8 +45,28 @@ from sandbox.parsing.supervise import (
     exit_by_signals,
     parse_file,
 )
-from sandbox.parsing.warming import Installed, installed, warm
+from sandbox.running.loading import freeze_heap, import_authoring
+from sandbox.sources.local_imports import dag_module_name
 from sandbox.titles import set_title
+
+_NEEDED_WITHIN_FUNCTIONS = (
+    "sandbox.parsing.explain", "sandbox.sources.archives"
+)  # fmt: skip
+"""Modules that a parse imports only when it needs them."""
+
+_DAG_FILE = """
+from datetime import datetime
+from asynsched import DAG, EmptyOperator, chain, task
+
+@task
+def work(value):
+    return value
+
+with DAG("warm", schedule="@daily", start_date=datetime(2024, 1, 1)):
+    chain(EmptyOperator(task_id="first"), work(1))
+"""
+_ENTRIES_AT_ONCE = 64
+Installed = tuple[tuple[str, int], ...]
 
 
 class ParseSite(NamedTuple):
@@ -46,52 +76,6 @@ class ParseSite(NamedTuple):
     scratch: Path
     limits: ParseLimits
     installed: Installed
-
-
-def serve_as_guardian(site: ParseSite, connection: socket.socket, lifeline: int, server: int) -> NoReturn:
-    """Serve until the other end of the connection hangs up, and never return.
-
-    Args:
-        site: What to parse with.
-        connection: Where jobs come from.
-        lifeline: The writing end of a pipe to the server.
-        server: The process that this was forked from.
-    """
-    status = 1
-    try:
-        os.setsid()
-        exit_by_signals()
-        become_guardian()
-        set_title("guardian of parses")
-        # The server may have ended before the kernel was asked to tell.
-        if os.getppid() == server:
-            _serve(site, connection, PipeLifeline(lifeline))
-            status = 0
-    except (NotWantedError, OSError, SystemExit):
-        status = 0
-    except BaseException:  # noqa: BLE001 - it must not go on as the server
-        traceback.print_exc()
-    finally:
-        sys.stderr.flush()
-        os._exit(status)
-
-
-def _serve(site: ParseSite, connection: socket.socket, lifeline: PipeLifeline) -> None:
-    decoder = msgspec.json.Decoder(Job)
-    connection.sendall(msgspec.json.encode(Greeting(os.getpid())) + b"\n")
-    with connection.makefile("rb") as jobs:
-        while line := jobs.readline():
-            if installed() != site.installed:
-                connection.sendall(STALE)
-                return
-            job = decoder.decode(line)
-            with scratch_folder(site.scratch) as scratch:
-                request = ParseRequest(job.path, site.dags_folder, scratch, site.limits, job.questions)
-                report = parse_file(request, lifeline, connection.fileno())
-            connection.sendall(encode(report))
-
-
-_ENTRIES_AT_ONCE = 64
 
 
 class ParseServer:
@@ -154,6 +138,84 @@ class ParseServer:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self._guardians.pop(lifeline), 0)
         processes.end_strangers(self._guardians.values())
+
+
+def serve_as_guardian(site: ParseSite, connection: socket.socket, lifeline: int, server: int) -> NoReturn:
+    """Serve until the other end of the connection hangs up, and never return.
+
+    Args:
+        site: What to parse with.
+        connection: Where jobs come from.
+        lifeline: The writing end of a pipe to the server.
+        server: The process that this was forked from.
+    """
+    status = 1
+    try:
+        os.setsid()
+        exit_by_signals()
+        become_guardian()
+        set_title("guardian of parses")
+        # The server may have ended before the kernel was asked to tell.
+        if os.getppid() == server:
+            _serve(site, connection, PipeLifeline(lifeline))
+            status = 0
+    except (NotWantedError, OSError, SystemExit):
+        status = 0
+    except BaseException:  # noqa: BLE001 - it must not go on as the server
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def _serve(site: ParseSite, connection: socket.socket, lifeline: PipeLifeline) -> None:
+    decoder = msgspec.json.Decoder(Job)
+    connection.sendall(msgspec.json.encode(Greeting(os.getpid())) + b"\n")
+    with connection.makefile("rb") as jobs:
+        while line := jobs.readline():
+            if installed() != site.installed:
+                connection.sendall(STALE)
+                return
+            job = decoder.decode(line)
+            with scratch_folder(site.scratch) as scratch:
+                request = ParseRequest(job.path, site.dags_folder, scratch, site.limits, job.questions)
+                report = parse_file(request, lifeline, connection.fileno())
+            connection.sendall(encode(report))
+
+
+def warm(limits: ParseLimits) -> None:
+    """Import what a parse commonly needs, run one of our own to fill the caches, settle the heap for forking."""
+    import_authoring(_NEEDED_WITHIN_FUNCTIONS)
+    prepare(limits)
+    for preset in PRESETS:
+        CronSchedule(preset, "UTC")  # remembered: what most DAGs have is read once
+    _define_dag()
+    freeze_heap()
+
+
+def _define_dag() -> None:
+    """Parse a file of our own, so that every fork finds caches filled and patterns compiled."""
+    module = ModuleType(dag_module_name("warm.py"))
+    sys.modules[module.__name__] = module
+    try:
+        exec(_DAG_FILE, vars(module))  # noqa: S102 - our own text, above
+        for dag in collect_dags(module):
+            version_hash(serialize_dag(dag), (SourceFile("warm.py", module.__name__, "", _DAG_FILE),))
+    finally:
+        del sys.modules[module.__name__]
+        forget_registered()
+
+
+def installed() -> Installed:
+    """Return what changes when a package that this interpreter sees is installed, upgraded or removed."""
+    return tuple((entry, _modified_ns(entry)) for entry in sys.path)
+
+
+def _modified_ns(path: str) -> int:
+    try:
+        return os.stat(path).st_mtime_ns  # noqa: PTH116 - asked before each parse, about each entry
+    except OSError:
+        return 0
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

@@ -1,4 +1,7 @@
-"""Turns what a DAG file raised into one error that names the file, the line, and what to do."""
+"""Turns what a DAG file raised into one error that names the file, the line, and what to do.
+
+Two kinds of errors have advice of their own: those that come from the confinement of parses, and imports of Airflow.
+"""
 
 import ast
 import difflib
@@ -10,7 +13,7 @@ import os
 import socket
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
@@ -22,6 +25,19 @@ from sandbox.confine import refused_link
 from sandbox.sources.archives import ArchiveError
 
 _NOT_IN_THE_FILE = "this came up in asynsched's own code: the file has changed how that works, or it is a bug there"
+_READS = "they read the DAG folder, Python, system libraries and the paths of parse.readable"
+_WRITES = "they write to their temporary folder only"
+_OF_NETWORK_LIBRARIES = ("name resolution", "could not translate host name", "could not create socket")
+"""Messages of libraries that are written in C, such as database drivers."""
+_LIMITS = {
+    errno.EAGAIN: "the number of their processes and threads is limited (parse.max_processes)",
+    errno.EMFILE: "the number of their open files is limited (parse.open_files)",
+    errno.EFBIG: "they write only small files (parse.file_bytes)",
+    errno.EPERM: "they may not do this; do it in a task",
+}
+_PLACES = {"timezone": "asynsched.authoring.timezone", "macros": "asynsched.authoring.macros"}
+"""Modules of functions, which are no names of the package itself."""
+_ADVICE = {"days_ago": "give start_date a date, such as datetime(2026, 1, 1)"}
 MAX_MESSAGE = 1_000
 MAX_TRACEBACK = 32 * 1024
 
@@ -29,7 +45,8 @@ MAX_TRACEBACK = 32 * 1024
 def explain(exc: BaseException, path: str, dags_folder: str, limits: ParseLimits | None) -> FileError:
     """Return the error of the DAG file at `path`, relative to the DAG folder.
 
-    `limits` are those of the parse, None if the file ran without its rules: they may be what it has met.
+    Args:
+        limits: Those of the parse, which may have caused the error; None if the file ran without confinement.
     """
     frames = _user_frames(exc.__traceback__, dags_folder)
     line = _line_in(f"{dags_folder}/{path}", frames)
@@ -44,14 +61,14 @@ def explain(exc: BaseException, path: str, dags_folder: str, limits: ParseLimits
         what = _what(exc, frames) + _link_hint(exc, dags_folder)
         if isinstance(exc, DagError):
             what = what.replace(f"{dags_folder}/", "")
-    hint = hint_for(exc) if limits is not None and kind == "exception" else ""
+    hint = _hint_for(exc) if limits is not None and kind == "exception" else ""
     if kind == "exception" and not frames and not isinstance(exc, OSError):
         hint = hint or _NOT_IN_THE_FILE
     return FileError(kind, _one_line(f"{where}: {what}", hint), _traceback(exc, frames), line)
 
 
 def _user_frames(tb: TracebackType | None, dags_folder: str) -> list[TracebackType]:
-    """Return the frames from the first one of the DAG folder on."""
+    """Return the frames from the DAG folder's first on."""
     frames: list[TracebackType] = []
     while tb is not None:
         if frames or tb.tb_frame.f_code.co_filename.startswith(f"{dags_folder}/"):
@@ -108,11 +125,11 @@ def _what(exc: BaseException, frames: list[TracebackType]) -> str:
         case DagError():
             return text
         case ModuleNotFoundError() if (
-            exc.name and exc.name.partition(".")[0] == "airflow" and not _is_installed("airflow")
+            exc.name and exc.name.partition(".")[0] == "airflow" and importlib.util.find_spec("airflow") is None
         ):
             return f"{type(exc).__name__}: {text}; {no_airflow(frames)}"
         case ImportError() if exc.name == "asynsched" and "cannot import name" in text:
-            return _missing_name(text)
+            return "ImportError: " + missing_name(text.partition("'")[2].partition("'")[0])
     return f"{type(exc).__name__}: {text}" if text else type(exc).__name__
 
 
@@ -120,12 +137,6 @@ def _why_unreadable(exc: BaseException, path: str, dags_folder: str, limits: Par
     """Return why the file itself cannot be read; of a link that leads to where a parse may not read, what to do."""
     refused = refused_link(path, dags_folder, limits) if isinstance(exc, PermissionError) and limits is not None else ""
     return refused or getattr(exc, "strerror", None) or said(exc)
-
-
-def _missing_name(text: str) -> str:
-    """Return what to say of a name that asynsched does not have, in place of where it is installed."""
-    name = text.partition("'")[2].partition("'")[0]
-    return f"ImportError: {missing_name(name)}"
 
 
 def _link_hint(exc: BaseException, dags_folder: str) -> str:
@@ -136,10 +147,6 @@ def _link_hint(exc: BaseException, dags_folder: str) -> str:
     if not place.is_symlink():
         return ""
     return f"; {place.name} is a link to {place.readlink()}, which a parse may read only if parse.readable has it"
-
-
-def _is_installed(module: str) -> bool:
-    return importlib.util.find_spec(module) is not None
 
 
 def _one_line(text: str, hint: str) -> str:
@@ -158,13 +165,10 @@ def _traceback(exc: BaseException, frames: list[TracebackType]) -> str:
     return text if len(text) <= MAX_TRACEBACK else f"…{text[-MAX_TRACEBACK:]}"
 
 
-_Finder = Callable[[BaseException], str]
-
-
-def hint_for(exc: BaseException) -> str:
-    """Return what to do about an exception if the confinement has caused it, or what led to it; else nothing."""
+def _hint_for(exc: BaseException) -> str:
+    """Return what to do about an exception if the confinement has caused it, or one of its causes; else nothing."""
     causes = list(_causes(exc))
-    for find in _HINTS:
+    for find in (_environment, _network, _database, _file, _limit):
         for cause in causes:
             if found := find(cause):
                 return f"DAG files are parsed in confinement: {found}"
@@ -209,10 +213,6 @@ def _network(exc: BaseException) -> str:
     return "they have no network; move this into a task" if is_network else ""
 
 
-_OF_NETWORK_LIBRARIES = ("name resolution", "could not translate host name", "could not create socket")
-"""What libraries say that are written in C, such as database drivers."""
-
-
 def _database(exc: BaseException) -> str:
     if type(exc).__name__ != "OperationalError":
         return ""
@@ -229,10 +229,6 @@ def _file(exc: BaseException) -> str:
     if isinstance(exc.filename, (str, bytes)) and _was_read(exc.filename):
         return f"{_READS}; add the place to parse.readable, or do this in a task"
     return f"{_WRITES}; write in a task"
-
-
-_READS = "they read the DAG folder, Python, system libraries and what parse.readable lists"
-_WRITES = "they write to their temporary folder only"
 
 
 def _was_read(filename: str | bytes) -> bool:
@@ -252,28 +248,12 @@ def _limit(exc: BaseException) -> str:
     return _LIMITS.get(exc.errno or 0, "") if isinstance(exc, OSError) else ""
 
 
-_LIMITS = {
-    errno.EAGAIN: "the number of their processes and threads is limited (parse.max_processes)",
-    errno.EMFILE: "the number of their open files is limited (parse.open_files)",
-    errno.EFBIG: "they write only small files (parse.file_bytes)",
-    errno.EPERM: "they may not do this; do it in a task",
-}
-
-_HINTS: tuple[_Finder, ...] = (_environment, _network, _database, _file, _limit)
-"""Each says what to do if it knows an exception; the first that does is believed."""
-
-
 def _frames(exc: BaseException) -> Iterator[tuple[object, str]]:
     """Yield the code, and the name of the module, of each frame that an exception passed."""
     tb = exc.__traceback__
     while tb is not None:
         yield tb.tb_frame.f_code, str(tb.tb_frame.f_globals.get("__name__", ""))
         tb = tb.tb_next
-
-
-_PLACES = {"timezone": "asynsched.authoring.timezone", "macros": "asynsched.authoring.macros"}
-"""Modules of functions, which are no names of the package itself."""
-_ADVICE = {"days_ago": "give start_date a date, such as datetime(2026, 1, 1)"}
 
 
 def no_airflow(frames: list[TracebackType]) -> str:
@@ -283,7 +263,7 @@ def no_airflow(frames: list[TracebackType]) -> str:
         return instead_of(node.module, [alias.name for alias in node.names])
     if isinstance(node, ast.Import) and any(alias.name in ("airflow", "airflow.sdk") for alias in node.names):
         return "import the same names from asynsched"
-    return "import from asynsched what it has of these names"
+    return "import these names from asynsched, as far as it has them"
 
 
 def instead_of(module: str, names: list[str]) -> str:
@@ -300,7 +280,7 @@ def instead_of(module: str, names: list[str]) -> str:
 
 
 def missing_name(name: str) -> str:
-    """Return what to say of a name that asynsched does not have: what it is called here, or the near ones."""
+    """Return that asynsched does not have a name, with its name here or near ones."""
     known = dir(sys.modules["asynsched"])
     renamed = _renamed(name)
     near = [renamed] if renamed in known else difflib.get_close_matches(name, known)

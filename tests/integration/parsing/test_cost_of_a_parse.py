@@ -31,7 +31,7 @@ from asynsched.protocol.parse_setup import ParseLimits
 from sandbox.parsing import supervise
 from sandbox.parsing.importing import ParseRequest
 from sandbox.parsing.supervise import PipeLifeline
-from sandbox.parsing.warming import warm
+from sandbox.parse_server import warm
 
 events, calls, exit = [], Counter(), os._exit
 COUNTED = ("os.fork", "os.exec", "os.posix_spawn", "subprocess.Popen")

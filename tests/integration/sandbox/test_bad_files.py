@@ -17,7 +17,7 @@ MISTAKES = {
     "null byte": ("x = 1\n\0", "syntax", "null byte"),
     "missing module": ("\nimport no_such_module\n", "import", "dag.py:2: ModuleNotFoundError: No module named 'no"),
     "airflow": ("import airflow.sdk", "import", "import the same names from asynsched"),
-    "module of airflow": ("import airflow.plugins_manager", "import", "import from asynsched what it has"),
+    "module of airflow": ("import airflow.plugins_manager", "import", "import these names from asynsched"),
     "provider of airflow": (
         "\nfrom airflow.providers.postgres.hooks.postgres import (\n  PostgresHook,\n)\n", "import",
         "dag.py:2: ModuleNotFoundError: No module named 'airflow'; asynsched has no name 'PostgresHook'",
