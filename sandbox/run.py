@@ -1,7 +1,7 @@
-"""One try, in a process of its own: a fork of a template, or of the keeper.
+"""One try, in a process of its own: a fork of a template or a zygote.
 
-It takes its launch from the control socket, runs the task's code, says how that ended, and is gone: nothing that user
-code has left hanging (a thread, an exit hook) keeps it.
+It takes its launch from the control socket, runs the task's code or its callbacks, reports the end, and exits: a thread
+or an exit hook that user code has left does not keep it.
 """
 
 import logging
@@ -48,10 +48,18 @@ from sandbox.titles import of_launch, set_title
 
 Loader = Callable[[CodeVersion, Ask], LoadedFile]
 log = logging.getLogger("asynsched.task")
+_STATE_AT = {
+    "on_execute": "running",
+    "on_success": "success",
+    "on_failure": "failed",
+    "on_retry": "up_for_retry",
+    "on_skipped": "skipped",
+}
+_MISS = "on_deadline_miss"
 
 
 class TryDescriptors(NamedTuple):
-    """What a new process is given: its end of the control socket, where its output goes, what ties it to the keeper."""
+    """The descriptors of a new process: its end of the control socket, its output, and its tie to the keeper."""
 
     control: int
     output: int
@@ -67,7 +75,7 @@ def become_try(descriptors: TryDescriptors, load: Loader) -> NoReturn:
     status = 1
     try:
         _settle(descriptors)
-        # What kind of socket it is, is not asked of the kernel.
+        # Given its kind, the socket does not ask the kernel for it.
         link = SchedulerLink(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, descriptors.control))
         launch = link.receive_launch()
         set_title(of_launch(launch))
@@ -78,7 +86,7 @@ def become_try(descriptors: TryDescriptors, load: Loader) -> NoReturn:
         _report(link, ended)
         status = 0
     except BaseException:
-        # Nobody is left to tell but the log.
+        # Only the log is left to tell.
         log.exception("The try could not be run")
         _flush()
     finally:
@@ -105,7 +113,7 @@ def run_launch(launch: Launch, link: SchedulerLink, file: LoadedFile) -> Ended:
         context = _context(launch, task, started_at)
         started_at = datetime.now(UTC)
         link.send(Started(launch.token, started_at, os.getpid()))
-        # To stay: this process is the task's own.
+        # They stay: this process is the task's own.
         for name, value in context_variables(context).items():
             os.environ[name] = value
         with Termination(launch, started_at):
@@ -155,10 +163,10 @@ class Termination:
 class _Forks:
     """Lets SIGTERM end the processes that a task forks, unless the task has a handler of its own for that.
 
-    `multiprocessing.Pool` ends its workers by it, some before they have begun. With our handler such a worker might go
-    on, and the task wait for it for ever: a fork forgets signals that it has not handled yet, and Python runs handlers
-    between its instructions, so not for a signal that comes just before a process blocks. So the signal is held back
-    from before the fork until it has its usual effect.
+    `multiprocessing.Pool` ends its workers by SIGTERM, some before they have begun. With our handler such a worker
+    might go on, and the task wait for it for ever: a fork forgets signals that it has not handled yet, and Python runs
+    handlers between its instructions, so not for a signal that comes just before a process blocks. So the signal is
+    held back from before the fork until it has its usual effect.
     """
 
     def __init__(self) -> None:
@@ -166,7 +174,7 @@ class _Forks:
         """Signals that were blocked before a fork, by the thread that forks."""
 
     def watch(self) -> None:
-        """Do so for each fork of this process. Call it once."""
+        """Watch every fork of this process. Call it once."""
         os.register_at_fork(before=self._block, after_in_parent=self._unblock, after_in_child=self._let_end)
 
     def _block(self) -> None:
@@ -185,7 +193,7 @@ def _call(launch: Launch, dag: DAG, task: BaseOperator, context: Context) -> Tas
     if launch.callback:
         failures = call_back(launch, dag, context)
         if failures:
-            # Said in the log already, with their tracebacks.
+            # The log has their tracebacks already.
             raise CallbacksFailed("; ".join(failures))
         return TaskResult()
     if launch.resume is None:
@@ -267,27 +275,17 @@ def _report(link: SchedulerLink, ended: Ended) -> None:
         link.send(msgspec.structs.replace(ended, state="failed", reason=reason, **nothing))
 
 
-_STATE_AT = {
-    "on_execute": "running",
-    "on_success": "success",
-    "on_failure": "failed",
-    "on_retry": "up_for_retry",
-    "on_skipped": "skipped",
-}
-_MISS = "on_deadline_miss"
-
-
 class CallbacksFailed(AsynschedException):
     """Callbacks of an event raised exceptions; each is in the log."""
 
 
 def callback_task(launch: Launch, dag: DAG) -> BaseOperator:
-    """Return the task whose context the callbacks are given: for those of a DAG, its last one, as in Airflow."""
+    """Return the task whose context the callbacks get: for callbacks of a DAG its last one, as in Airflow."""
     return dag.get_task(launch.task_id) if launch.task_id else dag.topological_sort()[-1]
 
 
 def call_back(launch: Launch, dag: DAG, context: Context) -> list[str]:
-    """Call what the launch's event has, and return what went wrong; one that fails keeps no other from running."""
+    """Run the callbacks of the launch's event, and return their errors; one that fails keeps no other from running."""
     event, reason = launch.callback["event"], launch.callback.get("reason", "")
     if event == _MISS:
         return _call_for_deadline(launch, dag, context)

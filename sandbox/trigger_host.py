@@ -24,7 +24,7 @@ from typing import Any, Literal
 import msgspec
 
 from asynsched.authoring.running.tracebacks import one_line, user_frames
-from asynsched.authoring.supervisor import SupervisorError, SupervisorNotFound, set_supervisor
+from asynsched.authoring.supervisor import SupervisorError, set_supervisor
 from asynsched.authoring.transport import from_transport, to_transport
 from asynsched.authoring.triggers.base import BaseTaskEndEvent, TriggerEvent, first_event, make_trigger
 from asynsched.protocol.frames import FrameReader, ProtocolError, encode_frame
@@ -39,7 +39,9 @@ from asynsched.protocol.messages import (
     TriggerWork,
     class_name,
 )
-from sandbox.running.scheduler_link import READ_BYTES, SchedulerLink, json_of
+from sandbox.running.scheduler_link import READ_BYTES, SchedulerLink, answer_of, json_of
+
+log = logging.getLogger("asynsched.triggerer")
 
 PAUSE_SECONDS = 1.0
 """How long to wait before a request is repeated that the scheduler could not answer."""
@@ -50,67 +52,11 @@ MAX_BYTES = 1_000_000
 MAX_EVENT_BYTES = 8_000_000
 """JSON of one event: with what is reported beside it, it must fit into a frame."""
 MAX_TRACEBACK = 100_000
-
-
-class HostLink:
-    """Asks the scheduler (the Supervisor of `asynsched.authoring`, and `ask` for the host itself)."""
-
-    def __init__(self, control: socket.socket, token: str) -> None:
-        self._socket = control
-        self._token = token
-        self._numbers = count(1)
-        self._waiting: dict[int, Future[Reply]] = {}
-        self._lock = threading.Lock()
-        self._process = os.getpid()
-        threading.Thread(target=self._read, name="answers of the scheduler", daemon=True).start()
-
-    def request(self, operation: str, **arguments: Any) -> Any:
-        """Ask, and block until the answer is there: for code of triggers, where it is quick.
-
-        Raises:
-            SupervisorNotFound: What was asked for does not exist.
-            SupervisorError: The scheduler could not answer, or this is a process that a trigger has forked.
-        """
-        if os.getpid() != self._process:
-            raise SupervisorError(f"{operation}: only the host's own process can ask")
-        asked = self._ask(operation, {name: json_of(value) for name, value in arguments.items()})
-        with not_watched():
-            return _value(operation, asked.result())
-
-    async def ask(self, operation: str, arguments: dict[str, Any]) -> Any:
-        """Ask, and return the answer. Raises what `request` raises."""
-        return _value(operation, await asyncio.wrap_future(self._ask(operation, arguments)))
-
-    def _ask(self, operation: str, arguments: dict[str, Any]) -> Future[Reply]:
-        future: Future[Reply] = Future()
-        with self._lock:
-            number = next(self._numbers)
-            try:
-                frame = encode_frame(Request(self._token, number, operation, arguments))
-            except ProtocolError as exc:
-                raise SupervisorError(f"{operation}: {exc}") from None
-            self._waiting[number] = future
-            self._socket.sendall(frame)
-        return future
-
-    def _read(self) -> None:
-        reader = FrameReader(Launch | Reply)
-        try:
-            with suppress(OSError):
-                while data := self._socket.recv(READ_BYTES):
-                    for reply in reader.feed(data):
-                        future = self._waiting.pop(reply.request_id, None)
-                        if future is not None and future.set_running_or_notify_cancel():
-                            future.set_result(reply)
-        except BaseException:
-            log.exception("No answer of the scheduler can be read any more, so this host ends")
-        finally:
-            # Mostly the keeper is gone, and takes its processes with it.
-            os._exit(1)
+_label: ContextVar[str] = ContextVar("label", default="")
 
 
 def run_host(launch: Launch, link: SchedulerLink) -> Ended:
-    """Run triggers until the scheduler, or a signal, says that it is enough."""
+    """Run triggers until the scheduler, or a signal, ends the host."""
     assert launch.trigger_host is not None
     started_at = datetime.now(UTC)
     link.send(Started(launch.token, started_at, os.getpid()))
@@ -126,7 +72,7 @@ def run_host(launch: Launch, link: SchedulerLink) -> Ended:
 class TriggerRunner:
     """The triggers of a host."""
 
-    def __init__(self, link: HostLink) -> None:
+    def __init__(self, link: "HostLink") -> None:
         self._link = link
         self._running: dict[str, asyncio.Task[None]] = {}
         self._outcomes: dict[str, TriggerOutcome] = {}
@@ -269,18 +215,65 @@ def _checked(outcome: TriggerOutcome) -> TriggerOutcome:
     return outcome
 
 
-log = logging.getLogger("asynsched.triggerer")
+class HostLink:
+    """Asks the scheduler (the Supervisor of `asynsched.authoring`, and `ask` for the host itself).
 
+    Many requests may be open at once. A thread reads the answers, so that the event loop waits for none, and code of
+    triggers that asks for a connection or a variable gets its answer as code of a task does.
+    """
 
-def _value(operation: str, reply: Reply) -> Any:
-    if not reply.found:
-        raise SupervisorNotFound(reply.error or f"{operation}: there is no such thing")
-    if reply.error:
-        raise SupervisorError(reply.error)
-    return reply.value
+    def __init__(self, control: socket.socket, token: str) -> None:
+        self._socket = control
+        self._token = token
+        self._numbers = count(1)
+        self._waiting: dict[int, Future[Reply]] = {}
+        self._lock = threading.Lock()
+        self._process = os.getpid()
+        threading.Thread(target=self._read, name="answers of the scheduler", daemon=True).start()
 
+    def request(self, operation: str, **arguments: Any) -> Any:
+        """Ask, and block until the answer is there: for code of triggers, where it is quick.
 
-_label: ContextVar[str] = ContextVar("label", default="")
+        Raises:
+            SupervisorNotFound: What was asked for does not exist.
+            SupervisorError: The scheduler could not answer, or this is a process that a trigger has forked.
+        """
+        if os.getpid() != self._process:
+            raise SupervisorError(f"{operation}: only the host's own process can ask")
+        asked = self._ask(operation, {name: json_of(value) for name, value in arguments.items()})
+        with not_watched():
+            return answer_of(operation, asked.result())
+
+    async def ask(self, operation: str, arguments: dict[str, Any]) -> Any:
+        """Ask, and return the answer. Raises what `request` raises."""
+        return answer_of(operation, await asyncio.wrap_future(self._ask(operation, arguments)))
+
+    def _ask(self, operation: str, arguments: dict[str, Any]) -> Future[Reply]:
+        future: Future[Reply] = Future()
+        with self._lock:
+            number = next(self._numbers)
+            try:
+                frame = encode_frame(Request(self._token, number, operation, arguments))
+            except ProtocolError as exc:
+                raise SupervisorError(f"{operation}: {exc}") from None
+            self._waiting[number] = future
+            self._socket.sendall(frame)
+        return future
+
+    def _read(self) -> None:
+        reader = FrameReader(Launch | Reply)
+        try:
+            with suppress(OSError):
+                while data := self._socket.recv(READ_BYTES):
+                    for reply in reader.feed(data):
+                        future = self._waiting.pop(reply.request_id, None)
+                        if future is not None and future.set_running_or_notify_cancel():
+                            future.set_result(reply)
+        except BaseException:
+            log.exception("No answer of the scheduler can be read any more, so this host ends")
+        finally:
+            # Mostly the keeper is gone, and takes its processes with it.
+            os._exit(1)
 
 
 @contextmanager
@@ -293,20 +286,16 @@ def labelled(label: str) -> Iterator[None]:
         _label.reset(token)
 
 
-class LabellingFilter(logging.Filter):
-    """Adds the label to a record's message."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        label = _label.get()
-        if label:
-            record.msg, record.args = f"[{label}] {record.getMessage()}", None
-        return True
+def _add_label(record: logging.LogRecord) -> bool:
+    if label := _label.get():
+        record.msg, record.args = f"[{label}] {record.getMessage()}", None
+    return True
 
 
 def label_logs() -> None:
-    """Label everything that this process logs from now on."""
+    """Begin each line that this process logs from now on with the task whose trigger wrote it."""
     for handler in logging.getLogger().handlers:
-        handler.addFilter(LabellingFilter())
+        handler.addFilter(_add_label)
 
 
 class TriggerBlocked(BaseException):
@@ -314,7 +303,7 @@ class TriggerBlocked(BaseException):
 
 
 class WatchfulSelector(selectors.DefaultSelector):
-    """A selector that has an alarm run while its loop is not waiting.
+    """Runs an alarm while its event loop is not waiting, which interrupts a trigger that blocks the others.
 
     Args:
         limit: Seconds that code may hold the loop without giving it back.

@@ -43,7 +43,7 @@ class SchedulerLink:
         return message
 
     def hand_over(self) -> socket.socket:
-        """Return the connection, for somebody else to read from; requests cannot be made here any more."""
+        """Return the connection for another reader; this link must not make requests any more."""
         return self._socket
 
     def send(self, message: Struct) -> None:
@@ -73,11 +73,7 @@ class SchedulerLink:
             while not (isinstance(reply, Reply) and reply.request_id == number):
                 # The answer to a request that a signal has interrupted.
                 reply = self._receive()
-        if not reply.found:
-            raise SupervisorNotFound(reply.error or f"{operation}: there is no such thing")
-        if reply.error:
-            raise SupervisorError(reply.error)
-        return reply.value
+        return answer_of(operation, reply)
 
     def _receive(self) -> Any:
         while not self._arrived:
@@ -86,6 +82,15 @@ class SchedulerLink:
                 raise SupervisorError("the keeper of this task is gone")
             self._arrived += self._reader.feed(data)
         return self._arrived.pop(0)
+
+
+def answer_of(operation: str, reply: Reply) -> Any:
+    """Return the value of a reply. Raises SupervisorNotFound or SupervisorError."""
+    if not reply.found:
+        raise SupervisorNotFound(reply.error or f"{operation}: there is no such thing")
+    if reply.error:
+        raise SupervisorError(reply.error)
+    return reply.value
 
 
 def json_of(value: Any) -> msgspec.Raw:

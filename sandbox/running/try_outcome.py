@@ -1,4 +1,8 @@
-"""How a try ended: from what its code returned or raised, or from how its process died."""
+"""How a try ended: from what its code returned or raised, or from how its process died.
+
+A retry policy may decide about a failure, within a limit of time. An exception travels to the process of a callback as
+a description, never as a pickle.
+"""
 
 import logging
 import os
@@ -39,6 +43,13 @@ from asynsched.protocol.messages import (
 )
 from sandbox.running.scheduler_link import json_of
 
+log = logging.getLogger("asynsched.task")
+LIMIT_SECONDS = 30.0
+"""Longest that a retry policy may think: the task holds its slot meanwhile."""
+MAX_REASON = 500
+LONGEST_MESSAGE = 10_000
+_PLAIN = (str, int, float, bool, type(None))
+_NOTE = "raised in the task's own process; the traceback is in the log of its try"
 CRASHES = frozenset({signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSYS})
 """Signals that a process brings on itself."""
 
@@ -125,9 +136,9 @@ def _deferral(exc: TaskDeferred) -> Deferral:
 
 
 def of_status(status: int) -> tuple[str, FailureCause]:
-    """Return why a process that said nothing has died, and whose fault that is, from its wait status.
+    """Return why a process has died that reported no end, and whose fault that is, from its wait status.
 
-    A signal from outside is the machine's doing (out of memory, an operator's kill); one that the code's own crash
+    A signal from outside (out of memory, an operator's kill) is the machine's fault; a signal that the code's own crash
     raises, and an exit code, are the task's.
     """
     if os.WIFSIGNALED(status):
@@ -152,11 +163,6 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-LONGEST_MESSAGE = 10_000
-_PLAIN = (str, int, float, bool, type(None))
-_NOTE = "raised in the task's own process; the traceback is in the log of its try"
-
-
 def described(exc: BaseException) -> RaisedException:
     """Return the description of an exception, for callbacks in another process."""
     cls = type(exc)
@@ -175,8 +181,8 @@ def described(exc: BaseException) -> RaisedException:
 def rebuilt(raised: RaisedException | None, reason: str) -> BaseException:
     """Return an exception like the one that was raised: of its class, with its words, without its traceback.
 
-    Its class is one that this process has loaded already, and is made without its `__init__`, whose other arguments
-    nobody knows. Where that cannot be, and for a try that did not end by an exception, it is an AsynschedException.
+    The class must be loaded already, and is made without its `__init__`, whose other arguments are unknown. Where that
+    fails, and for a try that did not end by an exception, the result is an AsynschedException.
 
     Args:
         raised: Its description; None for a try that was ended from outside.
@@ -210,20 +216,14 @@ def _made(cls: type[BaseException], arguments: tuple[object, ...]) -> BaseExcept
     return exc
 
 
-LIMIT_SECONDS = 30.0
-"""Longest that a policy may think: the task holds its slot meanwhile."""
-MAX_REASON = 500
-log = logging.getLogger("asynsched.task")
-
-
 class _TookTooLong(BaseException):
     """Raised in a policy when its time is over."""
 
 
 def decided_by_policy(ended: Ended, policy: RetryPolicy | None, exc: BaseException, context: Context) -> Ended:
-    """Return the end of a try with what the task's policy decided about its failure.
+    """Return the end of a try with the decision of the task's policy about its failure.
 
-    Only failures are brought before it: none that asked for no retry, and none that was ended from outside.
+    The policy decides about no failure that asked for no retry, and about no try that was ended from outside.
     """
     if policy is None or ended.state != "failed" or not ended.retry or isinstance(exc, TaskTerminated):
         return ended
