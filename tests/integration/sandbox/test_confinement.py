@@ -127,9 +127,7 @@ def test_readable_setting_opens_a_folder_for_reading_only(parse: Parser, tmp_pat
     assert outcomes == {"read": "done", "write": "EACCES"}
 
 
-def test_dag_file_behind_a_link_out_of_the_folder_is_parsed_where_a_parse_may_read(
-    parse_once: Parser, tmp_path: Path
-) -> None:
+def test_a_link_out_of_the_folder_is_parsed_where_a_parse_may_read(parse_once: Parser, tmp_path: Path) -> None:
     (tmp_path / "checkout").mkdir()
     (tmp_path / "checkout" / "etl.py").write_text("print(__file__)\nthe_word_is_mum")
     (parse_once.dags / "repo").symlink_to(tmp_path / "checkout")

@@ -160,7 +160,7 @@ def second(): ...
 """
 
 
-def test_a_file_that_calls_none_of_its_dag_functions_is_warned_of_and_any_other_is_not(parse_once: Parser) -> None:
+def test_a_file_that_calls_none_of_its_dag_functions_gets_a_warning(parse_once: Parser) -> None:
     parse_once.write("from asynsched import dag\n\n@dag\ndef imported(): ...\n", "elsewhere.py")
     for called, warned in (("", ["first", "second"]), ("second()", []), ("imported()", ["first", "second"])):
         report = parse_once(f"{FORGOTTEN}\n{called}\n").report

@@ -112,9 +112,7 @@ def never(): import broken
 
 
 @pytest.mark.parametrize("is_archive", [False, True], ids=["folder", "archive"])
-def test_what_functions_import_when_they_run_is_of_the_version_unless_the_name_is_computed(
-    tmp_path: Path, *, is_archive: bool
-) -> None:
+def test_modules_that_functions_import_belong_to_the_version(tmp_path: Path, *, is_archive: bool) -> None:
     if is_archive:
         with zipfile.ZipFile(tmp_path / "dags.zip", "w") as archive:
             for name, text in LATER.items():

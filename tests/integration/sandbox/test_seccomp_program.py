@@ -107,7 +107,7 @@ def test_every_call_of_the_table_is_decided_as_its_rules_say(name: str, monkeypa
         assert machine.call(number) == "ok", number
 
 
-def test_files_are_opened_for_reading_or_writing_and_emptied_only_for_writing(
+def test_files_are_opened_to_read_or_write_and_emptied_only_to_write(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine = Machine(name, monkeypatch)

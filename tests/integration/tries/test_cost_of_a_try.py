@@ -33,9 +33,7 @@ sys.addaudithook(note)
     ("parameters", "arguments"),
     [("", ""), ("name='x', run_id=None", ""), ("**context", ""), ("day", "'{{ run_id }}'")],
 )
-async def test_a_try_is_one_fork_of_the_loaded_file_that_imports_nothing_and_connects_to_nothing(
-    bench: Bench, parameters, arguments
-):
+async def test_a_try_is_one_fork_that_imports_and_connects_to_nothing(bench: Bench, parameters, arguments):
     trace = bench.home / "trace"
     code = bench.code(WATCHED.format(trace=str(trace), parameters=parameters, arguments=arguments))
     async with bench.running() as executor:
@@ -61,7 +59,7 @@ with DAG("d"):
 """
 
 
-async def test_only_files_that_may_need_it_are_forked_from_a_process_that_has_loaded_more(bench: Bench):
+async def test_only_files_that_may_need_jinja_are_forked_from_a_process_that_has_it(bench: Bench):
     plain, full = bench.code(LOADED % "", "plain.py"), bench.code(LOADED % "**context", "full.py")
     async with bench.running() as executor:
         assert value(await bench.run(executor, bench.launch(plain, "loaded"))) == []
@@ -69,7 +67,7 @@ async def test_only_files_that_may_need_it_are_forked_from_a_process_that_has_lo
 
 
 @pytest.mark.parametrize("name", ["zygote", "zygote-full"])
-async def test_files_find_the_same_loaded_though_the_process_that_forks_them_was_killed(bench: Bench, name):
+async def test_files_find_the_same_loaded_after_their_zygote_was_killed(bench: Bench, name):
     codes = [bench.code(LOADED % parameters, f"{n}.py") for n, parameters in enumerate(("", "**context", "a=1", "**k"))]
     async with bench.running() as executor:
         found = [value(await bench.run(executor, bench.launch(code, "loaded", try_number=0))) for code in codes[:2]]

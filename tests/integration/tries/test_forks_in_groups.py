@@ -50,7 +50,7 @@ def open_files():
 """
 
 
-async def test_tries_that_are_forked_together_share_nothing_but_what_ties_them_to_the_keeper(bench: Bench):
+async def test_tries_that_are_forked_together_share_only_the_tie_to_the_keeper(bench: Bench):
     _, ends = await forked_together(bench, 2 * MOST_AT_ONCE, OPEN_FILES, "list(open_files())")
     files = (path for ended in ends for path in set(value(ended)))
     holders = Counter(path for path in files if path.startswith(("pipe:", "socket:")))
@@ -80,7 +80,7 @@ async def test_what_was_forked_before_there_was_no_more_room_runs_its_tries(benc
     assert None not in templates, "the try that got no process is given another template"
 
 
-async def test_a_process_that_fails_before_it_is_a_try_takes_none_of_those_along_that_are_forked_with_it(bench: Bench):
+async def test_a_process_that_fails_early_harms_none_that_is_forked_with_it(bench: Bench):
     template, ends = await forked_together(bench, 4, FAILS_IN_THE_FOURTH, "template")
     assert Counter(ended.state for ended in ends) == {"success": 3, "failed": 1}
     assert {value(ended) for ended in ends if ended.state == "success"} == {template}

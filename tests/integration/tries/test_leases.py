@@ -31,7 +31,7 @@ async def test_a_scheduler_of_an_older_lease_is_refused(bench: Bench, code):
         await old.close()
 
 
-async def test_a_scheduler_that_says_only_who_it_is_has_said_how_long_its_lease_is_valid(bench: Bench, code):
+async def test_a_greeting_without_a_lease_counts_as_a_renewal(bench: Bench, code):
     async with bench.running():
         over = SystemClock().boottime()
         hello = Hello(PROTOCOL_VERSION, os.getpid(), "heir", lease_epoch=2, lease=Lease(over, grace=0.0, kill_time=0.0))
@@ -45,7 +45,7 @@ async def test_a_scheduler_that_says_only_who_it_is_has_said_how_long_its_lease_
         assert "lease" in told[-1].reason
 
 
-async def test_a_keeper_of_an_earlier_version_is_told_of_the_lease_as_soon_as_it_has_taken_a_greeting_for_a_renewal():
+async def test_an_older_keeper_hears_of_the_lease_right_after_the_greeting():
     lease = Lease(5.0, grace=1.0, kill_time=1.0)
     ours, theirs = socket.socketpair()
     connection = KeeperConnection(lambda _: None, lambda: None, shares_database=True)
@@ -72,7 +72,7 @@ async def test_tries_of_a_scheduler_that_does_not_come_back_end_with_its_lease(b
         await second.acknowledge([launch.token])
 
 
-async def test_a_lease_that_is_renewed_keeps_tries_alive_and_one_that_is_over_ends_them(bench: Bench, code):
+async def test_a_renewed_lease_keeps_tries_alive_and_its_end_ends_them(bench: Bench, code):
     bench.settings = Settings(lease=LeaseSettings(duration=3.0, renew_interval=0.1, grace=0.1, kill_time=0.5))
     clock = SystemClock()
     async with bench.running() as executor:
@@ -92,7 +92,7 @@ async def test_a_lease_that_is_renewed_keeps_tries_alive_and_one_that_is_over_en
         assert bench.keeper().pid == keeper
 
 
-async def test_a_lease_is_no_longer_because_its_scheduler_connects_anew_or_to_a_new_keeper(bench: Bench, code):
+async def test_a_new_connection_or_keeper_makes_a_lease_no_longer(bench: Bench, code):
     bench.settings = Settings(lease=LeaseSettings(duration=100, grace=0.0, kill_time=0.5))
     async with bench.running() as executor:
         launch = bench.launch(code, "waits")
@@ -109,9 +109,7 @@ async def test_a_lease_is_no_longer_because_its_scheduler_connects_anew_or_to_a_
         assert (late.cause, "lease" in late.reason) == ("interrupted", True)
 
 
-async def test_tries_have_the_kill_time_of_the_scheduler_that_is_there_not_of_the_one_that_started_the_keeper(
-    bench: Bench, code
-):
+async def test_tries_have_the_kill_time_of_the_present_scheduler(bench: Bench, code):
     bench.settings = Settings(lease=LeaseSettings(duration=100, renew_interval=1, grace=0.0, kill_time=100))
     bench.shares_database = True
     first = bench.executor()
@@ -126,7 +124,7 @@ async def test_tries_have_the_kill_time_of_the_scheduler_that_is_there_not_of_th
         assert "lease" in (await bench.end_of(deaf)).reason
 
 
-async def test_a_keeper_that_was_stopped_past_its_lease_notices_before_it_does_anything(bench: Bench, code):
+async def test_a_keeper_stopped_past_its_lease_notices_before_it_acts(bench: Bench, code):
     bench.settings = Settings(lease=LeaseSettings(grace=0.0))
     clock = SystemClock()
     async with bench.running() as executor:
@@ -148,7 +146,7 @@ async def test_a_keeper_that_was_stopped_past_its_lease_notices_before_it_does_a
     assert begun(bench) == 1
 
 
-async def test_tries_outlast_a_keeper_that_is_stopped_while_nobody_takes_their_runs(bench: Bench, code):
+async def test_tries_outlast_a_stopped_keeper_while_nobody_takes_their_runs(bench: Bench, code):
     lease = LeaseSettings(duration=0.2, renew_interval=0.1, grace=0.1, kill_time=0.1, shared_outage=60)
     bench.settings, bench.shares_database = Settings(lease=lease), True
     renewed_at = SystemClock().boottime()
@@ -168,7 +166,7 @@ async def test_tries_outlast_a_keeper_that_is_stopped_while_nobody_takes_their_r
 
 
 @pytest.mark.parametrize("zygote", ["forked", "executed"])
-async def test_tries_end_in_time_though_their_scheduler_is_gone_and_their_keeper_is_stopped(bench: Bench, code, zygote):
+async def test_tries_end_in_time_without_a_scheduler_and_with_a_stopped_keeper(bench: Bench, code, zygote):
     bench.settings = Settings(lease=LeaseSettings(grace=0.0, kill_time=0.2))
     bench.shares_database = True
     first = bench.executor()

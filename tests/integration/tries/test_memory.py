@@ -56,7 +56,7 @@ with DAG("d"):
 """
 
 
-async def test_a_try_finds_no_secret_of_another_in_its_memory_and_no_address_of_the_database(bench: Bench, monkeypatch):
+async def test_a_try_finds_no_secret_of_another_and_no_database_in_its_memory(bench: Bench, monkeypatch):
     monkeypatch.setenv("ASYNSCHED_DATABASE", f"postgresql://u:{''.join(PASSWORD)}@db/x")
     bench.answers["variable_get"] = replies(FIRST + SECOND)
     gate = bench.home / "gate"

@@ -179,7 +179,7 @@ with DAG("d"):
 
 
 @pytest.mark.parametrize("task_id", ["late", "early", "nowhere"])
-async def test_instants_that_a_task_has_forged_are_brought_within_bounds_or_refused(bench: Bench, task_id):
+async def test_forged_instants_are_brought_within_bounds_or_refused(bench: Bench, task_id):
     code = bench.code(FORGER)
     before = datetime.now(UTC)
     async with bench.running() as executor:

@@ -40,9 +40,7 @@ async def test_a_try_is_told_what_it_may_know_and_nothing_of_the_scheduler(bench
     }  # fmt: skip
 
 
-async def test_python_code_finds_its_task_in_the_environment_and_dates_that_can_be_reckoned_with(
-    bench: Bench, code, monkeypatch
-):
+async def test_python_code_finds_its_task_in_the_environment_with_usable_dates(bench: Bench, code, monkeypatch):
     monkeypatch.setenv("AIRFLOW_CTX_DAG_ID", "of whoever has started all this")
     start = datetime.fromisoformat("2024-05-01T12:00:00+00:00")
     launch = bench.launch(code, "told")

@@ -56,7 +56,7 @@ async def test_a_launch_that_is_repeated_runs_once(bench: Bench, code):
         assert value(bench.ended[launch.token][0]) == "through"
 
 
-async def test_a_try_is_ended_though_the_connection_broke_while_that_was_on_its_way(bench: Bench, code, monkeypatch):
+async def test_a_try_is_ended_though_the_connection_broke_meanwhile(bench: Bench, code, monkeypatch):
     async with bench.running() as executor:
         launch = bench.launch(code, "waits")
         await executor.launch([launch])

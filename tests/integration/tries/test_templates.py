@@ -29,7 +29,7 @@ def dag_file(before: str = "", result: str = "'said'") -> str:
     return SIMPLE.format(before=before, result=result)
 
 
-async def test_a_file_is_imported_once_for_many_tries_and_its_output_is_in_the_first_log(bench: Bench):
+async def test_a_file_is_imported_once_for_many_tries_with_its_output_in_the_first_log(bench: Bench):
     mark = bench.home / "imports"
     code = bench.code(dag_file(f"print('importing'); open({str(mark)!r}, 'a').write('x')"))
     async with bench.running() as executor:
@@ -39,7 +39,7 @@ async def test_a_file_is_imported_once_for_many_tries_and_its_output_is_in_the_f
     assert [bench.log("say", number).count("importing\n") for number in (1, 2, 3)] == [1, 0, 0]
 
 
-async def test_what_a_file_makes_at_import_is_the_same_in_every_try_and_what_a_task_draws_is_not(bench: Bench):
+async def test_objects_of_the_import_are_the_same_in_every_try_random_draws_are_not(bench: Bench):
     code = bench.code(dag_file("import random; own = random.Random()", "[own.random(), random.random()]"))
     async with bench.running() as executor:
         drawn = [value(await bench.run(executor, bench.launch(code, "say", try_number=number))) for number in (1, 2)]
@@ -79,7 +79,7 @@ async def test_a_damaged_source_is_taken_from_the_database_and_written_again(ben
     assert [request.arguments for request in bench.requests] == [{"content_hash": code.sources[0].content_hash}]
 
 
-async def test_a_damaged_source_that_the_database_does_not_have_fails_the_try_with_what_to_do(bench: Bench):
+async def test_a_damaged_source_that_is_not_in_the_database_fails_with_advice(bench: Bench):
     code = bench.code(dag_file("1 / 0  # never run"))
     source = bench.home / "sources" / f"{code.sources[0].content_hash}.py"
     source.write_bytes(b"1 / 0")
@@ -158,7 +158,7 @@ async def test_a_file_that_cannot_be_forked_is_loaded_by_each_try(bench: Bench, 
     assert bench.processes() == []
 
 
-async def test_a_library_whose_threads_survive_forks_is_imported_once_and_works_in_each_try(bench: Bench):
+async def test_a_library_whose_threads_survive_forks_is_imported_once(bench: Bench):
     mark = bench.home / "imports"
     before = f"import os, numpy; open({str(mark)!r}, 'a').write('x')"
     code = bench.code(
@@ -206,7 +206,7 @@ for descriptor in range(3, 100):
 """Writes on every socket that a template has that a process has exited."""
 
 
-async def test_a_file_that_says_of_the_try_of_another_that_it_has_exited_is_not_believed(bench: Bench):
+async def test_a_file_that_reports_the_exit_of_anothers_try_is_not_believed(bench: Bench):
     gate = bench.home / "gate"
     os.mkfifo(gate)
     good = bench.code(dag_file(result=f"open({str(gate)!r}).read()"), "good.py")

@@ -116,7 +116,7 @@ class Host:
         return Reply(request.token, request.request_id)
 
 
-async def test_triggers_of_a_dag_file_run_side_by_side_and_each_comes_to_its_own_end(bench: Bench):
+async def test_triggers_of_a_dag_file_run_side_by_side_to_their_own_ends(bench: Bench):
     host = Host(bench, bench.code(DAG_FILE), block_timeout=0.3)
     bench.answers["connection_get"] = lambda request: Reply(
         request.token, request.request_id, {"conn_id": "db", "conn_type": "x", "password": "hidden"}
@@ -146,7 +146,7 @@ async def test_triggers_of_a_dag_file_run_side_by_side_and_each_comes_to_its_own
     assert "hidden" not in host.log
 
 
-async def test_what_is_too_much_for_one_message_comes_in_several_and_what_is_too_much_for_any_fails(bench: Bench):
+async def test_large_outcomes_come_in_several_messages_and_too_large_ones_fail(bench: Bench):
     host = Host(bench, bench.code(DAG_FILE))
     much = [f"tells much {number}" for number in range(5)]
     bench.answers["connection_get"] = replies({"conn_id": "db", "conn_type": "x", "password": "x" * 17_000_000})

@@ -125,9 +125,7 @@ BEYOND = st.sampled_from([0.0, -1.0, 1e308, -1e308, 8.7e13, 1e9])
     length=st.integers(-(2**63), 2**63),
     value=st.sampled_from([b'"\xff"', b"1e999", b"[1, 2]", b"[" * 500 + b"]" * 500]),
 )  # fmt: skip
-def test_what_a_try_says_of_its_end_is_something_that_a_scheduler_can_reckon_with(
-    state, instants, seconds, length, value
-):
+def test_the_end_that_a_try_reports_has_usable_dates_and_lengths(state, instants, seconds, length, value):
     ended_at, started_at, reschedule_at = instants
     said = {
         "type": "ended", "token": "t", "state": state, "ended_at": ended_at, "started_at": started_at,

@@ -62,7 +62,7 @@ def test_what_may_lead_to_templates_instants_or_programs_is_not_plain(line, is_i
     assert not looks_plain(texts, ["", "shop.prices"])
 
 
-def test_a_local_module_with_the_name_of_one_of_pythons_makes_a_file_not_plain():
+def test_a_local_module_named_like_one_of_python_makes_a_file_not_plain():
     assert not looks_plain([PLAIN, LOCAL], ["", "shop.prices", "calendar"])
 
 
@@ -71,6 +71,6 @@ def test_a_module_that_is_not_among_the_texts_makes_a_file_not_plain():
 
 
 @pytest.mark.parametrize(("n_more", "is_plain"), [(0, True), (1, False)])
-def test_a_file_that_is_too_long_together_with_its_local_modules_is_not_plain(n_more, is_plain):
+def test_a_file_that_is_too_long_with_its_local_modules_is_not_plain(n_more, is_plain):
     padding = "#" * (MAX_CHARACTERS - len(PLAIN) - len(LOCAL) + n_more)
     assert looks_plain([PLAIN, LOCAL + padding], ["", "shop.prices"]) == is_plain

@@ -22,7 +22,7 @@ from sandbox.parsing.explain import instead_of, missing_name
         ),
     ],
 )  # fmt: skip
-def test_an_import_from_airflow_is_told_where_each_name_is_or_that_it_is_not_here(module, names, said):
+def test_an_import_from_airflow_gets_the_place_of_each_name_here(module, names, said):
     assert instead_of(module, names) == said
 
 

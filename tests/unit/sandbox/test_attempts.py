@@ -53,7 +53,7 @@ def test_a_token_that_one_keeper_has_started_is_started_by_no_later_one(tmp_path
     assert opened().create(launch())
 
 
-def test_each_keeper_finds_an_end_until_it_is_forgotten_and_a_try_without_one(tmp_path, opened):
+def test_each_keeper_finds_ends_until_forgotten_and_tries_without_one(tmp_path, opened):
     records = opened()
     for token in ("first", "second", "lost"):
         records.create(launch(token))
@@ -67,7 +67,7 @@ def test_each_keeper_finds_an_end_until_it_is_forgotten_and_a_try_without_one(tm
     assert known(tmp_path) == {"second": VALUE, "lost": VALUE}
 
 
-def test_a_journal_that_is_cut_at_any_byte_has_what_was_whole_and_takes_the_next_line(tmp_path, journal, opened):
+def test_a_journal_that_is_cut_at_any_byte_keeps_its_whole_lines(tmp_path, journal, opened):
     records, states = opened(), {0: {}}
 
     def note(**state):
@@ -109,9 +109,7 @@ def test_nothing_is_left_of_a_value_that_is_forgotten_while_another_try_runs(tmp
     assert warnings == []
 
 
-def test_a_keeper_that_was_killed_while_it_overwrote_a_value_leaves_that_to_the_next(
-    tmp_path, journal, warnings, opened
-):
+def test_a_keeper_killed_while_it_overwrites_a_value_leaves_that_to_the_next(tmp_path, journal, warnings, opened):
     records = opened()
     records.create(launch())
     records.end(ended())
@@ -127,7 +125,7 @@ def test_a_keeper_that_was_killed_while_it_overwrote_a_value_leaves_that_to_the_
     assert warnings == []
 
 
-def test_a_token_that_is_used_again_is_not_erased_with_the_try_that_had_it_before(tmp_path, journal, opened):
+def test_a_token_in_use_again_is_not_erased_with_its_earlier_try(tmp_path, journal, opened):
     records = opened()
     for token in ("runs", "token"):
         records.create(launch(token))
@@ -220,7 +218,7 @@ def test_no_program_that_is_executed_inherits_the_journal(tmp_path, journal, ope
     assert not {str(tmp_path.stat().st_ino), str(journal.stat().st_ino)} & set(listed)
 
 
-def test_zeros_that_a_power_cut_leaves_cost_the_lines_in_whose_place_they_are(tmp_path, journal, opened):
+def test_zeros_of_a_power_cut_cost_only_the_lines_that_they_replace(tmp_path, journal, opened):
     records = opened()
     for token in ("first", "second", "third"):
         records.create(launch(token))

@@ -104,9 +104,7 @@ def test_what_was_written_of_a_line_garbles_none_after_it(tmp_path, journal, rec
     assert known(tmp_path) == {"ended": VALUE, "begun": VALUE, "n": None, "another": None}
 
 
-def test_what_cannot_be_written_to_be_forgotten_is_told_of_again_and_ends_nothing(
-    tmp_path, records, monkeypatch, warnings
-):
+def test_an_end_that_cannot_be_forgotten_on_disk_is_reported_again(tmp_path, records, monkeypatch, warnings):
     with disk_that_fails(monkeypatch, 5, errno.ENOSPC):
         records.forget(["ended"])
     assert ["that the ends of 1 tries are stored: [Errno 28]" in warning for warning in warnings] == [True]
@@ -115,7 +113,7 @@ def test_what_cannot_be_written_to_be_forgotten_is_told_of_again_and_ends_nothin
     assert known(tmp_path) == {}, "nothing is live"
 
 
-def test_a_value_that_the_disk_lets_nobody_overwrite_stops_no_keeper_and_goes_when_it_does(
+def test_a_value_that_cannot_be_overwritten_now_is_overwritten_later(
     tmp_path, journal, records, monkeypatch, warnings, opened
 ):
     n_bytes = len(b'{"type":"forgotten","tokens":["ended"]}\n') + 20
@@ -222,9 +220,7 @@ def test_a_journal_that_is_written_anew_goes_on_as_before(tmp_path, journal, ful
 
 
 @pytest.mark.parametrize("moment", ["while it is written", "before it is renamed", "after it is renamed"])
-def test_a_keeper_that_is_killed_while_it_writes_the_journal_anew_loses_nothing(
-    tmp_path, journal, full, monkeypatch, moment
-):
+def test_a_keeper_killed_while_it_rewrites_the_journal_loses_nothing(tmp_path, journal, full, monkeypatch, moment):
     read, rename = AttemptRecords._read, os.rename
 
     def killed(*arguments, **folders):
@@ -251,9 +247,7 @@ def test_a_keeper_that_is_killed_while_it_writes_the_journal_anew_loses_nothing(
     assert list(tmp_path.iterdir()) == [journal]
 
 
-def test_a_journal_that_cannot_be_written_anew_goes_on_and_is_not_copied_again_and_again(
-    tmp_path, journal, full, monkeypatch, warnings
-):
+def test_a_journal_that_cannot_be_rewritten_goes_on_and_is_tried_seldom(tmp_path, journal, full, monkeypatch, warnings):
     monkeypatch.setattr(attempts, "ROOM_BYTES", 100)
     with monkeypatch.context() as no_room:
         no_room.setattr(os, "rename", no_space)

@@ -75,7 +75,7 @@ def test_an_exception_arrives_with_its_class_and_words_where_both_can_be_had(exc
     assert text is None or str(found) == text
 
 
-def test_nothing_is_imported_for_an_exception_and_what_is_no_exception_is_none():
+def test_nothing_is_imported_to_rebuild_an_exception():
     for module, name in (("antigravity", "AntiError"), ("os", "system"), ("builtins", "int"), ("nowhere", "E")):
         found = rebuilt(RaisedException(module, name, "text", ("true",)), "")
         assert (type(found), str(found)) == (AsynschedException, f"{name}: text")

@@ -50,7 +50,7 @@ def test_templates_that_are_not_used_go(templates):
     assert templates.kept == ["b"]
 
 
-def test_a_file_has_its_time_from_when_it_has_a_process_however_long_that_takes(templates):
+def test_the_import_timeout_counts_from_the_process_on(templates):
     templates.begin("a", 7)
     [template] = templates.made
     templates.pass_time(START_SECONDS - 1)
@@ -95,7 +95,7 @@ def test_each_of_very_many_tries_that_come_together_gets_a_process(templates):
         template.process.recv(64, socket.MSG_DONTWAIT)
 
 
-def test_a_try_whose_template_gets_no_process_in_time_is_the_machines_and_may_have_another(templates):
+def test_a_try_whose_template_gets_no_process_in_time_may_have_another(templates):
     templates.pool.assign(7, CODE)
     templates.pass_time(START_SECONDS + 1)
     assert templates.zygote.is_killed
@@ -105,7 +105,7 @@ def test_a_try_whose_template_gets_no_process_in_time_is_the_machines_and_may_ha
     assert len(templates.made) == 2
 
 
-def test_a_template_that_nobody_needs_any_more_has_its_time_to_import_and_no_more(templates):
+def test_a_template_that_is_not_needed_any_more_has_its_time_to_import(templates):
     for name in ("hangs", "loads"):
         templates.begin(name, 7)
         templates.pool.withdraw(7)
@@ -146,7 +146,7 @@ def test_a_template_that_says_what_makes_no_sense_is_ended_and_no_other(template
         assert odd.is_killed
 
 
-def test_a_template_that_claims_the_process_of_another_is_ended_and_its_try_is_not_given_that(templates):
+def test_a_template_that_claims_the_process_of_another_is_ended(templates):
     templates.begin("a", 7)
     templates.begin("b", 8)
     good, odd = templates.made
@@ -178,7 +178,7 @@ def test_whatever_comes_of_what_a_template_says_others_go_on(templates, monkeypa
     assert template.is_killed
 
 
-def test_a_try_that_a_busy_zygote_cannot_be_told_of_is_told_to_it_later_unless_it_is_ended(templates):
+def test_a_busy_zygote_is_asked_later_unless_the_try_is_ended(templates):
     templates.zygote.is_busy = True
     templates.begin("a", 7)
     templates.begin("b", 8)
@@ -202,7 +202,7 @@ def test_a_try_whose_template_cannot_be_asked_for_is_told_so(templates, monkeypa
     assert (loss.cause, loss.may_retry) == ("machine", False)
 
 
-def test_zygotes_that_all_die_as_they_start_are_started_seldom_until_one_has_given_a_process(templates):
+def test_zygotes_that_die_as_they_start_are_replaced_less_and_less_often(templates):
     started_at = []
     templates.pool.ended(ZYGOTE, 2)
     for second in range(1, 301):

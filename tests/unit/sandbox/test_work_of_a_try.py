@@ -22,7 +22,7 @@ OURS = tuple(f"{Path(package.__path__[0])}/" for package in (asynsched, sandbox)
 """What Python's own library calls besides differs by its version."""
 
 
-def test_a_task_that_does_nothing_runs_few_functions_and_makes_nothing_that_it_does_not_look_at(monkeypatch):
+def test_an_empty_task_runs_few_functions_and_makes_only_what_it_uses(monkeypatch):
     monkeypatch.setattr(os, "environ", os.environ.copy())  # a try leaves its process as it is
     with DAG("d", schedule=None) as dag:
 

@@ -16,7 +16,7 @@ from sandbox.template import Born, Loaded
 from sandbox.zygote import TEMPLATE, Zygote, ZygoteBusy, ZygoteHandle, ZygoteStart
 
 
-def test_a_zygote_that_gets_too_few_descriptors_keeps_none_so_that_the_keeper_sees_it():
+def test_a_zygote_that_gets_too_few_descriptors_keeps_none():
     keeper, channel = socket.socketpair()
     ours, theirs = socket.socketpair()
     with keeper, channel, ours:
