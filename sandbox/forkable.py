@@ -1,9 +1,9 @@
 """Whether a process that has imported a DAG file may be forked for its tasks: do copies of it work as it does?
 
 A fork has the memory of its parent, and only the thread that forked. So a thread that the file has left running would
-be missing in every task, and a socket (each event loop has some) would be shared by all of them. Libraries of native
-code know of forks: OpenBLAS, which NumPy and pandas bring along, ends its threads before each and starts new ones when
-they are needed. Whether threads do so is found out by a fork.
+be missing in every task, and all of them would share a socket (each event loop has some). Libraries of native code know
+of forks: OpenBLAS, which NumPy and pandas bring along, ends its threads before each and starts new ones when they are
+needed. A trial fork shows whether threads do so.
 """
 
 import os
@@ -34,7 +34,7 @@ class ForkCheck:
         self._sockets = self._open_sockets() if has_sockets else set()
 
     def close(self) -> None:
-        """Give back its descriptors."""
+        """Close its descriptors."""
         for descriptor in (self._threads, self._descriptors):
             if descriptor is not None:
                 os.close(descriptor)
@@ -86,7 +86,7 @@ def _opened(folder: str) -> int | None:
 
 
 def _fork_once() -> None:
-    """Fork a process that does nothing, and wait for its end: the handlers of libraries have then had their say."""
+    """Fork a process that does nothing, and wait for its end: that runs the fork handlers of libraries."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # Python warns of forks with threads, which is the question
         pid = os.fork()

@@ -40,6 +40,15 @@ def set_readable(*, readable: bool) -> None:
         kernel.prctl(kernel.PR_SET_DUMPABLE, int(readable))
 
 
+def keep_only(*descriptors: int) -> None:
+    """Close every descriptor but these and the standard ones."""
+    first = 3
+    for descriptor in sorted(descriptors):
+        os.closerange(first, descriptor)
+        first = descriptor + 1
+    os.closerange(first, os.sysconf("SC_OPEN_MAX"))
+
+
 def children_of(pid: int) -> list[int]:
     """Return the children of a process; none when it has ended."""
     found: list[int] = []

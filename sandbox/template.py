@@ -1,8 +1,8 @@
 """A process that has one version of a DAG file loaded, and forks processes for tries whenever the keeper asks.
 
-It is single-threaded and does nothing else. A forked process waits for its launch on a socket of its own, whose other
-end the keeper gets together with its number: so the keeper knows the process of a try before any of its code runs, and
-may have one waiting. Whatever ends a template leaves its tries running: the keeper, a subreaper, becomes their parent.
+It is single-threaded and does nothing else. A forked process waits for its launch on a socket of its own. The keeper
+gets the other end together with the process's number, so it knows the process of a try before any of its code runs.
+However a template ends, its tries go on: the keeper, a subreaper, becomes their parent.
 """
 
 import os
@@ -21,7 +21,7 @@ from msgspec import Struct
 from asynsched.protocol.frames import encode_frame
 from asynsched.protocol.messages import CodeVersion
 from sandbox.forkable import ForkCheck
-from sandbox.processes import die_with, reap, set_readable
+from sandbox.processes import die_with, keep_only, reap, set_readable
 from sandbox.run import TryDescriptors, become_try
 from sandbox.running.loading import Ask, LoadedFile, freeze_heap, load_version, own_bytes
 from sandbox.running.try_logging import leave_time_to_keeper
@@ -29,7 +29,7 @@ from sandbox.supervision.lifeline import make_tie
 from sandbox.titles import of_ready_process, of_template, set_title
 
 FORK = b"f"
-"""What the keeper sends for each process that it wants."""
+"""The keeper sends one for each process that it wants."""
 MOST_AT_ONCE = 8
 """Processes that are forked before the keeper is told of them, if it wants as many.
 
@@ -39,7 +39,7 @@ at 0.8 of the rate. A message carries the descriptors of eight processes, and of
 
 
 class Born(Struct, frozen=True, tag="born"):
-    """The first message on the channel of a template: which process that is."""
+    """The first message on the channel of a template: its process."""
 
     pid: int
 
@@ -48,9 +48,9 @@ class Loaded(Struct, frozen=True, tag="loaded"):
     """The file is loaded.
 
     Attributes:
-        is_broken: Whether its tries will only say why it could not be.
-        unfit: Why it cannot be forked, if so.
-        n_bytes: How much memory it takes of its own.
+        is_broken: Whether its import failed; its tries only report that.
+        unfit: Why it cannot be forked, empty if it can.
+        n_bytes: Memory that the template shares with no other process.
     """
 
     is_broken: bool = False
@@ -83,7 +83,7 @@ class Ends(NamedTuple):
 
     @classmethod
     def make(cls, lifeline: int) -> "Ends":
-        """Return new ones. Raises OSError where there is no room for all of them, and then leaves none open."""
+        """Return new ones. Raises OSError, and leaves none open, where not all of them can be opened."""
         opened: list[int] = []
         try:
             control, own_control = socket.socketpair()
@@ -98,12 +98,12 @@ class Ends(NamedTuple):
         return cls(of_keeper, output, TryDescriptors(own, own_output, tie))
 
     def close_own(self) -> None:
-        """Close what the process has, here."""
+        """Close the process's ends in this process."""
         for descriptor in self.own:
             os.close(descriptor)
 
     def close_keepers(self) -> None:
-        """Close what the keeper has, here."""
+        """Close the keeper's ends in this process."""
         os.close(self.control)
         os.close(self.output)
 
@@ -124,16 +124,7 @@ class TemplateStart(NamedTuple):
 
 
 _USUAL_RECURSION = sys.getrecursionlimit()
-"""Of this interpreter; the keeper has less."""
-
-
-def keep_only(*descriptors: int) -> None:
-    """Close every descriptor but these and the standard ones."""
-    first = 3
-    for descriptor in sorted(descriptors):
-        os.closerange(first, descriptor)
-        first = descriptor + 1
-    os.closerange(first, os.sysconf("SC_OPEN_MAX"))
+"""Of this interpreter; the keeper's limit is lower."""
 
 
 def become_template(start: TemplateStart) -> NoReturn:
@@ -164,7 +155,7 @@ def _become_lone_try(start: TemplateStart) -> NoReturn:
 
 
 class Template:
-    """The template's state: the loaded file, and how it hears of the keeper and of its tries."""
+    """The loaded file, and the channels to the keeper and the tries."""
 
     def __init__(self, start: TemplateStart) -> None:
         self._start = start
@@ -224,7 +215,7 @@ class Template:
             for ends in made:
                 pid = self._fork_one(ends, made)
                 forked.append(Forked(pid))
-        finally:  # also where the machine has no room for another one
+        finally:  # also when the machine has no room for another one
             self._tell_of(forked, made)
         return len(forked)
 
@@ -243,11 +234,11 @@ class Template:
                 become_try(ends.own, self._loaded)
             return pid
         finally:
-            if os.getpid() != self._pid:  # it has failed in the new process, which is not to go on as this one
+            if os.getpid() != self._pid:  # the new process has failed, and must not go on as this one
                 os._exit(1)
 
     def _loaded(self, code: CodeVersion, ask: Ask) -> LoadedFile:
-        """Return the file for a try, which can ask for a source that this process has not found as it should be."""
+        """Return the file for a try, which can ask for a source that was damaged when this process loaded it."""
         return load_version(code, self._start.sources_folder, ask) if self._file.is_damaged else self._file
 
     def _tell_of(self, forked: Sequence[Forked], made: Sequence[Ends]) -> None:
@@ -266,7 +257,7 @@ class Template:
             os._exit(0)
 
     def _leave_output(self) -> None:
-        """Write nothing more of this process's own to the log of the try that had the file imported."""
+        """Stop writing to the log of the try for which the file was imported."""
         sys.stdout.flush()
         sys.stderr.flush()
         nothing = os.open(os.devnull, os.O_WRONLY)

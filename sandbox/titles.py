@@ -1,7 +1,7 @@
-"""What `ps` shows of each process that runs user code: what it is for, in place of its ancestor's command.
+"""What `ps` shows of each process that runs user code: its purpose, in place of its ancestor's command.
 
-A title is written over the command in the process's own memory, and over nothing else. `setproctitle` would write over
-the environment, too, by which `sandbox.supervision.lifeline` finds what a keeper has left behind. On Linux only.
+A title overwrites the command in the process's own memory, and nothing else. `setproctitle` would overwrite the
+environment, too, by which `sandbox.supervision.lifeline` finds processes that a keeper has left behind. Linux only.
 """
 
 import os

@@ -34,12 +34,12 @@ from asynsched.authoring.timezone import set_default_timezone
 from asynsched.protocol.frames import encode_frame
 from asynsched.protocol.messages import CodeVersion
 from sandbox.confinement import kernel
-from sandbox.processes import die_with, set_readable
+from sandbox.processes import die_with, keep_only, set_readable
 from sandbox.running.loading import freeze_heap
 from sandbox.running.try_logging import configure_logging
 from sandbox.running.warming import warm, warm_fully
 from sandbox.supervision.lifeline import Alarm, Watchdog
-from sandbox.template import Born, TemplateStart, become_template, keep_only
+from sandbox.template import Born, TemplateStart, become_template
 from sandbox.titles import set_title
 
 log = logging.getLogger("sandbox.zygote")

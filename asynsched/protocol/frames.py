@@ -9,7 +9,7 @@ from msgspec import Struct
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 HEADER_BYTES = 4
 UNDECODABLE = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
-"""What decoding raises for bytes that mean nothing, also for those that somebody made up to do harm."""
+"""Raised by decoding for bytes that are no message, hostile ones among them."""
 UNENCODABLE = (msgspec.MsgspecError, RecursionError, UnicodeEncodeError, OverflowError)
 
 
@@ -21,7 +21,7 @@ _encoder = msgspec.json.Encoder()
 
 
 def encode_frame(message: Struct) -> bytes:
-    """Return the bytes of one frame. Raises ProtocolError when it is too long, or has a value that JSON has not."""
+    """Return the bytes of one frame. Raises ProtocolError when it is too long, or has a value unknown to JSON."""
     try:
         body = _encoder.encode(message)
     except UNENCODABLE as exc:
@@ -33,7 +33,7 @@ def encode_frame(message: Struct) -> bytes:
 
 @cache
 def _decoder_of(expected: Any) -> tuple[msgspec.json.Decoder[Any], frozenset[str]]:
-    """Return what decodes a union of structs, and their tags. Made once: that takes longer than to decode a message."""
+    """Return the decoder of a union of structs, and their tags. Making one takes longer than decoding a message."""
     return msgspec.json.Decoder(expected), frozenset(struct.__struct_config__.tag for struct in expected.__args__)
 
 

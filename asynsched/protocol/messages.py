@@ -19,7 +19,7 @@ from msgspec import Meta, Struct
 
 PROTOCOL_VERSION = 1
 READY = b"ready"
-"""What a keeper that takes connections says to whoever started it; anything else is why it cannot."""
+"""A keeper that takes connections says this to the process that started it; anything else is an error."""
 LONGEST_REASON = 4096
 
 Role = Literal["scheduler", "lease"]
@@ -28,7 +28,7 @@ FailureCause = Literal["task", "machine", "interrupted"]
 
 
 Instant = Annotated[datetime, Meta(tz=True)]
-"""An instant that a try has stamped: user code may write anything, so one without an offset makes no frame."""
+"""An instant that a try has stamped. User code may write anything: one without an offset is refused."""
 
 
 class SourceRef(Struct, frozen=True, omit_defaults=True):
@@ -52,7 +52,7 @@ class CodeVersion(Struct, frozen=True, omit_defaults=True):
 
 
 class RunContext(Struct, frozen=True, omit_defaults=True):
-    """What a task is told of its DagRun."""
+    """A task's DagRun."""
 
     dag_id: str
     run_id: str
@@ -69,12 +69,12 @@ class RunContext(Struct, frozen=True, omit_defaults=True):
 
 
 class RaisedException(Struct, frozen=True, omit_defaults=True):
-    """An exception that has left a try: what another process needs to make one of the same class and words."""
+    """An exception of a try, as another process needs it to make one of the same class and words."""
 
     module: str
     qualname: str
     message: str
-    """What `str` makes of it."""
+    """Its `str`."""
     arguments: tuple[Any, ...] = ()
     """Its `args` where all of them are plain values of JSON."""
 
@@ -90,9 +90,9 @@ class CausingTry(Struct, frozen=True, omit_defaults=True):
 
 
 class OutletEvent(Struct, frozen=True, omit_defaults=True):
-    """What a task says of an update of one of its outlets, or of an asset that it adds to an alias.
+    """What a task adds to the update of one of its outlets, or of an asset that it adds to an alias.
 
-    Outlets that nothing is said of are updated all the same.
+    Other outlets are updated as well.
     """
 
     name: str = ""
@@ -107,12 +107,12 @@ class OutletEvent(Struct, frozen=True, omit_defaults=True):
 
 
 def class_name(classpath: str) -> str:
-    """Return the name of a trigger's class, for a person: the module of a DAG file has a name that nobody gave it."""
+    """Return the name of a trigger's class for people, without the generated module name of a DAG file."""
     return classpath.rpartition(".")[2]
 
 
 class Deferral(Struct, frozen=True, omit_defaults=True):
-    """What a task waits for, and how it goes on."""
+    """The trigger that a task waits for, and the method with which it goes on."""
 
     classpath: str
     trigger_kwargs: dict[str, Any]
@@ -129,7 +129,7 @@ class Resume(Struct, frozen=True, omit_defaults=True):
 
 
 class TriggerHost(Struct, frozen=True):
-    """What a trigger host is told at its launch. `block_timeout`: longest that a trigger may block the others."""
+    """The launch of a trigger host. `block_timeout`: longest that a trigger may block the others."""
 
     block_timeout: float
 
@@ -148,7 +148,7 @@ class TriggerSpec(Struct, frozen=True):
 
 
 class TriggerOutcome(Struct, frozen=True, omit_defaults=True):
-    """What became of a trigger: it fired an event, it ended its task, it failed, or it took too long."""
+    """How a trigger ended: it fired an event, it ended its task, it failed, or it took too long."""
 
     id: str
     kind: Literal["event", "success", "failed", "skipped", "error", "timeout"]
@@ -201,7 +201,7 @@ class Hello(Struct, frozen=True, tag="hello", omit_defaults=True):
     shares_database: bool = False
     """Whether other schedulers may take over the runs of this one, once its lease is over and its tries have ended."""
     lease: Lease | None = None
-    """The lease as it is now. None: it was renewed just now, and is told of in a moment."""
+    """The lease as it is now. None: it was renewed just now, and a Lease follows in a moment."""
 
 
 class Launch(Struct, frozen=True, tag="launch", omit_defaults=True):
@@ -237,7 +237,7 @@ class Launch(Struct, frozen=True, tag="launch", omit_defaults=True):
 
     @property
     def timeout_reason(self) -> str:
-        """What is said of a try that took longer than `execution_timeout`, under the name that its user gave it."""
+        """The reason of a try that took longer than `execution_timeout`, with the name of the user's setting."""
         name = "callbacks.timeout" if self.callback else "execution_timeout"
         return f"{name} of {self.execution_timeout or 0:g} s is over"
 
@@ -335,7 +335,7 @@ class Reply(Struct, frozen=True, tag="reply", omit_defaults=True):
 
 
 class Inventory(Struct, frozen=True, tag="inventory"):
-    """What a keeper holds of earlier launches. It follows the Hello, after every Ended that is not acknowledged."""
+    """The tries of a keeper. It follows the Hello, after every Ended that is not acknowledged."""
 
     running: tuple[Started, ...]
     """Tries whose user code has begun."""

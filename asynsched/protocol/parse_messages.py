@@ -1,9 +1,9 @@
-"""What the process that runs a DAG file tells the one that watches it: lines of JSON on a pipe of their own.
+"""The messages of the process that runs a DAG file to the one that watches it: lines of JSON on their own pipe.
 
     confined ─▶ (sourced)* ─▶ imported ─▶ (sourced)* ─▶ found
 
 The writer shares its process with user code, so a reader believes nothing: every line is decoded against these structs,
-and a line that is none of them is kept as text. That is where Python's own crash report ends up.
+and any other line is kept as text, such as Python's own crash report.
 """
 
 import hashlib
@@ -43,7 +43,7 @@ class Imported(Struct, frozen=True, tag="imported"):
 
 
 class Found(Struct, frozen=True, tag="found"):
-    """What the file holds."""
+    """The DAGs, errors and warnings of the file."""
 
     dags: tuple[ParsedDag, ...] = ()
     errors: tuple[FileError, ...] = ()
@@ -125,7 +125,7 @@ def encodable(text: str) -> str:
 
 
 def _is_honest(source: SourceFile) -> bool:
-    """Whether a source is what it says, and its path stays in the DAG folder."""
+    """Whether a source has the hash that it claims, and its path stays in the DAG folder."""
     path = PurePosixPath(source.path)
     digest = hashlib.sha256(source.text.encode("utf-8", "surrogatepass")).hexdigest()
     return not path.is_absolute() and ".." not in path.parts and digest == source.content_hash

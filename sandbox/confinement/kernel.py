@@ -117,7 +117,7 @@ def make_timer() -> int:
 def set_timer(descriptor: int, when: float) -> None:
     """Set a timer to an instant of CLOCK_BOOTTIME, in seconds, which may be past; 0 turns it off."""
     seconds = int(when)
-    # Once, not again and again: the first two are an interval.
+    # The first two are an interval: it rings once.
     times = (ctypes.c_long * 4)(0, 0, seconds, int((when - seconds) * 1e9))
     _checked(int(_libc().timerfd_settime(descriptor, TFD_TIMER_ABSTIME, ctypes.byref(times), None)), "timerfd_settime")
 
@@ -133,7 +133,7 @@ def environment_addresses() -> list[tuple[int, bytes]]:
 
 @cache
 def _arguments_area() -> tuple[int, int]:
-    """Return where the command is that this process, or the one that it is a fork of, was started with, and its size.
+    """Return address and size of the command line of this process, or of the ancestor that was executed.
 
     Source: fields 48 and 49 of proc_pid_stat(5); they follow the name, which may have spaces and brackets in it.
     """
@@ -145,7 +145,7 @@ def _arguments_area() -> tuple[int, int]:
 def write_arguments(first: bytes, others: bytes) -> None:
     """Replace the command line of this process by one argument and others, each of which ends with a zero byte.
 
-    Where there is no room for all of it, the first is cut. Reads a file when it is first called here or in a parent.
+    Where there is no room for all of it, the first is cut. The first call here or in a parent reads a file.
     """
     start, room = _arguments_area()
     if room > len(others):

@@ -57,7 +57,7 @@ def give_up_capabilities(*, keep_reading: bool) -> None:
     kept = kernel.permitted_capabilities() & (1 << kernel.CAP_DAC_READ_SEARCH if keep_reading else 0)
     kernel.keep_capabilities(kept)
     if kept:
-        # Programs that user code starts are Python's own, often: they live where only root can read.
+        # User code often starts programs of Python's own, which may lie where only root can read.
         kernel.prctl(kernel.PR_CAP_AMBIENT, kernel.PR_CAP_AMBIENT_RAISE, kernel.CAP_DAC_READ_SEARCH)
 
 
@@ -69,5 +69,5 @@ def _drop_bounding() -> None:
         try:
             kernel.prctl(kernel.PR_CAPBSET_DROP, capability)
         except OSError:
-            # The kernel knows fewer capabilities than 64: this was one past its last.
+            # The kernel knows fewer capabilities than 64.
             return

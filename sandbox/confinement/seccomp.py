@@ -1,8 +1,8 @@
 """The seccomp filter of a parse: which system calls are refused, assembled to BPF for this machine.
 
-Landlock confines files, TCP, signals and abstract sockets; what it does not know is refused here with EPERM: sockets,
-metadata, other processes' limits and priorities, namespaces, and the kernel's rarer doors. A call that is newer than
-the table does not exist (ENOSYS), so libc falls back to what is known.
+Landlock confines files, TCP, signals and abstract sockets. The filter refuses with EPERM what Landlock does not know:
+sockets, metadata, other processes' limits and priorities, namespaces, and rarely used parts of the kernel. A call that
+is newer than the table does not exist (ENOSYS), so libc falls back to older ones.
 
 Source: seccomp(2); `linux/filter.h`; `struct seccomp_data` of `linux/seccomp.h`.
 """
@@ -18,7 +18,7 @@ from typing import NamedTuple
 _SOCKETS = (
     "socket", "bind", "connect", "listen", "accept", "accept4",
 )
-"""No conversation with anything: a pair of connected streams is all that is left."""
+"""No connection to anything: only pairs of connected streams are left."""
 _METADATA = (
     "chmod", "fchmod", "fchmodat", "fchmodat2", "chown", "fchown", "lchown", "fchownat", "utime", "utimes",
     "futimesat", "utimensat", "setxattr", "lsetxattr", "fsetxattr", "removexattr", "lremovexattr",
@@ -63,7 +63,7 @@ CLONE_NEW_ANYTHING = 0x7E020000
 """NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID and NEWNET; NEWTIME exists with clone3 only."""
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SCHED_CORE = 1, 4, 62
 FORBIDDEN_PRCTLS = (PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SCHED_CORE)
-"""Living on, hiding one's memory from who measures it, and sharing a core with another process."""
+"""Outliving the parent, hiding memory from being measured, and sharing a core with another process."""
 OPEN_ACCESS_OR_TRUNCATE, OPEN_READ_AND_TRUNCATE = os.O_ACCMODE | os.O_TRUNC, os.O_RDONLY | os.O_TRUNC
 OPEN_FOR_IOCTLS = 3
 """An access mode that neither reads nor writes, for which Landlock asks no right. With O_TRUNC it still truncates."""

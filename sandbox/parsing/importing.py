@@ -1,6 +1,7 @@
 """The process in which a DAG file runs: confines itself, imports the file, and sends what it found.
 
-It is forked by `sandbox.parsing.supervise`, which believes nothing that is sent and ends what does not end.
+`sandbox.parsing.supervise` forks it, believes nothing that it sends, and ends it in time. A timetable that is the
+author's own is asked for its next runs here, too.
 """
 
 import contextlib
@@ -53,6 +54,7 @@ from asynsched.timetables.known import asked_at
 from sandbox.confine import Policy, confine, use_reserves
 from sandbox.confinement.file_rules import ConfinementError
 from sandbox.forkable import ForkCheck
+from sandbox.processes import keep_only
 from sandbox.sources.later_imports import note_later_imports
 from sandbox.sources.local_imports import LocalImports
 from sandbox.sources.versions import SourceRecorder
@@ -65,7 +67,7 @@ if TYPE_CHECKING:
 MAX_WARNINGS = 100
 _MAX_WARNING = 1_000
 _MOST_OWNERS = 3
-"""Tasks that are named which have arguments without effect; of the rest, their number."""
+"""Tasks that a warning of arguments without effect names; it counts the others."""
 STACK_SIGNAL = signal.SIGUSR1
 """Asks for the stack of user code, to say where it hangs."""
 
@@ -85,7 +87,7 @@ class ParseRequest:
 
     @property
     def policy(self) -> Policy:
-        """What its parse may do."""
+        """What the parse may do."""
         return Policy(self.limits, str(self.dags_folder), str(self.scratch))
 
 
@@ -130,8 +132,7 @@ def _enter(request: ParseRequest, channel_fd: int, output_fd: int) -> None:
     os.dup2(null, 0)
     os.dup2(output_fd, 1)
     os.dup2(output_fd, 2)
-    os.closerange(3, channel_fd)
-    os.closerange(channel_fd + 1, os.sysconf("SC_OPEN_MAX"))
+    keep_only(channel_fd)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -145,7 +146,7 @@ def _enter(request: ParseRequest, channel_fd: int, output_fd: int) -> None:
 
 
 class _Finding:
-    """One import, and what came of it."""
+    """One import, and its findings."""
 
     def __init__(self, request: ParseRequest, channel: Channel, check: ForkCheck, *, is_confined: bool) -> None:
         self._request = request
@@ -359,7 +360,6 @@ class AskedTimetable:
         return info
 
     def _call(self, question: Callable[[], T]) -> T:
-        """Run code of the author's."""
         try:
             with asked_at(self._now):
                 return question()

@@ -178,7 +178,7 @@ class _Watched:
 
     @property
     def output(self) -> str:
-        """What user code wrote to its standard output and error, as far as it is kept."""
+        """The beginning of what user code wrote to its standard output and error."""
         return self._output.decode("utf-8", "replace")
 
     def watch(self) -> Stopped | None:
@@ -256,7 +256,7 @@ class _Watched:
         return max(0.0, deadline - time.monotonic())
 
     def _read(self, descriptor: int) -> bool:
-        """Take what a pipe has. Return False when nothing more will come from this descriptor."""
+        """Read a pipe. Return False when nothing more will come from it."""
         if descriptor not in (self._channel, self._output_pipe):
             return False
         try:
@@ -270,7 +270,7 @@ class _Watched:
         return bool(data)
 
     def _drain(self) -> None:
-        """Take what a dead process left in its pipes; not what a living child of it goes on to write."""
+        """Read what a dead process has left in its pipes, but not what a living child of it goes on to write."""
         for descriptor in (self._channel, self._output_pipe):
             poll = select.poll()
             poll.register(descriptor, select.POLLIN)
@@ -366,7 +366,7 @@ _MIB = 1024**2
 
 
 def failures(end: End, path: str, dags_folder: str, limits: ParseLimits) -> tuple[FileError, ...]:
-    """Return the errors that the end of the process itself amounts to; none when it sent its findings and ended."""
+    """Return the errors that follow from the end of the process; none when it sent its findings and ended."""
     transcript = end.transcript
     errors: list[FileError] = []
     if end.left_over:

@@ -1,4 +1,4 @@
-"""Loads one version of a DAG file in a process that runs tries: its DAGs, or why they are not there."""
+"""Loads one version of a DAG file in a process that runs tries: its DAGs, or the reason why there are none."""
 
 import gc
 import hashlib
@@ -45,11 +45,11 @@ class LoadedFile(NamedTuple):
 def load_version(code: CodeVersion, sources_folder: Path, ask: Ask | None = None) -> LoadedFile:
     """Import a version of a DAG file. Whatever its code raises becomes the reason.
 
-    One without sources, which is loaded for asynsched's own triggers, has no DAGs.
+    The version without sources, which runs asynsched's own triggers, has no DAGs.
 
     Args:
         sources_folder: Where the sources are, by content hash.
-        ask: Whom to ask for a source that is wrong or missing there.
+        ask: Asks the database for a source that is damaged or missing there.
     """
     if not code.sources:
         return LoadedFile({})
@@ -68,7 +68,7 @@ def load_version(code: CodeVersion, sources_folder: Path, ask: Ask | None = None
         return LoadedFile({}, f"{path} cannot be imported: {one_line(exc)}", text)
     finally:
         if os.getpid() != process:
-            # The file has forked, and this is not the process that was asked for.
+            # The file has forked, and this is the wrong process.
             os._exit(0)
     _load_what_tasks_need(dags)
     return LoadedFile({dag.dag_id: dag for dag in dags})
@@ -78,10 +78,10 @@ def _read_sources(folder: Path, code: CodeVersion, ask: Ask | None = None) -> di
     """Return the texts of a version by their content hash, and replace the files that were wrong.
 
     Args:
-        ask: Returns what the database has; None: nobody can be asked.
+        ask: Asks the database; None: it cannot be asked.
 
     Raises:
-        SourceDamagedError: One is wrong, and the database does not have it either, or nobody can be asked.
+        SourceDamagedError: One is damaged or missing, and the database does not give it.
     """
     texts: dict[str, str] = {}
     for ref in code.sources:
@@ -114,14 +114,14 @@ def _mended(folder: Path, content_hash: str, ask: Ask, wrong: str, code: CodeVer
 
 
 def _load_what_tasks_need(dags: Iterable[DAG]) -> None:
-    """Import asyncio, which weighs on every fork, only where a task is a coroutine function: there once for all."""
+    """Import asyncio, which weighs on every fork, once for all tries if a task is a coroutine function."""
     functions = (getattr(task, "python_callable", None) for dag in dags for task in dag.tasks)
     if any(map(iscoroutinefunction, functions)):
         importlib.import_module("asyncio")
 
 
 def import_authoring(others: Iterable[str]) -> None:
-    """Import all that a DAG file can use of asynsched, and other modules: they are there once for all forks."""
+    """Import everything that a DAG file can use of asynsched, and other modules, once for all forks."""
     for module in pkgutil.walk_packages(asynsched.authoring.__path__, "asynsched.authoring."):
         importlib.import_module(module.name)
     for name in others:

@@ -48,5 +48,5 @@ def logging_nowhere() -> Iterator[None]:
 
 
 def leave_time_to_keeper() -> None:
-    """Log without the time from now on: this process, a fork of the keeper's, writes to a try's log."""
+    """Log without the time from now on: the keeper adds it to each line of a try's log."""
     _handler.setFormatter(_TRY_FORMATTER)

@@ -1,4 +1,4 @@
-"""Reads the Python files in a zip archive of DAGs, and imports from it, without ever trusting what the archive says.
+"""Reads the Python files in a zip archive of DAGs, and imports from it, without trusting the archive.
 
 Everything that is read is bounded: an archive made to unpack into gigabytes is an error of that archive.
 """
@@ -58,7 +58,6 @@ class Archive:
         return sorted(name for name in self._entries if name.endswith(".py") and "/" not in name)
 
     def has(self, name: str) -> bool:
-        """Whether there is a file of this name."""
         return name in self._entries
 
     def has_folder(self, name: str) -> bool:
@@ -85,7 +84,7 @@ def _parents(name: str) -> list[str]:
 
 
 class ArchiveLoader:
-    """Loads one module of an archive."""
+    """Loads one module of an archive: a loader of `importlib`."""
 
     def __init__(self, archive: Archive, name: str, note: Note) -> None:
         self._archive = archive
@@ -94,30 +93,25 @@ class ArchiveLoader:
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> None:
         """Leave it to the import system."""
+        """Leave it to the import system."""
 
     def exec_module(self, module: object) -> None:
-        """Run the module's code in its namespace."""
         exec(self.get_code(module.__name__), module.__dict__)  # type: ignore[attr-defined]  # noqa: S102 - an import
 
     def get_code(self, fullname: str) -> CodeType:
-        """Return the module's code."""
         text = self.get_source(fullname)
         return compile(text, self.get_filename(fullname), "exec", dont_inherit=True)
 
     def get_source(self, fullname: str) -> str:
-        """Return the module's text."""
         return self._note(fullname, self.get_filename(fullname), self._archive.read(self._name))
 
     def get_filename(self, _fullname: str) -> str:
-        """Return what the module has as `__file__`."""
         return f"{self._archive.path}/{self._name}"
 
     def is_package(self, _fullname: str) -> bool:
-        """Whether the module is a package."""
         return self._name.endswith("__init__.py")
 
     def get_data(self, path: str) -> bytes:
-        """Return the bytes of a data file beside the module, as `pkgutil.get_data` asks for it."""
         return self._archive.read(posixpath.relpath(path, self._archive.path))
 
 
@@ -130,7 +124,6 @@ class ArchiveFinder:
         self._note = note
 
     def find_spec(self, fullname: str, _target: object = None) -> importlib.machinery.ModuleSpec | None:
-        """Return where a module is, or None."""
         stem = self._folder + fullname.rpartition(".")[2]
         for name in (f"{stem}/__init__.py", f"{stem}.py"):
             if self._archive.has(name):

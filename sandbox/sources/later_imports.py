@@ -1,7 +1,7 @@
-"""Finds the local modules that a file's functions import only when they run, so that these are of its version, too.
+"""Finds the local modules that a file's functions import only when they run: they belong to its version, too.
 
-Nothing is imported for that: the sources are read, and their import statements followed from module to module. Names
-that are computed cannot be known; such a module is what it is on the disk when it is imported.
+It imports nothing, but reads the sources, and follows their import statements from module to module. A module whose
+name is computed cannot be found so: it is imported as it is on the disk by then.
 """
 
 import ast
@@ -53,7 +53,7 @@ class _LocalFinder:
         self._entries = [entry for entry in sys.path if f"{entry}/".startswith(folder)]
 
     def find(self, name: str) -> ModuleSpec | None:
-        """Return where a local module is, and have it recorded the first time, with its packages; else None."""
+        """Return the place of a local module, or None, and record it the first time, with its packages."""
         if name not in self._specs:
             spec = self._specs[name] = self._spec(name)
             if spec is not None and spec.loader is not None:
@@ -93,7 +93,7 @@ def _search(name: str, entries: list[str]) -> ModuleSpec | None:
 
 
 def _record(name: str, spec: ModuleSpec) -> None:
-    """Record a module's source; one that cannot be read is left to the import, which says so."""
+    """Record a module's source, if it can be read; else its import reports that."""
     if spec.origin is None or not spec.origin.endswith(".py"):
         return
     try:
@@ -134,7 +134,7 @@ def _names_from(node: ast.ImportFrom, package: str) -> Iterator[str]:
 
 
 def _children(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield what is inside of a statement or expression, without what type checkers alone see."""
+    """Yield the parts of a statement or expression, but for those that only type checkers see."""
     match node:
         case ast.If(test=ast.Name(id="TYPE_CHECKING") | ast.Attribute(attr="TYPE_CHECKING"), orelse=rest):
             yield from rest
@@ -143,7 +143,7 @@ def _children(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _tree(text: str) -> ast.AST:
-    """Return a source's syntax tree; of a text that is no Python, or too deep, an empty one."""
+    """Return a source's syntax tree, an empty one if the text is no Python or nested too deep."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:

@@ -84,11 +84,10 @@ class LocalLoader(importlib.machinery.SourceFileLoader):
         self._note = note
 
     def get_code(self, fullname: str) -> CodeType:
-        """Return the module's code."""
         return self.source_to_code(self.get_source(fullname), self.get_filename(fullname))
 
     def get_source(self, fullname: str) -> str:
-        """Return the module's text, and have it noted."""
+        """Note the module's text and return it."""
         path = self.get_filename(fullname)
         return self._note(fullname, path, self.get_data(path))
 

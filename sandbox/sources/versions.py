@@ -19,11 +19,11 @@ from sandbox.sources.local_imports import DAG_MODULE_PREFIX, LocalImports, decod
 
 
 class SourceRecorder:
-    """Notes each local source once, in the order of the imports, and hands it on at once.
+    """Notes each local source once, in the order of the imports, and passes it on immediately.
 
     Args:
         dags_folder: The DAG folder; paths are recorded relative to it.
-        report: Called with each new source, before its code runs: what kills the process is still known.
+        report: Called with each new source before its code runs, so that a source that kills the process is known.
     """
 
     def __init__(self, dags_folder: Path, report: Callable[[SourceFile], None]) -> None:
@@ -58,17 +58,15 @@ class VersionLoader(importlib.machinery.SourceFileLoader):
         self._local = local
 
     def get_code(self, fullname: str) -> CodeType:
-        """Return the module's code, and have tracebacks show the version's lines, not those on disk."""
+        """Return the module's code. Tracebacks show the version's lines, not those on disk."""
         path = self.get_filename(fullname)
         linecache.cache[path] = (len(self._text), None, self._text.splitlines(keepends=True), path)
         return self.source_to_code(self._text, path)
 
     def get_source(self, _fullname: str) -> str:
-        """Return the module's text."""
         return self._text
 
     def get_data(self, path: str) -> bytes:
-        """Return the bytes of a data file, in an archive too."""
         try:
             return super().get_data(path)
         except NotADirectoryError:
@@ -97,7 +95,6 @@ class VersionFinder:
         return None if folder is None else self._namespace(fullname, path, f"{self._folder}/{folder}")
 
     def loader(self, ref: SourceRef) -> VersionLoader:
-        """Return what loads this source."""
         return VersionLoader(ref.module, f"{self._folder}/{ref.path}", self._read_source(ref.content_hash), self._local)
 
     def _namespace(

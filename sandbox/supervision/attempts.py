@@ -11,7 +11,7 @@ file, zeros in place of lines among that, is read as far as it makes sense.
 A line counts when it is whole. It is written behind the last one that counts, whatever a write that failed or a keeper
 that was killed has left there. What is forgotten is overwritten with blanks: what a try has returned, or given to its
 trigger, may be secret. A keeper that is killed before it has done that leaves it to the next. Where nothing is live the
-file is emptied, and where most of it is dead it is written anew, beside, and takes the place of the old one at once.
+file is emptied, and where most of it is dead, a new file is written beside and takes its place at once.
 """
 
 import logging
@@ -77,7 +77,7 @@ class AttemptRecords:
         """The lines of each try that is not forgotten. Their values are not held: they may be large."""
         self._n_live_bytes = 0
         self._next_size = 0
-        """Below this size the file is not written anew: that has failed."""
+        """Below this size the file is not rewritten: that has failed."""
         (folder / NEW).unlink(missing_ok=True)  # of a keeper that was killed
         dead = self._find_lines()
         if not self._shrink():
@@ -122,7 +122,7 @@ class AttemptRecords:
             yield attempt, ended
 
     def close(self) -> None:
-        """Give back the descriptors."""
+        """Close the descriptors."""
         os.close(self._folder)
         os.close(self._file)
 
@@ -199,7 +199,7 @@ class AttemptRecords:
             return False
         try:
             if self._live:
-                self._write_anew()
+                self._rewrite()
             else:
                 os.ftruncate(self._file, 0)
                 self._size = 0
@@ -210,7 +210,7 @@ class AttemptRecords:
         self._next_size = 0
         return True
 
-    def _write_anew(self) -> None:
+    def _rewrite(self) -> None:
         new = os.open(NEW, _FLAGS | os.O_TRUNC, _PRIVATE_FILE, dir_fd=self._folder)
         live: dict[str, tuple[_Span, ...]] = {}
         size = 0

@@ -1,4 +1,4 @@
-"""Keeps secrets that a try was given out of its log: values of secret variables, passwords of connections."""
+"""Masks the secrets of a try in its log: values of secret variables, passwords of connections."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -93,7 +93,7 @@ def _connection_fields(text: str) -> dict[str, Any]:
     try:
         return vars(connection.Connection.from_text(text))
     except (AsynschedError, ValueError, TypeError):
-        # What it means is not known, so none of it may be seen.
+        # It cannot be read, so all of it counts as secret.
         return {"password": text}
 
 

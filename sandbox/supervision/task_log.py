@@ -22,7 +22,7 @@ class TaskLog:
 
     Args:
         path: The file; its folders are made.
-        max_bytes: How much is kept, stamps included; a line says that the rest is not.
+        max_bytes: How much is kept, stamps included; a line reports that the rest is dropped.
     """
 
     def __init__(self, path: Path, max_bytes: int, secrets: Secrets) -> None:
@@ -88,7 +88,7 @@ class TaskLog:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3]
         stamp = f"[{now}Z] ".encode()
         is_complete = data.endswith(b"\n")
-        # A replacement of all at once: a try may write faster than lines could be looped over.
+        # One replacement for all lines: a try may write faster than a loop over lines.
         stamped = (data[:-1] if is_complete else data).replace(b"\n", b"\n" + stamp)
         if self._is_at_line_start:
             stamped = stamp + stamped

@@ -147,13 +147,13 @@ def test_a_journal_without_live_tries_is_empty(tmp_path, journal, records, opene
 def test_a_journal_stays_small_and_that_costs_less_than_what_was_written(tmp_path, journal, monkeypatch, seed, opened):
     monkeypatch.setattr(attempts, "ROOM_BYTES", ROOM)
     copied, written, live, chance = [], 0, {}, random.Random(seed)
-    write_anew = AttemptRecords._write_anew
+    write_anew = AttemptRecords._rewrite
 
     def note(records):
         write_anew(records)
         copied.append(journal.stat().st_size)
 
-    monkeypatch.setattr(AttemptRecords, "_write_anew", note)
+    monkeypatch.setattr(AttemptRecords, "_rewrite", note)
     records = opened()
     for number in range(3000):
         token = f"token-{number}"
