@@ -460,7 +460,7 @@ def _peers(base: Foundation, on_change: Callable[[], None]) -> PeerWatch | None:
 def name_gauges(metrics: Metrics, services: Services) -> None:
     """Tell what reads each gauge."""
     evaluation, dispatcher = services.evaluator.evaluation, services.dispatcher
-    limit = evaluation.queues.parallelism
+    limit = evaluation.ready.parallelism
 
     def of_files(field: str) -> Iterable[Sample]:
         yield (), sum(getattr(row, field) for row in dispatcher.known or ())
@@ -507,5 +507,5 @@ def _pool_slots(evaluation: Evaluation) -> dict[str, tuple[int | None, int, int,
             taken[name, TaskInstanceState.RUNNING],
             pool.deferred,
         )
-        for name, pool in list(evaluation.queues.pools.items())
+        for name, pool in list(evaluation.ready.pools.items())
     }

@@ -76,19 +76,15 @@ class Snapshot:
 
     def lacking(self, task: ActiveTask) -> list[Limit]:
         """Return the limits that have no room for a ready task."""
-        return self.evaluation.queues.lacking(task, self.evaluation.limits.of(task))
+        return self.evaluation.ready.lacking(task)
 
     def holders(self, limit: Limit) -> list[ActiveTask]:
         """Return the task instances that take up a limit, in order of their keys."""
         if limit not in self._holders:
             tasks = (task for run in self.evaluation.runs.values() for task in run.all_instances())
-            found = (task for task in tasks if limit.holds(task) and limit in self._limits_of(task))
+            found = (task for task in tasks if limit.holds(task) and limit in self.evaluation.ready.limits_of(task))
             self._holders[limit] = sorted(found, key=lambda task: task.key)
         return self._holders[limit]
-
-    def _limits_of(self, task: ActiveTask) -> tuple[Limit, ...]:
-        queues = self.evaluation.queues
-        return (queues.parallelism, queues.pool(task.task.pool), *self.evaluation.limits.of(task))
 
     async def run(self, run_row_id: int, key: DagRunKey) -> ActiveRun | None:
         """Return a run with its task instances; None for one that would not start now, or that cannot be read.
@@ -134,7 +130,7 @@ async def take_snapshot(
         executors=_executors(serving),
         new_token=lambda: f"explained-{next(tokens)}",
     )
-    evaluation.queues.resize_pools(await database.read(pool_capacities), await database.read(pools_including_deferred))
+    evaluation.ready.resize_pools(await database.read(pool_capacities), await database.read(pools_including_deferred))
     seen = _Unwritten(database)
     intake = RunIntake(
         database=seen,

@@ -148,11 +148,11 @@ def _causes(
 
 
 def _limits(snapshot: Snapshot, task: ActiveTask) -> tuple[Reason, ...]:
-    obstacle = snapshot.evaluation.obstacle(task)
+    obstacle = snapshot.evaluation.ready.obstacle(task)
     if obstacle:
         return (Reason("obstacle", obstacle, "the pool is made larger, or the executor is configured"),)
     reasons = []
-    if (other := snapshot.evaluation.queues.kept_for(task, snapshot.now)) is not None:
+    if (other := snapshot.evaluation.ready.kept_for(task, snapshot.now)) is not None:
         text = f"free slots of the pool {task.task.pool} are kept for {_subject(other)}, which waits for longer"
         reasons.append(Reason("keep_slots_after", text, "that one has started"))
     for limit in snapshot.lacking(task):

@@ -368,12 +368,11 @@ class ForegroundDriver:
 
 
 def _evaluation(dag: SerializedDag, pending: PendingBatch) -> Evaluation:
-    queues = ReadyQueues(AT_ONCE)
-    queues.resize_pools({task.pool: None for task in dag.tasks})
+    ready = ReadyQueues(AT_ONCE, RunLimits(AT_ONCE))
+    ready.resize_pools({task.pool: None for task in dag.tasks})
     numbers = itertools.count()
     return Evaluation(
-        queues=queues,
-        limits=RunLimits(AT_ONCE),
+        ready=ready,
         pending=pending,
         new_token=lambda: f"try-{next(numbers)}",
         max_machine_kills=0,

@@ -27,18 +27,19 @@ from asynsched.clock import Clock
 from asynsched.executors.base import Held
 from asynsched.protocol.messages import Started
 from asynsched.scheduling.announcements import Announcer
-from asynsched.scheduling.creation.failing_dags import announce_paused, failed_runs
+from asynsched.scheduling.creation.failing_dags import announce_paused
 from asynsched.scheduling.evaluation.evaluation import Evaluation, stand_still
 from asynsched.scheduling.reports import RunMetrics, TryLog
 from asynsched.scheduling.requests.request_taking import RequestTaker
 from asynsched.scheduling.run_intake import RunIntake
 from asynsched.scheduling.run_transfers import RunTransfers
-from asynsched.scheduling.shared_limits import SharedLimits
 from asynsched.scheduling.slices import settle
+from asynsched.scheduling.storing import Storing
 from asynsched.service import Service
 from asynsched.settings import Settings
 from asynsched.store.database import Database
 from asynsched.store.runs.pools import pool_capacities, pools_including_deferred
+from asynsched.store.runs.slot_settlement import pool_use_elsewhere
 
 
 class Watermark:
@@ -107,15 +108,15 @@ class DependencyEvaluator(Service):
         self.interval = timedelta(seconds=settings.sweep_interval)
         self._channels = channels
         self._database = database
-        self._max_failed_runs = settings.max_consecutive_failed_dag_runs_per_dag
         self._evaluation = evaluation
         self._pending = evaluation.pending
         self._intake = intake
         self._has_peers = has_peers
         owner = (self._pending.scheduler_id, self._pending.lease_epoch)
-        self._shared = SharedLimits(evaluation, database, clock, owner)
+        max_failed_runs = settings.max_consecutive_failed_dag_runs_per_dag
+        self._storing = Storing(database, clock, evaluation.ready, max_failed_runs)
         self._try_log = TryLog(tells_all=settings.log.level == "debug")
-        self._announcer = Announcer(channels, intake, evaluation.obstacle, settings.max_map_length, clock.boot())
+        self._announcer = Announcer(channels, intake, evaluation.ready.obstacle, settings.max_map_length, clock.boot())
         self._requests = RequestTaker(database=database, evaluation=evaluation, lease_epoch=self._pending.lease_epoch)
         self._transfers = RunTransfers(
             database=database,
@@ -213,9 +214,9 @@ class DependencyEvaluator(Service):
             now = max(now, self.clock.now())
             await self._intake.start(now)
             await settle(self._evaluation, now)
-            self._shared.try_again(now)
+            self._evaluation.ready.try_again(now)
             self._evaluation.grant(now)
-            if self._are_slots_freed and self._evaluation.queues.are_waiting:
+            if self._are_slots_freed and self._evaluation.ready.are_waiting:
                 # What others have given back does not matter before somebody waits: perhaps it was long ago.
                 await self._read_pools()
                 self._evaluation.grant(now)
@@ -229,7 +230,7 @@ class DependencyEvaluator(Service):
         if self._channels.finished.qsize() or self._has_news or may_start_more:
             self.wake()
         times = (
-            self._evaluation.next_timer, self._pending.due_at, self._shared.retry_at, self._intake.retry_at,
+            self._evaluation.next_timer, self._pending.due_at, self._evaluation.ready.retry_at, self._intake.retry_at,
             self._try_log.due_at,
         )  # fmt: skip
         self.due_at = min((at for at in times if at), default=None)
@@ -305,9 +306,12 @@ class DependencyEvaluator(Service):
         self._swept_at = now
 
     async def _read_pools(self) -> None:
+        ready = self._evaluation.ready
         capacities = await self._database.read(pool_capacities)
-        self._evaluation.queues.resize_pools(capacities, await self._database.read(pools_including_deferred))
-        await self._shared.read()
+        ready.resize_pools(capacities, await self._database.read(pools_including_deferred))
+        if self._database.is_shared:
+            including = frozenset(name for name, pool in ready.pools.items() if pool.include_deferred)
+            ready.note_elsewhere(await self._database.read(pool_use_elsewhere, self._pending.lease_epoch, including))
         self._are_slots_freed = False
 
     # What follows
@@ -322,8 +326,9 @@ class DependencyEvaluator(Service):
         await settle(self._evaluation, self.clock.now())
         if pending.is_empty:
             return
-        failed = failed_runs(pending.ended_runs, self._max_failed_runs)
-        stale, paused = await self._shared.store(failed, tell=self._has_peers())
+        stored = await self._storing.store(pending, tell=self._has_peers())
+        self._evaluation.settled(stored.settled, stored.retry_at, self.clock.now())
+        stale = stored.stale
         pending.count_stale(len(stale.runs) + len(stale.tasks))
         RunMetrics(self.metrics).stored(pending, stale)
         self._try_log.stored(pending, stale, self.clock.now())
@@ -335,10 +340,11 @@ class DependencyEvaluator(Service):
             if run.id in stale.run_ids:
                 self._transfers.disturbed[run.id] = run.key
         self._announcer.announce(pending, stale)
-        announce_paused(self._channels, paused)
+        announce_paused(self._channels, stored.paused)
         if any(self._requests.concern(run.key) for run in pending.ended_runs):
             self._transfers.are_requests_due = True
             self.wake()
         pending.clear()
-        if self._transfers.disturbed or self._shared.has_refused:
+        if self._transfers.disturbed or stored.settled.refused:
+            # Others may take what was given back for a task that was refused.
             self.wake()

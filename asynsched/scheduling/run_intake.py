@@ -119,7 +119,7 @@ class RunIntake:
         if known:
             for dag in await self._database.read_at_once(dag_admissions, sorted(known)):
                 self._admission.update_dag(dag.dag_id, is_paused=dag.is_paused, max_active_runs=dag.max_active_runs)
-                self._evaluation.limits.pause(dag.dag_id, paused=dag.is_paused)
+                self._evaluation.ready.pause(dag.dag_id, paused=dag.is_paused)
             if self._claimer is not None:
                 await self._claimer.read(known)
 
@@ -188,7 +188,7 @@ class RunIntake:
     @property
     def _n_slots(self) -> int:
         """How many more tasks could run here at once. A run has one at least."""
-        parallelism = self._evaluation.queues.parallelism
+        parallelism = self._evaluation.ready.parallelism
         return max(0, (parallelism.capacity or 0) - parallelism.used)
 
     async def load(self, row: QueuedRun) -> ActiveRun:
@@ -273,7 +273,7 @@ class RunIntake:
         self._admitted = deque(admitted for admitted in self._admitted if admitted.id != row.id)
         self._admission.update_dag(row.dag_id, is_paused=row.is_paused, max_active_runs=row.max_active_runs)
         self._admission.began(row)
-        self._evaluation.limits.pause(row.dag_id, paused=row.is_paused)
+        self._evaluation.ready.pause(row.dag_id, paused=row.is_paused)
         if row.has_deadlines:
             self._channels.deadlines.offer(RunCreated(row.key))
 
@@ -283,7 +283,7 @@ class RunIntake:
 
     def _enqueue(self, row: QueuedRun) -> None:
         if self._is_waiting(row):
-            self._evaluation.limits.pause(row.dag_id, paused=row.is_paused)
+            self._evaluation.ready.pause(row.dag_id, paused=row.is_paused)
             self._admission.add(row)
 
     def _is_waiting(self, row: QueuedRun) -> bool:

@@ -140,8 +140,8 @@ def has_been_refused(peer: Peer, shared: str) -> bool:
     if shared == "max_active_runs":
         return bool(evaluator._intake._admission._elsewhere)
     if shared == "pool":
-        return evaluator.evaluation.queues.pool("narrow").elsewhere == 1
-    return any(limit.elsewhere for limit in evaluator.evaluation.limits.all_shared)
+        return evaluator.evaluation.ready.pool("narrow").elsewhere == 1
+    return any(limit.elsewhere for limit in evaluator.evaluation.ready.limits.all_shared)
 
 
 async def test_a_run_that_waited_here_when_another_began_it_is_taken_over_once(postgres_url, tmp_path):

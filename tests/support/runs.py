@@ -50,12 +50,11 @@ def evaluation(
     at_once: int = sys.maxsize,
 ) -> Evaluation:
     """Return an evaluation without runs."""
-    queues = ReadyQueues(parallelism, keep_slots_after)
-    queues.resize_pools(dict(pools or {"default_pool": None}))
+    ready = ReadyQueues(parallelism, RunLimits(max_active_tasks, executors), keep_slots_after)
+    ready.resize_pools(dict(pools or {"default_pool": None}))
     tokens = count()
     return Evaluation(
-        queues=queues,
-        limits=RunLimits(max_active_tasks, executors),
+        ready=ready,
         pending=PendingBatch("scheduler", 1),
         new_token=lambda: f"token-{next(tokens)}",
         max_machine_kills=3,

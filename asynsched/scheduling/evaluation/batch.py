@@ -1,6 +1,6 @@
 """The changes of one moment, gathered until they are stored, and what is to be said once they are."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -29,6 +29,7 @@ from asynsched.store.runs.changes import (
     HistoryRow,
     RunRow,
     TaskRow,
+    TaskRowKey,
     XComRow,
 )
 
@@ -173,6 +174,12 @@ class PendingBatch:
             callbacks=self.callbacks,
             asset_events=self.asset_events,
         )
+
+    def take_refused(self, refused: Collection[TaskRowKey]) -> list[ActiveTask]:
+        """Take the grants out that were stored as refused, and return their task instances."""
+        taken = [task for task in self.granted if (task.run.id, task.task_id, task.map_index) in refused]
+        self.granted = [task for task in self.granted if task not in taken]
+        return taken
 
     def mark_stored(self) -> None:
         """Remember that the database has what was gathered."""

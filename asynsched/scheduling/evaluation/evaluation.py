@@ -39,6 +39,7 @@ from asynsched.scheduling.rules.run_stop import RunStop, timed_out
 from asynsched.settings import Settings
 from asynsched.states import FINISHED_RUN_STATES, SLOT_TASK_STATES
 from asynsched.states import TaskInstanceState as State
+from asynsched.store.runs.slot_settlement import Settlement
 from asynsched.timers import Timers
 
 
@@ -71,8 +72,7 @@ class Evaluation:
     """The active runs of one scheduler: what has happened goes in, and what follows from it is decided.
 
     Args:
-        queues: Where ready tasks wait for room.
-        limits: What limits the tasks of a run beside pools and parallelism.
+        ready: Where ready tasks wait for room.
         pending: Takes every change.
         new_token: Gives an attempt token.
         max_machine_kills: How often a try that the machine killed is made up for.
@@ -82,16 +82,14 @@ class Evaluation:
     def __init__(
         self,
         *,
-        queues: ReadyQueues,
-        limits: RunLimits,
+        ready: ReadyQueues,
         pending: PendingBatch,
         new_token: Callable[[], str],
         max_machine_kills: int,
         at_once: int = sys.maxsize,
     ) -> None:
         self.runs: dict[DagRunKey, ActiveRun] = {}
-        self.queues = queues
-        self.limits = limits
+        self.ready = ready
         self.pending = pending
         self._new_token = new_token
         self._max_machine_kills = max_machine_kills
@@ -124,8 +122,9 @@ class Evaluation:
             at_once: How many task instances it decides about before it asks for a pause.
         """
         return cls(
-            queues=ReadyQueues(parallelism, settings.keep_slots),
-            limits=RunLimits(settings.max_active_tasks_per_dag, executors),
+            ready=ReadyQueues(
+                parallelism, RunLimits(settings.max_active_tasks_per_dag, executors), settings.keep_slots
+            ),
             pending=pending,
             new_token=new_token,
             max_machine_kills=settings.max_machine_kills,
@@ -136,10 +135,6 @@ class Evaluation:
     def tries(self) -> Mapping[str, ActiveTask]:
         """The task instances that are queued or running, by their tokens."""
         return self._tries.awaited
-
-    def obstacle(self, task: ActiveTask) -> str:
-        """Return why a task can never start as pools and executors are; empty if it can."""
-        return self.queues.obstacle(task) or self.limits.obstacle(task)
 
     # Runs come and go
 
@@ -213,7 +208,7 @@ class Evaluation:
         if task is None:
             self.pending.count_stale()
         else:
-            changes = decisions.of_trigger(task, outcome, self.obstacle, now, self._max_machine_kills)
+            changes = decisions.of_trigger(task, outcome, self.ready.obstacle, now, self._max_machine_kills)
             self._apply(changes, now)
         self._follow(now)
 
@@ -246,7 +241,7 @@ class Evaluation:
             if (fired := timeout_of(task, now)) is not None:
                 self.trigger_fired(fired, now)
         elif HOLDS[task.state] == TIMER and (task.next_try_at or now) <= now:
-            self._apply((decisions.ready(task, self.obstacle, now),), now)
+            self._apply((decisions.ready(task, self.ready.obstacle, now),), now)
 
     @property
     def next_timer(self) -> datetime | None:
@@ -255,12 +250,17 @@ class Evaluation:
 
     def grant(self, now: datetime) -> None:
         """Let every ready task go for which all its limits have room, best first."""
-        while (task := self.queues.best(now)) is not None:
+        while (task := self.ready.best(now)) is not None:
             self._apply((decisions.of_grant(task, self._new_token(), now),), now)
 
-    def take_back(self, tasks: Iterable[ActiveTask], now: datetime) -> None:
-        """Let task instances wait again that were granted what others have."""
-        for task in tasks:
+    def settled(self, settlement: Settlement, retry_at: datetime | None, now: datetime) -> None:
+        """The batch was stored: take over what others have of shared limits, and let what they have refused wait again.
+
+        Args:
+            retry_at: When to try again what another scheduler was settling.
+        """
+        self.ready.note_settled(settlement, retry_at)
+        for task in self.pending.take_refused(settlement.refused):
             self._tries.ended(task.token or "")
             self._apply((decisions.of_refusal(task),), now)
 
@@ -314,7 +314,7 @@ class Evaluation:
         if held == holds:
             return
         task = change.task
-        self.queues.swap(task, self.limits.of(task), held, holds)
+        self.ready.swap(task, held, holds)
         if (message := self._tries.swap(change, held, holds, now)) is not None:
             self.pending.say(message)
         if held in (TIMER, TRIGGER):
@@ -340,7 +340,7 @@ class Evaluation:
         self._agendas.pop(run, None)
         self._timers.disarm(run.key)
         self._past.remove(run)
-        self.queues.forget(self.limits.forget(run))
+        self.ready.forget(run)
 
     # What follows from it
 
@@ -387,7 +387,7 @@ class Evaluation:
                 agenda.add((task,))
                 return False
             self._left -= 1
-            if changes := decisions.of_look(task, self.obstacle, now):
+            if changes := decisions.of_look(task, self.ready.obstacle, now):
                 self._apply(changes, now)
 
     def _take_steps(self, agenda: Agenda, now: datetime) -> bool:

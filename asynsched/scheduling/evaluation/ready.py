@@ -12,7 +12,8 @@ costs a few heap operations, whatever else waits: a full pool, or one DAG's back
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import count
 from types import MappingProxyType
@@ -22,6 +23,7 @@ from asynsched.keys import DagRunKey
 from asynsched.scheduling.evaluation.changes import PLACE, SLOTS, TRIGGER
 from asynsched.scheduling.evaluation.run import ActiveRun, ActiveTask
 from asynsched.states import SLOT_TASK_STATES, TaskInstanceState
+from asynsched.store.runs.slot_settlement import OwnUse, Settlement, SlotClaim
 
 if TYPE_CHECKING:
     from asynsched.scheduling.evaluation.run import ActiveTask
@@ -185,16 +187,21 @@ class ReadyQueues:
 
     Args:
         parallelism: Tasks that may run at once.
+        limits: What limits the tasks of a run beside that and their pools.
         keep_slots_after: How long a task waits for slots of its pool before those that become free are kept for it;
             None: they never are, and whatever fits is started.
     """
 
-    def __init__(self, parallelism: int, keep_slots_after: timedelta | None = None) -> None:
+    def __init__(self, parallelism: int, limits: RunLimits, keep_slots_after: timedelta | None = None) -> None:
+        self.limits = limits
         self.parallelism = Limit("parallelism", parallelism)
         self._keep_slots_after = keep_slots_after
         self.pools: dict[str, Pool] = {}
         self._lanes: dict[tuple[Pool, int, tuple[Limit, ...]], Lane] = {}
         self._numbers = count()
+        self._busy: list[Limit] = []
+        self.retry_at: datetime | None = None
+        """When to try again the limits that other schedulers were settling; None: there are none."""
 
     def pool(self, name: str) -> Pool:
         """Return a pool, one with no slots if nobody made it."""
@@ -203,11 +210,11 @@ class ReadyQueues:
         return self.pools[name]
 
     def obstacle(self, task: ActiveTask) -> str:
-        """Return why a task's pool can never let it start as things are; empty if it can."""
+        """Return why a task can never start as pools and executors are; empty if it can."""
         name, slots = task.task.pool, task.task.pool_slots
         pool = self.pool(name)
         if pool.capacity is None or slots <= pool.capacity:
-            return ""
+            return self.limits.obstacle(task)
         if pool.capacity == 0:
             return f"the pool {name!r} has no slots, or does not exist: `asynsched pools set {name} SLOTS`"
         return f"it needs {slots} slots, and its pool {name!r} has {pool.capacity}"
@@ -217,11 +224,13 @@ class ReadyQueues:
         other = self.pool(task.task.pool).kept_for(self._overdue(now))
         return None if other is task else other
 
-    def lacking(self, task: ActiveTask, limits: tuple[Limit, ...]) -> list[Limit]:
+    def limits_of(self, task: ActiveTask) -> tuple[Limit, ...]:
+        """Return everything that limits a task."""
+        return (self.pool(task.task.pool), self.parallelism, *self.limits.of(task))
+
+    def lacking(self, task: ActiveTask) -> list[Limit]:
         """Return those of a task's limits that have no room for it."""
-        pool = self.pool(task.task.pool)
-        found: list[Limit] = [] if pool.has_room(task.task.pool_slots) else [pool]
-        return found + [limit for limit in (self.parallelism, *limits) if not limit.has_room()]
+        return [limit for limit in self.limits_of(task) if not limit.has_room(limit.slots_of(task))]
 
     def resize_pools(self, capacities: dict[str, int | None], include_deferred: Collection[str] = ()) -> None:
         """Take over what the pools hold now, and which count deferred tasks; a pool that is gone has no slots."""
@@ -229,8 +238,13 @@ class ReadyQueues:
             self.pool(name).capacity = capacities.get(name, 0)
             self.pool(name).include_deferred = name in include_deferred
 
-    def swap(self, task: ActiveTask, of_task: tuple[Limit, ...], held: int, holds: int) -> None:
+    def pause(self, dag_id: str, *, paused: bool) -> None:
+        """Hold a DAG's ready tasks back, or let them go again."""
+        self._reopen([self.limits.pause(dag_id, paused=paused)])
+
+    def swap(self, task: ActiveTask, held: int, holds: int) -> None:
         """Take what a task instance holds by its new state, and give back what it held by the one before."""
+        of_task = self.limits.of(task)
         # First what it takes: a lane that is full then offers no other task.
         if holds == SLOTS:
             self.occupy(task, of_task)
@@ -279,7 +293,7 @@ class ReadyQueues:
         self.pool(task.task.pool).used -= task.task.pool_slots
         for limit in (self.parallelism, *limits):
             limit.used -= 1
-        self.reopen(full)
+        self._reopen(full)
 
     def withdrawn(self, task: ActiveTask, limits: tuple[Limit, ...]) -> None:
         """Take note that a task which waited does so no more: the next of its lane competes."""
@@ -289,14 +303,80 @@ class ReadyQueues:
         elif lane is not None:
             lane.pool.offer(lane)
 
-    def forget(self, limit: Limit) -> None:
-        """Drop every task that waits under a limit: their run is no longer active."""
-        for lane in list(limit.lanes):
+    def forget(self, run: ActiveRun) -> None:
+        """Drop the limits of a run that is no longer active, with every task that waits under them."""
+        for lane in list(self.limits.forget(run).lanes):
             lane.heap.clear()
             self._forget(lane)
 
+    # Limits that other schedulers share
+
+    def claims(self, granted: Iterable[ActiveTask]) -> list[SlotClaim]:
+        """Return what granted tasks take of the limits that other schedulers share, in the order of the tasks."""
+        claims = {claim.key: claim for claim in map(self._claim, granted)}
+        return [claim for claim in claims.values() if claim.pool or claim.task is not None]
+
+    def _claim(self, task: ActiveTask) -> SlotClaim:
+        limit = self.limits.shared(task)
+        return SlotClaim(
+            key=(task.run.id, task.task_id, task.map_index),
+            pool="" if self.pool(task.task.pool).capacity is None else task.task.pool,
+            slots=task.task.pool_slots,
+            task=None if limit is None else (task.run.key.dag_id, task.task_id),
+            max_active=0 if limit is None else limit.capacity or 0,
+        )
+
+    def own_use(self, claims: Sequence[SlotClaim]) -> OwnUse:
+        """Return what this scheduler takes beside what it claims."""
+        claimed: Counter[str] = Counter()
+        for claim in claims:
+            claimed[claim.pool] += claim.slots
+        n_claimed = Counter(claim.task for claim in claims if claim.task is not None)
+        pools = {name: self.pool(name) for name in claimed if name}
+        limits = {task: self.limits.shared_of(task[0]).get(task[1]) for task in n_claimed}
+        return OwnUse(
+            {name: pool.taken - pool.elsewhere - claimed[name] for name, pool in pools.items()},
+            {task: limit.used - n_claimed[task] for task, limit in limits.items() if limit is not None},
+        )
+
+    def note_settled(self, settled: Settlement, retry_at: datetime | None) -> None:
+        """Remember what others have, and leave alone until an instant what they are settling."""
+        for name, used in settled.pools.items():
+            self.pool(name).elsewhere = used
+        for (dag_id, task_id), n in settled.tasks.items():
+            if (limit := self.limits.shared_of(dag_id).get(task_id)) is not None:
+                limit.elsewhere = n
+        busy: list[Limit] = [self.pool(name) for name in settled.busy_pools]
+        busy += [limit for dag_id in settled.busy_dags for limit in self.limits.shared_of(dag_id).values()]
+        for limit in busy:
+            limit.is_busy = True
+        if busy:
+            self._busy += busy
+            self.retry_at = retry_at
+
+    def try_again(self, now: datetime) -> None:
+        """Take limits again that others were settling, once it is time."""
+        if self.retry_at is None or now < self.retry_at:
+            return
+        for limit in self._busy:
+            limit.is_busy = False
+        self._reopen(self._busy)
+        self._busy.clear()
+        self.retry_at = None
+
+    def note_elsewhere(self, used: Mapping[str, int]) -> None:
+        """Take over what others have of the pools; of the other limits they may have given back everything."""
+        for name, pool in self.pools.items():
+            pool.elsewhere = used.get(name, 0)
+        held_up = [limit for limit in self.limits.all_shared if limit.elsewhere]
+        for limit in held_up:
+            limit.elsewhere = 0
+        self._reopen(held_up)
+
+    # Lanes
+
     @staticmethod
-    def reopen(limits: Iterable[Limit]) -> None:
+    def _reopen(limits: Iterable[Limit]) -> None:
         """Let the lanes of limits that may have room now compete again."""
         for limit in limits:
             if limit.has_room():
@@ -371,11 +451,11 @@ class RunLimits:
         limit = self._executor(task.task.executor or self._default_executor)
         return limit.name if limit.capacity == 0 else ""
 
-    def pause(self, dag_id: str, *, paused: bool) -> None:
-        """Hold a DAG's ready tasks back, or let them go again."""
+    def pause(self, dag_id: str, *, paused: bool) -> Limit:
+        """Set and return the limit of a DAG, which has no room while it is paused."""
         limit = self._dag(dag_id)
         limit.capacity = 0 if paused else None
-        ReadyQueues.reopen([limit])
+        return limit
 
     def shared(self, task: ActiveTask) -> Limit | None:
         """Return the limit of a task that spans the runs of its DAG, other schedulers' too; None: it has none."""

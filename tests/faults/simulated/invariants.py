@@ -224,7 +224,7 @@ class Invariants:
         for site in self._exploration.sites.values():
             services = site.scheduler.services
             evaluation = services.evaluator._evaluation
-            queues = evaluation.queues
+            queues = evaluation.ready
             left = {
                 "slots": queues.parallelism.used,
                 "pools": sum(pool.used for pool in queues.pools.values()),

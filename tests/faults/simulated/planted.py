@@ -87,7 +87,7 @@ def _forgotten_occupation() -> list[Change]:
     resume = Evaluation.resume_run
 
     def resume_uncounted(self: Any, run: Any, tasks: Any, now: Any) -> None:
-        with patch.object(self.queues, "occupy", lambda *_: None):
+        with patch.object(self.ready, "occupy", lambda *_: None):
             resume(self, run, tasks, now)
 
     return [(Evaluation, "resume_run", resume_uncounted)]

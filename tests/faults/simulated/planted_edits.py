@@ -9,7 +9,7 @@ from asynsched.channels import Channel, PoolsChanged
 from asynsched.scheduling.announcements import Announcer
 from asynsched.scheduling.evaluation import decisions
 from asynsched.scheduling.evaluation.evaluation import Evaluation
-from asynsched.scheduling.evaluation.ready import ReadyQueues, RunLimits
+from asynsched.scheduling.evaluation.ready import ReadyQueues
 from sandbox.supervision.tries import Turns
 from tests.faults.simulated.bug import Bug, Change
 from tests.faults.simulated.conditions import Conditions
@@ -47,7 +47,7 @@ def _unheard_growth() -> list[Change]:
 
 
 def _running_on_in_a_pause() -> list[Change]:
-    return [(RunLimits, "pause", lambda *_, **__: None)]
+    return [(ReadyQueues, "pause", lambda *_, **__: None)]
 
 
 def _half_a_stop() -> list[Change]:

@@ -12,15 +12,15 @@ import msgspec
 import structlog
 from anyio._backends._asyncio import CancelScope
 
-from asynsched import clock, scheduler
-from asynsched.assembly import Foundation, assemble
+from asynsched import assembly, clock, scheduler
+from asynsched.assembly import Foundation
 from asynsched.executors import keeper as lease_line
 from asynsched.executors import local
 from asynsched.executors.tokens import host_key
 from asynsched.housekeeping import notification_listener
 from asynsched.lease import peers as peer_watch
 from asynsched.parsing import dispatcher
-from asynsched.scheduling import run_transfers, shared_limits
+from asynsched.scheduling import run_transfers, storing
 from asynsched.scheduling.creation import dagrun_creator
 from asynsched.scheduling.requests import run_requests
 from asynsched.scheduling.triggerer import triggerer
@@ -29,7 +29,7 @@ from tests.faults.simulated.dag_folder import ScriptedParser
 from tests.faults.simulated.loop import PROCESS
 from tests.faults.simulated.trigger_hosts import log_of
 
-NOTIFYING = (peer_watch, dagrun_creator, run_requests, run_transfers, shared_limits)
+NOTIFYING = (peer_watch, dagrun_creator, run_requests, run_transfers, storing)
 """What tells other schedulers of something. The command line does so, too, and is not here."""
 
 
@@ -71,7 +71,7 @@ def exchanged(exploration: Any) -> Iterator[None]:
         (scheduler, "assemble", assembled),
         (notification_listener, "connect", exploration.notifications.connect),
         *((module, "notify", exploration.notifications.notify) for module in NOTIFYING),
-        (assemble, "SandboxParser", lambda _settings: ScriptedParser(folder)),
+        (assembly, "SandboxParser", lambda _settings: ScriptedParser(folder)),
         (dispatcher, "examine", folder.examine if folder is not None else dispatcher.examine),
         # The folder of a home has a name of its own in each process, which no trace may depend on.
         (triggerer, "host_key", lambda code: host_key(msgspec.structs.replace(code, dags_folder="dags"))),

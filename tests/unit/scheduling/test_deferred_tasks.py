@@ -114,7 +114,7 @@ def test_a_pool_counts_deferred_tasks_where_it_is_told_to():
     engine = evaluation(pools={"p": 2})
     run = run_of([task("a", pool="p"), task("b", pool="p"), task("c", pool="p", pool_slots=2)])
     engine.start_run(run, NOON)
-    engine.queues.resize_pools({"p": 2}, {"p"})
+    engine.ready.resize_pools({"p": 2}, {"p"})
     ready = {found.task_id: found for found in granted(engine)}
     assert ready.keys() == {"a", "b"}
     tokens = {name: defer(engine, found) for name, found in ready.items()}

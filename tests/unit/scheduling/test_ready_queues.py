@@ -76,17 +76,17 @@ def test_a_task_whose_pool_can_never_let_it_start_says_so_until_the_pool_is_made
     assert granted(engine) == []
     assert "asynsched pools set nowhere" in run.instance("lost").reason
     assert run.instance("wide").reason == "it needs 2 slots, and its pool 'small' has 1"
-    engine.queues.resize_pools({"small": 2, "nowhere": 1})
+    engine.ready.resize_pools({"small": 2, "nowhere": 1})
     assert [key.task_id for key in granted(engine)] == ["lost", "wide"]
     assert run.instance("lost").reason == ""
 
 
 def test_a_paused_dag_starts_nothing_until_it_is_unpaused():
     engine = evaluation()
-    engine.limits.pause("dag", paused=True)
+    engine.ready.pause("dag", paused=True)
     engine.start_run(run_of([task("a")]), NOON)
     assert granted(engine) == []
-    engine.limits.pause("dag", paused=False)
+    engine.ready.pause("dag", paused=False)
     assert [key.task_id for key in granted(engine)] == ["a"]
 
 
@@ -111,7 +111,7 @@ def test_a_cancelled_run_leaves_nothing_in_the_queues():
     engine.stop_run(run.key, cancelled("no longer wanted"), NOON)
     engine.try_ended(Ended(run.instance("t0").token, "failed", NOON, NOON, "killed"), NOON)
     assert run.state == "failed"
-    assert not engine.queues._lanes
+    assert not engine.ready._lanes
     assert granted(engine) == []
 
 

@@ -1,7 +1,7 @@
 """What is granted against limits that other schedulers share, and refused as it is stored."""
 
 from asynsched.clock import VirtualClock
-from asynsched.scheduling.shared_limits import SharedLimits
+from asynsched.scheduling.storing import Storing
 from asynsched.store.runs.changes import Stale
 from asynsched.store.runs.slot_settlement import Settlement
 from tests.support.runs import NOON, evaluation, run_of, task
@@ -23,9 +23,10 @@ class OthersHaveOne:
         return NOTHING_STALE, [], Settlement(refused=refused, tasks=tasks)
 
 
-async def store(engine, limits):
+async def granted_by_storing(engine, storing):
     engine.grant(NOON)
-    await limits.store([], tell=True)
+    stored = await storing.store(engine.pending, tell=True)
+    engine.settled(stored.settled, stored.retry_at, NOON)
     granted = [found.task_id for found in engine.pending.granted]
     engine.pending.mark_stored()
     engine.pending.clear()
@@ -34,9 +35,9 @@ async def store(engine, limits):
 
 async def test_the_slot_of_a_refused_task_is_to_be_offered_to_others_at_once():
     engine = evaluation(pools={"default_pool": 1})
-    limits = SharedLimits(engine, OthersHaveOne("a"), VirtualClock(NOON), ("scheduler", 1))
-    engine.start_run(run_of([task("a", max_active_tis_per_dag=1), task("b")]), NOON)
-    assert await store(engine, limits) == []
-    assert limits.has_refused
-    assert await store(engine, limits) == ["b"]
-    assert not limits.has_refused
+    storing = Storing(OthersHaveOne("a"), VirtualClock(NOON), engine.ready, max_failed_runs=0)
+    run = run_of([task("a", max_active_tis_per_dag=1), task("b")])
+    engine.start_run(run, NOON)
+    assert await granted_by_storing(engine, storing) == []
+    assert (run.instance("a").state, run.instance("a").try_number, run.instance("a").token) == ("scheduled", 0, None)
+    assert await granted_by_storing(engine, storing) == ["b"]

@@ -1,0 +1,136 @@
+"""Stores a batch of changes, and settles in the same transaction the slots that its grants take of shared limits.
+
+What is granted in memory against pools and `max_active_tis_per_dag` is settled where several schedulers may serve the
+database: what others have meanwhile is refused, and memory knows from then on what they have.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+
+import msgspec
+from msgspec import Struct
+from sqlalchemy import Connection
+
+from asynsched.bell import Hint, encode_hints
+from asynsched.clock import Clock, jitter
+from asynsched.scheduling.creation.failing_dags import FailedRun, apply_and_pause, failed_runs
+from asynsched.scheduling.evaluation.batch import PendingBatch
+from asynsched.scheduling.evaluation.ready import ReadyQueues
+from asynsched.scheduling.slices import Slices
+from asynsched.states import SLOT_TASK_STATES, TaskInstanceState
+from asynsched.store.database import Database
+from asynsched.store.rows import MOST_PARAMETERS
+from asynsched.store.runs.changes import Batch, Stale, TaskRow, TaskRowKey
+from asynsched.store.runs.slot_settlement import OwnUse, Settlement, SlotClaim, settle_slots
+from asynsched.store.runs.transitions import apply_at_once
+from asynsched.store.schedulers.schedulers import notify
+
+BUSY_PAUSE = timedelta(milliseconds=5)
+"""How long limits are left alone that another scheduler settles: about as long as that takes."""
+
+
+class Stored(Struct, frozen=True):
+    """The answer of the database to a batch.
+
+    Attributes:
+        stale: What was not written, because somebody else has changed it.
+        paused: The failed runs that have paused their DAG.
+        settled: Which of the granted tasks were refused their slots, and what others have.
+        retry_at: When to try again the limits that another scheduler was settling; None: there are none.
+    """
+
+    stale: Stale
+    paused: Sequence[FailedRun] = ()
+    settled: Settlement = Settlement()
+    retry_at: datetime | None = None
+
+
+class Storing:
+    """Writes what was decided, and changes nothing in memory.
+
+    Args:
+        ready: The queues whose grants are stored.
+        max_failed_runs: After how many failed runs in a row a DAG is paused that says nothing itself; 0: never.
+    """
+
+    def __init__(self, database: Database, clock: Clock, ready: ReadyQueues, max_failed_runs: int) -> None:
+        self._database = database
+        self._clock = clock
+        self._ready = ready
+        self._max_failed_runs = max_failed_runs
+        self._slices = Slices()
+        self._signed: set[str] = set()
+        """Pools that this scheduler has signed: others have at most what memory knows that they have."""
+
+    async def store(self, pending: PendingBatch, *, tell: bool) -> Stored:
+        """Store a batch, less the grants that others leave no slots for. What fails may be stored again.
+
+        Args:
+            tell: Whether there are other schedulers, which are told what concerns them.
+        """
+        failed = failed_runs(pending.ended_runs, self._max_failed_runs)
+        batch = pending.batch(await self._slices.take(pending.task_rows()))
+        if not self._database.is_shared:
+            return Stored(*await self._database.write(apply_and_pause, batch, failed))
+        claims = self._ready.claims(task for task in pending.granted if task.state is TaskInstanceState.QUEUED)
+        hints = _hints(pending) if tell else []
+        pools = {claim.pool for claim in claims if claim.pool}
+        signed = pools & self._signed
+        counted = None if tell else {name: self._ready.pool(name).elsewhere for name in signed}
+        # Until it is known that the transaction was committed, it is not known who has signed.
+        self._signed -= pools
+        if counted is not None and signed == pools and not failed and _is_simple(batch, claims):
+            needed = {name: self._ready.pool(name).taken for name in pools}
+            if await self._database.write_at_once(apply_at_once, batch, needed):
+                self._signed |= pools
+                return Stored(Stale(frozenset(), frozenset()))
+        stale, paused, settled = await self._database.write(
+            _store, batch, failed, claims, self._ready.own_use(claims), counted, hints
+        )
+        if counted is not None:
+            self._signed.update(settled.pools)
+        is_busy = settled.busy_pools or settled.busy_dags
+        retry_at = self._clock.now() + BUSY_PAUSE + jitter(BUSY_PAUSE) if is_busy else None
+        return Stored(stale, paused, settled, retry_at)
+
+
+def _hints(pending: PendingBatch) -> list[Hint]:
+    """Return what others want to know of a batch: slots they may have, runs that they wait for."""
+    origin = pending.scheduler_id
+    hints = {Hint("end", *run.key, origin=origin) for run in pending.ended_runs}
+    for task in pending.tasks.values():
+        if task.stored_state in SLOT_TASK_STATES and task.state not in SLOT_TASK_STATES:
+            hints.add(Hint("slots", origin=origin))
+        if task.is_finished and task.run.structure.depend_on_past:
+            hints.add(Hint("edit", *task.run.key, origin=origin))
+    return sorted(hints, key=lambda hint: (hint.kind, hint.dag_id, hint.run_id))
+
+
+def _is_simple(batch: Batch, claims: Sequence[SlotClaim]) -> bool:
+    """Whether one statement can write a batch, with the slots that it takes of pools."""
+    is_limited = any(claim.task is not None for claim in claims)
+    return batch.is_of_states_alone and max(len(batch.tasks), len(batch.runs)) <= MOST_PARAMETERS and not is_limited
+
+
+def _store(
+    conn: Connection, batch: Batch, failed: Sequence[FailedRun], claims: Sequence[SlotClaim], own: OwnUse,
+    counted: Mapping[str, int] | None, hints: Sequence[Hint],
+) -> tuple[Stale, list[FailedRun], Settlement]:  # fmt: skip
+    settled = settle_slots(conn, claims, own, batch.lease_epoch, counted) if claims else Settlement()
+    if settled.refused:
+        new_tasks = [_unqueued(row, settled.refused) for row in batch.new_tasks]
+        tasks = [_unqueued(row, settled.refused) for row in batch.tasks]
+        batch = msgspec.structs.replace(batch, new_tasks=new_tasks, tasks=tasks)
+    stale, paused = apply_and_pause(conn, batch, failed)
+    if hints:
+        notify(conn, encode_hints(hints))
+    return stale, paused, settled
+
+
+def _unqueued(row: TaskRow, refused: frozenset[TaskRowKey]) -> TaskRow:
+    """Return the row of a task instance whose slots were refused: it waits, as before; see `decisions.of_refusal`."""
+    if (row.dag_run_id, row.task_id, row.map_index) not in refused:
+        return row
+    return msgspec.structs.replace(
+        row, state=TaskInstanceState.SCHEDULED, try_number=row.try_number - 1, token=None, queued_at=None
+    )
