@@ -38,8 +38,9 @@ from asynsched.scheduling.deadline_watcher import DeadlineWatcher
 from asynsched.scheduling.evaluation.batch import PendingBatch
 from asynsched.scheduling.evaluation.evaluation import Evaluation
 from asynsched.scheduling.evaluator import DependencyEvaluator
+from asynsched.scheduling.intake import RunIntake
 from asynsched.scheduling.loading import VersionCache
-from asynsched.scheduling.run_intake import RunIntake
+from asynsched.scheduling.places import Places
 from asynsched.scheduling.run_waiters import RunWaiters
 from asynsched.scheduling.slices import AT_ONCE
 from asynsched.scheduling.triggerer.triggerer import Triggerer
@@ -383,7 +384,7 @@ def make_evaluator(
         versions=versions,
         evaluation=evaluation,
         channels=base.channels,
-        max_started_at_once=base.settings.max_dagruns_per_loop_to_schedule,
+        places=Places(base.settings.max_dagruns_per_loop_to_schedule),
         owner=(base.scheduler_id, base.lease_epoch),
         has_peers=has_peers,
     )

@@ -22,9 +22,10 @@ from asynsched.scheduling.evaluation.batch import PendingBatch
 from asynsched.scheduling.evaluation.evaluation import Evaluation
 from asynsched.scheduling.evaluation.ready import Limit
 from asynsched.scheduling.evaluation.run import ActiveRun, ActiveTask
+from asynsched.scheduling.intake import RunIntake
 from asynsched.scheduling.loading import VersionCache
+from asynsched.scheduling.places import Places
 from asynsched.scheduling.rules.verdict import Verdict
-from asynsched.scheduling.run_intake import RunIntake
 from asynsched.settings import Settings
 from asynsched.states import FINISHED_RUN_STATES, DagRunState
 from asynsched.store.database import Database
@@ -137,7 +138,7 @@ async def take_snapshot(
         versions=VersionCache(seen, settings.home_path / SOURCES, settings.dags_path, in_thread=False),
         evaluation=evaluation,
         channels=Channels(),
-        max_started_at_once=settings.max_dagruns_per_loop_to_schedule,
+        places=Places(settings.max_dagruns_per_loop_to_schedule),
     )
     await _take_up_running(database, intake, evaluation, now)
     await intake.sweep(now)
@@ -159,8 +160,9 @@ async def _take_up_running(database: Database, intake: RunIntake, evaluation: Ev
         except (NotFound, DagError):
             continue  # as the scheduler leaves it
         tasks = await intake.fill(run)
-        intake.resumed(row)
+        intake.take_up(row)
         evaluation.resume_run(run, tasks, now)
+        intake.places.begin(row.key)
 
 
 def _executors(serving: Sequence[SchedulerRow]) -> dict[str, int]:

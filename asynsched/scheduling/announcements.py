@@ -25,7 +25,6 @@ from asynsched.scheduling.evaluation.decisions import unwanted_try
 from asynsched.scheduling.evaluation.run import ActiveRun, ActiveTask
 from asynsched.scheduling.launches import task_launch
 from asynsched.scheduling.loading import lost_tries
-from asynsched.scheduling.run_intake import RunIntake
 from asynsched.states import SLOT_TASK_STATES, DagRunState, TaskInstanceState
 from asynsched.store.runs.changes import Stale
 
@@ -40,7 +39,6 @@ class Announcer:
 
     Args:
         channels: Where the others hear of it.
-        intake: Hears of runs that have ended.
         obstacle: Tells why a task can never start as things are.
         max_map_length: How many values tasks may return where others are mapped over them.
         boot: Of this machine. No try that was submitted in another one is started.
@@ -49,7 +47,6 @@ class Announcer:
     def __init__(
         self,
         channels: Channels,
-        intake: RunIntake,
         obstacle: Callable[[ActiveTask], str],
         max_map_length: int,
         boot: str,
@@ -58,7 +55,6 @@ class Announcer:
         self._max_map_length = max_map_length
         self._channels = channels
         self._obstacle = obstacle
-        self._intake = intake
 
     def announce(self, pending: PendingBatch, stale: Stale) -> None:
         """Tell of a batch, less what of it was stale."""
@@ -144,7 +140,6 @@ class Announcer:
         for run in pending.ended_runs:
             if run.id in stale.runs:
                 continue
-            self._intake.ended(run.key)
             ended = RunEnded(run.key, run.state)
             self._channels.run_ends.put_nowait(ended)
             self._channels.dag_changes.offer(ended)

@@ -29,12 +29,13 @@ from asynsched.protocol.messages import Started
 from asynsched.scheduling.announcements import Announcer
 from asynsched.scheduling.creation.failing_dags import announce_paused
 from asynsched.scheduling.evaluation.evaluation import Evaluation, stand_still
+from asynsched.scheduling.intake import RunIntake
+from asynsched.scheduling.places import Place
 from asynsched.scheduling.reports import RunMetrics, TryLog
 from asynsched.scheduling.requests.request_taking import RequestTaker
-from asynsched.scheduling.run_intake import RunIntake
-from asynsched.scheduling.run_transfers import RunTransfers
 from asynsched.scheduling.slices import settle
 from asynsched.scheduling.storing import Storing
+from asynsched.scheduling.transfers import RunTransfers
 from asynsched.service import Service
 from asynsched.settings import Settings
 from asynsched.store.database import Database
@@ -111,13 +112,16 @@ class DependencyEvaluator(Service):
         self._evaluation = evaluation
         self._pending = evaluation.pending
         self._intake = intake
+        self._places = intake.places
         self._has_peers = has_peers
         owner = (self._pending.scheduler_id, self._pending.lease_epoch)
         max_failed_runs = settings.max_consecutive_failed_dag_runs_per_dag
         self._storing = Storing(database, clock, evaluation.ready, max_failed_runs)
         self._try_log = TryLog(tells_all=settings.log.level == "debug")
-        self._announcer = Announcer(channels, intake, evaluation.ready.obstacle, settings.max_map_length, clock.boot())
-        self._requests = RequestTaker(database=database, evaluation=evaluation, lease_epoch=self._pending.lease_epoch)
+        self._announcer = Announcer(channels, evaluation.ready.obstacle, settings.max_map_length, clock.boot())
+        self._requests = RequestTaker(
+            database=database, evaluation=evaluation, places=intake.places, lease_epoch=self._pending.lease_epoch
+        )
         self._transfers = RunTransfers(
             database=database,
             channels=channels,
@@ -197,7 +201,7 @@ class DependencyEvaluator(Service):
         self._has_started_all = False
         if not self._waits_for_company(now):
             await self._store()
-        await self._transfers.reload_disturbed(now)
+        await self._transfers.take_up_edited(now)
         await self._take_news(now)
         # First: what is wanted of a run that was taken over is done as it is taken up.
         self._are_slots_freed |= await self._transfers.adopt(NOTHING_HELD, now)
@@ -222,8 +226,8 @@ class DependencyEvaluator(Service):
                 self._evaluation.grant(now)
         if not self._waits_for_company(now):
             await self._store()
-        if has_taken_all and not self._transfers.disturbed:
-            # What was disturbed may have put ends back, to be decided once more.
+        if has_taken_all and not self._places.at(Place.EDITED):
+            # What was stale may have put ends back, to be decided once more.
             self.stored_until.rise(began_at)
         self._has_started_all = not self._is_stopping
         may_start_more = self._intake.starts_any and not self._is_stopping
@@ -238,9 +242,7 @@ class DependencyEvaluator(Service):
     @property
     def _has_news(self) -> bool:
         transfers = self._transfers
-        return bool(
-            self._news or self._channels.active_runs.qsize() or transfers.are_waiting or transfers.are_requests_due
-        )
+        return bool(self._news or self._channels.active_runs.qsize() or transfers.are_waiting or self._requests.are_due)
 
     # What has happened
 
@@ -251,7 +253,7 @@ class DependencyEvaluator(Service):
             await self._intake.take_created(created)
         edited = {message.run for message in self._news if isinstance(message, RunEdited)}
         if edited:
-            self._transfers.are_requests_due = True
+            self._requests.heard()
             await self._intake.follow_edits(edited, now)
         changed = {message.dag_id for message in self._news if isinstance(message, DagChanged)}
         if changed:
@@ -269,19 +271,18 @@ class DependencyEvaluator(Service):
                     self._transfers.look_for_orphans()
                 case RunCancelled(run):
                     await self._requests.cancel(run, now)
-                    self._transfers.are_requests_due = True
+                    self._requests.heard()
                     await self._intake.follow_edits({run}, now)
             self._news.popleft()
 
     async def _take_requests(self, now: datetime) -> None:
         """Do what people want done with runs that are active here."""
-        transfers = self._transfers
-        if not transfers.are_requests_due:
+        if not self._requests.are_due:
             return
         # What is in memory is stored first: a request changes what is stored, and that is then taken up anew.
         await self._store()
-        transfers.are_requests_due = await self._requests.take(transfers.disturbed, now)
-        await transfers.reload_disturbed(now)
+        await self._requests.take(now)
+        await self._transfers.take_up_edited(now)
 
     def _take_event(self, message: TaskFinished | TriggerFired, now: datetime) -> None:
         if isinstance(message, TriggerFired):
@@ -299,7 +300,7 @@ class DependencyEvaluator(Service):
             return
         await self._read_pools()
         await self._intake.sweep(now)
-        self._transfers.are_requests_due = True
+        self._requests.heard()
         self._transfers.look_for_orphans()
         await self._transfers.find_unknown()
         self._transfers.warn_of_lingering(now)
@@ -326,6 +327,8 @@ class DependencyEvaluator(Service):
         await settle(self._evaluation, self.clock.now())
         if pending.is_empty:
             return
+        for run in pending.ended_runs:
+            self._places.end(run.key)
         stored = await self._storing.store(pending, tell=self._has_peers())
         self._evaluation.settled(stored.settled, stored.retry_at, self.clock.now())
         stale = stored.stale
@@ -333,18 +336,16 @@ class DependencyEvaluator(Service):
         RunMetrics(self.metrics).stored(pending, stale)
         self._try_log.stored(pending, stale, self.clock.now())
         pending.mark_stored()
-        for task in pending.tasks.values():
-            if task.run.id in stale.run_ids:
-                self._transfers.disturbed[task.run.id] = task.run.key
-        for run in pending.runs.values():
-            if run.id in stale.run_ids:
-                self._transfers.disturbed[run.id] = run.key
+        if stale:
+            changed = {run.id: run for run in (*(task.run for task in pending.tasks.values()), *pending.runs.values())}
+            for run_id in sorted(stale.run_ids & changed.keys()):
+                self._places.disturb(changed[run_id].key, run_id)
+        for run in pending.ended_runs:
+            self._places.stored(run.key)
+            self._requests.run_ended(run.key)
         self._announcer.announce(pending, stale)
         announce_paused(self._channels, stored.paused)
-        if any(self._requests.concern(run.key) for run in pending.ended_runs):
-            self._transfers.are_requests_due = True
-            self.wake()
         pending.clear()
-        if self._transfers.disturbed or stored.settled.refused:
+        if stored.settled.refused:
             # Others may take what was given back for a task that was refused.
             self.wake()

@@ -138,7 +138,7 @@ def has_been_refused(peer: Peer, shared: str) -> bool:
     """Whether a scheduler has taken note of what others have of a limit."""
     evaluator = peer.evaluator
     if shared == "max_active_runs":
-        return bool(evaluator._intake._admission._elsewhere)
+        return bool(evaluator._intake.places.queue._elsewhere)
     if shared == "pool":
         return evaluator.evaluation.ready.pool("narrow").elsewhere == 1
     return any(limit.elsewhere for limit in evaluator.evaluation.ready.limits.all_shared)

@@ -8,6 +8,7 @@ import structlog
 from asynsched.errors import AsynschedError, StoreUnavailable
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.evaluation.evaluation import Evaluation
+from asynsched.scheduling.places import Place, Places
 from asynsched.scheduling.requests.run_requests import do_request, submit_by_program
 from asynsched.scheduling.rules.run_stop import RunStop, cancelled, marked_failed
 from asynsched.store.database import Database
@@ -23,28 +24,40 @@ class RequestTaker:
     first: its request stays open until that is done, so that it outlives a crash, and those that came after it wait.
 
     Args:
+        places: Where each run is; one that a request changes is EDITED.
         lease_epoch: That of the runs whose requests are taken.
+
+    Attributes:
+        are_due: Whether requests of people may be done now.
     """
 
-    def __init__(self, *, database: Database, evaluation: Evaluation, lease_epoch: int) -> None:
+    def __init__(self, *, database: Database, evaluation: Evaluation, places: Places, lease_epoch: int) -> None:
         self._database = database
+        self._places = places
         self._evaluation = evaluation
         self._lease_epoch = lease_epoch
         self._ending: set[DagRunKey] = set()
+        """Runs that a request is to end: their requests are due when they have ended, or were taken up again."""
+        self.are_due = True
 
-    def concern(self, key: DagRunKey) -> bool:
-        """Whether a run is to end: its requests are due again when it has, or when it was taken up anew."""
-        return key in self._ending
+    def heard(self) -> None:
+        """There may be requests that were not looked at."""
+        self.are_due = True
 
-    async def take(self, changed: dict[int, DagRunKey], now: datetime) -> bool:
-        """Do every request that is open and can be done now.
+    def run_ended(self, key: DagRunKey) -> None:
+        """The end of a run is stored."""
+        self.are_due |= key in self._ending
 
-        Args:
-            changed: Takes the runs whose rows have changed, each before that: the database's answer may be lost.
+    def run_taken_up(self, key: DagRunKey, *, is_foreign: bool) -> None:
+        """A run was taken up as it is stored. Its last scheduler, if another one, may have passed over requests."""
+        self.are_due |= is_foreign or key in self._ending
 
-        Returns:
-            Whether others can be done once these runs are taken up anew.
-        """
+    def run_lost(self, key: DagRunKey) -> None:
+        """A run is another scheduler's, or nobody's."""
+        self._ending.discard(key)
+
+    async def take(self, now: datetime) -> None:
+        """Do every request that is open and can be done now; the runs that these change are EDITED then."""
         waiting: set[DagRunKey] = set()
         has_more = False
         for wanted in await self._database.read(open_requests, self._lease_epoch):
@@ -52,17 +65,18 @@ class RequestTaker:
             if wanted.run in waiting:
                 continue
             if stop is None or wanted.run not in self._evaluation.runs:
-                changed[wanted.dag_run_id] = wanted.run
+                # Before it is done: the answer of the database may be lost.
+                self._places.disturb(wanted.run, wanted.dag_run_id)
                 await self._do(wanted, now)
                 continue
             waiting.add(wanted.run)
-            if wanted.dag_run_id in changed:
+            if self._places.of(wanted.run) is Place.EDITED:
                 # What is in memory is no longer what is stored.
                 has_more = True
             else:
                 self._ending.add(wanted.run)
                 self._evaluation.stop_run(wanted.run, stop, now)
-        return has_more
+        self.are_due = has_more
 
     async def of(self, runs: Collection[int]) -> dict[int, list[OpenRequest]]:
         """Return what is wanted of runs, by their row ids, oldest first."""

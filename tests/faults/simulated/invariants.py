@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from asynsched.scheduling.places import Place
 from asynsched.states import (
     RUN_TRANSITIONS,
     SLOT_TASK_STATES,
@@ -172,6 +173,9 @@ class Invariants:
     def check_at_rest(self) -> None:
         """Nothing is ready to run before time goes on: what could go on has no reason to wait."""
         now = self._exploration.clock.monotonic()
+        for site in self._exploration.sites.values():
+            if site.is_serving:
+                _check_places(site)
         is_well = self._all_is_well()
         if is_well and now - self._exploration.people.wished_at > LONGEST_LATENCY:
             self._wishes_known_at = now
@@ -233,11 +237,26 @@ class Invariants:
                 "triggers": services.triggerer.n_triggers,
                 "tries": len(evaluation.tries),
                 "runs": len(evaluation.runs),
+                "places": len(services.evaluator._places._runs),
                 "launched": len(services.heartbeat._launched),
                 "in the executor": len(services.executor._launched),
             }
             if any(left.values()):
                 raise Violation(f"all has ended, and the scheduler still counts {left}")
+
+
+def _check_places(site: Any) -> None:
+    """What is evaluated has a place in the scheduler, and what is said to be active is evaluated, or has just ended."""
+    evaluator = site.scheduler.services.evaluator
+    runs, places = evaluator.evaluation.runs, evaluator._places
+    ended = {run.key for run in evaluator.evaluation.pending.ended_runs}
+    for key in runs:
+        if places.of(key) not in (Place.ACTIVE, Place.EDITED, Place.TAKEN_OVER):
+            raise Violation(f"{key} is evaluated, and its place is {places.of(key)}")
+    for place in (Place.ACTIVE, Place.LEAVING):
+        for found in places.at(place):
+            if found.key not in ended and (place is Place.LEAVING or found.key not in runs):
+                raise Violation(f"{found.key} is {place}, and neither evaluated nor about to be stored")
 
 
 def _said(row: TaskRow) -> str:

@@ -1,6 +1,7 @@
 """Bugs that are planted on purpose where the result of a task decides what becomes of those after it."""
 
-from asynsched.scheduling import loading, run_intake
+from asynsched.scheduling import intake as run_intake
+from asynsched.scheduling import loading
 from asynsched.scheduling.evaluation import decisions
 from asynsched.scheduling.evaluation.run import ActiveRun
 from tests.faults.simulated.bug import Bug, Change

@@ -20,7 +20,8 @@ from asynsched.executors.tokens import host_key
 from asynsched.housekeeping import notification_listener
 from asynsched.lease import peers as peer_watch
 from asynsched.parsing import dispatcher
-from asynsched.scheduling import run_transfers, storing
+from asynsched.scheduling import storing
+from asynsched.scheduling import transfers as run_transfers
 from asynsched.scheduling.creation import dagrun_creator
 from asynsched.scheduling.requests import run_requests
 from asynsched.scheduling.triggerer import triggerer

@@ -8,8 +8,8 @@ import sqlalchemy as sa
 from asynsched import DAG, BashOperator
 from asynsched.channels import BackfillChanged, DagChanged, RunCreated, RunEdited, RunsCreated
 from asynsched.keys import DagRunKey
-from asynsched.scheduling.admission import A_FEW
 from asynsched.scheduling.creation.triggering import create_manual_run
+from asynsched.scheduling.places import A_FEW
 from asynsched.store.dags.parse_results import DagDefaults, FileStamp, store_report
 from asynsched.store.runs.retention import Bound, old_runs
 from asynsched.store.schema import dag_run
@@ -57,7 +57,7 @@ async def backlog(opened, folder, n: int):
 async def costs(opened, folder, n: int):
     """Return what happens by itself costs, by what it is."""
     async with backlog(opened, folder, n) as (site, token):
-        waiting = site.evaluator._intake._admission.waiting_of
+        waiting = site.evaluator._intake.places.queue.waiting_of
         found = {"a sweep": await site.cost_of(after=61)}
         assert waiting(["d"]) == [], "nothing is read that has no room"
         found["an end"] = await site.cost_of(ended=token)

@@ -8,8 +8,9 @@ from asynsched import DAG, BashOperator
 from asynsched.channels import Channels
 from asynsched.errors import StoreUnavailable
 from asynsched.scheduling.creation.triggering import create_manual_run
+from asynsched.scheduling.intake import RunIntake
 from asynsched.scheduling.loading import VersionCache
-from asynsched.scheduling.run_intake import RunIntake
+from asynsched.scheduling.places import Places
 from asynsched.store.dags.dags import set_paused
 from asynsched.store.dags.parse_results import DagDefaults, FileStamp, store_report
 from asynsched.store.engines.direct_database import open_inline
@@ -23,8 +24,10 @@ async def test_a_run_that_was_taken_up_while_its_start_waited_for_the_database_i
     async with interrupted_start(tmp_path) as (intake, engine, database, key):
         [row] = await database.read(queued_runs, [key])
         run = await intake.load(row)
+        intake.places.disturb(row.key, row.id)
+        intake.take_up(row)
         engine.start_run(run, NOON)
-        intake.resumed(row)
+        intake.places.begin(row.key)
         await intake.start(NOON)
         assert engine.runs[key] is run
 
@@ -47,7 +50,7 @@ async def interrupted_start(tmp_path):
     engine = evaluation()
     intake = RunIntake(
         database=database, versions=VersionCache(database, tmp_path, tmp_path, in_thread=False), evaluation=engine,
-        channels=Channels(), max_started_at_once=5,
+        channels=Channels(), places=Places(5),
     )  # fmt: skip
     with DAG("d") as dag:
         BashOperator(task_id="t", bash_command="true")

@@ -1,13 +1,191 @@
-"""Which queued runs may start: Airflow's `max_active_runs`, pauses, and fairness between DAGs."""
+"""Where each run is in this scheduler: one place a run, and every way from one place to another.
+
+             heard             admit            begin              end               stored
+  (nowhere) ───────▶ QUEUED ─────────▶ STARTING ──────▶ ACTIVE ──────────▶ LEAVING ──────────▶ (nowhere)
+      ▲               │  ▲              │  │  ▲            │                  │
+      ├── withdraw ───┘  ├──── hold ────┘  │  │ take_up    ├───── disturb ────┘
+      ├────────── lose ──┼─────────────────┘  │            ▼
+      ├────────── lose ──┼────────────────────┼───────── EDITED ◀── disturb ── from any other but TAKEN_OVER
+      │                  └── heard ───────────┼──────────  │
+      │                                       │            │ give_back
+      └────────── lose ──────────────── TAKEN_OVER ────────┴──────▶ LEFT ── heard ──▶ QUEUED
+                                          ▲
+                                          └── take_over ── from any other
+
+| place      | in the database                                          | in memory           | counts as active |
+| ---------- | -------------------------------------------------------- | ------------------- | ---------------- |
+| QUEUED     | queued                                                   | its row             | no               |
+| STARTING   | queued; or running and ours, once claimed                | its row             | yes              |
+| ACTIVE     | running, ours                                            | all of it           | yes              |
+| LEAVING    | running; its end is being stored                         | nothing             | yes              |
+| EDITED     | ours perhaps, and not as memory has it                   | an old copy perhaps | as before        |
+| TAKEN_OVER | running, ours                                            | its row             | as before        |
+| LEFT       | running, nobody's: only another scheduler can read it    | its id              | no               |
+
+No event of an EDITED run is taken before the run is taken up again as it is stored.
+"""
 
 from bisect import insort
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from itertools import islice
 
+from asynsched.errors import InvalidTransition
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.rules.verdict import MET, Verdict
 from asynsched.store.runs.queue import Group, QueuedGroup, QueuedRun
+
+
+class Place(StrEnum):
+    """Where a run is."""
+
+    QUEUED = "queued"
+    STARTING = "starting"
+    ACTIVE = "active"
+    LEAVING = "leaving"
+    EDITED = "edited"
+    TAKEN_OVER = "taken over"
+    LEFT = "left to others"
+
+
+_MOVES: dict[Place | None, frozenset[Place | None]] = {
+    # A run may prove ours of which nothing was heard: the answer of the database to what made it ours was lost.
+    None: frozenset({Place.QUEUED, Place.STARTING, Place.EDITED, Place.TAKEN_OVER}),
+    Place.QUEUED: frozenset({None, Place.STARTING, Place.EDITED, Place.TAKEN_OVER}),
+    Place.STARTING: frozenset({None, Place.QUEUED, Place.ACTIVE, Place.EDITED, Place.TAKEN_OVER}),
+    # One that others took while the lease was lost, and gave back, may be taken over where it is still active.
+    Place.ACTIVE: frozenset({Place.LEAVING, Place.EDITED, Place.TAKEN_OVER}),
+    Place.LEAVING: frozenset({None, Place.EDITED, Place.TAKEN_OVER}),
+    Place.EDITED: frozenset({None, Place.QUEUED, Place.STARTING, Place.TAKEN_OVER, Place.LEFT}),
+    Place.TAKEN_OVER: frozenset({None, Place.STARTING, Place.TAKEN_OVER, Place.LEFT}),
+    Place.LEFT: frozenset({Place.QUEUED, Place.EDITED, Place.TAKEN_OVER}),
+}
+
+
+@dataclass(slots=True)
+class PlacedRun:
+    """A run and its place. `row`: as it was stored when it came there; None where that is not known."""
+
+    key: DagRunKey
+    row_id: int
+    place: Place
+    row: QueuedRun | None = None
+
+
+class Places:
+    """The places of all runs that this scheduler has to do with.
+
+    `queue` has the QUEUED ones, with the limits that they wait for; it counts the others as active.
+
+    Args:
+        at_once: Most runs that one pass starts.
+    """
+
+    def __init__(self, at_once: int) -> None:
+        self.queue = Admission(at_once)
+        self._runs: dict[DagRunKey, PlacedRun] = {}
+        self._at: dict[Place, dict[DagRunKey, PlacedRun]] = {place: {} for place in Place}
+
+    def of(self, key: DagRunKey) -> Place | None:
+        """Return where a run is; None: nowhere, as far as memory knows."""
+        if (found := self._runs.get(key)) is not None:
+            return found.place
+        return Place.QUEUED if self.queue.has(key) else None
+
+    def at(self, place: Place) -> list[PlacedRun]:
+        """Return the runs at a place other than QUEUED, in the order in which they came there."""
+        return list(self._at[place].values())
+
+    def rows_at(self, place: Place) -> list[QueuedRun]:
+        """Return the rows of the runs at a place whose runs have rows."""
+        return [found.row for found in self._at[place].values() if found.row is not None]
+
+    def may_wait(self, key: DagRunKey) -> bool:
+        """Return whether a run that is stored as queued is to wait here."""
+        return self.of(key) in (None, Place.QUEUED, Place.EDITED, Place.LEFT)
+
+    # Runs that are to begin
+
+    def heard(self, row: QueuedRun) -> None:
+        """A run is stored as queued; one that waits here already only tells what has changed of its limits."""
+        if self.of(row.key) is not Place.QUEUED:
+            self._move(row.key, row.id, Place.QUEUED)
+            self.queue.ended(row.key)
+        self.queue.add(row)
+
+    def withdraw(self, key: DagRunKey) -> bool:
+        """Take a run out of the queue that is not stored as queued; return whether it was there."""
+        return self.queue.withdraw(key)
+
+    def admit(self, at_most: int | None = None) -> None:
+        """Let runs start that may, one a group in turn. It ends before a group whose runs are to be read first."""
+        for row in self.queue.admit(at_most):
+            self._move(row.key, row.id, Place.STARTING, row)
+
+    def claimed(self, row: QueuedRun) -> None:
+        """A starting run is this scheduler's own now."""
+        self._at[Place.STARTING][row.key].row = row
+
+    def leave_queued(self, row: QueuedRun) -> None:
+        """Leave a starting run to other schedulers, which can read its code, until all queued runs are read again."""
+        self._move(row.key, row.id, None)
+        self.queue.leave_to_others(row)
+
+    def begin(self, key: DagRunKey) -> None:
+        """A starting run is active now."""
+        self._move(key, self._runs[key].row_id, Place.ACTIVE)
+
+    # Runs that end, and those that somebody else has changed
+
+    def end(self, key: DagRunKey) -> None:
+        """The end of an active run is about to be stored. One that is to be read again has an old copy that ends."""
+        if self.of(key) is Place.ACTIVE:
+            self._move(key, self._runs[key].row_id, Place.LEAVING)
+
+    def stored(self, key: DagRunKey) -> None:
+        """The end of a leaving run is stored."""
+        if self.of(key) is Place.LEAVING:
+            self.lose(key)
+
+    def disturb(self, key: DagRunKey, row_id: int) -> None:
+        """The rows of a run are perhaps not as memory has them. One that was taken over is going to be read anyway."""
+        if self.of(key) not in (Place.EDITED, Place.TAKEN_OVER):
+            self._move(key, row_id, Place.EDITED)
+
+    def take_over(self, row: QueuedRun) -> None:
+        """A run is this scheduler's own, and was another one's."""
+        self._move(row.key, row.id, Place.TAKEN_OVER, row)
+
+    def take_up(self, row: QueuedRun) -> None:
+        """A run that has begun is as this row says, and is made active next."""
+        self._move(row.key, row.id, Place.STARTING, row)
+        self.queue.update_dag(row.dag_id, is_paused=row.is_paused, max_active_runs=row.max_active_runs)
+        self.queue.began(row)
+
+    def give_back(self, row: QueuedRun) -> None:
+        """A run that this scheduler cannot read is nobody's now."""
+        self._move(row.key, row.id, Place.LEFT)
+        self.queue.ended(row.key)
+
+    def lose(self, key: DagRunKey) -> None:
+        """A run is not, or no longer, this scheduler's."""
+        if (found := self._runs.get(key)) is not None:
+            self._move(key, found.row_id, None)
+        self.queue.ended(key)
+
+    def _move(self, key: DagRunKey, row_id: int, place: Place | None, row: QueuedRun | None = None) -> None:
+        before = self.of(key)
+        if place not in _MOVES[before]:
+            raise InvalidTransition("place of a run", before, place)
+        if before is Place.QUEUED:
+            self.queue.withdraw(key)
+        elif before is not None:
+            del self._at[before][key], self._runs[key]
+        # The queue keeps those that wait, as far as it has room for them.
+        if place is not None and place is not Place.QUEUED:
+            self._runs[key] = self._at[place][key] = PlacedRun(key, row_id, place, row)
+
 
 A_FEW = 10
 """Queued runs of a group that are read beyond those that could start now."""
@@ -215,6 +393,10 @@ class Admission:
         queue.first = [waiting for waiting in queue.first if waiting[2].key != run]
         self._take_place(group)
         return True
+
+    def has(self, run: DagRunKey) -> bool:
+        """Return whether a queued run is in memory."""
+        return run in self._known
 
     def waiting_of(self, dag_ids: Collection[str]) -> list[DagRunKey]:
         """Return the queued runs of some DAGs that are in memory."""

@@ -15,8 +15,9 @@ from asynsched.protocol.messages import Ended
 from asynsched.scheduling.announcements import Announcer
 from asynsched.scheduling.evaluation.evaluation import Evaluation
 from asynsched.scheduling.evaluation.run import ActiveRun
+from asynsched.scheduling.intake import RunIntake
+from asynsched.scheduling.places import Place
 from asynsched.scheduling.requests.request_taking import RequestTaker
-from asynsched.scheduling.run_intake import RunIntake
 from asynsched.scheduling.slices import settle
 from asynsched.states import SLOT_TASK_STATES
 from asynsched.store.database import Database
@@ -45,10 +46,6 @@ class RunTransfers:
         owner: Id and lease epoch of this scheduler.
         store: Stores what was decided until now.
         kill_time: How long a try has that is to end.
-
-    Attributes:
-        disturbed: Runs whose rows somebody else has changed, by row id.
-        are_requests_due: Whether requests of people may be done now.
     """
 
     def __init__(
@@ -68,6 +65,7 @@ class RunTransfers:
         self._finished = channels.finished
         self._evaluation = evaluation
         self._intake = intake
+        self._places = intake.places
         self._announcer = announcer
         self._requests = requests
         self._owner = owner
@@ -75,17 +73,13 @@ class RunTransfers:
         self._kill_time = kill_time
         self._may_be_orphans = False
         self._is_unanswered = False
-        self._taken_over: dict[int, QueuedRun] = {}
-        self._given_back: set[int] = set()
         self._still_run: set[str] = set()
         """Tries that the executor may still run, of runs that memory does not have."""
-        self.disturbed: dict[int, DagRunKey] = {}
-        self.are_requests_due = True
 
     @property
     def are_waiting(self) -> bool:
         """Whether there is something left to take up."""
-        return bool(self.disturbed or self._may_be_orphans or self._taken_over)
+        return self._may_be_orphans or bool(self._places.at(Place.EDITED) or self._places.at(Place.TAKEN_OVER))
 
     async def recover(self, held: Held, now: datetime) -> None:
         """Take up the runs that nobody owns, and the tries that the executor still holds of them."""
@@ -107,21 +101,25 @@ class RunTransfers:
         Returns:
             Whether there were any. What others have of the pools is less by them.
         """
-        if self._taken_over:
+        if left := self._places.at(Place.TAKEN_OVER):
             # The database went away before all were taken up: what was asked of one may have been done.
-            self._taken_over = await self._owned(self._taken_over.keys())
+            owned = await self._owned([found.row_id for found in left])
+            for found in left:
+                if found.row_id in owned:
+                    self._places.take_over(owned[found.row_id])
+                else:
+                    self._lose(found.key)
         if self._may_be_orphans:
             await self._take_over()
-        if not self._taken_over:
+        rows = self._places.rows_at(Place.TAKEN_OVER)
+        if not rows:
             return False
-        dag_ids = {row.dag_id for row in self._taken_over.values()}
-        wanted = await self._requests.of(self._taken_over.keys())
+        dag_ids = {row.dag_id for row in rows}
+        wanted = await self._requests.of([row.id for row in rows])
         try:
-            # Each is dropped only once it was taken up: the database may go away between two of them.
-            while self._taken_over:
-                row = next(iter(self._taken_over.values()))
+            # Each leaves its place only once it was taken up: the database may go away between two of them.
+            for row in rows:
                 await self._take_up(row, held, now, wanted.get(row.id, ()))
-                del self._taken_over[row.id]
         finally:
             self._announcer.tell_of_takeover(dag_ids)
         return True
@@ -129,35 +127,39 @@ class RunTransfers:
     async def _take_over(self) -> None:
         if self._is_unanswered:
             # What was taken over then is ours already, and uses slots: memory has to know of it before it grants any.
-            self._taken_over |= await self._unknown()
+            for row in await self._unknown():
+                self._places.take_over(row)
         self._is_unanswered = True
-        left = frozenset(self._given_back)
+        left = frozenset(found.row_id for found in self._places.at(Place.LEFT))
         found = await self._database.write(take_over_runs, *self._owner, excluding=left)
         self._is_unanswered = False
         self._may_be_orphans = len(found) == MOST_TAKEN_OVER
-        self._taken_over |= {row.id: row for row in found}
+        for row in found:
+            self._places.take_over(row)
         if found:
             log.info("runs.taken_over", n_runs=len(found))
 
-    async def reload_disturbed(self, now: datetime) -> None:
-        """Take runs up anew whose rows somebody else has changed; forget those that are no longer ours."""
-        if not self.disturbed:
+    async def take_up_edited(self, now: datetime) -> None:
+        """Take runs up again whose rows somebody else has changed; forget those that are no longer ours."""
+        if not self._places.at(Place.EDITED):
             return
         # What was decided of them is stored first: what is forgotten is forgotten unchanged.
         await self._store()
-        owned = await self._owned(self.disturbed.keys())
-        for run_id, key in list(self.disturbed.items()):
-            if run_id in owned:
-                await self._take_up(owned[run_id], None, now)
+        edited = self._places.at(Place.EDITED)
+        owned = await self._owned([found.row_id for found in edited])
+        for found in edited:
+            if found.row_id in owned:
+                await self._take_up(owned[found.row_id], None, now)
             else:
-                self._announcer.end_tries(self._evaluation.drop_run(key))
-                self._intake.ended(key)
-                await self._intake.follow_edits({key}, now)
-            del self.disturbed[run_id]
+                self._announcer.end_tries(self._evaluation.drop_run(found.key))
+                # It may be queued again.
+                await self._intake.follow_edits({found.key}, now)
+                self._lose(found.key)
 
     async def find_unknown(self) -> None:
-        """Note the runs that are ours, and that memory knows nothing of: an answer of the database was lost."""
-        self.disturbed |= {run_id: row.key for run_id, row in (await self._unknown()).items()}
+        """Find the runs that are ours, and that memory knows nothing of: an answer of the database was lost."""
+        for row in await self._unknown():
+            self._places.disturb(row.key, row.id)
 
     def try_ended(self, token: str) -> None:
         """Take note that the executor runs a try no more."""
@@ -168,11 +170,17 @@ class RunTransfers:
         for run, tokens in self._evaluation.take_lingering(now - self._kill_time - LINGERING):
             log.warning("run.waits_for_processes", dag_id=run.key.dag_id, run_id=run.key.run_id, tokens=tokens)
 
-    async def _unknown(self) -> dict[int, QueuedRun]:
-        known = self._evaluation.pending.runs.keys() | self._taken_over.keys()
-        known |= {run.id for run in self._evaluation.runs.values()}
+    async def _unknown(self) -> list[QueuedRun]:
+        places = (Place.ACTIVE, Place.LEAVING, Place.TAKEN_OVER)
+        known = {found.row_id for place in places for found in self._places.at(place)}
         unknown = set(await self._database.read(owned_run_ids, self._owner[1])) - known
-        return await self._owned(unknown)
+        return list((await self._owned(sorted(unknown))).values())
+
+    def _lose(self, key: DagRunKey) -> None:
+        """Forget a run that is no longer ours, unless it waits here again."""
+        if self._places.of(key) is not Place.QUEUED:
+            self._places.lose(key)
+        self._requests.run_lost(key)
 
     async def _owned(self, run_ids: Collection[int]) -> dict[int, QueuedRun]:
         """Return these runs as they are stored now, less those that are no longer ours."""
@@ -197,7 +205,7 @@ class RunTransfers:
                     await self._store_ends(row, run, held, now)
                 stop = await self._requests.do_unheld(wanted, now)
                 if (edited := (await self._owned({row.id})).get(row.id)) is None:
-                    self._intake.ended(row.key)
+                    self._lose(row.key)
                     return  # it has ended, or is another scheduler's by now
                 row, run = edited, await self._intake.load(edited)
         except (NotFound, DagError) as exc:
@@ -208,17 +216,17 @@ class RunTransfers:
         may_be_left = held is None or held.starting or held.running or self._still_run
         launched = await self._database.read(tokens_of_tries, row.id) if may_be_left else frozenset()
         let_go = self._evaluation.drop_run(run.key)
-        self._intake.resumed(row)
+        self._intake.take_up(row)
         # Also of what was read in vain before, and given to nobody because of them.
         left = self._still_run | (set(let_go) if held is None else held.starting | held.running)
         awaited = {task.token for task in tasks if task.state in SLOT_TASK_STATES}
         self._evaluation.leave(run, (left & launched) - awaited, now)
         self._evaluation.resume_run(run, tasks, now, stop)
+        self._places.begin(run.key)
         # Where that has let go of what the executor does not know, no end is going to be told of.
         for token in sorted(set(self._evaluation.leaving_of(run)) - left):
             self._evaluation.try_gone(token, now)
-        # Of a run that was another scheduler's, somebody may have asked for something that this one has passed over.
-        self.are_requests_due |= held is not None or self._requests.concern(run.key)
+        self._requests.run_taken_up(run.key, is_foreign=held is not None)
         if held is not None:
             self._announcer.settle(tasks, held, now)
         else:
@@ -235,10 +243,12 @@ class RunTransfers:
         ends = self._take_ends(held.ended & {task.token for task in tasks if task.state in SLOT_TASK_STATES})
         if not ends:
             return
-        self._intake.resumed(row)
+        self._intake.take_up(row)
         # What was asked of the run may let a task run again, so the run is not over before that is done.
         self._evaluation.leave(run, [f"requests of run {row.id}"], now)
         self._evaluation.resume_run(run, tasks, now)
+        # It is still to be taken up as it is stored then, should the database go away before that.
+        self._places.take_over(row)
         for event in ends:
             self._evaluation.try_ended(event, now)
             self.try_ended(event.token)
@@ -264,11 +274,13 @@ class RunTransfers:
         let_go = self._evaluation.drop_run(row.key)
         self._still_run.update(let_go)
         self._announcer.end_tries(let_go)
-        self._intake.ended(row.key)
         if self._still_run & await self._database.read(tokens_of_tries, row.id):
+            # The sweep finds it again.
+            self._lose(row.key)
             return
         await self._database.write(give_back, row.id, *self._owner)
-        self._given_back.add(row.id)
+        self._places.give_back(row)
+        self._requests.run_lost(row.key)
         log.warning("run.given_back", dag_id=row.dag_id, run_id=row.run_id, reason=reason)
 
 

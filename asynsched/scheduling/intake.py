@@ -1,8 +1,11 @@
-"""Queued runs on their way to being active: which wait, which were admitted, and which can never start."""
+"""Queued runs on their way to being active: which wait, which start, and which can never start.
+
+Where several schedulers want to start them, they are claimed first.
+"""
 
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from itertools import chain
 
@@ -10,15 +13,15 @@ import msgspec
 import structlog
 
 from asynsched.channels import Channels, RunCreated, RunEnded
+from asynsched.clock import jitter
 from asynsched.errors import DagError, NotFound
 from asynsched.keys import DagRunKey
-from asynsched.scheduling.admission import Admission
 from asynsched.scheduling.evaluation.decisions import SKIPMIXIN_KEY
 from asynsched.scheduling.evaluation.evaluation import Evaluation
 from asynsched.scheduling.evaluation.run import ActiveRun, ActiveTask
 from asynsched.scheduling.loading import VersionCache, active_run, active_tasks, past_of
+from asynsched.scheduling.places import Place, Places
 from asynsched.scheduling.rules.verdict import Verdict
-from asynsched.scheduling.run_claiming import RunClaimer
 from asynsched.scheduling.slices import Slices, settle
 from asynsched.states import FINISHED_RUN_STATES, DagRunState
 from asynsched.store.database import Database
@@ -26,16 +29,20 @@ from asynsched.store.runs.dag_runs import end_queued_run
 from asynsched.store.runs.queue import (
     QueuedRun,
     begin_again,
+    claim_runs,
     dag_admissions,
     first_queued,
     queued_groups,
     queued_runs,
+    runs_elsewhere,
     runs_of,
 )
 from asynsched.store.runs.task_instances import load_task_instances, read_past
 from asynsched.store.runs.xcoms import XComValue, get_xcoms
 
 log = structlog.get_logger(__name__)
+BUSY_PAUSE = timedelta(milliseconds=20)
+"""How long queued runs are left alone whose rows somebody else has locked."""
 
 
 class RunIntake:
@@ -44,6 +51,7 @@ class RunIntake:
     Every method that needs the database changes memory only once that has answered: it may be called again.
 
     Args:
+        places: Where each run is.
         owner: Id and lease epoch of the scheduler that runs what is let in; None: it is only looked what would start.
         has_peers: Whether there are other schedulers.
     """
@@ -55,7 +63,7 @@ class RunIntake:
         versions: VersionCache,
         evaluation: Evaluation,
         channels: Channels,
-        max_started_at_once: int,
+        places: Places,
         owner: tuple[str, int] | None = None,
         has_peers: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -63,15 +71,15 @@ class RunIntake:
         self._versions = versions
         self._evaluation = evaluation
         self._channels = channels
-        self._admission = Admission(max_started_at_once)
-        self._admitted: deque[QueuedRun] = deque()
+        self.places = places
+        self._queue = places.queue
         self._slices = Slices()
         self._told = deque[tuple[int, datetime]](maxlen=1_000)
         """Runs that were lately said to have ended without having begun: row ids, and when each was queued."""
         self._owner = owner
         self._claimer = None
         if owner is not None and database.is_shared:
-            self._claimer = RunClaimer(database, versions, self._admission, owner, has_peers)
+            self._claimer = RunClaimer(database, versions, places, owner, has_peers)
         self._has_peers = has_peers
 
     @property
@@ -87,11 +95,11 @@ class RunIntake:
     @property
     def may_start_any(self) -> bool:
         """Whether a run could start now."""
-        return bool(self._admitted) or self._admission.may_start_any
+        return bool(self.places.at(Place.STARTING)) or self._queue.may_start_any
 
     def verdict(self, dag_id: str, backfill_id: int | None = None) -> Verdict:
         """Return whether the next queued run of a DAG, or of a backfill, may start, and if not, why."""
-        return self._admission.verdict(dag_id, backfill_id)
+        return self._queue.verdict(dag_id, backfill_id)
 
     async def take_created(self, keys: list[DagRunKey]) -> None:
         """Let runs wait that a message told of."""
@@ -109,16 +117,16 @@ class RunIntake:
 
     async def _look_for_queued(self) -> None:
         """Take over which DAGs and backfills have queued runs. The runs are read when there is room for them."""
-        await self._slices.take(self._admission.read_anew(await self._database.read(queued_groups)))
+        await self._slices.take(self._queue.read_anew(await self._database.read(queued_groups)))
         if self._claimer is not None:
-            await self._claimer.read(self._admission.dag_ids)
+            await self._claimer.read(self._queue.dag_ids)
 
     async def read_dags(self, dag_ids: set[str]) -> None:
         """Take over the pause and the `max_active_runs` of DAGs that have runs here; others do not matter yet."""
-        known = dag_ids & (self._admission.dag_ids | {key.dag_id for key in self._evaluation.runs})
+        known = dag_ids & (self._queue.dag_ids | {key.dag_id for key in self._evaluation.runs})
         if known:
             for dag in await self._database.read_at_once(dag_admissions, sorted(known)):
-                self._admission.update_dag(dag.dag_id, is_paused=dag.is_paused, max_active_runs=dag.max_active_runs)
+                self._queue.update_dag(dag.dag_id, is_paused=dag.is_paused, max_active_runs=dag.max_active_runs)
                 self._evaluation.ready.pause(dag.dag_id, paused=dag.is_paused)
             if self._claimer is not None:
                 await self._claimer.read(known)
@@ -127,58 +135,55 @@ class RunIntake:
         """Begin the runs that may start."""
         if self._leaves_runs_to_others:
             return
-        if not self._admitted:
+        if not self.places.at(Place.STARTING):
             at_most = self._n_slots if self._has_peers() else None
             await self._read_first(at_most)
-            self._admitted.extend(self._admission.admit(at_most))
-        await self._versions.prepare(row.version_id for row in self._admitted if row.version_id is not None)
+            self.places.admit(at_most)
+        starting = self.places.rows_at(Place.STARTING)
+        await self._versions.prepare(row.version_id for row in starting if row.version_id is not None)
         if self._claimer is not None:
-            self._admitted = await self._claimer.claim(self._admitted, now)
-        while self._admitted:
-            row = self._admitted[0]
+            await self._claimer.claim(now)
+        # Each leaves its place only once it has begun: the database may go away between two of them.
+        for row in self.places.rows_at(Place.STARTING):
             try:
                 await self._start(row, now)
             except (NotFound, DagError) as exc:
                 log.warning("run.refused", dag_id=row.dag_id, run_id=row.run_id, reason=str(exc))
                 await self._end_queued(row, str(exc), now)
-                self._admission.ended(row.key)
-            self._admitted.popleft()
+                self.places.lose(row.key)
             await settle(self._evaluation, now)
 
     async def _read_first(self, at_most: int | None) -> None:
         """Read the first queued runs of the groups that have room for them, and whose runs memory does not have."""
         # What has begun, and is not stored yet, is read in vain.
         begun = (run for run in self._evaluation.pending.runs.values() if run.stored_state is DagRunState.QUEUED)
-        n_begun = Counter(self._admission.group_of(run.key) for run in begun)
-        wanted = [(group, n + n_begun[group]) for group, n in self._admission.to_read(at_most)]
+        n_begun = Counter(self._queue.group_of(run.key) for run in begun)
+        wanted = [(group, n + n_begun[group]) for group, n in self._queue.to_read(at_most)]
         if not wanted:
             return
         found = await self._database.read_at_once(first_queued, wanted)
         for (group, limit), rows in zip(wanted, found, strict=True):
             waiting = [row for row in rows if self._is_waiting(row)]
             # Where none of them waits, nothing is gained by reading these again before the next sweep.
-            self._admission.take_first(group, waiting, is_all=len(rows) < limit or not waiting)
+            self._queue.take_first(group, waiting, is_all=len(rows) < limit or not waiting)
 
     async def _start(self, row: QueuedRun, now: datetime) -> None:
-        if row.state == DagRunState.RUNNING:
-            # It was claimed; one that has not begun before has no task instances yet.
-            run = await self.load(row)
-            self._evaluation.resume_run(run, await self.fill(run, is_new=not row.has_begun), now)
-            return
-        if not row.has_begun:
-            run = await self.load(row)
-            await self.fill(run, is_new=True)
-            self._evaluation.start_run(run, now)
-            return
-        # It was cleared. What it is made of may have been edited since it was admitted: it is read once it is ours.
-        begun = row if self._owner is None else await self._database.write(begin_again, row.id, *self._owner, now)
+        begun: QueuedRun | None = row
+        is_cleared = row.has_begun and row.state != DagRunState.RUNNING
+        if is_cleared and self._owner is not None:
+            # What it is made of may have been edited since it was admitted: it is read once it is ours.
+            begun = await self._database.write(begin_again, row.id, *self._owner, now)
         if begun is None:
-            self._admission.ended(row.key)
+            self.places.lose(row.key)
             return
         run = await self.load(begun)
-        tasks = await self.fill(run)
-        run.state = DagRunState.RUNNING
-        self._evaluation.resume_run(run, tasks, now)
+        tasks = await self.fill(run, is_new=not row.has_begun)
+        if is_cleared or row.state == DagRunState.RUNNING:
+            # One that was claimed, and has not begun before, has no task instances yet.
+            self._evaluation.resume_run(run, tasks, now)
+        else:
+            self._evaluation.start_run(run, now)
+        self.places.begin(row.key)
 
     @property
     def _leaves_runs_to_others(self) -> bool:
@@ -230,7 +235,7 @@ class RunIntake:
 
     async def follow_backfills(self, dag_ids: set[str]) -> None:
         """Take over what somebody has done to the backfills of DAGs: their runs, and whether they are paused."""
-        waiting = self._admission.waiting_of(dag_ids)
+        waiting = self._queue.waiting_of(dag_ids)
         self._note_gone(waiting, await self._database.read(runs_of, waiting) if waiting else [])
         await self._look_for_queued()
 
@@ -257,7 +262,7 @@ class RunIntake:
             row = rows.get(key)
             if row is not None and row.state == DagRunState.QUEUED:
                 continue
-            was_waiting = self._admission.withdraw(key)
+            was_waiting = self.places.withdraw(key)
             if row is None and was_waiting:
                 self._say_ended(key, DagRunState.FAILED)
             elif row is not None and row.state in FINISHED_RUN_STATES and (was_waiting or row.started_at is None):
@@ -268,28 +273,21 @@ class RunIntake:
         if run.key_before not in self._evaluation.runs and await self._read_past(run):
             self._evaluation.past_read(run, now)
 
-    def resumed(self, row: QueuedRun) -> None:
-        """Count a run as active that was begun before: by another scheduler, or by a claim whose answer was lost."""
-        self._admitted = deque(admitted for admitted in self._admitted if admitted.id != row.id)
-        self._admission.update_dag(row.dag_id, is_paused=row.is_paused, max_active_runs=row.max_active_runs)
-        self._admission.began(row)
+    def take_up(self, row: QueuedRun) -> None:
+        """Prepare a run to be resumed that was begun before: by another scheduler, or by a claim with a lost answer."""
+        self.places.take_up(row)
         self._evaluation.ready.pause(row.dag_id, paused=row.is_paused)
         if row.has_deadlines:
             self._channels.deadlines.offer(RunCreated(row.key))
 
-    def ended(self, key: DagRunKey) -> None:
-        """Count a run as active no more."""
-        self._admission.ended(key)
-
     def _enqueue(self, row: QueuedRun) -> None:
         if self._is_waiting(row):
             self._evaluation.ready.pause(row.dag_id, paused=row.is_paused)
-            self._admission.add(row)
+            self.places.heard(row)
 
     def _is_waiting(self, row: QueuedRun) -> bool:
         """Return whether a queued run has not begun in memory."""
-        # By its key: of one that was admitted, and could not be claimed yet, something may have changed since.
-        return row.key not in self._evaluation.runs and all(row.key != admitted.key for admitted in self._admitted)
+        return row.key not in self._evaluation.runs and self.places.may_wait(row.key)
 
     async def _end_queued(self, row: QueuedRun, reason: str, now: datetime) -> None:
         await self._database.write(end_queued_run, row.id, DagRunState.FAILED, reason, now)
@@ -305,3 +303,87 @@ class RunIntake:
         ended = RunEnded(key, state)
         self._channels.run_ends.put_nowait(ended)
         self._channels.dag_changes.offer(ended)
+
+
+class RunClaimer:
+    """Makes admitted runs this scheduler's own, as far as others leave them to it.
+
+    Args:
+        owner: Id and lease epoch of the scheduler.
+        has_peers: Whether there are others, to which runs are left whose code only they can read.
+
+    Attributes:
+        retry_at: When to claim again, because somebody was in the way; None: nobody was.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        versions: VersionCache,
+        places: Places,
+        owner: tuple[str, int],
+        has_peers: Callable[[], bool],
+    ) -> None:
+        self._has_peers = has_peers
+        self._database = database
+        self._versions = versions
+        self._places = places
+        self._owner = owner
+        self.retry_at: datetime | None = None
+
+    async def claim(self, now: datetime) -> None:
+        """Claim the starting runs that are queued. Those that others have wait again, or are queued no more.
+
+        Those whose code cannot be loaded stay as they are.
+        """
+        if self.retry_at is not None and now >= self.retry_at:
+            self.retry_at = None
+        wanted = await self._loadable()
+        if not wanted:
+            return
+        claims = await self._database.write(claim_runs, [row.id for row in wanted], *self._owner, now)
+        keys = [row.key for row in wanted if row.id in claims.held]
+        held = await self._database.read(queued_runs, keys) if keys else []
+        self._places.queue.note_elsewhere(claims.n_elsewhere)
+        own = {row.id: row for row in claims.own}
+        for row in wanted:
+            if row.id in own:
+                self._places.claimed(msgspec.structs.replace(own[row.id], has_begun=row.has_begun))
+            else:
+                self._places.lose(row.key)
+        for row in held:
+            self._places.heard(row)
+        if claims.is_busy:
+            self.retry_at = now + BUSY_PAUSE + jitter(BUSY_PAUSE)
+
+    async def _loadable(self) -> list[QueuedRun]:
+        """Return the starting runs that are queued and can be begun. Leave to others those that only they can begin."""
+        wanted = []
+        for row in self._places.rows_at(Place.STARTING):
+            is_loadable = row.state == DagRunState.QUEUED and await self._is_loadable(row)
+            if is_loadable is None and self._has_peers():
+                log.warning("run.left_to_others", dag_id=row.dag_id, run_id=row.run_id)
+                self._places.leave_queued(row)
+            elif is_loadable:
+                wanted.append(row)
+        return wanted
+
+    async def read(self, dag_ids: Iterable[str]) -> None:
+        """Take over how many runs of some DAGs others run."""
+        groups = self._places.queue.groups_of(set(dag_ids))
+        if groups:
+            of_dags = sorted({group[0] for group in groups})
+            found = await self._database.read_at_once(runs_elsewhere, of_dags, self._owner[1])
+            self._places.queue.note_elsewhere({group: found.get(group, 0) for group in groups})
+
+    async def _is_loadable(self, row: QueuedRun) -> bool | None:
+        """Return whether there is such a version; None: there is, and only a newer asynsched can read it."""
+        if row.version_id is None:
+            return False
+        try:
+            await self._versions.get(row.version_id)
+        except NotFound:
+            return False
+        except DagError:
+            return None
+        return True
