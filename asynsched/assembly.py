@@ -48,7 +48,7 @@ from asynsched.service import Availability, Service
 from asynsched.settings import Settings
 from asynsched.states import TaskInstanceState
 from asynsched.store.database import Database
-from asynsched.store.engines.direct_database import InlineDatabase
+from asynsched.store.engines.sqlite_connection import InlineDatabase
 from asynsched.store.engines.sqlite_database import SqliteDatabase
 from asynsched.store.engines.urls import DatabaseUrl, parse_url
 

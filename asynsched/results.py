@@ -13,9 +13,10 @@ from asynsched.keys import DagRunKey
 from asynsched.serialization.decode import decode_dag
 from asynsched.store.dags.versions import get_version
 from asynsched.store.database import Database
-from asynsched.store.runs.dag_runs import DagRunRow, get_run
-from asynsched.store.runs.task_instances import TaskInstanceRow, load_task_instances
+from asynsched.store.runs.dag_runs import get_run
+from asynsched.store.runs.task_instances import load_task_instances
 from asynsched.store.runs.xcoms import some_xcoms
+from asynsched.store.schema import DagRunRow, TaskInstanceRow
 
 
 @dataclass(frozen=True, slots=True)

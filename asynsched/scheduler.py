@@ -40,7 +40,7 @@ from asynsched.scheduling.requests.run_requests import submit_by_program
 from asynsched.scheduling.run_waiters import RunWaiters
 from asynsched.settings import Settings
 from asynsched.store.database import Database
-from asynsched.store.engines.async_database import open_database
+from asynsched.store.engines.opening import open_database
 from asynsched.store.runs.requests import (
     CancelRun,
     ClearTasks,

@@ -20,7 +20,7 @@ from asynsched.scheduling.creation.backfills import (
     set_paused,
 )
 from asynsched.store.rows import LARGEST_INTEGER
-from asynsched.store.runs.backfills import BackfillRow, get_backfill, list_backfills, list_dates
+from asynsched.store.runs.backfills import BackfillProgress, get_backfill, list_backfills, list_dates
 
 COLUMNS = (
     "id",
@@ -141,14 +141,14 @@ def cancel(session: Session, backfill_id: int) -> Done:
     return _change(session, "backfill.cancel", lambda conn: cancel_backfill(conn, backfill_id, actor=actor(), now=now))
 
 
-def _change(session: Session, action: str, query: Callable[[Connection], BackfillRow]) -> Done:
+def _change(session: Session, action: str, query: Callable[[Connection], BackfillProgress]) -> Done:
     row = session.change(action, query, hints=_hints)
     return Done(f"Backfill {row.id} of the DAG {row.dag_id!r} is {row.state}.", _fields(row))
 
 
-def _hints(row: BackfillRow) -> list[Hint]:
+def _hints(row: BackfillProgress) -> list[Hint]:
     return [Hint("backfill", dag_id=row.dag_id)]
 
 
-def _fields(row: BackfillRow) -> dict[str, Any]:
+def _fields(row: BackfillProgress) -> dict[str, Any]:
     return {name: getattr(row, name) for name in COLUMNS}

@@ -123,7 +123,7 @@ def _file_events(dags_folder: Path, mode: str) -> Finding:
 
 
 def _secrets(session: Session) -> Finding:
-    from asynsched.store.engines.upgrade import schema_state
+    from asynsched.store.engines.opening import schema_state
     from asynsched.store.secrets.encryption import check_key
 
     try:
@@ -137,7 +137,7 @@ def _secrets(session: Session) -> Finding:
 
 
 def _database(url: str) -> Finding:
-    from asynsched.store.engines.upgrade import schema_state
+    from asynsched.store.engines.opening import schema_state
 
     try:
         state = schema_state(url)

@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 from asynsched.cli.configuration import load_configuration
 from asynsched.cli.lookup import LATEST, find_run
 from asynsched.store.dags.dags import all_dag_ids
-from asynsched.store.engines.direct_database import connect_direct, file_exists
+from asynsched.store.engines.opening import connect_direct, file_exists
 from asynsched.store.engines.urls import hurried, parse_url
 from asynsched.store.runs.dag_runs import runs_beginning_with
 from asynsched.store.runs.task_instances import list_task_instances

@@ -19,8 +19,9 @@ from asynsched.keys import DagRunKey
 from asynsched.scheduling.creation.triggering import create_manual_run
 from asynsched.states import FINISHED_RUN_STATES, FINISHED_TASK_STATES, DagRunState
 from asynsched.store.dags.dags import file_to_ask
-from asynsched.store.runs.dag_runs import DagRunRow, get_run
+from asynsched.store.runs.dag_runs import get_run
 from asynsched.store.runs.task_instances import list_task_instances
+from asynsched.store.schema import DagRunRow
 
 WAIT_SECONDS = 0.1
 """Time between two looks at a run that is waited for."""

@@ -15,7 +15,7 @@ from asynsched.parsing.processes.informed_parser import InformedParser
 from asynsched.parsing.processes.sandbox_parser import SandboxParser
 from asynsched.parsing.watching.watcher import Watcher
 from asynsched.settings import Settings
-from asynsched.store.engines.async_database import open_database
+from asynsched.store.engines.opening import open_database
 
 
 def read_folder(settings: Settings, *, again: str | None = None) -> None:

@@ -13,7 +13,7 @@ from asynsched.cli.session import Session, actor
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.requests.run_requests import Submitted, preview_request, submit_request
 from asynsched.store.runs.requests import RunRequest, is_open
-from asynsched.store.runs.task_instances import TaskInstanceRow
+from asynsched.store.schema import TaskInstanceRow
 
 WAIT_SECONDS = 0.05
 """Time between two looks at whether the scheduler has done what it was asked for."""

@@ -14,24 +14,13 @@ from asynsched.states import DagRunState
 from asynsched.store.assets.events import consumed_events
 from asynsched.store.dags.dags import find_dag, get_dag
 from asynsched.store.runs.callbacks import list_callbacks
-from asynsched.store.runs.dag_runs import DagRunRow, list_runs
+from asynsched.store.runs.dag_runs import list_runs
 from asynsched.store.runs.deadlines import list_deadlines
 from asynsched.store.runs.requests import CancelRun, ClearTasks, MarkedRunState, MarkRun
+from asynsched.store.schema import DagRunRow
 
-COLUMNS = (
-    "dag_id",
-    "run_id",
-    "run_type",
-    "state",
-    "reason",
-    "logical_date",
-    "data_interval_start",
-    "data_interval_end",
-    "run_after",
-    "queued_at",
-    "started_at",
-    "ended_at",
-)
+_INTERNAL = {"id", "conf", "version_id", "scheduler_id", "lease_epoch", "backfill_id", "stop"}
+COLUMNS = tuple(name for name in DagRunRow.__struct_fields__ if name not in _INTERNAL)
 USUAL_COLUMNS = ("dag_id", "run_id", "state", "reason", "logical_date", "started_at", "ended_at")
 SPARE_COLUMNS = ("ended_at", "reason", "started_at")
 

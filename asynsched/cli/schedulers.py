@@ -6,7 +6,8 @@ from asynsched.cli.command import command
 from asynsched.cli.output import Listing
 from asynsched.cli.session import Session
 from asynsched.explaining.owners import standing
-from asynsched.store.schedulers.schedulers import SchedulerRow, loads, unended_schedulers
+from asynsched.store.schedulers.schedulers import loads, unended_schedulers
+from asynsched.store.schema import SchedulerRow
 
 COLUMNS = (
     "id", "state", "hostname", "pid", "home", "version", "parallelism", "n_runs", "n_tasks", "started_at",

@@ -28,7 +28,7 @@ from asynsched.results import Running, RunningTry
 from asynsched.scheduler import Scheduler
 from asynsched.settings import Settings
 from asynsched.states import DagRunState
-from asynsched.store.engines.direct_database import open_direct
+from asynsched.store.engines.opening import open_direct
 from asynsched.store.engines.urls import without_secrets
 from asynsched.store.runs.dag_runs import count_ended_since, failed_since
 from asynsched.store.runs.task_instances import first_failure

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from asynsched.explaining.owners import Owners
-    from asynsched.store.engines.direct_database import DirectDatabase
+    from asynsched.store.database import DirectDatabase
 
 
 P = ParamSpec("P")
@@ -132,7 +132,7 @@ class Session:
         )
 
     def _open(self, *, make: bool) -> None:
-        from asynsched.store.engines.direct_database import open_direct  # some commands do without a database
+        from asynsched.store.engines.opening import open_direct
 
         self._database = open_direct(
             self.settings.database_url,

@@ -27,10 +27,10 @@ from asynsched.executors.log_paths import callback_log_path, log_path
 from asynsched.home import LOGS
 from asynsched.keys import TaskInstanceKey
 from asynsched.states import FINISHED_TASK_STATES, DagRunState, TaskInstanceState
-from asynsched.store.runs.callbacks import CallbackRequest, list_callbacks
-from asynsched.store.runs.dag_runs import DagRunRow
+from asynsched.store.runs.callbacks import list_callbacks
 from asynsched.store.runs.deadlines import MISS_EVENT
-from asynsched.store.runs.task_instances import TaskInstanceRow, list_tries
+from asynsched.store.runs.task_instances import list_tries
+from asynsched.store.schema import CallbackRequest, DagRunRow, TaskInstanceRow
 
 _ENDED_AS = {
     TaskInstanceState.SUCCESS: "it succeeded without a process, since there is nothing in it to run",

@@ -32,8 +32,9 @@ from asynsched.keys import DagRunKey
 from asynsched.scheduling.evaluation.dependencies import IGNORABLE
 from asynsched.states import DagRunState, TaskInstanceState
 from asynsched.store.runs.requests import ClearTasks, ForceTask, MarkTasks
-from asynsched.store.runs.task_instances import TaskInstanceRow, list_task_instances, list_tries
+from asynsched.store.runs.task_instances import list_task_instances, list_tries
 from asynsched.store.runs.xcoms import XComEntry, list_xcoms
+from asynsched.store.schema import TaskInstanceRow
 
 COLUMNS = (
     "task_id",

@@ -12,6 +12,7 @@ from asynsched.cli.session import Session
 from asynsched.cli.text_files import STANDARD_STREAM, read_text, write_private
 from asynsched.errors import SecretsUnreadable
 from asynsched.protocol.sensitive import is_sensitive
+from asynsched.store.schema import VariableRow
 from asynsched.store.secrets import variables as store
 
 HIDDEN = "***"
@@ -98,7 +99,7 @@ def export_variables(session: Session, file: str) -> Done | None:
     return write_private(file, content, f"{are(len(content), 'variable')} written to {file}.")
 
 
-def _fields(row: store.VariableRow) -> dict[str, Any]:
+def _fields(row: VariableRow) -> dict[str, Any]:
     return {name: getattr(row, name) for name in COLUMNS}
 
 

@@ -19,10 +19,10 @@ from asynsched.explaining.snapshot import take_snapshot
 from asynsched.explaining.tasks import explain_task
 from asynsched.keys import DagRunKey
 from asynsched.store.dags.dags import DagRow
-from asynsched.store.engines.async_database import open_database
-from asynsched.store.runs.dag_runs import DagRunRow
+from asynsched.store.engines.opening import open_database
 from asynsched.store.runs.requests import waiting_requests
 from asynsched.store.schedulers.schedulers import last_served_at
+from asynsched.store.schema import DagRunRow
 
 
 @command("why")

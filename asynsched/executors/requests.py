@@ -32,7 +32,6 @@ from asynsched.store.runs.states_elsewhere import (
 )
 from asynsched.store.runs.xcoms import (
     MappedXComs,
-    XComValue,
     count_mapped_xcoms,
     mapped_xcoms,
     newest_run_with_xcom,
@@ -40,6 +39,7 @@ from asynsched.store.runs.xcoms import (
     put_xcom_of_try,
     some_xcoms,
 )
+from asynsched.store.schema import XComValue
 from asynsched.store.secrets.connections import get_connection
 from asynsched.store.secrets.variables import delete_variable, get_variable, set_variable
 

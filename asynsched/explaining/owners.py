@@ -9,7 +9,7 @@ from typing import Literal
 
 from asynsched.bell import is_abandoned, is_without_bell
 from asynsched.explaining.reason import Reason
-from asynsched.store.schedulers.schedulers import SchedulerRow
+from asynsched.store.schema import SchedulerRow
 
 Standing = Literal["serving", "stopping", "lapsed", "gone"]
 """How it stands with a scheduler that has not left: it does what is to be done; it only lets end what runs; it has not

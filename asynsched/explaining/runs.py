@@ -13,8 +13,9 @@ from asynsched.scheduling.evaluation.run import ActiveRun
 from asynsched.settings import Settings
 from asynsched.states import FAILED_TASK_STATES, FINISHED_RUN_STATES, FINISHED_TASK_STATES, DagRunState
 from asynsched.store.database import Database
-from asynsched.store.runs.dag_runs import DagRunRow, get_run
+from asynsched.store.runs.dag_runs import get_run
 from asynsched.store.runs.requests import CancelRun, ClearTasks, ForceTask, MarkRun, RunRequest, WaitingRequest
+from asynsched.store.schema import DagRunRow
 
 
 def explain_run(snapshot: Snapshot, row: DagRunRow, run: ActiveRun | None) -> Explanation:

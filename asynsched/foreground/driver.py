@@ -54,7 +54,7 @@ from asynsched.scheduling.evaluation.structure import compile_structure
 from asynsched.serialization.encode import serialize_dag
 from asynsched.serialization.schema import SerializedDag
 from asynsched.states import DagRunState, TaskInstanceState
-from asynsched.store.runs.changes import CallbackRow
+from asynsched.store.schema import CallbackRequest
 from sandbox.running.try_outcome import Span, of_result
 
 
@@ -342,7 +342,7 @@ class ForegroundDriver:
 
         return make
 
-    def _call_back(self, row: CallbackRow) -> None:
+    def _call_back(self, row: CallbackRequest) -> None:
         if not row.task_id:
             self._call_back_dag(row)
             return
@@ -358,7 +358,7 @@ class ForegroundDriver:
         with CurrentContext(context), environment_of(context):
             run_callbacks(getattr(operator, f"{row.event}_callback"), context, operator)
 
-    def _call_back_dag(self, row: CallbackRow) -> None:
+    def _call_back_dag(self, row: CallbackRequest) -> None:
         last = self._dag.topological_sort()[-1]
         context = self._context_maker(ActiveTask(self.run, self.run.structure.tasks[last.task_id]))()
         context["reason"] = row.reason

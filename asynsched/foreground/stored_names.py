@@ -11,7 +11,8 @@ from asynsched.authoring.supervisor import SupervisorError, SupervisorNotFound
 from asynsched.errors import NotFound, StoreError
 from asynsched.fernet_keys import keys_of
 from asynsched.settings import Settings, settings_from
-from asynsched.store.engines.direct_database import DirectDatabase, connect_direct
+from asynsched.store.database import DirectDatabase
+from asynsched.store.engines.opening import connect_direct
 from asynsched.store.engines.urls import parse_url
 from asynsched.store.secrets.connections import get_connection
 from asynsched.store.secrets.variables import get_variable

@@ -18,8 +18,7 @@ from asynsched.errors import StoreUnavailable
 from asynsched.housekeeping.bell_listener import hand_out
 from asynsched.service import FIRST_BACKOFF, LONGEST_BACKOFF, Service
 from asynsched.store.engines.driver_errors import store_errors
-from asynsched.store.engines.postgres_engine import connect
-from asynsched.store.engines.postgres_hosts import ServerOrder
+from asynsched.store.engines.postgres_engine import ServerOrder, connect
 from asynsched.store.engines.urls import DatabaseUrl
 from asynsched.store.schedulers.schedulers import CHANNEL
 

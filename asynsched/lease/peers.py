@@ -19,7 +19,6 @@ from asynsched.clock import Clock
 from asynsched.service import Service
 from asynsched.store.database import Database
 from asynsched.store.schedulers.schedulers import (
-    SchedulerRow,
     give_up_scheduler,
     notify,
     register_scheduler,
@@ -27,6 +26,7 @@ from asynsched.store.schedulers.schedulers import (
     takeover_of_home,
     unended_schedulers,
 )
+from asynsched.store.schema import SchedulerRow
 
 log = structlog.get_logger(__name__)
 

@@ -21,8 +21,8 @@ from asynsched.executors.base import Executor
 from asynsched.lease.promise import Outlasting
 from asynsched.service import Availability, Pulse, Service
 from asynsched.settings import LeaseSettings
-from asynsched.store.database import Database
-from asynsched.store.engines.direct_database import DirectDatabase, open_direct
+from asynsched.store.database import Database, DirectDatabase
+from asynsched.store.engines.opening import open_direct
 from asynsched.store.engines.urls import hurried
 
 STALL_SECONDS = 2.5

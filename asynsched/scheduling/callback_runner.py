@@ -19,7 +19,6 @@ from asynsched.service import Service
 from asynsched.settings import Settings
 from asynsched.store.database import Database
 from asynsched.store.runs.callbacks import (
-    CallbackRequest,
     finish_callback,
     hand_back_callback,
     next_callbacks,
@@ -28,6 +27,7 @@ from asynsched.store.runs.callbacks import (
 )
 from asynsched.store.runs.deadlines import MISS_EVENT, list_deadlines
 from asynsched.store.runs.queue import runs_by_id
+from asynsched.store.schema import CallbackRequest
 
 log = structlog.get_logger(__name__)
 

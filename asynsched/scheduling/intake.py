@@ -38,7 +38,8 @@ from asynsched.store.runs.queue import (
     runs_of,
 )
 from asynsched.store.runs.task_instances import load_task_instances, read_past
-from asynsched.store.runs.xcoms import XComValue, get_xcoms
+from asynsched.store.runs.xcoms import get_xcoms
+from asynsched.store.schema import XComValue
 
 log = structlog.get_logger(__name__)
 BUSY_PAUSE = timedelta(milliseconds=20)

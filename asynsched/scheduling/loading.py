@@ -29,8 +29,8 @@ from asynsched.states import DagRunState, TaskInstanceState
 from asynsched.store.dags.versions import DagVersionRow, get_sources, get_versions
 from asynsched.store.database import Database
 from asynsched.store.runs.queue import QueuedRun
-from asynsched.store.runs.task_instances import StoredPast, TaskInstanceRow
-from asynsched.store.runs.xcoms import XComValue
+from asynsched.store.runs.task_instances import StoredPast
+from asynsched.store.schema import TaskInstanceRow, XComValue
 
 MAX_LOADED = 1000
 

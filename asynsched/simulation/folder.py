@@ -29,8 +29,7 @@ from asynsched.states import TaskInstanceState
 from asynsched.store.dags.dags import list_dags, questions_for_file
 from asynsched.store.dags.parse_results import DagDefaults, FileStamp, store_report
 from asynsched.store.database import Database
-from asynsched.store.engines.direct_database import connect_direct
-from asynsched.store.engines.upgrade import schema_state
+from asynsched.store.engines.opening import connect_direct, schema_state
 from asynsched.store.engines.urls import parse_url
 from asynsched.store.runs.dag_runs import last_scheduled_intervals
 from asynsched.store.runs.pools import PoolRow, list_pools

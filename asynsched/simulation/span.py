@@ -31,7 +31,7 @@ from asynsched.states import DagRunState, DagRunType, TaskInstanceState
 from asynsched.store.dags.dags import get_plan, list_dags, set_paused
 from asynsched.store.dags.files import list_errors
 from asynsched.store.dags.versions import get_version
-from asynsched.store.runs.dag_runs import NewRun, insert_run
+from asynsched.store.runs.dag_runs import insert_run, run_of_schedule
 from asynsched.store.runs.deadlines import MissedDeadline, missed_deadlines
 from asynsched.store.runs.pools import pool_capacities, set_pool
 from asynsched.store.runs.transitions import apply
@@ -113,7 +113,7 @@ def _counts_from_its_start(timetable: KnownTimetable) -> bool:
 
 def _store(conn: Connection, dag: SerializedDag, version_id: int, info: DagRunInfo, lease_epoch: int) -> int:
     at = info.run_after
-    new = NewRun.of_schedule(dag.dag_id, DagRunType.SCHEDULED, info, queued_at=at)
+    new = run_of_schedule(dag.dag_id, DagRunType.SCHEDULED, info, queued_at=at)
     run = ActiveRun(
         id=insert_run(conn, new),
         key=DagRunKey(dag.dag_id, new.run_id),

@@ -7,7 +7,8 @@ from typing import TypeVar
 from msgspec import Struct
 from sqlalchemy import Connection
 
-from asynsched.store.runs.task_instances import TaskInstanceRow, TryRow, WholeRun, all_runs
+from asynsched.store.runs.task_instances import WholeRun, all_runs
+from asynsched.store.schema import HistoryRow, TaskInstanceRow
 
 T = TypeVar("T", bound=Struct)
 
@@ -77,7 +78,7 @@ def _run(whole: WholeRun) -> RunTrace:
     return _without_ids(RunTrace, whole.run, tasks=tasks)
 
 
-def _task(row: TaskInstanceRow, earlier: Collection[TryRow]) -> TaskTrace:
+def _task(row: TaskInstanceRow, earlier: Collection[HistoryRow]) -> TaskTrace:
     return _without_ids(TaskTrace, row, earlier_tries=tuple(_without_ids(TryTrace, one) for one in earlier))
 
 

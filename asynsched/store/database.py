@@ -1,13 +1,14 @@
 """The database: named queries in, values out, every write a transaction.
 
-A query is a plain function of a SQLAlchemy `Connection` (the modules beside this one, one a table). The scheduler runs
-it through the async engine, the command line and the simulation on the spot, without an event loop or a thread. So
-each query exists once, and none can commit: `write` does, when the function has returned.
+A query is a plain function of a SQLAlchemy `Connection`, in the module of its table. The scheduler awaits it through a
+`Database`; commands, threads and simulation call it through a `DirectDatabase`, without an event loop. So each query
+exists once, and none can commit: `write` does, when the function has returned.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Concatenate, ParamSpec, TypeVar
+from types import TracebackType
+from typing import Concatenate, ParamSpec, Self, TypeVar
 
 from sqlalchemy import Connection
 
@@ -16,10 +17,10 @@ T = TypeVar("T")
 
 
 class Database(ABC):
-    """What the scheduler needs of a database. Every method raises StoreUnavailable when it cannot be reached."""
+    """A database for the event loop. Every method raises StoreUnavailable when the database cannot be reached."""
 
     is_shared = False
-    """Whether several schedulers may work on it at once."""
+    """Whether several schedulers may use it at once."""
 
     @abstractmethod
     async def read(self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -28,7 +29,7 @@ class Database(ABC):
     async def read_at_once(
         self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Run a query that writes nothing, each statement of which may see another moment: one message for each."""
+        """Run a query that writes nothing and whose statements may see different moments: one message for each."""
         return await self.read(query, *args, **kwargs)
 
     @abstractmethod
@@ -38,12 +39,36 @@ class Database(ABC):
     async def write_at_once(
         self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Run a query of one statement, which may be its own transaction: that begins and ends with it.
+        """Run a query of one statement, which may be its own transaction.
 
-        It is durable when this returns. If this is cancelled, it is not known whether it was done.
+        It is durable when this returns. If this is cancelled, nobody knows whether it was done.
         """
         return await self.write(query, *args, **kwargs)
 
     @abstractmethod
     async def close(self) -> None:
         """Release every connection."""
+
+
+class DirectDatabase(ABC):
+    """A database whose methods return when the work is done. Used by one thread at a time."""
+
+    @abstractmethod
+    def read(self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a query that writes nothing, and sees one moment. Raises StoreUnavailable."""
+
+    @abstractmethod
+    def write(self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a query in a transaction of its own, durable when this returns. Raises StoreUnavailable."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release every connection."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()

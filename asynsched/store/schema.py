@@ -1,17 +1,36 @@
-"""The tables, in the order in which they refer to one another.
+"""The tables, in the order in which they refer to one another, and the types of their rows.
 
-Times are UTC, aware in Python; JSON columns hold what msgspec encoded. Key order is lock order: a transaction that
-touches several rows of a table touches them by ascending primary key. Names and URIs of assets may be longer than an
-index can hold: a digest stands for them (`assets/names.py`).
+A table whose rows are read or written whole is made from the type of its rows (`table_of`), so each of its columns is
+declared once: inserts, their SQL types and the columns of commands follow from that type.
+
+Times are UTC, aware in Python. Key order is lock order: a transaction that touches several rows of a table touches
+them by ascending primary key. Names and URIs of assets may be longer than an index can hold: a digest stands for them
+(`assets/names.py`).
 """
 
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Annotated, Any, NamedTuple, get_args, get_origin
 
+import msgspec
 import sqlalchemy as sa
+from msgspec import Struct
 from sqlalchemy import Boolean, Column, Float, ForeignKey, Index, Integer, LargeBinary, String, Text, UniqueConstraint
 
+from asynsched.keys import DagRunKey
+from asynsched.store.rows import from_json, to_json
+
+REVISIONS = ("0001",)
+"""Every revision in `migrations/versions`, oldest first; the last one makes the tables below."""
+OLDEST_BESIDE = "0001"
+"""The oldest revision whose asynsched may use a database that is at the newest one.
+
+Schedulers are upgraded one after another, so a migration only adds: tables, indexes, and columns that may be left out.
+A later migration removes what it makes superfluous, and raises this to its own revision.
+"""
 ID_LENGTH = 250
+DEFAULT_POOL = "default_pool"
+NOBODYS_EPOCH = 0
+"""Stands for the lease epoch of what no scheduler owns: those of leases begin with 1."""
 ONLY_WHERE = "only where"
 """What an index says of itself (`info`) when it holds a part of the rows: the condition."""
 metadata = sa.MetaData(
@@ -65,9 +84,70 @@ class Instant(sa.TypeDecorator[datetime]):
         return value.astimezone(UTC) if isinstance(value, datetime) else None
 
 
+class DecodedJson(sa.TypeDecorator[Any]):
+    """JSON as bytes, decoded in Python: the same bytes for equal values. The database never searches it."""
+
+    impl = LargeBinary
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: sa.Dialect) -> bytes | None:
+        return None if value is None else to_json(value)
+
+    def process_result_value(self, value: bytes | None, dialect: sa.Dialect) -> Any:
+        return None if value is None else from_json(value)
+
+
 BigId = sa.BigInteger().with_variant(Integer, "sqlite")
 Json = LargeBinary
-"""JSON as bytes: encoded and decoded by msgspec, never searched by the database."""
+"""JSON as bytes, which the queries encode and decode: often with a type, and not in each row that they read."""
+
+
+class Reference(NamedTuple):
+    """In the annotation of a field: its column refers to another table's."""
+
+    column: str
+    ondelete: str | None = None
+
+
+Id = Annotated[int, BigId]
+VersionId = Annotated[int, BigId, Reference("dag_version.id")]
+RunRowId = Annotated[int, BigId, Reference("dag_run.id", "CASCADE")]
+Big = Annotated[int, sa.BigInteger]
+Name = Annotated[str, String(ID_LENGTH)]
+LimitName = Annotated[str, String(256)]
+SchedulerId = Annotated[str, String(64)]
+Word = Annotated[str, String(32)]
+Moment = Annotated[datetime, Instant]
+_COLUMN_TYPES: dict[Any, Any] = {str: Text, int: Integer, bool: Boolean, float: Float, bytes: LargeBinary}
+
+
+def table_of(name: str, row: type[Struct], *constraints: sa.Index | sa.Constraint, key: str = "id") -> sa.Table:
+    """Return the table of a type of rows: a column for each field, in their order.
+
+    Args:
+        name: The table's.
+        row: The fields' annotations have the columns' types; a dict is kept as JSON. `| None` makes a column nullable,
+            and a field's default is its column's.
+        constraints: And indexes.
+        key: The fields of the primary key, with commas between them.
+    """
+    columns = [_column(field, is_key=field.name in key.split(",")) for field in msgspec.structs.fields(row)]
+    return sa.Table(name, metadata, *columns, *constraints)
+
+
+def _column(field: msgspec.structs.FieldInfo, *, is_key: bool) -> "Column[Any]":
+    kinds = get_args(field.type) if type(None) in get_args(field.type) else (field.type,)
+    kind = kinds[0]
+    plain, *more = get_args(kind) if get_origin(kind) is Annotated else (kind,)
+    column_type = more[0] if more else _COLUMN_TYPES.get(plain, DecodedJson)
+    references = [ForeignKey(known.column, ondelete=known.ondelete) for known in more if isinstance(known, Reference)]
+    default = None if field.default is msgspec.NODEFAULT else field.default
+    if field.default_factory is not msgspec.NODEFAULT:
+        default = field.default_factory()
+    return Column(
+        field.name, column_type, *references, primary_key=is_key, nullable=len(kinds) > 1,
+        default=None if is_key else default,
+    )  # fmt: skip
 
 
 dag = sa.Table(
@@ -168,28 +248,43 @@ import_error = sa.Table(
     Index("ix_import_error_file_path", "file_path"),
 )
 
-dag_run = sa.Table(
+
+class DagRunRow(Struct, frozen=True, kw_only=True):
+    """A run. A new one is pinned to a version when it starts.
+
+    `scheduler_id` and `lease_epoch`: who owns it, and under which lease its rows may be written; NOBODYS_EPOCH while
+    nobody does. `stop`: JSON of why and how it is being stopped, so that another scheduler can go on with that.
+    """
+
+    id: Id = 0
+    dag_id: Name
+    run_id: Name
+    run_type: Word
+    state: Word
+    reason: str = ""
+    logical_date: Moment | None = None
+    data_interval_start: Moment | None = None
+    data_interval_end: Moment | None = None
+    run_after: Moment
+    queued_at: Moment
+    started_at: Moment | None = None
+    ended_at: Moment | None = None
+    conf: dict[str, Any] = {}
+    version_id: VersionId | None = None
+    scheduler_id: SchedulerId | None = None
+    lease_epoch: Big = NOBODYS_EPOCH
+    backfill_id: Id | None = None
+    stop: str | None = None
+
+    @property
+    def key(self) -> DagRunKey:
+        """What identifies the run."""
+        return DagRunKey(self.dag_id, self.run_id)
+
+
+dag_run = table_of(
     "dag_run",
-    metadata,
-    Column("id", BigId, primary_key=True, autoincrement=True),
-    Column("dag_id", String(ID_LENGTH), nullable=False),
-    Column("run_id", String(ID_LENGTH), nullable=False),
-    Column("run_type", String(32), nullable=False),
-    Column("state", String(32), nullable=False),
-    Column("reason", Text, nullable=False, default=""),
-    Column("logical_date", Instant, nullable=True),
-    Column("data_interval_start", Instant, nullable=True),
-    Column("data_interval_end", Instant, nullable=True),
-    Column("run_after", Instant, nullable=False),
-    Column("queued_at", Instant, nullable=False),
-    Column("started_at", Instant, nullable=True),
-    Column("ended_at", Instant, nullable=True),
-    Column("conf", Json, nullable=False, default=b"{}"),
-    Column("version_id", BigId, ForeignKey("dag_version.id"), nullable=True),
-    Column("scheduler_id", String(64), nullable=True),
-    Column("lease_epoch", sa.BigInteger, nullable=False, default=0),
-    Column("backfill_id", BigId, nullable=True),
-    Column("stop", Text, nullable=True),
+    DagRunRow,
     UniqueConstraint("dag_id", "run_id"),
     UniqueConstraint("dag_id", "logical_date"),
     Index("ix_dag_run_dag_id_run_after", "dag_id", "run_after"),
@@ -202,67 +297,79 @@ dag_run = sa.Table(
           info={ONLY_WHERE: "state = 'queued' AND backfill_id IS NOT NULL"}),
     Index("ix_dag_run_scheduled", "dag_id", "logical_date", info={ONLY_WHERE: "run_type = 'scheduled'"}),
 )  # fmt: skip
-"""`scheduler_id` and `lease_epoch`: who owns the run, and under which lease its rows may be written.
 
-`stop`: JSON of why and how a run is being stopped, so that whoever takes it up goes on with that.
-"""
 
-task_instance = sa.Table(
+class TaskInstanceRow(Struct, frozen=True, kw_only=True):
+    """A task instance.
+
+    Attributes:
+        try_number: Counts from 1; 0 before the first try.
+        token: Names the try that is queued or running.
+        priority_weight: The total, as the weight rule gives it.
+        next_try_at: When a retry or a rescheduled sensor is due, or a deferral times out.
+        result_length: How many values `expand` over its result gives, -1 where that is no list or dict; None when
+            there is no result.
+        deferral: What a deferred task instance waits for, and then what came of it, as JSON, encrypted (decrypted
+            where a run is loaded); it stays until the try ends.
+        ignored_dependencies: What a user who forced it wants to be ignored, names with spaces between them.
+    """
+
+    id: Id = 0
+    dag_run_id: RunRowId
+    task_id: Name
+    map_index: int = -1
+    state: Word | None = None
+    reason: str = ""
+    try_number: int = 0
+    max_tries: int = 0
+    machine_kills: int = 0
+    token: Word | None = None
+    lease_epoch: Big = NOBODYS_EPOCH
+    priority_weight: Big = 1
+    pool: LimitName
+    pool_slots: int = 1
+    queue: LimitName = "default"
+    executor: LimitName | None = None
+    scheduled_at: Moment | None = None
+    queued_at: Moment | None = None
+    started_at: Moment | None = None
+    ended_at: Moment | None = None
+    next_try_at: Moment | None = None
+    rendered_map_index: str | None = None
+    result_length: int | None = None
+    deferral: str | None = None
+    ignored_dependencies: str | None = None
+
+
+task_instance = table_of(
     "task_instance",
-    metadata,
-    Column("id", BigId, primary_key=True, autoincrement=True),
-    Column("dag_run_id", BigId, ForeignKey("dag_run.id", ondelete="CASCADE"), nullable=False),
-    Column("task_id", String(ID_LENGTH), nullable=False),
-    Column("map_index", Integer, nullable=False, default=-1),
-    Column("state", String(32), nullable=True),
-    Column("reason", Text, nullable=False, default=""),
-    Column("try_number", Integer, nullable=False, default=0),
-    Column("max_tries", Integer, nullable=False, default=0),
-    Column("machine_kills", Integer, nullable=False, default=0),
-    Column("token", String(32), nullable=True),
-    Column("lease_epoch", sa.BigInteger, nullable=False, default=0),
-    Column("priority_weight", sa.BigInteger, nullable=False, default=1),
-    Column("pool", String(256), nullable=False),
-    Column("pool_slots", Integer, nullable=False, default=1),
-    Column("queue", String(256), nullable=False, default="default"),
-    Column("executor", String(256), nullable=True),
-    Column("scheduled_at", Instant, nullable=True),
-    Column("queued_at", Instant, nullable=True),
-    Column("started_at", Instant, nullable=True),
-    Column("ended_at", Instant, nullable=True),
-    Column("next_try_at", Instant, nullable=True),
-    Column("rendered_map_index", Text, nullable=True),
-    Column("result_length", Integer, nullable=True),
-    Column("deferral", Text, nullable=True),
-    Column("ignored_dependencies", Text, nullable=True),
+    TaskInstanceRow,
     UniqueConstraint("dag_run_id", "task_id", "map_index"),
     Index("ix_task_instance_slots", "pool", "state",
           info={ONLY_WHERE: "state IN ('queued', 'running', 'restarting', 'deferred')"}),
 )  # fmt: skip
-"""`try_number` counts from 1, and is 0 before the first try. `token` names the try that is queued or running.
-`next_try_at` is when a retry or a rescheduled sensor is due, or a deferral times out. `deferral` is what a deferred
-task instance waits for, and then what came of it, as JSON, encrypted; it stays until the try ends. `result_length`:
-how many values `expand` over its result gives, -1 where that is no list or dict; NULL when there is no result.
-`ignored_dependencies`: what somebody who forced it wants to be ignored, names with spaces between them."""
 
-task_instance_history = sa.Table(
-    "task_instance_history",
-    metadata,
-    Column("id", BigId, primary_key=True, autoincrement=True),
-    Column("dag_run_id", BigId, ForeignKey("dag_run.id", ondelete="CASCADE"), nullable=False),
-    Column("task_id", String(ID_LENGTH), nullable=False),
-    Column("map_index", Integer, nullable=False, default=-1),
-    Column("try_number", Integer, nullable=False),
-    Column("state", String(32), nullable=True),
-    Column("reason", Text, nullable=False, default=""),
-    Column("token", String(32), nullable=True),
-    Column("scheduled_at", Instant, nullable=True),
-    Column("queued_at", Instant, nullable=True),
-    Column("started_at", Instant, nullable=True),
-    Column("ended_at", Instant, nullable=True),
-    UniqueConstraint("dag_run_id", "task_id", "map_index", "token"),
+
+class HistoryRow(Struct, frozen=True, kw_only=True):
+    """An earlier try of a task instance, kept when the next one begins."""
+
+    id: Id = 0
+    dag_run_id: RunRowId
+    task_id: Name
+    map_index: int = -1
+    try_number: int
+    state: Word | None = None
+    reason: str = ""
+    token: Word | None = None
+    scheduled_at: Moment | None = None
+    queued_at: Moment | None = None
+    started_at: Moment | None = None
+    ended_at: Moment | None = None
+
+
+task_instance_history = table_of(
+    "task_instance_history", HistoryRow, UniqueConstraint("dag_run_id", "task_id", "map_index", "token")
 )
-"""Earlier tries, kept when the next one begins."""
 
 pool = sa.Table(
     "pool",
@@ -276,46 +383,60 @@ pool = sa.Table(
 """`slots` of -1 is no limit. What is taken is counted from task_instance, never stored. `settled_by`: lease epoch of a
 scheduler that alone has settled slots since it counted what others have; NULL where others may have, too."""
 
-xcom = sa.Table(
-    "xcom",
-    metadata,
-    Column("dag_run_id", BigId, ForeignKey("dag_run.id", ondelete="CASCADE"), primary_key=True),
-    Column("task_id", String(ID_LENGTH), primary_key=True),
-    Column("map_index", Integer, primary_key=True, default=-1),
-    Column("key", String(512), primary_key=True),
-    Column("value", Json, nullable=False),
-    Column("created_at", Instant, nullable=False),
-)
 
-scheduler = sa.Table(
-    "scheduler",
-    metadata,
-    Column("id", String(64), primary_key=True),
-    Column("hostname", Text, nullable=False),
-    Column("pid", Integer, nullable=False),
-    Column("home", Text, nullable=False),
-    Column("lease_epoch", sa.BigInteger, nullable=False),
-    Column("lease_until", Instant, nullable=False),
-    Column("started_at", Instant, nullable=False),
-    Column("heartbeat_at", Instant, nullable=False),
-    Column("version", String(64), nullable=False),
-    Column("parallelism", Integer, nullable=False, default=0),
-    Column("executors", Json, nullable=False, default=b"{}"),
-    Column("takeover_seconds", Float, nullable=False, default=0.0),
-    Column("ended_at", Instant, nullable=True),
-)
-"""Who serves, and who did. `takeover_seconds`: how long after its last renewal no try of it can run any more.
-`ended_at`: it has left, or another one has given it up; it renews no lease from then on. The row stays, so that no
-epoch is given twice."""
+class XComValue(Struct, frozen=True):
+    """A value that a task instance pushed; `value` is JSON."""
 
-variable = sa.Table(
-    "variable",
-    metadata,
-    Column("key", String(ID_LENGTH), primary_key=True),
-    Column("value", Text, nullable=False),
-    Column("description", Text, nullable=False, default=""),
-)
-"""`value` is encrypted."""
+    dag_run_id: RunRowId
+    task_id: Name
+    map_index: int
+    key: Annotated[str, String(512)]
+    value: bytes
+    created_at: Moment
+
+
+xcom = table_of("xcom", XComValue, key="dag_run_id,task_id,map_index,key")
+
+
+class SchedulerRow(Struct, frozen=True, kw_only=True):
+    """A scheduler that serves, or has served.
+
+    Attributes:
+        takeover_seconds: How long after its last renewal no try of it can run any more.
+        ended_at: It has left, or another scheduler has given it up; from then on it renews no lease. The row stays, so
+            that no epoch is given twice.
+    """
+
+    id: SchedulerId
+    hostname: str
+    pid: int
+    home: str
+    lease_epoch: Big
+    lease_until: Moment
+    started_at: Moment
+    heartbeat_at: Moment
+    version: Annotated[str, String(64)]
+    parallelism: int = 0
+    executors: dict[str, int] = {}
+    takeover_seconds: float = 0.0
+    ended_at: Moment | None = None
+
+
+scheduler = table_of("scheduler", SchedulerRow)
+
+
+class VariableRow(Struct, frozen=True):
+    """A Variable. Its value is encrypted in the table. It may be a secret: never log or print one as it is."""
+
+    key: Name
+    value: str
+    description: str = ""
+
+    def __repr__(self) -> str:
+        return f"VariableRow({self.key!r}, …)"
+
+
+variable = table_of("variable", VariableRow, key="key")
 
 connection = sa.Table(
     "connection",
@@ -335,20 +456,21 @@ fernet_key = sa.Table(
 )
 """One row: the name of the key that secrets are encrypted with; none before there are any."""
 
-audit = sa.Table(
-    "audit",
-    metadata,
-    Column("id", BigId, primary_key=True, autoincrement=True),
-    Column("at", Instant, nullable=False),
-    Column("actor", Text, nullable=False),
-    Column("action", String(64), nullable=False),
-    Column("dag_id", String(ID_LENGTH), nullable=True),
-    Column("run_id", String(ID_LENGTH), nullable=True),
-    Column("task_id", String(ID_LENGTH), nullable=True),
-    Column("detail", Json, nullable=False, default=b"{}"),
-    Index("ix_audit_dag_id_at", "dag_id", "at"),
-)
-"""Who did what from outside: trigger, clear, pause, set."""
+
+class AuditRow(Struct, frozen=True, kw_only=True):
+    """One thing that somebody did from outside: trigger, clear, pause, set."""
+
+    id: Id = 0
+    at: Moment
+    actor: str
+    action: Annotated[str, String(64)]
+    dag_id: Name | None
+    run_id: Name | None
+    task_id: Name | None
+    detail: dict[str, Any] = {}
+
+
+audit = table_of("audit", AuditRow, Index("ix_audit_dag_id_at", "dag_id", "at"))
 
 
 asset = sa.Table(
@@ -447,31 +569,40 @@ dag_run_asset_event = sa.Table(
 """The events that a run consumed: those that triggered it."""
 
 
-callback_request = sa.Table(
+class CallbackRequest(Struct, frozen=True, kw_only=True):
+    """A callback of a task instance, or of the run when `task_id` is empty.
+
+    Attributes:
+        attempts: How often it was begun.
+        caused_by: JSON of the CausingTry that a task's callback is about.
+        scheduler_id: Who runs it, or ran it last.
+    """
+
+    id: Id = 0
+    dag_run_id: RunRowId
+    task_id: Name = ""
+    map_index: int = -1
+    try_number: int = 0
+    event: Word
+    reason: str = ""
+    state: Word = "queued"
+    token: Word | None = None
+    attempts: int = 0
+    created_at: Moment
+    caused_by: str = ""
+    scheduler_id: SchedulerId | None = None
+
+
+callback_request = table_of(
     "callback_request",
-    metadata,
-    Column("id", BigId, primary_key=True, autoincrement=True),
-    Column("dag_run_id", BigId, ForeignKey("dag_run.id", ondelete="CASCADE"), nullable=False),
-    Column("task_id", String(ID_LENGTH), nullable=False, default=""),
-    Column("map_index", Integer, nullable=False, default=-1),
-    Column("try_number", Integer, nullable=False, default=0),
-    Column("event", String(32), nullable=False),
-    Column("reason", Text, nullable=False, default=""),
-    Column("state", String(32), nullable=False, default="queued"),
-    Column("token", String(32), nullable=True),
-    Column("attempts", Integer, nullable=False, default=0),
-    Column("created_at", Instant, nullable=False),
-    Column("caused_by", Text, nullable=False, default=""),
-    Column("scheduler_id", String(64), nullable=True),
+    CallbackRequest,
     UniqueConstraint(
         "dag_run_id", "task_id", "map_index", "try_number", "event", "created_at", name="uq_callback_request_event"
     ),
     Index("ix_callback_request_state", "state"),
 )
-"""Written in the transaction of the state change that caused it. No task_id: a callback of the run. `caused_by` is
-JSON of the CausingTry that a task's callback is about. `scheduler_id`: who runs it, or ran it last.
-
-Unique, so that a transaction that is applied again adds nothing; a run that ends once more has another `created_at`."""
+"""Written in the transaction of the state change that caused it. Unique, so that a transaction that is applied again
+adds nothing; a run that ends once more has another `created_at`."""
 
 deadline = sa.Table(
     "deadline",
@@ -501,24 +632,25 @@ run_request = sa.Table(
 )
 """What somebody wants done with a running run. The scheduler that owns the run does it, and deletes the row."""
 
-backfill = sa.Table(
-    "backfill",
-    metadata,
-    Column("id", BigId, primary_key=True, autoincrement=True),
-    Column("dag_id", String(ID_LENGTH), nullable=False),
-    Column("from_date", Instant, nullable=False),
-    Column("to_date", Instant, nullable=False),
-    Column("reprocess", String(32), nullable=False),
-    Column("is_reverse", Boolean, nullable=False),
-    Column("max_active_runs", Integer, nullable=False),
-    Column("conf", Json, nullable=False),
-    Column("is_paused", Boolean, nullable=False, default=False),
-    Column("actor", Text, nullable=False),
-    Column("created_at", Instant, nullable=False),
-    Column("cancelled_at", Instant, nullable=True),
-    Index("ix_backfill_dag_id", "dag_id"),
-)
-"""Whether it has ended is seen from its runs, and stored nowhere."""
+
+class BackfillRow(Struct, frozen=True, kw_only=True):
+    """A backfill. Whether it has ended is seen from its runs, and stored nowhere."""
+
+    id: Id = 0
+    dag_id: Name
+    from_date: Moment
+    to_date: Moment
+    reprocess: Word
+    is_reverse: bool
+    max_active_runs: int
+    conf: dict[str, Any]
+    is_paused: bool = False
+    actor: str
+    created_at: Moment
+    cancelled_at: Moment | None = None
+
+
+backfill = table_of("backfill", BackfillRow, Index("ix_backfill_dag_id", "dag_id"))
 
 backfill_dag_run = sa.Table(
     "backfill_dag_run",

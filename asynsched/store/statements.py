@@ -14,7 +14,7 @@ table was new, so for one task it would read all rows.
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import cache
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import msgspec
 import sqlalchemy as sa
@@ -23,7 +23,7 @@ from msgspec.structs import astuple
 from sqlalchemy import Connection, TextClause, text
 
 from asynsched.store.rows import portions, storable
-from asynsched.store.schema import microseconds
+from asynsched.store.schema import DecodedJson, metadata, microseconds
 
 
 def insert_ignoring(conn: Connection, table: sa.Table) -> Any:
@@ -68,24 +68,7 @@ def _insert(table: sa.Table, dialect: str) -> Any:
 
 
 DIALECTS = ("sqlite", "postgresql")
-_TYPES: dict[str, str] = {
-    **dict.fromkeys(
-        ("dag_run_id", "id", "version_id", "backfill_id", "before_epoch", "lease_epoch", "priority_weight"), "bigint"
-    ),
-    **dict.fromkeys(
-        ("map_index", "before_try", "try_number", "max_tries", "machine_kills", "pool_slots", "result_length"),
-        "integer",
-    ),
-    **dict.fromkeys(
-        (
-            "scheduled_at", "queued_at", "started_at", "ended_at", "next_try_at", "created_at", "logical_date",
-            "data_interval_start", "data_interval_end", "run_after", "claimed_at",
-        ),
-        "timestamptz",
-    ),
-}  # fmt: skip
-_BLOBS = frozenset({("xcom", "value"), ("dag_run", "conf")})
-"""Columns that keep bytes, and travel as the text that these are."""
+_SQL_TYPES = {int: "bigint", bool: "boolean", float: "double precision", datetime: "timestamptz"}
 
 
 def for_each_dialect(build: Callable[[str], str]) -> dict[str, TextClause]:
@@ -93,24 +76,38 @@ def for_each_dialect(build: Callable[[str], str]) -> dict[str, TextClause]:
     return {dialect: text(build(dialect)) for dialect in DIALECTS}
 
 
-def rows_of(names: Sequence[str], dialect: str, parameter: str = "rows") -> str:
-    """Return a table expression that reads a JSON array, each row an array of what these names stand for."""
+def rows_of(row: type, dialect: str, parameter: str = "rows") -> str:
+    """Return a table expression that reads a JSON array of rows, each an array of the fields of a `row`."""
     if dialect == "sqlite":
-        columns = ", ".join(f"json_extract(value, '$[{place}]') AS {name}" for place, name in enumerate(names))
+        columns = ", ".join(
+            f"json_extract(value, '$[{place}]') AS {name}" for place, name in enumerate(field_names(row))
+        )
         return f"(SELECT {columns} FROM json_each(:{parameter}))"  # noqa: S608 - names come from our own types
+    hints = get_type_hints(row)
     columns = ", ".join(
-        f"CAST(item ->> {place} AS {_TYPES.get(name, 'text')}) AS {name}" for place, name in enumerate(names)
+        f"CAST(item ->> {place} AS {_sql_type(hints[name])}) AS {name}" for place, name in enumerate(field_names(row))
     )
     return f"(SELECT {columns} FROM jsonb_array_elements(CAST(:{parameter} AS jsonb)) AS item)"  # noqa: S608 - as above
 
 
+def field_names(row: Any) -> tuple[str, ...]:
+    """Return the names of a struct's or a named tuple's fields, in their order."""
+    names: tuple[str, ...] = row.__struct_fields__ if issubclass(row, Struct) else row._fields
+    return names
+
+
+def _sql_type(hint: Any) -> str:
+    kinds = get_args(hint) or (hint,)
+    return next((sql for kind, sql in _SQL_TYPES.items() if kind in kinds), "text")
+
+
 def insert_of(
     table: str,
-    struct: type[Struct],
+    row: type[Struct],
     dialect: str,
     *,
     conflict: str,
-    skip: frozenset[str] = frozenset(),
+    skip: frozenset[str] = frozenset({"id"}),
     extra: Mapping[str, str] | None = None,
 ) -> str:
     """Return an INSERT of structs, in their order.
@@ -120,18 +117,21 @@ def insert_of(
         skip: Fields that are not written.
         extra: What else is written: an expression for each column.
     """
-    names = [name for name in struct.__struct_fields__ if name not in skip]
-    values = [_blob(name, dialect) if (table, name) in _BLOBS else f"v.{name}" for name in names]
+    names = [name for name in row.__struct_fields__ if name not in skip]
+    values = [_value(metadata.tables[table].c[name], dialect) for name in names]
     columns = ", ".join([*names, *(extra or {})])
     # WHERE true keeps SQLite from reading ON CONFLICT as a join's ON.
     return (
         f"INSERT INTO {table} ({columns}) SELECT {', '.join([*values, *(extra or {}).values()])}"  # noqa: S608 - as above
-        f" FROM {rows_of(struct.__struct_fields__, dialect)} AS v WHERE true ON CONFLICT {conflict}"
+        f" FROM {rows_of(row, dialect)} AS v WHERE true ON CONFLICT {conflict}"
     )
 
 
-def _blob(name: str, dialect: str) -> str:
-    return f"CAST(v.{name} AS BLOB)" if dialect == "sqlite" else f"convert_to(v.{name}, 'UTF8')"
+def _value(column: "sa.Column[Any]", dialect: str) -> str:
+    """Return what is written to a column: bytes travel as the text that they are."""
+    if not isinstance(column.type, sa.LargeBinary | DecodedJson):
+        return f"v.{column.name}"
+    return f"CAST(v.{column.name} AS BLOB)" if dialect == "sqlite" else f"convert_to(v.{column.name}, 'UTF8')"
 
 
 def update_of(
@@ -152,7 +152,7 @@ def update_of(
     """
     written = assignments(struct, keys)
     same = " AND ".join(f"t.{key} = v.{key}" for key in keys)
-    rows = f"{rows_of(struct.__struct_fields__, dialect)} AS v"
+    rows = f"{rows_of(struct, dialect)} AS v"
     if dialect == "sqlite":
         changed = f"{table} AS t SET {written} FROM {rows} WHERE {same} AND {guard}"
         returned = ", ".join(keys)  # there it knows the table alone, and not by its other name
@@ -183,20 +183,14 @@ def execute_rows(conn: Connection, statement: TextClause, rows: Sequence[Any], *
 
 def as_json(rows: Sequence[Any], dialect: str) -> str:
     """Return rows as a JSON array of arrays; SQLite keeps instants as microseconds since 1970."""
-    plain: Sequence[Any] = rows
+    plain: Sequence[Any] = [row if isinstance(row, tuple) else astuple(row) for row in rows]
     if dialect == "sqlite":
-        plain = [
-            [microseconds(value) if isinstance(value, datetime) else value for value in _values(row)] for row in rows
-        ]
+        plain = [[microseconds(value) if isinstance(value, datetime) else value for value in row] for row in plain]
     encoded = msgspec.json.encode(plain).decode()
     if r"\u0000" in encoded:  # no database keeps that in a text
         cleaned = [[_cleaned(value) for value in row] for row in msgspec.json.decode(encoded)]
         encoded = msgspec.json.encode(cleaned).decode()
     return encoded
-
-
-def _values(row: Any) -> tuple[Any, ...]:
-    return row if isinstance(row, tuple) else astuple(row)
 
 
 def _cleaned(value: object) -> object:

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from asynsched.cli.app import build_app
 from asynsched.home import hold_home
-from asynsched.store.engines.direct_database import open_direct
+from asynsched.store.engines.opening import open_direct
 from tests.acceptance.idle_site import DAGS, make_idle_site
 from tests.store.test_retention import add_dag, add_run
 from tests.support.up import Site

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from asynsched.bell import open_bell
-from asynsched.store.engines.direct_database import open_direct
+from asynsched.store.engines.opening import open_direct
 from asynsched.store.schedulers.schedulers import register_scheduler, remove_scheduler
 from tests.acceptance.idle_site import DAGS
 

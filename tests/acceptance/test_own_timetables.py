@@ -4,7 +4,7 @@ from contextlib import closing
 
 import pytest
 
-from asynsched.store.engines.direct_database import open_direct
+from asynsched.store.engines.opening import open_direct
 from tests.support.stored import list_versions
 
 HEAD = """

@@ -14,7 +14,8 @@ from asynsched.bell import Hint, ring
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.creation.triggering import create_manual_run
 from asynsched.store.dags.dags import get_dag, list_dags
-from asynsched.store.engines.direct_database import DirectDatabase, open_direct
+from asynsched.store.database import DirectDatabase
+from asynsched.store.engines.opening import open_direct
 from asynsched.store.runs.dag_runs import get_run
 from tests.support.up import Site, Up
 from tests.support.waiting import until

@@ -13,7 +13,7 @@ from asynsched.channels import RunCreated
 from asynsched.scheduling.creation.triggering import create_manual_run
 from asynsched.settings import Settings
 from asynsched.store.database import Database
-from asynsched.store.engines.async_database import open_database
+from asynsched.store.engines.opening import open_database
 from tests.support import lone_evaluator
 from tests.support.instant_executor import InstantExecutor
 from tests.support.passing_database import PassingDatabase

@@ -13,7 +13,7 @@ from asynsched import Scheduler, assembly
 from asynsched.scheduling import slices
 from asynsched.settings import Settings
 from asynsched.store import rows
-from asynsched.store.engines.async_database import open_database
+from asynsched.store.engines.opening import open_database
 from tests.support.instant_executor import InstantExecutor
 
 AT_ONCE = 20

@@ -8,7 +8,7 @@ from asynsched import Scheduler
 from asynsched.bell import Hint, encode_hints
 from asynsched.settings import Settings
 from asynsched.store.dags.dags import set_paused
-from asynsched.store.engines.async_database import open_database
+from asynsched.store.engines.opening import open_database
 from asynsched.store.schedulers.schedulers import notify
 
 DAG = """

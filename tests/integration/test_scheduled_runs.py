@@ -12,7 +12,7 @@ from asynsched.serialization.schema import TimetableQuestion
 from asynsched.simulation.script import Outcome
 from asynsched.store.dags.dags import get_dag, set_paused
 from asynsched.store.dags.parse_results import DagDefaults, FileStamp, store_report
-from asynsched.store.engines.direct_database import open_inline
+from asynsched.store.engines.opening import open_inline
 from asynsched.store.runs.dag_runs import list_runs
 from asynsched.timetables import ContinuousTimetable, CronDataIntervalTimetable, EventsTimetable
 from tests.support.simulated import Simulated, report_of

@@ -24,7 +24,7 @@ from asynsched.lease.promise import takeover_seconds
 from asynsched.scheduling.evaluator import DependencyEvaluator
 from asynsched.settings import LeaseSettings
 from asynsched.simulation.script import ScriptedExecutor
-from asynsched.store.engines.async_database import open_database
+from asynsched.store.engines.opening import open_database
 from asynsched.store.schedulers.schedulers import list_schedulers, register_scheduler, unended_schedulers
 from asynsched.store.schema import scheduler as scheduler_table
 from tests.support.flaky_database import FlakyDatabase

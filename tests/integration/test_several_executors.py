@@ -8,7 +8,7 @@ import pytest
 from asynsched import Scheduler
 from asynsched.errors import SettingsError
 from asynsched.executors.registry import executor_factory
-from asynsched.store.engines.direct_database import open_direct
+from asynsched.store.engines.opening import open_direct
 from asynsched.store.runs.dag_runs import get_run
 from asynsched.store.runs.task_instances import load_task_instances
 from tests.support.narrow_executor import NarrowExecutor

@@ -16,7 +16,7 @@ from asynsched.lease import renewal as lease
 from asynsched.results import FinishedRun
 from asynsched.settings import LeaseSettings
 from asynsched.simulation.script import ScriptedExecutor
-from asynsched.store.engines.async_database import open_database
+from asynsched.store.engines.opening import open_database
 from asynsched.store.schedulers.schedulers import unended_schedulers
 from tests.support.waiting import eventually
 

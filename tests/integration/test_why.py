@@ -13,7 +13,7 @@ from asynsched.explaining.tasks import explain_task
 from asynsched.keys import DagRunKey
 from asynsched.settings import Settings
 from asynsched.simulation.script import Outcome
-from asynsched.store.engines.direct_database import open_inline
+from asynsched.store.engines.opening import open_inline
 from asynsched.store.runs.pools import set_pool
 from tests.support.lone_evaluator import run_on, serving, store_dag
 from tests.support.runs import NOON

@@ -23,7 +23,7 @@ from asynsched.housekeeping.retention import RetentionSweeper
 from asynsched.protocol.messages import Launch
 from asynsched.settings import RetentionSettings
 from asynsched.simulation.script import Outcome, ScriptedExecutor
-from asynsched.store.engines.direct_database import open_inline
+from asynsched.store.engines.opening import open_inline
 from tests.support.simulated import Simulated
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

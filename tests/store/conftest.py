@@ -9,8 +9,7 @@ import pytest_asyncio
 from asynsched.fernet_keys import keys_of
 from asynsched.settings import Settings
 from asynsched.store.database import Database
-from asynsched.store.engines.async_database import open_database
-from asynsched.store.engines.direct_database import open_inline
+from asynsched.store.engines.opening import open_database, open_inline
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

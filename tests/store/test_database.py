@@ -8,8 +8,7 @@ import sqlalchemy as sa
 
 from asynsched.errors import AlreadyExists, NotFound, StoreError, StoreUnavailable
 from asynsched.store.database import Database
-from asynsched.store.engines.async_database import open_database
-from asynsched.store.engines.direct_database import open_direct
+from asynsched.store.engines.opening import open_database, open_direct
 from asynsched.store.engines.sqlite_database import N_READERS
 from asynsched.store.runs.pools import delete_pool, list_pools, set_pool
 from asynsched.store.schema import pool

@@ -12,7 +12,7 @@ from asynsched.errors import SecretsUnreadable
 from asynsched.fernet_keys import FernetKeys, keys_of
 from asynsched.settings import Settings
 from asynsched.store.database import Database
-from asynsched.store.engines.async_database import open_database
+from asynsched.store.engines.opening import open_database
 from asynsched.store.runs.changes import Batch
 from asynsched.store.runs.dag_runs import insert_run
 from asynsched.store.runs.task_instances import load_task_instances

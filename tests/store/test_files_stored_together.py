@@ -10,7 +10,7 @@ from asynsched.serialization.schema import (
     FileError,
 )
 from asynsched.store.dags.parse_claims import claim_unclaimed
-from asynsched.store.engines.direct_database import connect_direct
+from asynsched.store.engines.opening import connect_direct
 from asynsched.store.engines.preparation import bring_to_head
 from asynsched.store.engines.urls import parse_url
 from tests.support.parse_reports import DEFAULTS, NOW, STAMP, parsed, report

@@ -22,15 +22,15 @@ from asynsched.states import DagRunState
 from asynsched.store import rows
 from asynsched.store.dags.parse_claims import claim_from_the_gone, claim_unclaimed, drop_claims
 from asynsched.store.dags.versions import NewVersion, add_version
-from asynsched.store.engines.async_database import open_database
+from asynsched.store.engines.opening import open_database
 from asynsched.store.runs.backfills import add_backfill, add_dates
 from asynsched.store.runs.changes import Batch, ExpandedRow, RunRow, Stale, TaskRow
 from asynsched.store.runs.dag_runs import insert_run
 from asynsched.store.runs.queue import give_back_run, take_over_runs
 from asynsched.store.runs.transitions import apply, apply_at_once
-from asynsched.store.runs.xcoms import XComValue, get_xcoms, put_xcom_of_try
+from asynsched.store.runs.xcoms import get_xcoms, put_xcom_of_try
 from asynsched.store.schedulers.schedulers import remove_scheduler
-from asynsched.store.schema import task_instance
+from asynsched.store.schema import XComValue, task_instance
 from tests.store.test_runs import NOW, new_run, task
 
 RUNS = (1, 2, 3)

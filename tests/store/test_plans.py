@@ -18,10 +18,10 @@ from asynsched.store.runs import queue as run_claims
 from asynsched.store.runs import queue as run_queue
 from asynsched.store.runs import requests as run_requests
 from asynsched.store.runs import task_instances as past_runs
-from asynsched.store.runs.changes import AssetEventRow, Batch, HistoryRow, RunRow, XComRow
+from asynsched.store.runs.changes import AssetEventRow, Batch, RunRow, XComRow
 from asynsched.store.runs.transitions import apply, apply_at_once
 from asynsched.timetables.asset_condition import AssetNames
-from tests.store.test_runs import new_run, task
+from tests.store.test_runs import history, new_run, task
 from tests.support.history import fill, look_at_sizes
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -32,7 +32,7 @@ GROWING = (
 RUN = RunRow(1, "queued", 0, "running", "", NOW, None, 1, "me", 1, NOW)
 BATCH = Batch(
     1, runs=[RUN], tasks=[task(1, "a", "success", before_state="running")], xcoms=[XComRow(1, "a", -1, "k", "1", NOW)],
-    history=[HistoryRow(1, "a", -1, 1, "failed", "", "t", NOW, NOW, NOW, NOW)],
+    history=[history(1, "a")],
 )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from asynsched.errors import AlreadyExists, SettingsError, StoreError, StoreUnavailable
 from asynsched.store.dags.dags import before_parses
 from asynsched.store.engines import postgres_database, postgres_engine, preparation
-from asynsched.store.engines.async_database import open_database
+from asynsched.store.engines.opening import open_database
 from asynsched.store.runs.pools import list_pools, set_pool
 from asynsched.store.schedulers.schedulers import CHANNEL, notify
 from tests.support.history import fill

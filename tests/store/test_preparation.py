@@ -19,10 +19,8 @@ from alembic.script import ScriptDirectory
 from asynsched.errors import DatabaseMissing, SettingsError, StoreUnavailable, StoreVersionError
 from asynsched.home import ATTEMPTS, LOGS, SOURCES, TMP, prepare_home
 from asynsched.store.engines import preparation
-from asynsched.store.engines.direct_database import connect_direct, open_direct
-from asynsched.store.engines.upgrade import schema_state, upgrade
+from asynsched.store.engines.opening import connect_direct, open_direct, schema_state, upgrade
 from asynsched.store.engines.urls import parse_url
-from asynsched.store.migrations import run
 from asynsched.store.runs.pools import list_pools
 from asynsched.store.schema import metadata
 from tests.support.waiting import until
@@ -77,13 +75,13 @@ def test_a_new_database_is_what_the_migrations_make(new_url):
         if created.read(lambda conn: conn.dialect.name) == "sqlite":
             Path(parse_url(new_url()).path).unlink()
     with connect_direct(parse_url(new_url())) as migrated:
-        migrated.write(run.migrate, preparation.HEAD)
+        migrated.write(preparation.migrate, preparation.HEAD)
         assert migrated.read(description) == at_once
         assert migrated.read(differences) == []
 
 
 def test_the_revisions_that_are_known_without_alembic_are_those_of_its_scripts():
-    scripts = ScriptDirectory(str(run.SCRIPTS)).walk_revisions()
+    scripts = ScriptDirectory(str(preparation.SCRIPTS)).walk_revisions()
     assert tuple(reversed([script.revision for script in scripts])) == preparation.REVISIONS
 
 
@@ -93,11 +91,11 @@ def later(tmp_path, monkeypatch) -> Callable[[], None]:
 
     def become() -> None:
         scripts = tmp_path / "migrations"
-        shutil.copytree(run.SCRIPTS, scripts)
+        shutil.copytree(preparation.SCRIPTS, scripts)
         (scripts / "versions" / "revision_0002.py").write_text(SECOND_REVISION)
-        monkeypatch.setattr(run, "SCRIPTS", scripts)
+        monkeypatch.setattr(preparation, "SCRIPTS", scripts)
         monkeypatch.setattr(preparation, "REVISIONS", ("0001", "0002"))
-        for module in ("preparation", "direct_database", "async_database", "upgrade"):
+        for module in ("preparation", "opening"):
             monkeypatch.setattr(f"asynsched.store.engines.{module}.HEAD", "0002")
 
     return become
@@ -198,7 +196,9 @@ def test_a_file_that_cannot_be_made_is_named(tmp_path):
 
 
 def test_many_processes_may_open_a_new_file_at_once(tmp_path):
-    program = f"from asynsched.store.engines.direct_database import open_direct; open_direct('sqlite:///{tmp_path}/a.db').close()"
+    program = (
+        f"from asynsched.store.engines.opening import open_direct; open_direct('sqlite:///{tmp_path}/a.db').close()"
+    )
     processes = [subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE) for _ in range(5)]
     errors = [process.communicate()[1].decode() for process in processes]
     assert errors == [""] * 5
@@ -225,8 +225,8 @@ def test_of_many_clients_that_find_a_postgresql_database_behind_one_migrates_it_
         migrated.append(revision)
         migrate(conn, revision)
 
-    migrate, n_clients = run.migrate, 5
-    monkeypatch.setattr(run, "migrate", migrate_once_all_others_wait)
+    migrate, n_clients = preparation.migrate, 5
+    monkeypatch.setattr(preparation, "migrate", migrate_once_all_others_wait)
     with ThreadPoolExecutor(n_clients) as threads:
         for database in threads.map(open_direct, [url] * n_clients):
             assert database.read(preparation.current_revision) == "0002"

@@ -16,14 +16,16 @@ from asynsched.states import DagRunState
 from asynsched.store.dags.versions import NewVersion, add_version, count_unused_versions, put_sources
 from asynsched.store.database import Database
 from asynsched.store.runs.callbacks import finish_callback, next_callbacks
-from asynsched.store.runs.changes import Batch, CallbackRow, HistoryRow
+from asynsched.store.runs.changes import Batch
 from asynsched.store.runs.dag_runs import end_queued_run, insert_run, list_runs
 from asynsched.store.runs.deadlines import settle_due_deadlines
 from asynsched.store.runs.retention import Bound, count_old_runs, count_old_xcoms, delete_runs, old_runs
 from asynsched.store.runs.transitions import apply
-from asynsched.store.runs.xcoms import XComValue, put_xcom
+from asynsched.store.runs.xcoms import put_xcom
 from asynsched.store.schedulers.audit import count_old_audit, record_audit
 from asynsched.store.schema import (
+    CallbackRequest,
+    XComValue,
     callback_request,
     dag,
     dag_run,
@@ -33,7 +35,7 @@ from asynsched.store.schema import (
     task_instance_history,
     xcom,
 )
-from tests.store.test_runs import new_run, task
+from tests.store.test_runs import history, new_run, task
 from tests.support.stored import list_audit, list_versions, log_file
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -53,8 +55,8 @@ def add_run(
     run_id = fields.pop("run_id", f"r{day}")
     run = insert_run(conn, new_run(run_id, dag_id, logical_date=at, run_after=at, **fields))
     tasks = [task(run, f"t{n:03}", "success") for n in range(n_tasks)]
-    history = [HistoryRow(run, row.task_id, -1, 1, "failed", "", "t", at, at, at, at) for row in tasks]
-    apply(conn, Batch(0, new_tasks=tasks, history=history))
+    tries = [history(run, row.task_id) for row in tasks]
+    apply(conn, Batch(0, new_tasks=tasks, history=tries))
     for row in tasks:
         put_xcom(conn, XComValue(run, row.task_id, -1, "return_value", b"1", at))
     if not active:
@@ -115,7 +117,7 @@ async def test_what_an_active_run_or_a_callback_needs_stays(database, tmp_path):
             add_run(conn, "d", day)
         add_run(conn, "d", 6, active=True)
         called = add_run(conn, "d", 3)
-        apply(conn, Batch(0, callbacks=[CallbackRow(called, "", -1, 0, "on_success", "", NOW)]))
+        apply(conn, Batch(0, callbacks=[CallbackRequest(dag_run_id=called, event="on_success", created_at=NOW)]))
         add_run(conn, "d", 2, active=True)
         add_run(conn, "d", 1, run_type="manual")
 
@@ -171,7 +173,7 @@ async def test_a_run_stays_that_is_to_be_called_back_since_it_was_found(database
     ids = await database.write(prepare)
     found = [run.id for run in await database.read(old_runs, Bound(before=NOW - DAY), limit=9)]
     assert found == ids[:2]
-    callback = CallbackRow(ids[0], "", -1, 0, "on_success", "", NOW)
+    callback = CallbackRequest(dag_run_id=ids[0], event="on_success", created_at=NOW)
     await database.write(apply, Batch(0, callbacks=[callback]))
     deleted = await database.write(delete_runs, found, max_rows=99)
     assert [run.id for run in deleted.runs] == ids[1:2]

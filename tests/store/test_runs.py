@@ -12,9 +12,8 @@ from asynsched.states import DagRunState, DagRunType
 from asynsched.store.dags.parse_results import DagDefaults, FileStamp, store_report
 from asynsched.store.dags.versions import NewVersion, add_version
 from asynsched.store.runs.callbacks import finish_callback, next_callbacks, take_callback
-from asynsched.store.runs.changes import Batch, CallbackRow, HistoryRow, RunRow, Stale, TaskRow, XComRow
+from asynsched.store.runs.changes import Batch, RunRow, Stale, TaskRow, XComRow
 from asynsched.store.runs.dag_runs import (
-    NewRun,
     count_active_runs,
     count_ended_since,
     end_queued_run,
@@ -31,25 +30,18 @@ from asynsched.store.runs.pools import list_pools, set_pool
 from asynsched.store.runs.states_elsewhere import TaskFilter, states_by_run
 from asynsched.store.runs.task_instances import list_task_instances, list_tries, load_task_instances
 from asynsched.store.runs.transitions import apply
-from asynsched.store.runs.xcoms import (
-    XComValue,
-    delete_xcoms,
-    get_xcoms,
-    list_xcoms,
-    put_xcom,
-    put_xcom_of_try,
-    some_xcoms,
-)
+from asynsched.store.runs.xcoms import delete_xcoms, get_xcoms, list_xcoms, put_xcom, put_xcom_of_try, some_xcoms
+from asynsched.store.schema import CallbackRequest, DagRunRow, HistoryRow, XComValue
 from tests.support.simulated import report_of
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
 DAY = timedelta(days=1)
 
 
-def new_run(run_id: str = "r1", dag_id: str = "d", **fields: Any) -> NewRun:
+def new_run(run_id: str = "r1", dag_id: str = "d", **fields: Any) -> DagRunRow:
     date = fields.pop("logical_date", NOW)
     fields = {"run_type": DagRunType.SCHEDULED, "state": DagRunState.QUEUED, "conf": {"a": [1, "€"]}} | fields
-    return NewRun(
+    return DagRunRow(
         dag_id=dag_id, run_id=run_id, logical_date=date, data_interval_start=date,
         data_interval_end=date and date + DAY, run_after=fields.pop("run_after", NOW), queued_at=NOW, **fields,
     )  # fmt: skip
@@ -62,6 +54,12 @@ def task(run: int, task_id: str, state: str | None, **fields: Any) -> TaskRow:
         "pool_slots": 1, "queue": "default",
     }  # fmt: skip
     return TaskRow(**(values | fields))
+
+
+def history(run: int, task_id: str, **fields: Any) -> HistoryRow:
+    times = dict.fromkeys(("scheduled_at", "queued_at", "started_at", "ended_at"), NOW)
+    values = {"map_index": -1, "try_number": 1, "state": "failed", "reason": "", "token": "t"} | times
+    return HistoryRow(dag_run_id=run, task_id=task_id, **(values | fields))
 
 
 async def test_a_run_is_stored_once_whatever_is_asked(database):
@@ -161,8 +159,10 @@ async def test_a_batch_changes_what_is_as_its_author_knew_it_and_returns_the_res
 
 async def test_earlier_tries_and_callbacks_are_stored_with_the_change_that_made_them(database):
     run = await database.write(insert_run, new_run())
-    tries = [HistoryRow(run, "a", -1, n, "failed", f"error {n}", f"t{n}", NOW, NOW, NOW, NOW) for n in (1, 2)]
-    callbacks = [CallbackRow(run, "a", -1, n, "on_retry", "", NOW) for n in (1, 2)]
+    tries = [history(run, "a", try_number=n, reason=f"error {n}", token=f"t{n}") for n in (1, 2)]
+    callbacks = [
+        CallbackRequest(dag_run_id=run, task_id="a", try_number=n, event="on_retry", created_at=NOW) for n in (1, 2)
+    ]
     for _ in range(2):
         assert not await database.write(apply, Batch(1, history=tries, callbacks=callbacks))
     assert [(row.try_number, row.reason) for row in await database.read(list_tries, run)] == [
@@ -185,7 +185,7 @@ async def test_earlier_tries_and_callbacks_are_stored_with_the_change_that_made_
 async def test_a_run_that_ends_again_calls_back_again(database):
     run = await database.write(insert_run, new_run())
     for ended_at in (NOW, NOW, NOW + timedelta(hours=1)):
-        callback = CallbackRow(run, "", -1, 0, "on_failure", "task_failure", ended_at)
+        callback = CallbackRequest(dag_run_id=run, event="on_failure", reason="task_failure", created_at=ended_at)
         assert not await database.write(apply, Batch(1, callbacks=[callback]))
     assert [callback.created_at for callback in await database.read(next_callbacks, "me", 9)] == [
         NOW,

@@ -27,7 +27,7 @@ from asynsched.serialization.schema import ParsedDag, ParseReport
 from asynsched.states import DagRunState, DagRunType
 from asynsched.store.dags.dags import get_dag, set_paused
 from asynsched.store.dags.parse_results import DagDefaults, FileStamp, store_report
-from asynsched.store.engines.async_database import open_database
+from asynsched.store.engines.opening import open_database
 from asynsched.store.runs.dag_runs import AlreadyExists, insert_run, insert_runs, list_runs
 from asynsched.store.runs.deadlines import list_deadlines
 from asynsched.store.runs.queue import claim_runs, queued_runs

@@ -6,12 +6,12 @@ import sys
 UNUSED = {"alembic", "aiosqlite", "asyncpg", "anyio", "sqlalchemy.orm", "sqlalchemy.ext.asyncio", "jsonschema"}
 PROGRAM = """
 import sys
-from asynsched.store.engines import direct_database, upgrade
+from asynsched.store.engines import opening
 for name in ("dags.dags", "dags.files", "dags.versions", "runs.dag_runs", "runs.pools", "runs.task_instances",
              "runs.xcoms", "schedulers.audit", "schedulers.schedulers", "secrets.connections", "secrets.variables"):
     __import__(f"asynsched.store.{name}")
 from asynsched.store.runs.pools import list_pools, set_pool
-with direct_database.open_direct(sys.argv[1]) as database:
+with opening.open_direct(sys.argv[1]) as database:
     database.write(set_pool, "new", 3)
     assert len(database.read(list_pools)) == 2
 print(*sys.modules)

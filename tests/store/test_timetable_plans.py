@@ -7,7 +7,8 @@ import msgspec
 from asynsched.serialization.schema import ParsedDag, SerializedDag, TimetableQuestion
 from asynsched.states import DagRunState, DagRunType
 from asynsched.store.dags.dags import file_to_ask, get_dag, get_plan, pause_active, questions_for_file
-from asynsched.store.runs.dag_runs import NewRun, insert_run, last_run_states
+from asynsched.store.runs.dag_runs import insert_run, last_run_states
+from asynsched.store.schema import DagRunRow
 from asynsched.timetables import PlannedInterval, PlannedRun, TimetablePlan
 from tests.store.test_parse_results import LATER, NOW, report, store
 
@@ -20,7 +21,10 @@ KNOWN = ParsedDag(SerializedDag("known", {"kind": "null"}), "1")
 def run(number, state, run_type=DagRunType.SCHEDULED):
     start = NOW + number * timedelta(days=1)
     end = start + timedelta(days=1)
-    return NewRun("own", f"r{number}", run_type, state, start, start, end, end, end)
+    return DagRunRow(
+        dag_id="own", run_id=f"r{number}", run_type=run_type, state=state, logical_date=start,
+        data_interval_start=start, data_interval_end=end, run_after=end, queued_at=end,
+    )  # fmt: skip
 
 
 async def test_a_plan_is_kept_until_the_next_parse_which_counts_as_a_change(database):

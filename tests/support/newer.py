@@ -6,7 +6,8 @@ from pathlib import Path
 
 import asynsched
 import sandbox
-from asynsched.store.engines.preparation import HEAD, OLDEST_BESIDE
+from asynsched.store.engines.preparation import HEAD
+from asynsched.store.schema import OLDEST_BESIDE
 
 REVISION = '''"""What a later version adds."""
 
@@ -42,9 +43,9 @@ def make_newer(folder: Path, steps: int) -> Path:
         script = path / "asynsched/store/migrations/versions" / f"revision_{revision}.py"
         script.write_text(REVISION.format(revision=revision, before=before))
     known = ", ".join(f'"{revision}"' for revision in revisions)
-    preparation = path / "asynsched/store/engines/preparation.py"
-    _replace(preparation, f'REVISIONS = ("{HEAD}",)', f"REVISIONS = ({known})")
-    _replace(preparation, f'OLDEST_BESIDE = "{OLDEST_BESIDE}"', f'OLDEST_BESIDE = "{revisions[-2]}"')
+    schema = path / "asynsched/store/schema.py"
+    _replace(schema, f'REVISIONS = ("{HEAD}",)', f"REVISIONS = ({known})")
+    _replace(schema, f'OLDEST_BESIDE = "{OLDEST_BESIDE}"', f'OLDEST_BESIDE = "{revisions[-2]}"')
     _replace(path / "asynsched/_version.py", f'"{asynsched.__version__}"', f'"99.{steps}"')
     _replace(path / "asynsched/protocol/messages.py", "PROTOCOL_VERSION = 1", f"PROTOCOL_VERSION = {1 + steps}")
     return path

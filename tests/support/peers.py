@@ -23,7 +23,7 @@ from asynsched.scheduling.loading import VersionCache
 from asynsched.settings import Settings
 from asynsched.store.dags.parse_results import DagDefaults, FileStamp, store_report
 from asynsched.store.database import Database
-from asynsched.store.engines.async_database import open_database
+from asynsched.store.engines.opening import open_database
 from asynsched.store.engines.urls import parse_url
 from asynsched.store.runs.dag_runs import list_runs
 from asynsched.store.schedulers.schedulers import notify

@@ -25,7 +25,7 @@ import asyncpg
 import pytest
 from fasteners import InterProcessLock
 
-from asynsched.store.engines.direct_database import open_direct
+from asynsched.store.engines.opening import open_direct
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # it warns of a missing XDG_RUNTIME_DIR, which it needs only for its lock

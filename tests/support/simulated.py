@@ -10,7 +10,8 @@ from asynsched.serialization.schema import SCHEMA_VERSION, ParsedDag, ParseRepor
 from asynsched.settings import Settings
 from asynsched.simulation.script import Script
 from asynsched.simulation.simulation import Simulation
-from asynsched.store.runs.dag_runs import DagRunRow, list_runs
+from asynsched.store.runs.dag_runs import list_runs
+from asynsched.store.schema import DagRunRow
 
 
 class Simulated(Simulation):

@@ -11,17 +11,15 @@ from asynsched.home import LOGS
 from asynsched.keys import TaskInstanceKey
 from asynsched.scheduling.creation.scheduled_runs import Examined, examine_dags
 from asynsched.store.dags.versions import DagVersionRow, get_version
-from asynsched.store.rows import as_struct, from_json
-from asynsched.store.schedulers.audit import AuditRow
-from asynsched.store.schema import audit, dag_version
+from asynsched.store.rows import as_struct
+from asynsched.store.schema import AuditRow, audit, dag_version
 
 
 def list_audit(conn: Connection, *, dag_id: str | None = None) -> list[AuditRow]:
     """Return what was done from outside, to one DAG or to all, the newest first."""
-    columns = [audit.c[name] for name in AuditRow.__struct_fields__]
     is_wanted = sa.true() if dag_id is None else audit.c.dag_id == dag_id
-    rows = conn.execute(sa.select(*columns).where(is_wanted).order_by(audit.c.id.desc()))
-    return [as_struct(AuditRow, row, detail=from_json(row.detail)) for row in rows]
+    rows = conn.execute(sa.select(audit).where(is_wanted).order_by(audit.c.id.desc()))
+    return [as_struct(AuditRow, row) for row in rows]
 
 
 def list_versions(conn: Connection, dag_id: str) -> list[DagVersionRow]:

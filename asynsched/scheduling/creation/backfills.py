@@ -22,7 +22,7 @@ from asynsched.store.dags.dags import find_dag
 from asynsched.store.dags.versions import get_version
 from asynsched.store.rows import to_json
 from asynsched.store.runs.backfills import (
-    BackfillRow,
+    BackfillProgress,
     Reprocess,
     add_backfill,
     add_dates,
@@ -32,10 +32,10 @@ from asynsched.store.runs.backfills import (
     list_dates,
     pause_backfill,
 )
-from asynsched.store.runs.dag_runs import DagRunRow, NewRun, insert_run, run_of_date
+from asynsched.store.runs.dag_runs import insert_run, run_of_date, run_of_schedule
 from asynsched.store.runs.requests import CancelRun
 from asynsched.store.runs.row_locks import lock_runs
-from asynsched.store.schema import dag_run
+from asynsched.store.schema import DagRunRow, dag_run
 from asynsched.timetables import ContinuousTimetable, DagRunInfo, NullTimetable, OnceTimetable, TimeRestriction, decode
 
 MAX_RUNS = 10_000
@@ -114,7 +114,7 @@ def plan_dates(conn: Connection, plan: BackfillPlan, now: datetime) -> list[Plan
     return dates
 
 
-def create_backfill(conn: Connection, plan: BackfillPlan, *, actor: str, now: datetime) -> BackfillRow:
+def create_backfill(conn: Connection, plan: BackfillPlan, *, actor: str, now: datetime) -> BackfillProgress:
     """Store a backfill and its runs, queued. Raises what `plan_dates` raises.
 
     Raises:
@@ -145,14 +145,14 @@ def create_backfill(conn: Connection, plan: BackfillPlan, *, actor: str, now: da
     return get_backfill(conn, backfill_id)
 
 
-def set_paused(conn: Connection, backfill_id: int, *, is_paused: bool) -> BackfillRow:
+def set_paused(conn: Connection, backfill_id: int, *, is_paused: bool) -> BackfillProgress:
     """Start no further run of a backfill, or go on with it. Raises NotFound, or DagError when it has ended."""
     _open(conn, backfill_id)
     pause_backfill(conn, backfill_id, is_paused=is_paused)
     return get_backfill(conn, backfill_id)
 
 
-def cancel_backfill(conn: Connection, backfill_id: int, *, actor: str, now: datetime) -> BackfillRow:
+def cancel_backfill(conn: Connection, backfill_id: int, *, actor: str, now: datetime) -> BackfillProgress:
     """End a backfill: its queued runs fail, those that run go on. Raises NotFound, or DagError when it has ended."""
     found = _open(conn, backfill_id)
     # All of them first: one by one they would be locked in the order of their dates. Now none of them begins any more.
@@ -164,7 +164,7 @@ def cancel_backfill(conn: Connection, backfill_id: int, *, actor: str, now: date
     return get_backfill(conn, backfill_id)
 
 
-def _open(conn: Connection, backfill_id: int) -> BackfillRow:
+def _open(conn: Connection, backfill_id: int) -> BackfillProgress:
     found = get_backfill(conn, backfill_id)
     if found.state in ("completed", "cancelled"):
         raise DagError(f"The backfill {backfill_id} has ended: it is {found.state}.")
@@ -225,7 +225,7 @@ def _run_for(conn: Connection, plan: BackfillPlan, date: PlannedDate, backfill_i
     try:
         return insert_run(
             conn,
-            NewRun.of_schedule(
+            run_of_schedule(
                 plan.dag_id,
                 DagRunType.BACKFILL,
                 info,

@@ -26,7 +26,6 @@ from asynsched.store.assets.queue import (
 from asynsched.store.dags.dags import DagRow, find_dag, get_dags, get_plans, set_next_dagruns
 from asynsched.store.dags.versions import get_version, serialized_versions
 from asynsched.store.runs.dag_runs import (
-    NewRun,
     WantedRun,
     count_active_runs,
     get_run,
@@ -35,8 +34,10 @@ from asynsched.store.runs.dag_runs import (
     last_scheduled_interval,
     last_scheduled_intervals,
     run_id_of,
+    run_of_schedule,
     runs_made,
 )
+from asynsched.store.schema import DagRunRow
 from asynsched.timetables import CustomTimetable, DagRunInfo, DataInterval, KnownTimetable, decode
 from asynsched.timetables.asset_condition import AssetCondition
 
@@ -198,14 +199,11 @@ def trigger_by_assets(conn: Connection, dag: DagRow, condition: AssetCondition |
     run_after = _newest(pending)
     row_id = insert_run(
         conn,
-        NewRun(
+        DagRunRow(
             dag_id=dag.dag_id,
             run_id=found.created,
             run_type=DagRunType.ASSET_TRIGGERED,
             state=DagRunState.QUEUED,
-            logical_date=None,
-            data_interval_start=None,
-            data_interval_end=None,
             run_after=run_after,
             queued_at=now,
             reason=_reason(pending),
@@ -461,5 +459,5 @@ def _together(scheduled: Examined, triggered: Triggered) -> Examined:
     )
 
 
-def _new_run(dag_id: str, info: DagRunInfo, now: datetime) -> NewRun:
-    return NewRun.of_schedule(dag_id, DagRunType.SCHEDULED, info, queued_at=now, reason="its schedule was due")
+def _new_run(dag_id: str, info: DagRunInfo, now: datetime) -> DagRunRow:
+    return run_of_schedule(dag_id, DagRunType.SCHEDULED, info, queued_at=now, reason="its schedule was due")

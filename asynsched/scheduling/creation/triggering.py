@@ -23,7 +23,6 @@ from asynsched.store.dags.dags import get_dag, near_dag_ids
 from asynsched.store.dags.versions import current_version
 from asynsched.store.database import Database
 from asynsched.store.runs.dag_runs import (
-    NewRun,
     get_run,
     insert_run,
     insert_runs,
@@ -34,6 +33,7 @@ from asynsched.store.runs.dag_runs import (
 from asynsched.store.runs.requests import ClearTasks
 from asynsched.store.runs.task_instances import load_task_instances
 from asynsched.store.schedulers.audit import acts_since, record_audit
+from asynsched.store.schema import DagRunRow
 from asynsched.timetables import DataInterval, decode
 from asynsched.timetables.zones import in_zone, moved
 
@@ -78,9 +78,10 @@ def create_manual_run(
     serialized = decode_dag(version.serialized)
     validate_conf(serialized, conf or {})
     chosen = _checked_run_id(run_id) if run_id else None
-    base = NewRun(
-        dag_id, "", DagRunType.MANUAL, DagRunState.QUEUED, None, None, None, now, now, reason, dict(conf or {})
-    )
+    base = DagRunRow(
+        dag_id=dag_id, run_id="", run_type=DagRunType.MANUAL, state=DagRunState.QUEUED, reason=reason, run_after=now,
+        queued_at=now, conf=dict(conf or {}),
+    )  # fmt: skip
     named = (logical_date or now) if has_logical_date else None
     run = _dated(base, chosen or run_id_of(DagRunType.MANUAL, named or now), named, data_interval, serialized)
     # What is free nearly always is not asked before: each question is a message to the server.
@@ -93,8 +94,8 @@ def create_manual_run(
 
 
 def _dated(
-    run: NewRun, run_id: str, named: datetime | None, interval: DataInterval | None, dag: SerializedDag
-) -> NewRun:
+    run: DagRunRow, run_id: str, named: datetime | None, interval: DataInterval | None, dag: SerializedDag
+) -> DagRunRow:
     """Return a run with its run_id, its logical date and its data interval."""
     date = named and in_zone(named, UTC)
     if interval is None and date is not None:

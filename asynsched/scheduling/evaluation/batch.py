@@ -23,15 +23,14 @@ from asynsched.states import FINISHED_RUN_STATES, TaskInstanceState
 from asynsched.store.runs.changes import (
     AssetEventRow,
     Batch,
-    CallbackRow,
     ExpandedRow,
     ForgottenRow,
-    HistoryRow,
     RunRow,
     TaskRow,
     TaskRowKey,
     XComRow,
 )
+from asynsched.store.schema import CallbackRequest, HistoryRow
 
 COMPANY = timedelta(milliseconds=20)
 """How long the news that a try has begun waits for something else to be stored with."""
@@ -54,7 +53,7 @@ class PendingBatch:
     history: list[HistoryRow] = field(default_factory=list)
     forgotten: list[ForgottenRow] = field(default_factory=list)
     xcoms: list[XComRow] = field(default_factory=list)
-    callbacks: list[CallbackRow] = field(default_factory=list)
+    callbacks: list[CallbackRequest] = field(default_factory=list)
     asset_events: list[AssetEventRow] = field(default_factory=list)
     granted: list[ActiveTask] = field(default_factory=list)
     ended_runs: list[ActiveRun] = field(default_factory=list)
@@ -113,7 +112,7 @@ class PendingBatch:
                 self.forgotten.append(row)
             case XComRow():
                 self.xcoms.append(row)
-            case CallbackRow():
+            case CallbackRequest():
                 self.callbacks.append(row)
             case AssetEventRow():
                 self.asset_events.append(row)

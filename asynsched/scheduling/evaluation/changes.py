@@ -12,13 +12,14 @@ from asynsched.protocol.messages import Ended
 from asynsched.scheduling.rules.run_stop import RunStop
 from asynsched.scheduling.rules.try_end import TryOutcome
 from asynsched.states import SLOT_TASK_STATES, TIMED_TASK_STATES, DagRunState, TaskInstanceState
-from asynsched.store.runs.changes import AssetEventRow, CallbackRow, ForgottenRow, HistoryRow, XComRow
+from asynsched.store.runs.changes import AssetEventRow, ForgottenRow, XComRow
+from asynsched.store.schema import CallbackRequest, HistoryRow
 
 if TYPE_CHECKING:
     from asynsched.scheduling.evaluation.deferral import StoredDeferral
     from asynsched.scheduling.evaluation.run import ActiveRun, ActiveTask
 
-Row = HistoryRow | ForgottenRow | XComRow | CallbackRow | AssetEventRow
+Row = HistoryRow | ForgottenRow | XComRow | CallbackRequest | AssetEventRow
 """What is written in the transaction that stores a change."""
 NOTHING, PLACE, SLOTS, TIMER, TRIGGER = range(5)
 HOLDS: dict[TaskInstanceState | None, int] = (

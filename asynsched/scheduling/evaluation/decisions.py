@@ -36,7 +36,8 @@ from asynsched.scheduling.rules.run_stop import RunStop, failing_fast, on_stop, 
 from asynsched.scheduling.rules.try_end import after_try, instance_name
 from asynsched.states import FINISHED_TASK_STATES, SLOT_TASK_STATES, DagRunState
 from asynsched.states import TaskInstanceState as State
-from asynsched.store.runs.changes import AssetEventRow, CallbackRow, ForgottenRow, HistoryRow, XComRow
+from asynsched.store.runs.changes import AssetEventRow, ForgottenRow, XComRow
+from asynsched.store.schema import CallbackRequest, HistoryRow
 
 SKIPMIXIN_KEY = "skipmixin_key"
 """XCom key under which a branch's or short circuit's decision is kept (Airflow's name), so that it holds when a task
@@ -252,7 +253,10 @@ def _rows_of_end(
     if outcome.callback in task.task.callbacks:
         max_tries = values.get("max_tries", task.max_tries)
         about = CausingTry(max_tries, values["started_at"], values["ended_at"], event.exception)
-        yield CallbackRow(*key, number, outcome.callback, outcome.reason, now, _json(about))
+        yield CallbackRequest(
+            dag_run_id=task.run.id, task_id=task.task_id, map_index=task.map_index, try_number=number,
+            event=outcome.callback, reason=outcome.reason, created_at=now, caused_by=_json(about),
+        )  # fmt: skip
     if skips is not None:
         yield XComRow(*key, SKIPMIXIN_KEY, _json({"skipped": sorted(skips.task_ids)}), now)
 
@@ -286,8 +290,9 @@ def _history(
     task: ActiveTask, number: int, reason: str, started_at: datetime | None, ended_at: datetime | None
 ) -> HistoryRow:
     return HistoryRow(
-        *_row_key(task), number, State.FAILED, reason,
-        task.token, task.scheduled_at, task.queued_at, started_at, ended_at,
+        dag_run_id=task.run.id, task_id=task.task_id, map_index=task.map_index, try_number=number, state=State.FAILED,
+        reason=reason, token=task.token, scheduled_at=task.scheduled_at, queued_at=task.queued_at,
+        started_at=started_at, ended_at=ended_at,
     )  # fmt: skip
 
 
@@ -358,5 +363,6 @@ def of_rest(run: ActiveRun, now: datetime) -> Sequence[RunChange]:
     if run.stop is not None and run.stop.fails_run:
         verdict = RunVerdict(DagRunState.FAILED, run.stop.reason, "timed_out")
     event = "on_success" if verdict.state is DagRunState.SUCCESS else "on_failure"
-    rows = (CallbackRow(run.id, "", -1, 0, event, verdict.cause, now),) if event in run.structure.dag.callbacks else ()
+    request = CallbackRequest(dag_run_id=run.id, event=event, reason=verdict.cause, created_at=now)
+    rows = (request,) if event in run.structure.dag.callbacks else ()
     return (RunChange(run, run.state, verdict.state, verdict.reason, run.started_at, run.last_end(now), rows),)

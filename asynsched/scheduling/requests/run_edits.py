@@ -30,10 +30,9 @@ from asynsched.states import (
     check_task_transition,
 )
 from asynsched.store.rows import near_names
-from asynsched.store.runs.changes import Batch, ForgottenRow, HistoryRow, RunRow, TaskRow
-from asynsched.store.runs.dag_runs import DagRunRow
+from asynsched.store.runs.changes import Batch, ForgottenRow, RunRow, TaskRow
 from asynsched.store.runs.requests import CancelRun, ClearTasks, ForceTask, MarkRun, MarkTasks, RunRequest
-from asynsched.store.runs.task_instances import TaskInstanceRow
+from asynsched.store.schema import DagRunRow, HistoryRow, TaskInstanceRow
 
 State = TaskInstanceState
 _RESTARTED_REASON = "it was cleared while it ran"
@@ -146,8 +145,9 @@ class RunEdit:
 
 def _history(row: TaskInstanceRow, try_number: int) -> HistoryRow:
     return HistoryRow(
-        row.dag_run_id, row.task_id, row.map_index, try_number, row.state or "", row.reason, row.token,
-        row.scheduled_at, row.queued_at, row.started_at, row.ended_at,
+        dag_run_id=row.dag_run_id, task_id=row.task_id, map_index=row.map_index, try_number=try_number,
+        state=row.state or "", reason=row.reason, token=row.token, scheduled_at=row.scheduled_at,
+        queued_at=row.queued_at, started_at=row.started_at, ended_at=row.ended_at,
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""PostgreSQL for the scheduler: a pool of connections on the event loop, and nothing that waits for ever."""
+"""PostgreSQL for the scheduler: a pool of connections on the event loop. No call waits for ever."""
 
 import asyncio
 from collections.abc import Callable
@@ -12,8 +12,7 @@ from asynsched.errors import StoreUnavailable
 from asynsched.fernet_keys import FernetKeys
 from asynsched.store.database import Database
 from asynsched.store.engines.driver_errors import store_errors
-from asynsched.store.engines.postgres_engine import pooled_engine, snapshots_of, unhurried_engine
-from asynsched.store.engines.postgres_hosts import ServerOrder
+from asynsched.store.engines.postgres_engine import ServerOrder, pooled_engine, snapshots_of, unhurried_engine
 from asynsched.store.engines.preparation import bring_to_head
 from asynsched.store.engines.urls import DatabaseUrl
 
@@ -25,11 +24,11 @@ ROLLBACK_TIMEOUT_SECONDS = 3.0
 
 
 class PostgresDatabase(Database):
-    """A PostgreSQL database that is migrated. Belongs to the event loop that it is used on.
+    """A migrated PostgreSQL database. Belongs to the event loop that uses it.
 
     Args:
         pool_size: Connections that are kept; as many again are opened when all are busy.
-        keys: Those of its secrets.
+        keys: The keys of its secrets.
     """
 
     is_shared = True
@@ -77,7 +76,7 @@ class PostgresDatabase(Database):
         is_open: bool = True,
         seconds: float | None = None,
     ) -> T:
-        """Run a query in a transaction that is committed, or without one; within so many seconds."""
+        """Run a query in a transaction and commit it (`is_open`), or without one; within a number of seconds."""
         with store_errors(self._shown, opening=self._opening):
             connection = await greenlet_spawn(engine.connect)
             self._opening = False
@@ -96,7 +95,7 @@ class PostgresDatabase(Database):
                     await greenlet_spawn(connection.close)
 
     async def _commit(self, connection: Connection) -> None:
-        # From here on it will be done, whether or not somebody still waits for it.
+        # From here on the commit happens, whether or not the caller still waits for it.
         try:
             with anyio.move_on_after(COMMIT_TIMEOUT_SECONDS, shield=True) as scope:
                 await greenlet_spawn(connection.commit)

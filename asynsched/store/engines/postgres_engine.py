@@ -1,30 +1,40 @@
-"""PostgreSQL by asyncpg: SQLAlchemy's engine for it, and connections of the driver's own, with timeouts on everything.
+"""PostgreSQL by asyncpg: SQLAlchemy's engine for it, and plain connections of the driver, with timeouts on everything.
 
-SQLAlchemy waits for that driver within greenlets: what is called here is to be run by `greenlet_spawn`. Its own asyncio
-package does little more than that, but imports the whole ORM, which would take each command a tenth of a second.
+SQLAlchemy waits for that driver within greenlets, so callers run its functions by `greenlet_spawn`. SQLAlchemy's own
+asyncio package does little more than that, but imports the whole ORM: a tenth of a second for each command.
+
+A URL may name several servers of one database, such as a primary and its standbys. The driver gives all of them
+together the time that one may take, so a machine that is gone without a word would keep it from ever asking the next.
+So each server is asked by itself, first the one that answered last.
 """
 
 import asyncio
 import re
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import asyncpg
-from sqlalchemy import Engine, ExceptionContext, create_engine, event
+from sqlalchemy import Connection, Engine, ExceptionContext, create_engine, event
 from sqlalchemy.exc import InvalidatePoolError
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool, PoolProxiedConnection
+from sqlalchemy.util import greenlet_spawn
 
 from asynsched.errors import SettingsError, StoreUnavailable
 from asynsched.fernet_keys import FernetKeys
-from asynsched.store.engines.postgres_hosts import ServerOrder
+from asynsched.store.database import DirectDatabase
+from asynsched.store.engines.driver_errors import store_errors
+from asynsched.store.engines.preparation import bring_to_head
 from asynsched.store.engines.urls import DatabaseUrl
 from asynsched.store.secrets.encryption import execution_options
 
+P = ParamSpec("P")
+T = TypeVar("T")
 CONNECT_TIMEOUT_SECONDS = 10.0
 POOL_TIMEOUT_SECONDS = 30.0
 ANSWER_SECONDS = 5.0
-"""How much longer than the server lets a statement take we wait for its answer: then the server is lost."""
+"""How long to wait for an answer beyond the server's own limit for a statement: then the server is lost."""
 SERVER_SETTINGS = {
     "application_name": "asynsched",
     "timezone": "UTC",
@@ -35,16 +45,89 @@ SERVER_SETTINGS = {
 """Sent when connecting; the same names in the URL's query win."""
 N_STATEMENTS = 500
 PLANS_SECONDS = 10.0
-"""How long a connection keeps the server's plans. One that was made while a table was new reads all of that table."""
+"""How long a connection keeps the server's plans. A plan made while a table was new reads all of that table."""
 _UNREACHABLE = (
     asyncpg.PostgresConnectionError,
     asyncpg.OperatorInterventionError,
     asyncpg.InsufficientResourcesError,
 )
-"""What a server says that is stopping, starting or full: another one may do."""
+"""Errors of a server that is stopping, starting or full: another server may do."""
 _READ_ONLY = "25006"
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(us|ms|s|min|h|d|)\s*")
 _SECONDS_IN = {"us": 1e-6, "ms": 1e-3, "": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+class DirectPostgres(DirectDatabase):
+    """PostgreSQL through an event loop of its own, which runs only while a query does."""
+
+    def __init__(self, url: DatabaseUrl, keys: FernetKeys | None) -> None:
+        self._shown = url.shown
+        self._runner = asyncio.Runner()
+        order = ServerOrder()
+        self._engine = pooled_engine(url, order, pool_size=1, keys=keys)
+        self._snapshots = snapshots_of(self._engine)
+        self._for_migrations = partial(unhurried_engine, url, order)
+        self._opening = True
+
+    def read(self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._run(self._snapshots, lambda connection: query(connection, *args, **kwargs))
+
+    def write(self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        engine = self._for_migrations() if query is bring_to_head else self._engine
+        return self._run(engine, lambda connection: query(connection, *args, **kwargs))
+
+    def close(self) -> None:
+        self._runner.run(greenlet_spawn(self._engine.dispose))
+        self._runner.close()
+
+    def _run(self, engine: Engine, work: Callable[[Connection], T]) -> T:
+        with store_errors(self._shown, opening=self._opening):
+            result: T = self._runner.run(greenlet_spawn(self._transaction, engine, work))
+            return result
+
+    def _transaction(self, engine: Engine, work: Callable[[Connection], T]) -> T:
+        with engine.begin() as connection:
+            self._opening = False
+            return work(connection)
+
+
+class ServerOrder:
+    """The order in which the servers of one URL are asked. Connections for the same purpose may share it."""
+
+    def __init__(self) -> None:
+        self._answered_last = ""
+
+    def of(self, dsn: str) -> list[str]:
+        """Return a URL for each server that the URL names, the first to ask first."""
+        return sorted(_servers_of(dsn), key=lambda server: server != self._answered_last)
+
+    def answered(self, server: str) -> None:
+        """Note that this server can be used."""
+        self._answered_last = server
+
+
+def _servers_of(dsn: str) -> list[str]:
+    """Return a URL for each server that a URL names, in its order.
+
+    A scheduler writes, so of several servers only one that takes writes will do, unless the URL says otherwise.
+    """
+    parts = urlsplit(dsn)
+    who, at, named = parts.netloc.partition("@") if "@" in parts.netloc else ("", "", parts.netloc)
+    query = dict(parse_qsl(parts.query))
+    places: list[tuple[str, dict[str, str]]]
+    if "," in named:
+        places = [(who + at + host, {}) for host in named.split(",")]
+    elif not named and "," in query.get("host", ""):
+        hosts, ports = query["host"].split(","), query.get("port", "").split(",")
+        ports = ports if len(ports) == len(hosts) else ports[:1] * len(hosts)
+        places = [
+            (parts.netloc, {"host": host} | ({"port": port} if port else {}))
+            for host, port in zip(hosts, ports, strict=True)
+        ]
+    else:
+        return [dsn]
+    asked = {"target_session_attrs": "read-write"} | query
+    return [f"{parts.scheme}://{netloc}{parts.path}?{urlencode(asked | own)}" for netloc, own in places]
 
 
 def pooled_engine(url: DatabaseUrl, order: ServerOrder, *, pool_size: int, keys: FernetKeys | None) -> Engine:
@@ -53,7 +136,7 @@ def pooled_engine(url: DatabaseUrl, order: ServerOrder, *, pool_size: int, keys:
     Args:
         order: In which the URL's servers are asked.
         pool_size: Connections that are kept; as many again are opened when all are busy.
-        keys: Those of the database's secrets.
+        keys: The keys of the database's secrets.
     """
     return _engine(
         partial(connect, url, order, command_timeout=command_timeout(url.dsn)),
@@ -66,22 +149,22 @@ def pooled_engine(url: DatabaseUrl, order: ServerOrder, *, pool_size: int, keys:
 
 
 def snapshots_of(engine: Engine) -> Engine:
-    """Return the same engine for reading: one moment of the database for all statements of a query, as on SQLite."""
+    """Return the same engine for reading: all statements of a query see one moment of the database, as on SQLite."""
     return engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
 
 
 def unhurried_engine(url: DatabaseUrl, order: ServerOrder) -> Engine:
-    """Return an engine for migrations: a statement may take as long as it takes, here as at the server."""
+    """Return an engine for migrations: neither we nor the server limit how long a statement takes."""
     return _engine(partial(connect, url, order), poolclass=NullPool)
 
 
 async def connect(
     url: DatabaseUrl, order: ServerOrder, *, command_timeout: float | None = None
 ) -> "asyncpg.Connection[asyncpg.Record]":
-    """Return a connection of the driver's own, to the first of the URL's servers that can be used.
+    """Return a plain connection of the driver, to the first of the URL's servers that can be used.
 
     Args:
-        order: In which they are asked; it learns which one answered.
+        order: In which the servers are asked; it learns which one answered.
         command_timeout: Seconds to wait for the answer to a statement; None waits for ever.
 
     Raises:
@@ -120,7 +203,7 @@ async def _connect_to(
 def command_timeout(dsn: str) -> float | None:
     """Return how many seconds to wait for the answer to a statement: somewhat longer than the server's own limit.
 
-    None where the URL's `statement_timeout` sets no limit. What the server will not understand is left to it to refuse.
+    None where the URL's `statement_timeout` sets no limit. The server itself refuses a value that it does not know.
     """
     given = dict(parse_qsl(urlsplit(dsn).query)).get("statement_timeout", "")
     match = _DURATION.fullmatch(given) or _DURATION.fullmatch(SERVER_SETTINGS["statement_timeout"])
@@ -138,15 +221,15 @@ def _engine(connecting: partial[Any], **pool: Any) -> Engine:
 
 
 def _leave_standby(context: ExceptionContext) -> None:
-    """Have all connections made anew when a server takes no writes any more: another one may have taken its place."""
+    """Replace all connections when a server takes no writes any more: another one may have taken its place."""
     if getattr(context.original_exception, "sqlstate", None) == _READ_ONLY:
         context.is_disconnect = True
 
 
 def _forget_old_plans(connection: Any, record: ConnectionPoolEntry, _proxy: PoolProxiedConnection) -> None:
-    """Have the server plan a connection's statements again from time to time, by the sizes that tables have by then.
+    """Make the server plan a connection's statements again from time to time, by the current sizes of tables.
 
-    It does so itself where it has looked at a table anew: a minute later, or never.
+    By itself it does so only after it has analyzed a table again: a minute later, or never.
     """
     now = asyncio.get_running_loop().time()
     if now - record.info.setdefault("planned_at", now) < PLANS_SECONDS:

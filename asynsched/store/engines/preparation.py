@@ -1,8 +1,8 @@
-"""Making a database ready: its tables where there are none, migrations where it is behind, a refusal where it is ahead.
+"""Preparing a database: tables where it has none, migrations where it is behind, a refusal where it is ahead.
 
-Alembic takes longer to load than a command may take in all, so it is loaded only when there is something to migrate.
-A new database gets all tables at once, and is stamped as being at the newest revision; a test proves that this gives
-what the migrations give.
+Loading Alembic takes longer than a whole command may take, so it is loaded only when there is something to migrate.
+A new database gets all tables at once, and is stamped with the newest revision; a test proves that this equals what
+the migrations make.
 """
 
 from pathlib import Path
@@ -15,20 +15,12 @@ from asynsched import durable_files
 from asynsched._version import __version__
 from asynsched.errors import SettingsError, StoreUnavailable, StoreVersionError
 from asynsched.store.runs.row_locks import lock_out_others
-from asynsched.store.schema import metadata, pool, schema_compatibility
+from asynsched.store.schema import DEFAULT_POOL, OLDEST_BESIDE, REVISIONS, metadata, pool, schema_compatibility
 from asynsched.store.statements import insert_or_update
 
-REVISIONS = ("0001",)
-"""Every revision in `migrations/versions`, oldest first."""
 HEAD = REVISIONS[-1]
-OLDEST_BESIDE = "0001"
-"""The oldest revision whose asynsched may use a database that is at HEAD.
-
-Schedulers are upgraded one after another, so a migration only adds: tables, indexes, and columns that may be left out.
-What it makes superfluous is removed by a later one, which raises this to its own revision.
-"""
+SCRIPTS = Path(__file__).parents[1] / "migrations"
 _ONLY_ROW = 1
-DEFAULT_POOL = "default_pool"
 DEFAULT_POOL_SLOTS = 128
 
 _ADVISORY_LOCK = 0x6173796E73636864  # "asynschd"
@@ -51,19 +43,19 @@ _VERSION_TABLE = sa.Table(
 
 
 class SchemaState(NamedTuple):
-    """The revision that a database is at (None: it has no tables of ours), and the newest one."""
+    """The revision that a database is at (None: it has none of our tables), and the newest one."""
 
     current: str | None
     head: str
 
     @property
     def is_newer(self) -> bool:
-        """Whether a newer asynsched has made or migrated it."""
+        """Whether a newer asynsched has created or migrated it."""
         return self.current is not None and self.current not in (*REVISIONS, self.head)
 
     @property
     def advice(self) -> str:
-        """What there is to do about it, in a sentence; empty where it is at the newest one."""
+        """What to do about it, in a sentence; empty when it is at the newest revision."""
         if self.current == self.head:
             return ""
         if self.current is None:
@@ -75,7 +67,7 @@ class SchemaState(NamedTuple):
 
 def current_revision(conn: Connection) -> str | None:
     """Return the revision that a database is at; None when it was never prepared."""
-    # Another program may have an alembic_version, too, and even with this revision.
+    # Another program's database may have an alembic_version too, even with the same revision.
     if not _has_table(conn, schema_compatibility.name):
         return None
     revision: str | None = conn.scalar(_VERSION)
@@ -83,21 +75,21 @@ def current_revision(conn: Connection) -> str | None:
 
 
 def bring_to_head(conn: Connection, shown: str, default_pool_slots: int = DEFAULT_POOL_SLOTS) -> None:
-    """Make or migrate the tables, in the transaction of `conn`. Cheap when there is nothing to do.
+    """Create or migrate the tables, in the transaction of `conn`. Cheap when there is nothing to do.
 
     Args:
         shown: The database's URL without secrets.
         default_pool_slots: Slots of a new database's default_pool.
 
     Raises:
-        StoreVersionError: The database is of a newer version, which lets this one not go on beside it, or it
-            holds tables of something else.
+        StoreVersionError: A newer version has migrated the database, and this one may not use it; or it holds another
+            program's tables.
     """
     revision = current_revision(conn)
     if revision == HEAD:
         return
     if conn.dialect.name == "postgresql":
-        # Whoever comes second waits here, and then finds the work done. On SQLite the write transaction does that.
+        # A second process waits here, then finds the work done. On SQLite the write transaction does the same.
         conn.execute(sa.text("SET LOCAL statement_timeout = 0"))
         conn.execute(sa.text("SET LOCAL lock_timeout = 0"))
         lock_out_others(conn, _ADVISORY_LOCK)
@@ -112,18 +104,27 @@ def bring_to_head(conn: Connection, shown: str, default_pool_slots: int = DEFAUL
             f" {HEAD}. Use the asynsched that made it, or a newer one."
         )
     elif revision != HEAD:
-        from asynsched.store.migrations.run import migrate  # Alembic is loaded only where it has work
-
         migrate(conn, HEAD)
         _note_compatibility(conn)
 
 
+def migrate(conn: Connection, revision: str) -> None:
+    """Bring the tables to `revision` by Alembic's scripts, in the transaction of `conn`."""
+    from alembic import command  # loaded only where it has work
+    from alembic.config import Config
+
+    config = Config()  # no alembic.ini, no second connection
+    config.set_main_option("script_location", str(SCRIPTS))
+    config.attributes["connection"] = conn
+    command.upgrade(config, revision)
+
+
 def make_file(path: Path | None) -> None:
-    """Make a SQLite file, for its owner alone, in a folder that is there.
+    """Create a SQLite file that only its owner can read, in a folder that exists.
 
     Raises:
         SettingsError: There is no such folder: its name is probably misspelt.
-        StoreUnavailable: That is not possible; the message names the path.
+        StoreUnavailable: The file cannot be created; the message names the path.
     """
     if path is None:
         return
@@ -150,7 +151,7 @@ def _create(conn: Connection, shown: str, default_pool_slots: int) -> None:
 
 
 def refuse_foreign(conn: Connection, shown: str) -> None:
-    """Raise StoreVersionError if a database that was never prepared holds tables of something else."""
+    """Raise StoreVersionError if a database that was never prepared holds another program's tables."""
     if foreign := _foreign_table(conn):
         raise StoreVersionError(
             f"The database {shown} has a table {foreign!r} that is not asynsched's. Give it a database of its own."
@@ -158,7 +159,7 @@ def refuse_foreign(conn: Connection, shown: str) -> None:
 
 
 def _foreign_table(conn: Connection) -> str | None:
-    """Return a table that is in the way; in a SQLite file, any."""
+    """Return the name of a table that is in the way: in a SQLite file, any table."""
     if conn.dialect.name == "sqlite":
         found: str | None = conn.scalar(_ANY_TABLE)
         return found
@@ -172,7 +173,7 @@ def _note_compatibility(conn: Connection) -> None:
 
 
 def _may_be_used_by(conn: Connection, revision: str) -> bool:
-    """Return whether the newer asynsched that has migrated a database lets one of this revision go on."""
+    """Whether the newer asynsched that has migrated a database lets a scheduler of this revision go on."""
     oldest: str | None = conn.scalar(sa.select(schema_compatibility.c.oldest_revision))
     return oldest is not None and oldest <= revision
 

@@ -1,9 +1,9 @@
-"""One SQLite connection that runs queries in transactions: what every way to use SQLite is made of."""
+"""One SQLite connection that runs queries in transactions: every way to use SQLite builds on it."""
 
 import sqlite3
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Concatenate, Literal, NamedTuple, ParamSpec, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import Connection, Engine, event
@@ -11,9 +11,11 @@ from sqlalchemy.pool import NullPool
 
 from asynsched.errors import StoreUnavailable
 from asynsched.fernet_keys import FernetKeys
+from asynsched.store.database import Database, DirectDatabase
 from asynsched.store.engines.driver_errors import store_errors
 from asynsched.store.secrets.encryption import execution_options
 
+P = ParamSpec("P")
 T = TypeVar("T")
 Work = Callable[[Connection], T]
 Synchronous = Literal["full", "normal"]
@@ -29,14 +31,14 @@ class Outcome(NamedTuple):
     error: Exception | None = None
 
 
-class SqliteConnection:
-    """A connection, opened when first needed and again after a failure. Used by one thread at a time.
+class SqliteConnection(DirectDatabase):
+    """A connection, opened when first needed and again after a failure.
 
     Args:
         path: The file; None is a database in memory, which lives as long as the connection.
         synchronous: `full` survives a power cut, `normal` may lose its last moment.
         read_only: Refuse every change.
-        keys: Those of its secrets.
+        keys: The keys of its secrets.
     """
 
     def __init__(
@@ -62,13 +64,11 @@ class SqliteConnection:
         assert isinstance(driver, sqlite3.Connection)
         return driver
 
-    def read(self, query: Work[T]) -> T:
-        """Run a query that sees one moment of the database."""
-        return self._transaction(query, "BEGIN")
+    def read(self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._transaction("BEGIN", query, args, kwargs)
 
-    def write(self, query: Work[T]) -> T:
-        """Run a query in a transaction, durable when this returns."""
-        return self._transaction(query, "BEGIN IMMEDIATE")
+    def write(self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._transaction("BEGIN IMMEDIATE", query, args, kwargs)
 
     def write_together(self, queries: Sequence[Work[Any]]) -> list[Outcome]:
         """Run queries in one transaction. One that fails undoes itself alone; a lost database undoes all."""
@@ -86,18 +86,34 @@ class SqliteConnection:
             connection.close()
         self._engine.dispose()
 
-    def _transaction(self, query: Work[T], begin: str) -> T:
+    def _transaction(self, begin: str, query: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
         try:
             with store_errors(self._shown):
                 if self._connection is None:
                     self._connection = self._engine.connect()
                 self._connection.execution_options(sqlite_begin=begin)
                 with self._connection.begin():
-                    return query(self._connection)
+                    return query(self._connection, *args, **kwargs)
         except StoreUnavailable:
             if self._path is not None:
                 self.close()  # the next use starts afresh
             raise
+
+
+class InlineDatabase(Database):
+    """SQLite on the spot, with the scheduler's interface: nothing waits, so that simulation decides every order."""
+
+    def __init__(self, path: Path | None, shown: str) -> None:
+        self.connection = SqliteConnection(path, shown, synchronous="normal")
+
+    async def read(self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return self.connection.read(query, *args, **kwargs)
+
+    async def write(self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return self.connection.write(query, *args, **kwargs)
+
+    async def close(self) -> None:
+        self.connection.close()
 
 
 def _apart(connection: Connection, query: Work[Any], shown: str) -> Outcome:
@@ -153,6 +169,6 @@ def _configure(driver: sqlite3.Connection, synchronous: Synchronous, read_only: 
 
 
 def _is_foreign(driver: sqlite3.Connection) -> bool:
-    """Whether a file is another program's, of which nothing is changed, not even its journal."""
+    """Whether a file is another program's: then nothing of it is changed, not even its journal."""
     tables = {name for (name,) in driver.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     return bool(tables) and "schema_compatibility" not in tables

@@ -1,6 +1,6 @@
 """SQLite for the scheduler: aiosqlite connections, one that writes and a few that read.
 
-A whole query runs in the thread of its connection. To cross to that thread and back for every single statement, as an
+A whole query runs in the thread of its connection. Crossing to that thread and back for every statement, as an
 asynchronous driver below SQLAlchemy does, takes three to four times as long.
 """
 
@@ -35,9 +35,9 @@ class _Thread(aiosqlite.Connection):
 
 
 class QueryThread:
-    """A connection in a thread of aiosqlite's that is given queries, not statements.
+    """A connection in a thread of aiosqlite's that runs queries, not statements.
 
-    It opens when it is first used. An opening that fails takes its thread along; the next use opens anew.
+    It opens when it is first used. A failed opening ends its thread; the next use opens another one.
     """
 
     def __init__(self, queries: SqliteConnection, shown: str) -> None:
@@ -57,7 +57,7 @@ class QueryThread:
             raise StoreError(f"The database {self._shown} is closed")
         if self._opening is None or _has_failed(self._opening):
             self._opening = asyncio.create_task(self._open())
-        # Who gives up waiting must not stop the opening: others wait for it too.
+        # A caller who gives up waiting must not stop the opening: others wait for it too.
         connection = await asyncio.shield(self._opening)
         return await connection.call(call)
 
@@ -84,7 +84,7 @@ class QueryThread:
 
 
 class SqliteDatabase(Database):
-    """A SQLite file that exists and is migrated. Belongs to the event loop that it is made on."""
+    """A SQLite file that exists and is migrated. Belongs to the event loop that creates it."""
 
     def __init__(self, path: Path, shown: str, *, synchronous: Synchronous, keys: FernetKeys | None = None) -> None:
         self._writer = QueryThread(SqliteConnection(path, shown, synchronous=synchronous, keys=keys), shown)
@@ -98,13 +98,13 @@ class SqliteDatabase(Database):
 
     async def read(self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         async with self._reader() as reader:
-            return await reader.run(partial(reader.queries.read, partial(_call, query, args, kwargs)))
+            return await reader.run(partial(reader.queries.read, query, *args, **kwargs))
 
     async def write(self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self._commits.write(partial(_call, query, args, kwargs))
+        return await self._commits.write(lambda connection: query(connection, *args, **kwargs))
 
     async def close(self) -> None:
-        """Finish the writes that were asked for, then release every connection."""
+        """Finish the pending writes, then release every connection."""
         with anyio.CancelScope(shield=True):
             await self._commits.wait_idle()
             for connection in (*self._all_readers, self._writer):
@@ -124,7 +124,3 @@ class SqliteDatabase(Database):
 
 def _has_failed(opening: asyncio.Task[_Thread]) -> bool:
     return opening.done() and (opening.cancelled() or opening.exception() is not None)
-
-
-def _call(query: Callable[..., T], args: tuple[object, ...], kwargs: dict[str, object], connection: Connection) -> T:
-    return query(connection, *args, **kwargs)

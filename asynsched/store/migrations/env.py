@@ -1,4 +1,4 @@
-"""Alembic's environment: migrations run on the connection, and in the transaction, that `run.py` hands over."""
+"""Alembic's environment: migrations use the connection and the transaction of `engines/preparation.py`."""
 
 from alembic import context
 
@@ -7,6 +7,6 @@ from asynsched.store import schema
 context.configure(
     connection=context.config.attributes["connection"],
     target_metadata=schema.metadata,
-    render_as_batch=True,  # SQLite changes a table by making it anew
+    render_as_batch=True,  # SQLite changes a table by rebuilding it
 )
 context.run_migrations()

@@ -8,28 +8,16 @@ from msgspec import Struct
 from sqlalchemy import Connection
 
 from asynsched.errors import NotFound
-from asynsched.store.rows import as_struct, from_json, to_json
-from asynsched.store.schema import backfill, backfill_dag_run, dag_run
+from asynsched.store.rows import as_struct
+from asynsched.store.schema import BackfillRow, backfill, backfill_dag_run, dag_run
 
 Reprocess = Literal["none", "failed", "completed"]
 BackfillState = Literal["running", "paused", "completed", "cancelled"]
 
 
-class BackfillRow(Struct, frozen=True):
+class BackfillProgress(BackfillRow, frozen=True, kw_only=True):
     """A backfill, and how many of its runs are in each state."""
 
-    id: int
-    dag_id: str
-    from_date: datetime
-    to_date: datetime
-    reprocess: str
-    is_reverse: bool
-    max_active_runs: int
-    conf: dict[str, Any]
-    is_paused: bool
-    actor: str
-    created_at: datetime
-    cancelled_at: datetime | None
     n_queued: int
     n_running: int
     n_success: int
@@ -90,7 +78,7 @@ _SET_CANCELLED = (
 def add_backfill(conn: Connection, conf: dict[str, Any], **values: Any) -> int:
     """Store a backfill without dates, and return its id."""
     statement = backfill.insert().returning(backfill.c.id)
-    backfill_id: int = conn.execute(statement, {**values, "conf": to_json(conf), "is_paused": False}).scalar_one()
+    backfill_id: int = conn.execute(statement, {**values, "conf": conf}).scalar_one()
     return backfill_id
 
 
@@ -109,15 +97,15 @@ def add_dates(conn: Connection, backfill_id: int, dates: list[tuple[datetime, in
     conn.execute(backfill_dag_run.insert(), rows)
 
 
-def list_backfills(conn: Connection, *, dag_id: str | None = None) -> list[BackfillRow]:
+def list_backfills(conn: Connection, *, dag_id: str | None = None) -> list[BackfillProgress]:
     """Return the backfills of a DAG, or of all, the newest first."""
     statement = _BACKFILLS if dag_id is None else _BACKFILLS.where(backfill.c.dag_id == dag_id)
-    return [_backfill(row) for row in conn.execute(statement)]
+    return [as_struct(BackfillProgress, row) for row in conn.execute(statement)]
 
 
-def get_backfill(conn: Connection, backfill_id: int) -> BackfillRow:
+def get_backfill(conn: Connection, backfill_id: int) -> BackfillProgress:
     """Return a backfill. Raises NotFound."""
-    found = [_backfill(row) for row in conn.execute(_BACKFILLS.where(backfill.c.id == backfill_id))]
+    found = [as_struct(BackfillProgress, row) for row in conn.execute(_BACKFILLS.where(backfill.c.id == backfill_id))]
     if not found:
         raise NotFound("backfill", str(backfill_id))
     return found[0]
@@ -136,7 +124,3 @@ def pause_backfill(conn: Connection, backfill_id: int, *, is_paused: bool) -> No
 def end_backfill(conn: Connection, backfill_id: int, now: datetime) -> None:
     """Note that a backfill is cancelled."""
     conn.execute(_SET_CANCELLED, {"key": backfill_id, "now": now})
-
-
-def _backfill(row: Any) -> BackfillRow:
-    return as_struct(BackfillRow, row, conf=from_json(row.conf))

@@ -1,34 +1,13 @@
 """Queries of `callback_request`: callbacks to be run, each at least once. `transitions.py` writes them."""
 
 from collections.abc import Collection
-from datetime import datetime
 from typing import Literal
 
 import sqlalchemy as sa
-from msgspec import Struct
 from sqlalchemy import Connection
 
 from asynsched.store.rows import as_struct
-from asynsched.store.schema import callback_request, scheduler
-
-
-class CallbackRequest(Struct, frozen=True):
-    """A callback of a task instance, or of the run when `task_id` is empty. `attempts`: how often it was begun."""
-
-    id: int
-    dag_run_id: int
-    task_id: str
-    map_index: int
-    try_number: int
-    event: str
-    reason: str
-    state: str
-    token: str | None
-    attempts: int
-    created_at: datetime
-    caused_by: str
-    scheduler_id: str | None = None
-
+from asynsched.store.schema import CallbackRequest, callback_request, scheduler
 
 _IS_MINE = callback_request.c.scheduler_id == sa.bindparam("me")
 _IS_FREE = sa.or_(

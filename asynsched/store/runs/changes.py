@@ -5,6 +5,8 @@ from typing import Any
 
 from msgspec import Struct
 
+from asynsched.store.schema import CallbackRequest, HistoryRow
+
 TaskRowKey = tuple[int, str, int]
 """dag_run_id, task_id, map_index"""
 
@@ -48,22 +50,6 @@ class ExpandedRow(Struct, frozen=True, array_like=True):
     before_state: str | None
 
 
-class HistoryRow(Struct, frozen=True, array_like=True):
-    """An earlier try of a TaskInstance."""
-
-    dag_run_id: int
-    task_id: str
-    map_index: int
-    try_number: int
-    state: str
-    reason: str
-    token: str | None
-    scheduled_at: datetime | None
-    queued_at: datetime | None
-    started_at: datetime | None
-    ended_at: datetime | None
-
-
 class RunRow(Struct, frozen=True, array_like=True):
     """What is written of a DagRun, and the state and lease epoch that its row must have for that.
 
@@ -101,19 +87,6 @@ class XComRow(Struct, frozen=True, array_like=True):
     key: str
     value: str
     created_at: datetime
-
-
-class CallbackRow(Struct, frozen=True, array_like=True):
-    """A callback to be run because of a state change. `caused_by`: JSON of the CausingTry, empty for a run's."""
-
-    dag_run_id: int
-    task_id: str
-    map_index: int
-    try_number: int
-    event: str
-    reason: str
-    created_at: datetime
-    caused_by: str = ""
 
 
 class AssetEventRow(Struct, frozen=True):
@@ -156,7 +129,7 @@ class Batch(Struct, frozen=True):
     history: list[HistoryRow] = []
     forgotten: list[ForgottenRow] = []
     xcoms: list[XComRow] = []
-    callbacks: list[CallbackRow] = []
+    callbacks: list[CallbackRequest] = []
     asset_events: list[AssetEventRow] = []
 
     @property

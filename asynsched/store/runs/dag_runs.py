@@ -6,52 +6,36 @@ from typing import Any, NamedTuple
 
 import msgspec
 import sqlalchemy as sa
-from msgspec import Struct
 from sqlalchemy import Connection
 
 from asynsched.errors import AlreadyExists
 from asynsched.keys import DagRunKey
 from asynsched.states import FINISHED_RUN_STATES, DagRunState, DagRunType
-from asynsched.store.rows import as_struct, from_json, portions, to_json
-from asynsched.store.runs.deadlines import CreatedRun, add_deadlines
-from asynsched.store.schema import dag, dag_run
+from asynsched.store.rows import as_struct, portions, to_json
+from asynsched.store.runs.deadlines import add_deadlines
+from asynsched.store.schema import DagRunRow, dag, dag_run
 from asynsched.store.statements import execute_rows, for_each_dialect, insert_of, rows_of
 from asynsched.timetables.base import DagRunInfo, DataInterval
 
-NOBODYS_EPOCH = 0
-"""Stands for the lease epoch of what no scheduler owns: those of leases begin with 1."""
 
-
-class NewRun(Struct, frozen=True, array_like=True):
-    """A run to be created. It is pinned to a version when it starts."""
-
-    dag_id: str
-    run_id: str
-    run_type: DagRunType
-    state: DagRunState
-    logical_date: datetime | None
-    data_interval_start: datetime | None
-    data_interval_end: datetime | None
-    run_after: datetime
-    queued_at: datetime
-    reason: str = ""
-    conf: dict[str, Any] = {}
-    backfill_id: int | None = None
-
-    @classmethod
-    def of_schedule(
-        cls, dag_id: str, run_type: DagRunType, info: DagRunInfo, *, queued_at: datetime, **more: Any
-    ) -> "NewRun":
-        """Return a run that a schedule has, queued, under the run_id that Airflow gives it."""
-        return cls(
-            dag_id, run_id_of(run_type, info.logical_date), run_type, DagRunState.QUEUED, info.logical_date,
-            *info.data_interval, info.run_after, queued_at, **more,
-        )  # fmt: skip
+def run_of_schedule(
+    dag_id: str, run_type: DagRunType, info: DagRunInfo, *, queued_at: datetime, **more: Any
+) -> DagRunRow:
+    """Return a queued run that a schedule has, under the run_id that Airflow gives it."""
+    return DagRunRow(
+        dag_id=dag_id, run_id=run_id_of(run_type, info.logical_date), run_type=run_type, state=DagRunState.QUEUED,
+        logical_date=info.logical_date, data_interval_start=info.data_interval.start,
+        data_interval_end=info.data_interval.end, run_after=info.run_after, queued_at=queued_at, **more,
+    )  # fmt: skip
 
 
 def run_id_of(run_type: DagRunType, instant: datetime) -> str:
     """Return the run_id of a run that nobody has named, as Airflow makes it."""
     return f"{run_type}__{instant.isoformat()}"
+
+
+class _DagId(NamedTuple):
+    dag_id: str
 
 
 class WantedRun(NamedTuple):
@@ -60,30 +44,6 @@ class WantedRun(NamedTuple):
     dag_id: str
     run_id: str
     logical_date: datetime
-
-
-class DagRunRow(Struct, frozen=True):
-    """A run. `scheduler_id` and `lease_epoch`: who owns it, under which lease; `stop`: JSON of why it is stopped."""
-
-    id: int
-    dag_id: str
-    run_id: str
-    run_type: str
-    state: str
-    reason: str
-    logical_date: datetime | None
-    data_interval_start: datetime | None
-    data_interval_end: datetime | None
-    run_after: datetime
-    queued_at: datetime
-    started_at: datetime | None
-    ended_at: datetime | None
-    conf: dict[str, Any]
-    version_id: int | None
-    scheduler_id: str | None
-    lease_epoch: int
-    backfill_id: int | None = None
-    stop: str | None = None
 
 
 # Literal, as the partial indexes have them: with a parameter in its place, neither database would use the index.
@@ -97,8 +57,7 @@ _ONE = sa.select(dag_run).where(_IS_OF_DAG, dag_run.c.run_id == sa.bindparam("ru
 _ALERTS = "(SELECT dag.deadlines FROM dag WHERE dag.dag_id = dag_run.dag_id) AS alerts"
 _INSERT = for_each_dialect(
     lambda dialect: insert_of(
-        "dag_run", NewRun, dialect,
-        extra={"lease_epoch": ":nobody"}, conflict=f"DO NOTHING RETURNING id, dag_id, run_id, {_ALERTS}",
+        "dag_run", DagRunRow, dialect, conflict=f"DO NOTHING RETURNING id, dag_id, run_id, {_ALERTS}"
     )
 )  # fmt: skip
 # Each a look into an index: a join might look through all runs there are.
@@ -106,17 +65,17 @@ _ID = "(SELECT t.id FROM dag_run AS t WHERE t.dag_id = v.dag_id AND t.run_id = v
 _ID_OF_DATE = "(SELECT t.id FROM dag_run AS t WHERE t.dag_id = v.dag_id AND t.logical_date = v.logical_date)"
 _MADE = for_each_dialect(
     lambda dialect: (
-        f"SELECT v.dag_id, v.run_id FROM {rows_of(WantedRun._fields, dialect)} AS v"  # noqa: S608 - our own
+        f"SELECT v.dag_id, v.run_id FROM {rows_of(WantedRun, dialect)} AS v"  # noqa: S608 - our own
         f" WHERE {_ID} IS NOT NULL OR {_ID_OF_DATE} IS NOT NULL"
     )
 )
 _IDS = for_each_dialect(
-    lambda dialect: f"SELECT {_ID} AS id FROM {rows_of(DagRunKey._fields, dialect)} AS v"  # noqa: S608 - our own
+    lambda dialect: f"SELECT {_ID} AS id FROM {rows_of(DagRunKey, dialect)} AS v"  # noqa: S608 - our own
 )
 _STATE = "(SELECT t.state FROM dag_run AS t WHERE t.dag_id = v.dag_id AND t.run_id = v.run_id)"
 _STATES_OF = for_each_dialect(
     lambda dialect: (
-        f"SELECT v.dag_id, v.run_id, {_STATE} AS state FROM {rows_of(DagRunKey._fields, dialect)} AS v"  # noqa: S608 - our own
+        f"SELECT v.dag_id, v.run_id, {_STATE} AS state FROM {rows_of(DagRunKey, dialect)} AS v"  # noqa: S608 - our own
     )
 )
 _NEWEST = sa.select(dag_run).order_by(dag_run.c.id.desc()).limit(sa.bindparam("limit"))
@@ -152,7 +111,7 @@ _N_ACTIVE = for_each_dialect(
     lambda dialect: (
         f"SELECT v.dag_id, {_number_of('queued', 'ix_dag_run_queued_of_dag', dialect)}"  # noqa: S608 - our own
         f" + {_number_of('running', 'ix_dag_run_running', dialect)} AS n"
-        f" FROM {rows_of(('dag_id',), dialect)} AS v"
+        f" FROM {rows_of(_DagId, dialect)} AS v"
     )
 )
 _N_ENDED = (
@@ -203,7 +162,7 @@ _END_QUEUED = (
 )
 
 
-def insert_runs(conn: Connection, runs: Sequence[NewRun]) -> dict[DagRunKey, int]:
+def insert_runs(conn: Connection, runs: Sequence[DagRunRow]) -> dict[DagRunKey, int]:
     """Store new runs with their deadlines, and return the row ids of those that were made.
 
     Left out is one of which the DAG has the run_id, or a run of that logical date. Give runs of several DAGs in the
@@ -211,18 +170,13 @@ def insert_runs(conn: Connection, runs: Sequence[NewRun]) -> dict[DagRunKey, int
     """
     # As a text within the array: what JSON the database itself would make of it may not be the same.
     rows = [msgspec.structs.replace(run, conf=to_json(run.conf).decode()) for run in runs]
-    found = execute_rows(conn, _INSERT[conn.dialect.name], rows, nobody=NOBODYS_EPOCH)
+    found = execute_rows(conn, _INSERT[conn.dialect.name], rows)
     made = {DagRunKey(row.dag_id, row.run_id): row for row in found}
-    created = [
-        CreatedRun(row.id, run.dag_id, run.logical_date, run.queued_at, row.alerts)
-        for run in runs
-        if (row := made.get(DagRunKey(run.dag_id, run.run_id))) and row.alerts
-    ]
-    add_deadlines(conn, created)
+    add_deadlines(conn, [(row.id, run, row.alerts) for run in runs if (row := made.get(run.key)) and row.alerts])
     return {key: row.id for key, row in made.items()}
 
 
-def insert_run(conn: Connection, run: NewRun) -> int:
+def insert_run(conn: Connection, run: DagRunRow) -> int:
     """Store a new run with its deadlines, and return its row's id.
 
     Raises:
@@ -237,7 +191,7 @@ def insert_run(conn: Connection, run: NewRun) -> int:
 def get_run(conn: Connection, dag_id: str, run_id: str) -> DagRunRow | None:
     """Return a run; None when there is none."""
     row = conn.execute(_ONE, {"dag_id": dag_id, "run_id": run_id}).first()
-    return None if row is None else _run(row)
+    return None if row is None else as_struct(DagRunRow, row)
 
 
 def ended_among(conn: Connection, runs: Collection[DagRunKey]) -> list[DagRunKey]:
@@ -254,19 +208,19 @@ def list_runs(
     if state is not None:
         statement = statement.where(_IS_OF_STATE)
     rows = conn.execute(statement, {"dag_id": dag_id, "state": state, "limit": limit})
-    return [_run(row) for row in rows]
+    return [as_struct(DagRunRow, row) for row in rows]
 
 
 def runs_beginning_with(conn: Connection, dag_id: str, beginning: str, limit: int) -> list[DagRunRow]:
     """Return a DAG's runs whose run_id begins with a text, as `list_runs` orders them."""
     given = {"dag_id": dag_id, "beginning": beginning, "length": len(beginning), "limit": limit}
-    return [_run(row) for row in conn.execute(_BEGINNING_WITH, given)]
+    return [as_struct(DagRunRow, row) for row in conn.execute(_BEGINNING_WITH, given)]
 
 
 def run_of_date(conn: Connection, dag_id: str, logical_date: datetime) -> DagRunRow | None:
     """Return a DAG's run of that logical date; None when there is none."""
     row = conn.execute(_OF_DATE, {"dag_id": dag_id, "date": logical_date}).first()
-    return None if row is None else _run(row)
+    return None if row is None else as_struct(DagRunRow, row)
 
 
 def logical_date_is_taken(conn: Connection, dag_id: str, logical_date: datetime) -> bool:
@@ -292,7 +246,7 @@ def count_active_runs(conn: Connection, dag_ids: Collection[str], at_most: int) 
     Args:
         at_most: Counts no further: a DAG may have very many queued runs. Above it, there may be more.
     """
-    rows = execute_rows(conn, _N_ACTIVE[conn.dialect.name], [(dag_id,) for dag_id in dag_ids], at_most=at_most)
+    rows = execute_rows(conn, _N_ACTIVE[conn.dialect.name], [_DagId(dag_id) for dag_id in dag_ids], at_most=at_most)
     return {row.dag_id: row.n for row in rows}
 
 
@@ -304,7 +258,7 @@ def count_ended_since(conn: Connection, since: datetime) -> dict[str, int]:
 def failed_since(conn: Connection, since: datetime, *, limit: int) -> list[DagRunRow]:
     """Return the first runs that have failed since an instant."""
     rows = conn.execute(_FAILED_SINCE, {"since": since, "limit": limit})
-    return [as_struct(DagRunRow, row, conf=from_json(row.conf)) for row in rows]
+    return [as_struct(DagRunRow, row) for row in rows]
 
 
 def last_scheduled_intervals(conn: Connection, dag_ids: Sequence[str]) -> dict[str, DataInterval]:
@@ -331,14 +285,10 @@ def previous_run(
         return None
     statement = _PREVIOUS if state is None else _PREVIOUS.where(_IS_OF_STATE)
     row = conn.execute(statement, {"dag_id": dag_id, "before": before, "state": state}).first()
-    return None if row is None else _run(row)
+    return None if row is None else as_struct(DagRunRow, row)
 
 
 def end_queued_run(conn: Connection, run_row_id: int, state: DagRunState, reason: str, now: datetime) -> bool:
     """End a run that has not started. False: it is no longer queued."""
     ended = {"key": run_row_id, "new_state": state, "new_reason": reason, "now": now}
     return conn.execute(_END_QUEUED, ended).rowcount > 0
-
-
-def _run(row: "sa.Row[tuple[object, ...]]") -> DagRunRow:
-    return as_struct(DagRunRow, row, conf=from_json(row.conf))

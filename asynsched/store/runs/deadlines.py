@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import sqlalchemy as sa
@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 from asynsched.serialization.schema import SerializedDeadline
 from asynsched.states import DagRunState
 from asynsched.store.rows import as_struct
-from asynsched.store.schema import callback_request, dag, dag_run, deadline
+from asynsched.store.schema import DagRunRow, callback_request, dag, dag_run, deadline
 
 MISS_EVENT = "on_deadline_miss"
 """Event of the callback that a missed deadline requests; its `try_number` is the deadline's number."""
@@ -28,16 +28,6 @@ class DeadlineRow(Struct, frozen=True):
     name: str
     due_at: datetime
     state: str
-
-
-class CreatedRun(NamedTuple):
-    """What the deadlines of a new run follow from. `queued_at` is the present moment, `alerts` JSON of its DAG's."""
-
-    id: int
-    dag_id: str
-    logical_date: datetime | None
-    queued_at: datetime
-    alerts: bytes
 
 
 class MissedDeadline(Struct, frozen=True):
@@ -105,15 +95,15 @@ _RENEW = (
 _SETTLE = sa.update(deadline).where(deadline.c.id == sa.bindparam("key")).values(state=sa.bindparam("new_state"))
 
 
-def add_deadlines(conn: Connection, runs: Sequence[CreatedRun]) -> None:
-    """Give new runs the deadlines that their DAGs have now."""
-    rows = [row for run in runs for row in _deadlines_of(conn, run)]
+def add_deadlines(conn: Connection, runs: Sequence[tuple[int, DagRunRow, bytes]]) -> None:
+    """Give new runs their deadlines: each by its row id, with the `deadlines` of its DAG."""
+    rows = [row for run_row_id, run, alerts in runs for row in _deadlines_of(conn, run_row_id, run, alerts)]
     if rows:
         conn.execute(deadline.insert(), rows)
 
 
-def _deadlines_of(conn: Connection, run: CreatedRun) -> Iterator[dict[str, object]]:
-    for number, alert in enumerate(_alerts_decoder.decode(run.alerts)):
+def _deadlines_of(conn: Connection, row_id: int, run: DagRunRow, alerts: bytes) -> Iterator[dict[str, object]]:
+    for number, alert in enumerate(_alerts_decoder.decode(alerts)):
         reference = {
             "dagrun_logical_date": run.logical_date,
             "dagrun_queued_at": run.queued_at,
@@ -123,7 +113,7 @@ def _deadlines_of(conn: Connection, run: CreatedRun) -> Iterator[dict[str, objec
         if alert.reference == "average_runtime":
             start = _after_average_runtime(conn, run.dag_id, alert, run.queued_at)
         if start is not None and (due_at := _later(start, alert.interval)) is not None:
-            yield {"dag_run_id": run.id, "number": number, "name": alert.name, "due_at": due_at}
+            yield {"dag_run_id": row_id, "number": number, "name": alert.name, "due_at": due_at}
 
 
 def renew_deadlines(conn: Connection, dag_run_id: int, dag_id: str, queued_at: datetime) -> None:

@@ -5,9 +5,8 @@ from msgspec import Struct
 from sqlalchemy import Connection
 
 from asynsched.errors import NotFound, StoreError
-from asynsched.store.engines.preparation import DEFAULT_POOL
 from asynsched.store.rows import LARGEST_INTEGER, check_name, near_names
-from asynsched.store.schema import pool, task_instance
+from asynsched.store.schema import DEFAULT_POOL, pool, task_instance
 from asynsched.store.statements import insert_or_update
 
 UNLIMITED = -1

@@ -11,56 +11,35 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-import msgspec
 import sqlalchemy as sa
 from msgspec import Struct
 from sqlalchemy import Connection
 
 from asynsched.keys import DagRunKey
 from asynsched.states import DagRunState
-from asynsched.store.rows import portions
-from asynsched.store.runs.dag_runs import IS_QUEUED, IS_RUNNING, NOBODYS_EPOCH, by_index, run_row_ids
+from asynsched.store.rows import as_struct, portions
+from asynsched.store.runs.dag_runs import IS_QUEUED, IS_RUNNING, by_index, run_row_ids
 from asynsched.store.runs.row_locks import lock_tasks
 from asynsched.store.runs.transitions import take_for_begun
 from asynsched.store.schedulers.schedulers import holds_lease
-from asynsched.store.schema import backfill, dag, dag_run, scheduler, task_instance
+from asynsched.store.schema import NOBODYS_EPOCH, DagRunRow, backfill, dag, dag_run, scheduler, task_instance
 from asynsched.store.statements import DIALECTS
 
 
-class QueuedRun(Struct, frozen=True):
+class QueuedRun(DagRunRow, frozen=True, kw_only=True):
     """A DagRun that is queued or running, with what its DAG says of admission.
 
-    `has_begun`: it was started before, so that a queued one was cleared, and has task instances.
+    `version_id` is its DAG's newest one until it starts. `has_begun`: it was started before, so a queued one was
+    cleared, and has task instances.
     """
 
-    id: int
-    dag_id: str
-    run_id: str
-    run_type: str
-    state: str
-    run_after: datetime
-    logical_date: datetime | None
-    data_interval_start: datetime | None
-    data_interval_end: datetime | None
-    queued_at: datetime
-    started_at: datetime | None
-    conf: dict[str, Any]
-    lease_epoch: int
-    version_id: int | None
     is_paused: bool
     max_active_runs: int
     has_deadlines: bool = False
     has_begun: bool = False
-    backfill_id: int | None = None
     backfill_is_paused: bool = False
     backfill_max_active_runs: int = 0
     backfill_is_reverse: bool = False
-    stop: str | None = None
-
-    @property
-    def key(self) -> DagRunKey:
-        """What identifies the run."""
-        return DagRunKey(self.dag_id, self.run_id)
 
 
 Group = tuple[str, int | None]
@@ -87,26 +66,12 @@ class DagAdmission(NamedTuple):
 
 
 _COLUMNS = (
-    dag_run.c.id,
-    dag_run.c.dag_id,
-    dag_run.c.run_id,
-    dag_run.c.run_type,
-    dag_run.c.state,
-    dag_run.c.run_after,
-    dag_run.c.logical_date,
-    dag_run.c.data_interval_start,
-    dag_run.c.data_interval_end,
-    dag_run.c.queued_at,
-    dag_run.c.started_at,
-    dag_run.c.conf,
-    dag_run.c.lease_epoch,
+    *(column for column in dag_run.c if column is not dag_run.c.version_id),
     sa.func.coalesce(dag_run.c.version_id, dag.c.version_id).label("version_id"),
     dag.c.is_paused,
     dag.c.max_active_runs,
     (dag.c.deadlines != b"[]").label("has_deadlines"),
     dag_run.c.version_id.is_not(None).label("has_begun"),
-    dag_run.c.backfill_id,
-    dag_run.c.stop,
     sa.func.coalesce(backfill.c.is_paused, sa.false()).label("backfill_is_paused"),
     sa.func.coalesce(backfill.c.max_active_runs, 0).label("backfill_max_active_runs"),
     sa.func.coalesce(backfill.c.is_reverse, sa.false()).label("backfill_is_reverse"),
@@ -207,7 +172,7 @@ _ORPHANED = (
 def queued_runs(conn: Connection, keys: Sequence[DagRunKey]) -> list[QueuedRun]:
     """Return the queued runs among `keys`, oldest row first."""
     ids = sorted(run_row_ids(conn, keys))
-    return [_queued_run(row) for some in portions(ids) for row in conn.execute(_SOME_QUEUED, {"ids": some})]
+    return [as_struct(QueuedRun, row) for some in portions(ids) for row in conn.execute(_SOME_QUEUED, {"ids": some})]
 
 
 def queued_groups(conn: Connection) -> list[QueuedGroup]:
@@ -227,7 +192,7 @@ def queued_groups(conn: Connection) -> list[QueuedGroup]:
 
 def first_queued(conn: Connection, wanted: Sequence[tuple[Group, int]]) -> list[list[QueuedRun]]:
     """Return the first queued runs of each group, up to a number: the oldest, or in the order of a backfill."""
-    return [[_queued_run(row) for row in _first_queued(conn, *group, limit)] for group, limit in wanted]
+    return [[as_struct(QueuedRun, row) for row in _first_queued(conn, *group, limit)] for group, limit in wanted]
 
 
 def _first_queued(conn: Connection, dag_id: str, backfill_id: int | None, limit: int) -> Sequence[Any]:
@@ -246,12 +211,12 @@ def owned_run_ids(conn: Connection, epoch: int) -> list[int]:
 def owned_runs(conn: Connection, epoch: int, ids: Collection[int]) -> list[QueuedRun]:
     """Return those of some runs that are running, and held under this lease epoch."""
     found = portions(sorted(ids))
-    return [_queued_run(row) for some in found for row in conn.execute(_OWNED, {"epoch": epoch, "ids": some})]
+    return [as_struct(QueuedRun, row) for some in found for row in conn.execute(_OWNED, {"epoch": epoch, "ids": some})]
 
 
 def running_runs(conn: Connection) -> list[QueuedRun]:
     """Return the running runs of all schedulers."""
-    return [_queued_run(row) for row in conn.execute(_RUNNING)]
+    return [as_struct(QueuedRun, row) for row in conn.execute(_RUNNING)]
 
 
 def dag_admissions(conn: Connection, dag_ids: list[str]) -> list[DagAdmission]:
@@ -330,13 +295,7 @@ def begin_again(conn: Connection, run_row_id: int, scheduler_id: str, epoch: int
         lock_tasks(conn, [run_row_id])
         conn.execute(sa.update(task_instance).where(task_instance.c.dag_run_id == run_row_id).values(lease_epoch=epoch))
     row = conn.execute(_OWNED, {"epoch": epoch, "ids": [run_row_id]}).first()
-    return None if row is None else _queued_run(row)
-
-
-def _queued_run(row: Any) -> QueuedRun:
-    values = row._asdict()
-    values["conf"] = msgspec.json.decode(values["conf"])
-    return QueuedRun(**values)
+    return None if row is None else as_struct(QueuedRun, row)
 
 
 def runs_of(conn: Connection, keys: Sequence[DagRunKey]) -> list[QueuedRun]:
@@ -346,7 +305,7 @@ def runs_of(conn: Connection, keys: Sequence[DagRunKey]) -> list[QueuedRun]:
 
 def runs_by_id(conn: Connection, run_ids: list[int]) -> list[QueuedRun]:
     """Return runs in any state, by their row ids."""
-    return [_queued_run(row) for row in conn.execute(_RUNS.where(dag_run.c.id.in_(run_ids)))]
+    return [as_struct(QueuedRun, row) for row in conn.execute(_RUNS.where(dag_run.c.id.in_(run_ids)))]
 
 
 class Claims(NamedTuple):

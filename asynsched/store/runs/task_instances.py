@@ -16,43 +16,9 @@ from sqlalchemy import Connection
 
 from asynsched.keys import DagRunKey
 from asynsched.states import DagRunType, TaskInstanceState
-from asynsched.store.rows import as_struct, from_json
-from asynsched.store.runs.dag_runs import DagRunRow
-from asynsched.store.schema import dag_run, task_instance, task_instance_history
+from asynsched.store.rows import as_struct
+from asynsched.store.schema import DagRunRow, HistoryRow, TaskInstanceRow, dag_run, task_instance, task_instance_history
 from asynsched.store.secrets.encryption import reading_cipher
-
-
-class TaskInstanceRow(Struct, frozen=True):
-    """A task instance. `priority_weight` is the total, as the weight rule gives it.
-
-    `deferral` is decrypted where a run is loaded, and a token where it is listed.
-    """
-
-    id: int
-    dag_run_id: int
-    task_id: str
-    map_index: int
-    state: str | None
-    reason: str
-    try_number: int
-    max_tries: int
-    machine_kills: int
-    token: str | None
-    lease_epoch: int
-    priority_weight: int
-    pool: str
-    pool_slots: int
-    queue: str
-    executor: str | None
-    scheduled_at: datetime | None
-    queued_at: datetime | None
-    started_at: datetime | None
-    ended_at: datetime | None
-    next_try_at: datetime | None
-    rendered_map_index: str | None
-    result_length: int | None
-    deferral: str | None
-    ignored_dependencies: str | None = None
 
 
 class FailedTask(NamedTuple):
@@ -66,20 +32,6 @@ class FailedTask(NamedTuple):
     def name(self) -> str:
         """Its task's id, with the map index of one that is mapped."""
         return self.task_id if self.map_index < 0 else f"{self.task_id}[{self.map_index}]"
-
-
-class TryRow(Struct, frozen=True):
-    """A try of a task instance that another try has followed."""
-
-    task_id: str
-    map_index: int
-    try_number: int
-    state: str | None
-    reason: str
-    scheduled_at: datetime | None
-    queued_at: datetime | None
-    started_at: datetime | None
-    ended_at: datetime | None
 
 
 _IS_OF_RUN = task_instance.c.dag_run_id == sa.bindparam("run")
@@ -98,7 +50,7 @@ _FIRST_FAILURE = (
     .limit(1)
 )
 _TRIES = (
-    sa.select(*(task_instance_history.c[name] for name in TryRow.__struct_fields__))
+    sa.select(task_instance_history)
     .where(task_instance_history.c.dag_run_id == sa.bindparam("run"))
     .order_by(task_instance_history.c.task_id, task_instance_history.c.map_index, task_instance_history.c.id)
 )
@@ -137,9 +89,9 @@ def first_failure(conn: Connection, dag_run_id: int) -> FailedTask | None:
     return None if row is None else FailedTask(*row)
 
 
-def list_tries(conn: Connection, dag_run_id: int) -> list[TryRow]:
+def list_tries(conn: Connection, dag_run_id: int) -> list[HistoryRow]:
     """Return the earlier tries of a run's task instances, by task, oldest first."""
-    return [as_struct(TryRow, row) for row in conn.execute(_TRIES, {"run": dag_run_id})]
+    return [as_struct(HistoryRow, row) for row in conn.execute(_TRIES, {"run": dag_run_id})]
 
 
 def numbers_of_tries(conn: Connection, dag_run_id: int) -> dict[tuple[str, int], dict[str | None, int]]:
@@ -160,7 +112,7 @@ class WholeRun(NamedTuple):
 
     run: DagRunRow
     tasks: list[TaskInstanceRow]
-    tries: dict[tuple[str, int], list[TryRow]]
+    tries: dict[tuple[str, int], list[HistoryRow]]
 
 
 class PastTry(NamedTuple):
@@ -178,9 +130,7 @@ _RUNS = sa.select(dag_run).order_by(dag_run.c.run_after, dag_run.c.dag_id, dag_r
 _TASKS = sa.select(task_instance).order_by(
     task_instance.c.queued_at.asc().nulls_last(), task_instance.c.task_id, task_instance.c.map_index
 )
-_TRIES_OF_WHOLE_RUNS = sa.select(
-    task_instance_history.c.dag_run_id, *(task_instance_history.c[name] for name in TryRow.__struct_fields__)
-).order_by(task_instance_history.c.id)
+_TRIES_OF_WHOLE_RUNS = sa.select(task_instance_history).order_by(task_instance_history.c.id)
 _NEWEST = (
     sa.select(dag_run.c.id)
     .where(dag_run.c.dag_id == sa.bindparam("dag_id"), dag_run.c.ended_at.is_not(None))
@@ -195,11 +145,10 @@ def all_runs(conn: Connection) -> list[WholeRun]:
     tasks: dict[int, list[TaskInstanceRow]] = defaultdict(list)
     for row in conn.execute(_TASKS):
         tasks[row.dag_run_id].append(as_struct(TaskInstanceRow, row))
-    tries: dict[int, dict[tuple[str, int], list[TryRow]]] = defaultdict(lambda: defaultdict(list))
+    tries: dict[int, dict[tuple[str, int], list[HistoryRow]]] = defaultdict(lambda: defaultdict(list))
     for row in conn.execute(_TRIES_OF_WHOLE_RUNS):
-        values = {name: getattr(row, name) for name in TryRow.__struct_fields__}
-        tries[row.dag_run_id][row.task_id, row.map_index].append(TryRow(**values))
-    runs = [as_struct(DagRunRow, row, conf=from_json(row.conf)) for row in conn.execute(_RUNS)]
+        tries[row.dag_run_id][row.task_id, row.map_index].append(as_struct(HistoryRow, row))
+    runs = [as_struct(DagRunRow, row) for row in conn.execute(_RUNS)]
     return [WholeRun(run, tasks[run.id], tries[run.id]) for run in runs]
 
 

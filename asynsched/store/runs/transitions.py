@@ -19,10 +19,8 @@ from asynsched.store.rows import MOST_PARAMETERS
 from asynsched.store.runs.changes import (
     AssetEventRow,
     Batch,
-    CallbackRow,
     ExpandedRow,
     ForgottenRow,
-    HistoryRow,
     RunRow,
     Stale,
     TaskRow,
@@ -30,7 +28,7 @@ from asynsched.store.runs.changes import (
     XComRow,
 )
 from asynsched.store.runs.row_locks import lock_runs
-from asynsched.store.schema import task_instance
+from asynsched.store.schema import CallbackRequest, HistoryRow, task_instance
 from asynsched.store.secrets.encryption import writing_cipher
 from asynsched.store.statements import DIALECTS, as_json, assignments, execute_rows, insert_of, rows_of, update_of
 
@@ -65,8 +63,8 @@ def _with_runs(update_tasks: str) -> str:
     Args:
         update_tasks: Ends the statement that is begun here; it changes nothing unless `_RUNS_ARE_SAME`.
     """
-    tasks = rows_of(TaskRow.__struct_fields__, "postgresql")
-    runs = rows_of(RunRow.__struct_fields__, "postgresql", "runs")
+    tasks = rows_of(TaskRow, "postgresql")
+    runs = rows_of(RunRow, "postgresql", "runs")
     return (
         f"{_signed('postgresql')}, locked AS MATERIALIZED (SELECT t.id, t.state, t.lease_epoch FROM"  # noqa: S608 - ours
         f" (SELECT dag_run_id AS id FROM {tasks} AS a UNION SELECT id FROM {runs} AS b ORDER BY id) AS v"
@@ -87,8 +85,8 @@ def _statements(dialect: str) -> dict[str, TextClause]:
     same_state = "IS" if dialect == "sqlite" else "IS NOT DISTINCT FROM"
     before = frozenset({"before_state", "before_try"})
     same_task = f"t.state {same_state} v.before_state AND t.try_number = v.before_try AND t.lease_epoch = :epoch"
-    forgotten = rows_of(ForgottenRow.__struct_fields__, dialect)
-    expanded = rows_of(ExpandedRow.__struct_fields__, dialect)
+    forgotten = rows_of(ForgottenRow, dialect)
+    expanded = rows_of(ExpandedRow, dialect)
     statements = {
         "insert_tasks": insert_of(
             "task_instance", TaskRow, dialect, skip=before, extra={"lease_epoch": ":epoch"}, conflict="DO NOTHING"
@@ -101,10 +99,7 @@ def _statements(dialect: str) -> dict[str, TextClause]:
             conflict="(dag_run_id, task_id, map_index, key) DO UPDATE SET value = excluded.value,"
             " created_at = excluded.created_at",
         ),
-        "insert_callbacks": insert_of(
-            "callback_request", CallbackRow, dialect, extra={"state": "'queued'", "attempts": "0"},
-            conflict="DO NOTHING",
-        ),
+        "insert_callbacks": insert_of("callback_request", CallbackRequest, dialect, conflict="DO NOTHING"),
         "update_tasks": update_of(
             "task_instance", TaskRow, dialect, keys=("dag_run_id", "task_id", "map_index"), guard=same_task
         ),
@@ -151,7 +146,7 @@ def apply(conn: Connection, batch: Batch) -> Stale:
 
     written = {_key(row) for row in batch.tasks} - tasks
 
-    def is_valid(row: HistoryRow | ForgottenRow | TaskRow | XComRow | CallbackRow | AssetEventRow) -> bool:
+    def is_valid(row: HistoryRow | ForgottenRow | TaskRow | XComRow | CallbackRequest | AssetEventRow) -> bool:
         return _key(row) in written or (row.dag_run_id not in runs and _key(row) not in tasks)
 
     for statement, rows in (
@@ -212,7 +207,7 @@ def take_for_begun(conn: Connection, run_row_ids: Sequence[int]) -> None:
         conn.execute(_TAKE_FOR_BEGUN, {"ids": list(run_row_ids)})
 
 
-def _key(row: TaskRow | HistoryRow | ForgottenRow | XComRow | CallbackRow | AssetEventRow) -> TaskRowKey:
+def _key(row: TaskRow | HistoryRow | ForgottenRow | XComRow | CallbackRequest | AssetEventRow) -> TaskRowKey:
     return (row.dag_run_id, row.task_id, row.map_index)
 
 

@@ -5,25 +5,15 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
+from msgspec.structs import asdict, astuple
 from sqlalchemy import Connection
 
 from asynsched.errors import StoreError
 from asynsched.store.rows import MANY_ROWS, check_name, from_json, if_small, length, n_fitting
-from asynsched.store.schema import dag_run, task_instance, xcom
+from asynsched.store.schema import XComValue, dag_run, task_instance, xcom
 from asynsched.store.statements import insert_or_update
 
 LONGEST_KEY = 512
-
-
-class XComValue(NamedTuple):
-    """A value that a task instance pushed; `value` is JSON."""
-
-    dag_run_id: int
-    task_id: str
-    map_index: int
-    key: str
-    value: bytes
-    created_at: datetime
 
 
 class XComEntry(NamedTuple):
@@ -52,9 +42,8 @@ class MappedXComs(NamedTuple):
     end: int
 
 
-_COLUMNS = tuple(xcom.c[name] for name in XComValue._fields)
 _OF_KEY = (
-    sa.select(*_COLUMNS)
+    sa.select(xcom)
     .where(xcom.c.dag_run_id == sa.bindparam("run"), xcom.c.key == sa.bindparam("name"))
     .order_by(xcom.c.task_id, xcom.c.map_index)
 )
@@ -139,14 +128,14 @@ _DELETE_OF_TASK = sa.delete(xcom).where(*_IS_OF_TASK)
 def put_xcom(conn: Connection, value: XComValue) -> None:
     """Store a value, in place of an earlier one of the same key. Raises StoreError when the key is no good."""
     check_name("XCom key", value.key, LONGEST_KEY)
-    conn.execute(insert_or_update(conn, xcom), value._asdict())
+    conn.execute(insert_or_update(conn, xcom), asdict(value))
 
 
 def put_xcom_of_try(conn: Connection, value: XComValue, token: str) -> None:
     """Store a value as `put_xcom` does. Raises StoreError also when its task instance has gone on without this try."""
     check_name("XCom key", value.key, LONGEST_KEY)
     names = ("run", "task", "index", "name", "content", "at")
-    given = dict(zip(names, value, strict=True)) | {"token": token}
+    given = dict(zip(names, astuple(value), strict=True)) | {"token": token}
     if not conn.execute(insert_or_update(conn, xcom, _OF_TRY), given).rowcount:
         raise StoreError("the task instance was cleared, and goes on without this try")
 

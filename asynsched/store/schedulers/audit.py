@@ -5,29 +5,12 @@ from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
-from msgspec import Struct
 from sqlalchemy import Connection
 
-from asynsched.store.rows import as_struct, from_json, to_json
-from asynsched.store.schema import audit
+from asynsched.store.rows import as_struct
+from asynsched.store.schema import AuditRow, audit
 
-
-class AuditRow(Struct, frozen=True):
-    """One thing that somebody did."""
-
-    at: datetime
-    actor: str
-    action: str
-    dag_id: str | None
-    run_id: str | None
-    task_id: str | None
-    detail: dict[str, Any]
-
-
-_COLUMNS = tuple(audit.c[name] for name in AuditRow.__struct_fields__)
-_OF_DAG_SINCE = sa.select(*_COLUMNS).where(
-    audit.c.dag_id == sa.bindparam("dag_id"), audit.c.at >= sa.bindparam("since")
-)
+_OF_DAG_SINCE = sa.select(audit).where(audit.c.dag_id == sa.bindparam("dag_id"), audit.c.at >= sa.bindparam("since"))
 _OLDEST = (
     sa.select(audit.c.id).where(audit.c.at < sa.bindparam("before")).order_by(audit.c.id).limit(sa.bindparam("limit"))
 )
@@ -36,10 +19,7 @@ _DELETE = sa.delete(audit).where(audit.c.id.in_(sa.bindparam("keys", expanding=T
 
 def acts_since(conn: Connection, dag_id: str, since: datetime) -> list[AuditRow]:
     """Return what was done to a DAG since an instant."""
-    return [
-        as_struct(AuditRow, row, detail=from_json(row.detail))
-        for row in conn.execute(_OF_DAG_SINCE, {"dag_id": dag_id, "since": since})
-    ]
+    return [as_struct(AuditRow, row) for row in conn.execute(_OF_DAG_SINCE, {"dag_id": dag_id, "since": since})]
 
 
 def record_audit(
@@ -63,7 +43,7 @@ def record_audit(
             "dag_id": dag_id,
             "run_id": run_id,
             "task_id": task_id,
-            "detail": to_json(dict(detail or {})),
+            "detail": dict(detail or {}),
         },
     )
 

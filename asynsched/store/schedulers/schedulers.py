@@ -10,31 +10,12 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 import sqlalchemy as sa
-from msgspec import Struct
 from sqlalchemy import Connection
 
 from asynsched.errors import HomeInUse
-from asynsched.store.rows import as_struct, from_json, to_json
+from asynsched.store.rows import as_struct
 from asynsched.store.runs.row_locks import lock_out_others
-from asynsched.store.schema import Instant, callback_request, dag_run, scheduler
-
-
-class SchedulerRow(Struct, frozen=True):
-    """A scheduler, serving until its lease lapses."""
-
-    id: str
-    hostname: str
-    pid: int
-    home: str
-    lease_epoch: int
-    lease_until: datetime
-    started_at: datetime
-    heartbeat_at: datetime
-    version: str
-    parallelism: int
-    executors: dict[str, int]
-    takeover_seconds: float = 0.0
-    ended_at: datetime | None = None
+from asynsched.store.schema import Instant, SchedulerRow, callback_request, dag_run, scheduler
 
 
 class Load(NamedTuple):
@@ -217,7 +198,7 @@ def takeover_of_home(conn: Connection, hostname: str, home: str) -> float:
 
 def set_room(conn: Connection, scheduler_id: str, parallelism: int, executors: Mapping[str, int]) -> None:
     """Note how many tasks a scheduler runs at once, in all, and in each of several executors."""
-    conn.execute(_SET_ROOM, {"key": scheduler_id, "n": parallelism, "by_name": to_json(dict(executors))})
+    conn.execute(_SET_ROOM, {"key": scheduler_id, "n": parallelism, "by_name": dict(executors)})
 
 
 def last_served_at(conn: Connection) -> datetime | None:
@@ -228,17 +209,17 @@ def last_served_at(conn: Connection) -> datetime | None:
 
 def list_schedulers(conn: Connection, now: datetime) -> list[SchedulerRow]:
     """Return the schedulers whose lease has not lapsed, the one that registered first at first."""
-    return [_scheduler(row) for row in conn.execute(_SERVING, {"now": now})]
+    return [as_struct(SchedulerRow, row) for row in conn.execute(_SERVING, {"now": now})]
 
 
 def unended_schedulers(conn: Connection) -> list[SchedulerRow]:
     """Return the schedulers that have neither left nor were given up, those among them that died unnoticed."""
-    return [_scheduler(row) for row in conn.execute(_NOT_ENDED)]
+    return [as_struct(SchedulerRow, row) for row in conn.execute(_NOT_ENDED)]
 
 
 def known_schedulers(conn: Connection) -> list[SchedulerRow]:
     """Return every scheduler that is still known, those that have ended among them."""
-    return [_scheduler(row) for row in conn.execute(_ALL)]
+    return [as_struct(SchedulerRow, row) for row in conn.execute(_ALL)]
 
 
 def loads(conn: Connection) -> dict[str, Load]:
@@ -262,10 +243,6 @@ def give_up_scheduler(conn: Connection, scheduler_id: str, heartbeat_at: datetim
         Whether it was this caller who did that: it may have renewed its lease at this very moment.
     """
     return conn.execute(_GIVE_UP, {"key": scheduler_id, "seen": heartbeat_at, "now": now}).rowcount > 0
-
-
-def _scheduler(row: "sa.Row[tuple[object, ...]]") -> SchedulerRow:
-    return as_struct(SchedulerRow, row, executors=from_json(row.executors))
 
 
 CHANNEL = "asynsched"

@@ -1,26 +1,13 @@
 """Queries of `variable`. Every value is encrypted: which of them are secret is not for a name to decide."""
 
 import sqlalchemy as sa
-from msgspec import Struct
 from sqlalchemy import Connection
 
 from asynsched.errors import NotFound, StoreError
 from asynsched.store.rows import as_struct, check_name, near_names, storable
-from asynsched.store.schema import ID_LENGTH, variable
+from asynsched.store.schema import ID_LENGTH, VariableRow, variable
 from asynsched.store.secrets.encryption import reading_cipher, writing_cipher
 from asynsched.store.statements import insert_or_update
-
-
-class VariableRow(Struct, frozen=True):
-    """A Variable. `value` is text, by convention often JSON. It may be a secret: never log or print one as it is."""
-
-    key: str
-    value: str
-    description: str
-
-    def __repr__(self) -> str:
-        return f"VariableRow({self.key!r}, …)"
-
 
 _ALL = sa.select(variable).order_by(variable.c.key)
 _ONE = sa.select(variable).where(variable.c.key == sa.bindparam("key"))

@@ -17,8 +17,7 @@ from asynsched.keys import DagRunKey
 from asynsched.scheduling.creation.triggering import create_manual_run
 from asynsched.settings import Settings
 from asynsched.store.database import Database
-from asynsched.store.engines.async_database import open_database
-from asynsched.store.engines.direct_database import open_direct
+from asynsched.store.engines.opening import open_database, open_direct
 from asynsched.store.runs.changes import Batch
 from tests.benchmarks.measuring import Sheet, at_least
 from tests.benchmarks.systems import Ours

@@ -14,7 +14,7 @@ import anyio
 from asynsched import Scheduler
 from asynsched.settings import Settings
 from asynsched.store.dags.dags import get_dag
-from asynsched.store.engines.async_database import open_database
+from asynsched.store.engines.opening import open_database
 
 DAG_FILE = """
 import os, time

@@ -16,7 +16,7 @@ from asynsched.errors import NotFound, SecretsUnreadable
 from asynsched.fernet_keys import keys_of
 from asynsched.home import served_dags_folder
 from asynsched.store.database import Database
-from asynsched.store.engines.async_database import open_database
+from asynsched.store.engines.opening import open_database
 from asynsched.store.runs.dag_runs import list_runs
 from asynsched.store.secrets.connections import get_connection
 from asynsched.store.secrets.variables import get_variable

@@ -13,7 +13,8 @@ from asynsched.errors import StoreError
 from asynsched.lease.promise import takeover_seconds
 from asynsched.settings import LeaseSettings
 from asynsched.store.dags.dags import get_dag
-from asynsched.store.engines.direct_database import DirectDatabase, connect_direct, open_direct
+from asynsched.store.database import DirectDatabase
+from asynsched.store.engines.opening import connect_direct, open_direct
 from asynsched.store.engines.urls import parse_url
 from asynsched.store.runs.pools import set_pool
 from tests.faults.real.dag_files import EDITED, MARKS

@@ -6,7 +6,7 @@ from typing import Any
 
 from asynsched.errors import AsynschedError, StoreUnavailable
 from asynsched.store.database import Database
-from asynsched.store.engines.direct_database import InlineDatabase
+from asynsched.store.engines.sqlite_connection import InlineDatabase
 from tests.faults.simulated.loop import Process
 
 

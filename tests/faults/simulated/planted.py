@@ -27,7 +27,7 @@ from asynsched.scheduling.rules.run_state import TaskEnd
 from asynsched.states import FINISHED_TASK_STATES
 from asynsched.store.runs import transitions
 from asynsched.store.runs.callbacks import finish_callback
-from asynsched.store.runs.changes import HistoryRow
+from asynsched.store.schema import HistoryRow
 from asynsched.timers import Timers
 from tests.faults.simulated.bug import Bug, Change
 from tests.faults.simulated.conditions import CALLBACKS, STORES, Conditions

@@ -24,7 +24,8 @@ from asynsched.serialization.encode import serialize_dag
 from asynsched.serialization.schema import ParsedDag, SerializedDag, SerializedTask
 from asynsched.simulation.folder import NO_STAMP
 from asynsched.store.dags.parse_results import DagDefaults, store_report
-from asynsched.store.engines.direct_database import InlineDatabase, open_inline
+from asynsched.store.engines.opening import open_inline
+from asynsched.store.engines.sqlite_connection import InlineDatabase
 from asynsched.store.runs.pools import set_pool
 from tests.support.simulated import report_of
 

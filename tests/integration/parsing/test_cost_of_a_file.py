@@ -10,7 +10,7 @@ import pytest
 from asynsched import Scheduler
 from asynsched.parsing import outcome_batch, preparation
 from asynsched.store.database import Database
-from asynsched.store.engines.async_database import open_database
+from asynsched.store.engines.opening import open_database
 from tests.support.passing_database import PassingDatabase
 
 N_FILES = 30

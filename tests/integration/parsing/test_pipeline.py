@@ -27,7 +27,7 @@ from asynsched.store.dags.dags import list_dags
 from asynsched.store.dags.files import list_errors
 from asynsched.store.dags.versions import get_version
 from asynsched.store.database import Database
-from asynsched.store.engines.async_database import open_database
+from asynsched.store.engines.opening import open_database
 from tests.support.up import title_of
 
 DAG_FILE = """

@@ -7,7 +7,7 @@ import pytest
 import pytest_asyncio
 
 from asynsched.store.database import Database
-from asynsched.store.engines.async_database import open_database
+from asynsched.store.engines.opening import open_database
 from tests.integration.tries.conftest import bench
 
 __all__ = ["bench"]

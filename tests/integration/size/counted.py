@@ -21,8 +21,7 @@ from asynsched.scheduling.deadline_watcher import DeadlineWatcher
 from asynsched.scheduling.loading import VersionCache
 from asynsched.settings import Settings
 from asynsched.store.database import Database
-from asynsched.store.engines.async_database import open_database
-from asynsched.store.engines.direct_database import open_inline
+from asynsched.store.engines.opening import open_database, open_inline
 from asynsched.store.schedulers.schedulers import register_scheduler
 from tests.support.passing_database import PassingDatabase
 from tests.support.runs import NOON

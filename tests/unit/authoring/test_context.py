@@ -17,7 +17,7 @@ from asynsched import (
 )
 from asynsched.authoring.supervisor import SupervisorError
 from asynsched.errors import AsynschedError
-from asynsched.store.runs.dag_runs import DagRunRow
+from asynsched.store.schema import DagRunRow
 from tests.unit.authoring.one_task import DATE, context_of, rendered, run
 
 
@@ -67,8 +67,10 @@ def asked(supervisor):
         asked.append(arguments)
         start, end, started, ended = map(dt.datetime.fromisoformat, PREVIOUS.values())
         row = DagRunRow(
-            1, "d", "r0", "scheduled", "success", "", start, start, end, end, end, started, ended, {}, 1, "", 1
-        )
+            id=1, dag_id="d", run_id="r0", run_type="scheduled", state="success", logical_date=start,
+            data_interval_start=start, data_interval_end=end, run_after=end, queued_at=end, started_at=started,
+            ended_at=ended, version_id=1, lease_epoch=1,
+        )  # fmt: skip
         return msgspec.to_builtins(row)
 
     supervisor._answer_previous_run = answer

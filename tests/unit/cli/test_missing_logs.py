@@ -7,8 +7,7 @@ import msgspec
 import pytest
 
 from asynsched.cli.task_logs import why_no_log
-from asynsched.store.runs.dag_runs import DagRunRow
-from asynsched.store.runs.task_instances import TaskInstanceRow
+from asynsched.store.schema import DagRunRow, TaskInstanceRow
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 RUN = msgspec.convert(

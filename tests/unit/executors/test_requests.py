@@ -12,10 +12,10 @@ from asynsched.executors import requests
 from asynsched.executors.requests import RequestAnswerer
 from asynsched.protocol.messages import CodeVersion, Launch, Request, RunContext
 from asynsched.states import DagRunState, DagRunType
-from asynsched.store.engines.direct_database import open_inline
-from asynsched.store.runs.dag_runs import NewRun, insert_run
-from asynsched.store.runs.xcoms import XComValue, put_xcom
-from asynsched.store.schema import dag_run, task_instance, xcom
+from asynsched.store.engines.opening import open_inline
+from asynsched.store.runs.dag_runs import insert_run
+from asynsched.store.runs.xcoms import put_xcom
+from asynsched.store.schema import DagRunRow, XComValue, dag_run, task_instance, xcom
 from tests.support.runs import NOON
 
 OPERATIONS = sorted(requests._OPERATIONS)
@@ -31,7 +31,7 @@ async def database():
 
 async def a_run(database: Any, dag_id: str) -> int:
     """Store a run with a task that the try `token` runs, and with one value; return its row id."""
-    run = NewRun(
+    run = DagRunRow(
         dag_id=dag_id, run_id="r", run_type=DagRunType.MANUAL, state=DagRunState.RUNNING, logical_date=NOON,
         data_interval_start=NOON, data_interval_end=NOON, run_after=NOON, queued_at=NOON, conf={},
     )  # fmt: skip

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from asynsched.explaining.owners import Owners
-from asynsched.store.schedulers.schedulers import SchedulerRow
+from asynsched.store.schema import SchedulerRow
 from tests.support.runs import NOON
 
 AGO = NOON - timedelta(seconds=20)

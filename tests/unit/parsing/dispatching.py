@@ -33,7 +33,7 @@ from asynsched.simulation.simulation import run_virtual
 from asynsched.store.dags.dags import list_dags
 from asynsched.store.dags.files import list_errors
 from asynsched.store.database import Database
-from asynsched.store.engines.direct_database import open_inline
+from asynsched.store.engines.opening import open_inline
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
 LONG_AGO = 1_700_000_000

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from asynsched.parsing.report_store import Outcome, store_outcomes
 from asynsched.serialization.schema import SCHEMA_VERSION, ParsedDag, ParseReport, SerializedDag, SourceFile
 from asynsched.store.dags.parse_results import MOST_BYTES, DagDefaults, FileStamp
-from asynsched.store.engines.direct_database import connect_direct
+from asynsched.store.engines.opening import connect_direct
 from asynsched.store.engines.preparation import bring_to_head
 from asynsched.store.engines.urls import parse_url
 

@@ -13,7 +13,7 @@ from asynsched.serialization.schema import SCHEMA_VERSION, FileError, ParsedDag,
 from asynsched.simulation.simulation import run_virtual
 from asynsched.store.dags.parse_results import DagDefaults, FileStamp, store_report
 from asynsched.store.database import Database
-from asynsched.store.engines.direct_database import open_inline
+from asynsched.store.engines.opening import open_inline
 from tests.unit.parsing.dispatching import START
 
 LENGTH = 10.0

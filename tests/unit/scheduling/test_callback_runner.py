@@ -24,7 +24,7 @@ from asynsched.serialization.schema import SCHEMA_VERSION, ParsedDag, ParseRepor
 from asynsched.settings import CallbacksSettings, Settings
 from asynsched.store.dags.parse_results import DagDefaults, FileStamp, store_report
 from asynsched.store.database import Database
-from asynsched.store.engines.direct_database import open_inline
+from asynsched.store.engines.opening import open_inline
 from asynsched.store.runs.callbacks import take_callback
 from asynsched.store.runs.dag_runs import get_run
 from asynsched.store.schema import callback_request, dag_run, dag_version

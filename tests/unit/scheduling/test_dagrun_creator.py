@@ -8,7 +8,7 @@ from asynsched.clock import VirtualClock
 from asynsched.scheduling.creation.dagrun_creator import DagRunCreator
 from asynsched.settings import Settings
 from asynsched.store.dags.parse_results import DagDefaults, FileStamp, store_report
-from asynsched.store.engines.direct_database import open_inline
+from asynsched.store.engines.opening import open_inline
 from tests.support.runs import NOON
 from tests.support.simulated import report_of
 

@@ -13,7 +13,7 @@ from asynsched.scheduling.evaluation.structure import DagStructure, compile_stru
 from asynsched.scheduling.loading import VersionCache
 from asynsched.serialization.schema import SerializedDag
 from asynsched.store.dags.versions import NewVersion, add_version, put_sources
-from asynsched.store.engines.direct_database import open_inline
+from asynsched.store.engines.opening import open_inline
 from tests.support.flaky_database import FlakyDatabase
 from tests.support.runs import NOON, task
 

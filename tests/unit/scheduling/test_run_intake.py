@@ -13,7 +13,7 @@ from asynsched.scheduling.loading import VersionCache
 from asynsched.scheduling.places import Places
 from asynsched.store.dags.dags import set_paused
 from asynsched.store.dags.parse_results import DagDefaults, FileStamp, store_report
-from asynsched.store.engines.direct_database import open_inline
+from asynsched.store.engines.opening import open_inline
 from asynsched.store.runs.queue import queued_runs
 from tests.support.flaky_database import FlakyDatabase
 from tests.support.runs import NOON, evaluation

@@ -17,7 +17,7 @@ from asynsched.protocol.messages import Ended
 from asynsched.scheduling.requests.run_requests import submit_request
 from asynsched.states import SLOT_TASK_STATES
 from asynsched.store.database import Database
-from asynsched.store.engines.direct_database import open_inline
+from asynsched.store.engines.opening import open_inline
 from asynsched.store.runs.dag_runs import get_run
 from asynsched.store.runs.pools import set_pool
 from asynsched.store.runs.queue import take_over_runs
