@@ -1,7 +1,7 @@
 """Wake-ups from other processes: a command that wrote to the database rings, and the scheduler looks at once.
 
 Hints carry keys, never data: the database is the truth. Locally the bell is a Unix datagram socket in the home; other
-machines hear through PostgreSQL's NOTIFY (`store/schedulers/schedulers.py`), whose payload is the same text.
+machines hear through PostgreSQL's NOTIFY (`store/schedulers.py`), whose payload is the same text.
 """
 
 import os

@@ -50,7 +50,7 @@ from asynsched.store.runs.requests import (
     MarkTasks,
     RunRequest,
 )
-from asynsched.store.schedulers.schedulers import list_schedulers, set_room
+from asynsched.store.schedulers import list_schedulers, set_room
 from asynsched.store.secrets.encryption import check_key
 
 if TYPE_CHECKING:

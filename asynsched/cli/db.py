@@ -15,11 +15,11 @@ from asynsched.cli.session import Session, actor
 from asynsched.home import prepare_home
 from asynsched.housekeeping.retention import SUPERSEDED_FOR, RetentionPolicy, Sweep, policy_of
 from asynsched.store.assets.events import count_old_events
+from asynsched.store.audit import count_old_audit, record_audit
 from asynsched.store.dags.versions import count_unused_versions
 from asynsched.store.engines.opening import open_database, schema_state, upgrade
 from asynsched.store.engines.urls import without_secrets
 from asynsched.store.runs.retention import Bound, count_old_runs, count_old_xcoms
-from asynsched.store.schedulers.audit import count_old_audit, record_audit
 from asynsched.store.secrets.encryption import LostSecret, change_key, check_key, forget_lost, lost_secrets
 
 

@@ -6,7 +6,7 @@ from asynsched.cli.command import command
 from asynsched.cli.output import Listing
 from asynsched.cli.session import Session
 from asynsched.explaining.owners import standing
-from asynsched.store.schedulers.schedulers import loads, unended_schedulers
+from asynsched.store.schedulers import loads, unended_schedulers
 from asynsched.store.schema import SchedulerRow
 
 COLUMNS = (

@@ -174,8 +174,8 @@ class Session:
                 elsewhere. The first names the DAG and the run for the audit.
             detail: More for the audit; never secrets.
         """
-        from asynsched.store.schedulers.audit import record_audit
-        from asynsched.store.schedulers.schedulers import notify
+        from asynsched.store.audit import record_audit
+        from asynsched.store.schedulers import notify
 
         def write(conn: "Connection") -> tuple[T, Sequence[Hint]]:
             result = query(conn)
@@ -210,7 +210,7 @@ class Session:
     def owners(self) -> "Owners":
         """Return who has the running runs, as far as that can be known from here."""
         from asynsched.explaining.owners import Owners, standing
-        from asynsched.store.schedulers.schedulers import known_schedulers
+        from asynsched.store.schedulers import known_schedulers
 
         now, rows = self.now(), self.read(known_schedulers)
         standings = {row.lease_epoch: standing(row, now) for row in rows if row.ended_at is None}

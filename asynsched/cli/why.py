@@ -21,7 +21,7 @@ from asynsched.keys import DagRunKey
 from asynsched.store.dags.dags import DagRow
 from asynsched.store.engines.opening import open_database
 from asynsched.store.runs.requests import waiting_requests
-from asynsched.store.schedulers.schedulers import last_served_at
+from asynsched.store.schedulers import last_served_at
 from asynsched.store.schema import DagRunRow
 
 

@@ -31,7 +31,7 @@ from asynsched.states import FINISHED_RUN_STATES, DagRunState
 from asynsched.store.database import Database
 from asynsched.store.runs.pools import pool_capacities, pools_including_deferred
 from asynsched.store.runs.queue import running_runs, runs_by_id
-from asynsched.store.schedulers.schedulers import list_schedulers
+from asynsched.store.schedulers import list_schedulers
 from asynsched.store.schema import SchedulerRow
 
 P = ParamSpec("P")

@@ -20,7 +20,7 @@ from asynsched.service import FIRST_BACKOFF, LONGEST_BACKOFF, Service
 from asynsched.store.engines.driver_errors import store_errors
 from asynsched.store.engines.postgres_engine import ServerOrder, connect
 from asynsched.store.engines.urls import DatabaseUrl
-from asynsched.store.schedulers.schedulers import CHANNEL
+from asynsched.store.schedulers import CHANNEL
 
 log = structlog.get_logger(__name__)
 

@@ -23,6 +23,7 @@ from asynsched.home import LOGS, SOURCES
 from asynsched.service import Service
 from asynsched.settings import RetentionSettings
 from asynsched.store.assets.events import delete_old_events
+from asynsched.store.audit import delete_old_audit
 from asynsched.store.dags.dags import all_dag_ids
 from asynsched.store.dags.versions import (
     delete_unused_sources,
@@ -41,7 +42,6 @@ from asynsched.store.runs.retention import (
     old_runs_with_xcoms,
     run_ages,
 )
-from asynsched.store.schedulers.audit import delete_old_audit
 
 SUPERSEDED_FOR = timedelta(hours=1)
 """Versions that were superseded later than this before now stay: a run that is being started may be given one."""

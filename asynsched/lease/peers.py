@@ -18,7 +18,7 @@ from asynsched.channels import Channels, SchedulersChanged
 from asynsched.clock import Clock
 from asynsched.service import Service
 from asynsched.store.database import Database
-from asynsched.store.schedulers.schedulers import (
+from asynsched.store.schedulers import (
     give_up_scheduler,
     notify,
     register_scheduler,

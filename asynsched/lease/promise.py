@@ -12,7 +12,7 @@ from typing import NamedTuple
 from sqlalchemy import Connection
 
 from asynsched.settings import LeaseSettings
-from asynsched.store.schedulers.schedulers import has_peers, renew_scheduler, set_takeover
+from asynsched.store.schedulers import has_peers, renew_scheduler, set_takeover
 
 MARGIN_SECONDS = 1.0
 """What is added to the time after which no try of a lost scheduler runs: a busy machine ends processes late."""

@@ -31,7 +31,7 @@ from asynsched.store.runs.queue import (
 )
 from asynsched.store.runs.requests import OpenRequest
 from asynsched.store.runs.task_instances import tokens_of_tries
-from asynsched.store.schedulers.schedulers import notify
+from asynsched.store.schedulers import notify
 
 log = structlog.get_logger(__name__)
 

@@ -29,7 +29,7 @@ from asynsched.simulation.script import Script, ScriptedExecutor
 from asynsched.store.dags.parse_results import DagDefaults, store_report
 from asynsched.store.database import Database
 from asynsched.store.engines.opening import open_inline
-from asynsched.store.schedulers.schedulers import register_scheduler
+from asynsched.store.schedulers import register_scheduler
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")

@@ -11,7 +11,7 @@ import pytest
 
 from asynsched.bell import open_bell
 from asynsched.store.engines.opening import open_direct
-from asynsched.store.schedulers.schedulers import register_scheduler, remove_scheduler
+from asynsched.store.schedulers import register_scheduler, remove_scheduler
 from tests.acceptance.idle_site import DAGS
 
 

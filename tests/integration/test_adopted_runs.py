@@ -15,7 +15,7 @@ from asynsched.scheduling.creation.backfills import BackfillPlan, create_backfil
 from asynsched.scheduling.creation.triggering import create_manual_run
 from asynsched.store.runs.backfills import list_backfills
 from asynsched.store.runs.pools import set_pool
-from asynsched.store.schedulers.schedulers import notify, register_scheduler
+from asynsched.store.schedulers import notify, register_scheduler
 from asynsched.store.schema import dag_version, task_instance
 from tests.support.peers import CLOCK, N_RUNS, Peer, dag_of, serve_both, two_schedulers
 from tests.support.waiting import eventually

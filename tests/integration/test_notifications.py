@@ -9,7 +9,7 @@ from asynsched.bell import Hint, encode_hints
 from asynsched.settings import Settings
 from asynsched.store.dags.dags import set_paused
 from asynsched.store.engines.opening import open_database
-from asynsched.store.schedulers.schedulers import notify
+from asynsched.store.schedulers import notify
 
 DAG = """
     from asynsched import DAG, EmptyOperator

@@ -25,7 +25,7 @@ from asynsched.scheduling.evaluator import DependencyEvaluator
 from asynsched.settings import LeaseSettings
 from asynsched.simulation.script import ScriptedExecutor
 from asynsched.store.engines.opening import open_database
-from asynsched.store.schedulers.schedulers import list_schedulers, register_scheduler, unended_schedulers
+from asynsched.store.schedulers import list_schedulers, register_scheduler, unended_schedulers
 from asynsched.store.schema import scheduler as scheduler_table
 from tests.support.flaky_database import FlakyDatabase
 from tests.support.waiting import eventually

@@ -14,7 +14,7 @@ from asynsched.scheduling.creation.triggering import create_manual_run
 from asynsched.scheduling.requests.run_requests import submit_request
 from asynsched.store.runs.pools import set_pool
 from asynsched.store.runs.requests import CancelRun
-from asynsched.store.schedulers.schedulers import notify
+from asynsched.store.schedulers import notify
 from tests.support.peers import CLOCK, N_RUNS, dag_of, serve_both, two_schedulers
 from tests.support.waiting import eventually
 

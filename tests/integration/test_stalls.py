@@ -17,7 +17,7 @@ from asynsched.results import FinishedRun
 from asynsched.settings import LeaseSettings
 from asynsched.simulation.script import ScriptedExecutor
 from asynsched.store.engines.opening import open_database
-from asynsched.store.schedulers.schedulers import unended_schedulers
+from asynsched.store.schedulers import unended_schedulers
 from tests.support.waiting import eventually
 
 DAGS = """

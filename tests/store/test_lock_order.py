@@ -29,7 +29,7 @@ from asynsched.store.runs.dag_runs import insert_run
 from asynsched.store.runs.queue import give_back_run, take_over_runs
 from asynsched.store.runs.transitions import apply, apply_at_once
 from asynsched.store.runs.xcoms import get_xcoms, put_xcom_of_try
-from asynsched.store.schedulers.schedulers import remove_scheduler
+from asynsched.store.schedulers import remove_scheduler
 from asynsched.store.schema import XComValue, task_instance
 from tests.store.test_runs import NOW, new_run, task
 

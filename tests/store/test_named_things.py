@@ -5,9 +5,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from asynsched.errors import AlreadyExists, HomeInUse, NotFound, StoreError
+from asynsched.store.audit import acts_since, record_audit
 from asynsched.store.runs.pools import delete_pool, list_pools, pool_capacities, set_pool
-from asynsched.store.schedulers.audit import acts_since, record_audit
-from asynsched.store.schedulers.schedulers import list_schedulers, register_scheduler, remove_scheduler, renew_scheduler
+from asynsched.store.schedulers import list_schedulers, register_scheduler, remove_scheduler, renew_scheduler
 from asynsched.store.secrets.connections import (
     ConnectionRow,
     add_connection,

@@ -17,7 +17,7 @@ from asynsched.store.dags.dags import before_parses
 from asynsched.store.engines import postgres_database, postgres_engine, preparation
 from asynsched.store.engines.opening import open_database
 from asynsched.store.runs.pools import list_pools, set_pool
-from asynsched.store.schedulers.schedulers import CHANNEL, notify
+from asynsched.store.schedulers import CHANNEL, notify
 from tests.support.history import fill
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)

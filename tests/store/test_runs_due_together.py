@@ -31,7 +31,7 @@ from asynsched.store.engines.opening import open_database
 from asynsched.store.runs.dag_runs import AlreadyExists, insert_run, insert_runs, list_runs
 from asynsched.store.runs.deadlines import list_deadlines
 from asynsched.store.runs.queue import claim_runs, queued_runs
-from asynsched.store.schedulers.schedulers import register_scheduler
+from asynsched.store.schedulers import register_scheduler
 from asynsched.store.schema import dag_version
 from asynsched.timetables import CustomTimetable, PlannedInterval, PlannedRun, TimetablePlan
 from tests.store.test_runs import new_run

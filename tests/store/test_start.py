@@ -8,7 +8,7 @@ PROGRAM = """
 import sys
 from asynsched.store.engines import opening
 for name in ("dags.dags", "dags.files", "dags.versions", "runs.dag_runs", "runs.pools", "runs.task_instances",
-             "runs.xcoms", "schedulers.audit", "schedulers.schedulers", "secrets.connections", "secrets.variables"):
+             "runs.xcoms", "audit", "schedulers", "secrets.connections", "secrets.variables"):
     __import__(f"asynsched.store.{name}")
 from asynsched.store.runs.pools import list_pools, set_pool
 with opening.open_direct(sys.argv[1]) as database:

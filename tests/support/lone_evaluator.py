@@ -17,7 +17,7 @@ from asynsched.scheduling.loading import VersionCache
 from asynsched.settings import Settings
 from asynsched.store.dags.parse_results import DagDefaults, FileStamp, store_report
 from asynsched.store.database import Database
-from asynsched.store.schedulers.schedulers import register_scheduler, set_room
+from asynsched.store.schedulers import register_scheduler, set_room
 from tests.support.runs import NOON
 from tests.support.simulated import report_of
 

@@ -26,7 +26,7 @@ from asynsched.store.database import Database
 from asynsched.store.engines.opening import open_database
 from asynsched.store.engines.urls import parse_url
 from asynsched.store.runs.dag_runs import list_runs
-from asynsched.store.schedulers.schedulers import notify
+from asynsched.store.schedulers import notify
 from asynsched.store.schema import dag_run, task_instance
 from tests.support.passing_database import PassingDatabase
 from tests.support.simulated import report_of

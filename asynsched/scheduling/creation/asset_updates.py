@@ -9,8 +9,8 @@ from sqlalchemy import Connection
 from asynsched.authoring.assets.asset import Asset, checked_extra
 from asynsched.store.assets.events import record_events
 from asynsched.store.assets.names import get_asset
+from asynsched.store.audit import record_audit
 from asynsched.store.runs.changes import AssetEventRow
-from asynsched.store.schedulers.audit import record_audit
 
 
 def update_asset(

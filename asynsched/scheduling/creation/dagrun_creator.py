@@ -18,7 +18,7 @@ from asynsched.settings import Settings
 from asynsched.store.assets.queue import unexamined_dag_ids
 from asynsched.store.dags.dags import scheduled_dag_ids
 from asynsched.store.database import Database
-from asynsched.store.schedulers.schedulers import notify
+from asynsched.store.schedulers import notify
 
 log = structlog.get_logger(__name__)
 

@@ -10,11 +10,11 @@ from sqlalchemy import Connection
 from asynsched.channels import Channels, DagChanged
 from asynsched.scheduling.evaluation.run import ActiveRun
 from asynsched.states import DagRunState
+from asynsched.store.audit import record_audit
 from asynsched.store.dags.dags import pause_active
 from asynsched.store.runs.changes import Batch, Stale
 from asynsched.store.runs.dag_runs import last_run_states
 from asynsched.store.runs.transitions import apply
-from asynsched.store.schedulers.audit import record_audit
 
 log = structlog.get_logger(__name__)
 ACTOR = "scheduler"

@@ -19,6 +19,7 @@ from asynsched.scheduling.requests.run_requests import submit_request
 from asynsched.serialization.decode import decode_dag
 from asynsched.serialization.schema import MAX_ID_LENGTH, SerializedDag
 from asynsched.states import DagRunState, DagRunType
+from asynsched.store.audit import acts_since, record_audit
 from asynsched.store.dags.dags import get_dag, near_dag_ids
 from asynsched.store.dags.versions import current_version
 from asynsched.store.database import Database
@@ -32,7 +33,6 @@ from asynsched.store.runs.dag_runs import (
 )
 from asynsched.store.runs.requests import ClearTasks
 from asynsched.store.runs.task_instances import load_task_instances
-from asynsched.store.schedulers.audit import acts_since, record_audit
 from asynsched.store.schema import DagRunRow
 from asynsched.timetables import DataInterval, decode
 from asynsched.timetables.zones import in_zone, moved

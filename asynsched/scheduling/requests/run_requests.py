@@ -19,6 +19,7 @@ from asynsched.scheduling.evaluation.structure import DagStructure, compile_stru
 from asynsched.scheduling.requests.run_edits import RunEdit, fill_in
 from asynsched.serialization.decode import decode_dag
 from asynsched.states import FINISHED_RUN_STATES, SLOT_TASK_STATES, DagRunState
+from asynsched.store.audit import record_audit
 from asynsched.store.dags.versions import get_version, latest_version
 from asynsched.store.runs.dag_runs import get_run
 from asynsched.store.runs.deadlines import renew_deadlines
@@ -35,8 +36,7 @@ from asynsched.store.runs.requests import (
 from asynsched.store.runs.row_locks import lock_runs, lock_tasks
 from asynsched.store.runs.task_instances import load_task_instances, numbers_of_tries
 from asynsched.store.runs.transitions import apply
-from asynsched.store.schedulers.audit import record_audit
-from asynsched.store.schedulers.schedulers import notify
+from asynsched.store.schedulers import notify
 from asynsched.store.schema import DagRunRow, TaskInstanceRow, task_instance
 
 _ADOPT = (

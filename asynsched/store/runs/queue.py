@@ -21,7 +21,7 @@ from asynsched.store.rows import as_struct, portions
 from asynsched.store.runs.dag_runs import IS_QUEUED, IS_RUNNING, by_index, run_row_ids
 from asynsched.store.runs.row_locks import lock_tasks
 from asynsched.store.runs.transitions import take_for_begun
-from asynsched.store.schedulers.schedulers import holds_lease
+from asynsched.store.schedulers import holds_lease
 from asynsched.store.schema import NOBODYS_EPOCH, DagRunRow, backfill, dag, dag_run, scheduler, task_instance
 from asynsched.store.statements import DIALECTS
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from asynsched.bell import decode_hints
-from asynsched.store.schedulers.schedulers import CHANNEL
+from asynsched.store.schedulers import CHANNEL
 from tests.faults.simulated.loop import PROCESS
 
 
@@ -28,7 +28,7 @@ class Notifications:
         self._said.clear()
 
     def notify(self, _conn: Any, payload: str) -> None:
-        """Stand in for `asynsched.store.schedulers.schedulers.notify`. PostgreSQL delivers what is said twice once."""
+        """Stand in for `asynsched.store.schedulers.notify`. PostgreSQL delivers what is said twice once."""
         if payload not in self._said:
             self._said.append(payload)
 

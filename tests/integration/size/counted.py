@@ -22,7 +22,7 @@ from asynsched.scheduling.loading import VersionCache
 from asynsched.settings import Settings
 from asynsched.store.database import Database
 from asynsched.store.engines.opening import open_database, open_inline
-from asynsched.store.schedulers.schedulers import register_scheduler
+from asynsched.store.schedulers import register_scheduler
 from tests.support.passing_database import PassingDatabase
 from tests.support.runs import NOON
 

@@ -12,7 +12,7 @@ from asynsched.lease.promise import DRIFT, Outlasting, Promise, takeover_seconds
 from asynsched.lease.renewal import LoopLease
 from asynsched.settings import LeaseSettings
 from asynsched.store.engines.opening import open_inline
-from asynsched.store.schedulers.schedulers import remove_scheduler, unended_schedulers
+from asynsched.store.schedulers import remove_scheduler, unended_schedulers
 from tests.support.flaky_database import FlakyDatabase
 from tests.support.runs import NOON
 

@@ -10,7 +10,7 @@ from asynsched.clock import VirtualClock
 from asynsched.errors import StoreUnavailable
 from asynsched.lease.peers import PeerWatch, enter, leave
 from asynsched.store.engines.opening import open_inline
-from asynsched.store.schedulers.schedulers import list_schedulers, renew_scheduler, unended_schedulers
+from asynsched.store.schedulers import list_schedulers, renew_scheduler, unended_schedulers
 from tests.support.flaky_database import FlakyDatabase
 from tests.support.runs import NOON
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from asynsched.store.schedulers.schedulers import register_scheduler, remove_scheduler
+from asynsched.store.schedulers import register_scheduler, remove_scheduler
 from tests.support.flaky_database import FlakyDatabase
 from tests.unit.parsing.dispatching import LONG_AGO, START, Dispatching, Folder
 

@@ -23,7 +23,7 @@ from asynsched.store.runs.pools import set_pool
 from asynsched.store.runs.queue import take_over_runs
 from asynsched.store.runs.requests import CancelRun, ClearTasks, MarkRun, MarkTasks
 from asynsched.store.runs.slot_settlement import pool_use_elsewhere
-from asynsched.store.schedulers.schedulers import register_scheduler, remove_scheduler
+from asynsched.store.schedulers import register_scheduler, remove_scheduler
 from asynsched.store.schema import callback_request, dag_run, dag_version, task_instance, task_instance_history
 from tests.support.flaky_database import FlakyDatabase
 from tests.support.lone_evaluator import LoneEvaluator, run_on, serving, store_dag

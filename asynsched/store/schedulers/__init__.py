@@ -1,1 +1,0 @@
-"""Schedulers of a database, and the audit of what people and programs did."""
