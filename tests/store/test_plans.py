@@ -14,10 +14,8 @@ from asynsched.store.dags import dags
 from asynsched.store.dags.versions import NewVersion, add_version
 from asynsched.store.runs import callbacks as callback_requests
 from asynsched.store.runs import dag_runs, deadlines, pools, slot_settlement, states_elsewhere, task_instances, xcoms
-from asynsched.store.runs import queue as run_claims
 from asynsched.store.runs import queue as run_queue
 from asynsched.store.runs import requests as run_requests
-from asynsched.store.runs import task_instances as past_runs
 from asynsched.store.runs.changes import AssetEventRow, Batch, RunRow, XComRow
 from asynsched.store.runs.transitions import apply, apply_at_once
 from asynsched.timetables.asset_condition import AssetNames
@@ -37,7 +35,7 @@ BATCH = Batch(
 
 
 def read_past(conn: sa.Connection, *args: Any) -> None:
-    past_runs.read_past(conn, *args, catchup=False)
+    task_instances.read_past(conn, *args, catchup=False)
 
 
 CLAIM = slot_settlement.SlotClaim(key=(1, "a", -1), pool="default_pool", slots=1, task=("d", "a"), max_active=1)
@@ -56,8 +54,8 @@ HOT = [
     (run_queue.owned_run_ids, 1),
     (run_queue.owned_runs, 1, [1, 2]),
     (run_queue.take_over_runs, "me", 1),
-    (run_claims.claim_runs, [1], "me", 1, NOW),
-    (run_claims.runs_elsewhere, ["d"], 1),
+    (run_queue.claim_runs, [1], "me", 1, NOW),
+    (run_queue.runs_elsewhere, ["d"], 1),
     (run_requests.open_requests, 1),
     (slot_settlement.pool_use_elsewhere, 1, frozenset({"p"})),
     (slot_settlement.settle_slots, [CLAIM], slot_settlement.OwnUse({}, {}), 1),

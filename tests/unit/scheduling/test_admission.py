@@ -163,7 +163,7 @@ class Admitting(RuleBasedStateMachine):
     @rule()
     def sweep(self):
         dag_ids = sorted({key.dag_id for key in self.waiting})
-        groups = [QueuedGroup(dag_id, None, *self.limits[dag_id]) for dag_id in dag_ids]
+        groups = [QueuedGroup(dag_id, *self.limits[dag_id]) for dag_id in dag_ids]
         assert list(self.admission.read_anew(groups)) == groups
 
     @rule()
