@@ -7,7 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from asynsched.store.rows import as_struct
+from asynsched.store.rows import fetch
 from asynsched.store.schema import AuditRow, audit
 
 _OF_DAG_SINCE = sa.select(audit).where(audit.c.dag_id == sa.bindparam("dag_id"), audit.c.at >= sa.bindparam("since"))
@@ -19,7 +19,7 @@ _DELETE = sa.delete(audit).where(audit.c.id.in_(sa.bindparam("keys", expanding=T
 
 def acts_since(conn: Connection, dag_id: str, since: datetime) -> list[AuditRow]:
     """Return what was done to a DAG since an instant."""
-    return [as_struct(AuditRow, row) for row in conn.execute(_OF_DAG_SINCE, {"dag_id": dag_id, "since": since})]
+    return fetch(conn, AuditRow, _OF_DAG_SINCE, {"dag_id": dag_id, "since": since})
 
 
 def record_audit(

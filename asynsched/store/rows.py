@@ -1,49 +1,31 @@
-"""What all query modules share: rows made into structs, texts that every database can keep, names that are near.
+"""Rows made into structs, texts that every database can keep, names that are near a wrong one.
 
-An answer that may be large comes in parts: as many rows as one message should hold, by their number and their bytes. A
-query asks for the lengths of values first, so that it reads none that is left for the next part.
+A large answer comes in parts: as many rows as one message should hold, by their number and their bytes. A query asks
+for the lengths of values first, so it reads no value that belongs to the next part.
 """
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, takewhile
 from typing import Any, TypeVar
 
 import msgspec
 import sqlalchemy as sa
 from msgspec import Struct
-from sqlalchemy import Row
+from sqlalchemy import Connection, Row
 
 from asynsched.errors import StoreError
-
-MANY_ROWS = 1000
-MANY_BYTES = 1024 * 1024
-"""What the values of a part have at most, unless the first one alone has more."""
-
-
-def length(column: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
-    """Return an expression for the bytes of a column, which needs not read them."""
-    return sa.func.length(column, type_=sa.Integer)
-
-
-def if_small(column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
-    """Return an expression for a column where MANY_ROWS of such values are no more than MANY_BYTES, else NULL."""
-    return sa.case((length(column) <= MANY_BYTES // MANY_ROWS, column))
-
-
-def n_fitting(sizes: Iterable[int]) -> int:
-    """Return how many values of these sizes fit into one part, from the first on; that one always does."""
-    return max(1, sum(1 for _ in takewhile(lambda total: total <= MANY_BYTES, accumulate(sizes))))
-
 
 S = TypeVar("S", bound=Struct)
 T = TypeVar("T")
 LARGEST_INTEGER = 2**31 - 1
 """Largest value of an Integer column."""
-
 MOST_PARAMETERS = 1000
-"""How many values a statement is given at most."""
+"""Most values that one statement is given."""
+MANY_ROWS = 1000
+MANY_BYTES = 1024 * 1024
+"""Most bytes of the values of a part, unless its first value alone is larger."""
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 
@@ -52,18 +34,31 @@ def as_struct(struct: type[S], row: Row[Any], **decoded: Any) -> S:
     return struct(**{**row._mapping, **decoded})  # noqa: SLF001 - public in spite of its name
 
 
+def fetch(conn: Connection, struct: type[S], query: sa.Executable, values: Mapping[str, Any] | None = None) -> list[S]:
+    """Return the rows of a query as structs with the names of its columns."""
+    return [as_struct(struct, row) for row in conn.execute(query, values)]
+
+
+def fetch_one(
+    conn: Connection, struct: type[S], query: sa.Executable, values: Mapping[str, Any] | None = None
+) -> S | None:
+    """Return the first row of a query as a struct; None when there is none."""
+    row = conn.execute(query, values).first()
+    return None if row is None else as_struct(struct, row)
+
+
 def from_json(value: bytes) -> Any:
-    """Return what a JSON column holds."""
+    """Decode the value of a JSON column."""
     return msgspec.json.decode(value)
 
 
 def to_json(value: Any) -> bytes:
-    """Return what a JSON column keeps: the same bytes for equal values."""
+    """Encode a value for a JSON column: the same bytes for equal values."""
     return msgspec.json.encode(value, order="deterministic")
 
 
 def storable(text: str) -> str:
-    """Return a text of user code's with the characters replaced that no database keeps: NUL and lone surrogates."""
+    """Return a text of user code with the characters replaced that no database keeps: NUL and lone surrogates."""
     return _UNSTORABLE.sub("\ufffd", text)
 
 
@@ -81,6 +76,29 @@ def portions(values: Sequence[T]) -> Iterator[list[T]]:
         yield list(values[start : start + MOST_PARAMETERS])
 
 
+def in_portions(
+    conn: Connection, query: sa.Executable, name: str, ids: Sequence[Any], **values: Any
+) -> "Iterator[Row[Any]]":
+    """Yield the rows of a query whose parameter `name` is a list of any length, a portion at a time."""
+    for some in portions(ids):
+        yield from conn.execute(query, {name: some, **values})
+
+
 def near_names(name: str, known: Iterable[str]) -> tuple[str, ...]:
-    """Return up to three of the known names that `name` may have been meant as, the likeliest first."""
+    """Return up to three known names that `name` may have been meant as, the likeliest first."""
     return tuple(difflib.get_close_matches(name[:200], known, n=3))
+
+
+def length(column: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
+    """Return an expression for the bytes of a column; the database computes it without reading the value."""
+    return sa.func.length(column, type_=sa.Integer)
+
+
+def if_small(column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+    """Return an expression for a column's value if MANY_ROWS values of its size fit into MANY_BYTES, else NULL."""
+    return sa.case((length(column) <= MANY_BYTES // MANY_ROWS, column))
+
+
+def n_fitting(sizes: Iterable[int]) -> int:
+    """Return how many values of these sizes fit into one part, counted from the first; the first one always does."""
+    return max(1, sum(1 for _ in takewhile(lambda total: total <= MANY_BYTES, accumulate(sizes))))

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from asynsched.errors import HomeInUse
-from asynsched.store.rows import as_struct
+from asynsched.store.rows import fetch
 from asynsched.store.runs.row_locks import lock_out_others
 from asynsched.store.schema import Instant, SchedulerRow, callback_request, dag_run, scheduler
 
@@ -209,17 +209,17 @@ def last_served_at(conn: Connection) -> datetime | None:
 
 def list_schedulers(conn: Connection, now: datetime) -> list[SchedulerRow]:
     """Return the schedulers whose lease has not lapsed, the one that registered first at first."""
-    return [as_struct(SchedulerRow, row) for row in conn.execute(_SERVING, {"now": now})]
+    return fetch(conn, SchedulerRow, _SERVING, {"now": now})
 
 
 def unended_schedulers(conn: Connection) -> list[SchedulerRow]:
     """Return the schedulers that have neither left nor were given up, those among them that died unnoticed."""
-    return [as_struct(SchedulerRow, row) for row in conn.execute(_NOT_ENDED)]
+    return fetch(conn, SchedulerRow, _NOT_ENDED)
 
 
 def known_schedulers(conn: Connection) -> list[SchedulerRow]:
     """Return every scheduler that is still known, those that have ended among them."""
-    return [as_struct(SchedulerRow, row) for row in conn.execute(_ALL)]
+    return fetch(conn, SchedulerRow, _ALL)
 
 
 def loads(conn: Connection) -> dict[str, Load]:

@@ -473,18 +473,19 @@ class AuditRow(Struct, frozen=True, kw_only=True):
 audit = table_of("audit", AuditRow, Index("ix_audit_dag_id_at", "dag_id", "at"))
 
 
-asset = sa.Table(
-    "asset",
-    metadata,
-    Column("id", BigId, primary_key=True, autoincrement=True),
-    Column("digest", String(64), nullable=False, unique=True),
-    Column("name", Text, nullable=False),
-    Column("uri", Text, nullable=False),
-    Column("group_name", Text, nullable=False, default="asset"),
-    Column("extra", Json, nullable=False, default=b"{}"),
-    Column("created_at", Instant, nullable=False),
-)
-"""One row for each name with a URI that a DAG, or an event, has ever named."""
+class AssetRow(Struct, frozen=True, kw_only=True):
+    """An asset: one row for each name with a URI that a DAG, or an event, has ever named. `extra` describes it."""
+
+    id: Id = 0
+    digest: Annotated[str, String(64)]
+    name: str
+    uri: str
+    group_name: str = "asset"
+    extra: dict[str, Any] = {}
+    created_at: Moment
+
+
+asset = table_of("asset", AssetRow, UniqueConstraint("digest"))
 
 asset_alias = sa.Table(
     "asset_alias",
@@ -526,7 +527,7 @@ asset_event = sa.Table(
     Column("id", BigId, primary_key=True, autoincrement=True),
     Column("asset_id", BigId, ForeignKey("asset.id", ondelete="CASCADE"), nullable=False),
     Column("created_at", Instant, nullable=False),
-    Column("extra", Json, nullable=False, default=b"{}"),
+    Column("extra", DecodedJson, nullable=False, default={}),
     Column("source_dag_id", String(ID_LENGTH), nullable=True),
     Column("source_run_id", String(ID_LENGTH), nullable=True),
     Column("source_task_id", String(ID_LENGTH), nullable=True),

@@ -45,7 +45,7 @@ HOT = [
     (dag_runs.count_active_runs, ["d", "e"], 16),
     (dag_runs.ended_among, [DagRunKey("d", "r")]),
     (dag_runs.last_scheduled_intervals, ["d", "e"]),
-    (dag_runs.logical_date_is_taken, "d", NOW),
+    (dag_runs.run_of_date, "d", NOW),
     (dag_runs.runs_made, [dag_runs.WantedRun("d", "r", NOW)]),
     (dag_runs.insert_runs, [new_run("r9"), new_run("r9", "e")]),
     (run_queue.queued_runs, [DagRunKey("d", "r")]),

@@ -23,8 +23,8 @@ from asynsched.store.runs.dag_runs import (
     last_scheduled_interval,
     last_scheduled_intervals,
     list_runs,
-    logical_date_is_taken,
     previous_run,
+    run_of_date,
 )
 from asynsched.store.runs.pools import list_pools, set_pool
 from asynsched.store.runs.states_elsewhere import TaskFilter, states_by_run
@@ -116,8 +116,8 @@ async def test_the_last_scheduled_interval_is_that_of_no_manual_run_and_no_backf
     assert await database.read(last_scheduled_intervals, ["d", "e", "never"]) == last
     assert await database.read(last_scheduled_interval, "d") == last["d"]
     assert await database.read(last_scheduled_interval, "never") is None
-    assert await database.read(logical_date_is_taken, "d", NOW + DAY)
-    assert not await database.read(logical_date_is_taken, "d", NOW + 9 * DAY)
+    assert await database.read(run_of_date, "d", NOW + DAY) is not None
+    assert await database.read(run_of_date, "d", NOW + 9 * DAY) is None
     assert await database.read(count_active_runs, ["d"], 9) == {"d": 3}
     assert await database.read(count_active_runs, ["d"], 2) == {"d": 2}
     assert (await database.read(previous_run, "d", before=NOW + 2 * DAY)).run_id == "r1"

@@ -27,7 +27,6 @@ from asynsched.store.runs.dag_runs import (
     get_run,
     insert_run,
     insert_runs,
-    logical_date_is_taken,
     run_id_of,
     run_of_date,
 )
@@ -143,13 +142,13 @@ def _create_for(conn: Connection, /, actor: str, dag_id: str, *, now: datetime, 
 def _refuse_taken(conn: Connection, key: DagRunKey, date: datetime | None) -> None:
     if get_run(conn, *key) is not None:
         raise AlreadyExists(f"The DAG {key.dag_id!r} has a run {key.run_id!r} already; choose another run id.")
-    if date is not None and logical_date_is_taken(conn, key.dag_id, date):
+    if date is not None and run_of_date(conn, key.dag_id, date) is not None:
         raise AlreadyExists(f"The DAG {key.dag_id!r} has a run of the logical date {date.isoformat()} already.")
 
 
 def _free_date(conn: Connection, dag_id: str, now: datetime) -> datetime:
     """Return the first instant from now on that is no run's logical date: two triggers may share a moment."""
-    while logical_date_is_taken(conn, dag_id, now):
+    while run_of_date(conn, dag_id, now) is not None:
         now += timedelta(microseconds=1)
     return now
 

@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from asynsched.errors import NotFound
 from asynsched.serialization.schema import ParseQuestions, TimetableQuestion
-from asynsched.store.rows import as_struct, from_json, near_names, portions
+from asynsched.store.rows import as_struct, from_json, in_portions, near_names
 from asynsched.store.runs.dag_runs import last_scheduled_interval
 from asynsched.store.schema import dag, dag_version, import_error
 from asynsched.timetables import PlannedInterval, TimetablePlan
@@ -95,7 +95,7 @@ def get_dag(conn: Connection, dag_id: str) -> DagRow | None:
 
 def get_dags(conn: Connection, dag_ids: Sequence[str]) -> dict[str, DagRow]:
     """Return DAGs by dag_id, also those that are no longer active; unknown ones are left out."""
-    rows = (row for some in portions(dag_ids) for row in conn.execute(_SOME, {"dag_ids": some}))
+    rows = in_portions(conn, _SOME, "dag_ids", dag_ids)
     return {row.dag_id: as_struct(DagRow, row, tags=from_json(row.tags)) for row in rows}
 
 
@@ -193,7 +193,7 @@ _plan = msgspec.json.Decoder(TimetablePlan)
 
 def get_plans(conn: Connection, dag_ids: Sequence[str]) -> dict[str, TimetablePlan]:
     """Return the runs that the own timetables of DAGs gave, by dag_id; DAGs without such runs are left out."""
-    rows = (row for some in portions(dag_ids) for row in conn.execute(_PLANS, {"dag_ids": some}))
+    rows = in_portions(conn, _PLANS, "dag_ids", dag_ids)
     return {row.dag_id: _plan.decode(row.timetable_plan) for row in rows}
 
 
@@ -218,7 +218,7 @@ class BeforeParse(NamedTuple):
 def before_parses(conn: Connection, paths: Sequence[str], now: datetime) -> dict[str, BeforeParse]:
     """Return what the parse of each of these files has to know of the DAGs that it had."""
     of_files: dict[str, list[sa.Row[Any]]] = {path: [] for path in paths}
-    for row in (row for some in portions(paths) for row in conn.execute(_OF_FILES, {"paths": some})):
+    for row in in_portions(conn, _OF_FILES, "paths", paths):
         of_files[row.file_path].append(row)
     return {path: _before_parse(conn, rows, now) for path, rows in of_files.items()}
 

@@ -8,7 +8,7 @@ from msgspec import Struct
 from sqlalchemy import Connection
 
 from asynsched.errors import NotFound
-from asynsched.store.rows import as_struct
+from asynsched.store.rows import fetch
 from asynsched.store.schema import BackfillRow, backfill, backfill_dag_run, dag_run
 
 Reprocess = Literal["none", "failed", "completed"]
@@ -100,12 +100,12 @@ def add_dates(conn: Connection, backfill_id: int, dates: list[tuple[datetime, in
 def list_backfills(conn: Connection, *, dag_id: str | None = None) -> list[BackfillProgress]:
     """Return the backfills of a DAG, or of all, the newest first."""
     statement = _BACKFILLS if dag_id is None else _BACKFILLS.where(backfill.c.dag_id == dag_id)
-    return [as_struct(BackfillProgress, row) for row in conn.execute(statement)]
+    return fetch(conn, BackfillProgress, statement)
 
 
 def get_backfill(conn: Connection, backfill_id: int) -> BackfillProgress:
     """Return a backfill. Raises NotFound."""
-    found = [as_struct(BackfillProgress, row) for row in conn.execute(_BACKFILLS.where(backfill.c.id == backfill_id))]
+    found = fetch(conn, BackfillProgress, _BACKFILLS.where(backfill.c.id == backfill_id))
     if not found:
         raise NotFound("backfill", str(backfill_id))
     return found[0]
@@ -113,7 +113,7 @@ def get_backfill(conn: Connection, backfill_id: int) -> BackfillProgress:
 
 def list_dates(conn: Connection, backfill_id: int) -> list[BackfillDate]:
     """Return the dates of a backfill, in the order in which they run."""
-    return [as_struct(BackfillDate, row) for row in conn.execute(_DATES, {"key": backfill_id})]
+    return fetch(conn, BackfillDate, _DATES, {"key": backfill_id})
 
 
 def pause_backfill(conn: Connection, backfill_id: int, *, is_paused: bool) -> None:

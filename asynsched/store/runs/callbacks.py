@@ -6,7 +6,7 @@ from typing import Literal
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from asynsched.store.rows import as_struct
+from asynsched.store.rows import fetch
 from asynsched.store.schema import CallbackRequest, callback_request, scheduler
 
 _IS_MINE = callback_request.c.scheduler_id == sa.bindparam("me")
@@ -63,19 +63,17 @@ def next_callbacks(
     Args:
         excluding: Those that it runs already, or leaves to others.
     """
-    rows = conn.execute(_NEXT, {"me": scheduler_id, "limit": limit, "excluding": list(excluding)})
-    return [as_struct(CallbackRequest, row) for row in rows]
+    return fetch(conn, CallbackRequest, _NEXT, {"me": scheduler_id, "limit": limit, "excluding": list(excluding)})
 
 
 def running_callbacks(conn: Connection, scheduler_id: str) -> list[CallbackRequest]:
     """Return the callbacks that a scheduler owns, that were begun, and whose end is not stored."""
-    return [as_struct(CallbackRequest, row) for row in conn.execute(_RUNNING, {"me": scheduler_id})]
+    return fetch(conn, CallbackRequest, _RUNNING, {"me": scheduler_id})
 
 
 def list_callbacks(conn: Connection, dag_run_id: int) -> list[CallbackRequest]:
     """Return the callbacks of a run and of its task instances, in the order in which they were requested."""
-    rows = conn.execute(_OF_RUN.order_by(callback_request.c.id), {"run": dag_run_id})
-    return [as_struct(CallbackRequest, row) for row in rows]
+    return fetch(conn, CallbackRequest, _OF_RUN.order_by(callback_request.c.id), {"run": dag_run_id})
 
 
 def take_callback(conn: Connection, request: CallbackRequest, token: str, scheduler_id: str) -> bool:

@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from asynsched.serialization.schema import SerializedDeadline
 from asynsched.states import DagRunState
-from asynsched.store.rows import as_struct
+from asynsched.store.rows import fetch
 from asynsched.store.schema import DagRunRow, callback_request, dag, dag_run, deadline
 
 MISS_EVENT = "on_deadline_miss"
@@ -149,7 +149,7 @@ def lengths_of_last_runs(conn: Connection, dag_id: str, limit: int) -> list[time
 
 def list_deadlines(conn: Connection, dag_run_id: int) -> list[DeadlineRow]:
     """Return the deadlines of a run, in the order in which its DAG has them."""
-    return [as_struct(DeadlineRow, row) for row in conn.execute(_OF_RUN, {"run": dag_run_id})]
+    return fetch(conn, DeadlineRow, _OF_RUN, {"run": dag_run_id})
 
 
 def missed_deadlines(conn: Connection) -> list[MissedDeadline]:

@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 
 from asynsched.keys import DagRunKey
 from asynsched.states import DagRunType, TaskInstanceState
-from asynsched.store.rows import as_struct
+from asynsched.store.rows import as_struct, fetch
 from asynsched.store.schema import DagRunRow, HistoryRow, TaskInstanceRow, dag_run, task_instance, task_instance_history
 from asynsched.store.secrets.encryption import reading_cipher
 
@@ -71,7 +71,7 @@ _TOKENS = sa.union(
 
 def load_task_instances(conn: Connection, dag_run_id: int) -> list[TaskInstanceRow]:
     """Return the task instances of a run, in the order in which they were made."""
-    rows = [as_struct(TaskInstanceRow, row) for row in conn.execute(_LOADED, {"run": dag_run_id})]
+    rows = fetch(conn, TaskInstanceRow, _LOADED, {"run": dag_run_id})
     if all(row.deferral is None for row in rows):
         return rows
     cipher = reading_cipher(conn)
@@ -80,7 +80,7 @@ def load_task_instances(conn: Connection, dag_run_id: int) -> list[TaskInstanceR
 
 def list_task_instances(conn: Connection, dag_run_id: int) -> list[TaskInstanceRow]:
     """Return the task instances of a run for a reader: in the order in which they began, then those that have not."""
-    return [as_struct(TaskInstanceRow, row) for row in conn.execute(_LISTED, {"run": dag_run_id})]
+    return fetch(conn, TaskInstanceRow, _LISTED, {"run": dag_run_id})
 
 
 def first_failure(conn: Connection, dag_run_id: int) -> FailedTask | None:
@@ -91,7 +91,7 @@ def first_failure(conn: Connection, dag_run_id: int) -> FailedTask | None:
 
 def list_tries(conn: Connection, dag_run_id: int) -> list[HistoryRow]:
     """Return the earlier tries of a run's task instances, by task, oldest first."""
-    return [as_struct(HistoryRow, row) for row in conn.execute(_TRIES, {"run": dag_run_id})]
+    return fetch(conn, HistoryRow, _TRIES, {"run": dag_run_id})
 
 
 def numbers_of_tries(conn: Connection, dag_run_id: int) -> dict[tuple[str, int], dict[str | None, int]]:
@@ -148,7 +148,7 @@ def all_runs(conn: Connection) -> list[WholeRun]:
     tries: dict[int, dict[tuple[str, int], list[HistoryRow]]] = defaultdict(lambda: defaultdict(list))
     for row in conn.execute(_TRIES_OF_WHOLE_RUNS):
         tries[row.dag_run_id][row.task_id, row.map_index].append(as_struct(HistoryRow, row))
-    runs = [as_struct(DagRunRow, row) for row in conn.execute(_RUNS)]
+    runs = fetch(conn, DagRunRow, _RUNS)
     return [WholeRun(run, tasks[run.id], tries[run.id]) for run in runs]
 
 
