@@ -13,10 +13,11 @@ from asynsched.cli.runs import run_fields
 from asynsched.cli.session import Session
 from asynsched.errors import DagError
 from asynsched.scheduling.creation.asset_updates import update_asset
-from asynsched.store.assets.events import AssetEvent, last_event_times, list_events
-from asynsched.store.assets.names import AssetRow, aliases_of, list_aliases, list_assets, waiting_digests
-from asynsched.store.assets.queue import OUTLET, AssetReference, list_references, references_to, waiting_dag_ids
+from asynsched.store.assets.events import AssetEvent, last_event_times, list_events, waiting_dag_ids
+from asynsched.store.assets.names import aliases_of, list_aliases, list_assets, waiting_digests
+from asynsched.store.assets.references import OUTLET, AssetReference, list_references, references_to
 from asynsched.store.runs.dag_runs import get_run
+from asynsched.store.schema import AssetRow
 
 asset_argument = click.argument("asset", metavar="NAME|URI")
 COLUMNS = ("name", "uri", "group", "last_event_at", "updated_by", "awaited_by")
@@ -49,7 +50,7 @@ def show_assets(session: Session, alias: bool) -> Listing:
 def show_asset(session: Session, asset: str) -> Record:
     """Show an asset: who names it, its last events, and the DAGs that have events of it waiting."""
     found = asset_of(session, asset)
-    aliases = session.read(aliases_of, found.id)
+    aliases = session.read(aliases_of, [found.id])[found.id]
     references = session.read(references_to, waiting_digests(found.name, found.uri, aliases))
     events = session.read(list_events, name=found.name, uri=found.uri, ascending=False, limit=SHOWN_EVENTS)
     fields = {

@@ -18,13 +18,13 @@ from asynsched.scheduling.requests.run_edits import no_such_instance
 from asynsched.serialization.decode import decode_dag
 from asynsched.serialization.schema import SerializedDag
 from asynsched.states import FINISHED_RUN_STATES
-from asynsched.store.assets.names import AssetRow, find_asset, get_asset
+from asynsched.store.assets.names import find_asset, get_asset
 from asynsched.store.dags.dags import DagRow, find_dag, get_dag
 from asynsched.store.dags.files import known_files
 from asynsched.store.dags.versions import get_version
 from asynsched.store.runs.dag_runs import get_run, list_runs, runs_beginning_with
 from asynsched.store.runs.task_instances import list_task_instances
-from asynsched.store.schema import DagRunRow, TaskInstanceRow
+from asynsched.store.schema import AssetRow, DagRunRow, TaskInstanceRow
 
 LATEST = "latest"
 """Names the run that `runs list DAG` shows first."""

@@ -14,10 +14,12 @@ from asynsched.store.assets.events import (
     count_old_events,
     delete_old_events,
     list_events,
+    pending_events,
     record_events,
+    unexamined_dag_ids,
 )
 from asynsched.store.assets.names import get_asset, list_aliases, list_assets, waiting_digests
-from asynsched.store.assets.queue import pending_events, references_to, unexamined_dag_ids
+from asynsched.store.assets.references import references_to
 from asynsched.store.dags.dags import set_paused
 from asynsched.store.dags.parse_results import DagDefaults, FileStamp, store_report
 from asynsched.store.runs.changes import AssetEventRow, Batch

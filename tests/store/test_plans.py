@@ -9,7 +9,6 @@ import sqlalchemy as sa
 
 from asynsched.keys import DagRunKey
 from asynsched.store.assets import events as asset_events
-from asynsched.store.assets import queue as asset_queue
 from asynsched.store.dags import dags
 from asynsched.store.dags.versions import NewVersion, add_version
 from asynsched.store.runs import callbacks as callback_requests
@@ -79,12 +78,12 @@ HOT = [
     (deadlines.list_deadlines, 1),
     (deadlines.renew_deadlines, 1, "d", NOW),
     (deadlines.lengths_of_last_runs, "d", 9),
-    (asset_queue.queue_event, 1, "a", "a", ("x",)),
-    (asset_queue.pending_events, "d"),
-    (asset_queue.arrived_assets, "d"),
-    (asset_queue.drop_surplus, "d", [asset_queue.ArrivedAsset(AssetNames("a", "a"), NOW, 20_000, 1)]),
-    (asset_queue.unexamined_dag_ids,),
-    (asset_queue.mark_examined, "d"),
+    (asset_events.queue_event, 1, "a", "a", ("x",)),
+    (asset_events.pending_events, "d"),
+    (asset_events.arrived_assets, "d"),
+    (asset_events.drop_surplus, "d", [asset_events.ArrivedAsset(AssetNames("a", "a"), NOW, 20_000, 1)]),
+    (asset_events.unexamined_dag_ids,),
+    (asset_events.mark_examined, "d"),
     (asset_events.consumed_events, 1),
     (asset_events.some_events, asset_events.EventFilter(run=1)),
     (partial(asset_events.some_events, ascending=False), asset_events.EventFilter("a", "a", after=NOW)),

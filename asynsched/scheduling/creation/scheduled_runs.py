@@ -14,7 +14,7 @@ from asynsched.scheduling.rules.asset_condition import evaluate
 from asynsched.serialization.decode import decode_dag, restriction
 from asynsched.serialization.schema import SerializedDag
 from asynsched.states import DagRunState, DagRunType
-from asynsched.store.assets.queue import (
+from asynsched.store.assets.events import (
     ArrivedAsset,
     PendingEvent,
     arrived_assets,

@@ -1,6 +1,11 @@
-"""Queries of `asset_event`: updates of assets, by tasks and from outside."""
+"""Events of assets: updates by tasks and from outside, and the queue in which they wait for DAGs.
 
-from collections.abc import Iterable, Sequence
+The tables are `asset_event`, `asset_dag_run_queue` and `dag_run_asset_event`. The transaction of an event adds a row to
+the queue for each DAG that waits for its asset; the transaction that creates a run removes the rows that the run
+consumes. So no event is lost, and no DAG consumes one twice.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -9,9 +14,16 @@ import sqlalchemy as sa
 from msgspec import Struct
 from sqlalchemy import Connection
 
-from asynsched.store.assets.names import digest_of, find_asset, link_alias, put_aliases, put_assets
-from asynsched.store.assets.queue import queue_event
-from asynsched.store.rows import MANY_ROWS, from_json, length, n_fitting, storable, to_json
+from asynsched.store.assets.names import (
+    aliases_of,
+    digest_of,
+    find_asset,
+    link_alias,
+    put_aliases,
+    put_assets,
+    waiting_digests,
+)
+from asynsched.store.rows import MANY_ROWS, as_struct, length, n_fitting, storable
 from asynsched.store.runs.changes import AssetEventRow
 from asynsched.store.schema import (
     asset,
@@ -19,11 +31,13 @@ from asynsched.store.schema import (
     asset_alias_event,
     asset_dag_run_queue,
     asset_event,
+    asset_reference,
+    dag,
     dag_run,
     dag_run_asset_event,
 )
 from asynsched.store.statements import insert_ignoring
-from asynsched.timetables.asset_condition import AliasForm, AssetForm
+from asynsched.timetables.asset_condition import AliasForm, AssetCondition, AssetForm, AssetNames
 
 
 class AssetEvent(Struct, frozen=True):
@@ -45,7 +59,7 @@ class AssetEvent(Struct, frozen=True):
 class EventFilter(Struct, frozen=True):
     """Events of one asset or alias, or of all; empty and None mean no filter.
 
-    `after` and `before` are not part of what is wanted. With `run`, a row id, only those that triggered that run.
+    `after` and `before` are exclusive. `run` is the row id of a run: only the events that triggered it.
     """
 
     name: str = ""
@@ -57,7 +71,7 @@ class EventFilter(Struct, frozen=True):
 
 
 class EventsLeft(NamedTuple):
-    """Where the next part of some events begins: after this one; and how many are wanted, None for all."""
+    """Where the next part of some events begins: after this one; `limit` is how many are wanted, None for all."""
 
     created_at: datetime
     id: int
@@ -69,11 +83,9 @@ _EVENTS = sa.select(
     asset_event.c.extra, asset_event.c.source_dag_id, asset_event.c.source_run_id, asset_event.c.source_task_id,
     asset_event.c.source_map_index,
 ).join(asset, asset.c.id == asset_event.c.asset_id)  # fmt: skip
-_SIZES = sa.select(
-    asset_event.c.id,
-    asset_event.c.created_at,
-    (length(asset_event.c.extra) + length(asset.c.extra)).label("size"),
-).join(asset, asset.c.id == asset_event.c.asset_id)
+_SIZES = _EVENTS.with_only_columns(
+    asset_event.c.id, asset_event.c.created_at, (length(asset_event.c.extra) + length(asset.c.extra)).label("size")
+)
 _CONSUMED = (
     _EVENTS.join(dag_run_asset_event, dag_run_asset_event.c.event_id == asset_event.c.id)
     .where(dag_run_asset_event.c.dag_run_id == sa.bindparam("run"))
@@ -102,16 +114,18 @@ _OLD = sa.select(asset_event.c.id).where(
     ~sa.exists().where(asset_dag_run_queue.c.event_id == asset_event.c.id),
     ~_IS_KEPT,
 )
-_DELETE = sa.delete(asset_event).where(asset_event.c.id.in_(sa.bindparam("keys", expanding=True)))
+_DELETE_OLD = sa.delete(asset_event).where(
+    asset_event.c.id.in_(_OLD.order_by(asset_event.c.id).limit(sa.bindparam("limit")))
+)
 
 
 def record_events(conn: Connection, events: Iterable[AssetEventRow]) -> list[str]:
-    """Store updates of assets, and let them wait for the DAGs that are scheduled by these.
+    """Store updates of assets, and queue them for the DAGs that are scheduled by these assets.
 
-    An event of a reference to an asset that nobody has defined is left out, as in Airflow.
+    Events of a reference to an undefined asset are left out, as in Airflow.
 
     Returns:
-        The DAGs that now have something to be examined.
+        The DAGs that now have something to examine.
     """
     events = [_storable(event) for event in events]
     if not events:
@@ -124,7 +138,7 @@ def record_events(conn: Connection, events: Iterable[AssetEventRow]) -> list[str
             continue
         asset_id, name, uri = found
         values = {
-            "asset_id": asset_id, "created_at": event.created_at, "extra": to_json(event.extra),
+            "asset_id": asset_id, "created_at": event.created_at, "extra": event.extra,
             "source_dag_id": event.dag_id, "source_run_id": event.run_id, "source_task_id": event.task_id or None,
             "source_map_index": event.map_index, "token": event.token, "ordinal": event.ordinal,
         }  # fmt: skip
@@ -139,13 +153,13 @@ def record_events(conn: Connection, events: Iterable[AssetEventRow]) -> list[str
 
 
 def _storable(event: AssetEventRow) -> AssetEventRow:
-    """Return an event whose names every database can keep: a task may have made them up."""
+    """Return an event with names that every database can keep: a task may have invented them."""
     names = {field: storable(getattr(event, field)) for field in ("name", "uri", "group")}
     return msgspec.structs.replace(event, **names)
 
 
 class _Names:
-    """The assets and aliases of some events. New ones are stored first, in key order: no ring of waiting."""
+    """The assets and aliases of some events. New ones are stored first, in key order, so no two schedulers deadlock."""
 
     def __init__(self, conn: Connection, events: list[AssetEventRow]) -> None:
         self._conn = conn
@@ -154,7 +168,7 @@ class _Names:
         self.alias_ids = put_aliases(conn, [AliasForm(alias) for event in events for alias in event.aliases])
 
     def asset_of(self, event: AssetEventRow) -> tuple[int, str, str] | None:
-        """Return the row id, the name and the URI of an event's asset; None when nobody has defined it."""
+        """Return the row id, the name and the URI of an event's asset; None when it is undefined."""
         if event.name and event.uri:
             return self._asset_ids[digest_of("asset", event.name, event.uri)], event.name, event.uri
         found = find_asset(self._conn, name=event.name, uri=event.uri)
@@ -177,7 +191,7 @@ def list_events(
     ascending: bool = True,
     limit: int | None = None,
 ) -> list[AssetEvent]:
-    """Return events, of one asset or alias or of all, within bounds that are not part of it, in order of time."""
+    """Return events, of one asset or alias or of all, strictly between two instants, in order of time."""
     statement = _matching(conn, _EVENTS, EventFilter(name, uri, alias, after, before)).order_by(*_order(ascending))
     return _events(conn, conn.execute(statement if limit is None else statement.limit(limit)).all())
 
@@ -194,7 +208,7 @@ def some_events(
 
     Args:
         limit: How many are wanted; None for all.
-        left: Where to begin, and how many are wanted from there on, as an earlier part has said.
+        left: Where to begin, and how many are wanted from there on: what the previous part returned.
 
     Returns:
         The events, and where the next part begins; None where these were the last.
@@ -217,7 +231,7 @@ def _matching(conn: Connection, statement: sa.Select[Any], wanted: EventFilter) 
     if wanted.name or wanted.uri:
         named = {asset.c.name: wanted.name, asset.c.uri: wanted.uri}
         ids = sa.select(asset.c.id).where(*(column == text for column, text in named.items() if text))
-        # By their ids: so the index of an asset's events gives them in order.
+        # By their ids, so that the index of an asset's events returns them in order.
         statement = statement.where(asset_event.c.asset_id.in_(conn.scalars(ids).all()))
     if wanted.alias:
         of_alias = sa.and_(asset_alias.c.id == asset_alias_event.c.alias_id, asset_alias.c.name == wanted.alias)
@@ -251,18 +265,14 @@ def last_event_times(conn: Connection) -> dict[int, datetime]:
 
 
 def count_old_events(conn: Connection, *, before: datetime) -> int:
-    """Return how many events of before an instant wait for no DAG, and triggered no run that is active or newer."""
+    """Count the events before an instant that wait for no DAG, and triggered no run that is active or newer."""
     n: int = conn.execute(sa.select(sa.func.count()).select_from(_OLD.subquery()), {"before": before}).scalar_one()
     return n
 
 
 def delete_old_events(conn: Connection, *, before: datetime, limit: int) -> int:
     """Delete up to `limit` of those events, the oldest first. Returns how many."""
-    oldest = _OLD.order_by(asset_event.c.id).limit(sa.bindparam("limit"))
-    keys = list(conn.scalars(oldest, {"before": before, "limit": limit}))
-    if keys:
-        conn.execute(_DELETE, {"keys": keys})
-    return len(keys)
+    return conn.execute(_DELETE_OLD, {"before": before, "limit": limit}).rowcount
 
 
 def _events(conn: Connection, rows: Sequence[Any]) -> list[AssetEvent]:
@@ -270,14 +280,166 @@ def _events(conn: Connection, rows: Sequence[Any]) -> list[AssetEvent]:
     if rows:
         for alias in conn.execute(_ALIASES, {"events": [row.id for row in rows]}):
             aliases.setdefault(alias.event_id, []).append(alias.name)
-    return [
-        AssetEvent(
-            **{
-                **row._mapping,  # noqa: SLF001 - public in spite of its name
-                "asset_extra": from_json(row.asset_extra),
-                "extra": from_json(row.extra),
-                "aliases": aliases.get(row.id, []),
-            }
-        )
-        for row in rows
-    ]
+    return [as_struct(AssetEvent, row, aliases=aliases.get(row.id, [])) for row in rows]
+
+
+MAX_CONSUMED = 10_000
+"""Most events that one run consumes: the newest of those that wait."""
+MAX_WAITING = 11_000
+"""When more events wait for a DAG, some that no run would consume are dropped."""
+
+
+class PendingEvent(NamedTuple):
+    """An event that waits for a DAG; `asset` has the aliases that stand for its asset."""
+
+    event_id: int
+    asset: AssetNames
+    created_at: datetime
+
+
+class ArrivedAsset(NamedTuple):
+    """An asset with events that wait for a DAG: how many, and the newest of them."""
+
+    asset: AssetNames
+    created_at: datetime
+    n_events: int
+    newest_id: int
+
+
+_WAITING = (
+    sa.select(asset_reference.c.dag_id)
+    .distinct()
+    .join(dag, dag.c.dag_id == asset_reference.c.dag_id)
+    .where(
+        asset_reference.c.digest.in_(sa.bindparam("digests", expanding=True)),
+        asset_reference.c.role == "schedule",
+        dag.c.is_active,
+        ~dag.c.is_paused,
+    )
+    .order_by(asset_reference.c.dag_id)
+)
+_PENDING = (
+    sa.select(asset_dag_run_queue.c.event_id, asset.c.id.label("asset_id"), asset.c.name, asset.c.uri,
+              asset_event.c.created_at)
+    .join(asset_event, asset_event.c.id == asset_dag_run_queue.c.event_id)
+    .join(asset, asset.c.id == asset_event.c.asset_id)
+    .where(asset_dag_run_queue.c.dag_id == sa.bindparam("dag_id"))
+    .order_by(asset_dag_run_queue.c.event_id)
+    .with_for_update(of=asset_dag_run_queue)
+)  # fmt: skip
+_ARRIVED = (
+    sa.select(asset.c.id.label("asset_id"), asset.c.name, asset.c.uri,
+              sa.func.max(asset_event.c.created_at).label("created_at"), sa.func.count().label("n_events"),
+              sa.func.max(asset_event.c.id).label("newest_id"))
+    .select_from(asset_dag_run_queue)
+    .join(asset_event, asset_event.c.id == asset_dag_run_queue.c.event_id)
+    .join(asset, asset.c.id == asset_event.c.asset_id)
+    .where(asset_dag_run_queue.c.dag_id == sa.bindparam("dag_id"))
+    .group_by(asset.c.id, asset.c.name, asset.c.uri)
+    .order_by(sa.func.min(asset_event.c.id))
+)  # fmt: skip
+_OLDEST = (
+    sa.select(asset_dag_run_queue.c.event_id)
+    .where(asset_dag_run_queue.c.dag_id == sa.bindparam("dag_id"))
+    .order_by(asset_dag_run_queue.c.event_id)
+    .limit(sa.bindparam("n", type_=sa.Integer))
+    .with_for_update(skip_locked=True)
+)
+_EXAMINED = (
+    sa.update(asset_dag_run_queue)
+    .where(asset_dag_run_queue.c.dag_id == sa.bindparam("of_dag"), ~asset_dag_run_queue.c.is_examined)
+    .values(is_examined=True)
+)
+_UNEXAMINED = (
+    sa.select(asset_dag_run_queue.c.dag_id)
+    .distinct()
+    .where(sa.text("NOT asset_dag_run_queue.is_examined"))
+    .order_by(asset_dag_run_queue.c.dag_id)
+)
+_FORGET = sa.delete(asset_dag_run_queue).where(
+    asset_dag_run_queue.c.dag_id == sa.bindparam("of_dag"), asset_dag_run_queue.c.event_id == sa.bindparam("of_event")
+)
+_WAITING_FOR = (
+    sa.select(asset_dag_run_queue.c.dag_id)
+    .distinct()
+    .join(asset_event, asset_event.c.id == asset_dag_run_queue.c.event_id)
+    .where(asset_event.c.asset_id == sa.bindparam("asset"))
+    .order_by(asset_dag_run_queue.c.dag_id)
+)
+
+
+def queue_event(conn: Connection, event_id: int, name: str, uri: str, aliases: Collection[str]) -> list[str]:
+    """Queue an event for each active, unpaused DAG that waits for its asset. Returns their dag_ids."""
+    dag_ids = list(conn.scalars(_WAITING, {"digests": waiting_digests(name, uri, aliases)}))
+    for dag_id in dag_ids:
+        values = {"dag_id": dag_id, "event_id": event_id, "is_examined": False}
+        conn.execute(insert_ignoring(conn, asset_dag_run_queue), values)
+    return dag_ids
+
+
+def arrived_assets(conn: Connection, dag_id: str) -> list[ArrivedAsset]:
+    """Return the assets whose events wait for a run of a DAG."""
+    rows = conn.execute(_ARRIVED, {"dag_id": dag_id}).all()
+    names = _names_of(conn, rows)
+    return [ArrivedAsset(names[row.asset_id], row.created_at, row.n_events, row.newest_id) for row in rows]
+
+
+def pending_events(conn: Connection, dag_id: str) -> list[PendingEvent]:
+    """Return the events that wait for a run of a DAG, oldest first.
+
+    No other transaction can consume them until this one ends, which must be a writing one.
+    """
+    rows = conn.execute(_PENDING, {"dag_id": dag_id}).all()
+    names = _names_of(conn, rows)
+    return [PendingEvent(row.event_id, names[row.asset_id], row.created_at) for row in rows]
+
+
+def _names_of(conn: Connection, rows: Sequence[Any]) -> dict[int, AssetNames]:
+    assets = {row.asset_id: row for row in rows}
+    aliases = aliases_of(conn, assets.keys())
+    return {key: AssetNames(row.name, row.uri, frozenset(aliases[key])) for key, row in assets.items()}
+
+
+def drop_surplus(conn: Connection, dag_id: str, arrived: Collection[ArrivedAsset]) -> None:
+    """Drop the oldest events that wait for a DAG if more wait than a run would consume; each asset keeps its newest."""
+    n_events = sum(item.n_events for item in arrived)
+    if n_events > MAX_WAITING:
+        kept = {item.newest_id for item in arrived}
+        oldest = conn.scalars(_OLDEST, {"dag_id": dag_id, "n": min(n_events - MAX_CONSUMED, MAX_CONSUMED)})
+        _forget(conn, dag_id, [event_id for event_id in oldest if event_id not in kept])
+
+
+def mark_examined(conn: Connection, dag_id: str) -> None:
+    """Note that the events that wait for a DAG do not suffice for a run."""
+    conn.execute(_EXAMINED, {"of_dag": dag_id})
+
+
+def unexamined_dag_ids(conn: Connection) -> list[str]:
+    """Return the DAGs with waiting events that no scheduler has examined."""
+    return list(conn.scalars(_UNEXAMINED))
+
+
+def waiting_dag_ids(conn: Connection, asset_id: int) -> list[str]:
+    """Return the DAGs for which events of an asset wait."""
+    return list(conn.scalars(_WAITING_FOR, {"asset": asset_id}))
+
+
+def consume(conn: Connection, dag_run_id: int, dag_id: str, events: Collection[PendingEvent]) -> None:
+    """Record the events that triggered a new run, and remove them from the queue."""
+    newest = sorted(events)[-MAX_CONSUMED:]
+    values = [{"dag_run_id": dag_run_id, "event_id": event.event_id} for event in newest]
+    conn.execute(insert_ignoring(conn, dag_run_asset_event), values)
+    _forget(conn, dag_id, (event.event_id for event in events))
+
+
+def drop_unawaited(conn: Connection, dag_id: str, leaves: Collection[AssetCondition]) -> None:
+    """Remove from a DAG's queue the events that none of these leaves of its schedule waits for."""
+    pending = pending_events(conn, dag_id)
+    gone = [event.event_id for event in pending if not any(leaf.names(event.asset) for leaf in leaves)]
+    _forget(conn, dag_id, gone)
+
+
+def _forget(conn: Connection, dag_id: str, event_ids: Iterable[int]) -> None:
+    rows: list[dict[str, Any]] = [{"of_dag": dag_id, "of_event": event_id} for event_id in event_ids]
+    if rows:
+        conn.execute(_FORGET, rows)

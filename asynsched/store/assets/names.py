@@ -1,39 +1,23 @@
-"""Queries of `asset` and `asset_alias`: what assets and aliases are called, and which of them stand for which."""
+"""Queries of `asset` and `asset_alias`: the names of assets and aliases, and which assets an alias stands for."""
 
 from collections.abc import Collection, Iterable
 from datetime import datetime
 from hashlib import sha256
-from typing import Any
 
 import sqlalchemy as sa
-from msgspec import Struct
 from sqlalchemy import Connection
 
 from asynsched.errors import NotFound
-from asynsched.store.rows import from_json, near_names, to_json
-from asynsched.store.schema import asset, asset_alias, asset_alias_asset
+from asynsched.store.rows import fetch, fetch_one, near_names, to_json
+from asynsched.store.schema import AssetRow, asset, asset_alias, asset_alias_asset
 from asynsched.store.statements import insert_ignoring
 from asynsched.timetables.asset_condition import AliasForm, AssetCondition, AssetForm
 
-
-class AssetRow(Struct, frozen=True):
-    """An asset. `extra` describes it."""
-
-    id: int
-    name: str
-    uri: str
-    group_name: str
-    extra: dict[str, Any]
-    created_at: datetime
-
-
-_ASSETS = sa.select(
-    asset.c.id, asset.c.digest, asset.c.name, asset.c.uri, asset.c.group_name, asset.c.extra, asset.c.created_at
-)
-_ALL = _ASSETS.order_by(asset.c.name, asset.c.uri)
-_BY_DIGEST = _ASSETS.where(asset.c.digest.in_(sa.bindparam("digests", expanding=True)))
-_BY_NAME = _ASSETS.where(asset.c.name == sa.bindparam("text")).order_by(asset.c.id.desc()).limit(1)
-_BY_URI = _ASSETS.where(asset.c.uri == sa.bindparam("text")).order_by(asset.c.id.desc()).limit(1)
+_ALL = sa.select(asset).order_by(asset.c.name, asset.c.uri)
+_BY_DIGEST = sa.select(asset).where(asset.c.digest.in_(sa.bindparam("digests", expanding=True)))
+_NEWEST = sa.select(asset).order_by(asset.c.id.desc()).limit(1)
+_BY_NAME = _NEWEST.where(asset.c.name == sa.bindparam("text"))
+_BY_URI = _NEWEST.where(asset.c.uri == sa.bindparam("text"))
 _DESCRIBE = (
     sa.update(asset)
     .where(asset.c.digest == sa.bindparam("key"))
@@ -48,18 +32,16 @@ _ALL_ALIASES = (
     .join(asset, asset.c.id == asset_alias_asset.c.asset_id, isouter=True)
     .order_by(asset_alias.c.name, asset.c.name)
 )
-
-
 _ALIASES_OF = (
-    sa.select(asset_alias.c.name)
-    .join(asset_alias_asset, asset_alias_asset.c.alias_id == asset_alias.c.id)
-    .where(asset_alias_asset.c.asset_id == sa.bindparam("asset"))
+    sa.select(asset_alias_asset.c.asset_id, asset_alias.c.name)
+    .join(asset_alias, asset_alias.c.id == asset_alias_asset.c.alias_id)
+    .where(asset_alias_asset.c.asset_id.in_(sa.bindparam("assets", expanding=True)))
     .order_by(asset_alias.c.name)
 )
 
 
 def digest_of(kind: str, *names: str) -> str:
-    """Return what stands for an asset, an alias or a reference in indexes: 64 hexadecimal digits."""
+    """Return the digest that indexes have for an asset, an alias or a reference: 64 hexadecimal digits."""
     return sha256("\0".join((kind, *names)).encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -81,33 +63,37 @@ def leaf_names(leaf: AssetCondition) -> tuple[str, str, str]:
 
 
 def waiting_digests(name: str, uri: str, aliases: Collection[str]) -> list[str]:
-    """Return the digests of all that may wait for an event of an asset that came through these aliases."""
+    """Return the digests of everything that may wait for an event of an asset through these aliases."""
     own = [digest_of("asset", name, uri), digest_of("name", name), digest_of("uri", uri)]
     return own + [digest_of("alias", alias) for alias in sorted(aliases)]
 
 
 def put_assets(conn: Connection, assets: Iterable[AssetForm], now: datetime, *, describe: bool) -> dict[str, int]:
-    """Store assets that are new. Returns row ids by digest.
+    """Store new assets. Returns row ids by digest.
 
     Args:
-        describe: Also take over the group and the extra of those that are known.
+        describe: Whether to update the group and the extra of known assets.
     """
     forms = {digest_of("asset", form.name, form.uri): form for form in assets}
-    known = {row.digest: row for row in conn.execute(_BY_DIGEST, {"digests": list(forms)})} if forms else {}
+    known = _by_digest(conn, forms) if forms else {}
     for digest, form in sorted(forms.items()):
-        extra = to_json(form.extra)
-        if digest not in known:
+        before = known.get(digest)
+        if before is None:
             values = {"digest": digest, "name": form.name, "uri": form.uri, "group_name": form.group}
-            conn.execute(insert_ignoring(conn, asset), {**values, "extra": extra, "created_at": now})
-        elif describe and (known[digest].group_name, known[digest].extra) != (form.group, extra):
-            conn.execute(_DESCRIBE, {"key": digest, "new_group": form.group, "new_extra": extra})
+            conn.execute(insert_ignoring(conn, asset), {**values, "extra": form.extra, "created_at": now})
+        elif describe and (before.group_name, to_json(before.extra)) != (form.group, to_json(form.extra)):
+            conn.execute(_DESCRIBE, {"key": digest, "new_group": form.group, "new_extra": form.extra})
     if len(known) < len(forms):
-        known = {row.digest: row for row in conn.execute(_BY_DIGEST, {"digests": list(forms)})}
+        known = _by_digest(conn, forms)
     return {digest: row.id for digest, row in known.items()}
 
 
+def _by_digest(conn: Connection, digests: Iterable[str]) -> dict[str, AssetRow]:
+    return {row.digest: row for row in fetch(conn, AssetRow, _BY_DIGEST, {"digests": list(digests)})}
+
+
 def put_aliases(conn: Connection, aliases: Iterable[AliasForm]) -> dict[str, int]:
-    """Store aliases that are new. Returns row ids by name."""
+    """Store new aliases. Returns row ids by name."""
     forms = {digest_of("alias", form.name): form for form in aliases}
     for digest, form in sorted(forms.items()):
         values = {"digest": digest, "name": form.name, "group_name": form.group}
@@ -124,14 +110,12 @@ def link_alias(conn: Connection, alias_id: int, asset_id: int) -> None:
 def find_asset(conn: Connection, *, name: str = "", uri: str = "") -> AssetRow | None:
     """Return the newest asset of a name, or of a URI, or of both; None when there is none."""
     if name and uri:
-        row = conn.execute(_BY_DIGEST, {"digests": [digest_of("asset", name, uri)]}).first()
-    else:
-        row = conn.execute(_BY_NAME if name else _BY_URI, {"text": name or uri}).first()
-    return None if row is None else _asset(row)
+        return fetch_one(conn, AssetRow, _BY_DIGEST, {"digests": [digest_of("asset", name, uri)]})
+    return fetch_one(conn, AssetRow, _BY_NAME if name else _BY_URI, {"text": name or uri})
 
 
 def get_asset(conn: Connection, name_or_uri: str) -> AssetRow:
-    """Return an asset that a person names by its name or its URI. Raises NotFound with the nearest names."""
+    """Return an asset by its name or its URI. Raises NotFound with the nearest names."""
     found = find_asset(conn, name=name_or_uri) or find_asset(conn, uri=name_or_uri)
     if found is None:
         raise NotFound("asset", name_or_uri, near_names(name_or_uri, (row.name for row in conn.execute(_ALL))))
@@ -140,12 +124,15 @@ def get_asset(conn: Connection, name_or_uri: str) -> AssetRow:
 
 def list_assets(conn: Connection) -> list[AssetRow]:
     """Return all assets, by name."""
-    return [_asset(row) for row in conn.execute(_ALL)]
+    return fetch(conn, AssetRow, _ALL)
 
 
-def aliases_of(conn: Connection, asset_id: int) -> list[str]:
-    """Return the names of the aliases that were found to stand for an asset."""
-    return list(conn.scalars(_ALIASES_OF, {"asset": asset_id}))
+def aliases_of(conn: Connection, asset_ids: Collection[int]) -> dict[int, list[str]]:
+    """Return the names of the aliases that were found to stand for assets, by the assets' row ids."""
+    found: dict[int, list[str]] = {asset_id: [] for asset_id in asset_ids}
+    for row in conn.execute(_ALIASES_OF, {"assets": sorted(found)}) if found else ():
+        found[row.asset_id].append(row.name)
+    return found
 
 
 def list_aliases(conn: Connection) -> list[tuple[str, str, list[str]]]:
@@ -156,8 +143,3 @@ def list_aliases(conn: Connection) -> list[tuple[str, str, list[str]]]:
         if row.asset_name is not None:
             assets.append(row.asset_name)
     return [(*names, assets) for names, assets in found.items()]
-
-
-def _asset(row: Any) -> AssetRow:
-    values = {name: value for name, value in row._mapping.items() if name != "digest"}  # noqa: SLF001 - public in spite of its name
-    return AssetRow(**{**values, "extra": from_json(row.extra)})

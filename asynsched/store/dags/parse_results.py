@@ -19,7 +19,7 @@ from sqlalchemy import Connection
 
 from asynsched.protocol.messages import SourceRef
 from asynsched.serialization.schema import FileError, ParsedDag, ParseReport
-from asynsched.store.assets.queue import store_references
+from asynsched.store.assets.references import store_references
 from asynsched.store.dags.files import (
     DagFileRow,
     LocalModule,
