@@ -1,4 +1,4 @@
-"""Queries of `backfill` and of its dates. How far a backfill is follows from its runs, and is stored nowhere."""
+"""Queries of `backfill` and of its dates. Its progress follows from its runs, and is stored nowhere."""
 
 from datetime import datetime
 from typing import Any, Literal
@@ -83,17 +83,14 @@ def add_backfill(conn: Connection, conf: dict[str, Any], **values: Any) -> int:
 
 
 def add_dates(conn: Connection, backfill_id: int, dates: list[tuple[datetime, int | None, str | None]]) -> None:
-    """Store the dates of a backfill, in the order in which they are to run: each with its run, or why it has none."""
+    """Store the dates of a backfill, in the order in which they run: each with its run, or why it has none."""
     rows = [
         {
-            "backfill_id": backfill_id,
-            "logical_date": date,
-            "dag_run_id": run_row_id,
-            "exception_reason": reason,
+            "backfill_id": backfill_id, "logical_date": date, "dag_run_id": run_row_id, "exception_reason": reason,
             "sort_ordinal": ordinal,
         }
         for ordinal, (date, run_row_id, reason) in enumerate(dates, 1)
-    ]
+    ]  # fmt: skip
     conn.execute(backfill_dag_run.insert(), rows)
 
 
@@ -117,10 +114,10 @@ def list_dates(conn: Connection, backfill_id: int) -> list[BackfillDate]:
 
 
 def pause_backfill(conn: Connection, backfill_id: int, *, is_paused: bool) -> None:
-    """Pause a backfill, or let it go on."""
+    """Pause or resume a backfill."""
     conn.execute(_SET_PAUSED, {"key": backfill_id, "paused": is_paused})
 
 
 def end_backfill(conn: Connection, backfill_id: int, now: datetime) -> None:
-    """Note that a backfill is cancelled."""
+    """Mark a backfill as cancelled."""
     conn.execute(_SET_CANCELLED, {"key": backfill_id, "now": now})

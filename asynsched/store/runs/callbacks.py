@@ -1,4 +1,4 @@
-"""Queries of `callback_request`: callbacks to be run, each at least once. `transitions.py` writes them."""
+"""Queries of `callback_request`: callbacks to run, each at least once. `transitions.py` adds them."""
 
 from collections.abc import Collection
 from typing import Literal
@@ -58,16 +58,16 @@ _HAND_BACK = (
 def next_callbacks(
     conn: Connection, scheduler_id: str, limit: int, excluding: Collection[int] = ()
 ) -> list[CallbackRequest]:
-    """Return the oldest callbacks that a scheduler may run: those that wait, and those begun by somebody who is gone.
+    """Return the oldest callbacks that a scheduler may run: waiting ones, and those begun by a scheduler that is gone.
 
     Args:
-        excluding: Those that it runs already, or leaves to others.
+        excluding: Callbacks that it already runs, or leaves to others.
     """
     return fetch(conn, CallbackRequest, _NEXT, {"me": scheduler_id, "limit": limit, "excluding": list(excluding)})
 
 
 def running_callbacks(conn: Connection, scheduler_id: str) -> list[CallbackRequest]:
-    """Return the callbacks that a scheduler owns, that were begun, and whose end is not stored."""
+    """Return a scheduler's callbacks that were begun and whose end is not stored."""
     return fetch(conn, CallbackRequest, _RUNNING, {"me": scheduler_id})
 
 
@@ -77,16 +77,16 @@ def list_callbacks(conn: Connection, dag_run_id: int) -> list[CallbackRequest]:
 
 
 def take_callback(conn: Connection, request: CallbackRequest, token: str, scheduler_id: str) -> bool:
-    """Note that a scheduler runs a callback, under this attempt token. False: another one has taken it meanwhile."""
+    """Note that a scheduler runs a callback, under this attempt token. False: another scheduler has taken it."""
     seen = {"key": request.id, "seen": request.state, "n": request.attempts}
     return conn.execute(_TAKE, {**seen, "new_token": token, "me": scheduler_id}).rowcount > 0
 
 
 def finish_callback(conn: Connection, callback_id: int, token: str | None, state: Literal["success", "failed"]) -> None:
-    """Note how a callback has ended, if it is still the attempt of this token."""
+    """Note how a callback has ended, if its current attempt has this token."""
     conn.execute(_FINISH, {"key": callback_id, "of_token": token or "", "new_state": state})
 
 
 def hand_back_callback(conn: Connection, callback_id: int, token: str) -> None:
-    """Let a callback wait again, as if it had not been begun, if it is still the attempt of this token."""
+    """Queue a callback again as if it had not been begun, if its current attempt has this token."""
     conn.execute(_HAND_BACK, {"key": callback_id, "of_token": token})

@@ -1,4 +1,4 @@
-"""State changes as plain rows: what `transitions.apply` writes, and what it reports back."""
+"""State changes as plain rows: what `transitions.apply` writes and returns."""
 
 from datetime import datetime
 from typing import Any
@@ -11,8 +11,8 @@ TaskRowKey = tuple[int, str, int]
 """dag_run_id, task_id, map_index"""
 
 
-class TaskRow(Struct, frozen=True, array_like=True):
-    """What is written of a TaskInstance, and the state and try number that its row must have for that."""
+class TaskRow(Struct, frozen=True):
+    """The new values of a TaskInstance, written if its row still has the state and the try number from before."""
 
     dag_run_id: int
     task_id: str
@@ -41,8 +41,8 @@ class TaskRow(Struct, frozen=True, array_like=True):
     ignored_dependencies: str | None = None
 
 
-class ExpandedRow(Struct, frozen=True, array_like=True):
-    """A TaskInstance whose place its instances take, as it was known."""
+class ExpandedRow(Struct, frozen=True):
+    """A TaskInstance that its mapped instances replace, if it still has the state from before."""
 
     dag_run_id: int
     task_id: str
@@ -50,8 +50,8 @@ class ExpandedRow(Struct, frozen=True, array_like=True):
     before_state: str | None
 
 
-class RunRow(Struct, frozen=True, array_like=True):
-    """What is written of a DagRun, and the state and lease epoch that its row must have for that.
+class RunRow(Struct, frozen=True):
+    """The new values of a DagRun, written if its row still has the state and the lease epoch from before.
 
     `stop`: JSON of the RunStop of a run that is being stopped, or was.
     """
@@ -70,16 +70,16 @@ class RunRow(Struct, frozen=True, array_like=True):
     stop: str | None = None
 
 
-class ForgottenRow(Struct, frozen=True, array_like=True):
-    """A TaskInstance of which no XCom is kept."""
+class ForgottenRow(Struct, frozen=True):
+    """A TaskInstance whose XComs are deleted."""
 
     dag_run_id: int
     task_id: str
     map_index: int
 
 
-class XComRow(Struct, frozen=True, array_like=True):
-    """A value that a task returned or a decision that it made; `value` is JSON."""
+class XComRow(Struct, frozen=True):
+    """A task's return value or decision; `value` is JSON."""
 
     dag_run_id: int
     task_id: str
@@ -99,7 +99,7 @@ class AssetEventRow(Struct, frozen=True):
         group: Of an asset that is new.
         asset_extra: Describes an asset that is new.
         token: The try that updated it; None from outside.
-        ordinal: Which of the try's events it is.
+        ordinal: Its place among the try's events.
     """
 
     name: str
@@ -134,7 +134,7 @@ class Batch(Struct, frozen=True):
 
     @property
     def is_of_states_alone(self) -> bool:
-        """Whether it is nothing but changes of task instances that have a row, none with a secret, and of runs."""
+        """Whether it only changes task instances that have a row, none with a secret, and runs."""
         others = (
             self.expanded, self.new_tasks, self.history, self.forgotten, self.xcoms, self.callbacks, self.asset_events
         )  # fmt: skip
@@ -142,7 +142,7 @@ class Batch(Struct, frozen=True):
 
 
 class Stale(Struct, frozen=True):
-    """What a batch could not change, because its rows are not as its author knew them."""
+    """What a batch could not change, because the rows are not as its author knew them."""
 
     runs: frozenset[int]
     tasks: frozenset[TaskRowKey]

@@ -1,4 +1,4 @@
-"""Queries of `deadline`: until when runs are to have succeeded, and which have not."""
+"""Queries of `deadline`: by when runs should have succeeded, and which of them missed that."""
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
@@ -19,9 +19,9 @@ MISS_EVENT = "on_deadline_miss"
 
 
 class DeadlineRow(Struct, frozen=True):
-    """A deadline of a run. `number` is its place among those of the DAG; `state` is pending, met or missed.
+    """A deadline of a run. `number` is its place among the DAG's; `state` is pending, met or missed.
 
-    One that is not due yet is met already when its run has succeeded; should the run be cleared, it is pending again.
+    A deadline that is not due yet is met once its run has succeeded, and pending again if the run is cleared.
     """
 
     number: int
@@ -31,7 +31,7 @@ class DeadlineRow(Struct, frozen=True):
 
 
 class MissedDeadline(Struct, frozen=True):
-    """What is told of a run that has missed a deadline."""
+    """A run and the deadline that it missed."""
 
     dag_id: str
     run_id: str
@@ -59,7 +59,7 @@ _OF_RUN: sa.Select[Any] = (
 )
 _IS_PENDING = sa.text("deadline.state = 'pending'")
 _IS_OURS = sa.or_(dag_run.c.state != DagRunState.RUNNING, dag_run.c.lease_epoch == sa.bindparam("epoch"))
-# A sum has no index: so the pending deadlines are read first, in their order, and never every run there was.
+# A sum has no index, so the pending deadlines are read first, in their order, and never all runs.
 _BY_DEADLINE = dag_run.c.id == deadline.c.dag_run_id + 0
 _NEXT = (
     sa.select(deadline.c.due_at)
@@ -117,10 +117,10 @@ def _deadlines_of(conn: Connection, row_id: int, run: DagRunRow, alerts: bytes) 
 
 
 def renew_deadlines(conn: Connection, dag_run_id: int, dag_id: str, queued_at: datetime) -> None:
-    """Count the deadlines of a run that is queued once more from then on; what was missed stays so.
+    """Compute the deadlines of a run again from the moment when it was queued again; missed ones stay missed.
 
     Source:
-        Apache Airflow, which does so when a run is cleared.
+        Apache Airflow, which does this when a run is cleared.
     """
     alerts = conn.scalar(_ALERTS, {"dag_id": dag_id})
     for number, alert in enumerate(_alerts_decoder.decode(alerts or b"[]")):
@@ -131,18 +131,18 @@ def renew_deadlines(conn: Connection, dag_run_id: int, dag_id: str, queued_at: d
 def _later(start: datetime, seconds: float) -> datetime | None:
     try:
         return start + timedelta(seconds=seconds)
-    except OverflowError:  # beyond the years that dates have: never due
+    except OverflowError:  # beyond the last year of a datetime: never due
         return None
 
 
 def _after_average_runtime(conn: Connection, dag_id: str, alert: SerializedDeadline, now: datetime) -> datetime | None:
-    """Return when a run would end that begins now and is of average length; None where too few runs tell."""
+    """Return when a run of average length would end if it began now; None when too few runs have ended."""
     lengths = lengths_of_last_runs(conn, dag_id, alert.max_runs)
     return now + sum(lengths, timedelta()) / len(lengths) if len(lengths) >= max(alert.min_runs, 1) else None
 
 
 def lengths_of_last_runs(conn: Connection, dag_id: str, limit: int) -> list[timedelta]:
-    """Return how long the last runs of a DAG took that have ended, the newest first."""
+    """Return how long a DAG's last ended runs took, the newest first."""
     spans = conn.execute(_SPANS, {"dag_id": dag_id, "limit": limit})
     return [ended_at - started_at for started_at, ended_at in spans]
 
@@ -153,30 +153,30 @@ def list_deadlines(conn: Connection, dag_run_id: int) -> list[DeadlineRow]:
 
 
 def missed_deadlines(conn: Connection) -> list[MissedDeadline]:
-    """Return every deadline that was missed, the earliest first."""
+    """Return every missed deadline, the earliest first."""
     return [MissedDeadline(*row) for row in conn.execute(_MISSED)]
 
 
 def next_deadline_at(conn: Connection, epoch: int) -> datetime | None:
-    """Return when the next deadline is due that is not settled; None when there is none.
+    """Return when the next pending deadline is due; None when there is none.
 
     Args:
-        epoch: Those of runs that another scheduler runs, under another lease epoch, are left to that one.
+        epoch: The caller's lease epoch. It leaves deadlines of runs under other epochs to their schedulers.
     """
     due_at: datetime | None = conn.scalar(_NEXT, {"epoch": epoch})
     return due_at
 
 
 def settle_due_deadlines(conn: Connection, epoch: int, now: datetime, limit: int) -> tuple[int, list[MissedDeadline]]:
-    """Settle the earliest deadlines that are due, but for those that somebody else is settling.
+    """Settle the earliest due deadlines, without those that another scheduler is settling.
 
-    Returns how many were settled, and those that were missed: each requests its callback.
+    Returns how many were settled, and the missed ones, which request their callbacks.
 
-    A deadline is met by a run that had succeeded by then; one that has failed, or has not ended, has missed it.
+    A run that had succeeded by then meets the deadline; one that has failed, or has not ended, misses it.
 
     Args:
         epoch: As in `next_deadline_at`.
-        now: What is due.
+        now: Deadlines up to this instant are due.
         limit: How many at most.
 
     Source:

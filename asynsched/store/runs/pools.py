@@ -1,4 +1,4 @@
-"""Queries of `pool`. What is taken of one is counted from the states of its task instances, never stored."""
+"""Queries of `pool`. Taken slots are counted from the states of task instances, never stored."""
 
 import sqlalchemy as sa
 from msgspec import Struct
@@ -14,7 +14,7 @@ LONGEST_NAME = 256
 
 
 class PoolRow(Struct, frozen=True):
-    """A pool, and how many of its slots task instances of each state take. `slots` of -1 is no limit."""
+    """A pool, and how many of its slots task instances of each state take. -1 `slots`: no limit."""
 
     name: str
     slots: int
@@ -26,21 +26,20 @@ class PoolRow(Struct, frozen=True):
 
     @property
     def occupied_slots(self) -> int:
-        """The slots that are taken."""
+        """The taken slots."""
         return self.running_slots + self.queued_slots + (self.deferred_slots if self.include_deferred else 0)
 
     @property
     def open_slots(self) -> int | None:
-        """The slots that are free, never less than 0; None for no limit."""
+        """The free slots, never less than 0; None for no limit."""
         return None if self.slots == UNLIMITED else max(0, self.slots - self.occupied_slots)
 
 
 _ALL = sa.select(pool).order_by(pool.c.name)
 _TAKEN = (
     sa.select(task_instance.c.pool, task_instance.c.state, sa.func.sum(task_instance.c.pool_slots).label("slots"))
-    .where(
-        sa.text("task_instance.state IN ('queued', 'running', 'restarting', 'deferred')")
-    )  # as the index has it, or it is not used
+    # In the words of the partial index, which is not used otherwise.
+    .where(sa.text("task_instance.state IN ('queued', 'running', 'restarting', 'deferred')"))
     .group_by(task_instance.c.pool, task_instance.c.state)
 )
 _CAPACITIES = sa.select(pool.c.name, pool.c.slots)
@@ -49,20 +48,15 @@ _DELETE = sa.delete(pool).where(pool.c.name == sa.bindparam("key"))
 
 
 def list_pools(conn: Connection) -> list[PoolRow]:
-    """Return all pools, by name, with what is taken of them."""
+    """Return all pools, by name, with their taken slots."""
     taken = {(row.pool, row.state): int(row.slots) for row in conn.execute(_TAKEN)}
     return [
         PoolRow(
-            name=row.name,
-            slots=row.slots,
-            description=row.description,
-            include_deferred=row.include_deferred,
-            running_slots=taken.get((row.name, "running"), 0),
-            queued_slots=taken.get((row.name, "queued"), 0),
-            deferred_slots=taken.get((row.name, "deferred"), 0),
+            row.name, row.slots, row.description, row.include_deferred,
+            *(taken.get((row.name, state), 0) for state in ("running", "queued", "deferred")),
         )
         for row in conn.execute(_ALL)
-    ]
+    ]  # fmt: skip
 
 
 def pool_capacities(conn: Connection) -> dict[str, int | None]:
@@ -76,7 +70,7 @@ def pools_including_deferred(conn: Connection) -> frozenset[str]:
 
 
 def set_pool(conn: Connection, name: str, slots: int, *, description: str = "", include_deferred: bool = False) -> None:
-    """Make a pool, or change it.
+    """Create or change a pool.
 
     Raises:
         StoreError: The name is empty or too long, or `slots` is less than -1 or beyond what the database can hold.

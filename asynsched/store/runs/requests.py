@@ -1,4 +1,4 @@
-"""Queries of `run_request`: what somebody wants done with a running run, until its scheduler has done it."""
+"""Queries of `run_request`: changes of a running run that a user asks for, until its scheduler has made them."""
 
 from contextlib import suppress
 from datetime import datetime
@@ -19,15 +19,15 @@ MarkedRunState = Literal["success", "failed"]
 
 
 class ClearTasks(Struct, frozen=True, tag="clear", omit_defaults=True):
-    """Let tasks run again.
+    """Run tasks again.
 
     Attributes:
-        task_ids: Which; none are all of the run.
-        upstream: Also those upstream of them.
-        downstream: Also those downstream of them.
-        only_failed: Of all these, only those that have failed.
-        only_running: Of all these, only those that run.
-        map_index: Of the tasks that are named, only this instance; None: all.
+        task_ids: Which tasks; empty for all of the run.
+        upstream: Also their upstream tasks.
+        downstream: Also their downstream tasks.
+        only_failed: Of all these, only the failed ones.
+        only_running: Of all these, only the running ones.
+        map_index: Only this instance of the named tasks; None: all.
         latest: Move the run to the newest version of its DAG first.
     """
 
@@ -41,7 +41,7 @@ class ClearTasks(Struct, frozen=True, tag="clear", omit_defaults=True):
 
 
 class MarkTasks(Struct, frozen=True, tag="mark", omit_defaults=True):
-    """Put tasks into a state in which they count as ended. The fields are those of ClearTasks."""
+    """Set the state of tasks, which then count as ended. The fields are those of ClearTasks."""
 
     task_ids: tuple[str, ...]
     state: MarkedTaskState
@@ -51,12 +51,12 @@ class MarkTasks(Struct, frozen=True, tag="mark", omit_defaults=True):
 
 
 class ForceTask(Struct, frozen=True, tag="run", omit_defaults=True):
-    """Let one task instance start, and do not look at some of what holds it.
+    """Start one task instance, and ignore some of its dependencies.
 
     Attributes:
-        ignored: Dependencies that do not count, by their names.
-        ignore_state: Run it again though it has ended; restart it though it runs.
-        ignore_retry_period: Do not wait until its retry, or its next poke, is due.
+        ignored: Names of the dependencies to ignore.
+        ignore_state: Run it again if it has ended; restart it if it is running.
+        ignore_retry_period: Start it before its retry, or its next poke, is due.
     """
 
     task_id: str
@@ -67,20 +67,20 @@ class ForceTask(Struct, frozen=True, tag="run", omit_defaults=True):
 
 
 class MarkRun(Struct, frozen=True, tag="mark_run"):
-    """Put a run into a state in which it has ended, and its tasks with it."""
+    """End a run in a state, and its tasks with it."""
 
     state: MarkedRunState
 
 
 class CancelRun(Struct, frozen=True, tag="cancel"):
-    """End a run: kill what runs, skip what waits."""
+    """End a run: kill its running tasks, skip the others."""
 
 
 RunRequest = ClearTasks | MarkTasks | ForceTask | MarkRun | CancelRun
 
 
 class OpenRequest(Struct, frozen=True):
-    """A request that is to be done."""
+    """A request that nobody has carried out yet."""
 
     id: int
     dag_run_id: int
@@ -90,7 +90,7 @@ class OpenRequest(Struct, frozen=True):
 
 
 class WaitingRequest(Struct, frozen=True):
-    """What is asked for and not done: what, by whom, and since when."""
+    """A request as its run shows it: what, by whom, and since when."""
 
     request: RunRequest
     actor: str
@@ -100,7 +100,7 @@ class WaitingRequest(Struct, frozen=True):
 _decoder: msgspec.json.Decoder[RunRequest] = msgspec.json.Decoder(RunRequest)
 _OPEN = (
     sa.select(run_request, dag_run.c.dag_id, dag_run.c.run_id)
-    # A sum has no index: so the requests are read first, and never every run there is.
+    # A sum has no index, so the requests are read first, and never all runs.
     .join(dag_run, dag_run.c.id == run_request.c.dag_run_id + 0)
     .where(sa.or_(dag_run.c.state != DagRunState.RUNNING, dag_run.c.lease_epoch == sa.bindparam("epoch")))
     .order_by(run_request.c.id)
@@ -118,9 +118,9 @@ def add_request(conn: Connection, dag_run_id: int, request: RunRequest, *, actor
 
 
 def open_requests(conn: Connection, epoch: int) -> list[OpenRequest]:
-    """Return the requests that concern runs of this lease epoch, or runs that nobody runs, oldest first.
+    """Return the requests for runs of this lease epoch, or for runs that no scheduler runs, oldest first.
 
-    What only a newer version understands is left to it.
+    Requests that only a newer version understands are left to it.
     """
     found = []
     for row in conn.execute(_OPEN, {"epoch": epoch}):
@@ -131,7 +131,7 @@ def open_requests(conn: Connection, epoch: int) -> list[OpenRequest]:
 
 
 def waiting_requests(conn: Connection, dag_run_id: int) -> list[WaitingRequest]:
-    """Return what is asked for of a run and not done, oldest first."""
+    """Return the open requests for a run, oldest first."""
     return [
         WaitingRequest(_decoder.decode(row.request), row.actor, row.created_at)
         for row in conn.execute(_OF_RUN, {"key": dag_run_id})
@@ -139,10 +139,10 @@ def waiting_requests(conn: Connection, dag_run_id: int) -> list[WaitingRequest]:
 
 
 def is_open(conn: Connection, request_id: int) -> bool:
-    """Return whether a request is still to be done."""
+    """Whether a request is still open."""
     return conn.execute(_IS_OPEN, {"key": request_id}).first() is not None
 
 
 def close_request(conn: Connection, request_id: int) -> bool:
-    """Delete a request that is done. False: somebody else has done it."""
+    """Delete a request that was carried out. False: another scheduler has deleted it."""
     return conn.execute(_DELETE, {"key": request_id}).rowcount > 0

@@ -1,8 +1,7 @@
-"""What is no longer to be kept: ended runs with all that is theirs, and XComs of runs that stay.
+"""Deleting what is too old: ended runs with all their rows, and XComs of runs that stay.
 
-Reading what is too old and deleting it are two steps: on SQLite nobody waits to write during the search. The
-transaction that deletes checks again, so a run that somebody has cleared meanwhile, or whose callbacks have yet to
-run, stays.
+Finding old runs and deleting them are two steps, so on SQLite no writer waits during the search. The deleting
+transaction checks again, so a run stays that was cleared meanwhile, or whose callbacks have yet to run.
 """
 
 from collections.abc import Sequence
@@ -10,14 +9,16 @@ from datetime import datetime
 
 import sqlalchemy as sa
 from msgspec import Struct
+from msgspec.structs import asdict
 from sqlalchemy import Connection, TextClause, bindparam, text
 
 from asynsched.keys import DagRunKey
+from asynsched.store.rows import fetch
 from asynsched.store.schema import EPOCH, Instant, dag_run, task_instance, task_instance_history, xcom
 
 
 class RunAge(Struct, frozen=True):
-    """A run, and when it ended; None: it has not."""
+    """A run, and when it ended; None while it has not."""
 
     run_id: str
     ended_at: datetime | None
@@ -34,10 +35,10 @@ _NEWEST = (
 
 
 def run_ages(conn: Connection, dag_id: str, run_ids: Sequence[str] | None) -> list[RunAge]:
-    """Return those of a DAG's runs that have one of these run_ids; None: all of them."""
+    """Return a DAG's runs with one of these run_ids; None: all of them."""
     statement = _AGES if run_ids is None else _SOME_AGES
     values = {"dag_id": dag_id} | ({} if run_ids is None else {"run_ids": list(run_ids)})
-    return [RunAge(row.run_id, row.ended_at) for row in conn.execute(statement, values)]
+    return fetch(conn, RunAge, statement, values)
 
 
 def newest_run_ids(conn: Connection, dag_id: str, *, limit: int) -> list[str]:
@@ -50,7 +51,7 @@ class Bound(Struct, frozen=True):
 
     Attributes:
         before: They ended before this instant.
-        per_dag: Their DAG has so many newer runs.
+        per_dag: Their DAG has at least this number of newer runs.
     """
 
     before: datetime | None = None
@@ -76,19 +77,19 @@ class OldRun(Struct, frozen=True):
 
 
 class Deleted(Struct, frozen=True):
-    """What one transaction has deleted: these runs, and so many rows, theirs and of runs that it was not done with."""
+    """What one transaction has deleted: whole runs, and the number of rows, including those of a run in progress."""
 
     runs: list[OldRun]
     n_rows: int
 
 
 _HAS_ENDED = "r.state IN ('success', 'failed')"
-# The creator computes a DAG's next run from its newest scheduled one: without that, a catchup would begin anew.
+# The creator computes a DAG's next run from its newest scheduled one: without that, a catchup would start over.
 _IS_NEWEST = (
     "(r.run_type = 'scheduled' AND NOT EXISTS (SELECT 1 FROM dag_run n WHERE n.dag_id = r.dag_id"
     " AND n.run_type = 'scheduled' AND n.logical_date > r.logical_date))"
 )
-# The tasks of an active run may depend on the run before it. Asked of the run after it: many may be active.
+# The tasks of an active run may depend on the run before it. Only the next run is looked at: many may be active.
 _IS_NEEDED = (
     "coalesce((SELECT a.state FROM dag_run a WHERE a.dag_id = r.dag_id AND a.logical_date > r.logical_date"
     " ORDER BY a.logical_date LIMIT 1), '') IN ('queued', 'running')"
@@ -96,7 +97,7 @@ _IS_NEEDED = (
 _IS_CALLED_BACK = (
     "EXISTS (SELECT 1 FROM callback_request c WHERE c.dag_run_id = r.id AND c.state IN ('queued', 'running'))"
 )
-# One that it has met already is settled when it is due, but nothing would come of that.
+# A deadline that is met already is settled when it is due, but that has no consequence.
 _MAY_MISS = (
     "EXISTS (SELECT 1 FROM deadline l WHERE l.dag_run_id = r.id AND l.state = 'pending'"
     " AND NOT (r.state = 'success' AND r.ended_at <= l.due_at))"
@@ -117,7 +118,7 @@ def _typed(statement: str) -> TextClause:
 
 
 def _portions(condition: str) -> tuple[TextClause, TextClause]:
-    """Return the statements that find the oldest runs by age and by number, of those that meet a condition."""
+    """Return the statements that find the oldest runs that meet a condition, by age and by number."""
     by_age = f"{_BY_AGE.format(condition=condition)} ORDER BY r.ended_at LIMIT :limit"
     return _typed(by_age), _typed(f"{_BY_NUMBER.format(condition=condition)} LIMIT :limit")
 
@@ -136,14 +137,14 @@ _LOCKED = (
     .order_by(dag_run.c.id)
     .with_for_update(skip_locked=True)
 )
-# Asked once the runs are locked: on PostgreSQL nobody can give one a callback from then on, as that refers to its row.
+# Asked once the runs are locked: on PostgreSQL no run gets a callback from then on, as that refers to its row.
 _STILL_OLD = text(f"SELECT r.id FROM dag_run r WHERE r.id IN :ids AND {_MAY_GO}").bindparams(  # noqa: S608 - constants
     bindparam("ids", expanding=True)
 )
 _DELETE_RUNS = sa.delete(dag_run).where(dag_run.c.id.in_(bindparam("ids", expanding=True)))
 _GOING = sa.update(dag_run).where(dag_run.c.id == bindparam("key")).values(reason="It is being deleted: it is too old.")
 _PARTS = (xcom, task_instance_history, task_instance)
-"""What of a run may be so much that it is deleted piece by piece. XComs first: they are the largest."""
+"""Rows of a run that may be too many for one transaction. XComs first: they are the largest."""
 
 
 def old_runs(conn: Connection, bound: Bound, *, limit: int) -> list[OldRun]:
@@ -171,12 +172,12 @@ def count_old_xcoms(conn: Connection, bound: Bound) -> int:
 
 
 def delete_runs(conn: Connection, run_ids: Sequence[int], *, max_rows: int) -> Deleted:
-    """Delete ended runs with all that is theirs, until about `max_rows` rows are gone.
+    """Delete ended runs with all their rows, until about `max_rows` rows are gone.
 
-    Those that somebody else has locked stay, and those that are needed by now, as in `old_runs`.
-    A run with more rows than that is deleted piece by piece, and then its reason says that it is being deleted.
+    Runs that another transaction has locked stay, and those that are needed by now, as in `old_runs`.
+    A run with more rows is deleted piece by piece; meanwhile its reason says that it is being deleted.
     """
-    locked = [OldRun(*row) for row in conn.execute(_LOCKED, {"ids": list(run_ids)})]
+    locked = fetch(conn, OldRun, _LOCKED, {"ids": list(run_ids)})
     still_old = set(conn.scalars(_STILL_OLD, {"ids": [run.id for run in locked]}))
     found = [run for run in locked if run.id in still_old]
     sizes = _sizes(conn, [run.id for run in found])
@@ -196,7 +197,7 @@ def delete_runs(conn: Connection, run_ids: Sequence[int], *, max_rows: int) -> D
 
 
 def delete_xcoms_of(conn: Connection, run_ids: Sequence[int], *, max_rows: int) -> int:
-    """Delete up to `max_rows` XComs of those of the runs that have ended. Returns how many."""
+    """Delete up to `max_rows` XComs of those runs that have ended. Returns how many."""
     n_rows = 0
     for run in conn.execute(_LOCKED, {"ids": list(run_ids)}).all():
         n_rows += _delete_parts(conn, (xcom,), run.id, max_rows - n_rows)
@@ -207,26 +208,21 @@ def delete_xcoms_of(conn: Connection, run_ids: Sequence[int], *, max_rows: int) 
 
 def _find(conn: Connection, statements: tuple[TextClause, TextClause], bound: Bound, limit: int) -> list[OldRun]:
     found: dict[int, OldRun] = {}
-    for statement, (name, value) in zip(statements, _limits(bound).items(), strict=True):
+    for statement, (name, value) in zip(statements, asdict(bound).items(), strict=True):
         if value is not None and len(found) < limit:
-            rows = conn.execute(statement, {name: value, "limit": limit})
-            found |= {row.id: OldRun(*row) for row in rows}
+            found |= {run.id: run for run in fetch(conn, OldRun, statement, {name: value, "limit": limit})}
     return list(found.values())[:limit]
 
 
 def _count(conn: Connection, statement: TextClause, bound: Bound) -> int:
-    # No run has ended before 1970, and no DAG has so many runs.
+    # No run has ended before 1970, and no DAG has that many runs.
     values = {"before": bound.before or EPOCH, "per_dag": 2**62 if bound.per_dag is None else bound.per_dag}
     n: int = conn.execute(statement, values).scalar_one()
     return n
 
 
-def _limits(bound: Bound) -> dict[str, datetime | int | None]:
-    return {"before": bound.before, "per_dag": bound.per_dag}
-
-
 def _sizes(conn: Connection, run_ids: Sequence[int]) -> dict[int, int]:
-    """Return how many rows each run has, its own one and those of _PARTS."""
+    """Return how many rows each run has: its own, and those of _PARTS."""
     sizes = dict.fromkeys(run_ids, 1)
     for table in _PARTS:
         column = table.c.dag_run_id

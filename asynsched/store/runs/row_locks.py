@@ -1,10 +1,8 @@
 """Locks of rows, in the order that every transaction keeps: runs by their ids, then task instances by their keys.
 
-Two transactions that change the same rows may wait for one another, but never in a ring, for which the server would
-have to end one of them. Rows are locked as an update does that changes no key: what is inserted beside them, such as
-XComs of a run, waits for nobody. SQLite has one transaction that writes at a time.
-
-What one transaction at a time is to do as a whole has a key of its own to lock, before any row.
+Two transactions that change the same rows may wait for each other, but never deadlock. Rows are locked as by an update
+that changes no key, so inserts of rows that refer to them, such as XComs of a run, do not wait. SQLite has one writing
+transaction at a time. Work that only one transaction may do at a time locks a key of its own, before any row.
 """
 
 from collections.abc import Collection
@@ -12,7 +10,7 @@ from collections.abc import Collection
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from asynsched.store.rows import portions
+from asynsched.store.rows import in_portions
 from asynsched.store.schema import dag_run, task_instance
 
 _RUNS = (
@@ -28,27 +26,24 @@ _TASKS = sa.select(sa.func.count()).select_from(
     .with_for_update(key_share=True)
     .subquery()
 )
-
-
 _WHOLE = sa.text("SELECT pg_advisory_xact_lock(:key)")
 
 
 def lock_out_others(conn: Connection, key: int) -> None:
-    """Have no other transaction go beyond this call with the same key until this one ends."""
+    """Make other transactions wait in this call with the same key until this one ends."""
     if conn.dialect.name == "postgresql":
         conn.execute(_WHOLE, {"key": key})
 
 
 def lock_runs(conn: Connection, run_row_ids: Collection[int]) -> dict[int, int]:
     """Lock runs until this transaction ends. Returns the lease epoch of each."""
-    rows = (row for some in portions(sorted(run_row_ids)) for row in conn.execute(_RUNS, {"ids": some}))
-    return {row.id: row.lease_epoch for row in rows}
+    return {row.id: row.lease_epoch for row in in_portions(conn, _RUNS, "ids", sorted(run_row_ids))}
 
 
 def lock_tasks(conn: Connection, run_row_ids: Collection[int]) -> None:
-    """Lock all task instances of runs that this transaction has locked: of a thousand runs at most.
+    """Lock all task instances of up to a thousand runs that this transaction has locked.
 
-    One statement does, as they are to be locked in one order over all these runs.
+    One statement locks them, in one order over all these runs.
     """
     if run_row_ids and conn.dialect.name != "sqlite":
         conn.execute(_TASKS, {"ids": list(run_row_ids)})

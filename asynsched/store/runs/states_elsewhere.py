@@ -1,4 +1,4 @@
-"""What tasks ask about runs of any DAG: states, how many there are, and the task instance before theirs."""
+"""Answers to tasks about runs of any DAG: states, numbers, and the task instance before their own."""
 
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -11,15 +11,15 @@ from sqlalchemy import Connection
 from asynsched.errors import NotFound
 from asynsched.serialization.schema import SerializedDag
 from asynsched.store.dags.versions import latest_version
-from asynsched.store.rows import MANY_ROWS
+from asynsched.store.rows import MANY_ROWS, fetch_one
 from asynsched.store.schema import dag_run, task_instance
 
 NO_STATE = "null"
-"""Stands for task instances without a state among the states that are asked for, as in Airflow."""
+"""Stands for no state in a filter of states, as in Airflow."""
 
 
 class RunFilter(Struct, frozen=True):
-    """Runs of one DAG; what is None or empty limits nothing."""
+    """Runs of one DAG; None or empty means no filter."""
 
     dag_id: str
     logical_dates: list[datetime] | None = None
@@ -28,9 +28,9 @@ class RunFilter(Struct, frozen=True):
 
 
 class TaskFilter(Struct, frozen=True):
-    """Task instances in runs of one DAG; what is None or empty limits nothing.
+    """Task instances in runs of one DAG; None or empty means no filter.
 
-    `task_group_id` means the tasks that the group has in the DAG's newest version, those of groups in it included.
+    `task_group_id` stands for the tasks of the group, and of groups in it, in the DAG's newest version.
     """
 
     dag_id: str
@@ -51,7 +51,7 @@ class Place(NamedTuple):
 
 
 class PreviousTry(Struct, frozen=True):
-    """A task instance of an earlier run, as its newest try left it."""
+    """A task instance of an earlier run, after its newest try."""
 
     dag_id: str
     run_id: str
@@ -68,16 +68,15 @@ _INSTANCES = task_instance.join(dag_run, dag_run.c.id == task_instance.c.dag_run
 
 
 def count_runs(conn: Connection, wanted: RunFilter) -> int:
-    """Return how many runs there are."""
-    query = sa.select(sa.func.count()).select_from(dag_run).where(*_run_conditions(wanted))
-    if wanted.states:
-        query = query.where(dag_run.c.state.in_(wanted.states))
+    """Return how many runs match."""
+    is_of_state = [dag_run.c.state.in_(wanted.states)] if wanted.states else []
+    query = sa.select(sa.func.count()).select_from(dag_run).where(*_run_conditions(wanted), *is_of_state)
     n: int = conn.execute(query).scalar_one()
     return n
 
 
 def count_task_instances(conn: Connection, wanted: TaskFilter) -> int:
-    """Return how many task instances there are. Raises NotFound where a group is named that does not exist."""
+    """Return how many task instances match. Raises NotFound for a task group that does not exist."""
     query = sa.select(sa.func.count()).select_from(_INSTANCES).where(*_task_conditions(conn, wanted))
     n: int = conn.execute(query).scalar_one()
     return n
@@ -88,16 +87,16 @@ def states_by_run(
 ) -> tuple[dict[str, dict[str, str | None]], Place | None]:
     """Return states by run_id and task_id, as many as one answer should hold.
 
-    A mapped task's are by task_id, `_` and the index.
+    The key of a mapped task instance is its task_id, `_` and its index.
 
     Args:
         after: The task instance after which to begin, in the order of run_id, task_id and map_index.
 
     Returns:
-        The states, and the task instance after which others follow; None where these were the last.
+        The states, and the last of their task instances; None in its place when no others follow.
 
     Raises:
-        NotFound: A group is named, and there is no such DAG or group.
+        NotFound: There is no such DAG or task group.
     """
     after = after or Place("", "", -2)
     run_id, (task_id, map_index) = dag_run.c.run_id, (task_instance.c.task_id, task_instance.c.map_index)
@@ -144,8 +143,7 @@ def previous_task_instance(
     )
     if state is not None:
         query = query.where(task_instance.c.state == state)
-    row = conn.execute(query).first()
-    return None if row is None else PreviousTry(**row._mapping)  # noqa: SLF001 - public in spite of its name
+    return fetch_one(conn, PreviousTry, query)
 
 
 def _run_conditions(wanted: RunFilter | TaskFilter) -> list[sa.ColumnElement[bool]]:

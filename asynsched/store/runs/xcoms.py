@@ -33,7 +33,7 @@ class FoundXCom(NamedTuple):
 
 
 class MappedXComs(NamedTuple):
-    """What instances of a mapped task have pushed under a key; `first` and `end` are map indexes, `end` left out."""
+    """Values of a key that instances of a mapped task pushed: map indexes `first` up to but not including `end`."""
 
     run: int
     task: str
@@ -76,7 +76,7 @@ _MAPPED_COUNT = sa.select(sa.func.count()).select_from(xcom).where(*_IS_MAPPED)
 
 
 class _Some(NamedTuple):
-    """Reads some values in order: their sizes and the small ones of them, and all values of as many as fit."""
+    """Two queries of values in order: of their sizes with the small values, and of all values of as many as fit."""
 
     sizes: sa.Select[Any]
     values: sa.Select[Any]
@@ -86,7 +86,7 @@ _PLACE = (xcom.c.task_id, xcom.c.map_index)
 _IS_AFTER = (
     xcom.c.dag_run_id == sa.bindparam("run"),
     xcom.c.key == sa.bindparam("name"),
-    # Not as a pair: SQLite would look through all that comes after it in the run.
+    # Not as a pair: SQLite would look through everything after it in the run.
     (xcom.c.task_id > sa.bindparam("after_task"))
     | ((xcom.c.task_id == sa.bindparam("after_task")) & (xcom.c.map_index > sa.bindparam("after_index"))),
 )
@@ -104,7 +104,7 @@ _SOME_OF_RUN = _some(*_IS_AFTER)
 _IS_OF_TASKS = xcom.c.task_id.in_(sa.bindparam("tasks", expanding=True))
 _SOME_OF_TASKS = _some(*_IS_AFTER, _IS_OF_TASKS)
 _SOME_OF_INDEXES = _some(*_IS_AFTER, _IS_OF_TASKS, xcom.c.map_index.in_(sa.bindparam("indexes", expanding=True)))
-# Locked, so that it waits for a clear that is not committed yet, and then sees that its token is gone.
+# Locked, so that it waits for an uncommitted clear, and then finds its token gone.
 _OF_TRY = (
     sa.select(
         task_instance.c.dag_run_id,
@@ -126,13 +126,13 @@ _DELETE_OF_TASK = sa.delete(xcom).where(*_IS_OF_TASK)
 
 
 def put_xcom(conn: Connection, value: XComValue) -> None:
-    """Store a value, in place of an earlier one of the same key. Raises StoreError when the key is no good."""
+    """Store a value, in place of an earlier one of the same key. Raises StoreError for a bad key."""
     check_name("XCom key", value.key, LONGEST_KEY)
     conn.execute(insert_or_update(conn, xcom), asdict(value))
 
 
 def put_xcom_of_try(conn: Connection, value: XComValue, token: str) -> None:
-    """Store a value as `put_xcom` does. Raises StoreError also when its task instance has gone on without this try."""
+    """Store a value as `put_xcom` does. Raises StoreError also when its task instance goes on without this try."""
     check_name("XCom key", value.key, LONGEST_KEY)
     names = ("run", "task", "index", "name", "content", "at")
     given = dict(zip(names, astuple(value), strict=True)) | {"token": token}
@@ -154,11 +154,11 @@ def some_xcoms(
     map_indexes: Collection[int] | None = None,
     after: tuple[str, int] | None = None,
 ) -> tuple[list[FoundXCom], bool]:
-    """Return what tasks have pushed under a key, by task and map index: as much as one answer should hold.
+    """Return values of tasks under a key, by task and map index: as many as one answer should hold.
 
     Args:
-        task_ids: Only of these tasks; None for all.
-        map_indexes: Only of these instances of them.
+        task_ids: Only these tasks; None for all.
+        map_indexes: Only these instances of them.
         after: The task_id and map_index of the value after which to begin.
 
     Returns:
@@ -187,17 +187,17 @@ def _part(
 
 
 def count_mapped_xcoms(conn: Connection, wanted: MappedXComs) -> int:
-    """Return how many of these instances have such a value."""
+    """Return how many of these values there are."""
     found: int = conn.scalar(_MAPPED_COUNT, wanted._asdict()) or 0
     return found
 
 
 def mapped_xcoms(conn: Connection, wanted: MappedXComs, offset: int, limit: int | None) -> list[bytes]:
-    """Return these values, as JSON, by map index: from the one at `offset` on, as many as one answer should hold.
+    """Return these values, as JSON, by map index: as many as one answer should hold.
 
     Args:
         wanted: Which.
-        offset: How many are left out before.
+        offset: How many to skip.
         limit: How many at most.
     """
     limit = min(limit or MANY_ROWS, MANY_ROWS)
@@ -208,7 +208,7 @@ def mapped_xcoms(conn: Connection, wanted: MappedXComs, offset: int, limit: int 
 def newest_run_with_xcom(
     conn: Connection, dag_id: str, *, key: str, task_ids: Collection[str], until: datetime
 ) -> int | None:
-    """Return the row id of a DAG's newest run, up to a logical date, in which one of the tasks has such a value."""
+    """Return the row id of a DAG's newest run up to a logical date in which one of the tasks has a value of the key."""
     found: int | None = conn.scalar(
         _NEWEST_RUN, {"dag": dag_id, "name": key, "task_ids": list(task_ids), "until": until}
     )
@@ -216,11 +216,11 @@ def newest_run_with_xcom(
 
 
 def list_xcoms(conn: Connection, dag_run_id: int, task_id: str, map_index: int = -1) -> list[XComEntry]:
-    """Return all that one task instance pushed, by key."""
+    """Return all values that one task instance pushed, by key."""
     rows = conn.execute(_OF_TASK, {"run": dag_run_id, "task": task_id, "index": map_index})
     return [XComEntry(row.key, from_json(row.value), row.created_at) for row in rows]
 
 
 def delete_xcoms(conn: Connection, dag_run_id: int, task_id: str, map_index: int = -1) -> None:
-    """Delete all that one task instance pushed."""
+    """Delete all values that one task instance pushed."""
     conn.execute(_DELETE_OF_TASK, {"run": dag_run_id, "task": task_id, "index": map_index})
