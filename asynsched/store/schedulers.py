@@ -1,8 +1,8 @@
-"""Queries of `scheduler`: who serves this database, until when, and under which lease epoch.
+"""Queries of `scheduler`: which schedulers serve this database, until when, and under which lease epoch.
 
-Epochs only grow and none is given twice: the row of a scheduler that has left, or was given up, stays until later ones
+Epochs only grow, and none is used twice: the row of a scheduler that has left, or was given up, stays until later ones
 have registered under higher epochs. Schedulers on other machines are woken by PostgreSQL's NOTIFY, sent when the
-transaction commits; SQLite has one scheduler, which its own bell wakes.
+transaction commits. SQLite has one scheduler, which its own bell wakes.
 """
 
 from collections.abc import Mapping
@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 import sqlalchemy as sa
+from msgspec.structs import asdict
 from sqlalchemy import Connection
 
 from asynsched.errors import HomeInUse
@@ -19,16 +20,16 @@ from asynsched.store.schema import Instant, SchedulerRow, callback_request, dag_
 
 
 class Load(NamedTuple):
-    """What a scheduler has in its hands: its running runs, and its task instances that are queued or running."""
+    """The running runs of a scheduler, and its task instances that are queued or running."""
 
     n_runs: int
     n_tasks: int
 
 
 KEPT_FOR = timedelta(days=7)
-"""How long the rows of schedulers are kept that have ended."""
+"""How long the rows of ended schedulers are kept."""
 
-# Literal, as the partial indexes have it.
+# Literal, as in the partial indexes.
 _IS_RUNNING = sa.text("dag_run.state = 'running'")
 _REGISTRATION_LOCK = 0x6173796E73726567  # "asynsreg"
 _NEXT_EPOCH = sa.select(sa.func.coalesce(sa.func.max(scheduler.c.lease_epoch), 0) + 1)
@@ -113,17 +114,17 @@ def register_scheduler(
     takeover_seconds: float,
     is_alone: bool = False,
 ) -> int:
-    """Enter a scheduler, and return its lease epoch: higher than any before.
+    """Register a scheduler, and return its lease epoch: higher than any before.
 
-    The caller holds the lock on the home, so an earlier scheduler of this home is gone. What that one owned belongs to
-    this one from here on, and at no moment to others who might take it: the home's keeper may still run its tries.
+    The caller holds the lock on the home, so an earlier scheduler of this home is gone. The new one inherits its runs
+    and callbacks at once, so no other scheduler can take them: the home's keeper may still run their tries.
 
     Args:
-        takeover_seconds: How long after a renewal no try of it can run any more, should that be the last.
-        is_alone: The database can serve one scheduler only: it inherits from whoever was there before.
+        takeover_seconds: How long after its last renewal no try of it can run any more.
+        is_alone: The database can serve one scheduler only, which inherits from every earlier one.
 
     Raises:
-        HomeInUse: It is to be alone, and tries of another home's scheduler may still run.
+        HomeInUse: It must be alone, and tries of another home's scheduler may still run.
     """
     lock_out_others(conn, _REGISTRATION_LOCK)
     epoch: int = conn.execute(_NEXT_EPOCH).scalar_one()
@@ -131,33 +132,20 @@ def register_scheduler(
         _refuse_others(conn, home, now)
     of_home = {"host": hostname, "folder": home}
     before = list(conn.scalars(sa.select(scheduler.c.id)) if is_alone else conn.scalars(_OF_HOME, of_home))
-    values = {
-        "id": scheduler_id,
-        "hostname": hostname,
-        "pid": pid,
-        "home": home,
-        "lease_epoch": epoch,
-        "lease_until": lease_until,
-        "started_at": now,
-        "heartbeat_at": now,
-        "version": version,
-        "takeover_seconds": takeover_seconds,
-    }
+    row = SchedulerRow(
+        id=scheduler_id, hostname=hostname, pid=pid, home=home, lease_epoch=epoch, lease_until=lease_until,
+        started_at=now, heartbeat_at=now, version=version, takeover_seconds=takeover_seconds,
+    )  # fmt: skip
     conn.execute(_DELETE, {"ids": before, "before": now - KEPT_FOR})
-    conn.execute(scheduler.insert(), values)
-    _inherit(conn, before, scheduler_id)
+    conn.execute(scheduler.insert(), asdict(row))
+    if before:
+        conn.execute(_INHERIT_RUNS, {"ids": before, "heir": scheduler_id})
+        conn.execute(_INHERIT_CALLBACKS, {"ids": before, "heir": scheduler_id})
     return epoch
 
 
-def _inherit(conn: Connection, before: list[str], heir: str) -> None:
-    """Give what schedulers own that are gone to another one."""
-    if before:
-        conn.execute(_INHERIT_RUNS, {"ids": before, "heir": heir})
-        conn.execute(_INHERIT_CALLBACKS, {"ids": before, "heir": heir})
-
-
 def _refuse_others(conn: Connection, home: str, now: datetime) -> None:
-    # The lease alone does not tell: the tries of a scheduler that died outlast it by the grace and the time to end.
+    # The lease alone does not suffice: the tries of a dead scheduler outlast it by the grace and the time to end.
     for other in unended_schedulers(conn):
         free_at = other.heartbeat_at + timedelta(seconds=other.takeover_seconds)
         if other.home != home and now < free_at:
@@ -171,76 +159,76 @@ def _refuse_others(conn: Connection, home: str, now: datetime) -> None:
 def renew_scheduler(
     conn: Connection, scheduler_id: str, lease_epoch: int, *, now: datetime, lease_until: datetime
 ) -> bool:
-    """Make a lease last until `lease_until`. False: there is no such lease any more."""
+    """Extend a lease until `lease_until`. False: the lease has ended."""
     renewed = {"key": scheduler_id, "epoch": lease_epoch, "now": now, "until": lease_until}
     return conn.execute(_RENEW, renewed).rowcount > 0
 
 
 def holds_lease(conn: Connection, scheduler_id: str, lease_epoch: int) -> bool:
-    """Return whether a scheduler may take runs: it has neither left nor was given up. So it is until this commits."""
+    """Whether a scheduler may take runs: it has neither left nor was given up. True until the transaction ends."""
     return conn.scalar(_HOLDS, {"key": scheduler_id, "epoch": lease_epoch}) is not None
 
 
 def has_peers(conn: Connection, scheduler_id: str) -> bool:
-    """Return whether there are schedulers beside this one, those among them that died unnoticed."""
+    """Whether there are other schedulers, including any that died unnoticed."""
     return conn.execute(_PEERS, {"key": scheduler_id}).first() is not None
 
 
 def set_takeover(conn: Connection, scheduler_id: str, seconds: float) -> None:
-    """Note how long after its renewals a scheduler's runs are its own."""
+    """Store how long after its last renewal a scheduler's runs remain its own."""
     conn.execute(_SET_TAKEOVER, {"key": scheduler_id, "seconds": seconds})
 
 
 def takeover_of_home(conn: Connection, hostname: str, home: str) -> float:
-    """Return how long after its renewals the runs of the scheduler of a home are its own; 0: there is none."""
+    """Return how long after its last renewal the runs of a home's scheduler remain its own; 0 when there is none."""
     return conn.scalar(_TAKEOVER_OF_HOME, {"host": hostname, "folder": home}) or 0.0
 
 
 def set_room(conn: Connection, scheduler_id: str, parallelism: int, executors: Mapping[str, int]) -> None:
-    """Note how many tasks a scheduler runs at once, in all, and in each of several executors."""
+    """Store how many tasks a scheduler runs at once, in all and in each of several executors."""
     conn.execute(_SET_ROOM, {"key": scheduler_id, "n": parallelism, "by_name": dict(executors)})
 
 
 def last_served_at(conn: Connection) -> datetime | None:
-    """Return when a scheduler last served this database: when it left, or was last seen. None: none ever did."""
+    """Return when a scheduler last served this database: when it left, or was last seen. None when none ever did."""
     found: datetime | None = conn.scalar(_LAST_SERVED)
     return found
 
 
 def list_schedulers(conn: Connection, now: datetime) -> list[SchedulerRow]:
-    """Return the schedulers whose lease has not lapsed, the one that registered first at first."""
+    """Return the schedulers whose lease has not lapsed, in the order of their registration."""
     return fetch(conn, SchedulerRow, _SERVING, {"now": now})
 
 
 def unended_schedulers(conn: Connection) -> list[SchedulerRow]:
-    """Return the schedulers that have neither left nor were given up, those among them that died unnoticed."""
+    """Return the schedulers that have neither left nor were given up, including any that died unnoticed."""
     return fetch(conn, SchedulerRow, _NOT_ENDED)
 
 
 def known_schedulers(conn: Connection) -> list[SchedulerRow]:
-    """Return every scheduler that is still known, those that have ended among them."""
+    """Return every known scheduler, including ended ones."""
     return fetch(conn, SchedulerRow, _ALL)
 
 
 def loads(conn: Connection) -> dict[str, Load]:
-    """Return what each scheduler has in its hands, by its id; those with nothing are left out."""
+    """Return the load of each scheduler, by its id, without those that have none."""
     return {row.id: Load(row.n_runs, row.n_tasks) for row in conn.execute(sa.text(_LOADS))}
 
 
 def remove_scheduler(conn: Connection, scheduler_id: str, now: datetime | None = None) -> None:
-    """Let a scheduler leave: it has stopped, and what it owned is free."""
+    """Note that a scheduler has stopped, which frees the runs that it owned."""
     conn.execute(_LEAVE, {"key": scheduler_id, "now": now})
 
 
 def give_up_scheduler(conn: Connection, scheduler_id: str, heartbeat_at: datetime, now: datetime) -> bool:
-    """Free what a scheduler owns that has renewed its lease no more, and let it never renew it again.
+    """End a scheduler that no longer renews its lease, which frees its runs; it can never renew the lease again.
 
     Args:
-        heartbeat_at: Its last renewal, as it was seen all the time that had to pass.
+        heartbeat_at: Its last renewal, which the caller has seen unchanged for the whole waiting time.
         now: When it is given up.
 
     Returns:
-        Whether it was this caller who did that: it may have renewed its lease at this very moment.
+        Whether this call did that: the scheduler may have renewed its lease just now.
     """
     return conn.execute(_GIVE_UP, {"key": scheduler_id, "seen": heartbeat_at, "now": now}).rowcount > 0
 
@@ -253,9 +241,9 @@ _NOTIFY = sa.text("SELECT pg_notify(:channel, :payload)")
 
 
 def notify(conn: Connection, payload: str) -> None:
-    """Tell every scheduler that listens on this database what has changed.
+    """Notify every scheduler that listens on this database of a change.
 
-    A payload that is too long is sent as an empty one: whoever hears that is woken, and finds out by its sweep.
+    A payload that is too long is sent as an empty one, which wakes the schedulers to look for changes themselves.
     """
     if conn.dialect.name != "postgresql":
         return

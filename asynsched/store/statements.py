@@ -1,14 +1,13 @@
-"""Statements that SQLAlchemy does not build by itself: inserts that meet an existing row, and those about many rows.
+"""Statements that SQLAlchemy does not build by itself: inserts that meet an existing row, and statements for many rows.
 
-An insert that meets a row skips it or takes its place. Both databases have that, SQLAlchemy in two dialects.
-Statements are built once for each table and dialect, so that SQLAlchemy finds their compiled form again.
+An insert that meets a row skips it or replaces it. Both databases can do that, each in its own dialect of SQLAlchemy.
+Statements are built once for each table and dialect, so that SQLAlchemy reuses their compiled form.
 
-Many rows travel to the database as one JSON array: however many, one statement, built once for each database of the
-names that its rows have: fields of a struct or a named tuple. On PostgreSQL a statement that changes many rows locks
-them first, in the order of their keys, so two transactions that change the same rows wait for one another, and never
-in a ring. Left to itself the server takes them in the order of its plan. Each row is looked up by its key, however
-small the server believes the table to be: it expects an array to have a hundred rows and keeps plans from when the
-table was new, so for one task it would read all rows.
+Many rows travel to the database as one JSON array: one statement for any number, built once for each database from the
+fields of the rows' type. On PostgreSQL a statement that changes many rows locks them first, in the order of their keys,
+so two transactions that change the same rows never deadlock; the server itself would lock them in the order of its
+plan. Each row is looked up by its key, even if the server believes that the table is small: it expects an array to have
+a hundred rows and keeps plans from when the table was new, so for one task it would read all rows.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -35,9 +34,9 @@ def insert_or_update(conn: Connection, table: sa.Table, source: "sa.Select[Any] 
     """Return an INSERT that overwrites every column of an existing row with the same primary key.
 
     Args:
-        conn: Whose dialect it is to be in.
-        table: Where it inserts.
-        source: What it inserts, column by column in their order, with a WHERE; None: the values that it is given.
+        conn: Decides the dialect.
+        table: The table to insert into.
+        source: The values, column by column in the table's order, with a WHERE; None: the parameters.
     """
     return _updating(table, conn.dialect.name, source)
 
@@ -72,7 +71,7 @@ _SQL_TYPES = {int: "bigint", bool: "boolean", float: "double precision", datetim
 
 
 def for_each_dialect(build: Callable[[str], str]) -> dict[str, TextClause]:
-    """Return a statement by dialect, as that has it."""
+    """Build a statement for each dialect."""
     return {dialect: text(build(dialect)) for dialect in DIALECTS}
 
 
@@ -113,9 +112,9 @@ def insert_of(
     """Return an INSERT of structs, in their order.
 
     Args:
-        conflict: What is done about a row that there is already, and what is returned.
+        conflict: What to do about an existing row, and what to return.
         skip: Fields that are not written.
-        extra: What else is written: an expression for each column.
+        extra: Expressions for further columns.
     """
     names = [name for name in row.__struct_fields__ if name not in skip]
     values = [_value(metadata.tables[table].c[name], dialect) for name in names]
@@ -143,19 +142,19 @@ def update_of(
     guard: str,
     given: str = "",
 ) -> str:
-    """Return an UPDATE by structs, which returns the keys of the rows that it has changed.
+    """Return an UPDATE by structs that returns the keys of the changed rows.
 
     Args:
-        keys: Fields that name a row. They are not written, nor are those that tell what it was before.
-        guard: What else must hold of a row `t` and a struct `v`.
-        given: What goes before the UPDATE.
+        keys: Fields that name a row. They are not written, nor are those with values from before.
+        guard: A further condition on a row `t` and a struct `v`.
+        given: Text before the UPDATE.
     """
     written = assignments(struct, keys)
     same = " AND ".join(f"t.{key} = v.{key}" for key in keys)
     rows = f"{rows_of(struct, dialect)} AS v"
     if dialect == "sqlite":
         changed = f"{table} AS t SET {written} FROM {rows} WHERE {same} AND {guard}"
-        returned = ", ".join(keys)  # there it knows the table alone, and not by its other name
+        returned = ", ".join(keys)  # SQLite knows no alias there
     else:
         locked = (
             f"SELECT t.id AS row_id, v.* FROM (SELECT * FROM {rows} ORDER BY {', '.join(keys)}) AS v"  # noqa: S608 - as above
@@ -167,13 +166,13 @@ def update_of(
 
 
 def assignments(struct: type[Struct], keys: tuple[str, ...]) -> str:
-    """Return what an UPDATE by structs `v` sets: not the keys, nor what tells what the row was before."""
+    """Return the assignments of an UPDATE by structs `v`: no keys, and no values from before."""
     skip = {*keys, "before_state", "before_try", "before_epoch"}
     return ", ".join(f"{name} = v.{name}" for name in struct.__struct_fields__ if name not in skip)
 
 
 def execute_rows(conn: Connection, statement: TextClause, rows: Sequence[Any], **parameters: Any) -> list[Any]:
-    """Execute a statement for rows, a thousand at a time, and return the rows that it gives."""
+    """Execute a statement for rows, a thousand at a time, and return its rows."""
     returned: list[Any] = []
     for some in portions(rows):
         result = conn.execute(statement, {"rows": as_json(some, conn.dialect.name), **parameters})
@@ -182,12 +181,12 @@ def execute_rows(conn: Connection, statement: TextClause, rows: Sequence[Any], *
 
 
 def as_json(rows: Sequence[Any], dialect: str) -> str:
-    """Return rows as a JSON array of arrays; SQLite keeps instants as microseconds since 1970."""
+    """Return rows as a JSON array of arrays; SQLite stores instants as microseconds since 1970."""
     plain: Sequence[Any] = [row if isinstance(row, tuple) else astuple(row) for row in rows]
     if dialect == "sqlite":
         plain = [[microseconds(value) if isinstance(value, datetime) else value for value in row] for row in plain]
     encoded = msgspec.json.encode(plain).decode()
-    if r"\u0000" in encoded:  # no database keeps that in a text
+    if r"\u0000" in encoded:  # no database stores NUL in a text
         cleaned = [[_cleaned(value) for value in row] for row in msgspec.json.decode(encoded)]
         encoded = msgspec.json.encode(cleaned).decode()
     return encoded

@@ -1,6 +1,6 @@
-"""Queries of `dag`: one row a DAG; and of its plan, where the timetable is the author's own: its next runs."""
+"""Queries of `dag`, and of the plan of a DAG with a custom timetable: its next runs."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -36,7 +36,7 @@ class DagRow(Struct, frozen=True):
     last_examined_at: datetime | None
     updated_at: datetime
     has_errors: bool
-    """Whether its file, or the DAG in it, could not be used when it was last parsed."""
+    """Whether the last parse of its file found an error in the file or the DAG."""
 
 
 _HAS_ERRORS = (
@@ -48,14 +48,12 @@ _HAS_ERRORS = (
     )
     .label("has_errors")
 )
-_COLUMNS: list[sa.ColumnElement[Any]] = [dag.c[name] for name in DagRow.__struct_fields__ if name in dag.c]
-_DAGS: sa.Select[Any] = sa.select(*_COLUMNS, _HAS_ERRORS)
-_ONE = _DAGS.where(dag.c.dag_id == sa.bindparam("dag_id"))
+_DAGS: sa.Select[Any] = sa.select(*(dag.c[name] for name in DagRow.__struct_fields__ if name in dag.c), _HAS_ERRORS)
 _SOME = _DAGS.where(dag.c.dag_id.in_(sa.bindparam("dag_ids", expanding=True)))
 _ACTIVE = _DAGS.where(dag.c.is_active).order_by(dag.c.dag_id)
 _ALL = _DAGS.order_by(dag.c.dag_id)
-_IDS = sa.select(dag.c.dag_id).where(dag.c.is_active).order_by(dag.c.dag_id)
 _ALL_IDS = sa.select(dag.c.dag_id).order_by(dag.c.dag_id)
+_IDS = _ALL_IDS.where(dag.c.is_active)
 _IS_UNEXAMINED = sa.or_(dag.c.last_examined_at.is_(None), dag.c.last_examined_at < dag.c.updated_at)
 _DUE_AT = sa.case((_IS_UNEXAMINED, dag.c.updated_at), else_=dag.c.next_dagrun_create_after)
 _SCHEDULED = (
@@ -75,26 +73,21 @@ _SET_NEXT = (
         last_examined_at=sa.bindparam("examined_at"),
     )
 )
-_PAUSE = (
-    sa.update(dag)
-    .where(dag.c.dag_id == sa.bindparam("key"), dag.c.is_active, ~dag.c.is_paused)
-    .values(is_paused=True, updated_at=sa.bindparam("now"))
-)
 _SET_PAUSED = (
     sa.update(dag)
     .where(dag.c.dag_id == sa.bindparam("key"), dag.c.is_active)
     .values(is_paused=sa.bindparam("paused"), updated_at=sa.bindparam("now"))
 )
+_PAUSE_ACTIVE = _SET_PAUSED.where(~dag.c.is_paused)
 
 
 def get_dag(conn: Connection, dag_id: str) -> DagRow | None:
-    """Return a DAG, also one that is no longer active; None when there never was one."""
-    row = conn.execute(_ONE, {"dag_id": dag_id}).first()
-    return None if row is None else as_struct(DagRow, row, tags=from_json(row.tags))
+    """Return a DAG, active or not; None when there never was one."""
+    return get_dags(conn, [dag_id]).get(dag_id)
 
 
 def get_dags(conn: Connection, dag_ids: Sequence[str]) -> dict[str, DagRow]:
-    """Return DAGs by dag_id, also those that are no longer active; unknown ones are left out."""
+    """Return DAGs by dag_id, active or not, without unknown ones."""
     rows = in_portions(conn, _SOME, "dag_ids", dag_ids)
     return {row.dag_id: as_struct(DagRow, row, tags=from_json(row.tags)) for row in rows}
 
@@ -118,31 +111,31 @@ def list_dags(conn: Connection, *, active_only: bool = True) -> list[DagRow]:
 
 
 def near_dag_ids(conn: Connection, dag_id: str) -> tuple[str, ...]:
-    """Return the active DAGs that a wrong dag_id may have been meant as."""
+    """Return the active DAGs that a wrong dag_id may stand for."""
     return near_names(dag_id, conn.scalars(_IDS))
 
 
 def all_dag_ids(conn: Connection) -> list[str]:
-    """Return every DAG that there ever was."""
+    """Return the dag_id of every DAG that there ever was."""
     return list(conn.scalars(_ALL_IDS))
 
 
 def scheduled_dag_ids(conn: Connection, until: datetime | None = None) -> list[tuple[str, datetime]]:
-    """Return each unpaused DAG that has something to be examined, and since or from when, the earliest first.
+    """Return each unpaused DAG with something to examine, and since when or from when, the earliest first.
 
-    That is when its next run is due; or, where nobody has examined it since it changed, when it changed.
+    That is when its next run is due, or when it changed, if no scheduler has examined it since.
 
     Args:
-        until: Leaves out what is due later.
+        until: Leaves out later ones.
     """
     rows = conn.execute(_SCHEDULED) if until is None else conn.execute(_SCHEDULED_UNTIL, {"until": until})
     return [(row.dag_id, row.due_at) for row in rows]
 
 
 def set_next_dagruns(conn: Connection, infos: Mapping[str, DagRunInfo | None], dags: Mapping[str, DagRow]) -> None:
-    """Store the next run of DAGs (None: there is none), and that these were examined as they were read.
+    """Store the next runs of DAGs (None: there is none), and that the DAGs were examined as they were read.
 
-    One that somebody changes at the same moment is to be examined once more.
+    A DAG that changes at the same moment will be examined again.
     """
     rows = [
         {
@@ -160,8 +153,8 @@ def set_next_dagruns(conn: Connection, infos: Mapping[str, DagRunInfo | None], d
 
 
 def pause_active(conn: Connection, dag_id: str, now: datetime) -> bool:
-    """Pause a DAG. False: it was paused, or is gone."""
-    return conn.execute(_PAUSE, {"key": dag_id, "now": now}).rowcount > 0
+    """Pause a DAG. False: it was paused already, or is gone."""
+    return conn.execute(_PAUSE_ACTIVE, {"key": dag_id, "paused": True, "now": now}).rowcount > 0
 
 
 def set_paused(conn: Connection, dag_id: str, is_paused: bool, now: datetime) -> None:
@@ -192,31 +185,31 @@ _plan = msgspec.json.Decoder(TimetablePlan)
 
 
 def get_plans(conn: Connection, dag_ids: Sequence[str]) -> dict[str, TimetablePlan]:
-    """Return the runs that the own timetables of DAGs gave, by dag_id; DAGs without such runs are left out."""
+    """Return the runs that custom timetables returned, by dag_id, without DAGs that have no such runs."""
     rows = in_portions(conn, _PLANS, "dag_ids", dag_ids)
     return {row.dag_id: _plan.decode(row.timetable_plan) for row in rows}
 
 
 def get_plan(conn: Connection, dag_id: str) -> TimetablePlan | None:
-    """Return the runs that a DAG's own timetable gave; None when it has given none."""
+    """Return the runs that a DAG's custom timetable returned; None when there are none."""
     return get_plans(conn, [dag_id]).get(dag_id)
 
 
 def file_to_ask(conn: Connection, dag_id: str) -> str | None:
-    """Return the file of a DAG whose timetable is the author's own; None for any other."""
+    """Return the file of a DAG with a custom timetable; None for any other."""
     path: str | None = conn.scalar(_FILE, {"dag_id": dag_id})
     return path
 
 
 class BeforeParse(NamedTuple):
-    """What is stored of a file's DAGs: what to ask their timetables, and the hashes of their newest versions."""
+    """What a parse needs of a file's DAGs: questions to their timetables, and the hashes of their newest versions."""
 
     questions: ParseQuestions
     hashes: dict[str, str]
 
 
 def before_parses(conn: Connection, paths: Sequence[str], now: datetime) -> dict[str, BeforeParse]:
-    """Return what the parse of each of these files has to know of the DAGs that it had."""
+    """Return for each of these files what its parse needs to know of the DAGs that it had."""
     of_files: dict[str, list[sa.Row[Any]]] = {path: [] for path in paths}
     for row in in_portions(conn, _OF_FILES, "paths", paths):
         of_files[row.file_path].append(row)
@@ -224,18 +217,14 @@ def before_parses(conn: Connection, paths: Sequence[str], now: datetime) -> dict
 
 
 def _before_parse(conn: Connection, rows: Sequence["sa.Row[Any]"], now: datetime) -> BeforeParse:
-    questions = _questions(conn, [row.dag_id for row in rows if row.has_plan], now)
-    return BeforeParse(questions, {row.dag_id: row.version_hash for row in rows if row.version_hash is not None})
+    of_dags = {}
+    for dag_id in (row.dag_id for row in rows if row.has_plan):
+        last = last_scheduled_interval(conn, dag_id)
+        of_dags[dag_id] = TimetableQuestion(last=None if last is None else PlannedInterval(*last))
+    hashes = {row.dag_id: row.version_hash for row in rows if row.version_hash is not None}
+    return BeforeParse(ParseQuestions(now=now, of_dags=of_dags), hashes)
 
 
 def questions_for_file(conn: Connection, path: str, now: datetime) -> ParseQuestions:
-    """Return what the next parse of a file is to ask the timetables in it."""
+    """Return the questions of a file's next parse to the timetables in it."""
     return before_parses(conn, [path], now)[path].questions
-
-
-def _questions(conn: Connection, planned: Iterable[str], now: datetime) -> ParseQuestions:
-    of_dags = {}
-    for dag_id in planned:
-        last = last_scheduled_interval(conn, dag_id)
-        of_dags[dag_id] = TimetableQuestion(last=None if last is None else PlannedInterval(*last))
-    return ParseQuestions(now=now, of_dags=of_dags)

@@ -1,4 +1,4 @@
-"""What the drivers' errors mean: the one place that tells a lost database from a broken rule and from a bug."""
+"""The drivers' errors as this project's: only here are a lost database, a broken constraint and a bug told apart."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -47,11 +47,11 @@ _BAD_VALUE = "22"
 
 @contextmanager
 def store_errors(shown: str, *, opening: bool = False) -> Iterator[None]:
-    """Turn what a driver raises into this project's errors; a bug passes through as it is.
+    """Turn a driver's exceptions into this project's errors; a bug passes unchanged.
 
     Args:
         shown: The database's URL without secrets.
-        opening: A refused password or database name is a SettingsError, not something to wait for.
+        opening: Whether a refused password or database name is a SettingsError, not StoreUnavailable.
     """
     try:
         yield
@@ -60,7 +60,7 @@ def store_errors(shown: str, *, opening: bool = False) -> Iterator[None]:
     except (sqlite3.Error, OSError, sa_exc.TimeoutError) as exc:
         raise _translated(exc, exc, shown, opening) from exc
     except Exception as exc:
-        # PostgreSQL's driver, where it is used by itself: its errors have what those have that SQLAlchemy wraps.
+        # PostgreSQL's driver without SQLAlchemy: its errors have the same attributes as those that SQLAlchemy wraps.
         translated = _translated(exc, exc, shown, opening) if getattr(exc, "sqlstate", None) else exc
         if translated is exc:
             raise
@@ -109,5 +109,5 @@ def _of_postgres(exc: Exception, cause: Any, shown: str, opening: bool) -> Excep
 
 
 def _first_line(cause: object) -> str:
-    """Return the server's own words, without the class that SQLAlchemy puts before them."""
+    """Return the server's message, without the class that SQLAlchemy puts before it."""
     return str(cause).partition("\n")[0].rpartition(">: ")[2]

@@ -1,4 +1,4 @@
-"""Database URLs: which database a text names, and how to show it without its secrets."""
+"""Database URLs: which database a text names, and how to show it without secrets."""
 
 import re
 from pathlib import Path
@@ -16,8 +16,8 @@ class DatabaseUrl(NamedTuple):
 
     Attributes:
         backend: Which of the two kinds.
-        dsn: What the PostgreSQL driver connects to, with secrets; empty for SQLite.
-        path: The SQLite file; None is a database in memory, or PostgreSQL.
+        dsn: The URL for the PostgreSQL driver, with secrets; empty for SQLite.
+        path: The SQLite file; None for a database in memory, or PostgreSQL.
         shown: The URL without secrets, for messages.
     """
 
@@ -28,7 +28,7 @@ class DatabaseUrl(NamedTuple):
 
 
 def parse_url(url: str) -> DatabaseUrl:
-    """Return what a database URL names.
+    """Return the database that a URL names.
 
     `sqlite:///relative.db`, `sqlite:////absolute.db` and `sqlite://` (in memory), or libpq's form
     `postgresql://user:password@host:port/name?sslmode=require`, also with `?host=/socket/folder`.
@@ -53,7 +53,7 @@ def is_postgresql(url: str) -> bool:
 
 
 def hurried(url: str, seconds: float) -> str:
-    """Return a URL of the same database whose server is given up after so many seconds, unless it says otherwise."""
+    """Return a URL of the same database with a timeout for the server, unless the URL has one already."""
     if parse_url(url).backend != "postgresql":
         return url
     base, _, query = url.partition("?")
@@ -62,8 +62,8 @@ def hurried(url: str, seconds: float) -> str:
 
 
 def without_secrets(url: str) -> str:
-    """Return a URL, or what was meant as one, with its passwords as `***`."""
-    # Up to the last @: a password in which it is not escaped must not be shown in part.
+    """Return a URL, well formed or not, with its passwords as `***`."""
+    # Up to the last @: a password with an unescaped @ must not be shown in part.
     hidden = re.sub(r"^((?:[^:/]*://)?+)([^/?#@:]*):.*@", r"\1\2:***@", url, flags=re.DOTALL)
     base, separator, query = hidden.partition("?")
     if not separator:

@@ -17,35 +17,6 @@ from asynsched.store.rows import fetch
 from asynsched.store.schema import EPOCH, Instant, dag_run, task_instance, task_instance_history, xcom
 
 
-class RunAge(Struct, frozen=True):
-    """A run, and when it ended; None while it has not."""
-
-    run_id: str
-    ended_at: datetime | None
-
-
-_AGES = sa.select(dag_run.c.run_id, dag_run.c.ended_at).where(dag_run.c.dag_id == sa.bindparam("dag_id"))
-_SOME_AGES = _AGES.where(dag_run.c.run_id.in_(sa.bindparam("run_ids", expanding=True)))
-_NEWEST = (
-    sa.select(dag_run.c.run_id)
-    .where(dag_run.c.dag_id == sa.bindparam("dag_id"))
-    .order_by(dag_run.c.run_after.desc(), dag_run.c.id.desc())
-    .limit(sa.bindparam("limit"))
-)
-
-
-def run_ages(conn: Connection, dag_id: str, run_ids: Sequence[str] | None) -> list[RunAge]:
-    """Return a DAG's runs with one of these run_ids; None: all of them."""
-    statement = _AGES if run_ids is None else _SOME_AGES
-    values = {"dag_id": dag_id} | ({} if run_ids is None else {"run_ids": list(run_ids)})
-    return fetch(conn, RunAge, statement, values)
-
-
-def newest_run_ids(conn: Connection, dag_id: str, *, limit: int) -> list[str]:
-    """Return the run_ids of a DAG's newest runs."""
-    return list(conn.scalars(_NEWEST, {"dag_id": dag_id, "limit": limit}))
-
-
 class Bound(Struct, frozen=True):
     """Which ended runs are too old: those beyond either limit.
 
@@ -241,3 +212,32 @@ def _delete_parts(conn: Connection, tables: Sequence[sa.Table], run_id: int, max
         if n_rows >= max_rows:
             break
     return n_rows
+
+
+class RunAge(Struct, frozen=True):
+    """A run, and when it ended; None while it has not."""
+
+    run_id: str
+    ended_at: datetime | None
+
+
+_AGES = sa.select(dag_run.c.run_id, dag_run.c.ended_at).where(dag_run.c.dag_id == sa.bindparam("dag_id"))
+_SOME_AGES = _AGES.where(dag_run.c.run_id.in_(sa.bindparam("run_ids", expanding=True)))
+_NEWEST = (
+    sa.select(dag_run.c.run_id)
+    .where(dag_run.c.dag_id == sa.bindparam("dag_id"))
+    .order_by(dag_run.c.run_after.desc(), dag_run.c.id.desc())
+    .limit(sa.bindparam("limit"))
+)
+
+
+def run_ages(conn: Connection, dag_id: str, run_ids: Sequence[str] | None) -> list[RunAge]:
+    """Return a DAG's runs with one of these run_ids; None: all of them."""
+    statement = _AGES if run_ids is None else _SOME_AGES
+    values = {"dag_id": dag_id} | ({} if run_ids is None else {"run_ids": list(run_ids)})
+    return fetch(conn, RunAge, statement, values)
+
+
+def newest_run_ids(conn: Connection, dag_id: str, *, limit: int) -> list[str]:
+    """Return the run_ids of a DAG's newest runs."""
+    return list(conn.scalars(_NEWEST, {"dag_id": dag_id, "limit": limit}))

@@ -1,6 +1,6 @@
-"""Queries of `task_instance` and of its earlier tries. `transitions.py` writes them.
+"""Queries of `task_instance` and of earlier tries. `transitions.py` writes both.
 
-Whole runs are read many at once for what looks back over a span of time; the run before another one for tasks that
+Whole runs are read at once to look back over a span of time, and the run before another one for tasks that
 depend on the past.
 """
 
@@ -30,7 +30,7 @@ class FailedTask(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Its task's id, with the map index of one that is mapped."""
+        """Its task_id, with the map index of a mapped one."""
         return self.task_id if self.map_index < 0 else f"{self.task_id}[{self.map_index}]"
 
 
@@ -70,7 +70,7 @@ _TOKENS = sa.union(
 
 
 def load_task_instances(conn: Connection, dag_run_id: int) -> list[TaskInstanceRow]:
-    """Return the task instances of a run, in the order in which they were made."""
+    """Return the task instances of a run, in the order of their creation."""
     rows = fetch(conn, TaskInstanceRow, _LOADED, {"run": dag_run_id})
     if all(row.deferral is None for row in rows):
         return rows
@@ -79,12 +79,12 @@ def load_task_instances(conn: Connection, dag_run_id: int) -> list[TaskInstanceR
 
 
 def list_task_instances(conn: Connection, dag_run_id: int) -> list[TaskInstanceRow]:
-    """Return the task instances of a run for a reader: in the order in which they began, then those that have not."""
+    """Return the task instances of a run for a reader: in the order in which they began, then the others."""
     return fetch(conn, TaskInstanceRow, _LISTED, {"run": dag_run_id})
 
 
 def first_failure(conn: Connection, dag_run_id: int) -> FailedTask | None:
-    """Return the task instance of a run that failed first; None if none has."""
+    """Return the task instance of a run that failed first; None when none has."""
     row = conn.execute(_FIRST_FAILURE, {"run": dag_run_id}).first()
     return None if row is None else FailedTask(*row)
 
@@ -95,7 +95,7 @@ def list_tries(conn: Connection, dag_run_id: int) -> list[HistoryRow]:
 
 
 def numbers_of_tries(conn: Connection, dag_run_id: int) -> dict[tuple[str, int], dict[str | None, int]]:
-    """Return the numbers of the earlier tries of a run's task instances: of each, by token."""
+    """Return the numbers of the earlier tries of each of a run's task instances, by token."""
     found: dict[tuple[str, int], dict[str | None, int]] = {}
     for task_id, map_index, token, number in conn.execute(_NUMBERS, {"run": dag_run_id}):
         found.setdefault((task_id, map_index), {})[token] = number
@@ -103,7 +103,7 @@ def numbers_of_tries(conn: Connection, dag_run_id: int) -> dict[tuple[str, int],
 
 
 def tokens_of_tries(conn: Connection, dag_run_id: int) -> frozenset[str]:
-    """Return the tokens of the last and the earlier tries of a run's task instances."""
+    """Return the tokens of all tries of a run's task instances."""
     return frozenset(conn.scalars(_TOKENS, {"run": dag_run_id}))
 
 
@@ -141,7 +141,7 @@ _TRIED = (TaskInstanceState.SUCCESS, TaskInstanceState.FAILED)
 
 
 def all_runs(conn: Connection) -> list[WholeRun]:
-    """Return every run, in the order in which they were due, tasks in the order of their queueing."""
+    """Return every run, in the order in which they were due, with its tasks in the order of their queueing."""
     tasks: dict[int, list[TaskInstanceRow]] = defaultdict(list)
     for row in conn.execute(_TASKS):
         tasks[row.dag_run_id].append(as_struct(TaskInstanceRow, row))
@@ -153,7 +153,7 @@ def all_runs(conn: Connection) -> list[WholeRun]:
 
 
 def past_tries(conn: Connection, dag_id: str, *, n_runs: int) -> list[PastTry]:
-    """Return the tries of a DAG's newest runs that have ended: each that user code was run for."""
+    """Return the ended tries of a DAG's newest runs that ran user code."""
     keys = list(conn.scalars(_NEWEST, {"dag_id": dag_id, "limit": n_runs}))
     found = []
     for table, length in ((task_instance, task_instance.c.result_length), (task_instance_history, sa.null())):
@@ -167,7 +167,7 @@ def past_tries(conn: Connection, dag_id: str, *, n_runs: int) -> list[PastTry]:
 class StoredPast(Struct, frozen=True):
     """The run before, and the states of its task instances, by task_id.
 
-    `never_seen` are those of the tasks asked for that no earlier run has.
+    `never_seen`: the tasks that were asked for and that no earlier run has.
     """
 
     key: DagRunKey
@@ -207,12 +207,12 @@ def read_past(
     catchup: bool,
     never_seen: frozenset[str] = frozenset(),
 ) -> StoredPast | None:
-    """Return the run before one of that logical date, with the states of these tasks and of those after them.
+    """Return the run before a logical date, with the states of these tasks and of their downstream tasks.
 
     Args:
-        downstream: The tasks directly downstream of each that depends on the past.
-        catchup: Only a run counts that nobody made by hand (Airflow's get_previous_scheduled_dagrun).
-        never_seen: Tasks that no earlier run had when that was asked before: to ask again looks through all of them.
+        downstream: The direct downstream tasks of each task that depends on the past.
+        catchup: Manual runs do not count (Airflow's get_previous_scheduled_dagrun).
+        never_seen: Tasks that no earlier run had at the last look, which reads all earlier runs and is not repeated.
     """
     statement = _BEFORE_UNASKED if catchup else _BEFORE
     before = conn.execute(statement, {"dag_id": dag_id, "date": logical_date}).first()

@@ -1,6 +1,6 @@
-"""Queries of `connection`: how to reach other systems. Rows hold passwords: never log or print one as it is.
+"""Queries of `connection`: how to reach other systems. Rows have passwords: never log or print one as it is.
 
-All of a connection but its name, type and description is encrypted: hosts and logins may hold secrets, too.
+All fields but the name, the type and the description are encrypted: hosts and logins may hold secrets, too.
 """
 
 import re
@@ -51,7 +51,7 @@ def list_connections(conn: Connection) -> list[ConnectionRow]:
 
 
 def connection_names(conn: Connection) -> list[tuple[str, str, str | None]]:
-    """Return name, type and description of all connections, by name; for who lacks the key of the rest."""
+    """Return name, type and description of all connections, by name, without decrypting the rest."""
     return [(row.conn_id, row.conn_type, row.description) for row in conn.execute(_ALL)]
 
 
@@ -68,7 +68,7 @@ def get_connection(conn: Connection, conn_id: str) -> ConnectionRow:
 
 
 def add_connection(conn: Connection, added: ConnectionRow) -> None:
-    """Make a connection.
+    """Create a connection.
 
     Raises:
         AlreadyExists: There is one of that name.
@@ -79,7 +79,7 @@ def add_connection(conn: Connection, added: ConnectionRow) -> None:
 
 
 def set_connection(conn: Connection, changed: ConnectionRow) -> None:
-    """Make a connection, or replace it. Raises StoreError as `add_connection` does."""
+    """Create or replace a connection. Raises StoreError as `add_connection` does."""
     conn.execute(insert_or_update(conn, connection), _values(conn, changed))
 
 

@@ -1,8 +1,8 @@
-"""Secrets at rest: connections, variables, and what deferred tasks wait for, are in the database as Fernet tokens.
+"""Secrets at rest: the database has connections, variables, and triggers of deferred tasks as Fernet tokens.
 
-The database names the key that its secrets are encrypted with (never the key itself). So a scheduler or command that
-has another key fails at once, and cannot mix keys. The keys come with the connection, see `execution_options`. Secrets
-that no key decrypts any more can be listed, and given up.
+The database has the name of the key that encrypts its secrets, never the key itself. So a scheduler or command with
+the wrong key fails immediately, and cannot mix keys. The keys come with the connection (`execution_options`). Secrets
+that no key decrypts any more can be listed and deleted.
 """
 
 from typing import Any, NamedTuple
@@ -19,36 +19,36 @@ OPTION = "asynsched_fernet_keys"
 ONLY_ROW = 1
 
 _KEY_ID = sa.select(fernet_key.c.key_id).where(fernet_key.c.id == ONLY_ROW)
-# Whoever encrypts holds the row, so that no change of the key comes between.
+# Encryption locks the row, so that the key does not change in between.
 _KEY_ID_TO_USE = _KEY_ID.with_for_update(read=True)
 _KEY_ID_TO_CHANGE = _KEY_ID.with_for_update()
 
 
 def execution_options(keys: FernetKeys | None, *, in_memory: bool = False) -> dict[str, Any]:
-    """Return the options of an engine whose queries find these keys. In memory nothing is encrypted: nothing rests."""
+    """Return the options of an engine whose queries find these keys. A database in memory is not encrypted."""
     return {} if in_memory else {OPTION: keys}
 
 
 class Cipher(NamedTuple):
-    """Keys, and which of them encrypts. Without keys it changes nothing."""
+    """Keys, and the name of the one that encrypts. Without keys, texts stay as they are."""
 
     keys: FernetKeys | None
     key_id: str = ""
 
     def encrypt(self, text: str) -> str:
-        """Return a secret as it is stored."""
+        """Return a secret as the database stores it."""
         return text if self.keys is None else self.keys.encrypt(text, self.key_id)
 
     def decrypt(self, token: str) -> str:
-        """Return a secret that was stored. Raises SecretsUnreadable."""
+        """Return a stored secret as it was. Raises SecretsUnreadable."""
         return token if self.keys is None else self.keys.decrypt(token)
 
 
 def reading_cipher(conn: Connection) -> Cipher:
-    """Return what decrypts the secrets of this database.
+    """Return the cipher that decrypts the secrets of this database.
 
     Raises:
-        SecretsUnreadable: The key that they are encrypted with is not there.
+        SecretsUnreadable: The key that encrypts them is missing.
     """
     keys = keys_of_connection(conn)
     if keys is not None and (key_id := conn.scalar(_KEY_ID)) is not None:
@@ -57,10 +57,10 @@ def reading_cipher(conn: Connection) -> Cipher:
 
 
 def writing_cipher(conn: Connection) -> Cipher:
-    """Return what encrypts a secret in this transaction. The first secret of a database decides which key it has.
+    """Return the cipher that encrypts secrets in this transaction. A database's first secret decides its key.
 
     Raises:
-        SecretsUnreadable: The key that the others are encrypted with is not there.
+        SecretsUnreadable: The key that encrypts the other secrets is missing.
     """
     keys = keys_of_connection(conn)
     if keys is None:
@@ -74,10 +74,10 @@ def writing_cipher(conn: Connection) -> Cipher:
 
 
 def check_key(conn: Connection) -> str | None:
-    """Return the name of the key that the database is encrypted with; None while it has no secrets.
+    """Return the name of the key that encrypts the database's secrets; None while it has none.
 
     Raises:
-        SecretsUnreadable: That key is not there.
+        SecretsUnreadable: That key is missing.
     """
     keys, key_id = keys_of_connection(conn), conn.scalar(_KEY_ID)
     if keys is not None and key_id is not None:
@@ -86,13 +86,13 @@ def check_key(conn: Connection) -> str | None:
 
 
 def change_key(conn: Connection, *, is_lost: bool = False) -> int:
-    """Encrypt every secret with the first of the keys. Returns how many there are.
+    """Encrypt every secret with the first key. Returns how many there are.
 
     Args:
-        is_lost: The key that they were encrypted with is lost, and no secret of it is left.
+        is_lost: The former key is lost, and none of its secrets is left.
 
     Raises:
-        SecretsUnreadable: The key that they are encrypted with is not there.
+        SecretsUnreadable: The key that encrypts them is missing.
     """
     keys = keys_of_connection(conn)
     assert keys is not None
@@ -108,7 +108,7 @@ _SECRET_COLUMNS = (connection.c.secret, task_instance.c.deferral, variable.c.val
 
 
 def _change_column(conn: Connection, keys: FernetKeys, column: sa.Column[Any], key_id: str) -> int:
-    """Encrypt one column anew, row by row in key order, so that rows are locked in the order that all keep."""
+    """Encrypt one column again, row by row in key order, which is the order of locks."""
     table = column.table
     key = next(iter(table.primary_key.columns))
     update = sa.update(table).where(key == sa.bindparam("row"))
@@ -119,7 +119,7 @@ def _change_column(conn: Connection, keys: FernetKeys, column: sa.Column[Any], k
 
 
 def keys_of_connection(conn: Connection) -> FernetKeys | None:
-    """Return the keys of a connection; None where nothing is encrypted."""
+    """Return the keys of a connection; None where secrets are not encrypted."""
     options = conn.get_execution_options()
     if OPTION not in options:
         return None
@@ -143,7 +143,7 @@ def _require(keys: FernetKeys, key_id: str) -> None:
 
 
 class LostSecret(NamedTuple):
-    """A secret that cannot be read: a connection, a variable, or what a deferred task waits for."""
+    """An unreadable secret: a connection, a variable, or the trigger of a deferred task."""
 
     kind: str
     name: str
@@ -166,21 +166,20 @@ _DEFERRED = (
 
 
 def lost_secrets(conn: Connection) -> list[LostSecret]:
-    """Return the secrets that none of the keys decrypts. Raises SecretsUnreadable when the keys cannot be read."""
+    """Return the secrets that no key decrypts. Raises SecretsUnreadable when the keys cannot be read."""
     found = [("connection", _CONNECTIONS), ("variable", _VARIABLES), ("deferred task", _DEFERRED)]
     return [LostSecret(kind, row.name) for kind, query in found for row in _unreadable(conn, query)]
 
 
 def forget_lost(conn: Connection) -> int:
-    """Delete what none of the keys decrypts, and encrypt the rest with the first key. Returns how many are left.
+    """Delete the secrets that no key decrypts, and encrypt the rest with the first key. Returns how many are left.
 
-    Connections and variables are gone then. A deferred task no longer knows what it waits for, and waits until it is
+    This deletes connections and variables. A deferred task loses its trigger, and waits until it is
     cleared.
     """
-    for row in _unreadable(conn, _CONNECTIONS):
-        conn.execute(sa.delete(connection).where(connection.c.conn_id == row.key))
-    for row in _unreadable(conn, _VARIABLES):
-        conn.execute(sa.delete(variable).where(variable.c.key == row.key))
+    for query, column in ((_CONNECTIONS, connection.c.conn_id), (_VARIABLES, variable.c.key)):
+        for row in _unreadable(conn, query):
+            conn.execute(sa.delete(column.table).where(column == row.key))
     for row in _unreadable(conn, _DEFERRED):
         conn.execute(sa.update(task_instance).where(task_instance.c.id == row.key).values(deferral=None))
     return change_key(conn, is_lost=True)
@@ -188,11 +187,12 @@ def forget_lost(conn: Connection) -> int:
 
 def _unreadable(conn: Connection, query: sa.Select[Any]) -> list[sa.Row[Any]]:
     keys = keys_of_connection(conn)
-    lost = []
-    for row in conn.execute(query).all() if keys is not None else ():
-        assert keys is not None
-        try:
-            keys.decrypt(row.token)
-        except SecretsUnreadable:
-            lost.append(row)
-    return lost
+    return [] if keys is None else [row for row in conn.execute(query).all() if not _decrypts(keys, row.token)]
+
+
+def _decrypts(keys: FernetKeys, token: str) -> bool:
+    try:
+        keys.decrypt(token)
+    except SecretsUnreadable:
+        return False
+    return True

@@ -1,4 +1,4 @@
-"""Queries of `variable`. Every value is encrypted: which of them are secret is not for a name to decide."""
+"""Queries of `variable`. Every value is encrypted: a name does not tell which values are secret."""
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
@@ -22,7 +22,7 @@ def list_variables(conn: Connection) -> list[VariableRow]:
 
 
 def variable_names(conn: Connection) -> list[tuple[str, str]]:
-    """Return key and description of all variables, by key; for who lacks the key of their values."""
+    """Return key and description of all variables, by key, without decrypting their values."""
     return [(row.key, row.description) for row in conn.execute(_ALL)]
 
 
@@ -39,10 +39,10 @@ def get_variable(conn: Connection, key: str) -> VariableRow:
 
 
 def set_variable(conn: Connection, key: str, value: str, description: str = "") -> None:
-    """Make a variable, or change it.
+    """Create or change a variable.
 
     Raises:
-        StoreError: The key is empty or too long, or the value is no text that a database keeps.
+        StoreError: The key is empty or too long, or no database can keep the value.
     """
     check_name("variable key", key, ID_LENGTH)
     if storable(value) != value:
