@@ -107,13 +107,13 @@ async def test_while_the_disk_of_sqlite_is_full(options, program, monkeypatch):
     is_full = threading.Event()
     write = SqliteConnection.write
 
-    def write_on_this_disk(connection, query):
+    def write_on_this_disk(connection, query, *args, **kwargs):
         def fitting(conn):
             conn.exec_driver_sql(f"PRAGMA max_page_count = {1 if is_full.is_set() else 2**30}")
             if is_full.is_set():
                 # SQLite may find room in the pages that it has. A disk that is full has none for its log either.
                 conn.execute(pool.insert(), {"name": "big", "slots": 1, "description": "x" * 1_000_000})
-            return query(conn)
+            return query(conn, *args, **kwargs)
 
         return write(connection, fitting)
 
