@@ -23,7 +23,7 @@ from asynsched.store.rows import MOST_PARAMETERS
 from asynsched.store.runs.changes import Batch, Stale, TaskRow, TaskRowKey
 from asynsched.store.runs.slot_settlement import OwnUse, Settlement, SlotClaim, settle_slots
 from asynsched.store.runs.transitions import apply_at_once
-from asynsched.store.schedulers.schedulers import notify
+from asynsched.store.schedulers import notify
 
 BUSY_PAUSE = timedelta(milliseconds=5)
 """How long limits are left alone that another scheduler settles: about as long as that takes."""
