@@ -33,11 +33,10 @@ from asynsched.parsing.processes.parse_slots import ParseSlots
 from asynsched.parsing.processes.parser import Parser, report_of_error, report_of_failure
 from asynsched.parsing.progress import ParsesUnderWay, ReadingProgress
 from asynsched.parsing.repeats import Repeats
-from asynsched.parsing.report_store import Outcome, Stored, load_files, store_outcomes
 from asynsched.parsing.seen_files import SeenFiles
 from asynsched.service import Service
 from asynsched.settings import Settings
-from asynsched.store.dags.parse_results import DagDefaults, FileStamp
+from asynsched.store.dags.parse_results import DagDefaults, FileStamp, Outcome, Stored, load_files, store_outcomes
 from asynsched.store.database import Database
 
 

@@ -2,7 +2,7 @@
 
 from datetime import datetime, timedelta
 
-from asynsched.parsing.report_store import Outcome
+from asynsched.store.dags.parse_results import Outcome
 
 COMPANY = timedelta(milliseconds=100)
 """How long an outcome waits for others while there are files to be parsed. The last one of all never waits."""

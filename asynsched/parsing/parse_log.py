@@ -7,9 +7,9 @@ import structlog
 
 from asynsched.health import LongParse
 from asynsched.metrics.base import Metrics
-from asynsched.parsing.report_store import Stored
 from asynsched.serialization.schema import DOUBTFUL, NO_EFFECT
 from asynsched.store.dags.files import DagFileRow, ImportErrorRow
+from asynsched.store.dags.parse_results import Stored
 
 log = structlog.get_logger(__name__)
 

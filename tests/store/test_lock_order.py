@@ -21,7 +21,7 @@ from asynsched.serialization.encode import serialize_dag
 from asynsched.states import DagRunState
 from asynsched.store import rows
 from asynsched.store.dags.parse_claims import claim_from_the_gone, claim_unclaimed, drop_claims
-from asynsched.store.dags.versions import NewVersion, add_version
+from asynsched.store.dags.versions import NewVersion, add_versions
 from asynsched.store.engines.opening import open_database
 from asynsched.store.runs.backfills import add_backfill, add_dates
 from asynsched.store.runs.changes import Batch, ExpandedRow, RunRow, Stale, TaskRow
@@ -92,7 +92,7 @@ def know_dag(conn: sa.Connection) -> None:
     with DAG("d") as dag:
         EmptyOperator(task_id="a")
     serialized = msgspec.json.encode(serialize_dag(dag))
-    add_version(conn, NewVersion("d", "1", "d.py", serialized, (), NOW))
+    add_versions(conn, [NewVersion("d", 1, "1", "d.py", serialized, (), NOW)])
 
 
 def take_over(conn: sa.Connection) -> int:

@@ -22,7 +22,7 @@ from asynsched.store.dags.dags import (
     set_paused,
 )
 from asynsched.store.dags.files import get_file, known_files, list_errors
-from asynsched.store.dags.parse_results import DagDefaults, StoredReport, remove_file, store_report
+from asynsched.store.dags.parse_results import DagDefaults, Outcome, StoredReport, store_outcomes, store_report
 from asynsched.store.dags.versions import get_source, get_sources, get_version, latest_version
 from asynsched.store.engines.opening import connect_direct
 from asynsched.store.engines.preparation import bring_to_head
@@ -127,8 +127,8 @@ async def test_of_two_files_with_one_dag_id_the_first_keeps_it_until_it_goes(dat
     assert (error.kind, error.dag_id) == ("dag", "same")
     assert "a.py" in error.message
     assert "b.py" in error.message
-    gone = await database.write(remove_file, "a.py", now=LATER)
-    assert gone == StoredReport(removed=("same",), contested=("b.py",))
+    [gone] = await database.write(store_outcomes, [Outcome("a.py")], now=LATER, defaults=DEFAULTS)
+    assert gone.changes == StoredReport(removed=("same",), contested=("b.py",))
     assert [file.path for file in await database.read(known_files)] == ["b.py"]
     assert await store(database, report("b.py", parsed("same", "2"), parsed("other"))) == StoredReport(
         changed=("same",)
@@ -149,7 +149,7 @@ async def test_a_file_whose_name_is_no_text_is_stored_and_removed_all_the_same(d
         database, report("name \udcff.py", errors=(FileError("unreadable", "its name is no text"),), sources=())
     )
     assert [error.file_path for error in await database.read(list_errors)] == ["name \ufffd.py"]
-    await database.write(remove_file, "name \udcff.py", now=NOW)
+    await database.write(store_outcomes, [Outcome("name \udcff.py")], now=NOW, defaults=DEFAULTS)
     assert await database.read(list_errors) == await database.read(known_files) == []
 
 
@@ -213,7 +213,8 @@ def test_after_any_history_each_dag_that_a_file_defines_is_active_and_no_other(s
         for path, content in steps:
             if content == "removed":
                 files.pop(path, None)
-                settle(database.write(remove_file, path, now=NOW))
+                [gone] = database.write(store_outcomes, [Outcome(path)], now=NOW, defaults=DEFAULTS)
+                settle(gone.changes)
             elif content != "broken":
                 files[path] = content
                 settle(save(path))

@@ -10,7 +10,7 @@ from asynsched import DAG
 from asynsched.errors import AlreadyExists, StoreError
 from asynsched.states import DagRunState, DagRunType
 from asynsched.store.dags.parse_results import DagDefaults, FileStamp, store_report
-from asynsched.store.dags.versions import NewVersion, add_version
+from asynsched.store.dags.versions import NewVersion, add_versions
 from asynsched.store.runs.callbacks import finish_callback, next_callbacks, take_callback
 from asynsched.store.runs.changes import Batch, RunRow, Stale, TaskRow, XComRow
 from asynsched.store.runs.dag_runs import (
@@ -127,7 +127,7 @@ async def test_the_last_scheduled_interval_is_that_of_no_manual_run_and_no_backf
 
 async def test_a_batch_changes_what_is_as_its_author_knew_it_and_returns_the_rest_as_stale(database):
     run = await database.write(insert_run, new_run())
-    version = await database.write(add_version, NewVersion("d", "1", "a.py", b"{}", (), NOW))
+    version = (await database.write(add_versions, [NewVersion("d", 1, "1", "a.py", b"{}", (), NOW)]))["d"]
     start = RunRow(run, "queued", 0, "running", "", NOW, None, version, "me", 5, NOW)
     tasks = [task(run, "a", "queued", try_number=1, token="x"), task(run, "b", None), task(run, "c", None, map_index=0)]
     first = Batch(5, runs=[start], new_tasks=tasks)

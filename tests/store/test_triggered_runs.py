@@ -7,8 +7,8 @@ import pytest
 import sqlalchemy as sa
 
 from asynsched.errors import AlreadyExists
-from asynsched.parsing.report_store import Outcome, store_outcomes
 from asynsched.scheduling.creation.triggering import create_manual_run
+from asynsched.store.dags.parse_results import Outcome, store_outcomes
 from asynsched.store.database import Database
 from asynsched.store.runs.dag_runs import get_run, list_runs
 from tests.support.parse_reports import DEFAULTS, NOW, STAMP, parsed, report

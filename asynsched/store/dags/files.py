@@ -9,6 +9,7 @@ from datetime import datetime
 import msgspec
 import sqlalchemy as sa
 from msgspec import Struct
+from msgspec.structs import asdict
 from sqlalchemy import Connection
 
 from asynsched.serialization.schema import FileError
@@ -42,8 +43,6 @@ class DagFileRow(Struct, frozen=True):
 _ALL = sa.select(dag_file).order_by(dag_file.c.path)
 _ONE = sa.select(dag_file).where(dag_file.c.path == sa.bindparam("path"))
 _SOME = sa.select(dag_file).where(dag_file.c.path.in_(sa.bindparam("paths", expanding=True)))
-_SOME_PATHS = sa.select(dag_file.c.path).where(dag_file.c.path.in_(sa.bindparam("paths", expanding=True)))
-_INSERT = dag_file.insert()
 _DELETE = sa.delete(dag_file).where(dag_file.c.path == sa.bindparam("key"))
 _local_modules = msgspec.json.Decoder(list[LocalModule])
 
@@ -64,28 +63,20 @@ def get_files(conn: Connection, paths: Sequence[str]) -> dict[str, DagFileRow]:
     return {row.path: _file(row) for some in portions(paths) for row in conn.execute(_SOME, {"paths": some})}
 
 
-def put_file(conn: Connection, file: DagFileRow) -> None:
-    """Store what was parsed of a file."""
-    conn.execute(insert_or_update(conn, dag_file), _values(file))
+def put_files(conn: Connection, files: Sequence[DagFileRow]) -> None:
+    """Store what was parsed of files."""
+    if files:
+        conn.execute(insert_or_update(conn, dag_file), [_values(file) for file in files])
 
 
-def put_new_files(conn: Connection, files: Sequence[DagFileRow]) -> None:
-    """Store what was parsed of files that were not known."""
-    conn.execute(_INSERT, [_values(file) for file in files])
-
-
-def known_paths(conn: Connection, paths: Sequence[str]) -> set[str]:
-    """Return those of the paths whose files are known."""
-    return {path for some in portions(paths) for path in conn.scalars(_SOME_PATHS, {"paths": some})}
-
-
-def delete_file(conn: Connection, path: str) -> None:
-    """Forget a file."""
-    conn.execute(_DELETE, {"key": path})
+def delete_files(conn: Connection, paths: Sequence[str]) -> None:
+    """Forget files."""
+    if paths:
+        conn.execute(_DELETE, [{"key": path} for path in paths])
 
 
 def _values(file: DagFileRow) -> dict[str, object]:
-    return {**msgspec.structs.asdict(file), "local_modules": to_json(file.local_modules)}
+    return {**asdict(file), "local_modules": to_json(file.local_modules)}
 
 
 def _file(row: "sa.Row[tuple[object, ...]]") -> DagFileRow:
@@ -110,7 +101,7 @@ _COLUMNS = tuple(import_error.c[name] for name in ImportErrorRow.__struct_fields
 _ALL_ERRORS = sa.select(*_COLUMNS).order_by(import_error.c.file_path, import_error.c.id)
 _ERRORS_OF_FILE = _ALL_ERRORS.where(import_error.c.file_path == sa.bindparam("path"))
 _ERRORS_OF_FILES = _ALL_ERRORS.where(import_error.c.file_path.in_(sa.bindparam("paths", expanding=True)))
-_DELETE_ERRORS = sa.delete(import_error).where(import_error.c.file_path == sa.bindparam("path"))
+_DELETE_ERRORS = sa.delete(import_error).where(import_error.c.file_path.in_(sa.bindparam("paths", expanding=True)))
 _LONGEST_KIND = 32
 
 
@@ -126,33 +117,30 @@ def list_errors_of(conn: Connection, file_paths: Sequence[str]) -> list[ImportEr
     return [as_struct(ImportErrorRow, row) for row in rows]
 
 
-def replace_errors(
-    conn: Connection,
-    file_path: str,
-    errors: Sequence[FileError],
-    *,
-    now: datetime,
-    warnings: Sequence[FileError] = (),
-    output: str = "",
-) -> None:
-    """Store all that is wrong with a file now, in place of what was."""
-    conn.execute(_DELETE_ERRORS, {"path": file_path})
+def error_rows(
+    file_path: str, errors: Sequence[FileError], *, warnings: Sequence[FileError], output: str, now: datetime
+) -> list[ImportErrorRow]:
+    """Return what is stored of all that is wrong with a file."""
     found = [(error, False) for error in errors] + [(warning, True) for warning in warnings]
-    if found:
-        rows = [_values_of_error(file_path, error, is_warning, now) for error, is_warning in found]
-        rows[0]["output"] = storable(output)
-        conn.execute(import_error.insert(), rows)
+    return [
+        ImportErrorRow(
+            file_path,
+            storable(error.kind)[:_LONGEST_KIND],
+            storable(error.message),
+            storable(error.traceback),
+            error.line,
+            None if error.dag_id is None else storable(error.dag_id),
+            "" if place else storable(output),
+            is_warning,
+            now,
+        )
+        for place, (error, is_warning) in enumerate(found)
+    ]
 
 
-def _values_of_error(file_path: str, error: FileError, is_warning: bool, now: datetime) -> dict[str, object]:
-    return {
-        "file_path": file_path,
-        "kind": storable(error.kind)[:_LONGEST_KIND],
-        "message": storable(error.message),
-        "traceback": storable(error.traceback),
-        "line": error.line,
-        "dag_id": None if error.dag_id is None else storable(error.dag_id),
-        "output": "",
-        "is_warning": is_warning,
-        "created_at": now,
-    }
+def replace_errors(conn: Connection, paths: Sequence[str], rows: Sequence[ImportErrorRow]) -> None:
+    """Store all that is wrong with these files now, in place of what was."""
+    for some in portions(paths):
+        conn.execute(_DELETE_ERRORS, {"paths": some})
+    if rows:
+        conn.execute(import_error.insert(), [asdict(row) for row in rows])

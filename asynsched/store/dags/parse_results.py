@@ -1,15 +1,16 @@
-"""What a parse found, stored: versions only where something has changed, and DAGs leave only on proof.
+"""What parses found, stored: versions only where something has changed, and DAGs leave only on proof.
+
+    outcomes ──▶ read what is known of them ──▶ decide (pure) ──▶ changes ──▶ write
 
 A DAG leaves when its file is gone, or parsed well without it. A file that could not be used keeps all its DAGs as they
 were; an error of one DAG keeps that DAG. Of two files that define the same dag_id, the first keeps it.
 
-Files that nobody knows yet are stored many at once, for the number of statements bounds a first start on a large
-folder. Files with more to store than DAGs are stored one after the other: those with errors or warnings, with DAGs
-that are known, or that two files define, and those that are too large for one statement.
+Files are stored together, by one statement for each kind of change: the number of statements bounds a first start on a
+large folder. The result is the same as if one file had been stored after the other.
 """
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -18,25 +19,28 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from asynsched.protocol.messages import SourceRef
-from asynsched.serialization.schema import FileError, ParsedDag, ParseReport
+from asynsched.serialization.schema import FileError, ParsedDag, ParseReport, SerializedDag
 from asynsched.store.assets.references import store_references
 from asynsched.store.dags.files import (
     DagFileRow,
+    ImportErrorRow,
     LocalModule,
-    delete_file,
-    get_file,
-    known_paths,
-    put_file,
-    put_new_files,
+    delete_files,
+    error_rows,
+    get_files,
+    known_files,
+    list_errors,
+    put_files,
     replace_errors,
 )
-from asynsched.store.dags.versions import NewVersion, add_first_versions, add_version, put_sources
+from asynsched.store.dags.parse_claims import drop_claims, store_alone
+from asynsched.store.dags.versions import NewVersion, add_versions, put_sources
 from asynsched.store.rows import LARGEST_INTEGER, portions, storable, to_json
 from asynsched.store.schema import dag, dag_file, dag_version, import_error
 
 
 class FileStamp(NamedTuple):
-    """A file as it was when it was parsed. `runtime` names what parsed it: a change of that parses all files anew."""
+    """A file as it was when it was parsed. `runtime` names what parsed it; another runtime parses all files again."""
 
     content_hash: str
     modified_ns: int
@@ -45,14 +49,27 @@ class FileStamp(NamedTuple):
 
 
 class DagDefaults(NamedTuple):
-    """What holds for a DAG that does not say it itself."""
+    """The settings that apply to a DAG that does not set them itself."""
 
     max_active_runs: int
     paused: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What is to be stored of a file: the report of its parse, or, without a report, that the file is gone.
+
+    `claimed_by`: the scheduler that has claimed the file, which other schedulers leave alone until that is stored.
+    """
+
+    path: str
+    report: ParseReport | None = None
+    stamp: FileStamp | None = None
+    claimed_by: str | None = None
+
+
 class StoredReport(NamedTuple):
-    """What storing a report has changed.
+    """What storing an outcome has changed.
 
     Attributes:
         new: DAGs that were not known before.
@@ -67,23 +84,351 @@ class StoredReport(NamedTuple):
     contested: tuple[str, ...] = ()
 
 
-class _Refused(Exception):
-    """Says why one DAG is left out. Always caught here."""
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A file as it is stored now. `row` is None when it is gone."""
+
+    path: str
+    changes: StoredReport
+    row: DagFileRow | None
+    errors: tuple[ImportErrorRow, ...]
+
+    @property
+    def changed_dags(self) -> tuple[str, ...]:
+        """The DAGs that are new, changed or gone."""
+        return (*self.changes.new, *self.changes.changed, *self.changes.removed)
 
 
 REFUSED = "dag"
 """The kind of error of a file that does not get a DAG which it defines."""
+MOST_BYTES = 1 << 20
+"""Of DAGs as JSON, sources and errors stored together: on PostgreSQL the event loop makes statements of them."""
+
+
+def store_outcomes(
+    conn: Connection, outcomes: Sequence[Outcome], *, now: datetime, defaults: DagDefaults, may_be_stored: bool = False
+) -> list[Stored]:
+    """Store outcomes, each of another file.
+
+    An outcome of a parse under a claim that another scheduler has taken meanwhile is not stored, and is missing in the
+    answer.
+
+    Args:
+        may_be_stored: The answer to storing some of them was lost: perhaps that write has ended their claims.
+    """
+    store_alone(conn)
+    held: set[str] = set()
+    for scheduler_id in {outcome.claimed_by for outcome in outcomes if outcome.claimed_by is not None}:
+        held |= drop_claims(conn, [one.path for one in outcomes if one.claimed_by == scheduler_id], scheduler_id)
+    stored: list[Stored] = []
+    for found in _portions(outcomes):
+        known = _read(conn, found, may_be_stored=may_be_stored)
+        changes = decide(found, held, known, now, defaults, may_be_stored=may_be_stored)
+        stored += _write(conn, changes, now)
+    if may_be_stored and stored:
+        # The lost answer would have said which files may now get a DAG that they were refused.
+        changes_of_last = stored[-1].changes
+        contested = (*changes_of_last.contested, *_refused_for_nobody(conn))
+        stored[-1] = replace(stored[-1], changes=changes_of_last._replace(contested=contested))
+    return stored
+
+
+def store_report(
+    conn: Connection, report: ParseReport, stamp: FileStamp, *, now: datetime, defaults: DagDefaults
+) -> StoredReport:
+    """Store what one parse of a file found, for a caller who shares the database with no other scheduler."""
+    [found] = [_encoded(Outcome(report.path, report, stamp))]
+    [stored] = _write(conn, decide([found], (), _read(conn, [found]), now, defaults), now)
+    return stored.changes
+
+
+_REFUSED_FOR_NOBODY = (
+    sa.select(import_error.c.file_path)
+    .distinct()
+    .where(
+        import_error.c.kind == REFUSED,
+        ~sa.exists().where(dag.c.dag_id == import_error.c.dag_id, dag.c.is_active),
+        import_error.c.dag_id.is_not(None),
+    )
+    .order_by(import_error.c.file_path)
+)
+
+
+def load_files(conn: Connection) -> tuple[list[DagFileRow], dict[str, tuple[ImportErrorRow, ...]]]:
+    """Return every file that was parsed, and the errors of those that have any.
+
+    A file that was refused a DAG that no file has now is returned as if no runtime had parsed it: parsed again, the
+    first of them gets the DAG. The scheduler that stored that the DAG left died before it announced those files.
+    """
+    again = frozenset(_refused_for_nobody(conn))
+    rows = [msgspec.structs.replace(row, runtime="") if row.path in again else row for row in known_files(conn)]
+    errors: dict[str, tuple[ImportErrorRow, ...]] = {}
+    for error in list_errors(conn):
+        errors[error.file_path] = (*errors.get(error.file_path, ()), error)
+    return rows, errors
+
+
+def _refused_for_nobody(conn: Connection) -> tuple[str, ...]:
+    return tuple(conn.scalars(_REFUSED_FOR_NOBODY))
+
+
+# What is known
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An outcome with its DAGs as JSON, by dag_id."""
+
+    outcome: Outcome
+    path: str
+    dags: dict[str, tuple[ParsedDag, bytes]]
+
+
+def _encoded(outcome: Outcome) -> Found:
+    parsed = () if outcome.report is None else sorted(outcome.report.dags, key=lambda one: one.dag.dag_id)
+    return Found(outcome, storable(outcome.path), {one.dag.dag_id: (one, to_json(one.dag)) for one in parsed})
+
+
+def _portions(outcomes: Sequence[Outcome]) -> Iterator[list[Found]]:
+    """Yield as many outcomes at once as have `MOST_BYTES`, or one that has more; each is encoded as it is taken."""
+    some: list[Found] = []
+    texts: set[str] = set()
+    n_bytes = 0
+    for found in map(_encoded, outcomes):
+        size = _size(found, texts)
+        if some and n_bytes + size > MOST_BYTES:
+            yield some
+            some, texts, n_bytes = [], set(), 0
+            size = _size(found, texts)
+        some.append(found)
+        texts.update(source.content_hash for source in _sources(found))
+        n_bytes += size
+    if some:
+        yield some
+
+
+def _size(found: Found, texts: Collection[str]) -> int:
+    """Return the length of all that is stored of an outcome, beside the texts with these hashes."""
+    report = found.outcome.report
+    errors = () if report is None else (*report.errors, *report.warnings)
+    return (
+        sum(len(serialized) for _, serialized in found.dags.values())
+        + sum(len(source.text) for source in _sources(found) if source.content_hash not in texts)
+        + sum(len(error.message) + len(error.traceback) for error in errors)
+        + (len(report.output) if report is not None and errors else 0)
+    )
+
+
+def _sources(found: Found) -> Sequence[Any]:
+    """Return the sources that are stored: those of a file without a DAG are not."""
+    return found.outcome.report.sources if found.outcome.report is not None and found.dags else ()
+
+
+@dataclass(slots=True)
+class KnownDag:
+    """A DAG as it is stored, and as the outcomes that are decided already leave it. `row`: None for a new one."""
+
+    row: Any
+    file_path: str
+    is_active: bool
+
+
+@dataclass(slots=True)
+class Known:
+    """What is stored that outcomes have to do with.
+
+    Attributes:
+        dags: By dag_id: those that the outcomes define, and those that their files have.
+        of_files: The active DAGs of each file.
+        paths: Files that are stored and own some of the DAGs.
+        files: Files whose last parse matters to an outcome.
+    """
+
+    dags: dict[str, KnownDag] = field(default_factory=dict)
+    of_files: dict[str, list[str]] = field(default_factory=dict)
+    paths: set[str] = field(default_factory=set)
+    files: dict[str, DagFileRow] = field(default_factory=dict)
+
+
 _KNOWN = (
-    sa.select(dag, dag_version.c.version_hash, dag_file.c.path.label("existing_path"))
+    sa.select(dag, dag_version.c.version_hash, dag_version.c.number, dag_file.c.path.label("existing_path"))
     .join(dag_version, dag_version.c.id == dag.c.version_id, isouter=True)
     .join(dag_file, dag_file.c.path == dag.c.file_path, isouter=True)
+    .where(
+        sa.or_(
+            dag.c.dag_id.in_(sa.bindparam("dag_ids", expanding=True)),
+            sa.and_(dag.c.file_path.in_(sa.bindparam("paths", expanding=True)), dag.c.is_active),
+        )
+    )
     .order_by(dag.c.dag_id)
     .with_for_update(of=dag)
 )
-_KNOWN_BY_ID = _KNOWN.where(dag.c.dag_id.in_(sa.bindparam("dag_ids", expanding=True)))
-_ACTIVE_OF_FILE = (
-    sa.select(dag.c.dag_id).where(dag.c.file_path == sa.bindparam("path"), dag.c.is_active).order_by(dag.c.dag_id)
-)
+
+
+def _read(conn: Connection, found: Sequence[Found], *, may_be_stored: bool = False) -> Known:
+    known = Known()
+    paths = [one.path for one in found]
+    dag_ids = sorted({dag_id for one in found for dag_id in one.dags})
+    for some in portions(dag_ids) if dag_ids else [[]]:
+        for row in conn.execute(_KNOWN, {"dag_ids": some, "paths": paths}):
+            known.dags[row.dag_id] = KnownDag(row, row.file_path, row.is_active)
+            if row.existing_path is not None:
+                known.paths.add(row.existing_path)
+    for dag_id, one in known.dags.items():
+        if one.is_active:
+            known.of_files.setdefault(one.file_path, []).append(dag_id)
+    wanted = [one.path for one in found if _needs_file(one.outcome, may_be_stored=may_be_stored)]
+    if wanted:
+        known.files = get_files(conn, wanted)
+    return known
+
+
+def _needs_file(outcome: Outcome, *, may_be_stored: bool) -> bool:
+    has_no_sources = outcome.report is not None and not outcome.report.sources
+    return has_no_sources or (may_be_stored and outcome.claimed_by is not None)
+
+
+# What changes
+
+
+@dataclass(frozen=True, slots=True)
+class DagChange:
+    """A DAG that is new, has another version or other values, or comes back.
+
+    `before` is its row, None for a new one; `version` is None if it keeps its version.
+    """
+
+    dag: SerializedDag
+    before: Any
+    version: NewVersion | None
+    values: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class FileChange:
+    """All that changes with one file. `row` is None when the file is gone."""
+
+    path: str
+    row: DagFileRow | None
+    dags: list[DagChange] = field(default_factory=list)
+    removed: tuple[str, ...] = ()
+    errors: list[ImportErrorRow] = field(default_factory=list)
+    sources: dict[str, str] = field(default_factory=dict)
+
+
+def decide(
+    found: Sequence[Found],
+    held: Collection[str],
+    known: Known,
+    now: datetime,
+    defaults: DagDefaults,
+    *,
+    may_be_stored: bool = False,
+) -> list[FileChange]:
+    """Return what outcomes change. `known` follows each, so that the next one is decided as if that were stored.
+
+    Args:
+        held: The files whose claims were held until now.
+    """
+    changes = []
+    for one in found:
+        outcome = one.outcome
+        is_stored = may_be_stored and _is_stored(outcome, known.files.get(one.path))
+        if outcome.claimed_by is None or outcome.path in held or is_stored:
+            changes.append(_change(one, known, now, defaults))
+    return changes
+
+
+def _is_stored(outcome: Outcome, row: DagFileRow | None) -> bool:
+    """Whether a file is stored as it was parsed: to store that once more changes nothing."""
+    if row is None or outcome.stamp is None:
+        return row is None and outcome.stamp is None
+    return (row.content_hash, row.runtime) == (outcome.stamp.content_hash, outcome.stamp.runtime)
+
+
+def _change(found: Found, known: Known, now: datetime, defaults: DagDefaults) -> FileChange:
+    path, report, stamp = found.path, found.outcome.report, found.outcome.stamp
+    if report is None or stamp is None:
+        known.paths.discard(path)
+        return FileChange(path, None, removed=_remove_all_but((), path, known))
+    refs = [SourceRef(source.path, source.module, source.content_hash) for source in report.sources]
+    errors, dags = list(report.errors), []
+    for dag_id, (parsed, serialized) in found.dags.items():
+        before = known.dags.get(dag_id)
+        if (refusal := _refusal(path, dag_id, serialized, before, known)) is not None:
+            errors.append(FileError(REFUSED, refusal, dag_id=dag_id))
+            continue
+        row = None if before is None else before.row
+        number = 0 if row is None else row.number or 0
+        version = NewVersion(dag_id, number + 1, parsed.version_hash, path, serialized, refs, now)
+        is_same = row is not None and (row.version_hash, row.file_path) == (parsed.version_hash, path)
+        values = _values(path, parsed, now, defaults)
+        was_active = before is not None and before.is_active
+        if not (is_same and was_active) or any(getattr(row, name) != values[name] for name in values.keys() - VOLATILE):
+            dags.append(DagChange(parsed.dag, row, None if is_same else version, values))
+        known.dags[dag_id] = KnownDag(row, path, is_active=True)
+    removed: tuple[str, ...] = ()
+    if all(error.dag_id is not None for error in report.errors):
+        removed = _remove_all_but({*found.dags, *(error.dag_id for error in errors)}, path, known)
+    known.paths.add(path)
+    modules = [LocalModule(source.path, source.content_hash) for source in report.sources[1:]]
+    if not report.sources and path in known.files:
+        modules = known.files[path].local_modules  # the parse ended before it could say: those of the one before count
+    file = DagFileRow(
+        path, stamp.content_hash, stamp.modified_ns, stamp.size, modules, now, report.duration, len(report.dags),
+        len(errors), stamp.runtime,
+    )  # fmt: skip
+    rows = error_rows(path, errors, warnings=report.warnings, output=report.output, now=now)
+    return FileChange(path, file, dags, removed, rows, {source.content_hash: source.text for source in _sources(found)})
+
+
+def _refusal(path: str, dag_id: str, serialized: bytes, before: KnownDag | None, known: Known) -> str | None:
+    """Return why a file does not get a DAG; None if it does."""
+    if before is not None and before.is_active and before.file_path != path and before.file_path in known.paths:
+        return (
+            f"the DAG {dag_id!r} is defined in {before.file_path} already, which keeps it; {path} must choose another"
+            " dag_id"
+        )
+    if rb"\u0000" in serialized:
+        return f"the DAG {dag_id!r} has a text with a NUL character, which cannot be stored; remove it"
+    return None
+
+
+def _remove_all_but(kept: Collection[str | None], path: str, known: Known) -> tuple[str, ...]:
+    """Return the DAGs that a file no longer has."""
+    removed = []
+    for dag_id in known.of_files.get(path, ()):
+        one = known.dags[dag_id]
+        if one.is_active and one.file_path == path and dag_id not in kept:
+            one.is_active = False
+            removed.append(dag_id)
+    return tuple(removed)
+
+
+VOLATILE = frozenset({"is_paused", "updated_at"})
+"""What a parse decides of a new DAG only, or changes only with something else."""
+
+
+def _values(path: str, parsed: ParsedDag, now: datetime, defaults: DagDefaults) -> dict[str, Any]:
+    found = parsed.dag
+    limit = defaults.max_active_runs if found.max_active_runs is None else found.max_active_runs
+    paused = found.is_paused_upon_creation
+    return {
+        "file_path": path,
+        "is_active": True,
+        "is_paused": defaults.paused if paused is None else paused,
+        "schedule_summary": found.schedule_summary,
+        "tags": to_json(found.tags),
+        "max_active_runs": min(limit, LARGEST_INTEGER) or LARGEST_INTEGER,  # 0 is no limit, as in Airflow
+        "deadlines": to_json(found.deadlines),
+        # Each parse asks for it, so a DAG that has a plan counts as changed by each.
+        "timetable_plan": None if parsed.plan is None else to_json(parsed.plan),
+        "updated_at": now,
+    }
+
+
+# What is written
+
 _UPDATE = (
     sa.update(dag)
     .where(dag.c.dag_id == sa.bindparam("key"))
@@ -97,300 +442,45 @@ _LEAVE = (
     sa.update(dag).where(dag.c.dag_id == sa.bindparam("key")).values(is_active=False, updated_at=sa.bindparam("now"))
 )
 _CONTESTED = (
-    sa.select(import_error.c.file_path)
+    sa.select(import_error.c.dag_id, import_error.c.file_path)
     .distinct()
-    .where(
-        import_error.c.dag_id.in_(sa.bindparam("dag_ids", expanding=True)),
-        import_error.c.file_path != sa.bindparam("path"),
-    )
+    .join(dag, dag.c.dag_id == import_error.c.dag_id)
+    .where(import_error.c.dag_id.in_(sa.bindparam("dag_ids", expanding=True)), ~dag.c.is_active)
     .order_by(import_error.c.file_path)
 )
-_REFUSED_FOR_NOBODY = (
-    sa.select(import_error.c.file_path)
-    .distinct()
-    .where(
-        import_error.c.kind == REFUSED,
-        ~sa.exists().where(dag.c.dag_id == import_error.c.dag_id, dag.c.is_active),
-        import_error.c.dag_id.is_not(None),
+
+
+def _write(conn: Connection, changes: Sequence[FileChange], now: datetime) -> list[Stored]:
+    """Store changes, each kind of them for all files. A DAG that moves leaves first."""
+    put_sources(conn, {content_hash: text for change in changes for content_hash, text in change.sources.items()})
+    dags = sorted((one for change in changes for one in change.dags), key=lambda one: one.dag.dag_id)
+    ids = add_versions(conn, [one.version for one in dags if one.version is not None])
+    removed = sorted(dag_id for change in changes for dag_id in change.removed)
+    if removed:
+        conn.execute(_LEAVE, [{"key": dag_id, "now": now} for dag_id in removed])
+    if new := [one for one in dags if one.before is None]:
+        rows = [{"dag_id": one.dag.dag_id, **one.values, "version_id": ids[one.dag.dag_id]} for one in new]
+        conn.execute(dag.insert(), rows)
+    if known := [one for one in dags if one.before is not None]:
+        conn.execute(_UPDATE, [_updated(one, ids) for one in known])
+    for one in dags:
+        store_references(conn, one.dag, now, is_new=one.before is None)
+    put_files(conn, [change.row for change in changes if change.row is not None])
+    delete_files(conn, [change.path for change in changes if change.row is None])
+    replace_errors(conn, [change.path for change in changes], [row for change in changes for row in change.errors])
+    contested = [tuple(row) for some in portions(removed) for row in conn.execute(_CONTESTED, {"dag_ids": some})]
+    return [_stored(change, contested) for change in changes]
+
+
+def _updated(change: DagChange, ids: dict[str, int]) -> dict[str, Any]:
+    values = {f"new_{name}": value for name, value in change.values.items() if name != "is_paused"}
+    return {"key": change.dag.dag_id, "new_version_id": ids.get(change.dag.dag_id, change.before.version_id), **values}
+
+
+def _stored(change: FileChange, contested: Sequence[tuple[str, str]]) -> Stored:
+    new = tuple(one.dag.dag_id for one in change.dags if one.before is None)
+    changed = tuple(one.dag.dag_id for one in change.dags if one.before is not None)
+    others = sorted({path for dag_id, path in contested if dag_id in change.removed and path != change.path})
+    return Stored(
+        change.path, StoredReport(new, changed, change.removed, tuple(others)), change.row, tuple(change.errors)
     )
-    .order_by(import_error.c.file_path)
-)
-_NUL = rb"\u0000"
-
-
-def store_report(
-    conn: Connection, report: ParseReport, stamp: FileStamp, *, now: datetime, defaults: DagDefaults
-) -> StoredReport:
-    """Store all that one parse of a file found. Several reports may be stored in one transaction.
-
-    Args:
-        stamp: The file as it was when it was parsed.
-        defaults: The settings that hold for DAGs that do not say them.
-    """
-    path = storable(report.path)
-    if report.dags:
-        put_sources(conn, {source.content_hash: source.text for source in report.sources})
-    sources = source_refs(report)
-    known = _known_dags(conn, [parsed.dag.dag_id for parsed in report.dags])
-    errors, new, changed = list(report.errors), [], []
-    for parsed in sorted(report.dags, key=lambda parsed: parsed.dag.dag_id):
-        dag_id, before = parsed.dag.dag_id, known.get(parsed.dag.dag_id)
-        try:
-            values = _values(conn, path, parsed, before, sources, now, defaults)
-        except _Refused as exc:
-            errors.append(FileError(REFUSED, str(exc), dag_id=dag_id))
-            continue
-        if before is None:
-            conn.execute(dag.insert(), {"dag_id": dag_id, **values, "is_paused": is_paused_at_first(parsed, defaults)})
-            new.append(dag_id)
-            store_references(conn, parsed.dag, now, is_new=True)
-        elif any(getattr(before, name) != value for name, value in values.items() if name != "updated_at"):
-            conn.execute(_UPDATE, {"key": dag_id, **{f"new_{name}": value for name, value in values.items()}})
-            changed.append(dag_id)
-            store_references(conn, parsed.dag, now)
-    _note_file(conn, path, report, stamp, n_errors=len(errors), now=now)
-    replace_errors(conn, path, errors, warnings=report.warnings, output=report.output, now=now)
-    removed = _remove_missing(conn, path, report, now)
-    return StoredReport(tuple(new), tuple(changed), removed, _contested(conn, path, removed))
-
-
-def refused_for_nobody(conn: Connection) -> tuple[str, ...]:
-    """Return the files that were refused a DAG which no file has now: parsed again, the first of them gets it.
-
-    Whoever stored that it left has said so, or has died before, or has lost the database's answer.
-    """
-    return tuple(conn.scalars(_REFUSED_FOR_NOBODY))
-
-
-def remove_file(conn: Connection, path: str, *, now: datetime) -> StoredReport:
-    """Let a file that is gone leave, and its DAGs with it. Their runs and versions stay."""
-    path = storable(path)
-    removed = _leave(conn, conn.scalars(_ACTIVE_OF_FILE, {"path": path}).all(), now)
-    delete_file(conn, path)
-    replace_errors(conn, path, (), now=now)
-    return StoredReport(removed=removed, contested=_contested(conn, path, removed))
-
-
-def _values(
-    conn: Connection,
-    path: str,
-    parsed: ParsedDag,
-    before: Any,
-    sources: list[SourceRef],
-    now: datetime,
-    defaults: DagDefaults,
-) -> dict[str, Any]:
-    """Return what the DAG's row is to hold, its version stored. Raises _Refused when this file does not get the DAG."""
-    found = parsed.dag
-    if before is not None and before.is_active and before.file_path != path and before.existing_path is not None:
-        raise _Refused(
-            f"the DAG {found.dag_id!r} is defined in {before.file_path} already, which keeps it; {path} must choose"
-            " another dag_id"
-        )
-    serialized = to_json(found)
-    if has_nul(serialized):
-        raise _Refused(f"the DAG {found.dag_id!r} has a text with a NUL character, which cannot be stored; remove it")
-    is_same = before is not None and (before.version_hash, before.file_path) == (parsed.version_hash, path)
-    new = NewVersion(found.dag_id, parsed.version_hash, path, serialized, sources, now)
-    version_id = before.version_id if is_same else add_version(conn, new, is_first=before is None)
-    return values_of(path, parsed, version_id, now, defaults)
-
-
-def values_of(path: str, parsed: ParsedDag, version_id: int, now: datetime, defaults: DagDefaults) -> dict[str, Any]:
-    """Return what a DAG's row is to hold of a parse."""
-    found = parsed.dag
-    limit = defaults.max_active_runs if found.max_active_runs is None else found.max_active_runs
-    return {
-        "file_path": path,
-        "is_active": True,
-        "version_id": version_id,
-        "schedule_summary": found.schedule_summary,
-        "tags": to_json(found.tags),
-        "max_active_runs": min(limit, LARGEST_INTEGER) or LARGEST_INTEGER,  # 0 is no limit, as in Airflow
-        "deadlines": to_json(found.deadlines),
-        # Asked anew by each parse, so a DAG that has a plan counts as changed by each.
-        "timetable_plan": None if parsed.plan is None else to_json(parsed.plan),
-        "updated_at": now,
-    }
-
-
-def is_paused_at_first(parsed: ParsedDag, defaults: DagDefaults) -> bool:
-    """Whether a DAG that was not known before is paused."""
-    said = parsed.dag.is_paused_upon_creation
-    return defaults.paused if said is None else said
-
-
-def has_nul(serialized: bytes) -> bool:
-    """Whether a DAG has a character that cannot be stored."""
-    return _NUL in serialized
-
-
-def source_refs(report: ParseReport) -> list[SourceRef]:
-    """Return what a version says of its sources."""
-    return [SourceRef(source.path, source.module, source.content_hash) for source in report.sources]
-
-
-def _known_dags(conn: Connection, dag_ids: list[str]) -> dict[str, Any]:
-    found = {}
-    for some in portions(sorted(dag_ids)):
-        found.update({row.dag_id: row for row in conn.execute(_KNOWN_BY_ID, {"dag_ids": some})})
-    return found
-
-
-def _note_file(
-    conn: Connection, path: str, report: ParseReport, stamp: FileStamp, *, n_errors: int, now: datetime
-) -> None:
-    file = file_row(path, report, stamp, n_errors=n_errors, now=now)
-    before = None if report.sources else get_file(conn, path)
-    if before is not None:
-        # The parse ended before it could say: what was used before still counts.
-        file = msgspec.structs.replace(file, local_modules=before.local_modules)
-    put_file(conn, file)
-
-
-def file_row(path: str, report: ParseReport, stamp: FileStamp, *, n_errors: int, now: datetime) -> DagFileRow:
-    """Return the row of a file that was parsed."""
-    return DagFileRow(
-        path=path,
-        content_hash=stamp.content_hash,
-        modified_ns=stamp.modified_ns,
-        size=stamp.size,
-        local_modules=[LocalModule(source.path, source.content_hash) for source in report.sources[1:]],
-        parsed_at=now,
-        parse_seconds=report.duration,
-        n_dags=len(report.dags),
-        n_errors=n_errors,
-        runtime=stamp.runtime,
-    )
-
-
-def _remove_missing(conn: Connection, path: str, report: ParseReport, now: datetime) -> tuple[str, ...]:
-    """Let those DAGs leave that the file, parsed well, no longer has."""
-    if any(error.dag_id is None for error in report.errors):
-        return ()
-    kept = {parsed.dag.dag_id for parsed in report.dags} | {error.dag_id for error in report.errors}
-    missing = [dag_id for dag_id in conn.scalars(_ACTIVE_OF_FILE, {"path": path}) if dag_id not in kept]
-    return _leave(conn, missing, now)
-
-
-def _leave(conn: Connection, dag_ids: Collection[str], now: datetime) -> tuple[str, ...]:
-    if dag_ids:
-        conn.execute(_LEAVE, [{"key": dag_id, "now": now} for dag_id in dag_ids])
-    return tuple(dag_ids)
-
-
-def _contested(conn: Connection, path: str, removed: Iterable[str]) -> tuple[str, ...]:
-    paths: dict[str, None] = {}
-    for some in portions(list(removed)):
-        paths.update(dict.fromkeys(conn.scalars(_CONTESTED, {"dag_ids": some, "path": path})))
-    return tuple(sorted(paths))
-
-
-LEAST = 2
-"""To find out whether a file is new takes statements, too: for one alone they would be more."""
-MOST_BYTES = 1 << 20
-"""Of DAGs as JSON and of sources that are stored together: on PostgreSQL the event loop makes statements of them."""
-_KNOWN_IDS = sa.select(dag.c.dag_id).where(dag.c.dag_id.in_(sa.bindparam("dag_ids", expanding=True)))
-
-
-class Parsed(NamedTuple):
-    """What a parse found, and the file as it was then."""
-
-    report: ParseReport
-    stamp: FileStamp
-
-
-class _Encoded(NamedTuple):
-    """What a parse found, the file as it was then, and its DAGs as JSON, by dag_id."""
-
-    report: ParseReport
-    stamp: FileStamp
-    serialized: dict[str, bytes]
-
-
-def store_new_files(
-    conn: Connection, files: Sequence[Parsed], *, now: datetime, defaults: DagDefaults
-) -> dict[str, DagFileRow]:
-    """Store those of the files that are new and plain, with a few statements for all of them.
-
-    Args:
-        files: All that the transaction stores, each path once.
-        defaults: The settings that hold for DAGs that do not say them.
-
-    Returns:
-        The files that were stored, by path, with `MOST_BYTES` at most. All their DAGs are new. Nothing was done about
-        any other.
-    """
-    plain = _encoded(_plain(conn, files))
-    if not plain:
-        return {}
-    texts = {source.content_hash: source.text for file in plain for source in file.report.sources}
-    put_sources(conn, texts)
-    found = sorted(((file, parsed) for file in plain for parsed in file.report.dags), key=_dag_id)
-    ids = add_first_versions(conn, [_version(file, parsed, now) for file, parsed in found])
-    rows = [_row(file, parsed, ids, now, defaults) for file, parsed in found]
-    conn.execute(dag.insert(), rows)
-    for _, parsed in found:
-        store_references(conn, parsed.dag, now, is_new=True)
-    stored = [file_row(file.report.path, file.report, file.stamp, n_errors=0, now=now) for file in plain]
-    put_new_files(conn, sorted(stored, key=lambda row: row.path))
-    return {row.path: row for row in stored}
-
-
-def _plain(conn: Connection, files: Sequence[Parsed]) -> list[Parsed]:
-    found = [file for file in files if _is_clean(file.report)]
-    if len(found) < LEAST:
-        return []
-    n_files = Counter(dag_id for file in files for dag_id in {parsed.dag.dag_id for parsed in file.report.dags})
-    doubtful = {dag_id for dag_id, n in n_files.items() if n > 1}
-    for some in portions(sorted({parsed.dag.dag_id for file in found for parsed in file.report.dags})):
-        doubtful.update(conn.scalars(_KNOWN_IDS, {"dag_ids": some}))
-    known = known_paths(conn, [file.report.path for file in found])
-    return [
-        file
-        for file in found
-        if file.report.path not in known and doubtful.isdisjoint(parsed.dag.dag_id for parsed in file.report.dags)
-    ]
-
-
-def _is_clean(report: ParseReport) -> bool:
-    """Whether a report has DAGs and nothing that must be said of them."""
-    dag_ids = {parsed.dag.dag_id for parsed in report.dags}
-    is_clean = not (report.errors or report.warnings) and storable(report.path) == report.path
-    is_clear = bool(dag_ids) and len(dag_ids) == len(report.dags)
-    return is_clean and is_clear
-
-
-def _encoded(files: Sequence[Parsed]) -> list[_Encoded]:
-    """Return the files that can be stored, of the first that have `MOST_BYTES` together."""
-    found: list[_Encoded] = []
-    texts: set[str] = set()
-    n_bytes = 0
-    for report, stamp in files:
-        serialized = {parsed.dag.dag_id: to_json(parsed.dag) for parsed in report.dags}
-        n_bytes += sum(map(len, serialized.values()))
-        n_bytes += sum(len(source.text) for source in report.sources if source.content_hash not in texts)
-        if n_bytes > MOST_BYTES:
-            break
-        texts.update(source.content_hash for source in report.sources)
-        if not any(map(has_nul, serialized.values())):
-            found.append(_Encoded(report, stamp, serialized))
-    return found
-
-
-def _dag_id(found: tuple[_Encoded, ParsedDag]) -> str:
-    return found[1].dag.dag_id
-
-
-def _version(file: _Encoded, parsed: ParsedDag, now: datetime) -> NewVersion:
-    path, refs = file.report.path, source_refs(file.report)
-    dag_id = parsed.dag.dag_id
-    return NewVersion(dag_id, parsed.version_hash, path, file.serialized[dag_id], refs, now)
-
-
-def _row(
-    file: _Encoded, parsed: ParsedDag, version_ids: dict[str, int], now: datetime, defaults: DagDefaults
-) -> dict[str, Any]:
-    dag_id = parsed.dag.dag_id
-    values = values_of(file.report.path, parsed, version_ids[dag_id], now, defaults)
-    return {"dag_id": dag_id, **values, "is_paused": is_paused_at_first(parsed, defaults)}

@@ -4,9 +4,8 @@ A version that no run needs is deleted, and then the sources that no version nee
 stays, and so does one that was superseded only lately: a run that is being started may still be given it.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
-from typing import Any
 
 import msgspec
 import sqlalchemy as sa
@@ -22,9 +21,10 @@ from asynsched.store.statements import insert_ignoring
 
 
 class NewVersion(Struct, frozen=True):
-    """A version that is to be stored, unless it is the latest one. It has the DAG file first in its `sources`."""
+    """A version that is to be stored, the next in number of its DAG. It has the DAG file first in its `sources`."""
 
     dag_id: str
+    number: int
     version_hash: str
     file_path: str
     serialized: bytes
@@ -61,8 +61,7 @@ _LATEST = (
     .order_by(dag_version.c.number.desc())
     .limit(1)
 )
-_INSERT = dag_version.insert().returning(dag_version.c.id)
-_INSERT_MANY = dag_version.insert().returning(dag_version.c.dag_id, dag_version.c.id)
+_INSERT = dag_version.insert().returning(dag_version.c.dag_id, dag_version.c.id)
 
 
 def get_version(conn: Connection, version_id: int) -> DagVersionRow:
@@ -96,28 +95,12 @@ def latest_version(conn: Connection, dag_id: str) -> DagVersionRow | None:
     return None if row is None else _version(row)
 
 
-def add_version(conn: Connection, new: NewVersion, *, is_first: bool = False) -> int:
-    """Return the id of the version with this hash: the latest one if it is that, else a new one.
-
-    Args:
-        new: The version.
-        is_first: The DAG was not known before: it has no version.
-    """
-    latest = None if is_first else latest_version(conn, new.dag_id)
-    if latest is not None and (latest.version_hash, latest.file_path) == (new.version_hash, new.file_path):
-        return latest.id
-    number = 1 if latest is None else latest.number + 1
-    version_id: int = conn.execute(_INSERT, _values(new, number)).scalar_one()
-    return version_id
-
-
-def add_first_versions(conn: Connection, versions: Iterable[NewVersion]) -> dict[str, int]:
-    """Store the first version of each of several DAGs; return their ids by dag_id."""
-    return {row.dag_id: row.id for row in conn.execute(_INSERT_MANY, [_values(new, 1) for new in versions])}
-
-
-def _values(new: NewVersion, number: int) -> dict[str, Any]:
-    return {**asdict(new), "number": number, "sources": to_json(new.sources)}
+def add_versions(conn: Connection, versions: Sequence[NewVersion]) -> dict[str, int]:
+    """Store new versions, each of another DAG; return their ids by dag_id."""
+    if not versions:
+        return {}
+    rows = [{**asdict(new), "sources": to_json(new.sources)} for new in versions]
+    return {row.dag_id: row.id for row in conn.execute(_INSERT, rows)}
 
 
 _source_refs = msgspec.json.Decoder(list[SourceRef])

@@ -1,8 +1,8 @@
 """Bugs that are planted on purpose where DAG files are parsed, and edited meanwhile."""
 
+from dataclasses import replace
 from typing import Any
 
-from asynsched.parsing import report_store
 from asynsched.parsing.look_requests import LookRequests
 from asynsched.parsing.parse_claims import ParseClaims
 from asynsched.parsing.repeats import Repeats
@@ -15,12 +15,13 @@ from tests.faults.simulated.people import FILE_EDITS
 
 
 def _leaving_without_proof() -> list[Change]:
-    def remove_missing(conn: Any, path: str, report: Any, now: Any) -> tuple[str, ...]:
-        kept = {parsed.dag.dag_id for parsed in report.dags}
-        active = conn.scalars(parse_results._ACTIVE_OF_FILE, {"path": path})
-        return parse_results._leave(conn, [dag_id for dag_id in active if dag_id not in kept], now)
+    change_of = parse_results._change
 
-    return [(parse_results, "_remove_missing", remove_missing)]
+    def change(found: Any, known: Any, now: Any, defaults: Any) -> Any:
+        change = change_of(found, known, now, defaults)
+        return replace(change, removed=(*change.removed, *parse_results._remove_all_but(found.dags, found.path, known)))
+
+    return [(parse_results, "_change", change)]
 
 
 def _unseen_edit() -> list[Change]:
@@ -49,10 +50,12 @@ def _no_second_chance() -> list[Change]:
 
 
 def _old_result() -> list[Change]:
-    def claimed(_conn: Any, outcomes: Any, *, may_be_stored: bool) -> list[Any]:
-        return list(outcomes)
+    decide = parse_results.decide
 
-    return [(report_store, "_claimed", claimed), (ParseClaims, "_is_done", lambda *_: True)]
+    def decide_all(found: Any, _held: Any, *args: Any, **kwargs: Any) -> Any:
+        return decide(found, {one.outcome.path for one in found}, *args, **kwargs)
+
+    return [(parse_results, "decide", decide_all), (ParseClaims, "_is_done", lambda *_: True)]
 
 
 EDITING = Conditions(people=FILE_EDITS)

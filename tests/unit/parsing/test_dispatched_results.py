@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from asynsched.errors import ParseTimeout
 from asynsched.parsing.outcome_batch import COMPANY
-from asynsched.store.dags.parse_results import remove_file
+from asynsched.store.dags.parse_results import DagDefaults, Outcome, store_outcomes
 from tests.support.flaky_database import FlakyDatabase
 from tests.support.passing_database import PassingDatabase
 from tests.unit.parsing.dispatching import LONG_AGO, START, Dispatching
@@ -190,7 +190,8 @@ def test_a_dag_id_of_two_files_goes_to_the_other_though_nobody_has_heard_that_th
                 await site.tell("first.py", removed=True)
                 assert await site.idle() == ["second.py"]
         if is_killed:
-            await folder.database.write(remove_file, "first.py", now=START)
+            gone = [Outcome("first.py")]
+            await folder.database.write(store_outcomes, gone, now=START, defaults=DagDefaults(16, paused=False))
             following = folder.new(scheduler=scheduler)
             async with following.running():
                 await following.scan()

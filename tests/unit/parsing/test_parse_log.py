@@ -6,9 +6,8 @@ from structlog.testing import capture_logs
 
 from asynsched.metrics.base import NoMetrics
 from asynsched.parsing.parse_log import ParseLog
-from asynsched.parsing.report_store import Stored
 from asynsched.store.dags.files import DagFileRow, ImportErrorRow
-from asynsched.store.dags.parse_results import StoredReport
+from asynsched.store.dags.parse_results import Stored, StoredReport
 from tests.unit.parsing.dispatching import START
 
 

@@ -12,7 +12,7 @@ from asynsched.scheduling import loading
 from asynsched.scheduling.evaluation.structure import DagStructure, compile_structure
 from asynsched.scheduling.loading import VersionCache
 from asynsched.serialization.schema import SerializedDag
-from asynsched.store.dags.versions import NewVersion, add_version, put_sources
+from asynsched.store.dags.versions import NewVersion, add_versions, put_sources
 from asynsched.store.engines.opening import open_inline
 from tests.support.flaky_database import FlakyDatabase
 from tests.support.runs import NOON, task
@@ -31,10 +31,9 @@ async def test_the_event_loop_goes_on_while_a_version_is_prepared(tmp_path, monk
     database = open_inline()
     dag = SerializedDag(dag_id="dag", timetable={"kind": "null"}, tasks=(task("first", "second"), task("second")))
     await database.write(put_sources, {"0" * 64: "x = 1"})
-    version_id = await database.write(
-        add_version,
-        NewVersion("dag", "1" * 64, "dag.py", msgspec.json.encode(dag), (SourceRef("dag.py", "dag", "0" * 64),), NOON),
-    )
+    refs = (SourceRef("dag.py", "dag", "0" * 64),)
+    new = NewVersion("dag", 1, "1" * 64, "dag.py", msgspec.json.encode(dag), refs, NOON)
+    version_id = (await database.write(add_versions, [new]))["dag"]
     cache = VersionCache(database, tmp_path, tmp_path / "dags")
     loaded = await cache.get(version_id)
     assert loaded.structure.weights == {"first": 2, "second": 1}
@@ -50,8 +49,8 @@ async def test_many_versions_are_read_together_and_what_is_wrong_with_one_is_sai
         dag = SerializedDag(dag_id=f"dag{number}", timetable={"kind": "null"}, tasks=(task("first"),))
         code = msgspec.json.encode(dag) if number != 3 else b'{"from": "tomorrow"}'
         sources = (SourceRef("dag.py", "dag", "0" * 64),)
-        new = NewVersion(dag.dag_id, "1" * 64, "dag.py", code, sources, NOON)
-        ids.append(await database.write(add_version, new))
+        new = NewVersion(dag.dag_id, 1, "1" * 64, "dag.py", code, sources, NOON)
+        ids += (await database.write(add_versions, [new])).values()
     await database.write(put_sources, {"0" * 64: "x = 1"})
     counting = FlakyDatabase(database)
     counting.arm()
@@ -75,8 +74,8 @@ async def test_a_scheduler_writes_sources_again_that_a_power_cut_has_spoilt(tmp_
     dag = SerializedDag(dag_id="dag", timetable={"kind": "null"}, tasks=(task("first"),))
     sources = (SourceRef("dag.py", "dag", "0" * 64),)
     await database.write(put_sources, {"0" * 64: "x = 1"})
-    new = NewVersion("dag", "1" * 64, "dag.py", msgspec.json.encode(dag), sources, NOON)
-    version_id = await database.write(add_version, new)
+    new = NewVersion("dag", 1, "1" * 64, "dag.py", msgspec.json.encode(dag), sources, NOON)
+    version_id = (await database.write(add_versions, [new]))["dag"]
     source = tmp_path / f"{'0' * 64}.py"
     await VersionCache(database, tmp_path, tmp_path / "dags").get(version_id)
     assert source.read_text() == "x = 1"
