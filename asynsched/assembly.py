@@ -25,11 +25,10 @@ from asynsched.lease.promise import NO_PROMISE, Outlasting, Promise
 from asynsched.lease.renewal import LeaseKeeper, LoopBeat, LoopLease
 from asynsched.metrics.base import Metrics, NoMetrics, Sample
 from asynsched.parsing.dispatcher import ParseDispatcher
-from asynsched.parsing.freshness import runtime_of
-from asynsched.parsing.parse_claims import ParseClaims
-from asynsched.parsing.processes.informed_parser import InformedParser
+from asynsched.parsing.jobs import ParseClaims
+from asynsched.parsing.looks import runtime_of
+from asynsched.parsing.processes.informed_parser import InformedParser, manual_interval
 from asynsched.parsing.processes.sandbox_parser import SandboxParser
-from asynsched.parsing.processes.timetable_asker import TimetableAsker
 from asynsched.parsing.watching.watcher import Watcher
 from asynsched.scheduling.callback_runner import CallbackRunner
 from asynsched.scheduling.creation.dagrun_creator import DagRunCreator
@@ -222,7 +221,7 @@ def assemble(
     settings, channels, database, clock = base.settings, base.channels, base.database, base.clock
     availability = Availability(clock)
     parser = SandboxParser(settings)
-    manual_runs = ManualRuns(database, clock, TimetableAsker(parser, database).manual_interval)
+    manual_runs = ManualRuns(database, clock, partial(manual_interval, parser, database))
     heartbeat, executor = _execution(base, manual_runs, make_executor)
     claim = make_claim(base, executor, availability, on_lease_lost)
     versions = VersionCache(database, settings.home_path / SOURCES, settings.dags_path, in_thread=base.in_threads)
@@ -464,7 +463,7 @@ def name_gauges(metrics: Metrics, services: Services) -> None:
     limit = evaluation.ready.parallelism
 
     def of_files(field: str) -> Iterable[Sample]:
-        yield (), sum(getattr(row, field) for row in dispatcher.known or ())
+        yield (), sum(getattr(row, field) for row in dispatcher.known)
 
     def of_pools(place: int) -> Iterable[Sample]:
         for name, slots in _pool_slots(evaluation).items():
@@ -477,7 +476,7 @@ def name_gauges(metrics: Metrics, services: Services) -> None:
 
     metrics.gauge("dagbag_size", lambda: of_files("n_dags"))
     metrics.gauge("dag_processing.import_errors", lambda: of_files("n_errors"))
-    metrics.gauge("dag_processing.file_path_queue_size", lambda: [((), dispatcher.prepared.n_waiting)])
+    metrics.gauge("dag_processing.file_path_queue_size", lambda: [((), dispatcher.jobs.n_waiting)])
     metrics.gauge("executor.open_slots", lambda: [((), (limit.capacity or 0) - limit.used)])
     metrics.gauge("executor.queued_tasks", lambda: [((), _in_state(evaluation)[TaskInstanceState.QUEUED])])
     metrics.gauge("executor.running_tasks", lambda: [((), _in_state(evaluation)[TaskInstanceState.RUNNING])])

@@ -112,7 +112,7 @@ def _confinement(session: Session) -> Iterator[Finding]:
 
 
 def _file_events(dags_folder: Path, mode: str) -> Finding:
-    from asynsched.parsing.watching.file_system import has_events
+    from asynsched.parsing.watching.discovery import has_events
 
     existing = next(folder for folder in (dags_folder, *dags_folder.parents) if folder.is_dir())
     where = str(dags_folder) if existing == dags_folder else f"{dags_folder} does not exist yet; {existing}"

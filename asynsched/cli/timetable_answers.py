@@ -5,8 +5,8 @@ from datetime import datetime
 
 from asynsched.cli.session import Session
 from asynsched.home import prepare_home
+from asynsched.parsing.processes.informed_parser import ask
 from asynsched.parsing.processes.sandbox_parser import SandboxParser
-from asynsched.parsing.processes.timetable_asker import ask
 from asynsched.serialization.schema import TimetableQuestion
 from asynsched.timetables import DataInterval, PlannedInterval, TimetablePlan
 

@@ -1,10 +1,12 @@
-"""From files to stored DAGs: the watcher says what has changed, the dispatcher has it parsed and stores what was found.
+"""From files to stored DAGs: the watcher reports what has changed, the dispatcher parses that and stores the outcomes.
 
-watcher.py         file events and scans -> FileChanged
-  discovery.py     what is in the folder; ignore_rules.py and file_system.py beside it
-  file_events.py   what the kernel tells of: inotify_events.py on Linux, watchfiles_events.py elsewhere
-dispatcher.py      FileChanged -> parses -> stored reports -> DagChanged
-  examination.py   what a file is now; freshness.py decides what that means for it
-  known_files.py   what was last parsed; parse_queue.py what waits to be parsed
-parse_process.py   one parse: a confined process of its own
+watching/watcher.py     file events and scans -> FileChanged
+  discovery.py          a walk through the folder; ignore_rules.py says what it leaves out
+  file_events.py        what the kernel reports: inotify_events.py on Linux, watchfiles_events.py elsewhere
+dispatcher.py           FileChanged -> parses -> stored outcomes -> DagChanged
+  files.py              what was last parsed of each file, why it is looked at, and where it is on its way
+  looks.py              what a file is now, and what follows from that
+  jobs.py               what waits to be parsed: queued, claimed beside other schedulers, ready
+  progress.py           what is reported to callers that wait, to health and to the log
+processes/              one parse: a confined process of its own
 """

@@ -1,15 +1,13 @@
-"""The parse dispatcher: has changed files parsed, stores what was found, says which DAGs have changed.
+"""The parse dispatcher: parses changed files, stores the outcomes, and announces the DAGs that have changed.
 
-    FileChanged ──▶ requests ──look (thread)──▶ nothing new
-                                       ├──▶ queue ──▶ prepared ──▶ parse, at most `parse.processes` at once ──▶ outcomes
-                                       └──▶ gone, or cannot be read ──────────────────────────────────────────▶ outcomes
+    FileChanged ──▶ asked ──look (thread)──▶ nothing new
+                              ├──▶ queued ──▶ claimed ──▶ parse, at most `parse.processes` at once ──▶ outcomes
+                              └──▶ gone, or unreadable ───────────────────────────────────────────────▶ outcomes
     outcomes ──one transaction──▶ DagChanged
 
-A tick does one bounded pass over all of it; the parses themselves run beside. What happens to a file during its parse
-is looked at afterwards (`look_requests.py`).
+A tick does one bounded pass over all of it; the parses themselves run beside. `files.py` has the place of each file.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -20,24 +18,22 @@ from anyio.abc import TaskGroup, TaskStatus
 from asynsched.channels import Channels, DagChanged
 from asynsched.clock import Clock
 from asynsched.errors import SandboxError
-from asynsched.parsing.examination import Examined, examine, shown
-from asynsched.parsing.freshness import SETTLED_SECONDS, TRANSIENT_KINDS, LookRequest, Step, next_step, runtime_of
-from asynsched.parsing.known_files import KnownFiles
-from asynsched.parsing.look_requests import LookRequests
-from asynsched.parsing.outcome_batch import OutcomeBatch
-from asynsched.parsing.parse_claims import Claim, ParseClaims, again
-from asynsched.parsing.parse_log import ParseLog
-from asynsched.parsing.parse_queue import ParseJob, ParseQueue, job_of
-from asynsched.parsing.preparation import Preparation
-from asynsched.parsing.processes.parse_slots import ParseSlots
-from asynsched.parsing.processes.parser import Parser, report_of_error, report_of_failure
-from asynsched.parsing.progress import ParsesUnderWay, ReadingProgress
-from asynsched.parsing.repeats import Repeats
-from asynsched.parsing.seen_files import SeenFiles
+from asynsched.parsing.files import Files, KnownFiles
+from asynsched.parsing.jobs import Jobs, ParseClaims, ParseJob, Parser, ParseSlots
+from asynsched.parsing.looks import TRANSIENT_KINDS, Look, LookRequest, Step, look_at, next_step, runtime_of, shown
+from asynsched.parsing.processes.sandbox_parser import report_of_error, report_of_failure
+from asynsched.parsing.progress import ParseLog, ParsesUnderWay, ReadingProgress
 from asynsched.service import Service
 from asynsched.settings import Settings
-from asynsched.store.dags.parse_results import DagDefaults, FileStamp, Outcome, Stored, load_files, store_outcomes
+from asynsched.store.dags.parse_results import DagDefaults, FileStamp, Outcome, load_files, store_outcomes
 from asynsched.store.database import Database
+
+COMPANY = timedelta(milliseconds=100)
+"""How long an outcome waits for others while there are files to be parsed. The last one of all never waits."""
+ENOUGH = 20
+"""Outcomes that wait no longer: more in one transaction would cost as much for each."""
+MOST_STORED = 100
+"""Outcomes that share a transaction."""
 
 
 class ParseDispatcher(Service):
@@ -69,17 +65,12 @@ class ParseDispatcher(Service):
         self._name = None if claims is None else claims.scheduler_id
         self._parses: TaskGroup | None = None
         self._slots = ParseSlots(settings.parse.processes, self.wake)
-        self.known: KnownFiles | None = None
-        self._requests = LookRequests()
-        self._seen = SeenFiles(self._requests)
-        self.queue = ParseQueue()
-        self.prepared = Preparation(self.queue, settings.parse.processes, parser, claims)
-        self._texts_at_start: dict[str, int] = {}
-        self._outcomes = OutcomeBatch()
+        self._files = Files(timedelta(seconds=settings.watch.min_file_process_interval))
+        self.jobs = Jobs(settings.parse.processes, parser, claims)
+        self._outcomes: list[tuple[datetime, Outcome]] = []
         self._is_unanswered = False
-        self._n_later = 0
         self._log = ParseLog(timedelta(seconds=settings.watch.print_stats_interval), clock.now())
-        self._repeats = Repeats(timedelta(seconds=settings.watch.min_file_process_interval))
+        self._is_loaded = False
         self._is_ticking = False
         self.progress = ReadingProgress()
         self.under_way = ParsesUnderWay(clock, min(settings.parse.import_timeout, settings.parse.timeout))
@@ -87,25 +78,25 @@ class ParseDispatcher(Service):
     # What others ask
 
     @property
+    def known(self) -> KnownFiles:
+        """What was last parsed of each file."""
+        return self._files.known
+
+    @property
     def n_scans(self) -> int:
         """How many full scans there were whose files are all taken in."""
-        return self._seen.n_scans
+        return self._files.n_scans
 
     def reparse(self, path: str) -> None:
-        """Have a file parsed, even if nothing about it is new. `path` is relative to the DAG folder."""
-        self._requests.add(LookRequest(path, is_urgent=True, is_forced=True, asked_at=self.clock.now()))
+        """Parse a file, even if nothing about it is new. `path` is relative to the DAG folder."""
+        self._files.ask(LookRequest(path, is_urgent=True, is_forced=True, asked_at=self.clock.now()))
         self.wake()
 
     @property
     def is_idle(self) -> bool:
         """Whether the folder was scanned, and every file found so far is parsed and stored."""
-        return (
-            self.n_scans > 0
-            and not self._is_ticking
-            and self._channels.file_changes.empty()
-            and self._requests.is_empty
-            and not (self.queue or self._outcomes or self._n_later)
-        )
+        has_heard_all = self.n_scans > 0 and self._channels.file_changes.empty()
+        return has_heard_all and not self._is_ticking and self._files.is_idle
 
     async def wait_idle(self) -> None:
         """Wait until `is_idle`."""
@@ -124,130 +115,107 @@ class ParseDispatcher(Service):
     async def tick(self, now: datetime) -> None:
         self._is_ticking = True
         try:
-            if self.known is None:
-                self.known = await self._load()
-            await self._pass(self.known, now)
+            if not self._is_loaded:
+                await self._load()
+            await self._store(now)
+            self._files.take(self._channels.file_changes.take(), now)
+            await self._look(now)
+            self._start_parses()
+            self._log.statistics(self.known, now)
+            self._plan(now)
         finally:
             self._is_ticking = False
         self.progress.note(is_idle=self.is_idle)
 
-    async def _pass(self, known: KnownFiles, now: datetime) -> None:
-        await self._store(known, now)
-        self._seen.take(self._channels.file_changes.take(), known, now)
-        await self._look(known, now)
-        for path in self._repeats.due(known, now):
-            self._requests.add(LookRequest(path, is_forced=True))
-        self._start_parses(known)
-        self._log.statistics(known, now)
-        self._log.long_parses(self.under_way.take_new_long_ones())
+    async def _load(self) -> None:
+        rows, errors = await self._database.read(load_files)
+        self._log.remember(errors)
+        for row in rows:
+            self.known.put(row, frozenset(error.kind for error in errors.get(row.path, ())))
+        self._is_loaded = True
+
+    def _plan(self, now: datetime) -> None:
         times = (
-            self._repeats.next_at, self._log.next_statistics_at, self._outcomes.due_at,
-            self.under_way.next_long_at(now),
+            self._files.next_at, self._log.next_statistics_at, self._outcomes_due_at, self.under_way.log_long_ones(now)
         )  # fmt: skip
         self.due_at = min(filter(None, times), default=None)
-        if self._requests.are_waiting or self._outcomes.is_ready(now, more_to_come=self.prepared.n_waiting > 0):
+        if self._files.are_asked or self._are_outcomes_due(now):
             self.wake()
-
-    async def _load(self) -> KnownFiles:
-        rows, errors = await self._database.read(load_files)
-        kinds = {path: frozenset(error.kind for error in found) for path, found in errors.items()}
-        self._log.remember(errors)
-        return KnownFiles(rows, kinds)
 
     # Looks
 
-    async def _look(self, known: KnownFiles, now: datetime) -> None:
+    async def _look(self, now: datetime) -> None:
         """Look at the files that are asked about, and decide what to do with each."""
-        requests = self._requests.take()
+        requests = self._files.to_look(now)
         if not requests:
             return
-        looks = await anyio.to_thread.run_sync(lambda: [examine(self._root, request.path) for request in requests])
-        for request, examined in zip(requests, looks, strict=True):
-            if examined is None:
-                self._look_later(request)
-            elif self._requests.is_busy(shown(request.path)):
-                self._requests.add(request)  # its parse has begun meanwhile: look once more when that is over
+        looks = await anyio.to_thread.run_sync(lambda: [look_at(self._root, request.path) for request in requests])
+        for request, look in zip(requests, looks, strict=True):
+            if look is None:
+                self._files.ask_later(request, now)
+            elif self._files.is_busy(shown(request.path)):
+                self._files.ask(request)  # it was claimed meanwhile: look once more when its outcome is stored
             else:
-                self._decide(known, request, examined, now)
+                self._decide(request, look, now)
 
-    def _decide(self, known: KnownFiles, request: LookRequest, examined: Examined, now: datetime) -> None:
+    def _decide(self, request: LookRequest, look: Look, now: datetime) -> None:
         path = shown(request.path)
-        self._ask_importers(known, request, examined)
-        if request.is_for_module and not known.has_modules_of(known.get(path)):
+        known = self.known.get(path)
+        self._files.note_look(request, look)
+        if request.is_for_module and not self.known.has_modules_of(known):
             request = replace(request, is_forced=True)
         step = next_step(
             request,
-            examined,
-            known.get(path),
-            is_ignored=self._seen.is_ignored(path),
+            look,
+            known,
+            is_ignored=self._files.is_ignored(path),
             runtime=self._runtime,
             safe_mode=self._settings.watch.safe_mode,
             now_seconds=now.timestamp(),
-            may_have_healed=known.has_error(path, TRANSIENT_KINDS),
+            may_have_healed=self.known.has_error(path, TRANSIENT_KINDS),
         )
-        if step in (Step.REMOVE, Step.REPORT):
-            self.queue.discard(path)
         match step:
             case Step.PARSE:
-                self.queue.add(job_of(path, examined, request))
+                self._files.queue(path)
+                self.jobs.add(ParseJob(path, look, request))
             case Step.REMOVE:
-                self._requests.begin(path)
-                self._outcomes.add(Outcome(path), now)
+                self.jobs.discard(path)
+                self._conclude(Outcome(path), now)
             case Step.REPORT:
-                assert examined.error is not None
-                self._requests.begin(path)
-                report = report_of_error(path, examined.error)
-                # Without a claim: each scheduler sees it by itself.
-                self._outcomes.add(Outcome(path, report, FileStamp("", 0, 0, self._runtime)), now)
+                assert look.error is not None
+                self.jobs.discard(path)
+                # Without a claim: each scheduler sees the error by itself.
+                stamp = FileStamp("", 0, 0, self._runtime)
+                self._conclude(Outcome(path, report_of_error(path, look.error), stamp), now)
             case Step.LOOK_LATER:
-                self._look_later(request)
+                self._files.ask_later(request, now)
             case Step.NOTHING:
                 self._log.still_failing(path)
 
-    def _ask_importers(self, known: KnownFiles, request: LookRequest, examined: Examined) -> None:
-        """Have the files looked at that have imported a module with another text."""
-        path, text = shown(request.path), None if examined.is_gone else examined.text_hash
-        if path.endswith(".py") and examined.error is None:
-            for importer in known.note_text(path, text):
-                # One that is being parsed is compared with what it imported when that is known.
-                if not self._requests.is_busy(importer):
-                    self._requests.add(LookRequest(importer, is_urgent=request.is_urgent, is_for_module=True))
-
-    def _look_later(self, request: LookRequest) -> None:
-        async def ask_again() -> None:
-            await self.clock.sleep(timedelta(seconds=SETTLED_SECONDS))
-            self._n_later -= 1
-            self._requests.add(request)
-            self.wake()
-
-        assert self._parses is not None
-        self._n_later += 1
-        self._parses.start_soon(ask_again)
-
     # Parses
 
-    def _start_parses(self, known: KnownFiles) -> None:
-        """Begin the parses of the jobs that are prepared, and have the next ones prepared."""
+    def _start_parses(self) -> None:
+        """Begin the parses of the jobs that are ready, and prepare the next ones."""
         assert self._parses is not None
-        self.prepared.hasten(self._requests.hurried)
-        while self._slots.n_free and (ready := self.prepared.pop()):
+        self.jobs.hasten(self._files.hurried)
+        while self._slots.n_free and (job := self.jobs.pop()):
             self._slots.take()
-            self._parses.start_soon(self._parse, known, ready)
-        if jobs := self.prepared.begin(self._slots.n_free):
+            self._files.parse(job.path)
+            self._parses.start_soon(self._parse, job)
+        if jobs := self.jobs.begin(self._slots.n_free):
             for job in jobs:
-                self._requests.begin(job.path)
-                self._texts_at_start[job.path] = known.n_text_changes
-            self._parses.start_soon(self._prepare, known, jobs)
+                self._files.claim(job.path)
+            self._parses.start_soon(self._prepare, jobs)
 
-    async def _prepare(self, known: KnownFiles, jobs: list[ParseJob]) -> None:
-        for job, claim in await self.prepared.prepare(jobs, known):
-            self._requests.end(job.path)
-            if claim is Claim.BUSY:
-                self._look_later(again(job, known))
-        self._start_parses(known)
+    async def _prepare(self, jobs: list[ParseJob]) -> None:
+        for job, is_being_parsed in await self.jobs.prepare(jobs, self.known):
+            self._files.release(job.path)
+            if is_being_parsed:
+                self._files.ask_later(job.look_again(self.known), self.clock.now())
+        self._start_parses()
         self.wake()
 
-    async def _parse(self, known: KnownFiles, job: ParseJob) -> None:
+    async def _parse(self, job: ParseJob) -> None:
         self.under_way.begin(job.path)
         try:
             report = await self._parser.parse(job.path, self._slots)
@@ -256,51 +224,49 @@ class ParseDispatcher(Service):
         finally:
             self.under_way.end(job.path)
             self._slots.give_back()
-        self.prepared.note_parsed(report.duration)
+        self.jobs.note_parsed(report.duration)
         # Not only in the next tick: this one may be storing what was parsed before.
-        self._start_parses(known)
-        stamp = FileStamp(job.content_hash, job.modified_ns, job.size, self._runtime)
+        self._start_parses()
+        stamp = FileStamp(job.look.content_hash, job.look.modified_ns, job.look.size, self._runtime)
         outcome = Outcome(job.path, report, stamp, claimed_by=self._name)
         if report.errors:
-            after = await anyio.to_thread.run_sync(examine, self._root, job.path)
+            after = await anyio.to_thread.run_sync(look_at, self._root, job.path)
             if after is not None and after.is_gone:
                 outcome = Outcome(job.path, claimed_by=self._name)
-        self._outcomes.add(outcome, self.clock.now())
+        self._conclude(outcome, self.clock.now())
         self.wake()
 
-    # Results
+    # Outcomes
 
-    async def _store(self, known: KnownFiles, now: datetime) -> None:
-        """Store what is ready, all of it in one transaction, and tell of the DAGs that changed."""
-        if not self._outcomes.is_ready(now, more_to_come=self.prepared.n_waiting > 0):
+    def _conclude(self, outcome: Outcome, now: datetime) -> None:
+        self._files.conclude(outcome.path)
+        self._outcomes.append((now, outcome))
+
+    @property
+    def _outcomes_due_at(self) -> datetime | None:
+        """When outcomes are to be stored, whatever else is to be parsed; None without any."""
+        return self._outcomes[0][0] + COMPANY if self._outcomes else None
+
+    def _are_outcomes_due(self, now: datetime) -> bool:
+        """Whether outcomes are to be stored now: some share a transaction while more files wait to be parsed."""
+        due_at = self._outcomes_due_at
+        return due_at is not None and (not self.jobs.n_waiting or len(self._outcomes) >= ENOUGH or now >= due_at)
+
+    async def _store(self, now: datetime) -> None:
+        """Store the outcomes that are due, all of them in one transaction, and announce the DAGs that changed."""
+        if not self._are_outcomes_due(now):
             return
-        outcomes = self._outcomes.first()
+        outcomes = [outcome for _, outcome in self._outcomes[:MOST_STORED]]
         may_be_stored, self._is_unanswered = self._is_unanswered, True
         stored = await self._database.write(
             store_outcomes, outcomes, now=now, defaults=self._defaults, may_be_stored=may_be_stored
         )
         self._is_unanswered = False
-        self._outcomes.stored(len(outcomes))
-        self._take_up(known, stored)
-        for path in {outcome.path for outcome in outcomes} - {file.path for file in stored}:
-            # Another scheduler has taken this one for gone, and parses the file: its result is waited for.
-            self._requests.end(path)
-            self._requests.add(LookRequest(path, is_urgent=True, is_forced=True))
+        # What has arrived meanwhile waits for company of its own.
+        del self._outcomes[: len(outcomes)]
+        self._files.stored([outcome.path for outcome in outcomes], stored, self.clock.now())
+        for file in stored:
+            self._log.stored(file, self.metrics)
         for file in stored:
             for dag_id in file.changed_dags:
                 await self._channels.dag_changes.put(DagChanged(dag_id))
-
-    def _take_up(self, known: KnownFiles, stored: Sequence[Stored]) -> None:
-        for file in stored:
-            self._requests.end(file.path)
-            if file.row is None:
-                known.forget(file.path)
-            else:
-                known.put(file.row, kinds := frozenset(error.kind for error in file.errors if not error.is_warning))
-                self._repeats.note_parsed(file.row, kinds, self.clock.now())
-            self._log.stored(file, self.metrics)
-            for path in file.changes.contested:
-                self._requests.add(LookRequest(path, is_urgent=True, is_forced=True))
-            texts_at_start = self._texts_at_start.pop(file.path, known.n_text_changes)
-            for path in known.modules_changed_since(file.path, texts_at_start):
-                self._requests.add(LookRequest(path, is_urgent=True))

@@ -1,66 +1,30 @@
-"""How far the DAG folder is read, and which parses take long: for callers that wait for the folder or for a DAG."""
+"""What is reported of parses: to callers that wait for the folder or for a DAG, to health, and to the log."""
 
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 import anyio
+import structlog
 
 from asynsched.clock import Clock
 from asynsched.health import LongParse
+from asynsched.metrics.base import Metrics
+from asynsched.serialization.schema import DOUBTFUL, NO_EFFECT
 from asynsched.store.dags.dags import get_dag
+from asynsched.store.dags.files import DagFileRow, ImportErrorRow
+from asynsched.store.dags.parse_results import Stored
 from asynsched.store.database import Database
+
+log = structlog.get_logger(__name__)
 
 LONG_SECONDS = 2.0
 """A parse that takes longer is reported."""
-
-
-class ParsesUnderWay:
-    """Knows which files are being parsed, and which of them take long. Any thread may ask for `long_ones`."""
-
-    def __init__(self, clock: Clock, limit_seconds: float) -> None:
-        self._clock = clock
-        self._limit_seconds = limit_seconds
-        self._began_at: dict[str, float] = {}
-        self._untold: dict[str, float] = {}
-
-    def begin(self, path: str) -> None:
-        """Note that the parse of a file begins."""
-        self._began_at[path] = self._untold[path] = self._clock.monotonic()
-
-    def end(self, path: str) -> None:
-        """Note that it has ended."""
-        self._began_at.pop(path, None)
-        self._untold.pop(path, None)
-
-    def long_ones(self) -> tuple[LongParse, ...]:
-        """Return the parses that take long."""
-        return self._long(list(self._began_at.items()))
-
-    def take_new_long_ones(self) -> tuple[LongParse, ...]:
-        """Return those that were not returned by this before."""
-        found = self._long(list(self._untold.items()))
-        for parse in found:
-            del self._untold[parse.file]
-        return found
-
-    def next_long_at(self, now: datetime) -> datetime | None:
-        """Return when `take_new_long_ones` has another one, if nothing ends before."""
-        began_at = min(self._untold.values(), default=None)
-        if began_at is None:
-            return None
-        # A microsecond more: a timedelta is rounded, and a tick that comes too early would repeat itself at once.
-        return now + timedelta(seconds=began_at + LONG_SECONDS - self._clock.monotonic(), microseconds=1)
-
-    def _long(self, began: list[tuple[str, float]]) -> tuple[LongParse, ...]:
-        at = self._clock.monotonic()
-        return tuple(
-            LongParse(path, round(at - began_at, 3), self._limit_seconds)
-            for path, began_at in began
-            if at - began_at >= LONG_SECONDS
-        )
+WARNINGS = {DOUBTFUL: "file.doubtful", NO_EFFECT: "file.arguments_ignored"}
+"""The kinds of warnings that are logged, each with its event."""
 
 
 class ReadingProgress:
-    """Tells of each step of the reading. `is_complete` once every file was parsed and stored since the start."""
+    """Wakes callers after each step of the reading. `is_complete` once every file was parsed and stored."""
 
     def __init__(self) -> None:
         self.is_complete = False
@@ -82,10 +46,124 @@ class ReadingProgress:
             await self._step.wait()
 
     async def until_known(self, database: Database, dag_id: str) -> None:
-        """Wait until there is such a DAG, or the folder is read and there is none. Later it does not wait at all."""
+        """Wait until there is such a DAG, or the folder is read; later calls return at once."""
         while not self.is_complete:
             step = self._step
             found = await database.read(get_dag, dag_id)
             if found is not None and found.is_active:
                 return
             await step.wait()
+
+
+class ParsesUnderWay:
+    """Knows which files are being parsed, and logs `file.parsing` once of each that takes long.
+
+    Any thread may ask for `long_ones`.
+    """
+
+    def __init__(self, clock: Clock, limit_seconds: float) -> None:
+        self._clock = clock
+        self._limit_seconds = limit_seconds
+        self._began_at: dict[str, float] = {}
+        self._not_logged: dict[str, float] = {}
+
+    def begin(self, path: str) -> None:
+        """Note that the parse of a file begins."""
+        self._began_at[path] = self._not_logged[path] = self._clock.monotonic()
+
+    def end(self, path: str) -> None:
+        """Note that it has ended."""
+        self._began_at.pop(path, None)
+        self._not_logged.pop(path, None)
+
+    def long_ones(self) -> tuple[LongParse, ...]:
+        """Return the parses that take long."""
+        return self._long(list(self._began_at.items()))
+
+    def log_long_ones(self, now: datetime) -> datetime | None:
+        """Log the parses that have begun to take long; return when another one may, None without any."""
+        for parse in self._long(list(self._not_logged.items())):
+            del self._not_logged[parse.file]
+            log.info("file.parsing", file=parse.file, seconds=round(parse.seconds), limit_seconds=parse.limit_seconds)
+        began_at = min(self._not_logged.values(), default=None)
+        if began_at is None:
+            return None
+        # A microsecond more: a timedelta is rounded, and a tick that comes too early would repeat itself at once.
+        return now + timedelta(seconds=began_at + LONG_SECONDS - self._clock.monotonic(), microseconds=1)
+
+    def _long(self, began: list[tuple[str, float]]) -> tuple[LongParse, ...]:
+        at = self._clock.monotonic()
+        return tuple(
+            LongParse(path, round(at - began_at, 3), self._limit_seconds)
+            for path, began_at in began
+            if at - began_at >= LONG_SECONDS
+        )
+
+
+class ParseLog:
+    """Logs `file.parsed`, `file.removed`, `file.failed`, `file.statistics` and the events of WARNINGS.
+
+    Args:
+        interval: Time between two rounds of statistics; zero: none.
+        now: When the first interval begins.
+    """
+
+    def __init__(self, interval: timedelta, now: datetime) -> None:
+        self._interval = interval
+        self.next_statistics_at: datetime | None = now + interval if interval else None
+        self._logged: dict[str, frozenset[str]] = {}
+        self._remembered: dict[str, tuple[ImportErrorRow, ...]] = {}
+
+    def remember(self, errors: Mapping[str, tuple[ImportErrorRow, ...]]) -> None:
+        """Take in the errors that were stored before the start."""
+        self._remembered = dict(errors)
+
+    def still_failing(self, path: str) -> None:
+        """Log once the errors that a file, which is not parsed again, had before the start.
+
+        Arguments without effect were logged when the file was parsed.
+        """
+        remembered = self._remembered.pop(path, ())
+        self._failed(path, [error for error in remembered if error.kind != NO_EFFECT])
+
+    def stored(self, file: Stored, metrics: Metrics) -> None:
+        """Log what was stored of a file, and count it in the metrics."""
+        self._remembered.pop(file.path, None)
+        if file.row is None:
+            self._logged.pop(file.path, None)
+            if file.changes.removed:
+                log.info("file.removed", file=file.path, dags=list(file.changes.removed))
+            return
+        self._failed(file.path, file.errors)
+        metrics.time("dag_processing.last_duration", file.row.parse_seconds, file.path)
+        if any(error.kind == "timeout" for error in file.errors):
+            metrics.count("dag_processing.processor_timeouts", file.path)
+        if not file.row.n_errors:
+            log.info("file.parsed", file=file.path, n_dags=file.row.n_dags, seconds=round(file.row.parse_seconds, 3))
+
+    def statistics(self, files: Iterable[DagFileRow], now: datetime) -> None:
+        """Log a line for each file when the interval has passed (Airflow: print_stats_interval)."""
+        if self.next_statistics_at is None or now < self.next_statistics_at:
+            return
+        self.next_statistics_at = now + self._interval
+        for file in files:
+            log.info(
+                "file.statistics",
+                file=file.path,
+                parsed_at=file.parsed_at.isoformat(),
+                seconds=round(file.parse_seconds, 3),
+                n_dags=file.n_dags,
+                n_errors=file.n_errors,
+            )
+
+    def _failed(self, path: str, found: Sequence[ImportErrorRow]) -> None:
+        errors = [error for error in found if not error.is_warning or error.kind in WARNINGS]
+        logged = self._logged.get(path, frozenset())
+        for error in errors:
+            if error.message not in logged:
+                event = WARNINGS[error.kind] if error.is_warning else "file.failed"
+                log.warning(event, file=path, line=error.line, kind=error.kind, message=error.message)
+        if errors:
+            self._logged[path] = frozenset(error.message for error in errors)
+        else:
+            self._logged.pop(path, None)

@@ -16,9 +16,8 @@ from asynsched.channels import Channels, DagChanged, FileChanged
 from asynsched.clock import Clock
 from asynsched.errors import SandboxError
 from asynsched.home import prepare_home
-from asynsched.parsing.examination import examine
-from asynsched.parsing.processes.parser import report_of_error, report_of_failure
-from asynsched.parsing.processes.sandbox_parser import SandboxParser
+from asynsched.parsing.looks import look_at
+from asynsched.parsing.processes.sandbox_parser import SandboxParser, report_of_error, report_of_failure
 from asynsched.parsing.watching.discovery import scan
 from asynsched.parsing.watching.watcher import check_folder
 from asynsched.serialization.schema import ParseQuestions, ParseReport, TimetableQuestion
@@ -188,12 +187,12 @@ async def _report(
     settings: Settings, parser: SandboxParser, path: str, questions: ParseQuestions
 ) -> ParseReport | None:
     """Return what one file holds; None where it is no DAG file."""
-    examined = await anyio.to_thread.run_sync(examine, settings.dags_path, path)
-    if examined is None or examined.is_gone:
+    look = await anyio.to_thread.run_sync(look_at, settings.dags_path, path)
+    if look is None or look.is_gone:
         return None
-    if examined.error is not None:
-        return report_of_error(path, examined.error)
-    if settings.watch.safe_mode and not examined.mentions_dag:
+    if look.error is not None:
+        return report_of_error(path, look.error)
+    if settings.watch.safe_mode and not look.mentions_dag:
         return None
     return await _parsed(parser, path, questions)
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asynsched.serialization.schema import FileError
-from asynsched.store.dags.parse_claims import claim_unclaimed
+from asynsched.store.dags.files import claim_unclaimed
 from asynsched.store.dags.parse_results import Outcome, store_outcomes
 from asynsched.store.engines.opening import connect_direct
 from asynsched.store.engines.preparation import bring_to_head
@@ -16,7 +16,7 @@ from asynsched.store.engines.urls import parse_url
 from tests.support.parse_reports import DEFAULTS, NOW, STAMP, parsed, report
 
 
-@pytest.mark.parametrize(("version", "most"), [("1", 4), ("2", 7)], ids=["same", "edited"])
+@pytest.mark.parametrize(("version", "most"), [("1", 5), ("2", 8)], ids=["same", "edited"])
 async def test_a_file_costs_few_statements_however_many_are_known(database, version: str, most: int):
     def statements(conn: sa.Connection, *names: str, version: str = "1") -> int:
         found: list[str] = []

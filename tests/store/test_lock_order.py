@@ -20,7 +20,7 @@ from asynsched.scheduling.requests.run_requests import run_again
 from asynsched.serialization.encode import serialize_dag
 from asynsched.states import DagRunState
 from asynsched.store import rows
-from asynsched.store.dags.parse_claims import claim_from_the_gone, claim_unclaimed, drop_claims
+from asynsched.store.dags.files import claim_from_the_gone, claim_unclaimed, drop_claims
 from asynsched.store.dags.versions import NewVersion, add_versions
 from asynsched.store.engines.opening import open_database
 from asynsched.store.runs.backfills import add_backfill, add_dates

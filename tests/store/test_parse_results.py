@@ -83,7 +83,7 @@ async def test_a_new_dag_is_paused_as_it_says_or_else_as_the_settings_say(databa
     assert (await database.read(get_dag, "one")).is_paused is not paused
 
 
-async def test_a_dag_leaves_when_its_file_parsed_well_without_it_and_comes_back_with_its_pause(database):
+async def test_a_dag_leaves_with_its_last_definition_and_comes_back_paused(database):
     await store(database, report("a.py", parsed("one"), parsed("two")))
     await database.write(set_paused, "two", True, NOW)
     assert await store(database, report("a.py", parsed("one"))) == StoredReport(removed=("two",))
@@ -93,7 +93,7 @@ async def test_a_dag_leaves_when_its_file_parsed_well_without_it_and_comes_back_
     assert (two.is_active, two.file_path, two.is_paused) == (True, "b.py", True)
 
 
-async def test_a_file_that_stops_parsing_keeps_its_last_good_version_and_shows_its_error(database):
+async def test_a_file_that_stops_parsing_keeps_its_last_good_version(database):
     helper = SourceFile("helper.py", "helper", "b" * 64, "")
     found = report("a.py", parsed("one"))
     await store(database, report("a.py", parsed("one"), sources=(*found.sources, helper)))
@@ -153,7 +153,7 @@ async def test_a_file_whose_name_is_no_text_is_stored_and_removed_all_the_same(d
     assert await database.read(list_errors) == await database.read(known_files) == []
 
 
-async def test_what_nobody_has_examined_since_it_changed_is_due_and_then_what_has_a_next_run(database):
+async def test_a_changed_dag_is_due_first_then_what_has_a_next_run(database):
     await store(database, report("a.py", parsed("new"), parsed("paused", is_paused_upon_creation=True)))
     assert await database.read(scheduled_dag_ids) == [("new", NOW)]
     info = DagRunInfo.interval(NOW, LATER)
@@ -197,7 +197,7 @@ STEPS = st.lists(
 
 @settings(max_examples=60, deadline=None)
 @given(STEPS)
-def test_after_any_history_each_dag_that_a_file_defines_is_active_and_no_other(steps):
+def test_after_any_history_exactly_the_defined_dags_are_active(steps):
     files: dict[str, frozenset[str]] = {}
     with connect_direct(parse_url("sqlite://")) as database:
         database.write(bring_to_head, "memory")

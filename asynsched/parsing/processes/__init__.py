@@ -1,1 +1,1 @@
-"""Parses as processes: by a warmed server or in a new interpreter, once or twice."""
+"""Parses as processes: forks of a warmed server, once or twice."""

@@ -1,40 +1,101 @@
-"""The scheduler's side of `sandbox.parse_server`: starts it, has it fork guardians, gives each one parse at a time.
+"""The parse server: how it is started, and the guardians that it forks. Each guardian has one parse at a time.
 
-Whatever becomes of the server or of a guardian costs the parses that it had under way, and these are lost, never
-wrong. A server is replaced when it is gone, when the environment of parses has changed, and when it says that packages
-were installed since its start.
+A failure of the server or of a guardian costs the parses that it had under way: these are lost, never wrong. A server
+is replaced when it is gone, when the environment of parses has changed, and when it says that packages were installed
+since its start.
 """
 
 import asyncio
+import os
+import signal
 import socket
 import subprocess
+import sys
 import tempfile
 from contextlib import suppress
-from typing import IO
+from pathlib import Path
+from typing import IO, NamedTuple
 
 import anyio
 import anyio.to_thread
 import msgspec
 
 from asynsched.errors import ParseCrashed, ParseTimeout
-from asynsched.parsing.processes import sandbox_setup
-from asynsched.parsing.processes.parse_process import MAX_COMPLAINT_BYTES, last_line
-from asynsched.parsing.processes.sandbox_setup import SandboxSetup, kill_all
-from asynsched.protocol.parse_setup import STALE, Greeting, Job
+from asynsched.executors.user_environment import user_environment
+from asynsched.home import TMP
+from asynsched.protocol.parse_setup import STALE, Greeting, Job, ParseLimits, environment_of_parses, home_in
 from asynsched.serialization.schema import ParseQuestions
+from asynsched.settings import Settings
+from asynsched.store.engines.urls import is_postgresql
 
+HASH_SEED = 0
+"""Of the hashes of texts, so that the order of a set alone makes no new version of a DAG."""
+GUARD_SECONDS = 10.0
+"""How much longer than its limit a parse may take to report that it took too long."""
+TERM_SECONDS = 8.0
+"""How long a guardian may take to kill what it started: longer than it allows itself."""
+MAX_COMPLAINT_BYTES = 16 * 1024
+"""How much of a server's own standard error is kept."""
+FRAMING_BYTES = 1024**2
+ESCAPE_FACTOR = 6
+"""How much longer a character can be as JSON."""
 MOST_PARSES = 1000
-"""Of one guardian: what its memory gathers goes with it."""
+"""Of one guardian: a new one has none of the memory that gathers."""
 END_SECONDS = 10.0
 """How long a server whose control socket was closed may take to end."""
 
 
+class SandboxSetup(NamedTuple):
+    """What is the same for all parses of a scheduler."""
+
+    dags_folder: Path
+    scratch: Path
+    limits: ParseLimits
+    is_postgresql: bool
+    """Whether the scheduler's database is, so that no parse is shown its variables, whatever the settings allow."""
+
+    @property
+    def most_bytes(self) -> int:
+        """Return the size of the largest report."""
+        return ESCAPE_FACTOR * (self.limits.result_bytes + self.limits.output_bytes) + FRAMING_BYTES
+
+    @property
+    def longest_seconds(self) -> float:
+        """Return how long a parse may take in all, until its guard is taken to hang."""
+        return self.limits.timeout + GUARD_SECONDS
+
+    def command(self, module: str, *arguments: str) -> list[str]:
+        """Return the command that starts a module of the sandbox."""
+        return [
+            sys.executable, "-P", "-m", module, *arguments,
+            "--dags-folder", str(self.dags_folder),
+            "--scratch", str(self.scratch),
+            "--limits", msgspec.json.encode(self.limits).decode(),
+        ]  # fmt: skip
+
+    def environment(self, hash_seed: int = HASH_SEED) -> dict[str, str]:
+        """Return the environment of a process that parses, as of now."""
+        shown = user_environment(os.environ, is_postgresql=self.is_postgresql)
+        kept = environment_of_parses(shown, self.limits.environment)
+        return kept | home_in(str(self.scratch)) | {"PYTHONHASHSEED": str(hash_seed)}
+
+
+def setup_of(settings: Settings) -> SandboxSetup:
+    """Return what parses are started with: paths absolute, the home hidden."""
+    values = msgspec.structs.asdict(settings.parse)
+    values["readable"] = tuple(str(Path(path).absolute()) for path in settings.parse.readable)
+    values["hidden"] = (str(settings.home_path),)
+    values["default_timezone"] = settings.default_timezone
+    limits = ParseLimits(**{name: values[name] for name in ParseLimits.__struct_fields__})
+    return SandboxSetup(settings.dags_path, settings.home_path / TMP, limits, is_postgresql(settings.database_url))
+
+
 class GuardianLost(Exception):
-    """A guardian ended in the middle of a parse, or none could be had; the message says what it complained of."""
+    """A guardian ended during a parse, or none could be started; the message is its last complaint."""
 
 
 class Guardian:
-    """One guardian: its connection, and how many files it was given."""
+    """One guardian: its connection, and how many files it has parsed."""
 
     def __init__(self, server: "ServerProcess", reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.server = server
@@ -45,11 +106,11 @@ class Guardian:
 
     @property
     def is_usable(self) -> bool:
-        """Whether it may be given another file."""
+        """Whether it may parse another file."""
         return self.n_parses < MOST_PARSES and not self._reader.at_eof() and not self._writer.is_closing()
 
     async def greet(self) -> None:
-        """Wait until it is there. Raises GuardianLost."""
+        """Wait until it has started. Raises GuardianLost."""
         self._pid = msgspec.json.decode(await self._read_line(MAX_COMPLAINT_BYTES), type=Greeting).pid
 
     async def parse(self, job: Job, most_bytes: int) -> bytes:
@@ -79,10 +140,10 @@ class Guardian:
         return bytes(data)
 
     async def end(self) -> None:
-        """Have it end with all that it has started; kill all of it if it does not."""
+        """End it with all that it has started; kill all of that if it does not end."""
         with suppress(OSError):
             self._writer.write_eof()
-        with anyio.move_on_after(sandbox_setup.TERM_SECONDS) as patience, suppress(OSError):
+        with anyio.move_on_after(TERM_SECONDS) as patience, suppress(OSError):
             while await self._reader.read(1 << 16):
                 pass
         if patience.cancelled_caught and self._pid:
@@ -157,11 +218,11 @@ class ServerProcess:
             self._errors.seek(0)
             return last_line(self._errors.read(MAX_COMPLAINT_BYTES))
         except ValueError:
-            # It was ended while somebody still waited for a guardian of it.
+            # The server was ended while a parse still waited for a guardian of it.
             return ""
 
     def end(self) -> None:
-        """Have it end, and its guardians with it; kill it if it does not. Blocks."""
+        """End it, and its guardians with it; kill it if it does not end. Blocks."""
         self._control.close()
         try:
             self._process.wait(END_SECONDS)
@@ -178,7 +239,7 @@ class ParseServer:
         hash_seed: Of the hashes of texts: with the same, a set has the same order in each parse.
     """
 
-    def __init__(self, setup: SandboxSetup, hash_seed: int = sandbox_setup.HASH_SEED) -> None:
+    def __init__(self, setup: SandboxSetup, hash_seed: int = HASH_SEED) -> None:
         self._setup = setup
         self._hash_seed = hash_seed
         self._server: ServerProcess | None = None
@@ -203,7 +264,7 @@ class ParseServer:
             raise ParseTimeout(path, self._setup.longest_seconds) from exc
 
     async def warm_up(self) -> None:
-        """Have a server and a guardian ready for the next parse. Why there are none is for that parse to tell."""
+        """Start a server and a guardian for the next parse. If that fails, the parse says why."""
         with suppress(ParseCrashed, GuardianLost, OSError), anyio.move_on_after(self._setup.longest_seconds):
             guardian = await self._guardian("")
             with anyio.CancelScope(shield=True):
@@ -229,7 +290,7 @@ class ParseServer:
         return answer
 
     async def _guardian(self, path: str) -> Guardian:
-        """Return a guardian that has nothing to do, of a server that is as one started now would be."""
+        """Return an idle guardian of a server that is like one started now."""
         server = await self._current(path)
         while self._idle:
             guardian = self._idle.pop()
@@ -252,7 +313,7 @@ class ParseServer:
 
     async def _start_one(self, path: str, environment: dict[str, str]) -> None:
         try:
-            # A process that is started must be known, so that it is ended.
+            # A process that is started must be known here, so that it is ended.
             with anyio.CancelScope(shield=True):
                 self._server = await anyio.to_thread.run_sync(ServerProcess.start, self._setup, environment)
         except OSError as exc:
@@ -268,14 +329,42 @@ class ParseServer:
             await anyio.to_thread.run_sync(server.end)
 
     async def _retire(self, server: ServerProcess | None) -> None:
-        """Give this server no more to do; it ends when its guardians have done what they are doing."""
+        """Give this server no more parses; it ends when its guardians have finished theirs."""
         if server is None or server is not self._server:
             return
         self._server = None
         idle, self._idle = self._idle, []
-        # Nobody else knows them any more, even if the parse that has found this out is not wanted now.
+        # Nothing else refers to them any more, so they are ended even if the parse that found this out is cancelled.
         with anyio.CancelScope(shield=True):
             for guardian in idle:
                 await guardian.end()
             if not server.n_busy:
                 await anyio.to_thread.run_sync(server.end)
+
+
+def last_line(complaint: bytes) -> str:
+    """Return the last line that a process wrote to its standard error."""
+    return (complaint.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"])[-1][:500]
+
+
+def kill_all(leader: int) -> None:
+    """Kill a process and what it has started: the file's code has a process group of its own, which it cannot leave."""
+    groups = {leader: None}
+    todo = [leader]
+    while todo:
+        children = _children_of(todo.pop())
+        for child in children:
+            with suppress(ProcessLookupError):
+                groups[os.getpgid(child)] = None
+        todo += children
+    # The leader goes last: while it lives, nobody else can have been given the number of a group of its children.
+    for group in reversed(groups):
+        with suppress(ProcessLookupError):
+            os.killpg(group, signal.SIGKILL)
+
+
+def _children_of(pid: int) -> list[int]:
+    """Return the children of a process; none when it has ended."""
+    with suppress(OSError):
+        return [int(pid) for file in Path(f"/proc/{pid}/task").glob("*/children") for pid in file.read_text().split()]
+    return []

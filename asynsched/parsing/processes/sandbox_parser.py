@@ -1,4 +1,4 @@
-"""Parses files in confined processes: by warmed servers while there are some, else each in a new interpreter."""
+"""Parses files in confined processes, by warmed servers."""
 
 import contextlib
 from types import TracebackType
@@ -8,14 +8,12 @@ import anyio
 import anyio.to_thread
 import msgspec
 
-from asynsched.clock import Clock, SystemClock
-from asynsched.errors import ParseCrashed, SerializationError, SettingsError
-from asynsched.parsing.processes.parse_process import parse_in_new_process
-from asynsched.parsing.processes.parse_server import GuardianLost, ParseServer
-from asynsched.parsing.processes.sandbox_setup import HASH_SEED, setup_of
+from asynsched.clock import SystemClock
+from asynsched.errors import ParseCrashed, ParseTimeout, SandboxError, SerializationError, SettingsError
+from asynsched.parsing.processes.parse_server import HASH_SEED, GuardianLost, ParseServer, setup_of
 from asynsched.protocol.home_files import sweep
 from asynsched.serialization.decode import decode_report
-from asynsched.serialization.schema import ParseQuestions, ParseReport
+from asynsched.serialization.schema import SCHEMA_VERSION, FileError, ParseQuestions, ParseReport
 from asynsched.settings import Settings
 from sandbox.confine import available
 
@@ -23,19 +21,28 @@ MOST_BYTES_ON_LOOP = 64 * 1024
 """A longer report is decoded by a thread."""
 
 
+def report_of_error(path: str, error: FileError) -> ParseReport:
+    """Return the report of a file that has nothing but this error."""
+    return ParseReport(schema_version=SCHEMA_VERSION, path=path, errors=(error,))
+
+
+def report_of_failure(path: str, exc: SandboxError) -> ParseReport:
+    """Return the report of a parse that raised."""
+    kind = "timeout" if isinstance(exc, ParseTimeout) else "crash"
+    return report_of_error(path, FileError(kind, str(exc)))
+
+
 class SandboxParser:
     """Parses files in confined processes.
 
-    As an async context manager it has a parse server for each hash seed meanwhile, which is started by `warm_up`, or by
-    the first parse. Without, each parse is a new interpreter.
+    As an async context manager it keeps a parse server for each hash seed, which `warm_up` or the first parse starts.
+    Otherwise each parse has a server that ends with it.
 
     Args:
         settings: The DAG folder, the home, and the limits of a parse.
-        clock: Where time comes from.
     """
 
-    def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
-        self._clock = clock or SystemClock()
+    def __init__(self, settings: Settings) -> None:
         self._setup = setup_of(settings)
         self._servers: dict[int, ParseServer] | None = None
         self._has_swept = False
@@ -70,26 +77,28 @@ class SandboxParser:
             hash_seed: Of the hashes of texts: with the same, a set has the same order in each parse.
         """
         await self._sweep_once()
-        questions = questions or ParseQuestions(now=self._clock.now())
-        if self._servers is None:
-            data = await parse_in_new_process(self._setup, path, questions, hash_seed=hash_seed)
-        else:
-            data = await self._ask(self._server(self._servers, hash_seed), path, questions)
-        return await _decode(path, data)
+        questions = questions or ParseQuestions(now=SystemClock().now())
+        is_kept, server = self._servers is not None, self._server(hash_seed)
+        try:
+            return await _decode(path, await self._ask(server, path, questions))
+        finally:
+            if not is_kept:
+                await server.close()
 
     async def warm_up(self, hash_seed: int) -> None:
-        """Start the server for this hash seed, if there is none and parses are done by servers."""
+        """Start the server for this hash seed, if it is to be kept and there is none."""
         await self._sweep_once()
         if self._servers is not None:
-            await self._server(self._servers, hash_seed).warm_up()
+            await self._server(hash_seed).warm_up()
 
     async def _sweep_once(self) -> None:
         if not self._has_swept:
             self._has_swept = True
             await anyio.to_thread.run_sync(sweep, self._setup.scratch)
 
-    def _server(self, servers: dict[int, ParseServer], hash_seed: int) -> ParseServer:
-        return servers.setdefault(hash_seed, ParseServer(self._setup, hash_seed))
+    def _server(self, hash_seed: int) -> ParseServer:
+        server = ParseServer(self._setup, hash_seed)
+        return server if self._servers is None else self._servers.setdefault(hash_seed, server)
 
     async def _ask(self, server: ParseServer, path: str, questions: ParseQuestions) -> bytes:
         """Return the report of a guardian; one that is lost may have been killed for another's sake: ask once more."""

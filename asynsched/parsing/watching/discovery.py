@@ -1,4 +1,4 @@
-"""What is in the DAG folder: its Python files and archives, the folders to watch, where symbolic links lead.
+"""A walk through the DAG folder: its Python files and archives, the folders to watch, where symbolic links lead.
 
 A walk reads names and metadata only. It leaves out the scheduler's home, whatever begins with a dot, `__pycache__`,
 `node_modules` and virtual environments. Each real folder is visited once, by its own path before a link's: so links
@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import NamedTuple
 
 from asynsched.parsing.watching.ignore_rules import IGNORE_FILES, IgnoreRules, read_patterns
@@ -50,11 +50,11 @@ class Snapshot:
     rules: dict[str, IgnoreRules] = field(default_factory=dict)
     """Of each folder."""
     outside: dict[FolderId, str] = field(default_factory=dict)
-    """Absolute paths of folders elsewhere: they hold what a link leads to, or a link on the DAG folder's own path."""
+    """Absolute paths of folders elsewhere: they hold the target of a link, or a link on the DAG folder's own path."""
     links: dict[tuple[FolderId, str], set[str]] = field(default_factory=dict)
-    """What a name in a real folder is known as through symbolic links; ROOT: a change there needs a new walk."""
+    """The paths of a name in a real folder through symbolic links; ROOT: a change there needs a new walk."""
     problems: list[str] = field(default_factory=list)
-    """What a user should know: unreadable folders, lines of ignore files that are no patterns."""
+    """Reported to the user: unreadable folders, lines of ignore files that are not patterns."""
 
     def is_ignored(self, path: str) -> bool:
         """Whether the ignore files name a file, or a folder that it is in."""
@@ -93,7 +93,7 @@ class _Walk:
         self._pending: deque[tuple[str, IgnoreRules, bool]] = deque([(ROOT, IgnoreRules(), False)])
         self._linked: deque[tuple[str, IgnoreRules, bool]] = deque()
         self._looked_at: set[Path] = set()
-        """Where a link was looked for, on the way to what is in the DAG folder."""
+        """Paths that were searched for links, above the DAG folder and its links."""
 
     def run(self) -> Snapshot:
         os.scandir(self._root).close()
@@ -103,13 +103,13 @@ class _Walk:
             try:
                 self._visit(folder, rules, is_ignored=is_ignored)
             except (FileNotFoundError, NotADirectoryError):
-                continue  # gone since its parent was read
+                continue  # removed since its parent was read
             except OSError as exc:
                 self._snapshot.problems.append(f"{folder or self._root}: the folder cannot be read: {exc.strerror}")
         return self._snapshot
 
     def _note_links_on(self, path: Path) -> None:
-        """Have the links that a path leads over watched, and those that they lead over: deployments swap such links."""
+        """Note the links on a path, and those on the paths of these, to be watched: deployments swap such links."""
         pending = [path]
         while pending:
             last = pending.pop()
@@ -163,7 +163,7 @@ class _Walk:
         return rules
 
     def _tellable(self, name: str, problems: tuple[str, ...]) -> tuple[str, ...]:
-        """Return problems of an ignore file, which quote its lines: not of one behind a link out of the DAG folder."""
+        """Return problems of an ignore file, without its lines if the file is behind a link out of the DAG folder."""
         inside = os.path.realpath(self._root)
         if not problems or os.path.realpath(self._absolute(name)).startswith(f"{inside}/"):
             return problems
@@ -196,17 +196,13 @@ class _Walk:
             below = is_ignored or rules.ignores(path, is_folder=True)
             (self._linked if is_link else self._pending).append((path, rules, below))
         elif is_file:
-            found = _found(entry, is_ignored=is_ignored or rules.ignores(path))
+            found = file_at(entry, is_ignored=is_ignored or rules.ignores(path))
             if found is not None:
                 self._snapshot.files[path] = found
 
 
-def look(path: Path, *, is_ignored: bool) -> FoundFile | None:
-    """Return what metadata tell of the file at an absolute path; None if there is none. A broken link is a file."""
-    return _found(path, is_ignored=is_ignored)
-
-
-def _found(file: Path | os.DirEntry[str], *, is_ignored: bool) -> FoundFile | None:
+def file_at(file: Path | os.DirEntry[str], *, is_ignored: bool) -> FoundFile | None:
+    """Return what the metadata of a file say; None if there is none. A broken link is a file."""
     try:
         status = file.stat()
     except OSError:
@@ -230,3 +226,54 @@ def _folder_id(path: str) -> FolderId | None:
 def _read_start(path: str) -> bytes:
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
         return file.read(MAX_IGNORE_FILE_BYTES)
+
+
+# File systems
+
+MOUNTS = Path("/proc/self/mountinfo")
+
+SILENT = frozenset({
+    "9p", "acfs", "afs", "beegfs", "ceph", "cifs", "coda", "drvfs", "gfs", "gfs2", "glusterfs", "gpfs", "lustre",
+    "ncpfs", "nfs", "nfs4", "ocfs2", "orangefs", "pvfs2", "prl_fs", "smb2", "smb3", "smbfs", "vboxsf", "virtiofs",
+    "vmhgfs", "wekafs",
+})  # fmt: skip
+"""Types whose files can change without an event here."""
+
+
+def has_events(path: Path) -> bool:
+    """Whether the file system of `path` reports every change to a file, as far as its type shows."""
+    try:
+        mounts = MOUNTS.read_text(errors="surrogateescape")
+    except OSError:
+        return True
+    kind = type_of_mount(path.resolve(), mounts)
+    return kind not in SILENT and not kind.startswith("fuse")
+
+
+def type_of_mount(path: PurePath, mounts: str) -> str:
+    """Return the type of the file system that an absolute, resolved path is on; empty if none is listed.
+
+    Args:
+        path: The path.
+        mounts: Text of /proc/self/mountinfo.
+
+    Source:
+        proc_pid_mountinfo(5): the mount point is the fifth field, the type is the first one after ` - `.
+    """
+    best, kind = -1, ""
+    for line in mounts.splitlines():
+        before, _, after = line.partition(" - ")
+        fields = before.split()
+        if len(fields) < 5 or not after:
+            continue
+        point = PurePath(_unescaped(fields[4]))
+        # Of two mounts on one point the later one is seen.
+        if path.is_relative_to(point) and len(point.parts) >= best:
+            best, kind = len(point.parts), after.split()[0]
+    return kind
+
+
+def _unescaped(text: str) -> str:
+    for code, character in (("040", " "), ("011", "\t"), ("012", "\n"), ("134", "\\")):
+        text = text.replace(f"\\{code}", character)
+    return text

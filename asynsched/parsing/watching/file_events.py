@@ -1,4 +1,4 @@
-"""What the watcher needs of the kernel's file events, however they are had.
+"""The file events that the watcher needs, whatever provides them.
 
 The folders are watched one by one, not recursively: so the scheduler's home and virtual environments are left out, and
 the targets of symbolic links are taken in. A changed set of folders needs a new watch.
@@ -13,7 +13,7 @@ from anyio.abc import TaskGroup
 from asynsched.clock import Clock
 
 EventPaths = set[str]
-"""Absolute paths that something happened to."""
+"""Absolute paths that events name."""
 
 
 class FileEvents(ABC):
@@ -45,10 +45,10 @@ class FileEvents(ABC):
 
     @abstractmethod
     def stop(self) -> None:
-        """Stop watching, soon. What has been gathered may still be taken."""
+        """Stop watching, soon. Events that were gathered can still be taken."""
 
     def take(self) -> EventPaths:
-        """Return the paths that something happened to since the last call."""
+        """Return the paths that events have named since the last call."""
         paths, self._paths = self._paths, set()
         return paths
 

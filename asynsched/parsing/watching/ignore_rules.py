@@ -1,8 +1,8 @@
 """Ignore files: which files of the DAG folder are not to be parsed.
 
 `.airflowignore` and `.asynschedignore` have the same syntax: glob patterns, as in `.gitignore`. They hold for their
-own folder and what is below; a later pattern, and a deeper file, has the last word. What is in an ignored folder is
-ignored too.
+own folder and all below it; a later pattern, and a deeper file, has the last word. All in an ignored folder is ignored
+too.
 
 Source:
     Airflow "core.dag_ignore_file_syntax", its default `glob`.
@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from pathspec import GitIgnoreSpec
-
-from asynsched.parsing.watching.bounded_patterns import BoundedPattern
+from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
 IGNORE_FILES = (".airflowignore", ".asynschedignore")
 """In the order of reading: where both are in a folder, the second one has the last word."""
@@ -23,12 +22,12 @@ LONGEST_PATTERN = 4096
 """No path is longer."""
 _COMMENT = re.compile(r"(^|(?<!\s)\s+)#.*")
 _REGULAR_EXPRESSION = re.compile(r"^!?\^|\$$|\\[.dwsb]|(?<![^\W_])(?<![]*?-])\.\*|\.\*(?![./]|$)")
-"""What only a regular expression has, or a glob pattern for names that no DAG file has. `name.*` and `name.*.py` are
-globs that one may mean."""
+"""Matches what only a regular expression has, or a glob pattern for names that no DAG file has. `name.*` and
+`name.*.py` are plausible globs."""
 
 
 class Patterns(NamedTuple):
-    """The patterns of one folder, and which lines are none, or hardly what is meant."""
+    """The patterns of one folder, and the lines that are not patterns, or unlikely to be meant as such."""
 
     spec: GitIgnoreSpec
     problems: tuple[str, ...]
@@ -86,3 +85,53 @@ def read_patterns(name: str, text: str) -> Patterns:
 
 def _spec(lines: list[str]) -> GitIgnoreSpec:
     return GitIgnoreSpec.from_lines(lines, BoundedPattern, backend="simple")
+
+
+# Bounded patterns
+#
+# The library makes one regular expression of a pattern. Where several wildcards follow one another, Python's `re` tries
+# every way to share a path among them: a pattern such as `*a*a*a*a*b` may take hours. Yet of two wildcards in a row the
+# first one may as well stop at the first place that fits: whatever the rest fits later, it also fits from there. So all
+# but the last one of a segment, and all but the last `**`, are made atomic: what they took is not given back. The time
+# of a match then grows with the pattern and the path, not with their power.
+
+_WILDCARD = "[^/]*"
+"""The library's expression for a `*` within a segment. Nothing else becomes this: other characters are escaped."""
+_ANY_FOLDERS = "(?:/.+)?"
+"""Its expression for a `**` between slashes,"""
+_ANY_FOLDERS_FIRST = "^(?:.+/)?"
+"""and for one at the beginning."""
+
+
+class BoundedPattern(GitIgnoreSpecPattern):
+    """A line of an ignore file."""
+
+    __slots__ = ()
+
+    @classmethod
+    def pattern_to_regex(cls, pattern: str) -> tuple[str | None, bool | None]:  # type: ignore[override]
+        """Return the regular expression of a pattern, and whether it ignores paths, or keeps them."""
+        regex, include = super().pattern_to_regex(pattern)
+        return (None if regex is None else without_backtracking(regex)), include
+
+
+def without_backtracking(regex: str) -> str:
+    """Return a regular expression of the library's that fits the same paths, with atomic wildcards."""
+    first, *others = regex.split(_ANY_FOLDERS)
+    if not others:
+        return _atomic_segments(first)
+    *inner, last = map(_atomic_segments, others)
+    first = _atomic_segments(first)
+    if first.startswith(_ANY_FOLDERS_FIRST):
+        first = f"^(?>(?:.+?/)??{first.removeprefix(_ANY_FOLDERS_FIRST)}(?=/))"
+    return first + "".join(f"(?>(?:/.+?)??{part}(?=/))" for part in inner) + _ANY_FOLDERS + last
+
+
+def _atomic_segments(regex: str) -> str:
+    first, *others = regex.split(_WILDCARD)
+    if not others:
+        return first
+    *inner, last = others
+    # Where a segment ends behind a wildcard, that is its last one: it may have to give back.
+    parts = [_WILDCARD + part if "/" in part.replace("[^/]", "") else f"(?>{_WILDCARD}?{part})" for part in inner]
+    return first + "".join(parts) + _WILDCARD + last

@@ -1,4 +1,4 @@
-"""File events of Linux, by inotify: heard as they happen, at no cost while nothing does."""
+"""File events of Linux, by inotify: they arrive as they happen, and cost nothing while nothing happens."""
 
 import errno
 from datetime import timedelta
@@ -29,11 +29,11 @@ HAPPENINGS = reduce(
     ),
 )
 ANYWHERE = "/"
-"""Stands for what the kernel's queue had no room for. No DAG folder has this path, so all of it is walked."""
+"""Stands for events that the kernel's queue had no room for. No DAG folder has this path, so all of it is walked."""
 
 
 class InotifyEvents(FileEvents):
-    """Events that the event loop waits for; threads name the folders to the kernel, and read what it tells."""
+    """Events that the event loop waits for. Threads add the folders' watches, and read the events."""
 
     _scope: anyio.CancelScope | None = None
 
@@ -67,11 +67,11 @@ class InotifyEvents(FileEvents):
                 await anyio.to_thread.run_sync(inotify.close)
 
     def _watch_folders(self, inotify: INotify) -> dict[int, str]:
-        """Return the folders by the numbers that the kernel gives their watches."""
+        """Return the folders by the numbers of their watches."""
         return {inotify.add_watch(folder, HAPPENINGS): folder for folder in self.folders}
 
     async def _burst(self, inotify: INotify, folder_of: dict[int, str]) -> EventPaths:
-        """Return what is told of until it pauses. A file that is written to all the time is looked at each `step`."""
+        """Return the paths of events until these pause. A file that is written all the time is seen at each `step`."""
         end = self._clock.monotonic() + self._debounce
         paths: EventPaths = set()
         while more := await anyio.to_thread.run_sync(_read, inotify, folder_of):
@@ -91,7 +91,7 @@ def _read(inotify: INotify, folder_of: dict[int, str]) -> EventPaths:
 
 
 def _explained(failure: OSError) -> OSError:
-    """Return the failure with what to do about it, where its number does not say that."""
+    """Return the failure with advice, where its number does not say what to do."""
     advice = {
         errno.ENOSPC: "this user has no more watches; raise fs.inotify.max_user_watches",
         errno.EMFILE: "this user, or this process, can open no more; raise fs.inotify.max_user_instances, or ulimit -n",

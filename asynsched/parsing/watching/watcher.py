@@ -1,21 +1,24 @@
-"""The watcher: says which files of the DAG folder have changed, by events of the kernel where there are any.
+"""The watcher: reports which files of the DAG folder have changed, by events of the kernel where these arrive.
 
     start ──▶ walk ──▶ watch the folders found ──▶ walk again (what happened in between)
                                   │
-              events ──▶ touched files; a changed folder, link or ignore file ──▶ walk ──▶ watch anew
-              reconcile_interval ──▶ walk; finds what no event told of ──▶ polling
+              events ──▶ touched files; a changed folder, link or ignore file ──▶ walk ──▶ a new watch
+              reconcile_interval ──▶ walk; finds what no event reported ──▶ polling
     polling: a walk each poll_interval
 
 A walk compares the folder with the one before, so nothing is lost by a new watch, by a full queue, or while the folder
 is away. Walks and looks at files are done by threads.
 """
 
+import hashlib
 import os
 import socket
 import sys
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Literal
 
 import anyio
 import anyio.to_thread
@@ -25,11 +28,20 @@ from anyio.abc import TaskGroup, TaskStatus
 from asynsched.channels import Channels, FileChanged, FolderScanned
 from asynsched.clock import Clock
 from asynsched.errors import SettingsError
-from asynsched.parsing.watching.discovery import FolderId, Snapshot, scan
+from asynsched.parsing.watching.discovery import (
+    ROOT,
+    VIRTUAL_ENVIRONMENT,
+    FolderId,
+    FoundFile,
+    Snapshot,
+    file_at,
+    has_events,
+    is_candidate,
+    join,
+    scan,
+)
 from asynsched.parsing.watching.file_events import FileEvents
-from asynsched.parsing.watching.file_system import has_events
-from asynsched.parsing.watching.scan_order import changes_between, in_order
-from asynsched.parsing.watching.touched import Touched, interpret, watched_folders
+from asynsched.parsing.watching.ignore_rules import IGNORE_FILES
 from asynsched.service import Service
 from asynsched.settings import Settings
 
@@ -44,6 +56,22 @@ EVENT_GRACE = timedelta(seconds=3)
 """How late an event may be before it counts as one that never comes."""
 MOST_FAILURES = 3
 """How often in a row a watch may fail before the folder is polled."""
+MANY_EVENTS = 1000
+"""For as many a walk is cheaper, and also finds what an overflowing queue of the kernel has lost."""
+
+
+@dataclass
+class Touched:
+    """What a burst of events says.
+
+    `files` are relative paths with the metadata that each has now, None for one that is gone. `needs_walk` is set when
+    folders, links or ignore files changed, `needs_watch` when a watched folder itself was removed or moved: another
+    one may have its path, and even its inode, by now.
+    """
+
+    files: dict[str, FoundFile | None] = field(default_factory=dict)
+    needs_walk: bool = False
+    needs_watch: bool = False
 
 
 class Watcher(Service):
@@ -69,8 +97,8 @@ class Watcher(Service):
         self._walk_at = clock.now()
         self._reconcile_at = clock.now()
         self._rest_until = clock.now()
-        self._untold: dict[str, datetime] = {}
-        self._told_problems: set[str] = set()
+        self._unreported: dict[str, datetime] = {}
+        self._logged_problems: set[str] = set()
         self._folder_is_away = False
         self.is_polling = self._settings.mode == "poll"
 
@@ -94,7 +122,7 @@ class Watcher(Service):
         """
         await anyio.to_thread.run_sync(check_folder, self._root, self._home)
         if self._settings.mode == "auto" and not await anyio.to_thread.run_sync(has_events, self._root):
-            self._poll("its file system tells of no changes")
+            self._poll("its file system reports no changes")
         async with anyio.create_task_group() as self._tasks:
             await super().run(task_status=task_status)
 
@@ -112,10 +140,10 @@ class Watcher(Service):
         self._plan()
 
     async def _follow(self, events: set[str]) -> None:
-        """Send what the events say, at once."""
+        """Send the changes that events report, at once."""
         assert self._snapshot is not None
         touched = await anyio.to_thread.run_sync(interpret, self._root, self._snapshot, events)
-        self._note_told(touched)
+        self._note_reported(touched)
         changes = []
         for path, found in sorted(touched.files.items()):
             if found is not None:
@@ -125,16 +153,16 @@ class Watcher(Service):
                 changes.append(FileChanged(path, removed=True))
         await self._send(changes)
 
-    def _note_told(self, touched: Touched) -> None:
+    def _note_reported(self, touched: Touched) -> None:
         self._walk_again = self._walk_again or touched.needs_walk
-        told = list(self._untold) if touched.needs_walk else touched.files
-        for path in told:
-            self._untold.pop(path, None)
+        reported = list(self._unreported) if touched.needs_walk else touched.files
+        for path in reported:
+            self._unreported.pop(path, None)
         if touched.needs_watch:
             self._stop_watching()
 
     async def _walk(self, *, is_full: bool) -> None:
-        """Compare the whole folder with what is known of it, and send the differences."""
+        """Walk through the whole folder, and send what differs from the walk before."""
         was_asked_for, self._walk_again = self._walk_again, False
         begin = self.clock.monotonic()
         try:
@@ -146,9 +174,9 @@ class Watcher(Service):
             self._folder_is_away = False
             log.info("folder.found", folder=str(self._root))
         before, self._snapshot = self._snapshot, after
-        for problem in set(after.problems) - self._told_problems:
+        for problem in set(after.problems) - self._logged_problems:
             log.warning("folder.problem", problem=problem)
-        self._told_problems = set(after.problems)
+        self._logged_problems = set(after.problems)
         if before is None:
             found = [replace(change, at_start=True) for change in changes_between({}, after.files)]
         else:
@@ -158,7 +186,7 @@ class Watcher(Service):
             await self._channel.put(FolderScanned())
             self._reconcile_at = self.clock.now() + timedelta(seconds=self._settings.reconcile_interval)
             if not was_asked_for and self._events is not None:
-                self._untold = {change.path: self.clock.now() for change in found} | self._untold
+                self._unreported = {change.path: self.clock.now() for change in found} | self._unreported
         # A folder in which folders come and go all the time must not keep a processor busy.
         self._rest_until = self.clock.now() + timedelta(seconds=self.clock.monotonic() - begin)
 
@@ -167,7 +195,7 @@ class Watcher(Service):
             await self._channel.put(change)
 
     def _lose_folder(self, exc: OSError) -> None:
-        """Wait for a DAG folder that has gone; what is known of its files stays, for their DAGs stay too."""
+        """Wait for a DAG folder that is missing; its files stay known, because their DAGs stay too."""
         if not self._folder_is_away:
             self._folder_is_away = True
             log.warning("folder.missing", folder=str(self._root), error=exc.strerror, note="its DAGs are kept")
@@ -175,11 +203,11 @@ class Watcher(Service):
         self._walk_again = False
 
     def _judge_events(self, now: datetime) -> None:
-        """Poll from now on if a full scan has found a change that no event has told of."""
-        late = [path for path, found_at in self._untold.items() if now >= found_at + EVENT_GRACE]
-        self._untold = {path: found_at for path, found_at in self._untold.items() if path not in late}
+        """Poll from now on if a full scan has found a change that no event has reported."""
+        late = [path for path, found_at in self._unreported.items() if now >= found_at + EVENT_GRACE]
+        self._unreported = {path: found_at for path, found_at in self._unreported.items() if path not in late}
         if late and self._settings.mode == "auto":
-            self._poll(f"no event told of the change of {late[0]}")
+            self._poll(f"no event reported the change of {late[0]}")
 
     def _poll(self, reason: str) -> None:
         self.is_polling = True
@@ -188,21 +216,21 @@ class Watcher(Service):
         log.warning("folder.polled", folder=str(self._root), reason=reason, poll_interval=interval)
 
     def _note_failed_watch(self) -> None:
-        """A watch fails for lack of room, or because a folder went away while it began; only the former lasts."""
+        """Walk again after a failed watch: there was no room for it, which lasts, or a folder went away meanwhile."""
         if self._events is None or self._events.failure is None:
             return
         failure = self._events.failure
         self._stop_watching()
         self._walk_again = True
-        # Folders may come and go for as long as somebody likes, such as while a large tree is removed.
+        # Folders may come and go for long, such as while a large tree is removed.
         if isinstance(failure, FileNotFoundError | NotADirectoryError):
             return
         self._failures += 1
         if self._failures >= MOST_FAILURES:
-            self._poll(f"file events are not to be had: {failure}")
+            self._poll(f"file events are not available: {failure}")
 
     async def _watch_what_was_found(self) -> None:
-        """Watch the folders of the last walk, unless they are watched, and have the folder walked once more."""
+        """Watch the folders of the last walk, unless they are watched, and walk once more."""
         if self._snapshot is None or self._folder_is_away or self._walk_again:
             return
         folders = watched_folders(self._root, self._snapshot)
@@ -221,11 +249,11 @@ class Watcher(Service):
         self._walk_again = True
 
     def _stop_watching(self) -> None:
-        """Stop; events that are on their way are lost with the watch, so nothing is missed from now on."""
+        """Stop the watch. Events that are on their way are lost with it, so none counts as missing from now on."""
         if self._events is not None:
             self._events.stop()
         self._events = None
-        self._untold = {}
+        self._unreported = {}
 
     def _plan(self) -> None:
         """Set when to tick at the latest."""
@@ -236,7 +264,7 @@ class Watcher(Service):
         moments = [self._walk_at]
         if self._walk_again:
             moments.append(self._rest_until)
-        moments += [found_at + EVENT_GRACE for found_at in self._untold.values()]
+        moments += [found_at + EVENT_GRACE for found_at in self._unreported.values()]
         self.due_at = min(moments)
 
 
@@ -250,3 +278,100 @@ def check_folder(dags_folder: Path, home: Path) -> None:
         raise SettingsError(f"The DAG folder {dags_folder} does not exist; make it, or name another one") from None
     except OSError as exc:
         raise SettingsError(f"The DAG folder {dags_folder} cannot be read: {exc.strerror}") from exc
+
+
+SortMode = Literal["modified_time", "random_seeded_by_host", "alphabetical"]
+
+
+def changes_between(before: Mapping[str, FoundFile], after: Mapping[str, FoundFile]) -> list[FileChanged]:
+    """Return what was made, edited, removed, or is now ignored or no longer so, by path."""
+    removed = [FileChanged(path, removed=True) for path in before if path not in after]
+    changed = [
+        FileChanged(path, is_ignored=found.is_ignored) for path, found in after.items() if before.get(path) != found
+    ]
+    return sorted(removed + changed, key=lambda change: change.path)
+
+
+def in_order(
+    changes: Iterable[FileChanged], files: Mapping[str, FoundFile], mode: SortMode, host: str
+) -> list[FileChanged]:
+    """Return the changes as their files are to be parsed; removed files come first.
+
+    Args:
+        changes: What is to be ordered.
+        files: What is known of the files.
+        mode: `modified_time`: newest first; `random_seeded_by_host`: by chance, the same on each start of one host;
+            `alphabetical`.
+        host: Name of the machine.
+
+    Source:
+        Airflow "file_parsing_sort_mode".
+    """
+    keys: dict[SortMode, Callable[[FileChanged], tuple[object, ...]]] = {
+        "modified_time": lambda change: (-files[change.path].modified_ns, change.path),
+        "random_seeded_by_host": lambda change: (_drawn_by(host, change.path),),
+        "alphabetical": lambda change: (change.path,),
+    }
+    changes = list(changes)
+    removed = [change for change in changes if change.path not in files]
+    return removed + sorted((change for change in changes if change.path in files), key=keys[mode])
+
+
+def _drawn_by(host: str, path: str) -> bytes:
+    return hashlib.sha256(f"{host}\n{path}".encode("utf-8", "surrogateescape")).digest()
+
+
+def watched_folders(root: Path, snapshot: Snapshot) -> dict[str, FolderId]:
+    """Return the absolute paths of the folders to watch. Names that are not UTF-8 cannot be watched."""
+    folders = dict(snapshot.outside)
+    for identity, relative in snapshot.folders.items():
+        folders[identity] = f"{root}/{relative}" if relative else str(root)
+    return {path: identity for identity, path in folders.items() if _is_text(path)}
+
+
+def interpret(root: Path, snapshot: Snapshot, events: Iterable[str]) -> Touched:
+    """Return what a burst of events means. Blocking: it looks at each file.
+
+    Args:
+        root: The DAG folder, absolute.
+        snapshot: The folder as it was when the watch began.
+        events: Absolute paths that events name, below the watched folders.
+    """
+    touched = Touched()
+    watched = watched_folders(root, snapshot)
+    for path in map(Path, events):
+        folder, name = str(path.parent), path.name
+        touched.needs_watch = touched.needs_watch or str(path) in watched
+        if str(path) in watched or folder not in watched:
+            touched.needs_walk = True
+            continue
+        for relative in _known_as(snapshot, watched[folder], name):
+            if relative == ROOT or not is_candidate(relative.rpartition("/")[2]):
+                touched.needs_walk = touched.needs_walk or relative == ROOT or _changes_walk(path, name)
+                continue
+            found = file_at(root / relative, is_ignored=snapshot.is_ignored(relative))
+            touched.files[relative] = found
+            # A link's target has to be watched, and a folder may be called `x.py`.
+            touched.needs_walk = touched.needs_walk or path.is_symlink() or path.is_dir()
+    touched.needs_walk = touched.needs_walk or len(touched.files) >= MANY_EVENTS
+    return touched
+
+
+def _known_as(snapshot: Snapshot, folder: FolderId, name: str) -> set[str]:
+    """Return the relative paths under which the DAG folder has this file."""
+    paths = set(snapshot.links.get((folder, name), ()))
+    if folder in snapshot.folders:
+        paths.add(join(snapshot.folders[folder], name))
+    return paths
+
+
+def _changes_walk(path: Path, name: str) -> bool:
+    return name in IGNORE_FILES or name == VIRTUAL_ENVIRONMENT or path.is_dir() or path.is_symlink()
+
+
+def _is_text(path: str) -> bool:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -12,11 +12,11 @@ from watchfiles import watch
 from asynsched.parsing.watching.file_events import FileEvents
 
 SHORTEST_LOOK_SECONDS = 0.03
-"""Between two looks of watchfiles at its queue, which are made all the time: each costs, also while nothing happens."""
+"""Between two looks of watchfiles at its queue, each of which costs, also while nothing happens."""
 
 
 class _StopFlag:
-    """What watchfiles asks again and again whether to stop. Its first question comes when the watch is in place."""
+    """The stop event that watchfiles polls. It polls first when the watch is in place."""
 
     def __init__(self, when_ready: Callable[[], None]) -> None:
         self._stop = threading.Event()
@@ -33,7 +33,7 @@ class _StopFlag:
 
 
 class WatchfilesEvents(FileEvents):
-    """Events that a thread asks for, again and again. It ends within one look after it was told to stop."""
+    """Events that a thread polls for. It ends within one look after `stop`."""
 
     _flag: _StopFlag | None = None
 
@@ -48,7 +48,7 @@ class WatchfilesEvents(FileEvents):
     async def _listen(self, flag: _StopFlag) -> None:
         try:
             async with anyio.create_task_group() as tasks:
-                # The thread cannot be cancelled: it is told to stop, and awaited.
+                # The thread cannot be cancelled: the flag stops it, and it is awaited.
                 tasks.start_soon(self._run_thread, flag, tasks.cancel_scope)
                 try:
                     await anyio.sleep_forever()

@@ -1,9 +1,11 @@
-"""Queries of `dag_file` and `import_error`: what was last parsed of each file, and why it could not be used.
+"""Queries of the DAG folder's files: what was last parsed of each, what is wrong with it, which scheduler parses it.
 
-By that a start with nothing changed parses nothing.
+Thanks to what is stored, a start with nothing changed parses nothing. Of several schedulers, the one that has the claim
+parses a file. Claims are made, taken over and dropped in the order of their paths: two schedulers that claim the same
+files wait for one another, never in a ring.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 
 import msgspec
@@ -14,8 +16,9 @@ from sqlalchemy import Connection
 
 from asynsched.serialization.schema import FileError
 from asynsched.store.rows import as_struct, portions, storable, to_json
-from asynsched.store.schema import dag_file, import_error
-from asynsched.store.statements import insert_or_update
+from asynsched.store.runs.row_locks import lock_out_others
+from asynsched.store.schema import dag_file, import_error, parse_claim, scheduler
+from asynsched.store.statements import execute_rows, for_each_dialect, insert_of, insert_or_update
 
 
 class LocalModule(Struct, frozen=True):
@@ -106,7 +109,7 @@ _LONGEST_KIND = 32
 
 
 def list_errors(conn: Connection, file_path: str | None = None) -> list[ImportErrorRow]:
-    """Return the errors and warnings of a file, or of all, by file, in the order in which they were found."""
+    """Return the errors and warnings of a file, or of all files, by file, in the order in which they were found."""
     rows = conn.execute(_ALL_ERRORS) if file_path is None else conn.execute(_ERRORS_OF_FILE, {"path": file_path})
     return [as_struct(ImportErrorRow, row) for row in rows]
 
@@ -144,3 +147,86 @@ def replace_errors(conn: Connection, paths: Sequence[str], rows: Sequence[Import
         conn.execute(_DELETE_ERRORS, {"paths": some})
     if rows:
         conn.execute(import_error.insert(), [asdict(row) for row in rows])
+
+
+class _ClaimRow(Struct, frozen=True, array_like=True):
+    path: str
+    scheduler_id: str
+    claimed_at: datetime
+
+
+_CLAIM = for_each_dialect(
+    lambda dialect: insert_of("parse_claim", _ClaimRow, dialect, conflict="DO NOTHING RETURNING path")
+)
+_IS_OF_FILE = parse_claim.c.path == sa.bindparam("of_path")
+_SERVING = sa.select(scheduler.c.id).where(
+    scheduler.c.ended_at.is_(None), scheduler.c.id.not_in(sa.bindparam("silent", expanding=True))
+)
+_TAKE_FROM_THE_GONE = (
+    sa.update(parse_claim)
+    .where(
+        _IS_OF_FILE,
+        sa.or_(
+            parse_claim.c.scheduler_id == sa.bindparam("me"),
+            parse_claim.c.scheduler_id.not_in(_SERVING),
+        ),
+    )
+    .values(scheduler_id=sa.bindparam("me"), claimed_at=sa.bindparam("now"))
+)
+_ARE_MINE = sa.and_(
+    parse_claim.c.path.in_(sa.bindparam("paths", expanding=True)), parse_claim.c.scheduler_id == sa.bindparam("me")
+)
+# By code points, as Python sorts them, whatever collation the database has.
+_MINE_IN_ORDER = (
+    sa.select(parse_claim.c.path).where(_ARE_MINE).order_by(sa.collate(parse_claim.c.path, "C")).with_for_update()
+)
+_DROP_CLAIMS = {
+    "sqlite": sa.delete(parse_claim).where(_ARE_MINE).returning(parse_claim.c.path),
+    "postgresql": sa.delete(parse_claim).where(parse_claim.c.path.in_(_MINE_IN_ORDER)).returning(parse_claim.c.path),
+}
+_STORE_LOCK = 0x6173796E70617273  # "asynpars"
+
+
+def claim_unclaimed(conn: Connection, paths: Collection[str], scheduler_id: str, now: datetime) -> set[str]:
+    """Claim files that nobody has claimed, until `drop_claims`. One statement.
+
+    Returns:
+        The files that are this scheduler's now. Read only after that, `get_files` has what others found of them.
+    """
+    rows = [_ClaimRow(path, scheduler_id, now) for path in sorted(paths)]
+    return {row.path for row in execute_rows(conn, _CLAIM[conn.dialect.name], rows)}
+
+
+def claim_from_the_gone(
+    conn: Connection, paths: Collection[str], scheduler_id: str, now: datetime, silent: Collection[str] = ()
+) -> set[str]:
+    """Claim files that this scheduler has claimed already, or one that no longer serves.
+
+    Args:
+        silent: Schedulers that have been silent for so long that others parse their files.
+
+    Returns:
+        The files that are this scheduler's now, without those whose claims were dropped just now.
+    """
+    values = {"me": scheduler_id, "now": now, "silent": sorted(silent)}
+    return {path for path in sorted(paths) if conn.execute(_TAKE_FROM_THE_GONE, {"of_path": path, **values}).rowcount}
+
+
+def drop_claims(conn: Connection, paths: Sequence[str], scheduler_id: str) -> frozenset[str]:
+    """Give up claims, in the transaction that stores what this scheduler found.
+
+    Returns:
+        The files whose claims this scheduler still had. Others have taken the rest: what it found is not to be stored.
+    """
+    delete = _DROP_CLAIMS[conn.dialect.name]
+    return frozenset(
+        path for some in portions(sorted(paths)) for path in conn.scalars(delete, {"me": scheduler_id, "paths": some})
+    )
+
+
+def store_alone(conn: Connection) -> None:
+    """Keep other schedulers from storing outcomes until the transaction ends.
+
+    Two files may define the same DAG: the scheduler that stores the second one must see the first.
+    """
+    lock_out_others(conn, _STORE_LOCK)

@@ -26,17 +26,18 @@ from asynsched.store.dags.files import (
     ImportErrorRow,
     LocalModule,
     delete_files,
+    drop_claims,
     error_rows,
     get_files,
     known_files,
     list_errors,
     put_files,
     replace_errors,
+    store_alone,
 )
-from asynsched.store.dags.parse_claims import drop_claims, store_alone
 from asynsched.store.dags.versions import NewVersion, add_versions, put_sources
 from asynsched.store.rows import LARGEST_INTEGER, portions, storable, to_json
-from asynsched.store.schema import dag, dag_file, dag_version, import_error
+from asynsched.store.schema import dag, dag_version, import_error
 
 
 class FileStamp(NamedTuple):
@@ -122,14 +123,13 @@ def store_outcomes(
         held |= drop_claims(conn, [one.path for one in outcomes if one.claimed_by == scheduler_id], scheduler_id)
     stored: list[Stored] = []
     for found in _portions(outcomes):
-        known = _read(conn, found, may_be_stored=may_be_stored)
-        changes = decide(found, held, known, now, defaults, may_be_stored=may_be_stored)
-        stored += _write(conn, changes, now)
+        known = _read(conn, found)
+        stored += _write(conn, decide(found, held, known, now, defaults, may_be_stored=may_be_stored), now)
     if may_be_stored and stored:
         # The lost answer would have said which files may now get a DAG that they were refused.
-        changes_of_last = stored[-1].changes
-        contested = (*changes_of_last.contested, *_refused_for_nobody(conn))
-        stored[-1] = replace(stored[-1], changes=changes_of_last._replace(contested=contested))
+        changes = stored[-1].changes
+        contested = (*changes.contested, *_refused_for_nobody(conn))
+        stored[-1] = replace(stored[-1], changes=changes._replace(contested=contested))
     return stored
 
 
@@ -240,20 +240,17 @@ class Known:
     Attributes:
         dags: By dag_id: those that the outcomes define, and those that their files have.
         of_files: The active DAGs of each file.
-        paths: Files that are stored and own some of the DAGs.
-        files: Files whose last parse matters to an outcome.
+        files: The files of the outcomes and of these DAGs, by path.
     """
 
     dags: dict[str, KnownDag] = field(default_factory=dict)
     of_files: dict[str, list[str]] = field(default_factory=dict)
-    paths: set[str] = field(default_factory=set)
     files: dict[str, DagFileRow] = field(default_factory=dict)
 
 
 _KNOWN = (
-    sa.select(dag, dag_version.c.version_hash, dag_version.c.number, dag_file.c.path.label("existing_path"))
+    sa.select(dag, dag_version.c.version_hash, dag_version.c.number)
     .join(dag_version, dag_version.c.id == dag.c.version_id, isouter=True)
-    .join(dag_file, dag_file.c.path == dag.c.file_path, isouter=True)
     .where(
         sa.or_(
             dag.c.dag_id.in_(sa.bindparam("dag_ids", expanding=True)),
@@ -265,27 +262,18 @@ _KNOWN = (
 )
 
 
-def _read(conn: Connection, found: Sequence[Found], *, may_be_stored: bool = False) -> Known:
+def _read(conn: Connection, found: Sequence[Found]) -> Known:
     known = Known()
     paths = [one.path for one in found]
     dag_ids = sorted({dag_id for one in found for dag_id in one.dags})
     for some in portions(dag_ids) if dag_ids else [[]]:
         for row in conn.execute(_KNOWN, {"dag_ids": some, "paths": paths}):
             known.dags[row.dag_id] = KnownDag(row, row.file_path, row.is_active)
-            if row.existing_path is not None:
-                known.paths.add(row.existing_path)
     for dag_id, one in known.dags.items():
         if one.is_active:
             known.of_files.setdefault(one.file_path, []).append(dag_id)
-    wanted = [one.path for one in found if _needs_file(one.outcome, may_be_stored=may_be_stored)]
-    if wanted:
-        known.files = get_files(conn, wanted)
+    known.files = get_files(conn, sorted({*paths, *known.of_files}))
     return known
-
-
-def _needs_file(outcome: Outcome, *, may_be_stored: bool) -> bool:
-    has_no_sources = outcome.report is not None and not outcome.report.sources
-    return has_no_sources or (may_be_stored and outcome.claimed_by is not None)
 
 
 # What changes
@@ -349,7 +337,7 @@ def _is_stored(outcome: Outcome, row: DagFileRow | None) -> bool:
 def _change(found: Found, known: Known, now: datetime, defaults: DagDefaults) -> FileChange:
     path, report, stamp = found.path, found.outcome.report, found.outcome.stamp
     if report is None or stamp is None:
-        known.paths.discard(path)
+        known.files.pop(path, None)
         return FileChange(path, None, removed=_remove_all_but((), path, known))
     refs = [SourceRef(source.path, source.module, source.content_hash) for source in report.sources]
     errors, dags = list(report.errors), []
@@ -370,7 +358,6 @@ def _change(found: Found, known: Known, now: datetime, defaults: DagDefaults) ->
     removed: tuple[str, ...] = ()
     if all(error.dag_id is not None for error in report.errors):
         removed = _remove_all_but({*found.dags, *(error.dag_id for error in errors)}, path, known)
-    known.paths.add(path)
     modules = [LocalModule(source.path, source.content_hash) for source in report.sources[1:]]
     if not report.sources and path in known.files:
         modules = known.files[path].local_modules  # the parse ended before it could say: those of the one before count
@@ -378,13 +365,14 @@ def _change(found: Found, known: Known, now: datetime, defaults: DagDefaults) ->
         path, stamp.content_hash, stamp.modified_ns, stamp.size, modules, now, report.duration, len(report.dags),
         len(errors), stamp.runtime,
     )  # fmt: skip
+    known.files[path] = file
     rows = error_rows(path, errors, warnings=report.warnings, output=report.output, now=now)
     return FileChange(path, file, dags, removed, rows, {source.content_hash: source.text for source in _sources(found)})
 
 
 def _refusal(path: str, dag_id: str, serialized: bytes, before: KnownDag | None, known: Known) -> str | None:
     """Return why a file does not get a DAG; None if it does."""
-    if before is not None and before.is_active and before.file_path != path and before.file_path in known.paths:
+    if before is not None and before.is_active and before.file_path != path and before.file_path in known.files:
         return (
             f"the DAG {dag_id!r} is defined in {before.file_path} already, which keeps it; {path} must choose another"
             " dag_id"

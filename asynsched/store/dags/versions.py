@@ -79,7 +79,7 @@ def current_version(conn: Connection, dag_id: str) -> DagVersionRow | None:
 
 
 def get_versions(conn: Connection, version_ids: Sequence[int]) -> list[DagVersionRow]:
-    """Return several versions; those that there are not are left out."""
+    """Return several versions; unknown ones are left out."""
     return [_version(row) for some in portions(version_ids) for row in conn.execute(_SOME, {"ids": some})]
 
 
@@ -115,7 +115,7 @@ _ONE_SOURCE = sa.select(source.c.text).where(source.c.content_hash == sa.bindpar
 
 
 def put_sources(conn: Connection, texts: Mapping[str, str]) -> None:
-    """Store texts by their content hash. Those that are there already stay as they are."""
+    """Store texts by their content hash, unless they are stored."""
     if texts:
         rows = [{"content_hash": content_hash, "text": texts[content_hash]} for content_hash in sorted(texts)]
         conn.execute(insert_ignoring(conn, source), rows)
@@ -165,7 +165,7 @@ _DELETE_SOURCES = {
     dialect: sa.text(f"DELETE FROM source WHERE content_hash NOT IN ({used})")  # noqa: S608 - constants
     for dialect, used in _USED.items()
 }
-# A parse stores its sources first, then the version that needs them. Whoever is between the two is waited for.
+# A parse stores its sources first, then the version that needs them: wait for transactions between the two.
 _LOCK = sa.text("LOCK TABLE source IN SHARE ROW EXCLUSIVE MODE")
 _KNOWN = sa.select(source.c.content_hash).where(source.c.content_hash.in_(bindparam("hashes", expanding=True)))
 
@@ -184,7 +184,7 @@ def delete_unused_versions(conn: Connection, *, before: datetime, limit: int) ->
 
 
 def has_unused_sources(conn: Connection) -> bool:
-    """Whether there is a source that no version needs. It keeps nobody from writing, as deleting them does."""
+    """Whether there is a source that no version needs. Unlike deleting them, this blocks no writer."""
     return bool(conn.scalar(_HAS_UNUSED_SOURCES[conn.dialect.name]))
 
 

@@ -19,8 +19,8 @@ import msgspec
 
 from asynsched.channels import FileChanged, FolderScanned
 from asynsched.errors import ParseCrashed, ParseTimeout
-from asynsched.parsing.examination import Examined
-from asynsched.parsing.processes.sandbox_setup import HASH_SEED
+from asynsched.parsing.looks import Look
+from asynsched.parsing.processes.parse_server import HASH_SEED
 from asynsched.serialization.schema import (
     SCHEMA_VERSION,
     FileError,
@@ -134,12 +134,12 @@ class DagFolder:
 
     # What the program sees of it
 
-    def examine(self, _root: Path, path: str) -> Examined:
-        """Stand in for `asynsched.parsing.examination.examine`."""
+    def look_at(self, _root: Path, path: str) -> Look:
+        """Stand in for `asynsched.parsing.looks.look_at`."""
         file = self.files.get(path)
         if file is None:
-            return Examined(is_gone=True)
-        return Examined(
+            return Look(is_gone=True)
+        return Look(
             content_hash=file.content_hash,
             text_hash=file.content_hash,
             modified_ns=int(file.modified_at.timestamp() * 1e9),

@@ -3,9 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
-from asynsched.parsing.look_requests import LookRequests
-from asynsched.parsing.parse_claims import ParseClaims
-from asynsched.parsing.repeats import Repeats
+from asynsched.parsing.files import Files, Repeats
+from asynsched.parsing.jobs import ParseClaims
 from asynsched.scheduling.loading import VersionCache
 from asynsched.store.dags import parse_results
 from asynsched.store.dags.versions import latest_version
@@ -25,13 +24,13 @@ def _leaving_without_proof() -> list[Change]:
 
 
 def _unseen_edit() -> list[Change]:
-    add = LookRequests.add
+    ask = Files.ask
 
-    def add_unless_busy(self: Any, request: Any) -> None:
+    def ask_unless_busy(self: Any, request: Any) -> None:
         if not self.is_busy(request.path):
-            add(self, request)
+            ask(self, request)
 
-    return [(LookRequests, "add", add_unless_busy)]
+    return [(Files, "ask", ask_unless_busy)]
 
 
 def _newest_code() -> list[Change]:

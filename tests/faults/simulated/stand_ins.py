@@ -73,7 +73,7 @@ def exchanged(exploration: Any) -> Iterator[None]:
         (notification_listener, "connect", exploration.notifications.connect),
         *((module, "notify", exploration.notifications.notify) for module in NOTIFYING),
         (assembly, "SandboxParser", lambda _settings: ScriptedParser(folder)),
-        (dispatcher, "examine", folder.examine if folder is not None else dispatcher.examine),
+        (dispatcher, "look_at", folder.look_at if folder is not None else dispatcher.look_at),
         # The folder of a home has a name of its own in each process, which no trace may depend on.
         (triggerer, "host_key", lambda code: host_key(msgspec.structs.replace(code, dags_folder="dags"))),
         (trigger_host, "log", log_of(exploration)),

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from asynsched import Scheduler
-from asynsched.parsing import outcome_batch, preparation
+from asynsched.parsing import dispatcher, jobs
 from asynsched.store.database import Database
 from asynsched.store.engines.opening import open_database
 from tests.support.passing_database import PassingDatabase
@@ -37,8 +37,8 @@ class CountingDatabase(PassingDatabase):
 
 @pytest.mark.parametrize("backend", ["sqlite", "postgresql"])
 async def test_of_many_new_files_none_has_a_statement_of_its_own(program, backend, request, tmp_path, monkeypatch):
-    monkeypatch.setattr(outcome_batch, "COMPANY", timedelta(minutes=1))  # however slow the machine is
-    monkeypatch.setattr(preparation, "AHEAD_SECONDS", 60.0)
+    monkeypatch.setattr(dispatcher, "COMPANY", timedelta(minutes=1))  # however slow the machine is
+    monkeypatch.setattr(jobs, "AHEAD_SECONDS", 60.0)
     url = f"sqlite:///{tmp_path / 'a.db'}" if backend == "sqlite" else request.getfixturevalue("postgres_url")
     for number in range(N_FILES):
         program.write(DAG_FILE.format(number=number), f"file_{number}.py")

@@ -63,7 +63,7 @@ print(json.dumps([events, [name for name in modules if name not in before], call
 """
 
 
-def test_a_parse_costs_one_fork_no_exec_no_import_but_its_own_and_few_functions(tmp_path):
+def test_a_parse_costs_one_fork_no_other_import_and_few_functions(tmp_path):
     site = Site(tmp_path)
     site.write("counted.py", FILE)
     command = [sys.executable, "-P", "-c", COUNTING, str(site.settings.dags_path)]

@@ -16,8 +16,9 @@ import pytest
 from msgspec.structs import replace
 
 from asynsched.errors import ParseCrashed, ParseTimeout
-from asynsched.parsing.processes import parse_server, sandbox_setup
+from asynsched.parsing.processes import parse_server
 from asynsched.parsing.processes.sandbox_parser import SandboxParser
+from asynsched.serialization.decode import decode_report
 from asynsched.serialization.schema import ParseReport
 from tests.integration.parsing.parse_site import HANGING, Patience, Site, all_gone
 from tests.support.waiting import until
@@ -46,6 +47,41 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
     assert site.processes() == []
 
 
+async def test_a_good_file_gives_its_dags_and_the_modules_it_imports(site):
+    site.write("helper.py", "NAME = 'made'\n")
+    site.write(
+        "good.py", "import helper\nfrom asynsched import DAG\nprint('hello')\nwith DAG(helper.NAME):\n    pass\n"
+    )
+    report = await site.parser.parse("good.py")
+    assert [parsed.dag.dag_id for parsed in report.dags] == ["made"]
+    assert [source.path for source in report.sources] == ["good.py", "helper.py"]
+    assert (report.path, report.errors, report.output) == ("good.py", (), "hello\n")
+
+
+async def test_user_code_sees_the_allowed_environment_only(site, monkeypatch):
+    monkeypatch.setenv("ASYNSCHED_DATABASE", "postgresql://me:secret@host/name")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("AIRFLOW_VAR_COLOUR", "green")
+    site.write("curious.py", "import os\nprint(dict(os.environ))\n")
+    report = await site.parser.parse("curious.py")
+    assert "green" in report.output
+    assert "secret" not in report.output
+
+
+async def test_a_parse_without_a_server_that_is_kept_leaves_no_process(tmp_path):
+    site = Site(tmp_path)
+    site.write("good.py", "print('fine')\n")
+    assert (await site.parser.parse("good.py")).output == "fine\n"
+    assert site.processes() == []
+    site.write("hanging.py", HANGING.format(apart=False))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(site.parser.parse, "hanging.py")
+        processes = await site.waits(HANGS_IN)
+        tasks.cancel_scope.cancel()
+    assert all_gone(processes)()
+    assert site.scratch() == []
+
+
 async def test_each_parse_is_a_fork_of_its_own_that_knows_nothing_of_the_others(site):
     site.write("helper.py", "SEEN = []\n")
     site.write("traces.py", TRACES)
@@ -66,7 +102,10 @@ async def test_each_parse_is_a_fork_of_its_own_that_knows_nothing_of_the_others(
     [line] = set(second)
     assert line.endswith(" 0 False False False")
     # What a new interpreter finds is the same, to the hash of the version.
-    by_itself = await SandboxParser(site.settings).parse("traces.py")
+    setup = parse_server.setup_of(site.settings)
+    command = setup.command("sandbox.parse", str(site.settings.dags_path / "traces.py"))
+    found = await anyio.run_process(command, env=setup.environment(), cwd=setup.scratch)
+    by_itself = decode_report(found.stdout)
     assert all(report.dags == by_itself.dags for report in reports)
     assert by_itself.output.splitlines()[1] == line
     assert by_itself.confinement == reports[0].confinement
@@ -125,7 +164,7 @@ async def test_a_parse_that_is_not_wanted_any_more_leaves_nothing_but_the_server
 
 async def test_a_guardian_that_sleeps_is_killed_with_all_that_it_started(site, monkeypatch):
     patience = Patience(monkeypatch, parse_server)
-    monkeypatch.setattr(sandbox_setup, "TERM_SECONDS", 0.1)
+    monkeypatch.setattr(parse_server, "TERM_SECONDS", 0.1)
     site.write("hanging.py", HANGING.format(apart=True))
     # Without confinement, what a file starts can leave its process group.
     async with SandboxParser(replace(site.settings, parse=replace(site.settings.parse, confinement="off"))) as parser:
@@ -188,7 +227,7 @@ def environment_of_its_own(folder: Path) -> tuple[Path, Path]:
     return folder / "bin" / "python", packages
 
 
-async def test_a_server_is_replaced_when_the_environment_or_the_installed_packages_change(site, monkeypatch, tmp_path):
+async def test_a_server_is_replaced_when_environment_or_packages_change(site, monkeypatch, tmp_path):
     python, packages = environment_of_its_own(tmp_path / "python")  # other tests have servers meanwhile
     monkeypatch.setattr(sys, "executable", str(python))
     site.write("curious.py", "import os\nprint(os.environ.get('AIRFLOW_VAR_COLOUR'))\n")

@@ -175,7 +175,7 @@ async def test_a_first_save_waits_for_no_parse_server_to_start(settings, monkeyp
         assert await site.tasks() == {"edited": ["other"]}
 
 
-async def test_a_slow_file_holds_up_no_other_and_leaves_nothing_when_it_is_deleted_meanwhile(settings):
+async def test_a_slow_file_delays_no_other_and_may_be_deleted_meanwhile(settings):
     slow = "import pathlib, time\nfrom asynsched import DAG\ngo = pathlib.Path(__file__).with_name('go')\n"
     slow += "while not go.exists():\n    time.sleep(0.05)\n"
     async with running(settings) as site:

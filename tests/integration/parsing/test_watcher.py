@@ -177,7 +177,7 @@ async def test_a_folder_that_is_none_is_refused_by_name(tmp_path, make):
 
 
 @each_kind
-async def test_a_folder_that_goes_away_is_waited_for_and_its_files_are_not_called_removed(root, file_events):
+async def test_files_of_a_folder_that_goes_away_are_not_called_removed(root, file_events):
     (root / "a.py").write_text("x = 1")
     (root / "b.py").write_text("x = 1")
     with capture_logs() as logs:
@@ -226,15 +226,13 @@ class FullWatchfiles(WatchfilesEvents):
 @pytest.mark.parametrize(
     ("file_events", "reason"),
     [
-        (DeafInotify, "no event told of the change of silent.py"),
-        (DeafWatchfiles, "no event told of the change of silent.py"),
+        (DeafInotify, "no event reported the change of silent.py"),
+        (DeafWatchfiles, "no event reported the change of silent.py"),
         (FullInotify, "raise fs.inotify.max_user_watches"),
         (FullWatchfiles, "OS file watch limit reached"),
     ],
 )
-async def test_where_no_events_arrive_that_is_found_out_said_and_the_folder_polled(
-    root, monkeypatch, file_events, reason
-):
+async def test_a_folder_without_events_is_detected_and_polled(root, monkeypatch, file_events, reason):
     monkeypatch.setattr(watcher_module, "EVENT_GRACE", watcher_module.EVENT_GRACE / 30)
     with capture_logs() as logs:
         async with watching(root, reconcile_interval=0.1, poll_interval=0.05, file_events=file_events) as site:

@@ -15,10 +15,8 @@ from asynsched.channels import Channels, FileChanged, FolderScanned
 from asynsched.clock import VirtualClock
 from asynsched.errors import SandboxError
 from asynsched.parsing.dispatcher import ParseDispatcher
-from asynsched.parsing.examination import text_hash
-from asynsched.parsing.freshness import runtime_of
-from asynsched.parsing.parse_claims import ParseClaims
-from asynsched.parsing.processes.parse_slots import ParseSlots
+from asynsched.parsing.jobs import ParseClaims, ParseSlots
+from asynsched.parsing.looks import runtime_of, text_hash
 from asynsched.parsing.progress import ReadingProgress
 from asynsched.serialization.schema import (
     SCHEMA_VERSION,

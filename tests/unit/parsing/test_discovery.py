@@ -9,12 +9,10 @@ from hypothesis import strategies as st
 from pathspec import GitIgnoreSpec
 
 from asynsched.channels import FileChanged
-from asynsched.parsing.examination import examine
-from asynsched.parsing.watching.discovery import FoundFile, scan
-from asynsched.parsing.watching.file_system import type_of_mount
+from asynsched.parsing.looks import look_at
+from asynsched.parsing.watching.discovery import FoundFile, scan, type_of_mount
 from asynsched.parsing.watching.ignore_rules import IgnoreRules, read_patterns
-from asynsched.parsing.watching.scan_order import changes_between, in_order
-from asynsched.parsing.watching.touched import interpret
+from asynsched.parsing.watching.watcher import changes_between, in_order, interpret
 
 
 @pytest.fixture
@@ -36,7 +34,7 @@ def found(root: Path, home: str = "home") -> tuple[set[str], set[str]]:
     return {path for path in files if not files[path].is_ignored}, {path for path in files if files[path].is_ignored}
 
 
-def test_python_files_and_archives_are_found_and_what_is_nobodys_dag_is_left_out(root):
+def test_python_files_and_archives_are_found_and_nothing_else(root):
     make(root, "a.py", "b.zip", "deep/er/c.py", "with\nnewline.py", "spa ce/d.py", "folder.py/e.py")
     make(root, "notes.txt", "f.pyc", ".hidden.py", ".git/g.py", "__pycache__/h.py", "node_modules/i.py", "home/j.py")
     make(root, "venv/pyvenv.cfg", "venv/lib/k.py")
@@ -46,7 +44,7 @@ def test_python_files_and_archives_are_found_and_what_is_nobodys_dag_is_left_out
     )
 
 
-def test_ignore_files_hold_for_their_folder_and_below_and_the_deeper_one_has_the_last_word(root):
+def test_the_deepest_ignore_file_has_the_last_word(root):
     make(root, "keep.py", "drop.py", "lib/a.py", "lib/deep/b.py", "team/x_test.py", "team/y_test.py", "team/z.py")
     make(root, "other/x_test.py", "both/m.py", "both/n.py", "team/lib/c.py", "anchored/lib/d.py")
     make(root, ".airflowignore", text="drop.py  # not yet\n# a comment\n/lib/\n*_test.py\nboth/*\n")
@@ -115,7 +113,7 @@ def test_a_pattern_longer_than_any_path_is_named_and_skipped():
         ("[ab].*", False), (r"\#a.py", False), ("$a.py", False),
     ],
 )  # fmt: skip
-def test_a_line_that_looks_like_a_regular_expression_is_named_and_holds_as_a_glob(pattern, is_named):
+def test_a_line_like_a_regular_expression_is_named_and_read_as_a_glob(pattern, is_named):
     found = read_patterns(".airflowignore", f"a.py\n{pattern}")
     named = f".airflowignore, line 2: {pattern!r} looks like a regular expression, but is read as a glob"
     assert [problem.startswith(named) for problem in found.problems] == [True] * is_named
@@ -132,7 +130,7 @@ def test_lines_of_an_ignore_file_elsewhere_are_not_shown(root, tmp_path):
     assert problem.startswith(".airflowignore: 2 lines may be no glob patterns; they are not shown")
 
 
-def test_an_ignore_file_in_another_encoding_is_named_and_its_other_lines_hold(root):
+def test_an_ignore_file_in_another_encoding_is_named_and_holds(root):
     make(root, "a.py")
     (root / ".airflowignore").write_bytes("café\n".encode() + "café\na.py\n".encode("latin-1"))
     snapshot = scan(root, root / "home")
@@ -152,7 +150,7 @@ def test_linked_folders_are_followed_and_loops_are_cut(root, tmp_path):
     assert found(root)[0] == {"own/a.py", "linked/b.py", "linked/sub/c.py", "one.py", "broken.py"}
 
 
-def test_events_name_every_path_of_a_file_and_changed_folders_ask_for_a_walk(root, tmp_path):
+def test_events_name_each_path_of_a_file_or_ask_for_a_walk(root, tmp_path):
     make(root, "a.py", "sub/b.py", "drop.py", ".airflowignore", text="drop.py")
     make(tmp_path / "elsewhere", "c.py", "noise.txt")
     (root / "alias.py").symlink_to("a.py")
@@ -252,23 +250,23 @@ def test_safe_mode_takes_what_mentions_a_dag_and_what_defines_one(root):
     (root / "no.zip").write_text("this is no zip archive")
     expected = {name: mentions for name, (_, mentions) in texts.items()}
     expected |= {"with.zip": True, "without.zip": False, "bomb.zip": True, "no.zip": True}
-    assert {name: examine(root, name).mentions_dag for name in expected} == expected
+    assert {name: look_at(root, name).mentions_dag for name in expected} == expected
 
 
-def test_a_text_has_the_hash_that_its_parse_records_whatever_its_encoding_and_line_ends(root):
+def test_a_text_has_the_hash_that_its_parse_records(root):
     same = ["x = '\xe9'\ny = 1\n".encode(), "x = '\xe9'\r\ny = 1\r\n".encode(), "\ufeffx = '\xe9'\ny = 1\n".encode()]
     hashes = set()
     for data in same:
         (root / "module.py").write_bytes(data)
-        hashes.add(examine(root, "module.py").text_hash)
+        hashes.add(look_at(root, "module.py").text_hash)
     assert len(hashes) == 1
     (root / "module.py").write_bytes(b"x = '\xe9'\n")
-    assert examine(root, "module.py").text_hash not in hashes
+    assert look_at(root, "module.py").text_hash not in hashes
 
 
 def test_a_folder_that_is_away_tells_nothing_of_its_files(root):
     make(root, "a.py")
-    assert examine(root, "b.py").is_gone
-    assert examine(root, "a.py/b.py").is_gone
+    assert look_at(root, "b.py").is_gone
+    assert look_at(root, "a.py/b.py").is_gone
     root.rename(root.with_name("away"))
-    assert examine(root, "a.py") is None
+    assert look_at(root, "a.py") is None

@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from asynsched.errors import ParseTimeout
-from asynsched.parsing.outcome_batch import COMPANY
+from asynsched.parsing.dispatcher import COMPANY
 from asynsched.store.dags.parse_results import DagDefaults, Outcome, store_outcomes
 from tests.support.flaky_database import FlakyDatabase
 from tests.support.passing_database import PassingDatabase
@@ -27,7 +27,7 @@ class CountingDatabase(PassingDatabase):
         return await super().write(query, *args, **kwargs)
 
 
-def test_what_a_start_parses_is_stored_in_few_transactions_and_a_single_file_at_once(folder):
+def test_a_start_stores_in_few_transactions_and_a_single_file_at_once(folder):
     database = CountingDatabase(folder.database)
     dispatching = folder.new(database=database)
     for number in range(60):
@@ -176,9 +176,7 @@ def test_a_dag_id_of_two_files_goes_to_the_other_when_the_first_leaves(folder):
 
 @pytest.mark.parametrize("scheduler", [None, "one"], ids=["alone", "beside others"])
 @pytest.mark.parametrize("is_killed", [False, True], ids=["the answer is lost", "the scheduler is killed"])
-def test_a_dag_id_of_two_files_goes_to_the_other_though_nobody_has_heard_that_the_first_left(
-    folder, scheduler, is_killed
-):
+def test_a_dag_id_goes_to_the_other_file_though_the_news_was_lost(folder, scheduler, is_killed):
     flaky = FlakyDatabase(folder.database, after=True)
     site = folder.new(scheduler=scheduler, database=flaky)
 

@@ -7,7 +7,7 @@ import anyio
 from structlog.testing import capture_logs
 
 from asynsched.errors import ParseCrashed
-from asynsched.parsing.repeats import SECOND_CHANCES
+from asynsched.parsing.files import SECOND_CHANCES
 from asynsched.settings import WatchSettings
 from tests.unit.parsing.dispatching import LONG_AGO
 
@@ -89,7 +89,7 @@ def test_touching_a_file_parses_it_again_only_if_its_error_may_have_healed(folde
     folder.run(main)
 
 
-def test_a_file_whose_parse_was_killed_is_parsed_again_some_times_though_nobody_touches_it(folder):
+def test_a_file_whose_parse_was_killed_gets_some_more_chances(folder):
     site = folder.dispatching
 
     async def main():
@@ -111,7 +111,7 @@ def test_a_file_whose_parse_was_killed_is_parsed_again_some_times_though_nobody_
     folder.run(main)
 
 
-def test_no_file_is_parsed_twice_at_once_and_one_that_changes_meanwhile_is_parsed_once_more(folder):
+def test_a_file_that_changes_during_its_parse_is_parsed_once_more(folder):
     site = folder.dispatching
 
     async def main():
@@ -134,7 +134,7 @@ def test_no_file_is_parsed_twice_at_once_and_one_that_changes_meanwhile_is_parse
     folder.run(main)
 
 
-def test_a_slow_file_holds_up_no_other_and_no_more_are_parsed_at_once_than_is_set(folder):
+def test_a_slow_file_delays_no_other_and_few_are_parsed_at_once(folder):
     site = folder.new(processes=3)
 
     async def main():
@@ -154,7 +154,7 @@ def test_a_slow_file_holds_up_no_other_and_no_more_are_parsed_at_once_than_is_se
     folder.run(main)
 
 
-def test_a_parse_that_takes_longer_than_two_seconds_is_told_of_once_and_in_health(folder):
+def test_a_long_parse_is_logged_once_and_is_in_health(folder):
     site = folder.dispatching
 
     async def main():
@@ -180,7 +180,7 @@ def test_a_parse_that_takes_longer_than_two_seconds_is_told_of_once_and_in_healt
     folder.run(main)
 
 
-def test_changed_files_come_before_those_of_the_start_which_keep_their_order(folder):
+def test_changed_files_come_before_those_of_the_start(folder):
     site = folder.new(processes=1)
 
     async def main():
@@ -251,7 +251,7 @@ def test_an_edited_module_has_exactly_the_files_parsed_that_import_it(folder):
     folder.run(main)
 
 
-def test_a_module_edited_during_the_first_parse_of_its_importer_is_not_missed(folder):
+def test_a_module_edited_while_its_importer_is_parsed_is_not_missed(folder):
     site = folder.dispatching
 
     async def main():
@@ -276,7 +276,7 @@ def test_a_module_edited_during_the_first_parse_of_its_importer_is_not_missed(fo
     folder.run(main)
 
 
-def test_unchanged_files_are_parsed_again_and_statistics_logged_when_their_intervals_have_passed(folder):
+def test_unchanged_files_are_parsed_and_logged_at_their_intervals(folder):
     site = folder.new(watch=WatchSettings(min_file_process_interval=60, print_stats_interval=100))
 
     async def main():

@@ -7,13 +7,12 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from asynsched.parsing.processes.parse_server import Guardian, GuardianLost, ParseServer, ServerProcess
-from asynsched.parsing.processes.sandbox_setup import setup_of
+from asynsched.parsing.processes.parse_server import Guardian, GuardianLost, ParseServer, ServerProcess, setup_of
 from asynsched.settings import Settings
 
 
 @pytest.mark.parametrize(("is_ended", "said"), [(False, "no room"), (True, "")])
-async def test_a_guardian_is_lost_with_the_last_words_of_its_server_or_without_where_that_was_ended(is_ended, said):
+async def test_a_lost_guardian_names_the_last_words_of_its_server(is_ended, said):
     with tempfile.TemporaryFile() as errors:
         errors.write(b"no room\n")
         if is_ended:
@@ -43,7 +42,7 @@ class OldServer:
         self.ended.append("server")
 
 
-async def test_a_server_that_is_replaced_ends_even_if_the_parse_that_asks_for_another_is_cancelled(tmp_path):
+async def test_a_replaced_server_ends_though_the_parse_is_cancelled(tmp_path):
     server, old = ParseServer(setup_of(Settings(dags_folder=str(tmp_path), home=str(tmp_path)))), OldServer()
     idle = Guardian(old, None, None)
     idle.end = old.end_guardian

@@ -5,7 +5,7 @@ from datetime import timedelta
 from structlog.testing import capture_logs
 
 from asynsched.metrics.base import NoMetrics
-from asynsched.parsing.parse_log import ParseLog
+from asynsched.parsing.progress import ParseLog
 from asynsched.store.dags.files import DagFileRow, ImportErrorRow
 from asynsched.store.dags.parse_results import Stored, StoredReport
 from tests.unit.parsing.dispatching import START
@@ -15,7 +15,7 @@ def row(kind: str) -> ImportErrorRow:
     return ImportErrorRow("dag.py", kind, f"dag.py:3: {kind}", "", 3, None, "", is_warning=True, created_at=START)
 
 
-def test_what_an_author_hardly_means_is_logged_once_and_other_warnings_are_not():
+def test_of_warnings_only_doubtful_ones_are_logged_and_once():
     log = ParseLog(timedelta(), START)
     with capture_logs() as logs:
         for _ in range(2):
@@ -24,7 +24,7 @@ def test_what_an_author_hardly_means_is_logged_once_and_other_warnings_are_not()
     assert [(told["event"], told["message"]) for told in logs] == [("file.doubtful", "dag.py:3: doubtful")]
 
 
-def test_arguments_without_effect_are_logged_when_the_file_is_parsed_and_not_at_each_start():
+def test_arguments_without_effect_are_logged_at_a_parse_not_at_a_start():
     log, found = ParseLog(timedelta(), START), (row("no_effect"),)
     file = DagFileRow("dag.py", "", 0, 0, [], START, 0.1, n_dags=1, n_errors=0)
     with capture_logs() as logs:

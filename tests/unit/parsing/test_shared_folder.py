@@ -128,7 +128,7 @@ def test_what_one_was_parsing_when_it_went_is_parsed_by_another(folder, says_so)
 @pytest.mark.parametrize(
     "queries", [{"claim_unclaimed"}, {"claim_unclaimed", "claim_from_the_gone"}, {"store_outcomes"}, {"drop_claims"}]
 )
-def test_a_lost_answer_of_the_database_makes_no_scheduler_take_its_own_claim_for_another_one_s(folder, queries):
+def test_a_scheduler_knows_its_own_claim_after_a_lost_answer(folder, queries):
     async def go() -> None:
         await two(folder)
         flaky = FlakyDatabase(folder.database, after=True)
@@ -151,7 +151,7 @@ def test_a_lost_answer_of_the_database_makes_no_scheduler_take_its_own_claim_for
     folder.run(go)
 
 
-def test_what_one_has_parsed_that_was_taken_for_gone_is_not_stored_over_what_another_found_since(folder):
+def test_a_late_result_is_not_stored_over_what_another_found_since(folder):
     async def go() -> None:
         one, other = await two(folder)
         one.write("file_0.py", "dag old")

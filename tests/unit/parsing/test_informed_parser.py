@@ -1,4 +1,4 @@
-"""A second parse, which doubts a new version: at the same time as the first one where no other file is being parsed."""
+"""A second parse, which doubts a new version: when it is made, and what follows from what it finds."""
 
 from typing import Any
 
@@ -7,9 +7,26 @@ import pytest
 
 from asynsched.clock import VirtualClock
 from asynsched.errors import ParseCrashed
-from asynsched.parsing.processes.informed_parser import FEW_DAGS, OTHER_SEED, InformedParser
-from asynsched.parsing.processes.parse_slots import ParseSlots
-from asynsched.serialization.schema import SCHEMA_VERSION, FileError, ParsedDag, ParseReport, SerializedDag, SourceFile
+from asynsched.parsing.jobs import ParseSlots
+from asynsched.parsing.processes.informed_parser import (
+    FEW_DAGS,
+    OTHER_SEED,
+    InformedParser,
+    KnownVersion,
+    differing_fields,
+    settled,
+    would_be_new,
+)
+from asynsched.serialization.schema import (
+    SCHEMA_VERSION,
+    UNSTABLE,
+    FileError,
+    ParsedDag,
+    ParseReport,
+    SerializedDag,
+    SerializedTask,
+    SourceFile,
+)
 from asynsched.simulation.simulation import run_virtual
 from asynsched.store.dags.parse_results import DagDefaults, FileStamp, store_report
 from asynsched.store.database import Database
@@ -134,7 +151,7 @@ def test_a_parse_that_crashes_beside_another_counts_as_if_it_were_alone(crashing
     assert (None if isinstance(found, str) else found.dags[0].version_hash) == version
 
 
-def test_a_file_that_is_parsed_again_and_again_without_a_change_is_parsed_once_each_time_but_the_first():
+def test_an_unchanged_file_is_parsed_once_each_time_but_the_first():
     _, began, _ = parse("d.py", versions=(BEFORE, BEFORE, NOW, NOW))
     assert [seed for seed, at in began if at == 0] == [0, OTHER_SEED]
     assert began[2:] == [(0, 10.0), (0, 20.0), (OTHER_SEED, 30.0), (0, 40.0), (OTHER_SEED, 40.0)]
@@ -142,7 +159,7 @@ def test_a_file_that_is_parsed_again_and_again_without_a_change_is_parsed_once_e
     assert began[2:] == [(0, 10.0), (0, 20.0), (OTHER_SEED, 20.0)]
 
 
-def test_an_edit_is_doubted_afterwards_where_no_more_than_one_parse_may_run_at_once():
+def test_with_one_slot_an_edit_is_doubted_after_the_first_parse():
     [found], began, took = parse("d.py", n_slots=1)
     assert (began, took) == ([(0, 0.0), (OTHER_SEED, LENGTH)], 2 * LENGTH)
     assert found.warnings
@@ -158,7 +175,7 @@ def test_nobody_waits_for_a_second_parse_that_is_not_needed(case):
 
 
 @pytest.mark.parametrize("again_seconds", [LENGTH / 2, LENGTH * 2])
-def test_the_slot_of_a_second_parse_is_free_as_soon_as_one_of_both_has_ended(again_seconds):
+def test_a_second_parse_s_slot_is_free_once_one_of_both_has_ended(again_seconds):
     clock = VirtualClock(START)
     freed: list[float] = []
     slots = ParseSlots(1, lambda: freed.append((clock.now() - START).total_seconds()))
@@ -172,3 +189,78 @@ def test_the_slot_of_a_second_parse_is_free_as_soon_as_one_of_both_has_ended(aga
 
     run_virtual(main, clock)
     assert freed == [min(again_seconds, LENGTH)]
+
+
+CODE = SourceFile("d.py", "d", "1" * 64, "code")
+
+
+def dag(*tasks, **fields):
+    return SerializedDag("d", {"kind": "null"}, tasks=tuple(tasks or (task("a"), task("b"))), **fields)
+
+
+def task(task_id, **fields):
+    return SerializedTask(task_id, "EmptyOperator", **fields)
+
+
+def report_of(parsed, version="2" * 64, **fields):
+    return ParseReport(SCHEMA_VERSION, "d.py", (ParsedDag(parsed, version, **fields),), sources=(CODE,))
+
+
+def verdict(stored, first, second, known_hash="0" * 64):
+    """Return the version that is stored, and what the warning names."""
+    again = report_of(second, "3" * 64, known_hash=known_hash)
+    result = settled(report_of(first), again, {"d": KnownVersion("0" * 64, stored)})
+    [parsed] = result.dags
+    assert parsed.dag == (stored if parsed.version_hash == "0" * 64 else first)
+    warnings = [warning.message for warning in result.warnings if warning.kind == UNSTABLE]
+    return parsed.version_hash[0], " ".join(warnings)
+
+
+@pytest.mark.parametrize(
+    ("stored", "first", "second", "names"),
+    [
+        (dag(doc_md="1"), dag(doc_md="2"), dag(doc_md="3"), "in doc_md;"),
+        (dag(task("a", doc_md="1")), dag(task("a", doc_md="2")), dag(task("a", doc_md="3")), "in doc_md of task 'a';"),
+        (dag(task("a"), task("b")), dag(task("b"), task("a")), dag(task("a"), task("b")), "in the order of its tasks;"),
+        (dag(task("a1")), dag(task("a2")), dag(task("a3")), "in the ids of its tasks ('a2' is not always there);"),
+        (dag(doc_md="1", tags=("x",)), dag(doc_md="2", tags=("y",)), dag(doc_md="3", tags=("z",)), "in doc_md, tags;"),
+    ],
+)
+def test_what_two_parses_do_not_agree_on_is_named_and_makes_no_version(stored, first, second, names):
+    version, warning = verdict(stored, first, second)
+    assert version == "0"
+    assert names in warning
+
+
+@pytest.mark.parametrize(
+    ("stored", "first", "second"),
+    [
+        (dag(doc_md="1", owners=("x",)), dag(doc_md="2", owners=("y",)), dag(doc_md="3", owners=("y",))),
+        (dag(task("a", doc_md="1")), dag(task("a", doc_md="2", retries=1)), dag(task("a", doc_md="3", retries=1))),
+        (dag(task("a", doc_md="1")), dag(task("a", doc_md="2"), task("b")), dag(task("a", doc_md="3"), task("b"))),
+    ],
+)
+def test_what_they_do_agree_on_makes_a_version_all_the_same(stored, first, second):
+    version, warning = verdict(stored, first, second)
+    assert version == "2"
+    assert "doc_md" in warning
+
+
+def test_other_code_makes_a_version_all_the_same():
+    assert verdict(dag(doc_md="1"), dag(doc_md="2"), dag(doc_md="3"), known_hash="9" * 64)[0] == "2"
+
+
+def test_a_dag_on_which_both_parses_agree_is_not_mentioned():
+    assert verdict(dag(doc_md="1"), dag(doc_md="2"), dag(doc_md="2")) == ("2", "")
+    assert differing_fields(dag(), dag()) == []
+
+
+def test_a_new_dag_that_is_parsed_twice_by_chance_is_named_too():
+    result = settled(report_of(dag(doc_md="1")), report_of(dag(doc_md="2")), {})
+    assert ([parsed.version_hash for parsed in result.dags], len(result.warnings)) == (["2" * 64], 1)
+
+
+def test_only_a_dag_that_has_another_version_is_parsed_again():
+    assert would_be_new(report_of(dag()), {}) == []
+    assert would_be_new(report_of(dag()), {"d": "2" * 64}) == []
+    assert would_be_new(report_of(dag()), {"d": "0" * 64}) == ["d"]

@@ -1,0 +1,374 @@
+"""The files of the DAG folder: what was last parsed of each, why one is looked at, and where it is on its way.
+
+                   queue            claim             parse             conclude              stored
+    looked at ───────────▶ QUEUED ─────────▶ CLAIMED ─────────▶ PARSING ───────────▶ STORING ─────────▶ (no place)
+        │                    │                  │ release                              ▲
+        │                    │                  ▼                                      │
+        │                    │        (no place: another scheduler parses it)          │
+        └────────────────────┴── conclude: gone, or unreadable ────────────────────────┘
+
+A file that is claimed, being parsed or being stored is busy. What is asked about a busy file is kept, and asked again
+when it is no longer busy: so no file is parsed twice at once, and a file that changes during its parse is parsed once
+more.
+"""
+
+import enum
+import heapq
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
+from datetime import datetime, timedelta
+
+from asynsched.channels import FileChanged, FolderScanned
+from asynsched.errors import InvalidTransition
+from asynsched.parsing.looks import SETTLED_SECONDS, TRANSIENT_KINDS, Look, LookRequest, shown
+from asynsched.store.dags.files import DagFileRow
+from asynsched.store.dags.parse_results import Stored
+
+MOST_LOOKS = 500
+"""Files that are looked at together."""
+LOOK_AGAIN_AFTER = timedelta(seconds=SETTLED_SECONDS)
+LEAST_PAUSE = timedelta(seconds=1)
+"""Least time between two looks for files that are due."""
+KILLED_KINDS = frozenset({"crash", "memory"})
+"""Errors of a parse that ended without a report."""
+SECOND_CHANCES = (timedelta(seconds=5), timedelta(seconds=30), timedelta(minutes=3))
+"""After how long a text whose parse was killed is parsed again, each time; after these, only an edit parses it."""
+
+
+class Place(enum.Enum):
+    """Where a file is between a look and the database. Most files have no place: nothing is to be done about them."""
+
+    QUEUED = "queued"
+    CLAIMED = "claimed"
+    PARSING = "being parsed"
+    STORING = "being stored"
+
+
+_MOVES: dict[str, tuple[frozenset[Place | None], Place | None]] = {
+    "queue": (frozenset({None, Place.QUEUED}), Place.QUEUED),
+    "claim": (frozenset({Place.QUEUED}), Place.CLAIMED),
+    "release": (frozenset({Place.CLAIMED}), None),
+    "parse": (frozenset({Place.CLAIMED}), Place.PARSING),
+    "conclude": (frozenset({None, Place.QUEUED, Place.PARSING}), Place.STORING),
+    "stored": (frozenset({Place.STORING}), None),
+}
+
+
+class KnownFiles:
+    """The files that were parsed, by path, and the local modules that they import.
+
+    Args:
+        rows: What was last parsed.
+        kinds: The kinds of error that each file has, for those that have any.
+    """
+
+    def __init__(self, rows: Iterable[DagFileRow] = (), kinds: Mapping[str, frozenset[str]] | None = None) -> None:
+        self._rows: dict[str, DagFileRow] = {}
+        self._kinds: dict[str, frozenset[str]] = {}
+        self._importers: dict[str, set[str]] = {}
+        self._texts: dict[str, str | None] = {}
+        self._text_changes: dict[str, int] = {}
+        self.n_text_changes = 0
+        for row in rows:
+            self.put(row, (kinds or {}).get(row.path, frozenset()))
+
+    def __iter__(self) -> Iterator[DagFileRow]:
+        return iter(list(self._rows.values()))
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def get(self, path: str) -> DagFileRow | None:
+        """Return what was last parsed of a file, None if nothing was."""
+        return self._rows.get(path)
+
+    def put(self, row: DagFileRow, kinds: frozenset[str]) -> None:
+        """Note what was parsed of a file, and the kinds of its errors."""
+        self.forget(row.path)
+        self._rows[row.path] = row
+        if kinds:
+            self._kinds[row.path] = kinds
+        for path in _modules_of(row):
+            self._importers.setdefault(path, set()).add(row.path)
+
+    def forget(self, path: str) -> None:
+        """Forget a file."""
+        row = self._rows.pop(path, None)
+        self._kinds.pop(path, None)
+        for module in _modules_of(row):
+            self._importers[module].discard(path)
+
+    def with_error(self, kinds: frozenset[str]) -> set[str]:
+        """Return the files that have an error of one of these kinds."""
+        return {path for path, found in self._kinds.items() if found & kinds}
+
+    def has_error(self, path: str, kinds: frozenset[str]) -> bool:
+        """Whether a file has an error of one of these kinds."""
+        return bool(self._kinds.get(path, frozenset()) & kinds)
+
+    def paths(self) -> set[str]:
+        """Return every file, and every local module that a file has imported."""
+        return self._rows.keys() | {module for module, importers in self._importers.items() if importers}
+
+    def note_text(self, path: str, text_hash: str | None) -> set[str]:
+        """Note a module's text (None: it is gone), and return the files that have imported it with another one."""
+        if path not in self._texts or self._texts[path] != text_hash:
+            self.n_text_changes += 1
+            self._text_changes[path] = self.n_text_changes
+            self._texts[path] = text_hash
+        importers = self._importers.get(path, set())
+        return {importer for importer in importers if _modules_of(self._rows[importer])[path] != text_hash}
+
+    def has_modules_of(self, row: DagFileRow | None) -> bool:
+        """Return whether the modules that a parse has imported are as they were noted here, as far as they were."""
+        return row is not None and all(
+            self._texts.get(path, imported) == imported for path, imported in _modules_of(row).items()
+        )
+
+    def modules_changed_since(self, path: str, n_text_changes: int) -> set[str]:
+        """Return the modules of a file that have another text than it imported, if that was noted since.
+
+        Args:
+            path: The file.
+            n_text_changes: What `n_text_changes` was when the file's parse began. A text noted before that is no news:
+                a parse that ends without a report leaves the modules of the one before, and must not cause another.
+        """
+        return {
+            module
+            for module, imported in _modules_of(self._rows.get(path)).items()
+            if self._text_changes.get(module, 0) > n_text_changes and self._texts[module] != imported
+        }
+
+
+def _modules_of(row: DagFileRow | None) -> dict[str, str]:
+    """Return the modules outside the file itself, with their hashes: an archive's own change with it."""
+    return (
+        {}
+        if row is None
+        else {
+            module.path: module.content_hash
+            for module in row.local_modules
+            if module.path != row.path and ".zip/" not in module.path
+        }
+    )
+
+
+class Repeats:
+    """When files that have not changed are parsed again.
+
+    After an interval, if that is set (Airflow: min_file_process_interval). And soon after a parse that was killed: that
+    may have been the machine's fault, and the next one may live.
+
+    Args:
+        interval: Time between two parses of a file that has not changed; zero: none is ever due by it.
+    """
+
+    def __init__(self, interval: timedelta) -> None:
+        self._interval = interval
+        self._next_look_at: datetime | None = None
+        self._chances: list[tuple[datetime, str]] = []
+        self._n_kills: dict[str, tuple[str, int]] = {}
+        """By path: the hash of the text whose parses were killed, and how often in a row."""
+
+    @property
+    def next_at(self) -> datetime | None:
+        """When to ask again at the latest."""
+        return min(filter(None, (self._next_look_at, self._chances[0][0] if self._chances else None)), default=None)
+
+    def note_parsed(self, file: DagFileRow, kinds: Set[str], now: datetime) -> None:
+        """Note a parse, and the kinds of errors that it had."""
+        text, n_kills = self._n_kills.pop(file.path, ("", 0))
+        if kinds & KILLED_KINDS:
+            n_kills = n_kills + 1 if text == file.content_hash else 1
+            self._n_kills[file.path] = file.content_hash, n_kills
+            if n_kills <= len(SECOND_CHANCES):
+                heapq.heappush(self._chances, (now + SECOND_CHANCES[n_kills - 1], file.path))
+
+    def due(self, files: Iterable[DagFileRow], now: datetime) -> list[str]:
+        """Return the files that are due."""
+        due = []
+        while self._chances and self._chances[0][0] <= now:
+            path = heapq.heappop(self._chances)[1]
+            if path in self._n_kills:
+                due.append(path)
+        if not self._interval or (self._next_look_at is not None and now < self._next_look_at):
+            return due
+        moments = {file.path: file.parsed_at + self._interval for file in files}
+        self._next_look_at = max(
+            min((at for at in moments.values() if at > now), default=now + self._interval), now + LEAST_PAUSE
+        )
+        return due + [path for path, at in moments.items() if at <= now]
+
+
+class Files:
+    """The files of the folder, each with the request to look at it and its place.
+
+    Args:
+        repeat_interval: Time between two parses of a file that has not changed; zero: it is not parsed again.
+
+    Attributes:
+        known: What was last parsed.
+        n_scans: How many full scans there were whose files are all taken in.
+    """
+
+    def __init__(self, repeat_interval: timedelta) -> None:
+        self.known = KnownFiles()
+        self.n_scans = 0
+        self._places: dict[str, Place] = {}
+        self._asked: dict[str, LookRequest] = {}
+        self._kept: dict[str, LookRequest] = {}
+        self._later: deque[tuple[datetime, LookRequest]] = deque()
+        self._repeats = Repeats(repeat_interval)
+        self._seen: set[str] = set()
+        self._ignored: set[str] = set()
+        self._texts_at_claim: dict[str, int] = {}
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is asked, and no file has a place."""
+        return not (self._asked or self._kept or self._later or self._places)
+
+    def is_busy(self, path: str) -> bool:
+        """Whether the file is claimed, being parsed or being stored."""
+        return self._places.get(path, Place.QUEUED) is not Place.QUEUED
+
+    # What is asked
+
+    @property
+    def are_asked(self) -> bool:
+        """Whether there is something to look at."""
+        return bool(self._asked)
+
+    @property
+    def hurried(self) -> list[str]:
+        """The busy files that have changed since."""
+        return [path for path, request in self._kept.items() if request.is_urgent]
+
+    @property
+    def next_at(self) -> datetime | None:
+        """When `to_look` has more at the latest, if nothing is asked."""
+        return min(filter(None, (self._later[0][0] if self._later else None, self._repeats.next_at)), default=None)
+
+    def ask(self, request: LookRequest) -> None:
+        """Ask for a look at a file; joined with an earlier request for the same file."""
+        path = shown(request.path)
+        requests = self._kept if self.is_busy(path) else self._asked
+        requests[path] = requests[path].merged_with(request) if path in requests else request
+
+    def ask_later(self, request: LookRequest, now: datetime) -> None:
+        """Ask for a look after a moment."""
+        self._later.append((now + LOOK_AGAIN_AFTER, request))
+
+    def take(self, messages: Iterable[FileChanged | FolderScanned], now: datetime) -> None:
+        """Ask for a look at each file that a message is about, and at those that a new module may be missing in."""
+        has_new_module = False
+        for message in messages:
+            if isinstance(message, FolderScanned):
+                for path in sorted(self.known.paths() - self._seen):  # the scan did not find them
+                    self.ask(LookRequest(path, is_urgent=True))
+                self.n_scans += 1
+                continue
+            path = shown(message.path)
+            if not message.forced:
+                (self._ignored.add if message.is_ignored else self._ignored.discard)(path)
+            if message.removed:
+                self._seen.discard(path)
+            elif path not in self._seen:
+                self._seen.add(path)
+                has_new_module = has_new_module or (self.n_scans > 0 and path.endswith(".py"))
+            self.ask(
+                LookRequest(
+                    message.path,
+                    is_urgent=not message.at_start,
+                    is_forced=message.forced or (message.at_start and self.known.has_error(path, TRANSIENT_KINDS)),
+                    asked_at=now if message.forced else None,
+                )
+            )
+        if has_new_module:
+            for path in sorted(self.known.with_error(frozenset({"import"}))):
+                self.ask(LookRequest(path, is_urgent=True, is_forced=True))
+
+    def to_look(self, now: datetime) -> list[LookRequest]:
+        """Take out the oldest requests about files that are not busy."""
+        while self._later and self._later[0][0] <= now:
+            self.ask(self._later.popleft()[1])
+        for path in self._repeats.due(self.known, now):
+            self.ask(LookRequest(path, is_forced=True))
+        return [self._asked.pop(path) for path in list(self._asked)[:MOST_LOOKS]]
+
+    def note_look(self, request: LookRequest, look: Look) -> None:
+        """Ask for looks at the files that have imported a module with another text."""
+        path = shown(request.path)
+        if path.endswith(".py") and look.error is None:
+            for importer in self.known.note_text(path, None if look.is_gone else look.text_hash):
+                # What a busy file imports is compared when its outcome is stored.
+                if not self.is_busy(importer):
+                    self.ask(LookRequest(importer, is_urgent=request.is_urgent, is_for_module=True))
+
+    def is_ignored(self, path: str) -> bool:
+        """Whether an ignore file names a file."""
+        return path in self._ignored
+
+    # Where a file is
+
+    def queue(self, path: str) -> None:
+        """A look has found that the file is to be parsed."""
+        self._move(path, "queue")
+
+    def claim(self, path: str) -> None:
+        """Its parse is being prepared."""
+        self._move(path, "claim")
+        self._texts_at_claim[path] = self.known.n_text_changes
+
+    def release(self, path: str) -> None:
+        """Another scheduler parses the file, or has parsed it."""
+        self._move(path, "release")
+        del self._texts_at_claim[path]
+
+    def parse(self, path: str) -> None:
+        """Its parse begins."""
+        self._move(path, "parse")
+
+    def conclude(self, path: str) -> None:
+        """Its parse has ended, or a look has found that it is gone or unreadable: that is to be stored."""
+        self._move(path, "conclude")
+
+    def stored(self, paths: Iterable[str], stored: Collection[Stored], now: datetime) -> None:
+        """The outcomes of files were stored. Know them from now on, and ask for the looks that follow.
+
+        Args:
+            paths: The files whose outcomes were to be stored.
+            stored: The files whose outcomes were stored. Another scheduler has taken over the others, and this one
+                waits for its results.
+        """
+        refused = set(paths) - {file.path for file in stored}
+        for file in stored:
+            self._move(file.path, "stored")
+            if file.row is None:
+                self.known.forget(file.path)
+            else:
+                kinds = frozenset(error.kind for error in file.errors if not error.is_warning)
+                self.known.put(file.row, kinds)
+                self._repeats.note_parsed(file.row, kinds, now)
+            for path in file.changes.contested:
+                self.ask(LookRequest(path, is_urgent=True, is_forced=True))
+            n_texts = self._texts_at_claim.pop(file.path, self.known.n_text_changes)
+            for path in self.known.modules_changed_since(file.path, n_texts):
+                self.ask(LookRequest(path, is_urgent=True))
+        for path in sorted(refused):
+            self._move(path, "stored")
+            self.ask(LookRequest(path, is_urgent=True, is_forced=True))
+
+    def _move(self, path: str, name: str) -> None:
+        before, (allowed, after) = self._places.get(path), _MOVES[name]
+        if before not in allowed:
+            raise InvalidTransition(f"place of the file {path}", before, after)
+        if after is None:
+            del self._places[path]
+        else:
+            self._places[path] = after
+        if self.is_busy(path):
+            if path in self._asked:
+                self._kept[path] = self._asked.pop(path)
+        elif path in self._kept:
+            self.ask(self._kept.pop(path))

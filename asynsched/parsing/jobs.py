@@ -1,0 +1,291 @@
+"""Jobs: the files whose parses have not begun, on their way from the queue to a slot.
+
+    queued ──▶ claimed, and the stored rows of their DAGs read ──▶ ready ──▶ parsed
+
+Jobs are prepared together and ahead, so that no parse waits for the database. They are prepared only for the next
+moment of parses, because other schedulers do not parse the files that this one has claimed.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+from asynsched.clock import Clock
+from asynsched.errors import StoreUnavailable
+from asynsched.parsing.files import KnownFiles
+from asynsched.parsing.looks import Look, LookRequest
+from asynsched.parsing.progress import ReadingProgress
+from asynsched.serialization.schema import ParseReport
+from asynsched.store.dags.files import (
+    DagFileRow,
+    claim_from_the_gone,
+    claim_unclaimed,
+    drop_claims,
+    get_files,
+    list_errors_of,
+)
+from asynsched.store.database import Database
+
+AHEAD_SECONDS = 0.25
+"""How long the jobs that are ready may keep a slot busy, judged by how long the last parse took."""
+MOST_AHEAD = 4
+"""Most jobs that are ready, for each slot."""
+RETRY_DELAY = timedelta(seconds=1)
+NEVER = datetime.min.replace(tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class ParseJob:
+    """A file to be parsed: what it was when that was decided, and why it was looked at."""
+
+    path: str
+    look: Look
+    request: LookRequest
+
+    def look_again(self, known: KnownFiles) -> LookRequest:
+        """Return the request to look again, because another scheduler is parsing the file."""
+        waited_from = self.request.waited_from or _parsed_at(self.path, known)
+        return replace(self.request, is_urgent=True, is_forced=True, waited_from=waited_from)
+
+
+def _parsed_at(path: str, known: KnownFiles) -> datetime:
+    row = known.get(path)
+    return NEVER if row is None else row.parsed_at
+
+
+class ParseSlots:
+    """Counts the parses that may still begin: `parse.processes` at once, first and second parses alike.
+
+    Args:
+        n: Parses that may run at once.
+        freed: Called whenever one more may begin.
+    """
+
+    def __init__(self, n: int, freed: Callable[[], None]) -> None:
+        self.n_free = n
+        self._freed = freed
+
+    def take(self) -> bool:
+        """Take a slot for a parse, if one is free; say whether it was."""
+        if not self.n_free:
+            return False
+        self.n_free -= 1
+        return True
+
+    def give_back(self) -> None:
+        """Give a slot back: its parse has ended."""
+        self.n_free += 1
+        self._freed()
+
+
+class Parser(Protocol):
+    """Parses one file at a call; several calls may be under way."""
+
+    async def prepare(self, paths: Sequence[str]) -> None:
+        """Read what the parses of these files need to know; they follow soon."""
+        ...
+
+    async def parse(self, path: str, slots: ParseSlots) -> ParseReport:
+        """Return everything that one parse of a file found, its errors too.
+
+        Args:
+            path: The file, relative to the DAG folder.
+            slots: Counts the parses. The caller has taken one for this call; a second process that parses the file at
+                the same time takes another.
+
+        Raises:
+            ParseTimeout: The parse did not end in time, not even by its own guard.
+            ParseCrashed: The parse ended without a report.
+        """
+        ...
+
+    async def warm_up(self, progress: ReadingProgress) -> None:
+        """Once the folder is read, prepare what the first parse of a saved file would wait for."""
+        ...
+
+
+class ParseClaims:
+    """Claims files in the database, so that one of several schedulers parses each, and takes over what others found.
+
+    Args:
+        runtime: Names what parses here; results of another runtime do not count.
+        silent: Returns the schedulers that have been silent for a lease. Their files are parsed here at once, earlier
+            than their runs are taken over: what they find is not stored any more.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        clock: Clock,
+        scheduler_id: str,
+        runtime: str,
+        silent: Callable[[], Collection[str]] = frozenset,
+    ) -> None:
+        self._database = database
+        self._clock = clock
+        self.scheduler_id = scheduler_id
+        self._runtime = runtime
+        self._silent = silent
+
+    async def take(self, jobs: Sequence[ParseJob], known: KnownFiles) -> tuple[set[str], set[str]]:
+        """Claim files, unless another scheduler parses them, or has done so meanwhile. Waits for the database.
+
+        Returns:
+            The files that are claimed for this scheduler until their outcomes are stored, and those that others parse.
+            Others have parsed the rest as it is now, and what they found is known.
+        """
+        while True:
+            try:
+                return await self._take(jobs, known)
+            except StoreUnavailable:
+                await self._clock.sleep(RETRY_DELAY)
+
+    async def _take(self, jobs: Sequence[ParseJob], known: KnownFiles) -> tuple[set[str], set[str]]:
+        paths = {job.path for job in jobs}
+        claimed = await self._claim(paths)
+        rows = await self._database.read_at_once(get_files, sorted(claimed)) if claimed else {}
+        done = {job.path: row for job in jobs if (row := rows.get(job.path)) and self._is_done(job, row, known)}
+        if done:
+            await self._leave(done, known)
+        return claimed - done.keys(), paths - claimed
+
+    async def _claim(self, paths: set[str]) -> set[str]:
+        now = self._clock.now()
+        # Most files are claimed by nobody: claiming these is one message to the server, and no transaction.
+        claimed = await self._database.write_at_once(claim_unclaimed, paths, self.scheduler_id, now)
+        if others := paths - claimed:
+            claimed |= await self._database.write(claim_from_the_gone, others, self.scheduler_id, now, self._silent())
+        return claimed
+
+    async def _leave(self, done: dict[str, DagFileRow], known: KnownFiles) -> None:
+        """Take over the results of another scheduler, and give up the claims."""
+        errors = await self._database.read(list_errors_of, sorted(done))
+        await self._database.write(drop_claims, sorted(done), self.scheduler_id)
+        for path, row in done.items():
+            kinds = (error.kind for error in errors if error.file_path == path and not error.is_warning)
+            known.put(row, frozenset(kinds))
+
+    def _is_done(self, job: ParseJob, row: DagFileRow, known: KnownFiles) -> bool:
+        """Whether another scheduler has parsed the file as it is now, since this one last heard of it."""
+        request = job.request
+        if row.parsed_at == (request.waited_from or _parsed_at(job.path, known)):
+            return False
+        if request.asked_at is not None and row.parsed_at < request.asked_at:
+            return False
+        is_same = (row.content_hash, row.runtime) == (job.look.content_hash, self._runtime)
+        return is_same and known.has_modules_of(row)
+
+
+class _Queue:
+    """Files that changed first, then those found at the start, each in the order of arrival. A file is in it once."""
+
+    def __init__(self) -> None:
+        self._urgent: OrderedDict[str, ParseJob] = OrderedDict()
+        self._patient: OrderedDict[str, ParseJob] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._urgent) + len(self._patient)
+
+    @property
+    def has_urgent(self) -> bool:
+        return bool(self._urgent)
+
+    def add(self, job: ParseJob) -> None:
+        """Put a file into the queue, or bring forward one that is in it, with what it is now."""
+        if job.request.is_urgent or job.path in self._urgent:
+            self._patient.pop(job.path, None)
+            self._urgent[job.path] = job
+        else:
+            self._patient[job.path] = job
+
+    def hasten(self, path: str) -> None:
+        if path in self._patient:
+            self._urgent[path] = self._patient.pop(path)
+
+    def discard(self, path: str) -> None:
+        self._urgent.pop(path, None)
+        self._patient.pop(path, None)
+
+    def pop(self) -> ParseJob:
+        return (self._urgent or self._patient).popitem(last=False)[1]
+
+
+class Jobs:
+    """The jobs that are queued, being prepared, or ready.
+
+    Args:
+        n_slots: Parses that may run at once.
+        parser: Reads what its parses need to know.
+        claims: Claims files beside other schedulers; None: there are none.
+    """
+
+    def __init__(self, n_slots: int, parser: Parser, claims: ParseClaims | None) -> None:
+        self._n_slots = n_slots
+        self._parser = parser
+        self._claims = claims
+        self._n_ahead = 0
+        self._queued = _Queue()
+        self._begun: list[ParseJob] = []
+        self._ready = _Queue()
+
+    @property
+    def n_waiting(self) -> int:
+        """How many jobs there are."""
+        return len(self._queued) + len(self._begun) + len(self._ready)
+
+    def add(self, job: ParseJob) -> None:
+        """Queue a file, or bring forward one that is queued."""
+        self._queued.add(job)
+
+    def discard(self, path: str) -> None:
+        """Take a file out of the queue, if it is in it."""
+        self._queued.discard(path)
+
+    def hasten(self, paths: Iterable[str]) -> None:
+        """Bring those files forward that are ready: they have changed since."""
+        for path in paths:
+            self._ready.hasten(path)
+
+    def note_parsed(self, seconds: float) -> None:
+        """Learn how long a parse takes; 0: it gave no report, and may have taken long."""
+        self._n_ahead = self._n_slots * min(MOST_AHEAD, int(AHEAD_SECONDS / seconds)) if seconds else 0
+
+    def begin(self, n_free: int) -> list[ParseJob]:
+        """Take out of the queue the jobs that are to be prepared now, together.
+
+        While there is little room, only a file that has changed is taken: soon there is room for several at once.
+
+        Args:
+            n_free: Parses that may begin.
+        """
+        wanted = n_free + self._n_ahead
+        room = wanted - len(self._begun) - len(self._ready)
+        if 2 * room < wanted:
+            is_urgent_ahead = self._ready.has_urgent or any(job.request.is_urgent for job in self._begun)
+            room = 1 if self._queued.has_urgent and not is_urgent_ahead else 0
+        jobs = [self._queued.pop() for _ in range(min(room, len(self._queued)))]
+        self._begun += jobs
+        return jobs
+
+    async def prepare(self, jobs: list[ParseJob], known: KnownFiles) -> list[tuple[ParseJob, bool]]:
+        """Prepare jobs that `begin` returned.
+
+        Returns:
+            The jobs of other schedulers, each with whether it is being parsed; otherwise it has been parsed already.
+        """
+        own, busy = {job.path for job in jobs}, set[str]()
+        if self._claims is not None:
+            own, busy = await self._claims.take(jobs, known)
+        if own:
+            await self._parser.prepare([job.path for job in jobs if job.path in own])
+        self._begun = [job for job in self._begun if job not in jobs]
+        for job in jobs:
+            if job.path in own:
+                self._ready.add(job)
+        return [(job, job.path in busy) for job in jobs if job.path not in own]
+
+    def pop(self) -> ParseJob | None:
+        """Take out the next job whose parse may begin; None without any."""
+        return self._ready.pop() if self._ready else None

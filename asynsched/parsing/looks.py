@@ -1,0 +1,256 @@
+"""Looks at files of the DAG folder: what a file is now, and what follows from that for the dispatcher.
+
+A look blocks, so a thread makes it. It reads a bounded number of bytes, never waits for a pipe or a device, and runs no
+code of the file.
+"""
+
+import enum
+import errno
+import hashlib
+import importlib.util
+import io
+import os
+import platform
+import stat
+import zipfile
+import zlib
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from asynsched._version import __version__
+from asynsched.serialization.schema import SCHEMA_VERSION, FileError
+from asynsched.settings import Settings
+from asynsched.store.dags.files import DagFileRow
+
+MAX_SOURCE_BYTES = 16 * 1024**2
+"""Largest Python file that is read."""
+MAX_ARCHIVE_LOOK_BYTES = 64 * 1024**2
+"""How much of an archive is unpacked in search of a DAG; a larger archive is assumed to have one."""
+SETTLED_SECONDS = 1.0
+"""A file that has just lost its DAGs' text may be in the middle of being written: the next look comes after this."""
+TRANSIENT_KINDS = frozenset({"import", "exception", "exit", "crash", "timeout", "memory", "unreadable"})
+"""Errors that may be gone although the file is the same, so a start tries again."""
+_CHUNK_BYTES = 1024**2
+_ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR})
+
+
+@dataclass(frozen=True, slots=True)
+class LookRequest:
+    """Why a file is looked at.
+
+    `is_urgent`: it changed, or a user asks for it. `is_forced`: parse it even if nothing about it is new.
+    `asked_at`: when a user asked for that. `waited_from`: another scheduler was parsing the file; when it had been
+    parsed before that. `is_for_module`: a module that it has imported has another text, or had when this was asked.
+    """
+
+    path: str
+    is_urgent: bool = False
+    is_forced: bool = False
+    asked_at: datetime | None = None
+    waited_from: datetime | None = None
+    is_for_module: bool = False
+
+    def merged_with(self, later: "LookRequest") -> "LookRequest":
+        """Return the one request that does for both."""
+        return LookRequest(
+            later.path,
+            self.is_urgent or later.is_urgent,
+            self.is_forced or later.is_forced,
+            later.asked_at or self.asked_at,
+            later.waited_from or self.waited_from,
+            self.is_for_module or later.is_for_module,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a file is. Neither gone nor with an error: it can be parsed.
+
+    `content_hash` is of the bytes, `text_hash` of a Python file's text, as `SourceFile.content_hash` is.
+    """
+
+    is_gone: bool = False
+    error: FileError | None = None
+    content_hash: str = ""
+    text_hash: str = ""
+    modified_ns: int = 0
+    size: int = 0
+    mentions_dag: bool = False
+
+
+class Step(enum.Enum):
+    """What to do with a file."""
+
+    NOTHING = enum.auto()
+    PARSE = enum.auto()
+    REMOVE = enum.auto()
+    REPORT = enum.auto()
+    LOOK_LATER = enum.auto()
+
+
+def next_step(
+    request: LookRequest,
+    look: Look,
+    known: DagFileRow | None,
+    *,
+    is_ignored: bool,
+    runtime: str,
+    safe_mode: bool,
+    now_seconds: float,
+    may_have_healed: bool = False,
+) -> Step:
+    """Return what to do with a file after a look.
+
+    Args:
+        request: Why it was looked at.
+        look: What it is now.
+        known: What was last parsed of it, None if nothing was.
+        is_ignored: Whether an ignore file names it.
+        runtime: What a parse's result would depend on now.
+        safe_mode: Whether a file that nothing is known of has to mention a DAG.
+        now_seconds: The time, in seconds since 1970.
+        may_have_healed: Whether it has an error of `TRANSIENT_KINDS`.
+    """
+    if look.error is not None:
+        return Step.NOTHING if is_ignored else Step.REPORT
+    if look.is_gone or is_ignored:
+        return Step.NOTHING if known is None else Step.REMOVE
+    if safe_mode and not look.mentions_dag:
+        if known is None:
+            return Step.NOTHING
+        # What had DAGs is parsed once more: only a parse can tell that they are gone, and not that the file is broken.
+        if abs(now_seconds - look.modified_ns / 1e9) < SETTLED_SECONDS:
+            return Step.LOOK_LATER
+    is_new = known is None or (known.content_hash, known.runtime) != (look.content_hash, runtime)
+    if known is not None and may_have_healed:
+        # Saved again, or touched: what it lacked, such as a package, may be there by now.
+        is_new = is_new or known.modified_ns != look.modified_ns
+    return Step.PARSE if is_new or request.is_forced else Step.NOTHING
+
+
+def runtime_of(settings: Settings) -> str:
+    """Return what a parse's result depends on beside the files: what parses them, and how it reads naive dates."""
+    return (
+        f"asynsched {__version__}, schema {SCHEMA_VERSION}, Python {platform.python_version()}, "
+        f"{settings.default_timezone}"
+    )
+
+
+class _UnusableError(Exception):
+    """The file cannot be used; the message says why."""
+
+
+def look_at(root: Path, path: str) -> Look | None:
+    """Return what a file is now; None while the DAG folder itself is missing.
+
+    Args:
+        root: The DAG folder, absolute.
+        path: The file, relative to it.
+    """
+    try:
+        return _look_at(f"{root}/{path}", path)
+    except _UnusableError as exc:
+        return Look(error=FileError("unreadable", str(exc)))
+    except OSError as exc:
+        if exc.errno in _ABSENT:
+            return Look(is_gone=True) if root.is_dir() else None
+        return Look(error=FileError("unreadable", f"{shown(path)} cannot be read: {exc.strerror}"))
+
+
+def shown(path: str) -> str:
+    """Return a path as text: bytes of its name that are not UTF-8 are escaped."""
+    return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def text_hash(data: bytes) -> str:
+    """Return the SHA-256 of a Python file's text, decoded as its parse does."""
+    try:
+        text = importlib.util.decode_source(data)
+    except (SyntaxError, UnicodeDecodeError):
+        text = data.decode("utf-8", "replace")
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _look_at(file: str, path: str) -> Look:
+    if shown(path) != path:
+        os.lstat(file)
+        raise _UnusableError(f"the name of {shown(path)} is not UTF-8; rename the file")
+    status = _status(file, path)
+    if stat.S_ISDIR(status.st_mode):
+        return Look(is_gone=True)
+    if not stat.S_ISREG(status.st_mode):
+        raise _UnusableError(f"{path} is not a regular file")
+    data = b""
+    if path.endswith(".zip"):
+        with os.fdopen(_opened_without_waiting(file), "rb") as content:
+            digest, mentions = hashlib.file_digest(content, "sha256").hexdigest(), _archive_may_hold_dag(content)
+    else:
+        data = _source(file, path)
+        digest, mentions = hashlib.sha256(data).hexdigest(), _may_hold_dag(data)
+    return Look(
+        content_hash=digest,
+        text_hash=text_hash(data) if path.endswith(".py") else "",
+        modified_ns=status.st_mtime_ns,
+        size=status.st_size,
+        mentions_dag=mentions,
+    )
+
+
+def _status(file: str, path: str) -> os.stat_result:
+    try:
+        return os.stat(file)  # noqa: PTH116 - for each file of a start: text is enough
+    except OSError as exc:
+        if exc.errno in _ABSENT and (link := Path(file)).is_symlink():
+            raise _UnusableError(
+                f"{path} is a symbolic link to {shown(str(link.readlink()))}, which does not exist"
+            ) from exc
+        raise
+
+
+def _opened_without_waiting(file: str) -> int:
+    """Open a file for reading; a pipe that has taken its place since is opened too, and found empty."""
+    return os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+
+
+def _source(file: str, path: str) -> bytes:
+    """Return the bytes of a file. The system's own calls: the cost of buffers and objects adds up over a folder."""
+    descriptor = _opened_without_waiting(file)
+    try:
+        data = os.read(descriptor, _CHUNK_BYTES)
+        while part := os.read(descriptor, _CHUNK_BYTES):
+            data += part
+            if len(data) > MAX_SOURCE_BYTES:
+                size = MAX_SOURCE_BYTES // 1024**2
+                raise _UnusableError(f"{path} is larger than {size} MiB, too large for a DAG file")
+        return data
+    finally:
+        os.close(descriptor)
+
+
+def _may_hold_dag(text: bytes) -> bool:
+    """Whether a Python file mentions a DAG and what defines one, in any case.
+
+    Source:
+        Airflow "might_contain_dag", the default heuristic of its safe mode.
+    """
+    text = text.lower()
+    return b"dag" in text and (b"asynsched" in text or b"airflow" in text)
+
+
+def _archive_may_hold_dag(content: io.BufferedReader) -> bool:
+    """Whether some Python file in an archive may hold a DAG; also of an archive that only its parse can judge."""
+    left = MAX_ARCHIVE_LOOK_BYTES
+    try:
+        with zipfile.ZipFile(content) as archive:
+            for name in archive.namelist():
+                if not name.endswith(".py"):
+                    continue
+                with archive.open(name) as member:
+                    text = member.read(left)
+                left -= len(text)
+                if left <= 0 or _may_hold_dag(text):
+                    return True
+    except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, NotImplementedError, RuntimeError):
+        return True
+    return False
