@@ -21,7 +21,8 @@ from asynsched.authoring.triggers.base import (
     TriggerEvent,
 )
 from asynsched.protocol.messages import Ended, Launch, Reply, Request, Started
-from sandbox.trigger_host import TriggerRunner, _value
+from sandbox.running.scheduler_link import answer_of
+from sandbox.trigger_host import TriggerRunner
 from tests.faults.simulated.ledger import Violation
 from tests.faults.simulated.loop import NOBODY, Process
 
@@ -103,7 +104,7 @@ class SimulatedHost:
         )
         self._answers[number] = asyncio.get_running_loop().create_future()
         NOBODY.run(self._keeper.report, request)
-        value = _value(operation, await self._answers[number])
+        value = answer_of(operation, await self._answers[number])
         if operation == "trigger_outcomes":
             self.world.invariants.check_acknowledged([outcome.id for outcome in arguments["outcomes"]])
         return value
