@@ -218,7 +218,7 @@ class ParseDispatcher(Service):
     async def _parse(self, job: ParseJob) -> None:
         self.under_way.begin(job.path)
         try:
-            report = await self._parser.parse(job.path, self._slots)
+            report = await self._parser.parse(job.path, self._slots, is_edited=job.request.is_urgent)
         except SandboxError as exc:
             report = report_of_failure(job.path, exc)
         finally:

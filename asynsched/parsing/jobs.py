@@ -87,13 +87,14 @@ class Parser(Protocol):
         """Read what the parses of these files need to know; they follow soon."""
         ...
 
-    async def parse(self, path: str, slots: ParseSlots) -> ParseReport:
+    async def parse(self, path: str, slots: ParseSlots, *, is_edited: bool) -> ParseReport:
         """Return everything that one parse of a file found, its errors too.
 
         Args:
             path: The file, relative to the DAG folder.
             slots: Counts the parses. The caller has taken one for this call; a second process that parses the file at
                 the same time takes another.
+            is_edited: The file has changed since its last parse, or a user asks for the parse.
 
         Raises:
             ParseTimeout: The parse did not end in time, not even by its own guard.

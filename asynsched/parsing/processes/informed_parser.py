@@ -4,7 +4,7 @@ A field that is different in each parse (a random value, the time, the order of 
 a file is parsed a second time, under another hash seed, before a DAG gets a new version in place of another. A field in
 which the two parses differ is named in a warning, and makes no version.
 
-An edit nearly always makes a new version. So the second parse of a file that had DAGs begins beside the first one,
+An edit nearly always makes a new version. So the second parse of an edited file that had DAGs begins beside the first,
 without waiting for its result. A saved file is visible about a quarter earlier by that: after a median of 42 ms instead
 of 60 (SQLite) and 53 instead of 78 (PostgreSQL), in ten pairs of `python -m tests.benchmarks save`.
 """
@@ -49,8 +49,6 @@ OTHER_SEED = 1
 """Of the hashes of texts, for a second parse."""
 FEW_DAGS = 10
 """A file with more DAGs is parsed a second time only after the first parse: their versions are read for the second."""
-MOST_UNCHANGED = 10_000
-"""Files that are remembered as unchanged: names of files may be generated."""
 RETRY_DELAY = timedelta(seconds=1)
 LATEST = timedelta(seconds=1)
 """A parse may use what was read from the database this long before."""
@@ -70,9 +68,8 @@ class KnownVersion(Struct, frozen=True):
 class InformedParser:
     """Parses files in confined processes, for a dispatcher.
 
-    Both parses of a file run side by side while no other file is being parsed and a slot is free; not where the parse
-    before gave nothing new, as it does for a file that is parsed again and again. If the first gives nothing new, the
-    second is ended. While the database is away, a parse waits.
+    Both parses of an edited file run side by side while no other file is being parsed and a slot is free. If the first
+    gives nothing new, the second is ended. While the database is away, a parse waits.
     """
 
     def __init__(self, parser: SandboxParser, database: Database, clock: Clock) -> None:
@@ -80,20 +77,19 @@ class InformedParser:
         self._database = database
         self._clock = clock
         self._n_under_way = 0
-        self._unchanged: dict[str, None] = {}
         self._before: dict[str, BeforeParse] = {}
 
     async def prepare(self, paths: Sequence[str]) -> None:
         """Read what is stored of files that are to be parsed next. See `Parser.prepare`."""
         self._before |= await self._read(before_parses, paths, self._clock.now())
 
-    async def parse(self, path: str, slots: ParseSlots) -> ParseReport:
+    async def parse(self, path: str, slots: ParseSlots, *, is_edited: bool) -> ParseReport:
         """Parse a file; a second time if a DAG would get a new version in place of another. See `Parser.parse`."""
         self._n_under_way += 1
         try:
             before = await self._before_parse(path)
-            is_likely = 0 < len(before.hashes) <= FEW_DAGS and path not in self._unchanged
-            if is_likely and self._n_under_way == 1 and slots.take():
+            is_likely_new = is_edited and 0 < len(before.hashes) <= FEW_DAGS
+            if is_likely_new and self._n_under_way == 1 and slots.take():
                 return await self._parse_side_by_side(path, before, slots)
             return await self._parse_in_turn(path, before)
         finally:
@@ -115,7 +111,7 @@ class InformedParser:
 
     async def _parse_in_turn(self, path: str, before: BeforeParse) -> ParseReport:
         report = await self._parser.parse(path, before.questions)
-        changed = self._changed(report, before)
+        changed = would_be_new(report, before.hashes)
         if not changed:
             return report
         known = await self._read(_known_versions, changed)
@@ -136,7 +132,7 @@ class InformedParser:
                 tasks.start_soon(parse_again)
                 report = await self._attempt(path, before.questions, HASH_SEED)
                 slot.close()
-                changed = [] if isinstance(report, SandboxError) else self._changed(report, before)
+                changed = [] if isinstance(report, SandboxError) else would_be_new(report, before.hashes)
                 if not changed:
                     tasks.cancel_scope.cancel()
         if isinstance(report, SandboxError):
@@ -144,16 +140,6 @@ class InformedParser:
         if not changed:
             return report
         return _compared(report, again[0], {dag_id: known[dag_id] for dag_id in changed if dag_id in known})
-
-    def _changed(self, report: ParseReport, before: BeforeParse) -> list[str]:
-        """Return the DAGs that would get a new version, and note whether a parse without errors gave none."""
-        changed = would_be_new(report, before.hashes)
-        self._unchanged.pop(report.path, None)
-        if before.hashes and not (changed or report.errors):
-            self._unchanged[report.path] = None
-            if len(self._unchanged) > MOST_UNCHANGED:
-                del self._unchanged[next(iter(self._unchanged))]
-        return changed
 
     async def _second(
         self, path: str, before: BeforeParse, known: dict[str, KnownVersion]

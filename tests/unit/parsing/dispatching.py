@@ -53,7 +53,7 @@ class ScriptedParser:
         self.under_way: Counter[str] = Counter()
         self.most_at_once = 0
 
-    async def parse(self, path: str, slots: ParseSlots) -> ParseReport:
+    async def parse(self, path: str, slots: ParseSlots, *, is_edited: bool) -> ParseReport:
         self.parsed.append(path)
         self.under_way[path] += 1
         assert self.under_way[path] == 1

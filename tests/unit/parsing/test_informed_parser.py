@@ -81,6 +81,7 @@ def parse(
     crashing: tuple[int, ...] = (),
     n_slots: int = 2,
     again_seconds: float = LENGTH,
+    is_edited: bool = True,
 ) -> tuple[list[ParseReport | str], list[tuple[int, float]], float]:
     """Return what came of parses at the same moment, when each parse of a file began, and how long all took.
 
@@ -96,7 +97,7 @@ def parse(
     async def one(informed: InformedParser, path: str) -> None:
         assert slots.take()
         try:
-            ended.append(await informed.parse(path, slots))
+            ended.append(await informed.parse(path, slots, is_edited=is_edited))
         except ParseCrashed as exc:
             ended.append(str(exc))
         finally:
@@ -151,12 +152,9 @@ def test_a_parse_that_crashes_beside_another_counts_as_if_it_were_alone(crashing
     assert (None if isinstance(found, str) else found.dags[0].version_hash) == version
 
 
-def test_an_unchanged_file_is_parsed_once_each_time_but_the_first():
-    _, began, _ = parse("d.py", versions=(BEFORE, BEFORE, NOW, NOW))
-    assert [seed for seed, at in began if at == 0] == [0, OTHER_SEED]
-    assert began[2:] == [(0, 10.0), (0, 20.0), (OTHER_SEED, 30.0), (0, 40.0), (OTHER_SEED, 40.0)]
-    _, began, _ = parse("d.py", versions=(BEFORE, BROKEN, NOW))
-    assert began[2:] == [(0, 10.0), (0, 20.0), (OTHER_SEED, 20.0)]
+def test_only_an_edited_file_is_parsed_twice_at_once():
+    _, began, _ = parse("d.py", versions=(BEFORE, NOW), is_edited=False)
+    assert began == [(0, 0.0), (0, 10.0), (OTHER_SEED, 20.0)]
 
 
 def test_with_one_slot_an_edit_is_doubted_after_the_first_parse():
@@ -184,7 +182,7 @@ def test_a_second_parse_s_slot_is_free_once_one_of_both_has_ended(again_seconds)
         database = open_inline()
         await store_known(database, 1)
         informed = InformedParser(SlowParser(clock, 1, again_seconds), database, clock)  # type: ignore[arg-type]
-        await informed.parse("d.py", slots)
+        await informed.parse("d.py", slots, is_edited=True)
         await database.close()
 
     run_virtual(main, clock)
