@@ -76,7 +76,7 @@ async def test_an_event_waits_for_each_active_dag_that_names_its_asset_in_any_wa
     }  # fmt: skip
 
 
-async def test_a_batch_that_is_applied_again_updates_no_asset_twice_and_a_stale_task_none(database):
+async def test_a_repeated_batch_updates_no_asset_twice_a_stale_task_none(database):
     def check(conn):
         run = insert_run(conn, new_run())
         store_dag(conn, dag_of("of_a", Asset("a")))
@@ -98,7 +98,7 @@ async def test_a_batch_that_is_applied_again_updates_no_asset_twice_and_a_stale_
     assert len(pending) == 2
 
 
-async def test_a_run_takes_what_waits_and_runs_of_one_moment_have_names_of_their_own(database):
+async def test_a_run_consumes_what_waits_and_runs_of_one_moment_differ(database):
     def check(conn):
         store_dag(conn, dag_of("both", [Asset("a"), Asset("b")]))
         names = []
@@ -154,7 +154,7 @@ async def test_an_asset_is_what_its_dags_say_and_found_by_name_or_uri(database):
     assert len(await database.write(check)) == 1
 
 
-async def test_a_run_that_is_deleted_takes_what_it_consumed_along_but_not_the_events(database):
+async def test_a_deleted_run_leaves_the_events_that_it_consumed(database):
     def check(conn):
         store_dag(conn, dag_of("of_a", Asset("a")))
         record_events(conn, [event(Asset("a"))])
@@ -167,7 +167,7 @@ async def test_a_run_that_is_deleted_takes_what_it_consumed_along_but_not_the_ev
     assert (consumed, len(events)) == ([], 1)
 
 
-async def test_old_events_are_deleted_unless_a_dag_waits_for_them_or_a_run_that_stays_consumed_them(database):
+async def test_old_events_are_deleted_unless_a_dag_or_a_kept_run_has_them(database):
     def check(conn):
         store_dag(conn, dag_of("of_both", [Asset("a"), Asset("b")]))
         store_dag(conn, dag_of("of_c", Asset("c")))

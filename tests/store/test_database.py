@@ -120,7 +120,7 @@ async def test_a_write_that_is_cancelled_while_it_waits_is_never_done(sqlite):
     assert await sqlite.read(names) == {"gate", "kept"}
 
 
-async def test_a_write_that_is_cancelled_while_it_is_done_is_finished_before_the_cancellation_goes_on(sqlite):
+async def test_a_write_that_is_cancelled_half_way_is_finished_first(sqlite):
     gate = Gate()
     write = asyncio.create_task(sqlite.write(gate))
     await asyncio.to_thread(gate.began.wait)

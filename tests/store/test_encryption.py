@@ -143,9 +143,7 @@ async def test_given_keys_are_changed_without_a_moment_in_which_somebody_lacks_o
         assert await read_secrets_of(third, "shade") == SECRET + "!"
 
 
-async def test_what_a_lost_key_encrypted_is_named_and_deleted_and_another_key_takes_its_place(
-    new_url: Callable[[], str], tmp_path: Path
-):
+async def test_secrets_of_a_lost_key_are_listed_and_deleted(new_url: Callable[[], str], tmp_path: Path):
     url, old = new_url(), Fernet.generate_key().decode()
     async with opened(url, of_home(tmp_path / "one", fernet_key=old)) as database:
         run = await store_secrets(database)

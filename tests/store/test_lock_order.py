@@ -193,7 +193,7 @@ async def test_two_that_change_the_same_rows_in_opposite_order_both_end(opened, 
     assert await opened[0].read(n_ended) == sum(said), "what a batch could not write, it knows"
 
 
-async def test_runs_alone_are_locked_in_order_though_they_are_more_than_a_statement_takes(opened, monkeypatch):
+async def test_more_runs_than_one_statement_takes_are_locked_in_order(opened, monkeypatch):
     monkeypatch.setattr(rows, "MOST_PARAMETERS", 1)
     one, other = await meet(opened, ended([], *RUNS), ended([], *RUNS[::-1], state="failed"), RUN)
     assert sorted([*one.runs, *other.runs]) == list(RUNS), "one of them has ended them all"
@@ -202,7 +202,7 @@ async def test_runs_alone_are_locked_in_order_though_they_are_more_than_a_statem
 @pytest.mark.parametrize(
     ("table", "column", "value"), [("dag_run", "queued_at", "now()"), ("task_instance", "priority_weight", "7")]
 )
-async def test_ends_are_written_at_once_though_something_else_of_them_changes_meanwhile(opened, table, column, value):
+async def test_ends_are_written_at_once_beside_another_change_of_their_rows(opened, table, column, value):
     database, holder = opened
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks, holder.transaction():
         await holder.execute(f"UPDATE {table} SET {column} = {value} WHERE id = 2")
@@ -214,7 +214,7 @@ async def test_ends_are_written_at_once_though_something_else_of_them_changes_me
     assert await holder.fetchval("SELECT count(*) FROM dag_run WHERE state = 'success'") == len(RUNS)
 
 
-async def test_the_runs_of_a_backfill_that_is_cancelled_are_locked_in_their_order_and_not_in_that_of_its_dates(opened):
+async def test_runs_of_a_cancelled_backfill_are_locked_by_their_ids(opened):
     database, holder = opened
 
     def plan(conn: sa.Connection) -> int:

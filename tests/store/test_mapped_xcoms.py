@@ -20,7 +20,7 @@ async def stored(database, values, task_id="m", key="return_value"):
     return MappedXComs(run, task_id, key, 0, 100)
 
 
-async def test_values_are_counted_and_read_by_their_place_among_those_that_there_are(database):
+async def test_mapped_values_are_counted_and_read_by_their_place(database):
     wanted = await stored(database, {11: '"last"', 0: "[0]", 2: "null", 9: "9"})
     assert await database.read(count_mapped_xcoms, wanted) == 4
     assert await database.read(mapped_xcoms, wanted, 0, None) == [b"[0]", b"null", b"9", b'"last"']
@@ -43,7 +43,7 @@ async def test_an_answer_holds_no_more_than_fits_and_always_one_value(database, 
     assert await database.read(mapped_xcoms, wanted, 5, None) == [b"100000000005"]
 
 
-async def test_values_of_tasks_come_in_parts_each_of_which_begins_where_the_one_before_has_ended(database, monkeypatch):
+async def test_values_of_tasks_come_in_parts_that_follow_each_other(database, monkeypatch):
     """Also where one of them alone is more than a part should hold."""
     wanted = await stored(database, {0: "0", 1: f'"{"x" * 50}"', 2: "2", 10: "10", 11: "11"})
     monkeypatch.setattr(parts, "MANY_BYTES", 4)

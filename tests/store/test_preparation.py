@@ -80,7 +80,7 @@ def test_a_new_database_is_what_the_migrations_make(new_url):
         assert migrated.read(differences) == []
 
 
-def test_the_revisions_that_are_known_without_alembic_are_those_of_its_scripts():
+def test_the_known_revisions_are_those_of_the_migration_scripts():
     scripts = ScriptDirectory(str(preparation.SCRIPTS)).walk_revisions()
     assert tuple(reversed([script.revision for script in scripts])) == preparation.REVISIONS
 
@@ -101,7 +101,7 @@ def later(tmp_path, monkeypatch) -> Callable[[], None]:
     return become
 
 
-def test_a_database_that_is_behind_is_migrated_when_it_is_opened_and_keeps_its_rows(new_url, later):
+def test_opening_migrates_a_database_that_is_behind_and_keeps_its_rows(new_url, later):
     url = new_url()
     open_direct(url, default_pool_slots=7).close()
     later()
@@ -174,7 +174,7 @@ def test_a_new_file_and_its_home_are_for_their_owner_alone(tmp_path):
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
 
 
-def test_a_file_is_made_in_no_folder_that_does_not_exist_and_by_nobody_who_only_reads(tmp_path):
+def test_no_file_is_made_in_a_missing_folder_or_by_a_reader(tmp_path):
     with pytest.raises(SettingsError, match=rf"no folder {tmp_path}/foldr: make that, or name another database"):
         open_direct(f"sqlite:///{tmp_path}/foldr/asynsched.db")
     with pytest.raises(DatabaseMissing, match=rf"There is no database sqlite:///{tmp_path}/asynsched.db"):
@@ -182,7 +182,7 @@ def test_a_file_is_made_in_no_folder_that_does_not_exist_and_by_nobody_who_only_
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_postgresql_database_without_tables_is_left_so_by_those_who_only_read(postgres_server):
+def test_a_reader_leaves_a_postgresql_database_without_tables(postgres_server):
     url = postgres_server.new_database(migrated=False)
     with pytest.raises(DatabaseMissing):
         open_direct(url, make=False)
@@ -212,9 +212,7 @@ def test_many_clients_may_open_an_empty_postgresql_database_at_once(postgres_ser
             database.close()
 
 
-def test_of_many_clients_that_find_a_postgresql_database_behind_one_migrates_it_and_the_others_wait(
-    postgres_server, later, monkeypatch
-):
+def test_one_of_many_clients_migrates_postgresql_and_the_others_wait(postgres_server, later, monkeypatch):
     url = postgres_server.new_database(migrated=True)
     later()
     waiting = sa.text("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")

@@ -133,7 +133,7 @@ async def test_what_an_active_run_or_a_callback_needs_stays(database, tmp_path):
     assert await database.read(lambda conn: conn.execute(select(callback_request)).all()) == []
 
 
-async def test_no_transaction_deletes_more_than_a_batch_and_a_large_run_goes_piece_by_piece(database):
+async def test_a_large_run_is_deleted_piece_by_piece(database):
     def prepare(conn: Connection) -> list[int]:
         add_dag(conn, "d")
         return [add_run(conn, "d", day, n_tasks=n) for day, n in ((3, 1), (2, 12), (1, 1))]

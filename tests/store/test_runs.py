@@ -125,7 +125,7 @@ async def test_the_last_scheduled_interval_is_that_of_no_manual_run_and_no_backf
     assert await database.read(previous_run, "d", before=None) is None
 
 
-async def test_a_batch_changes_what_is_as_its_author_knew_it_and_returns_the_rest_as_stale(database):
+async def test_a_batch_returns_rows_that_its_author_did_not_know_as_stale(database):
     run = await database.write(insert_run, new_run())
     version = (await database.write(add_versions, [NewVersion("d", 1, "1", "a.py", b"{}", (), NOW)]))["d"]
     start = RunRow(run, "queued", 0, "running", "", NOW, None, version, "me", 5, NOW)
@@ -215,7 +215,7 @@ async def test_xcoms_are_found_by_key_task_and_index_and_overwritten(database):
         await database.write(put_xcom, XComValue(run, "a", 0, "k" * 513, b"1", NOW))
 
 
-async def test_a_try_stores_values_of_its_task_instance_until_that_goes_on_without_it(database):
+async def test_a_try_stores_values_until_its_task_goes_on_without_it(database):
     run = await database.write(insert_run, new_run())
     await database.write(apply, Batch(0, new_tasks=[task(run, "a", "running", token="present")]))
     for value in (b"1", b"2"):

@@ -151,7 +151,7 @@ async def test_what_is_odd_about_one_dag_is_its_own(database):
         await database.read(coming_runs, "broken", NOW, at_most=1)
 
 
-async def test_a_run_by_hand_has_its_date_in_utc_to_the_microsecond_and_none_that_utc_has_not(database):
+async def test_a_manual_run_has_its_date_in_utc_to_the_microsecond(database):
     before_standard_time = timezone(timedelta(minutes=19, seconds=32))
     date = datetime(1930, 1, 1, microsecond=7, tzinfo=before_standard_time)
     after_all = datetime(9999, 12, 31, 23, tzinfo=timezone(-5 * HOUR))

@@ -66,7 +66,7 @@ async def test_task_instances_are_counted_as_they_are_asked_for(database, wanted
     assert await database.read(count_task_instances, TaskFilter("d", **wanted)) == n
 
 
-async def test_states_come_in_parts_each_of_which_begins_where_the_one_before_has_ended(database, monkeypatch):
+async def test_states_come_in_parts_that_follow_each_other(database, monkeypatch):
     await database.write(fill)
     monkeypatch.setattr(states_elsewhere, "MANY_ROWS", 2)
     parts, place = [], None

@@ -31,7 +31,7 @@ def trigger(conn: sa.Connection, **options: Any) -> tuple[str, datetime | None]:
     return row.run_id, row.logical_date
 
 
-async def test_runs_that_are_triggered_at_one_instant_are_told_apart_by_a_microsecond(database):
+async def test_runs_triggered_at_one_instant_differ_by_a_microsecond(database):
     instants = [NOW + timedelta(microseconds=number) for number in range(3)]
     for instant in instants:
         assert await database.write(trigger) == (f"manual__{instant.isoformat()}", instant)

@@ -86,7 +86,7 @@ def test_a_server_can_be_given_up_sooner_unless_its_url_says_otherwise(url, hast
         ("postgresql://one,two/db?target_session_attrs=primary", ["postgresql://one/db?target_session_attrs=primary", "postgresql://two/db?target_session_attrs=primary"]),
     ],
 )  # fmt: skip
-def test_each_of_several_servers_is_asked_by_itself_and_the_one_that_answered_last_first(url, servers):
+def test_the_server_that_answered_last_is_asked_first(url, servers):
     order = ServerOrder()
     assert order.of(url) == servers
     order.answered(servers[-1])
