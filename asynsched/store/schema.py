@@ -30,9 +30,9 @@ A later migration removes what it makes superfluous, and raises this to its own 
 ID_LENGTH = 250
 DEFAULT_POOL = "default_pool"
 NOBODYS_EPOCH = 0
-"""Stands for the lease epoch of what no scheduler owns: those of leases begin with 1."""
+"""The lease epoch of rows that no scheduler owns: those of leases begin with 1."""
 ONLY_WHERE = "only where"
-"""What an index says of itself (`info`) when it holds a part of the rows: the condition."""
+"""In the `info` of a partial index: the condition on its rows."""
 metadata = sa.MetaData(
     naming_convention={
         "ix": "ix_%(table_name)s_%(column_0_N_name)s",
@@ -45,9 +45,9 @@ metadata = sa.MetaData(
 
 @sa.event.listens_for(metadata, "before_create")
 def _make_indexes_partial(_: sa.MetaData, connection: sa.Connection, **__: object) -> None:
-    """Give indexes their conditions, in the words of the database that the tables are made in.
+    """Give partial indexes their conditions, in the dialect of the database that gets the tables.
 
-    To name them as `sqlite_where` and `postgresql_where` loads both dialects, in each command.
+    `sqlite_where` and `postgresql_where` would load both dialects, in each command.
     """
     for index in (index for table in metadata.tables.values() for index in table.indexes):
         if ONLY_WHERE in index.info:
@@ -58,12 +58,12 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def microseconds(instant: datetime) -> int:
-    """Return the microseconds since 1970 of an aware datetime: how SQLite keeps it."""
+    """Return the microseconds since 1970 of an aware datetime: what SQLite stores."""
     return (instant - EPOCH) // timedelta(microseconds=1)
 
 
 class Instant(sa.TypeDecorator[datetime]):
-    """An aware UTC datetime. SQLite keeps microseconds since 1970, so that rows sort and compare as numbers."""
+    """An aware UTC datetime. SQLite stores microseconds since 1970, so that rows sort and compare as numbers."""
 
     impl = sa.BigInteger
     cache_ok = True
@@ -99,11 +99,11 @@ class DecodedJson(sa.TypeDecorator[Any]):
 
 BigId = sa.BigInteger().with_variant(Integer, "sqlite")
 Json = LargeBinary
-"""JSON as bytes, which the queries encode and decode: often with a type, and not in each row that they read."""
+"""JSON as bytes, which queries encode and decode themselves: into a type, or only for some rows."""
 
 
 class Reference(NamedTuple):
-    """In the annotation of a field: its column refers to another table's."""
+    """In the annotation of a field: the column that its column refers to."""
 
     column: str
     ondelete: str | None = None
@@ -125,10 +125,10 @@ def table_of(name: str, row: type[Struct], *constraints: sa.Index | sa.Constrain
     """Return the table of a type of rows: a column for each field, in their order.
 
     Args:
-        name: The table's.
-        row: The fields' annotations have the columns' types; a dict is kept as JSON. `| None` makes a column nullable,
-            and a field's default is its column's.
-        constraints: And indexes.
+        name: The table's name.
+        row: Its fields' annotations name the columns' types, and a dict is stored as JSON; `| None` makes a column
+            nullable, and a field's default is also the column's.
+        constraints: Constraints and indexes.
         key: The fields of the primary key, with commas between them.
     """
     columns = [_column(field, is_key=field.name in key.split(",")) for field in msgspec.structs.fields(row)]
