@@ -42,6 +42,7 @@ from sandbox.processes import adopt_orphans
 from sandbox.running import try_outcome
 from sandbox.running.loading import Ask, LoadedFile
 from sandbox.running.scheduler_link import SchedulerLink
+from sandbox.running.try_logging import flush_streams
 from sandbox.running.try_outcome import Span, TaskTerminated, decided_by_policy, rebuilt
 from sandbox.supervision import lifeline
 from sandbox.titles import of_launch, set_title
@@ -82,13 +83,13 @@ def become_try(descriptors: TryDescriptors, load: Loader) -> NoReturn:
         _Forks().watch()
         file = load(launch.code, lambda content_hash: link.request("source_get", content_hash=content_hash))
         ended = run_launch(launch, link, file)
-        _flush()
+        flush_streams()
         _report(link, ended)
         status = 0
     except BaseException:
         # Only the log is left to tell.
         log.exception("The try could not be run")
-        _flush()
+        flush_streams()
     finally:
         os._exit(status)
 
@@ -255,22 +256,13 @@ def _on_kill(context: Context) -> None:
         log.exception("on_kill failed")
 
 
-def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        # User code may have closed or replaced them.
-        try:
-            stream.flush()
-        except Exception as exc:  # noqa: BLE001 - whatever stands there now
-            log.debug("%r cannot be flushed: %s", stream, exc)
-
-
 def _report(link: SchedulerLink, ended: Ended) -> None:
     try:
         link.send(ended)
     except ProtocolError as exc:
         reason = f"the value that the task returned is too large: {exc}"
         log.exception("Task failed")
-        _flush()
+        flush_streams()
         nothing: dict[str, Any] = {"return_value": msgspec.UNSET, "decision": None, "outlet_events": ()}
         link.send(msgspec.structs.replace(ended, state="failed", reason=reason, **nothing))
 

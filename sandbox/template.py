@@ -13,7 +13,6 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import FrameType
 from typing import NamedTuple, NoReturn
 
 from msgspec import Struct
@@ -268,9 +267,5 @@ class Template:
     def _watch_children(self) -> None:
         """Make `_wakeup` readable when a try exits."""
         os.set_blocking(self._waker, False)
-        signal.signal(signal.SIGCHLD, _noticed)
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # the wake-up descriptor delivers its number
         signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
-
-
-def _noticed(_number: int, _frame: FrameType | None) -> None:
-    """Handle a signal whose number the wake-up descriptor delivers."""

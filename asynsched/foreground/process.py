@@ -33,6 +33,7 @@ from asynsched.foreground.interruption import Interruption
 from sandbox.parsing.explain import explain
 from sandbox.processes import adopt_orphans, die_with, end_all_children
 from sandbox.running.scheduler_link import SchedulerLink
+from sandbox.running.try_logging import flush_streams
 from sandbox.sources.local_imports import LocalImports
 from sandbox.titles import of_test, set_title
 
@@ -93,10 +94,7 @@ def main(descriptor: int, request: ForegroundRequest) -> NoReturn:
     except BaseException:  # noqa: BLE001 - whatever it is, threads of user code are not waited for
         traceback.print_exc()
         status = 1
-    for stream in (sys.stdout, sys.stderr):
-        # User code may have closed or replaced it.
-        with suppress(Exception):
-            stream.flush()
+    flush_streams()
     os._exit(status)
 
 

@@ -14,6 +14,8 @@ from collections.abc import Iterable
 from functools import cache
 from typing import NamedTuple
 
+from sandbox.confinement import kernel
+
 # fmt: off
 _SOCKETS = (
     "socket", "bind", "connect", "listen", "accept", "accept4",
@@ -61,8 +63,8 @@ IOPRIO_WHO_PROCESS = 1
 CLONE_THREAD = 0x10000
 CLONE_NEW_ANYTHING = 0x7E020000
 """NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID and NEWNET; NEWTIME exists with clone3 only."""
-PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SCHED_CORE = 1, 4, 62
-FORBIDDEN_PRCTLS = (PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SCHED_CORE)
+PR_SCHED_CORE = 62
+FORBIDDEN_PRCTLS = (kernel.PR_SET_PDEATHSIG, kernel.PR_SET_DUMPABLE, PR_SCHED_CORE)
 """Outliving the parent, hiding memory from being measured, and sharing a core with another process."""
 OPEN_ACCESS_OR_TRUNCATE, OPEN_READ_AND_TRUNCATE = os.O_ACCMODE | os.O_TRUNC, os.O_RDONLY | os.O_TRUNC
 OPEN_FOR_IOCTLS = 3

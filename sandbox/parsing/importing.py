@@ -55,6 +55,7 @@ from sandbox.confine import Policy, confine, use_reserves
 from sandbox.confinement.file_rules import ConfinementError
 from sandbox.forkable import ForkCheck
 from sandbox.processes import keep_only
+from sandbox.running.try_logging import flush_streams
 from sandbox.sources.later_imports import note_later_imports
 from sandbox.sources.local_imports import LocalImports
 from sandbox.sources.versions import SourceRecorder
@@ -64,6 +65,9 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 
+T = TypeVar("T")
+MAX_MISSED = 100_000
+"""Missed runs that are looked past for `catchup="latest"`."""
 MAX_WARNINGS = 100
 _MAX_WARNING = 1_000
 _MOST_OWNERS = 3
@@ -119,7 +123,7 @@ def run_dag_file(request: ParseRequest, channel_fd: int, output_fd: int) -> NoRe
         os._exit(1)
     channel.send(Confined(enforced))
     found = _Finding(request, channel, check, is_confined=bool(enforced)).find()
-    _flush()
+    flush_streams()
     channel.send(found)
     os._exit(0)
 
@@ -268,18 +272,6 @@ class _Finding:
             plan=asked.plan(question),
             manual_interval=None if at is None else asked.manual_interval(at),
         )
-
-
-def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        # User code may have put anything there.
-        with contextlib.suppress(Exception):
-            stream.flush()
-
-
-T = TypeVar("T")
-MAX_MISSED = 100_000
-"""Missed runs that are looked past for `catchup="latest"`."""
 
 
 class AskedTimetable:

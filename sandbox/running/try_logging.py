@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 TRY_FORMAT = "{%(filename)s:%(lineno)d} %(levelname)s - %(message)s"
@@ -50,3 +50,10 @@ def logging_nowhere() -> Iterator[None]:
 def leave_time_to_keeper() -> None:
     """Log without the time from now on: the keeper adds it to each line of a try's log."""
     _handler.setFormatter(_TRY_FORMATTER)
+
+
+def flush_streams() -> None:
+    """Flush standard output and error, which user code may have closed, or replaced by anything."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()

@@ -9,7 +9,6 @@ import signal
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import FrameType
 from typing import Any
 
 from msgspec import Struct
@@ -175,7 +174,7 @@ class Keeper:
             end.setblocking(False)
         self._signals = (wakeup, waker)
         for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, _noticed)
+            signal.signal(number, lambda *_: None)  # the wake-up descriptor delivers its number
         signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
         self._reactor.watch(wakeup.fileno(), self._signalled, Urgency.EXITS)
 
@@ -184,7 +183,3 @@ class Keeper:
         if signal.SIGTERM in numbers or signal.SIGINT in numbers:
             self._stop(self._options.kill_time)
         self._tries.reap(dict(reap()))
-
-
-def _noticed(_number: int, _frame: FrameType | None) -> None:
-    """Handle a signal whose number the wake-up descriptor delivers."""

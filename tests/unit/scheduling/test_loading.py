@@ -37,6 +37,7 @@ async def test_the_event_loop_goes_on_while_a_version_is_prepared(tmp_path, monk
     cache = VersionCache(database, tmp_path, tmp_path / "dags")
     loaded = await cache.get(version_id)
     assert loaded.structure.weights == {"first": 2, "second": 1}
+    assert loaded.code.is_plain, "told from the text of its sources"
     assert (tmp_path / f"{'0' * 64}.py").read_text() == "x = 1"
     assert await cache.get(version_id) is loaded
     await database.close()
