@@ -23,6 +23,7 @@ PING_SECONDS = 2.0
 PONG = b"pong"
 KINDS = (
     "dag", "run", "edit", "backfill", "file", "pool", "asset", "ping", "health", "end", "slots", "orphan", "scheduler",
+    "watch", "changed",
 )  # fmt: skip
 
 
@@ -31,8 +32,9 @@ class Hint(Struct, frozen=True, omit_defaults=True):
 
     A DAG, a run that was created, a run that was edited or is to be, the backfills of a DAG, a file to parse again, the
     pools, events of assets; `ping` and `health` ask for an answer. Schedulers tell one another of a run that has ended,
-    of slots that were given back, of a run that is nobody's, and that a scheduler has come or has left. Kinds that are
-    unknown are passed over: a newer version may use them beside this one.
+    of slots that were given back, of a run that is nobody's, and that a scheduler has come or has left. A command that
+    waits for a run sends `watch`, and for a while each change of the run is a `changed`. Unknown kinds are passed over:
+    a newer version may use them beside this one.
 
     Attributes:
         kind: One of KINDS.

@@ -92,6 +92,13 @@ class RunEdited:
 
 
 @dataclass(frozen=True, slots=True)
+class RunWatched:
+    """A process on this database waits for changes of this DagRun."""
+
+    run: DagRunKey
+
+
+@dataclass(frozen=True, slots=True)
 class BackfillChanged:
     """Somebody made, paused or ended a backfill of this DAG."""
 
@@ -165,7 +172,7 @@ class CallbackRequested:
 
 RunNews = (
     RunCreated | RunsCreated | RunCancelled | RunEdited | BackfillChanged | DagChanged | PoolsChanged
-    | SchedulersChanged | SlotsFreed
+    | RunWatched | SchedulersChanged | SlotsFreed
 )  # fmt: skip
 """What the evaluator hears of runs, and of what they depend on."""
 

@@ -1,6 +1,6 @@
 """`asynsched …`: the scheduler's command line.
 
-What this module imports is there already when Python has started: before `main` runs, Ctrl-C would show a traceback.
+This module imports only what Python has loaded at its start: before `main` runs, Ctrl-C would show a traceback.
 """
 
 import errno
@@ -16,18 +16,18 @@ INTERRUPTED = 130
 """The exit code of a command that Ctrl-C has ended."""
 _USUAL_COLLECTION = gc.get_threshold()
 COMPLETION_VARIABLE = "_ASYNSCHED_COMPLETE"
-"""Has what a shell asks for, of whom completion is part: click's name for it."""
+"""Set by a shell that asks for completions; click's name for it."""
 OBJECTS_A_SEARCH = 10_000
-"""How many objects more there are before a process that lives on looks for garbage among the young ones. By Python's
-number (700, or 2,000), it does so many times for a batch of tasks, and so looks through all the old ones more often."""
+"""New objects after which a process that lives on collects young garbage. With Python's number (700, or 2,000) that
+happens many times for a batch of tasks, and so old objects are searched more often, too."""
 _lives_on = False
-"""Whether this process is more than a command, which ends in a moment."""
+"""Whether this process serves, instead of ending in a moment."""
 
 
 def main() -> None:
-    """Be `asynsched`: run the command that the arguments of this process name, and end."""
+    """Run the command that the arguments of this process name, and end the process."""
     _end_quietly_when_interrupted()
-    # A shell may have closed them: then nobody wants to read that.
+    # A shell may have closed them.
     sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123 - open until the end
     sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123 - open until the end
     try:
@@ -44,24 +44,24 @@ def main() -> None:
             raise
         _end_at_once(end.code or 0)
     finally:
-        gc.freeze()  # nothing to look for at the end, when Python would look through everything twice more
+        gc.freeze()  # else Python would search everything twice more at its end
 
 
 def run_command() -> None:
     """Run the command that the arguments of this process name. Raises SystemExit with its exit code."""
     if sys.platform == "win32":
         sys.exit("Error: asynsched runs on Linux and macOS; on Windows, use it in WSL 2.")
-    # What a command imports is no garbage: to look for some again and again would take a tenth of its time.
+    # Modules are no garbage: searching them again and again would take a tenth of a command's time.
     gc.set_threshold(200_000, *_USUAL_COLLECTION[1:])
     if COMPLETION_VARIABLE in os.environ:
-        import asynsched.cli.completion  # noqa: F401 - says how bash is to be completed
+        import asynsched.cli.completion  # noqa: F401 - registers completion for bash
     from asynsched.cli.app import build_app
 
     build_app()(prog_name="asynsched")
 
 
 def _end_quietly_when_interrupted() -> None:
-    """Have Ctrl-C end this process at once until `begin`: nothing is to be undone yet, and much to be imported."""
+    """Make Ctrl-C end this process at once until `begin`: there is nothing to undo yet, and much to import."""
     try:
         import signal
     except KeyboardInterrupt:
@@ -71,7 +71,7 @@ def _end_quietly_when_interrupted() -> None:
 
 
 def begin() -> None:
-    """Let the command itself begin: from here on Ctrl-C is a KeyboardInterrupt, after which it tidies up."""
+    """Begin the command itself: from here on Ctrl-C is a KeyboardInterrupt, after which the command cleans up."""
     import signal
 
     if signal.getsignal(signal.SIGINT) is _be_interrupted:
@@ -83,10 +83,10 @@ def _be_interrupted(_number: int, _frame: object) -> "NoReturn":
 
 
 def live_on() -> None:
-    """Make this process one that lives for longer than a command does: it ends as usual, and collects garbage.
+    """Make this process one that lives on: it ends as usual, and collects garbage.
 
-    Not among what it has imported, which stays: to look through that stops the event loop for a tenth of a second, and
-    does so when there is most to do.
+    The collector leaves out what has been imported: searching that would stop the event loop for a tenth of a second,
+    when there is most to do.
     """
     global _lives_on
     _lives_on = True
@@ -95,9 +95,9 @@ def live_on() -> None:
 
 
 def _end_at_once(status: int) -> None:
-    """End this process without taking apart all that it has imported: a twentieth of a command's time.
+    """End this process without Python's cleanup, which takes a twentieth of a command's time.
 
-    A command closes by itself what it has opened.
+    A command closes what it has opened.
     """
     try:
         sys.stdout.flush()
@@ -108,7 +108,7 @@ def _end_at_once(status: int) -> None:
 
 
 def _end_at_once_when_interrupted(status: int) -> None:
-    """Let Ctrl-C end this process quietly: everything is done, and Python would print a traceback while it ends."""
+    """Make Ctrl-C end this process quietly: everything is done, and Python would print a traceback."""
     import signal
 
     if signal.getsignal(signal.SIGINT) in (signal.default_int_handler, _be_interrupted):
@@ -116,7 +116,7 @@ def _end_at_once_when_interrupted(status: int) -> None:
 
 
 def _say_unwritten(exc: OSError) -> "NoReturn":
-    """End, and say why what this command had to say is not written; not to a pipe that nobody reads any more."""
+    """End, and report why the output cannot be written, unless the reader of the pipe has gone."""
     if exc.errno != errno.EPIPE:
         os.write(2, f"Error: The output cannot be written: {exc.strerror}\n".encode())
     os._exit(1)

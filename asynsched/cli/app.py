@@ -1,4 +1,4 @@
-"""The command line as a whole: which command is where. A command is imported only when it is given."""
+"""The command line as a whole: where each command is. A command is imported only when it is used."""
 
 from collections.abc import Mapping
 from importlib import import_module
@@ -41,13 +41,13 @@ GROUP_HELP = {
     "dags": "See and steer DAGs.",
     "runs": "See and steer DAG runs.",
     "tasks": "See and steer task instances, see their logs and XComs.",
-    "assets": "See assets and their events, and say that one was updated.",
+    "assets": "See assets and their events, and report updates of assets.",
     "backfill": "Run a DAG for a span of the past.",
     "schedulers": "See the schedulers of the database.",
     "pools": "See and change pools.",
     "variables": "See and change variables.",
     "connections": "See and change connections.",
-    "db": "Care for the database.",
+    "db": "Maintain the database.",
     "config": "See the settings.",
 }
 COMMANDS: Mapping[str, str | Mapping[str, str]] = {
@@ -61,8 +61,8 @@ COMMANDS: Mapping[str, str | Mapping[str, str]] = {
         "pause": "dags:pause_dag",
         "unpause": "dags:unpause_dag",
         "reparse": "dags:reparse_dag",
-        "trigger": "dag_trigger:trigger_dag",
-        "next": "dag_next:show_next_runs",
+        "trigger": "dag_runs:trigger_dag",
+        "next": "dag_runs:show_next_runs",
         "test": "dag_test:run_in_foreground",
     },
     "runs": {
@@ -128,10 +128,10 @@ COMMANDS: Mapping[str, str | Mapping[str, str]] = {
 
 
 class LazyGroup(click.Group):
-    """A group that imports a command when it is asked for.
+    """A group that imports a command when it is used.
 
     Args:
-        members: What COMMANDS says of each name.
+        members: The part of COMMANDS that is this group.
     """
 
     def __init__(self, members: Mapping[str, str | Mapping[str, str]], **attributes: Any) -> None:

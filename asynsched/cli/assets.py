@@ -1,4 +1,4 @@
-"""`asynsched assets …`: what assets there are, what has happened to them, and saying that one was updated."""
+"""`asynsched assets …`: assets, their events, and reports that an asset was updated."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import click
 
 from asynsched.bell import Hint
 from asynsched.cli.command import command
-from asynsched.cli.dag_trigger import conf_option, queue_run, read_conf
+from asynsched.cli.dag_runs import conf_option, queue_run, read_conf
 from asynsched.cli.lookup import asset_of
 from asynsched.cli.output import Done, Listing, Record
 from asynsched.cli.runs import run_fields
@@ -33,9 +33,9 @@ SHOWN_EVENTS = 10
 
 
 @command("list", tables=True)
-@click.option("--alias", is_flag=True, help="The aliases instead, with the assets that each was found to stand for.")
+@click.option("--alias", is_flag=True, help="List aliases instead, with the assets that each has stood for.")
 def show_assets(session: Session, alias: bool) -> Listing:
-    """List the assets that DAGs or events have named."""
+    """List the assets that DAGs or events name."""
     if alias:
         rows = [dict(zip(("name", "group", "assets"), found, strict=True)) for found in session.read(list_aliases)]
         return Listing(("name", "group", "assets"), rows, "There are no asset aliases.")
@@ -79,7 +79,7 @@ def show_events(session: Session, asset: str | None, alias: str, limit: int) -> 
 @asset_argument
 @click.option("--extra", metavar="JSON", help="An object that describes the update; tasks find it in the event.")
 def add_event(session: Session, asset: str, extra: str | None) -> Done:
-    """Say that an asset was updated: the DAGs that wait for it may run."""
+    """Report that an asset was updated: DAGs that wait for it may run."""
     told = read_conf(extra, "--extra")
     found = asset_of(session, asset, make=True)
     now = session.now()

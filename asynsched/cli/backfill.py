@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 
 from asynsched.bell import Hint
 from asynsched.cli.command import INSTANT_FORMS, command, completed_as, dag_argument, read_instant
-from asynsched.cli.dag_trigger import conf_option, read_conf
+from asynsched.cli.dag_runs import conf_option, read_conf
 from asynsched.cli.lookup import dag_of
 from asynsched.cli.output import Done, Listing, Record, are
 from asynsched.cli.session import Session, actor
@@ -56,20 +56,20 @@ backfill_argument = click.argument("backfill_id", metavar="ID", type=click.IntRa
     type=click.Choice(["none", "failed", "completed"]),
     default="none",
     show_default=True,
-    help="Which dates that have a run already run again: none, those that have failed, or all that have ended.",
+    help="Dates with a run that run again: none, those whose run has failed, or all whose run has ended.",
 )
 @click.option("--reverse", "is_reverse", is_flag=True, help="The newest date first.")
 @click.option(
-    "--max-active-runs", type=click.IntRange(min=1), default=10, show_default=True, help="Runs of it at once."
+    "--max-active-runs", type=click.IntRange(min=1), default=10, show_default=True, help="Runs of the backfill at once."
 )
 @conf_option
 @click.option("--dry-run", is_flag=True, help="Only show which dates would run.")
 def create(
     session: Session, dag_id: str, from_date: str, to_date: str, conf: str | None, dry_run: bool, **options: Any
 ) -> Done | Listing:
-    """Make the runs of a DAG's schedule for a span of the past. The schedule goes on as if they were not there.
+    """Create the runs of a DAG's schedule for a span of the past. The schedule itself is not affected.
 
-    Their number is limited by --max-active-runs, and not by the DAG's own limit.
+    --max-active-runs limits their number, instead of the DAG's own limit.
     """
     zone = session.settings.default_timezone
     start, end = read_instant(from_date, zone, "--from"), read_instant(to_date, zone, "--to")
@@ -122,21 +122,21 @@ def show_backfill(session: Session, backfill_id: int) -> Record:
 @command("pause")
 @backfill_argument
 def pause(session: Session, backfill_id: int) -> Done:
-    """Start no further run of a backfill. What runs goes on."""
+    """Start no further run of a backfill. Running ones go on."""
     return _change(session, "backfill.pause", lambda conn: set_paused(conn, backfill_id, is_paused=True))
 
 
 @command("unpause")
 @backfill_argument
 def unpause(session: Session, backfill_id: int) -> Done:
-    """Let a paused backfill go on."""
+    """Resume a paused backfill."""
     return _change(session, "backfill.unpause", lambda conn: set_paused(conn, backfill_id, is_paused=False))
 
 
 @command("cancel")
 @backfill_argument
 def cancel(session: Session, backfill_id: int) -> Done:
-    """End a backfill: its queued runs count as failed, those that run go on."""
+    """End a backfill: its queued runs count as failed, running ones go on."""
     now = session.now()
     return _change(session, "backfill.cancel", lambda conn: cancel_backfill(conn, backfill_id, actor=actor(), now=now))
 

@@ -1,4 +1,4 @@
-"""`asynsched check`: is this machine fit for a scheduler; with --live: is one serving."""
+"""`asynsched check`: whether this machine is fit for a scheduler and, with --live, whether one is serving."""
 
 import platform
 import sqlite3
@@ -23,12 +23,12 @@ LOOP_COLUMNS = ("name", "age_seconds", "step_seconds", "waits_for_database", "is
 
 
 class Finding(NamedTuple):
-    """One thing that was looked at.
+    """One thing that was checked.
 
     Attributes:
-        what: What it is.
-        ok: Whether a scheduler can do with it.
-        detail: What was found, and what to do.
+        what: Its name.
+        ok: Whether it is good enough for a scheduler.
+        detail: The result, and what to do.
     """
 
     what: str
@@ -37,13 +37,13 @@ class Finding(NamedTuple):
 
 
 @command("check")
-@click.option("--live", is_flag=True, help="Only how the scheduler on this home is.")
+@click.option("--live", is_flag=True, help="Only check the scheduler of this home.")
 @told_output()
 def check(session: Session, output: str, live: bool) -> None:
     """Check whether this machine is fit: confinement, file events, database, versions. Exit code 1 if not.
 
-    With --live, exit code 0 if a scheduler on this home is serving and none of its loops is stuck: it tells the age of
-    each, and the oldest step that has not ended.
+    With --live, exit code 0 if a scheduler of this home is serving and none of its loops is stuck. It shows the age of
+    each loop, and the oldest step that has not ended.
     """
     if live:
         _check_live(session, output)
@@ -68,8 +68,8 @@ def _check_live(session: Session, output: str) -> None:
             note(f"{parse['file']} is being parsed, for {parse['seconds']:.0f} s so far.")
     if health is None:
         fail(
-            f"No scheduler is serving the home {session.home}: nobody answers there within {PING_SECONDS:g} s. If its"
-            " process is there, it is starting, stopping, or its event loop stands still, which its log then tells."
+            f"No scheduler is serving the home {session.home}: none answers within {PING_SECONDS:g} s. If it has a"
+            " process, that is starting or stopping, or its event loop is blocked: see its log."
         )
     if not is_well:
         stuck = ", ".join(loop["name"] for loop in health["loops"] if loop["is_stuck"])
@@ -117,7 +117,7 @@ def _file_events(dags_folder: Path, mode: str) -> Finding:
     existing = next(folder for folder in (dags_folder, *dags_folder.parents) if folder.is_dir())
     where = str(dags_folder) if existing == dags_folder else f"{dags_folder} does not exist yet; {existing}"
     if has_events(existing):
-        return Finding("file events", True, f"{where} is on a file system that tells of changes.")
+        return Finding("file events", True, f"{where} is on a file system with events.")
     ok = mode != "events"
     return Finding("file events", ok, f"{where} is on a file system without events: it is polled (watch.mode).")
 

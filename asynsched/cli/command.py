@@ -1,4 +1,4 @@
-"""How a command is made: the options that all have, its answer shown, its errors as one line and exit code 1."""
+"""How a command is made: options of all commands, how an answer is shown, and errors in one line with exit code 1."""
 
 import os
 import re
@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
-from zoneinfo import ZoneInfo
 
 import click
 
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 
 FILES = ("file",)
-"""Arguments that name a file, which may be any bytes."""
+"""Arguments that name a file, whose name may be any bytes."""
 _UNDECODED = re.compile("[\ud800-\udfff]")
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -36,10 +35,10 @@ output_option = click.option(
 
 
 def completed_as(kind: "Kind") -> Callable[[click.Context, click.Parameter, str], list[str]]:
-    """Return how a shell completes the name of a DAG, or of a run or task of what the arguments before it name."""
+    """Return how a shell completes the name of a DAG, or of a run or task, given the arguments before it."""
 
     def complete(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-        from asynsched.cli.completion import names_of  # a command does without
+        from asynsched.cli.completion import names_of
 
         return names_of(kind, context, incomplete)
 
@@ -49,12 +48,12 @@ def completed_as(kind: "Kind") -> Callable[[click.Context, click.Parameter, str]
 dag_argument = click.argument("dag_id", metavar="DAG", shell_complete=completed_as("dag"))
 run_argument = click.argument("run_id", metavar="RUN", shell_complete=completed_as("run"))
 task_argument = click.argument("task_id", metavar="TASK", shell_complete=completed_as("task"))
-yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask; needed where there is no terminal to ask on.")
+yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask; needed where there is no terminal.")
 wide_option = click.option(
     "--wide", is_flag=True, help="Tables with all columns, not fitted to the terminal, and instants in full, in UTC."
 )
 map_index_option = click.option(
-    "--map-index", type=click.IntRange(min=-1), default=-1, help="Which of a mapped task; -1 for one that is not."
+    "--map-index", type=click.IntRange(min=-1), default=-1, help="Which instance of a mapped task; -1 for other tasks."
 )
 
 
@@ -63,13 +62,13 @@ def command(
 ) -> Callable[[Callable[..., Answer | None]], click.Command]:
     """Make a function `(session, …options) -> Answer | None` a command with --home, --database and --output.
 
-    The answer is shown in the form that --output asks for. A function that ends its work in another way takes the
-    `output` that was asked for by the decorator `told_output`.
+    The answer is shown in the form that --output names. A function that shows its answer itself gets that form with the
+    decorator `told_output`.
 
     Args:
-        name: Of the command.
-        tables: Whether its answer is shown as tables, so that it has --wide, too.
-        negative_numbers: Whether an argument may be one, which is then not taken for an option.
+        name: The command's name.
+        tables: Whether the answer is shown as tables: then the command has --wide, too.
+        negative_numbers: Whether an argument may be a negative number, which is then not taken for an option.
     """
 
     def make(function: Callable[..., Answer | None]) -> click.Command:
@@ -87,7 +86,7 @@ def command(
                     answer = function(session, **options)
                     if answer is not None:
                         show(answer, Output(output), wide=wide)
-                # While a reader that has gone is still an error that can be caught.
+                # Here the error of a closed pipe can still be caught.
                 sys.stdout.flush()
 
         for option in (home_option, database_option, *([wide_option] if tables else []), own_output or output_option):
@@ -98,7 +97,7 @@ def command(
 
 
 def _refuse_undecodable(options: dict[str, Any]) -> None:
-    """Raise UsageError for an argument that is no text: the name of nothing that is stored, though maybe of a file."""
+    """Raise UsageError for an argument that is not UTF-8: it may name a file, but nothing that is stored."""
     for name, value in options.items():
         texts = value if isinstance(value, tuple) else (value,)
         for text in texts:
@@ -107,7 +106,7 @@ def _refuse_undecodable(options: dict[str, Any]) -> None:
 
 
 def told_output(option: Decorator = output_option) -> Decorator:
-    """Give a command's function the form that --output asks for; `option` may offer other forms."""
+    """Pass the value of --output to a command's function; `option` may offer other forms."""
 
     def mark(function: Callable[..., Any]) -> Callable[..., Any]:
         function.own_output = option  # type: ignore[attr-defined]
@@ -123,7 +122,7 @@ def configure(**flags: Any) -> Configuration:
 
 @contextmanager
 def errors_in_one_line() -> Iterator[None]:
-    """Turn an error that is the user's to mend into one line on standard error and exit code 1; Ctrl-C has its own."""
+    """Turn an error that the user can mend into one line on standard error and exit code 1; Ctrl-C has its own code."""
     begin()
     try:
         yield
@@ -132,29 +131,26 @@ def errors_in_one_line() -> Iterator[None]:
     except KeyboardInterrupt:
         fail("Interrupted.", INTERRUPTED)
     except click.Abort as exc:
-        # That is how click tells of Ctrl-C at a question, of an answer that is no, and of the end of the input.
+        # click raises this for Ctrl-C at a question, for the answer no, and for the end of the input.
         if not isinstance(exc.__context__, KeyboardInterrupt):
             raise
         click.echo(err=True)  # the question has not ended its line
         fail("Interrupted.", INTERRUPTED)
     except BrokenPipeError:
-        # Whoever read the answer has gone. Python would complain once more when it flushes at exit.
+        # Nobody reads the answer any more. Python would print another error when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise click.exceptions.Exit(1) from None
 
 
 @contextmanager
 def dags_explained(session: Session) -> Iterator[None]:
-    """Let an error about a DAG that is not known tell what it may have to do with."""
+    """Add the probable cause to an error about an unknown DAG."""
     try:
         yield
     except NotFound as exc:
         if exc.kind != "DAG":
             raise
-        from asynsched.cli.unread_dags import (
-            long_parses,
-            why_unknown,  # loaded only where it is needed
-        )
+        from asynsched.cli.unread_dags import long_parses, why_unknown
 
         more = session.read(why_unknown, exc.name, tells_errors=session.is_passing)
         more = " ".join(filter(None, (more, *(parse.sentence for parse in long_parses(session.home)))))
@@ -166,7 +162,7 @@ def dags_explained(session: Session) -> Iterator[None]:
 
 
 def confirm(question: str, about: Iterable[str] = ()) -> None:
-    """Ask the user at the terminal whether to go on. Ends the command if there is no terminal.
+    """Ask the user whether to go on. Ends the command if there is no terminal.
 
     Raises click.Abort when the answer is no.
     """
@@ -178,7 +174,7 @@ def confirm(question: str, about: Iterable[str] = ()) -> None:
 
 
 def fail(message: str, code: int = 1) -> NoReturn:
-    """Say why a command failed, on standard error, and end with that exit code."""
+    """Print why a command failed, on standard error, and end with that exit code."""
     note(f"Error: {message}")
     raise click.exceptions.Exit(code)
 
@@ -190,12 +186,44 @@ def read_instant(text: str, default_timezone: str, option: str) -> datetime:
     """Return an instant in UTC.
 
     Raises:
-        click.BadParameter: The text is none; the message names the option.
+        click.BadParameter: The text is not an instant; the message names the option.
     """
     try:
         instant = datetime.fromisoformat(text.strip())
         if instant.tzinfo is None:
+            from zoneinfo import ZoneInfo  # few commands are given an instant
+
             instant = instant.replace(tzinfo=ZoneInfo(default_timezone))
         return instant.astimezone(UTC)
     except (ValueError, OverflowError) as exc:
         raise click.BadParameter(f"{text!r} is no instant: write {INSTANT_FORMS}", param_hint=option) from exc
+
+
+FAIL_ON = ("errors", "failed")
+
+
+def fail_on_option(errors: str, failed: str) -> Decorator:
+    """Return the option `fail_on`, a set of FAIL_ON; the arguments say in its help what each of them means."""
+
+    def read(_: click.Context, __: click.Parameter, text: str | None) -> frozenset[str]:
+        given = [] if text is None else [kind.strip() for kind in text.split(",")]
+        if unknown := [kind for kind in given if kind not in FAIL_ON]:
+            values = f"{', '.join(FAIL_ON)}, or {','.join(FAIL_ON)}"
+            raise click.BadParameter(f"{unknown[0]!r} is none of its values: write {values}")
+        return frozenset(given)
+
+    help_text = f"End with code 1 for what LIST names, separated by commas. `errors`: {errors}. `failed`: {failed}."
+    return click.option("--fail-on", callback=read, metavar="LIST", help=help_text)
+
+
+def fail_if_wanted(fail_on: frozenset[str], *, errors: str, failed: str) -> None:
+    """End with code 1 if something that --fail-on names has gone wrong.
+
+    Args:
+        fail_on: What it names.
+        errors: How many errors there are, in words; empty for none.
+        failed: How many runs have failed, in words; empty for none.
+    """
+    told = [text for kind, text in zip(FAIL_ON, (errors, failed), strict=True) if kind in fail_on and text]
+    if told:
+        fail(f"{', '.join(told)} (--fail-on {','.join(kind for kind in FAIL_ON if kind in fail_on)}).")

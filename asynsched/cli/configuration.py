@@ -1,7 +1,7 @@
-"""Where settings come from, and which wins: flags, then the environment, then asynsched.toml, then defaults.
+"""Reads the settings: from flags, else from the environment, else from asynsched.toml, else the defaults.
 
-`asynsched.toml` is looked for in the working folder, or is the file that ASYNSCHED_CONFIG names. A name that is no
-setting is an error in the file as in a variable that begins with ASYNSCHED_: a typing error must not be silent.
+`asynsched.toml` is in the working folder, or ASYNSCHED_CONFIG names the file. An unknown name, in the file or in a
+variable that begins with ASYNSCHED_, is an error: a typing error must not be silent.
 """
 
 import re
@@ -20,16 +20,28 @@ from asynsched.settings import InvalidSetting, Settings, field_types, settings_f
 from asynsched.store.engines.urls import without_secrets
 
 PREFIX = "ASYNSCHED_"
+_BOOLEANS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+CONFIG_VARIABLE = f"{PREFIX}CONFIG"
+CONFIG_FILE = "asynsched.toml"
+DEFAULT = "default"
+HIDDEN = "***"
+
+
+class Given(NamedTuple):
+    """A value that an option was given, and where."""
+
+    value: Any
+    source: str
 
 
 class Option(NamedTuple):
     """One setting.
 
     Attributes:
-        name: Where it is in the settings and in asynsched.toml, e.g. `parse.timeout`.
+        name: Its place in the settings and in asynsched.toml, e.g. `parse.timeout`.
         type: Its type with its bounds.
-        default: What it is when nobody sets it.
-        description: What it does, one sentence.
+        default: Its default value.
+        description: What it does, in one sentence.
     """
 
     name: str
@@ -44,14 +56,14 @@ class Option(NamedTuple):
 
     @property
     def expected(self) -> str:
-        """Its type in words, e.g. `a number above 0`; an upper bound that nobody meets is left out."""
+        """Its type in words, e.g. `a number above 0`, without upper bounds, which are beyond use."""
         return expectation(self.type, largest=False)
 
     def read(self, text: Any) -> Any:
-        """Return the value that a text of the environment, or a value of asynsched.toml, stands for.
+        """Return the value that a text of the environment, or a value of asynsched.toml, means.
 
         Raises:
-            ValueError: It stands for none; the message says what is expected.
+            ValueError: It means none; the message says what is expected.
         """
         base, _ = _bare(self.type)
         if isinstance(text, str) and get_origin(base) is tuple:
@@ -64,7 +76,63 @@ class Option(NamedTuple):
             raise ValueError(f"must be {expectation(self.type)}") from exc
 
 
-_BOOLEANS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+class Configuration(NamedTuple):
+    """The settings, and where each came from.
+
+    Attributes:
+        settings: The settings.
+        sources: Where each option's value comes from, by the option's name.
+    """
+
+    settings: Settings
+    sources: dict[str, str]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return every setting with its value and source; passwords in URLs are hidden."""
+        values = {name: _value_of(self.settings, name) for name in self.sources}
+        values["database"] = self.settings.database_url
+        return [
+            {"name": name, "value": _shown(name, values[name]), "source": source}
+            for name, source in self.sources.items()
+        ]
+
+
+def load_configuration(flags: Mapping[str, Any], environ: Mapping[str, str], folder: Path) -> Configuration:
+    """Return the configuration of this process.
+
+    Args:
+        flags: Values by option name; None: not given.
+        folder: The working folder.
+
+    Raises:
+        SettingsError: A value is wrong, a variable or a key of the file is unknown, or the file cannot be read. The
+            message names the option and where it was set.
+    """
+    options = all_options()
+    given = _from_file(options, environ, folder) | _from_environment(options, environ)
+    given |= {name: Given(value, _flag(name)) for name, value in flags.items() if value is not None}
+    values: dict[str, Any] = {}
+    for name, found in given.items():
+        _put(values, name, _read(options[name], found))
+    try:
+        settings = settings_from(values)
+    except InvalidSetting as exc:
+        raise SettingsError(_located(exc.name, exc.problem, given.get(exc.name))) from exc
+    sources = {name: given[name].source if name in given else DEFAULT for name in options}
+    return Configuration(settings, sources)
+
+
+def with_served_folder(configuration: Configuration) -> Configuration:
+    """Return the configuration with the DAG folder that this home last served, unless another is named.
+
+    So commands in another terminal use the folder of `asynsched up DIR`.
+    """
+    settings, sources = configuration
+    served = served_dags_folder(settings.home_path)
+    if served is None or sources["dags_folder"] != DEFAULT:
+        return configuration
+    settings = msgspec.structs.replace(settings, dags_folder=str(served))
+    return Configuration(settings, sources | {"dags_folder": f"last served from {settings.home}"})
 
 
 def all_options() -> dict[str, Option]:
@@ -117,79 +185,6 @@ def _read_list(text: str) -> list[Any]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-CONFIG_VARIABLE = f"{PREFIX}CONFIG"
-CONFIG_FILE = "asynsched.toml"
-DEFAULT = "default"
-HIDDEN = "***"
-
-
-class Given(NamedTuple):
-    """A value that somebody gave to an option, and where."""
-
-    value: Any
-    source: str
-
-
-class Configuration(NamedTuple):
-    """The settings, and where each came from.
-
-    Attributes:
-        settings: What the program uses.
-        sources: Where each option's value came from, by the option's name.
-    """
-
-    settings: Settings
-    sources: dict[str, str]
-
-    def rows(self) -> list[dict[str, Any]]:
-        """Return every setting with its value and source; passwords in URLs are hidden."""
-        values = {name: _value_of(self.settings, name) for name in self.sources}
-        values["database"] = self.settings.database_url
-        return [
-            {"name": name, "value": _shown(name, values[name]), "source": source}
-            for name, source in self.sources.items()
-        ]
-
-
-def load_configuration(flags: Mapping[str, Any], environ: Mapping[str, str], folder: Path) -> Configuration:
-    """Return the configuration of this process.
-
-    Args:
-        flags: Values by option name, None for a flag that was not given.
-        environ: The environment.
-        folder: The working folder.
-
-    Raises:
-        SettingsError: A value is wrong, a variable or a key of the file is unknown, or the file cannot be read. The
-            message names the option and where it was set.
-    """
-    options = all_options()
-    given = _from_file(options, environ, folder) | _from_environment(options, environ)
-    given |= {name: Given(value, _flag(name)) for name, value in flags.items() if value is not None}
-    values: dict[str, Any] = {}
-    for name, found in given.items():
-        _put(values, name, _read(options[name], found))
-    try:
-        settings = settings_from(values)
-    except InvalidSetting as exc:
-        raise SettingsError(_located(exc.name, exc.problem, given.get(exc.name))) from exc
-    sources = {name: given[name].source if name in given else DEFAULT for name in options}
-    return Configuration(settings, sources)
-
-
-def with_served_folder(configuration: Configuration) -> Configuration:
-    """Return the configuration with the DAG folder that this home last served, where nobody names another.
-
-    Commands from another terminal then mean the folder of `asynsched up DIR`.
-    """
-    settings, sources = configuration
-    served = served_dags_folder(settings.home_path)
-    if served is None or sources["dags_folder"] != DEFAULT:
-        return configuration
-    settings = msgspec.structs.replace(settings, dags_folder=str(served))
-    return Configuration(settings, sources | {"dags_folder": f"last served from {settings.home}"})
-
-
 def _from_environment(options: dict[str, Option], environ: Mapping[str, str]) -> dict[str, Given]:
     by_variable = {option.variable: option.name for option in options.values()}
     given: dict[str, Given] = {}
@@ -206,7 +201,7 @@ def _from_environment(options: dict[str, Option], environ: Mapping[str, str]) ->
 
 
 def _is_of_service(variable: str, environ: Mapping[str, str]) -> bool:
-    """Return whether Kubernetes has set a variable for a Service, such as one named `asynsched`; each has a host."""
+    """Return whether Kubernetes has set a variable, for a Service named e.g. `asynsched`; every Service has a host."""
     name = re.match(r"(\w+?)_(SERVICE_HOST|SERVICE_PORT|PORT)(_\w+)?$", variable)
     return name is not None and f"{name[1]}_SERVICE_HOST" in environ
 
@@ -216,7 +211,7 @@ def _from_file(options: dict[str, Option], environ: Mapping[str, str], folder: P
     path = folder / (named or CONFIG_FILE)
     if not named and not path.exists():
         return {}
-    import tomllib  # a command without such a file need not wait for it
+    import tomllib  # few commands need it
 
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -234,10 +229,10 @@ def _from_file(options: dict[str, Option], environ: Mapping[str, str], folder: P
 
 
 def _leaves(content: Mapping[str, Any], options: Mapping[str, Option], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the values of nested tables; an empty table under the name of no group is a leaf, an unknown name."""
+    """Yield the values of nested tables; an empty table that names no group is a value, with an unknown name."""
     for key, value in content.items():
         name = prefix + key
-        # Within a table that is not known, too: what its first name is near to says more than the table's.
+        # Also within an unknown table: the name nearest to its first entry says more than that nearest to the table.
         if isinstance(value, dict) and (value or any(option.startswith(f"{name}.") for option in options)):
             yield from _leaves(value, options, f"{name}.")
         else:
@@ -282,11 +277,11 @@ def _shown(name: str, value: Any) -> Any:
 
 
 def _nearest(name: str, options: Mapping[str, Option]) -> list[str]:
-    """Return the settings that a name was probably meant to be; `PARSE_TIMEOUT` and `parse.timeout` are as good."""
+    """Return the settings that a name probably meant, written like `PARSE_TIMEOUT` or like `parse.timeout`."""
     words = {option: option.replace(".", "_") for option in options}
     wanted = name.lower().replace("__", "_").replace(".", "_")
     near = get_close_matches(wanted, words.values(), n=2, cutoff=0.8)
-    # A group left out, or a name that was not written to its end.
+    # The group was left out, or the name is not complete.
     near = near or [text for text in words.values() if text.endswith(f"_{wanted}") or text.startswith(wanted)][:3]
     near = near or get_close_matches(wanted, words.values(), n=1)
     return [option for text in near for option, its in words.items() if its == text]

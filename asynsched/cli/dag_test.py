@@ -12,9 +12,16 @@ from typing import Any
 import click
 import msgspec
 
-from asynsched.cli.command import command, dag_argument, fail, read_instant, told_output
-from asynsched.cli.dag_trigger import conf_option, logical_date_option, read_conf
-from asynsched.cli.fail_on import ERRORS, fail_if_wanted, fail_on_option
+from asynsched.cli.command import (
+    command,
+    dag_argument,
+    fail,
+    fail_if_wanted,
+    fail_on_option,
+    read_instant,
+    told_output,
+)
+from asynsched.cli.dag_runs import conf_option, logical_date_option, read_conf
 from asynsched.cli.lookup import dag_of
 from asynsched.cli.output import Output, Record, note, show
 from asynsched.cli.session import Session
@@ -46,8 +53,8 @@ def run_in_foreground(
 ) -> None:
     """Run a DAG once in the foreground, its file as it is now, with logs on standard error. Nothing is stored.
 
-    Exit code 0 only if the run succeeded. Ctrl-C ends the task that runs, which has lease.kill_time for that, and then
-    the command; a second one kills the task. Whatever ends the command, no process of the run is left behind.
+    Exit code 0 only if the run succeeded. Ctrl-C ends the running task, within lease.kill_time, and then the command; a
+    second Ctrl-C kills the task. However the command ends, no process of the run is left behind.
     """
     content = read_conf(conf)
     zone = session.settings.default_timezone
@@ -59,7 +66,7 @@ def run_in_foreground(
         logical_date=read_instant(logical_date, zone, "--logical-date") if logical_date else None,
         default_timezone=zone,
         kill_time=session.settings.lease.kill_time,
-        checks_file=ERRORS in fail_on,
+        checks_file="errors" in fail_on,
     )
     # A task of the file would never run: that its author can read it, from here, says nothing.
     if refused := refused_link(request.path, request.dags_folder, setup_of(session.settings).limits):
@@ -73,7 +80,7 @@ def run_in_foreground(
     for error in result.file_errors:
         note(error)
     n_errors = f"{len(result.file_errors)} of the other DAGs of {request.path} cannot be used"
-    fail_if_wanted(fail_on, n_errors=n_errors if result.file_errors else "", n_failed="")
+    fail_if_wanted(fail_on, errors=n_errors if result.file_errors else "", failed="")
     if result.state != "success":
         raise click.exceptions.Exit(1)
 

@@ -1,4 +1,4 @@
-"""`asynsched dags list|show|errors`: what is known of DAGs and their files."""
+"""`asynsched dags …`: DAGs, their files and their errors; pausing DAGs and parsing files again."""
 
 import os
 import sys
@@ -17,76 +17,13 @@ from asynsched.cli.output import FORMS, Done, Listing, Record, note
 from asynsched.cli.session import Session
 from asynsched.cli.unread_dags import long_parses, unparsed_files
 from asynsched.errors import AsynschedError, DagError, NotFound, PlanNeeded
-from asynsched.scheduling.creation.scheduled_runs import coming_runs
 from asynsched.serialization.schema import DOUBTFUL, TEMPLATE, UNSTABLE, SerializedDag, SerializedTask
 from asynsched.store.dags.dags import DagRow, find_dag, get_dag, list_dags, set_paused
 from asynsched.store.dags.files import get_file, known_files, list_errors
 from asynsched.store.rows import near_names
 
-
-def as_dot(dag: SerializedDag) -> str:
-    """Return a DAG in the DOT language."""
-    lines = [f"digraph {_quoted(dag.dag_id)} {{", "  rankdir=LR", "  node [shape=box, style=rounded]"]
-    lines += _frame(dag, None, "  ")
-    lines += [line for task in dag.tasks for line in _edges_of_dot(task)]
-    return "\n".join([*lines, "}", ""])
-
-
-def _frame(dag: SerializedDag, group_id: str | None, indent: str) -> Iterator[str]:
-    """Yield the tasks of a group, and the groups within it as frames."""
-    for task in dag.tasks:
-        if task.group_id == group_id:
-            yield f"{indent}{_quoted(task.task_id)}"
-    for group in dag.task_groups:
-        if group.parent_id == group_id and group.group_id != group_id:
-            yield f"{indent}subgraph {_quoted(f'cluster_{group.group_id}')} {{"
-            yield f"{indent}  label={_quoted(group.group_id)}"
-            yield from _frame(dag, group.group_id, indent + "  ")
-            yield f"{indent}}}"
-
-
-def _edges_of_dot(task: SerializedTask) -> Iterator[str]:
-    for target in task.downstream_task_ids:
-        label = task.edge_labels.get(target)
-        attributes = f" [label={_quoted(label)}]" if label else ""
-        yield f"  {_quoted(task.task_id)} -> {_quoted(target)}{attributes}"
-
-
-def _quoted(text: str) -> str:
-    """Quote a text; control characters, which labels may hold, become spaces."""
-    plain = "".join(character if character.isprintable() else " " for character in text)
-    return '"' + plain.replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-
 MOST_COUNTED = 1_000
-"""Due runs that are counted one by one."""
-
-
-def about_to_create(conn: Connection, dag_id: str, now: datetime) -> Done:
-    """Return which runs of a DAG are due, and when the next one is."""
-    try:
-        coming = coming_runs(conn, dag_id, now, at_most=MOST_COUNTED + 1)
-    except PlanNeeded:
-        return Done("Its own timetable is now asked for its next run.", {})
-    except DagError as exc:
-        return Done(f"Its next run cannot be told: {exc}", {})
-    due = [info for info in coming if info.run_after <= now]
-    following = coming[len(due)].run_after if len(due) < len(coming) else None
-    fields = {
-        "due_runs": len(due),
-        "first_logical_date": due[0].logical_date if due else None,
-        "next_run_at": following,
-    }
-    if not coming:
-        return Done("By its schedule it has no further run.", fields)
-    if not due:
-        return Done(f"Its next run is due at {following}.", fields)
-    number = f"More than {MOST_COUNTED} runs are" if len(due) > MOST_COUNTED else f"{len(due)} runs are"
-    number = "One run is" if len(due) == 1 else number
-    then = "" if following is None else f" The next one is due at {following}."
-    return Done(f"{number} due, from the logical date {due[0].logical_date} on.{then}", fields)
-
-
+"""Due runs are counted up to this number."""
 DOT = "dot"
 COLUMNS = ("dag_id", "file", "schedule", "paused", "next_run_at", "tags", "has_errors")
 ERROR_COLUMNS = ("file", "kind", "message", "line", "dag_id")
@@ -101,6 +38,8 @@ SPARE_TASK_FIELDS = (
     "queue", "weight_rule", "depends_on_past", "pool_slots", "group_id", "priority_weight", "execution_timeout",
     "retry_delay", "pool", "retries",
 )  # fmt: skip
+FILE_ENDINGS = (".py", ".zip")
+"""An unknown name that ends in one of these is taken for a file."""
 
 
 @command("list", tables=True)
@@ -137,10 +76,10 @@ def show_dag(session: Session, output: str, dag_id: str) -> Record | None:
 
 
 @command("errors", tables=True)
-@click.option("--warnings", is_flag=True, help="All other warnings, too; without it, their number is said.")
+@click.option("--warnings", is_flag=True, help="Also all other warnings; without it, only their number is shown.")
 @click.option("--traceback", is_flag=True, help="Tracebacks below the table; JSON has them anyway.")
 def show_errors(session: Session, warnings: bool, traceback: bool) -> Listing:
-    """List what is wrong with which DAG file, what its author hardly means, and what no two parses agree on."""
+    """List the errors of DAG files, code that its author hardly means, and files that parse differently each time."""
     found = session.read(list_errors)
     shown = [error for error in found if warnings or not error.is_warning or error.kind in (DOUBTFUL, UNSTABLE)]
     rows = [
@@ -157,7 +96,7 @@ def show_errors(session: Session, warnings: bool, traceback: bool) -> Listing:
         for error in shown
     ]
     if n_left_out := len(found) - len(shown):
-        note(f"Warnings that are not shown: {n_left_out}. `asynsched dags errors --warnings` has them.")
+        note(f"Warnings that are not shown: {n_left_out}. `asynsched dags errors --warnings` shows them.")
     for parse in long_parses(session.home):
         note(parse.sentence)
     details = ("traceback", "output", "is_warning")
@@ -165,52 +104,17 @@ def show_errors(session: Session, warnings: bool, traceback: bool) -> Listing:
     return Listing(ERROR_COLUMNS, rows, "No DAG file has errors.", details, spare=("line", "kind"), texts=texts)
 
 
-def _dag_fields(dag: DagRow) -> dict[str, Any]:
-    return {
-        "dag_id": dag.dag_id,
-        "file": dag.file_path,
-        "schedule": dag.schedule_summary or None,
-        "paused": dag.is_paused,
-        "next_run_at": dag.next_dagrun_create_after,
-        "tags": dag.tags,
-        "has_errors": dag.has_errors,
-    }
-
-
-def _task_start(session: Session, dag: DagRow) -> str:
-    """Return how processes for the DAG's tasks come about: by a fork, or why not."""
-    obstacles = [error.message for error in session.read(list_errors, dag.file_path) if error.kind == TEMPLATE]
-    return obstacles[0] if obstacles else "each task is a fork of a process that has loaded the file"
-
-
-def _task_fields(task: SerializedTask) -> dict[str, Any]:
-    return {name: getattr(task, name) for name in TASK_FIELDS}
-
-
-def _edges(dag: SerializedDag) -> list[dict[str, Any]]:
-    """Return the edges, named as in Airflow's graph."""
-    return [
-        {"source_id": task.task_id, "target_id": target, "label": task.edge_labels.get(target)}
-        for task in dag.tasks
-        for target in task.downstream_task_ids
-    ]
-
-
-FILE_ENDINGS = (".py", ".zip")
-"""A name with one of these is taken for that of a file, where nothing has it."""
-
-
 @command("pause")
 @dag_argument
 def pause_dag(session: Session, dag_id: str) -> Done:
-    """Pause a DAG: no run is created, no queued run is started, and no task begins. Tasks that run go on."""
+    """Pause a DAG: no run is created, no queued run is started, and no task begins. Running tasks go on."""
     return _set_paused(session, dag_id, is_paused=True)
 
 
 @command("unpause")
 @dag_argument
 def unpause_dag(session: Session, dag_id: str) -> Done:
-    """Unpause a DAG, and say which runs are about to be created."""
+    """Unpause a DAG, and tell which runs are about to be created."""
     dag_of(session, dag_id, make=True)
     coming = session.read(about_to_create, dag_id, session.now())  # before a scheduler creates them
     done = _set_paused(session, dag_id, is_paused=False)
@@ -222,8 +126,8 @@ def unpause_dag(session: Session, dag_id: str) -> Done:
 def reparse_dag(session: Session, name: str) -> Done:
     """Parse a DAG's file again, even if it has not changed. Without a scheduler, this waits for the result.
 
-    A file that has no DAG yet, because it is new or could not be parsed, is named by its path in the DAG folder, or by
-    its path from here.
+    Name a file that has no DAG yet, because it is new or could not be parsed, by its path in the DAG folder or from
+    here.
     """
     dag_id, path = _dag_and_file(session, name)
     fields = {"dag_id": dag_id or None, "file": path}
@@ -239,6 +143,44 @@ def reparse_dag(session: Session, name: str) -> Done:
     elif session.read(get_file, path) is None:
         fail(f"{path} is not taken for a DAG file: .airflowignore names it, or it mentions no dag (watch.safe_mode).")
     return Done(f"{path} is parsed.", fields)
+
+
+def about_to_create(conn: Connection, dag_id: str, now: datetime) -> Done:
+    """Return which runs of a DAG are due, and when the next one is."""
+    from asynsched.scheduling.creation.scheduled_runs import coming_runs
+
+    try:
+        coming = coming_runs(conn, dag_id, now, at_most=MOST_COUNTED + 1)
+    except PlanNeeded:
+        return Done("The timetable of its file will be asked for its next run.", {})
+    except DagError as exc:
+        return Done(f"Its next run is not known: {exc}", {})
+    due = [info for info in coming if info.run_after <= now]
+    following = coming[len(due)].run_after if len(due) < len(coming) else None
+    fields = {
+        "due_runs": len(due),
+        "first_logical_date": due[0].logical_date if due else None,
+        "next_run_at": following,
+    }
+    if not coming:
+        return Done("By its schedule it has no further run.", fields)
+    if not due:
+        return Done(f"Its next run is due at {following}.", fields)
+    number = f"More than {MOST_COUNTED} runs are" if len(due) > MOST_COUNTED else f"{len(due)} runs are"
+    number = "One run is" if len(due) == 1 else number
+    then = "" if following is None else f" The next one is due at {following}."
+    return Done(f"{number} due, from the logical date {due[0].logical_date} on.{then}", fields)
+
+
+def _set_paused(session: Session, dag_id: str, *, is_paused: bool) -> Done:
+    dag_of(session, dag_id, make=True)
+    session.change(
+        "dag.pause" if is_paused else "dag.unpause",
+        lambda conn: set_paused(conn, dag_id, is_paused, session.now()),
+        hints=lambda _: [Hint("dag", dag_id=dag_id)],
+    )
+    state = "paused" if is_paused else "unpaused"
+    return Done(f"DAG {dag_id!r} is {state}.", {"dag_id": dag_id, "paused": is_paused})
 
 
 def _dag_and_file(session: Session, name: str) -> tuple[str, str]:
@@ -263,7 +205,7 @@ def _dag_and_file(session: Session, name: str) -> tuple[str, str]:
 
 
 def _path_in_folder(folder: Path, name: str) -> str | None:
-    """Return the path, relative to the DAG folder, of a file that is named by that or from here; None for no file."""
+    """Return a file's path in the DAG folder, given that path or one from here; None if there is no such file."""
     for path in (folder / name, Path(name).absolute()):
         normal = Path(os.path.normpath(path))  # not resolved: a link in the folder is a file of the folder
         if normal.is_relative_to(folder) and normal.is_file():
@@ -271,12 +213,66 @@ def _path_in_folder(folder: Path, name: str) -> str | None:
     return None
 
 
-def _set_paused(session: Session, dag_id: str, *, is_paused: bool) -> Done:
-    dag_of(session, dag_id, make=True)
-    session.change(
-        "dag.pause" if is_paused else "dag.unpause",
-        lambda conn: set_paused(conn, dag_id, is_paused, session.now()),
-        hints=lambda _: [Hint("dag", dag_id=dag_id)],
-    )
-    state = "paused" if is_paused else "unpaused"
-    return Done(f"DAG {dag_id!r} is {state}.", {"dag_id": dag_id, "paused": is_paused})
+def _dag_fields(dag: DagRow) -> dict[str, Any]:
+    return {
+        "dag_id": dag.dag_id,
+        "file": dag.file_path,
+        "schedule": dag.schedule_summary or None,
+        "paused": dag.is_paused,
+        "next_run_at": dag.next_dagrun_create_after,
+        "tags": dag.tags,
+        "has_errors": dag.has_errors,
+    }
+
+
+def _task_start(session: Session, dag: DagRow) -> str:
+    """Return how the processes of the DAG's tasks start: by a fork, or why not."""
+    obstacles = [error.message for error in session.read(list_errors, dag.file_path) if error.kind == TEMPLATE]
+    return obstacles[0] if obstacles else "each task is a fork of a process that has loaded the file"
+
+
+def _task_fields(task: SerializedTask) -> dict[str, Any]:
+    return {name: getattr(task, name) for name in TASK_FIELDS}
+
+
+def _edges(dag: SerializedDag) -> list[dict[str, Any]]:
+    """Return the edges, named as in Airflow's graph."""
+    return [
+        {"source_id": task.task_id, "target_id": target, "label": task.edge_labels.get(target)}
+        for task in dag.tasks
+        for target in task.downstream_task_ids
+    ]
+
+
+def as_dot(dag: SerializedDag) -> str:
+    """Return a DAG in the DOT language."""
+    lines = [f"digraph {_quoted(dag.dag_id)} {{", "  rankdir=LR", "  node [shape=box, style=rounded]"]
+    lines += _frame(dag, None, "  ")
+    lines += [line for task in dag.tasks for line in _edges_of_dot(task)]
+    return "\n".join([*lines, "}", ""])
+
+
+def _frame(dag: SerializedDag, group_id: str | None, indent: str) -> Iterator[str]:
+    """Yield the tasks of a group, and the groups within it as frames."""
+    for task in dag.tasks:
+        if task.group_id == group_id:
+            yield f"{indent}{_quoted(task.task_id)}"
+    for group in dag.task_groups:
+        if group.parent_id == group_id and group.group_id != group_id:
+            yield f"{indent}subgraph {_quoted(f'cluster_{group.group_id}')} {{"
+            yield f"{indent}  label={_quoted(group.group_id)}"
+            yield from _frame(dag, group.group_id, indent + "  ")
+            yield f"{indent}}}"
+
+
+def _edges_of_dot(task: SerializedTask) -> Iterator[str]:
+    for target in task.downstream_task_ids:
+        label = task.edge_labels.get(target)
+        attributes = f" [label={_quoted(label)}]" if label else ""
+        yield f"  {_quoted(task.task_id)} -> {_quoted(target)}{attributes}"
+
+
+def _quoted(text: str) -> str:
+    """Quote a text; control characters, which labels may hold, become spaces."""
+    plain = "".join(character if character.isprintable() else " " for character in text)
+    return '"' + plain.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -1,4 +1,4 @@
-"""Reads the DAG folder where no scheduler does: through the same confined parses, into the same database."""
+"""Reads the DAG folder for a command, if no scheduler does: by the same confined parses, into the same database."""
 
 import asyncio
 
@@ -19,17 +19,17 @@ from asynsched.store.engines.opening import open_database
 
 
 def read_folder(settings: Settings, *, again: str | None = None) -> None:
-    """Parse what has changed in the DAG folder since it was last read, and store what was found.
+    """Parse the files that have changed since the DAG folder was last read, and store the results.
 
     Args:
-        settings: Those of the home and the folder.
+        settings: The settings with the home and the folder.
         again: A file to parse even if it has not changed, relative to the folder.
 
     Raises:
         HomeInUse: A scheduler is serving the home.
         SettingsError: There is no such folder.
     """
-    # What is wrong with a file is in the database afterwards.
+    # The database has the errors of files afterwards.
     configure_logging(msgspec.structs.replace(settings.log, level="error"))
     prepare_home(settings.home_path)
     with hold_home(settings.home_path):
@@ -61,6 +61,6 @@ async def _read(settings: Settings, again: str | None) -> None:
 
 
 async def _forget_changes(channels: Channels) -> None:
-    """Take what the dispatcher tells a scheduler's other parts: none of them is here."""
+    """Drop the messages of the dispatcher to a scheduler's other services: there are none here."""
     while True:
         await channels.dag_changes.get()

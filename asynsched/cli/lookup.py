@@ -1,12 +1,13 @@
-"""Runs and tasks by the names that a user typed: found, or an error with the nearest names.
+"""Finds DAGs, runs, tasks and assets by the names that a user typed, or fails with the nearest names.
 
-A run is named by its run_id, by a beginning that no other run_id of the DAG has, or by the word `latest`.
+A user names a run by its run_id, by a beginning that no other run_id of the DAG has, or by the word `latest`. Where a
+DAG or asset is not known yet, the DAG folder is read.
 """
 
-import time
 from collections.abc import Callable
 from datetime import timedelta
 from difflib import get_close_matches
+from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection
 
@@ -14,28 +15,30 @@ from asynsched.cli.output import note
 from asynsched.cli.session import Session
 from asynsched.errors import AsynschedError, HomeInUse, NotFound
 from asynsched.home import served_dags_folder
-from asynsched.scheduling.requests.run_edits import no_such_instance
-from asynsched.serialization.decode import decode_dag
-from asynsched.serialization.schema import SerializedDag
 from asynsched.states import FINISHED_RUN_STATES
-from asynsched.store.assets.names import find_asset, get_asset
 from asynsched.store.dags.dags import DagRow, find_dag, get_dag
 from asynsched.store.dags.files import known_files
-from asynsched.store.dags.versions import get_version
 from asynsched.store.runs.dag_runs import get_run, list_runs, runs_beginning_with
 from asynsched.store.runs.task_instances import list_task_instances
-from asynsched.store.schema import AssetRow, DagRunRow, TaskInstanceRow
+from asynsched.store.schema import DagRunRow, TaskInstanceRow
+
+if TYPE_CHECKING:
+    from asynsched.serialization.schema import SerializedDag
+    from asynsched.store.schema import AssetRow
 
 LATEST = "latest"
 """Names the run that `runs list DAG` shows first."""
 MOST_CANDIDATES = 4
-"""Runs that are named where a beginning is that of several."""
+"""Runs that an error names when a beginning fits several."""
 NEWEST_RUNS = 200
-"""Among how many runs a mistyped run_id is looked for."""
+"""Runs among which the nearest to a mistyped run_id are looked for."""
 
 
-def find_run(conn: Connection, dag_id: str, run_id: str) -> DagRunRow:
+def find_run(conn: Connection, dag_id: str, run_id: str, *, is_whole: bool = False) -> DagRunRow:
     """Return the run that a user has named.
+
+    Args:
+        is_whole: A beginning of a run_id is not enough.
 
     Raises:
         NotFound: There is no such DAG or run; carries near names.
@@ -47,6 +50,9 @@ def find_run(conn: Connection, dag_id: str, run_id: str) -> DagRunRow:
     if run_id == LATEST and (newest := list_runs(conn, dag_id=dag_id, limit=1)):
         return newest[0]
     candidates = runs_beginning_with(conn, dag_id, run_id, MOST_CANDIDATES + 1) if run_id else []
+    if len(candidates) == 1 and is_whole:
+        advice = f"write {candidates[0].run_id}, or {LATEST}, where you are not asked"
+        raise AsynschedError(f"{run_id!r} is only the beginning of a run_id: {advice}.")
     if len(candidates) == 1:
         return candidates[0]
     if candidates:
@@ -57,6 +63,8 @@ def find_run(conn: Connection, dag_id: str, run_id: str) -> DagRunRow:
         find_dag(conn, dag_id)  # raises, and names what is near
     if run_id == LATEST:
         raise AsynschedError(f"The DAG {dag_id!r} has no run yet.")
+    if run_id.lower() == LATEST:
+        raise NotFound("run", run_id, (LATEST,))
     known = [run.run_id for run in list_runs(conn, dag_id=dag_id, limit=NEWEST_RUNS)]
     raise NotFound("run", run_id, tuple(get_close_matches(run_id, known)))
 
@@ -77,6 +85,8 @@ def find_task(conn: Connection, dag_id: str, run_id: str, task_id: str, map_inde
             return instance
     indexes = sorted(instance.map_index for instance in instances if instance.task_id == task_id)
     if indexes:
+        from asynsched.scheduling.requests.run_edits import no_such_instance
+
         raise AsynschedError(no_such_instance(task_id, map_index, indexes))
     known = sorted({instance.task_id for instance in instances})
     raise NotFound("task", task_id, tuple(get_close_matches(task_id, known)))
@@ -84,36 +94,37 @@ def find_task(conn: Connection, dag_id: str, run_id: str, task_id: str, map_inde
 
 STARTING_TIME = timedelta(seconds=20)
 """How long a command waits for a scheduler that reads the folder for the first time."""
-LOOK_SECONDS = 0.1
 
 
 def dag_of(session: Session, dag_id: str, *, make: bool = False) -> DagRow:
     """Return an active DAG.
 
-    Where it is unknown and no scheduler serves the home, the DAG folder is read first: commands work on a folder that
-    no scheduler has seen.
+    If it is unknown and no scheduler serves the home, the DAG folder is read first: commands work on a folder that no
+    scheduler has seen.
 
     Args:
-        make: Whether what was found is to stay, in a home that is made. Otherwise it is known to this command alone,
-            where there is no home yet.
+        make: Whether to keep what is found, in a home that is made. Otherwise, where there is no home yet, only this
+            command knows it.
 
     Raises:
         NotFound: There is none; carries the nearest names.
         AsynschedError: There is no DAG folder, and no home.
     """
-    _have_read(session, lambda: _is_active(session, dag_id), make=make)
+    _read_unless_known(session, lambda: _is_active(session, dag_id), make=make)
     return session.read(find_dag, dag_id)
 
 
 def known_dag_of(session: Session, dag_id: str) -> DagRow:
-    """Return a DAG as `dag_of` does, also one whose file is gone. Raises NotFound."""
-    _have_read(session, lambda: _is_active(session, dag_id), make=False)
+    """Return a DAG like `dag_of`, also one whose file is gone. Raises NotFound."""
+    _read_unless_known(session, lambda: _is_active(session, dag_id), make=False)
     return session.read(get_dag, dag_id) or session.read(find_dag, dag_id)
 
 
-def asset_of(session: Session, name_or_uri: str, *, make: bool = False) -> AssetRow:
+def asset_of(session: Session, name_or_uri: str, *, make: bool = False) -> "AssetRow":
     """Return an asset by its name or its URI; the DAG folder is read first as for `dag_of`. Raises NotFound."""
-    _have_read(
+    from asynsched.store.assets.names import find_asset, get_asset
+
+    _read_unless_known(
         session,
         lambda: bool(session.read(find_asset, name=name_or_uri) or session.read(find_asset, uri=name_or_uri)),
         make=make,
@@ -122,15 +133,15 @@ def asset_of(session: Session, name_or_uri: str, *, make: bool = False) -> Asset
 
 
 def read_dag_folder(session: Session, *, make: bool, again: str | None = None) -> None:
-    """Read the DAG folder, in this home or, where there is none and none is to be made, in one that passes.
+    """Read the DAG folder into this home or, if there is none and none is to be made, into a temporary one.
 
     Args:
         again: A file to parse even if it has not changed, relative to the folder.
 
     Raises:
-        HomeInUse: Somebody else reads it, or a scheduler serves this home.
+        HomeInUse: Another command reads it, or a scheduler serves this home.
     """
-    from asynsched.cli.folder_reading import read_folder  # half a scheduler
+    from asynsched.cli.folder_reading import read_folder  # loads half a scheduler
 
     if make:
         session.make()
@@ -144,22 +155,23 @@ def _is_active(session: Session, dag_id: str) -> bool:
     return found is not None and found.is_active
 
 
-def _have_read(session: Session, is_known: Callable[[], bool], *, make: bool) -> None:
-    """Read the DAG folder, unless this is known, somebody else reads it, or another one was read before."""
+def _read_unless_known(session: Session, is_known: Callable[[], bool], *, make: bool) -> None:
+    """Read the DAG folder, unless that is not needed, another process does, or the home has another folder."""
     if (session.is_made and is_known()) or not _may_read_folder(session):
         return
     note(f"Reading the DAG folder {session.settings.dags_path}.")
     try:
         read_dag_folder(session, make=make)
     except HomeInUse:
-        note("A scheduler that is about to serve, or another command, reads it already: waiting for what it finds.")
+        note("A scheduler that is starting, or another command, is reading it: waiting for the result.")
         deadline = session.now() + STARTING_TIME
-        while not is_known() and session.now() < deadline:
-            time.sleep(LOOK_SECONDS)
+        with session.watching() as changes:
+            while not is_known() and (seconds := (deadline - session.now()).total_seconds()) > 0:
+                changes.wait(seconds)
 
 
 def _may_read_folder(session: Session) -> bool:
-    """Whether nobody else reads the DAG folder, and what is known comes from it: other DAGs would seem to be gone."""
+    """Whether this command may read the DAG folder: nobody else does, and the home knows no DAGs of another folder."""
     folder = session.settings.dags_path
     if not folder.is_dir():
         return False
@@ -170,6 +182,9 @@ def _may_read_folder(session: Session) -> bool:
     return served_dags_folder(session.home) == folder or not session.read(known_files)
 
 
-def structure_of(session: Session, dag: DagRow) -> SerializedDag:
+def structure_of(session: Session, dag: DagRow) -> "SerializedDag":
     """Return the newest version of a DAG."""
+    from asynsched.serialization.decode import decode_dag
+    from asynsched.store.dags.versions import get_version
+
     return decode_dag(session.read(get_version, dag.version_id or 0).serialized)

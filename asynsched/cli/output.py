@@ -1,10 +1,9 @@
-"""What a command answers, and how its values are written for people.
+"""The answers of commands, and how their values are written.
 
-Texts of users (names, messages, logs) cannot move the cursor or break a table: in tables their control characters are
-shown as escapes, in JSON they are escaped anyway.
+Texts of users (names, messages, logs) cannot move the cursor or break a table: tables show their control characters as
+escapes, as JSON does anyway.
 """
 
-import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -31,15 +30,15 @@ FORMS = tuple(form.value for form in Output)
 
 
 class Listing(NamedTuple):
-    """Many of a kind.
+    """Several things of one kind.
 
     Attributes:
-        columns: Fields that a wide table and JSON have.
-        rows: One mapping each.
-        nothing: What is said on standard error where a table would be empty.
+        columns: The fields in a wide table and in JSON.
+        rows: One mapping for each thing.
+        nothing: Printed on standard error instead of an empty table.
         details: More fields, for JSON only.
-        usual: Those of the columns that a table has which is not wide; empty for all.
-        spare: Columns that a terminal without room for all does without, the least useful first.
+        usual: The columns of a table that is not wide; empty for all.
+        spare: Columns that a narrow terminal leaves out, the least useful first.
         texts: Fields of many lines, shown in full below a table.
     """
 
@@ -56,8 +55,8 @@ class Record(NamedTuple):
     """One thing, with its fields.
 
     Attributes:
-        fields: All of it.
-        sections: Fields that are lists of rows, shown as tables of their own, below; with the spare columns of each.
+        fields: All its fields.
+        sections: The fields that are lists of rows, shown as tables below, each with its spare columns.
     """
 
     fields: Row
@@ -65,7 +64,7 @@ class Record(NamedTuple):
 
 
 class Done(NamedTuple):
-    """Something was done: a sentence for people, fields for programs."""
+    """Something that was done: a sentence for people, fields for programs."""
 
     sentence: str
     fields: Row
@@ -82,32 +81,32 @@ Answer = Listing | Record | Done | Text
 
 
 def note(text: str) -> None:
-    """Say something beside the answer, on standard error. Where that cannot be written, what is to be done goes on."""
+    """Write a line to standard error, beside the answer. The command goes on if that fails."""
     with suppress(OSError):
         sys.stderr.write(f"{printable(text)}\n")
         sys.stderr.flush()
 
 
 def printable(text: str, *, keep: str = "") -> str:
-    """Return a text without characters that steer a terminal, hide or reorder text: these become escapes."""
+    """Return a text in which characters that control a terminal, or hide or reorder text, are escapes."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)
 
 
 def are(n: int, what: str) -> str:
-    """Return how many of something are, for people: `1 run is`, `3 runs are`."""
+    """Return a number with its noun and verb: `1 run is`, `3 runs are`."""
     return f"{n} {what} is" if n == 1 else f"{n} {what}s are"
 
 
 def some_of(names: Sequence[str], most: int = 3) -> str:
-    """Return the first of some names, and how many more there are."""
+    """Return the first few names, and the number of the others."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return f"{', '.join(names[:most])}{more}"
 
 
 def cell(value: Any, *, local: bool = False) -> str:
-    """Return a value as one line of a table; an instant as JSON has it, or to the second, in this machine's time."""
+    """Return a value as one line of a table; an instant as in JSON, or in local time to the second."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -130,7 +129,7 @@ def _local(instant: datetime) -> str:
 
 
 def show(answer: Answer, output: Output, *, wide: bool = False) -> None:
-    """Write an answer to standard output; tables are `wide`, or as far as a terminal has room for them."""
+    """Write an answer to standard output, with tables that are `wide` or fit the terminal."""
     if output is Output.JSON:
         sys.stdout.write(as_json(answer))
     elif isinstance(answer, Done):
@@ -138,7 +137,7 @@ def show(answer: Answer, output: Output, *, wide: bool = False) -> None:
     elif isinstance(answer, Text):
         sys.stdout.write("".join(f"{printable(line)}\n" for line in answer.lines))
     else:
-        from asynsched.cli.tables import show_tables  # JSON does without what draws them
+        from asynsched.cli.tables import show_tables  # loads rich, which JSON does not need
 
         show_tables(answer, wide=wide)
 
@@ -154,12 +153,14 @@ def as_json(answer: Answer) -> str:
 
 
 def command_line(*words: str, options: Sequence[str] = ()) -> str:
-    """Return a command of asynsched as a shell takes it."""
+    """Return a command of asynsched, quoted for a shell."""
+    import shlex  # few commands name another one
+
     return printable(shlex.join(("asynsched", *words, *options)))
 
 
 def of_same_place(home: str | None, database: str | None) -> tuple[str, ...]:
-    """Return the options by which another command works on what --home and --database named; without passwords."""
+    """Return the options with which another command works on the same home and database; without passwords."""
     options: list[str] = []
     if home is not None:
         options += ["--home", home]

@@ -1,27 +1,25 @@
-"""What the commands share that clear, mark or cancel: a question first, one line for each task, and the wait."""
+"""Carries out what a user wants done with a run: asks first, submits the request, and waits for the scheduler."""
 
-import time
 from collections.abc import Sequence
-from typing import Any
+from datetime import timedelta
+from typing import Any, NamedTuple
 
 import click
 
 from asynsched.bell import Hint
 from asynsched.cli.command import confirm
+from asynsched.cli.lookup import find_run
 from asynsched.cli.output import Done, Listing
 from asynsched.cli.session import Session, actor
 from asynsched.keys import DagRunKey
-from asynsched.scheduling.requests.run_requests import Submitted, preview_request, submit_request
 from asynsched.store.runs.requests import RunRequest, is_open
 from asynsched.store.schema import TaskInstanceRow
 
-WAIT_SECONDS = 0.05
-"""Time between two looks at whether the scheduler has done what it was asked for."""
-LONGEST_WAIT = 15.0
-"""How long that is looked at: a task that is killed has some time to end."""
+LONGEST_WAIT = timedelta(seconds=15)
+"""How long a command waits for the scheduler: a task that is killed has some time to end."""
 COLUMNS = ("task_id", "map_index", "state", "try_number")
 
-dry_run_option = click.option("--dry-run", is_flag=True, help="Only show which task instances that would concern.")
+dry_run_option = click.option("--dry-run", is_flag=True, help="Only show the task instances that this would change.")
 upstream_option = click.option("-u", "--upstream", is_flag=True, help="Also the tasks upstream.")
 downstream_option = click.option("-d", "--downstream", is_flag=True, help="Also the tasks downstream.")
 one_index_option = click.option(
@@ -29,55 +27,70 @@ one_index_option = click.option(
 )
 
 
-def concerned(session: Session, key: DagRunKey, request: RunRequest) -> Listing:
-    """Return the task instances that a request would concern, as they are now."""
-    rows = session.read(preview_request, key, request, now=session.now())
-    return Listing(COLUMNS, [_fields(row) for row in rows], nothing="That would change no task instance.")
+class Wording(NamedTuple):
+    """What a request is called: in the audit, in the question before it, and in the answer after it.
+
+    In the texts `{run}` stands for the run_id, and `{n}` for the number of task instances.
+    """
+
+    action: str
+    question: str
+    done: str
 
 
-def ask(session: Session, key: DagRunKey, request: RunRequest, question: str) -> None:
-    """Show which task instances a request concerns, and ask the user whether to go on, as `confirm` does."""
-    rows = session.read(preview_request, key, request, now=session.now())
-    confirm(question.format(n=_count(rows)), (f"  {_name(row)} ({row.state or 'no state'})" for row in rows))
-
-
-def submit(
-    session: Session, key: DagRunKey, request: RunRequest, *, action: str, done: str, detail: dict[str, Any]
-) -> Done:
-    """Do something with a run, or have its scheduler do it and wait for that.
+def carry_out(
+    session: Session,
+    dag_id: str,
+    run_id: str,
+    request: RunRequest,
+    wording: Wording,
+    *,
+    detail: dict[str, Any] | None = None,
+    dry_run: bool = False,
+    yes: bool = False,
+) -> Done | Listing:
+    """Do something with a run or, if a scheduler owns the run, wait until that has done it.
 
     Args:
-        action: For the audit.
-        done: What was done, for the user; `{n}` is put in place of how many task instances.
+        run_id: As a user names a run. A beginning of an id is not enough where nobody is asked.
         detail: For the audit.
+        dry_run: Only return the task instances that the request would change.
+        yes: Do not ask.
     """
-    taken: Submitted = session.change(
-        action,
+    from asynsched.scheduling.requests.run_requests import preview_request, submit_request
+
+    run = session.read(find_run, dag_id, run_id, is_whole=yes and not dry_run)
+    key = DagRunKey(run.dag_id, run.run_id)
+    if dry_run or not yes:
+        rows = session.read(preview_request, key, request, now=session.now())
+        if dry_run:
+            return Listing(COLUMNS, [_fields(row) for row in rows], nothing="That would change no task instance.")
+        about = (f"  {_name(row)} ({row.state or 'no state'})" for row in rows)
+        confirm(wording.question.format(run=key.run_id, n=_count(rows)), about)
+    taken = session.change(
+        wording.action,
         lambda conn: submit_request(conn, key, request, actor=actor(), now=session.now()),
         hints=lambda _: [Hint("edit", dag_id=key.dag_id, run_id=key.run_id)],
         detail=detail,
     )
     fields = {"dag_id": key.dag_id, "run_id": key.run_id, "tasks": [_fields(row) for row in taken.instances]}
-    if taken.request_id is not None and not _wait(session, taken.request_id):
-        return Done(f"It is noted, and not done yet: {_why_not_yet(session)}", fields | {"done": False})
-    return Done(done.format(n=_count(taken.instances)), fields | {"done": True})
+    if taken.request_id is not None and (obstacle := _wait(session, key, taken.request_id)):
+        return Done(f"The request is stored, and not done yet: {obstacle}", fields | {"done": False})
+    return Done(wording.done.format(run=key.run_id, n=_count(taken.instances)), fields | {"done": True})
 
 
-def _wait(session: Session, request_id: int) -> bool:
-    """Wait until the scheduler has done a request, and return whether it has."""
-    if not session.has_scheduler():
-        return not session.read(is_open, request_id)
-    for _ in range(int(LONGEST_WAIT / WAIT_SECONDS)):
-        if not session.read(is_open, request_id):
-            return True
-        time.sleep(WAIT_SECONDS)
-    return False
-
-
-def _why_not_yet(session: Session) -> str:
-    if session.has_scheduler():
-        return f"the scheduler has not come to it within {LONGEST_WAIT:g} s, and goes on."
-    return "no scheduler is serving at the moment; the next one does it."
+def _wait(session: Session, key: DagRunKey, request_id: int) -> str:
+    """Wait until the scheduler has done a request. Returns why it has not; empty if it has."""
+    deadline = session.now() + (LONGEST_WAIT if session.has_scheduler() else timedelta())
+    with session.watching(key) as changes:
+        while session.read(is_open, request_id):
+            if (seconds := (deadline - session.now()).total_seconds()) > 0:
+                changes.wait(seconds)
+            elif session.has_scheduler():
+                return f"the scheduler has not done it within {LONGEST_WAIT.seconds} s, and will."
+            else:
+                return "no scheduler is serving at the moment; the next one does it."
+    return ""
 
 
 def _fields(row: TaskInstanceRow) -> dict[str, Any]:

@@ -1,5 +1,6 @@
-"""`asynsched runs …`."""
+"""`asynsched runs …`: DAG runs, and what a user can do with them."""
 
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import click
@@ -7,9 +8,8 @@ import click
 from asynsched.cli.command import command, completed_as, dag_argument, run_argument, yes_option
 from asynsched.cli.lookup import find_run
 from asynsched.cli.output import Done, Listing, Record
-from asynsched.cli.requests import ask, concerned, dry_run_option, submit
+from asynsched.cli.requests import Wording, carry_out, dry_run_option
 from asynsched.cli.session import Session
-from asynsched.keys import DagRunKey
 from asynsched.states import DagRunState
 from asynsched.store.assets.events import consumed_events
 from asynsched.store.dags.dags import find_dag, get_dag
@@ -22,7 +22,7 @@ from asynsched.store.schema import DagRunRow
 _INTERNAL = {"id", "conf", "version_id", "scheduler_id", "lease_epoch", "backfill_id", "stop"}
 COLUMNS = tuple(name for name in DagRunRow.__struct_fields__ if name not in _INTERNAL)
 USUAL_COLUMNS = ("dag_id", "run_id", "state", "reason", "logical_date", "started_at", "ended_at")
-SPARE_COLUMNS = ("ended_at", "reason", "started_at")
+SPARE_COLUMNS = ("ended_at", "reason", "started_at", "logical_date")
 
 CALLBACK_COLUMNS = ("event", "task_id", "map_index", "try_number", "state", "attempts")
 EVENT_COLUMNS = ("name", "created_at", "extra", "source_dag_id", "source_run_id", "source_task_id", "source_map_index")
@@ -47,16 +47,17 @@ def show_runs(session: Session, dag_id: str | None, state: str | None, limit: in
 @dag_argument
 @run_argument
 def show_run(session: Session, dag_id: str, run_id: str) -> Record:
-    """Show a run, the asset events that triggered it, its deadlines, and how far its callbacks have come."""
+    """Show a run, the asset events that triggered it, its deadlines and its callbacks."""
     run = session.read(find_run, dag_id, run_id)
-    callbacks = [
-        {name: getattr(item, name) for name in CALLBACK_COLUMNS} for item in session.read(list_callbacks, run.id)
-    ]
-    deadlines = [
-        {name: getattr(item, name) for name in DEADLINE_COLUMNS} for item in session.read(list_deadlines, run.id)
-    ]
-    events = [{name: getattr(item, name) for name in EVENT_COLUMNS} for item in session.read(consumed_events, run.id)]
-    sections = {"asset_events": events, "callbacks": callbacks, "deadlines": deadlines}
+    queries: tuple[tuple[str, Sequence[str], Callable[..., Iterable[object]]], ...] = (
+        ("asset_events", EVENT_COLUMNS, consumed_events),
+        ("callbacks", CALLBACK_COLUMNS, list_callbacks),
+        ("deadlines", DEADLINE_COLUMNS, list_deadlines),
+    )
+    sections = {
+        name: [{column: getattr(item, column) for column in columns} for item in session.read(query, run.id)]
+        for name, columns, query in queries
+    }
     return Record({**run_fields(run), "conf": run.conf, **sections}, sections=dict.fromkeys(sections, ()))
 
 
@@ -72,22 +73,14 @@ def run_fields(run: DagRunRow) -> dict[str, Any]:
 @click.option("--latest", is_flag=True, help="Move the run to the newest version of its DAG first.")
 @dry_run_option
 @yes_option
-def clear_run(
-    session: Session, dag_id: str, run_id: str, only_failed: bool, latest: bool, dry_run: bool, yes: bool
-) -> Done | Listing:
-    """Let a run run again, with the version of its DAG that it began with.
+def clear_run(session: Session, dag_id: str, run_id: str, dry_run: bool, yes: bool, **options: Any) -> Done | Listing:
+    """Clear all tasks of a run, so that it runs again, with the version of its DAG that it began with.
 
     With --latest: tasks that the newest version lacks are removed, new ones are added.
     """
-    run = session.read(find_run, dag_id, run_id)
-    key = DagRunKey(run.dag_id, run.run_id)
-    request = ClearTasks(only_failed=only_failed, latest=latest)
-    if dry_run:
-        return concerned(session, key, request)
-    if not yes:
-        ask(session, key, request, f"Clear {{n}} of {run.run_id}?")
-    detail = {"only_failed": only_failed, "latest": latest}
-    return submit(session, key, request, action="run.clear", done=f"Cleared {{n}} of {run.run_id}.", detail=detail)
+    wording = Wording("run.clear", "Clear {n} of {run}?", "Cleared {n} of {run}.")
+    request = ClearTasks(**options)
+    return carry_out(session, dag_id, run_id, request, wording, detail=options, dry_run=dry_run, yes=yes)
 
 
 @command("mark")
@@ -95,32 +88,29 @@ def clear_run(
 @run_argument
 @click.argument("state", type=click.Choice(["success", "failed"]))
 @yes_option
-def mark_run(session: Session, dag_id: str, run_id: str, state: MarkedRunState, yes: bool) -> Done:
-    """Say how a run has ended. What runs is killed; teardowns that have not run yet still do.
+def mark_run(session: Session, dag_id: str, run_id: str, state: MarkedRunState, yes: bool) -> Done | Listing:
+    """Mark a run as ended. Running tasks are killed; teardowns that have not run yet still do.
 
-    `success` marks all its tasks as success; `failed` skips those that wait.
+    `success` marks all its tasks as success; `failed` skips the tasks that wait.
     """
-    run = session.read(find_run, dag_id, run_id)
-    key = DagRunKey(run.dag_id, run.run_id)
-    request = MarkRun(state)
-    if not yes:
-        ask(session, key, request, f"Mark the run {run.run_id} as {state}, and with it {{n}}?")
-    done = f"Marked the run {run.run_id} as {state}, and with it {{n}}."
-    return submit(session, key, request, action="run.mark", done=done, detail={"state": state})
+    wording = Wording(
+        "run.mark",
+        f"Mark the run {{run}} as {state}, and with it {{n}}?",
+        f"Marked the run {{run}} as {state}, and with it {{n}}.",
+    )
+    return carry_out(session, dag_id, run_id, MarkRun(state), wording, detail={"state": state}, yes=yes)
 
 
 @command("cancel")
 @dag_argument
 @run_argument
 @yes_option
-def cancel_run(session: Session, dag_id: str, run_id: str, yes: bool) -> Done:
-    """End a run that is queued or running: its processes are killed, and it has failed.
+def cancel_run(session: Session, dag_id: str, run_id: str, yes: bool) -> Done | Listing:
+    """Cancel a run that is queued or running: its processes are killed, and it has failed.
 
-    Tasks that wait are skipped, teardowns among them: `asynsched runs mark … failed` lets those have their turn.
+    Tasks that wait are skipped, teardowns among them: `asynsched runs mark … failed` runs the teardowns.
     """
-    run = session.read(find_run, dag_id, run_id)
-    key = DagRunKey(run.dag_id, run.run_id)
-    if not yes:
-        ask(session, key, CancelRun(), f"Cancel the run {run.run_id}, and with it {{n}}?")
-    done = f"Cancelled the run {run.run_id}, and with it {{n}}."
-    return submit(session, key, CancelRun(), action="run.cancel", done=done, detail={})
+    wording = Wording(
+        "run.cancel", "Cancel the run {run}, and with it {n}?", "Cancelled the run {run}, and with it {n}."
+    )
+    return carry_out(session, dag_id, run_id, CancelRun(), wording, yes=yes)

@@ -19,12 +19,12 @@ SPARE_COLUMNS = ("started_at", "pid", "hostname")
 
 @command("list", tables=True)
 def show_schedulers(session: Session) -> Listing:
-    """List the schedulers of this database, with the runs and the task instances that each has in its hands.
+    """List the schedulers of this database, with the number of runs and task instances that each has.
 
-    One that is `serving` renews its lease; one that is `lapsed` has not done so for too long: others take its runs once
-    its tasks have certainly ended. Of those on this machine two things more are known: one that is `stopping` lets what
-    runs end, and begins nothing; one that is `gone` was killed, its lease has not lapsed yet, and the next scheduler of
-    its home takes its runs at once. Those that have stopped are not listed.
+    A `serving` scheduler renews its lease; a `lapsed` one has not renewed it for too long: others take over its runs
+    once its tasks have certainly ended. Two more states are known only on the scheduler's machine: a `stopping`
+    scheduler lets running tasks end, and begins nothing; a `gone` one was killed, its lease has not lapsed yet, and the
+    next scheduler of its home takes over its runs at once. Schedulers that have stopped are not listed.
     """
     now, carried = session.now(), session.read(loads)
 

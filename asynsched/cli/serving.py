@@ -1,4 +1,4 @@
-"""A scheduler in the foreground: what it says at start, the signals that stop it, and what it then waits for."""
+"""A scheduler in the foreground: how it introduces itself, what stops it, what it waits for then, and its summary."""
 
 import asyncio
 import os
@@ -17,7 +17,7 @@ from sqlalchemy import Connection
 
 from asynsched._version import __version__
 from asynsched.cli import live_on
-from asynsched.cli.fail_on import fail_if_wanted
+from asynsched.cli.command import fail_if_wanted
 from asynsched.cli.logging import configure_logging
 from asynsched.cli.output import command_line, note, printable, some_of
 from asynsched.cli.unread_dags import files_with_errors
@@ -34,237 +34,26 @@ from asynsched.store.runs.dag_runs import count_ended_since, failed_since
 from asynsched.store.runs.task_instances import first_failure
 from sandbox.confine import available, close_memory
 
-MOST_RUNS = 10
-"""Failed runs that are named one by one."""
-
-
-class FailedRun(NamedTuple):
-    """A run that has failed, and the task of it that failed first, with the reason; or why the run failed."""
-
-    dag_id: str
-    run_id: str
-    reason: str
-
-
-class Summary(NamedTuple):
-    """What a scheduler has come to.
-
-    Attributes:
-        ended: How many runs have ended in each state.
-        failed: Those that have failed, the first of them.
-        files: The DAG files that have errors.
-    """
-
-    ended: dict[str, int]
-    failed: tuple[FailedRun, ...]
-    files: tuple[str, ...]
-
-    @property
-    def n_failed(self) -> int:
-        """How many runs have failed."""
-        return self.ended.get(DagRunState.FAILED, 0)
-
-    @property
-    def ends_told(self) -> str:
-        """How many runs have ended how, in a sentence."""
-        n_ended = sum(self.ended.values())
-        if not n_ended:
-            return "No run has ended."
-        states = ", ".join(f"{n} {state}" for state, n in sorted(self.ended.items(), reverse=True))
-        return f"{_have(n_ended, 'run')} ended: {states}."
-
-    @property
-    def files_told(self) -> str:
-        """Which files have errors, in a sentence; empty for none."""
-        return f"{_have(len(self.files), 'DAG file')} errors: {some_of(self.files)}." if self.files else ""
-
-
-def tell_what_came_of_it(
-    settings: Settings, since: datetime, fail_on: frozenset[str] = frozenset(), options: Sequence[str] = ()
-) -> None:
-    """Say what a scheduler that has stopped has come to since it started, and end with code 1 where that is wanted.
-
-    Args:
-        settings: Those of the scheduler.
-        since: When it started.
-        fail_on: What --fail-on names.
-        options: Those with which commands work on the same home and database.
-    """
-    try:
-        database = open_direct(settings.database_url)
-        try:
-            summary = database.read(summarize, since)
-        finally:
-            database.close()
-    except AsynschedError as exc:
-        unknown = f"What the runs have come to cannot be told: {exc}"
-        if fail_on:
-            raise AsynschedError(unknown) from exc
-        note(unknown)
-        return
-    if settings.log.format == "json":
-        _log(summary)
-    else:
-        for line in _lines(summary, options):
-            note(line)
-    n_failed = f"{_have(summary.n_failed, 'run')} failed" if summary.n_failed else ""
-    n_errors = f"{_have(len(summary.files), 'DAG file')} errors" if summary.files else ""
-    fail_if_wanted(fail_on, n_errors=n_errors, n_failed=n_failed)
-
-
-def summarize(conn: Connection, since: datetime) -> Summary:
-    """Return how the runs since an instant ended, and which files have errors."""
-    failed = []
-    for run in failed_since(conn, since, limit=MOST_RUNS):
-        task = first_failure(conn, run.id)
-        failed.append(FailedRun(run.dag_id, run.run_id, run.reason if task is None else f"{task.name}: {task.reason}"))
-    return Summary(count_ended_since(conn, since), tuple(failed), tuple(files_with_errors(conn)))
-
-
-def _lines(summary: Summary, options: Sequence[str]) -> Iterator[str]:
-    yield summary.ends_told
-    for run in summary.failed:
-        yield f"  {run.dag_id} {run.run_id}: {run.reason}"
-        yield f"    {command_line('why', run.dag_id, run.run_id, options=options)}"
-    if (n_more := summary.n_failed - len(summary.failed)) > 0:
-        yield f"  and {n_more} more: {command_line('runs', 'list', '--state', DagRunState.FAILED, options=options)}"
-    if summary.files:
-        yield summary.files_told
-        yield f"    {command_line('dags', 'errors', options=options)}"
-
-
-def _have(n: int, what: str) -> str:
-    return f"1 {what} has" if n == 1 else f"{n} {what}s have"
-
-
-def _log(summary: Summary) -> None:
-    has_trouble = summary.n_failed or summary.files
-    (log.warning if has_trouble else log.info)(
-        "scheduler.idle",
-        message=" ".join(filter(None, (summary.ends_told, summary.files_told))),
-        runs=summary.ended,
-        failed_runs=[run._asdict() for run in summary.failed],
-        files_with_errors=list(summary.files),
-    )
-
-
-class ServiceManager:
-    """The service manager that started this process, if one did that wants to be told.
-
-    Args:
-        environment: Its variables are taken out: they are meant for this process, and not for tasks.
-        pid: This process.
-
-    Attributes:
-        watchdog: How long it waits for a sign of life before it restarts the service; None: it wants none.
-    """
-
-    def __init__(self, environment: MutableMapping[str, str], pid: int) -> None:
-        address = environment.pop("NOTIFY_SOCKET", "")
-        # A name that begins with @ is in no folder (unix(7), abstract).
-        self._address = f"\0{address[1:]}" if address.startswith("@") else address
-        microseconds = environment.pop("WATCHDOG_USEC", "")
-        is_for_us = environment.pop("WATCHDOG_PID", str(pid)) == str(pid)
-        self.watchdog: timedelta | None = None
-        if self._address and is_for_us and microseconds.isdecimal() and int(microseconds):
-            self.watchdog = timedelta(microseconds=int(microseconds))
-
-    def tell(self, *lines: str) -> None:
-        """Tell it something, e.g. `READY=1`. Never blocks; who cannot be told is not."""
-        if not self._address:
-            return
-        try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-                sender.setblocking(False)
-                sender.sendto("\n".join(lines).encode(), self._address)
-        except OSError as exc:
-            log.warning("service_manager.not_told", about=lines[0], error=str(exc))
-
-    async def accompany(self, scheduler: Scheduler, clock: Clock) -> None:
-        """Say that a scheduler is ready once it is, and then that it is alive, unless one of its loops is stuck.
-
-        A scheduler that waits for its database is alive. Signs of life are given three times as often as needed.
-        """
-        await scheduler.started.wait()
-        self.tell("READY=1", f"STATUS=Serving {printable(str(scheduler.settings.dags_path))}")
-        if self.watchdog is None:
-            return
-        with suppress(NotServing):
-            is_stuck = False
-            while True:
-                is_stuck = self._report(scheduler.health(), is_stuck)
-                await clock.sleep(self.watchdog / 3)
-
-    def _report(self, health: Health, was_stuck: bool) -> bool:
-        """Give a sign of life; or none, and say once why. Returns whether a loop is stuck."""
-        stuck = health.stuck_loops
-        if not stuck:
-            self.tell("WATCHDOG=1")
-        elif not was_stuck:
-            log.error("scheduler.stuck", loops=list(stuck))
-            self.tell(f"STATUS=Stuck: {', '.join(stuck)}")
-        return bool(stuck)
-
-
-def service_manager() -> ServiceManager:
-    """Return that of this process."""
-    return ServiceManager(os.environ, os.getpid())
-
-
-@contextmanager
-def telemetry(settings: Settings) -> Iterator[None]:
-    """Within, metrics are sent to a collector by OTLP over HTTP, as OTEL_EXPORTER_OTLP_ENDPOINT and its like say.
-
-    Does nothing unless `monitor.metrics` asks for it, or where somebody has set up a provider already, such as
-    `opentelemetry-instrument`.
-
-    Raises:
-        SettingsError: The SDK is not installed.
-    """
-    if settings.monitor.metrics != "opentelemetry":
-        yield
-        return
-    try:
-        from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
-        from opentelemetry.metrics import get_meter_provider, set_meter_provider
-        from opentelemetry.sdk.metrics import MeterProvider
-        from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
-    except ImportError as exc:
-        raise SettingsError(
-            f"monitor.metrics: opentelemetry needs a library that is not installed ({exc.name}):"
-            " pip install 'asynsched[opentelemetry]'"
-        ) from exc
-    if isinstance(get_meter_provider(), MeterProvider):
-        yield
-        return
-    provider = MeterProvider([PeriodicExportingMetricReader(OTLPMetricExporter())])
-    set_meter_provider(provider)
-    try:
-        yield
-    finally:
-        provider.shutdown()
-
-
 log = structlog.get_logger(__name__)
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-PAUSE = timedelta(milliseconds=200)
-"""Between two looks at what still runs."""
+MOST_RUNS = 10
+"""Failed runs that the summary names one by one."""
 LEAST_SECONDS = 2.0
-"""Shortest time between two lines when other tries run than the last line named."""
+"""Shortest time between two reports of a stop, when other tries run than the last report named."""
 MOST_SECONDS = 10.0
-"""Time between two lines while the same tries run."""
+"""Time between two reports while the same tries run."""
 
 
 @dataclass(frozen=True, slots=True)
 class StopRules:
-    """When a scheduler ends without a signal: whatever comes first."""
+    """What ends a scheduler without a signal: the first of these."""
 
     until_idle: bool = False
     num_runs: int | None = None
     seconds: float | None = None
     fail_on: frozenset[str] = frozenset()
-    """What makes an end by `until_idle` one with exit code 1, as --fail-on names it."""
+    """What --fail-on names: then an end by `until_idle` has exit code 1."""
 
 
 class ForcedStop(AsynschedError):
@@ -277,16 +66,16 @@ def serve_until_stopped(settings: Settings, rules: StopRules, options: Sequence[
     Args:
         settings: All of them.
         rules: When it ends.
-        options: Those with which commands work on the same home and database.
+        options: The options of commands that work on the same home and database.
 
     Raises:
         AsynschedError: It cannot start: a setting, the home or the database is at fault.
         Standstill: It was to end when idle, and there are runs that cannot go on.
         ForcedStop: A second signal ended it at once.
     """
-    # They are of the same user, and the environment may name the database with its password.
+    # Tasks are processes of the same user, and the environment may have the password of the database.
     close_memory()
-    manager = service_manager()
+    manager = ServiceManager(os.environ, os.getpid())
     since = SystemClock().now()
     live_on()
     configure_logging(settings.log, options)
@@ -302,7 +91,7 @@ def serve_until_stopped(settings: Settings, rules: StopRules, options: Sequence[
         tell_what_came_of_it(settings, since, rules.fail_on, options)
 
 
-async def _serve(settings: Settings, rules: StopRules, manager: ServiceManager) -> None:
+async def _serve(settings: Settings, rules: StopRules, manager: "ServiceManager") -> None:
     scheduler = Scheduler(settings=settings)
     failures: list[AsynschedError] = []
     signalled = anyio.Event()
@@ -318,11 +107,11 @@ async def _serve(settings: Settings, rules: StopRules, manager: ServiceManager) 
 
 
 @asynccontextmanager
-async def _signals_stop(scheduler: Scheduler, manager: ServiceManager, signalled: anyio.Event) -> AsyncIterator[None]:
+async def _signals_stop(scheduler: Scheduler, manager: "ServiceManager", signalled: anyio.Event) -> AsyncIterator[None]:
     """Within, the first SIGINT or SIGTERM asks the scheduler to stop, the second kills what runs and stores that.
 
-    The third ends this process, whatever the database does: what is left to do is the next scheduler's. After this
-    block all is as before. The first sets `signalled`.
+    The third ends this process, even if the database does not answer: the next scheduler does the rest. After this
+    block the handlers are those from before. The first signal sets `signalled`.
     """
     loop = asyncio.get_running_loop()
     before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
@@ -359,9 +148,9 @@ async def _signals_stop(scheduler: Scheduler, manager: ServiceManager, signalled
 
 
 async def _accompany(scheduler: Scheduler, rules: StopRules, failures: list[AsynschedError]) -> None:
-    """Say what the scheduler does once it has started, and ask it to stop when the first of the rules is met.
+    """Introduce the scheduler once it has started, and ask it to stop when the first of the rules is met.
 
-    `failures` takes why a rule can never be met.
+    The reason why a rule can never be met is added to `failures`.
     """
     await scheduler.started.wait()
     _introduce(scheduler.settings)
@@ -380,8 +169,7 @@ async def _accompany(scheduler: Scheduler, rules: StopRules, failures: list[Asyn
             try:
                 await wait()
             except NotServing:
-                # Something else has stopped it.
-                return
+                return  # something else has stopped it
             except Standstill as exc:
                 failures.append(exc)
                 reason = "standstill"
@@ -394,7 +182,7 @@ async def _accompany(scheduler: Scheduler, rules: StopRules, failures: list[Asyn
 
 
 def _introduce(settings: Settings) -> None:
-    """Say what is watched, where the state is, and how strong parses are confined."""
+    """Print the folder, the home and the database, and how strictly parses are confined."""
     strength = available()
     facts = {
         "dags_folder": str(settings.dags_path),
@@ -421,8 +209,36 @@ def _introduce(settings: Settings) -> None:
         note("  shown        runs, and tries that fail; every try with -v")
 
 
+async def tell_of_stop(scheduler: Scheduler, signalled: anyio.Event) -> None:
+    """Report what a scheduler waits for, from the request to stop until it has stopped.
+
+    Args:
+        scheduler: It may not have started yet.
+        signalled: Set if a signal has requested the stop.
+    """
+    await scheduler.stopping.wait()
+    clock, settings = scheduler.clock, scheduler.settings
+    report = StopReport(settings.shutdown_grace, settings.lease.kill_time, clock.monotonic())
+    while True:
+        try:
+            running = scheduler.running()
+        except NotServing:
+            return
+        line = report.next_line(running, clock.monotonic(), clock.now(), by_signal=signalled.is_set())
+        if line:
+            _say(settings, running, line)
+        await clock.sleep(timedelta(seconds=report.next_look(clock.monotonic()) - clock.monotonic()))
+
+
+def _say(settings: Settings, running: Running, line: str) -> None:
+    if settings.log.format == "json":
+        log.info("scheduler.waiting", message=line, n_tries=len(running.tries), n_callbacks=running.n_callbacks)
+    else:
+        note(line)
+
+
 class StopReport:
-    """Decides when to report what the stop waits for, and words the report.
+    """Decides when to report what a stopping scheduler waits for, and words the report.
 
     Args:
         grace: How long tries are left alone, seconds.
@@ -435,16 +251,16 @@ class StopReport:
         self._over_at = began_at + grace + kill_time
         self._kill_time = kill_time
         self._told: tuple[Running, bool] | None = None
-        self._told_at = 0.0
+        self._told_at = began_at
 
     def next_line(self, running: Running, at: float, now: datetime, *, by_signal: bool) -> str:
-        """Return the line to print now; empty if there is none.
+        """Return the line to print now, or an empty text.
 
         Args:
-            running: What runs.
-            at: The present moment of the monotonic clock.
-            now: The present instant.
-            by_signal: Whether a signal has begun the stop, so that the next one ends it.
+            running: The tries and callbacks that run.
+            at: Now, by the monotonic clock.
+            now: The same by the wall clock.
+            by_signal: Whether a signal has begun the stop, so that the next one kills what runs.
         """
         is_asked = at >= self._left_alone_until
         if running.is_nothing or at >= self._over_at or not self._is_due((running, is_asked), at):
@@ -458,6 +274,11 @@ class StopReport:
         names = f": {some_of([_name(one, now) for one in running.tries])}." if running.tries else "."
         then = "" if is_asked else f" Then they are asked to, and have {self._kill_time:.0f} s for it."
         return f"{line}{names}{then}{' Ctrl-C kills them.' if by_signal else ''}"
+
+    def next_look(self, at: float) -> float:
+        """Return the next moment at which a line may be due."""
+        moments = (self._told_at + LEAST_SECONDS, self._told_at + MOST_SECONDS, self._left_alone_until)
+        return min((moment for moment in moments if moment > at), default=at + MOST_SECONDS)
 
     def _is_due(self, found: tuple[Running, bool], at: float) -> bool:
         if self._told is None or self._told[1] != found[1]:
@@ -476,29 +297,203 @@ def _name(one: RunningTry, now: datetime) -> str:
     return f"{one.dag_id}.{one.task_id}{index} (run {one.run_id}{since})"
 
 
-async def tell_of_stop(scheduler: Scheduler, signalled: anyio.Event) -> None:
-    """Say what a scheduler waits for, from when it is asked to stop until it has stopped.
+def tell_what_came_of_it(
+    settings: Settings, since: datetime, fail_on: frozenset[str] = frozenset(), options: Sequence[str] = ()
+) -> None:
+    """Print how the runs have ended since a scheduler started, and end with code 1 if `fail_on` wants that.
 
     Args:
-        scheduler: It may not have started yet.
-        signalled: Whether a signal has asked it to.
+        settings: The settings of the scheduler, which has stopped.
+        since: When it started.
+        fail_on: What --fail-on names.
+        options: The options of commands that work on the same home and database.
     """
-    await scheduler.stopping.wait()
-    clock, settings = scheduler.clock, scheduler.settings
-    report = StopReport(settings.shutdown_grace, settings.lease.kill_time, clock.monotonic())
-    while True:
+    try:
+        database = open_direct(settings.database_url)
         try:
-            running = scheduler.running()
-        except NotServing:
-            return
-        line = report.next_line(running, clock.monotonic(), clock.now(), by_signal=signalled.is_set())
-        if line:
-            _say(settings, running, line)
-        await clock.sleep(PAUSE)
-
-
-def _say(settings: Settings, running: Running, line: str) -> None:
+            summary = database.read(summarize, since)
+        finally:
+            database.close()
+    except AsynschedError as exc:
+        unknown = f"It is not known how the runs have ended: {exc}"
+        if fail_on:
+            raise AsynschedError(unknown) from exc
+        note(unknown)
+        return
     if settings.log.format == "json":
-        log.info("scheduler.waiting", message=line, n_tries=len(running.tries), n_callbacks=running.n_callbacks)
+        _log(summary)
     else:
-        note(line)
+        for line in _lines(summary, options):
+            note(line)
+    n_failed = f"{_have(summary.n_failed, 'run')} failed" if summary.n_failed else ""
+    n_errors = f"{_have(len(summary.files), 'DAG file')} errors" if summary.files else ""
+    fail_if_wanted(fail_on, errors=n_errors, failed=n_failed)
+
+
+class FailedRun(NamedTuple):
+    """A run that has failed. `reason` names its first failed task, or says why the run failed."""
+
+    dag_id: str
+    run_id: str
+    reason: str
+
+
+class Summary(NamedTuple):
+    """How the runs of a scheduler have ended.
+
+    Attributes:
+        ended: The number of runs that have ended, by state.
+        failed: The first of the failed runs.
+        files: The DAG files that have errors.
+    """
+
+    ended: dict[str, int]
+    failed: tuple[FailedRun, ...]
+    files: tuple[str, ...]
+
+    @property
+    def n_failed(self) -> int:
+        """The number of failed runs."""
+        return self.ended.get(DagRunState.FAILED, 0)
+
+    @property
+    def ends_told(self) -> str:
+        """`ended` in a sentence."""
+        n_ended = sum(self.ended.values())
+        if not n_ended:
+            return "No run has ended."
+        states = ", ".join(f"{n} {state}" for state, n in sorted(self.ended.items(), reverse=True))
+        return f"{_have(n_ended, 'run')} ended: {states}."
+
+    @property
+    def files_told(self) -> str:
+        """`files` in a sentence; empty for none."""
+        return f"{_have(len(self.files), 'DAG file')} errors: {some_of(self.files)}." if self.files else ""
+
+
+def summarize(conn: Connection, since: datetime) -> Summary:
+    """Return how the runs since an instant ended, and which files have errors."""
+    failed = []
+    for run in failed_since(conn, since, limit=MOST_RUNS):
+        task = first_failure(conn, run.id)
+        failed.append(FailedRun(run.dag_id, run.run_id, run.reason if task is None else f"{task.name}: {task.reason}"))
+    return Summary(count_ended_since(conn, since), tuple(failed), tuple(files_with_errors(conn)))
+
+
+def _lines(summary: Summary, options: Sequence[str]) -> Iterator[str]:
+    yield summary.ends_told
+    for run in summary.failed:
+        yield f"  {run.dag_id} {run.run_id}: {run.reason}"
+        yield f"    {command_line('why', run.dag_id, run.run_id, options=options)}"
+    if (n_more := summary.n_failed - len(summary.failed)) > 0:
+        yield f"  and {n_more} more: {command_line('runs', 'list', '--state', DagRunState.FAILED, options=options)}"
+    if summary.files:
+        yield summary.files_told
+        yield f"    {command_line('dags', 'errors', options=options)}"
+
+
+def _log(summary: Summary) -> None:
+    has_trouble = summary.n_failed or summary.files
+    (log.warning if has_trouble else log.info)(
+        "scheduler.idle",
+        message=" ".join(filter(None, (summary.ends_told, summary.files_told))),
+        runs=summary.ended,
+        failed_runs=[run._asdict() for run in summary.failed],
+        files_with_errors=list(summary.files),
+    )
+
+
+def _have(n: int, what: str) -> str:
+    return f"1 {what} has" if n == 1 else f"{n} {what}s have"
+
+
+class ServiceManager:
+    """The service manager that started this process, such as systemd, if it wants notifications (sd_notify(3)).
+
+    Args:
+        environment: The manager's variables are removed from it: they are meant for this process, and not for tasks.
+        pid: This process.
+
+    Attributes:
+        watchdog: How long the manager waits for a sign of life before it restarts the service; None: it wants none.
+    """
+
+    def __init__(self, environment: MutableMapping[str, str], pid: int) -> None:
+        address = environment.pop("NOTIFY_SOCKET", "")
+        # A name that begins with @ is in no folder (unix(7), abstract).
+        self._address = f"\0{address[1:]}" if address.startswith("@") else address
+        microseconds = environment.pop("WATCHDOG_USEC", "")
+        is_for_us = environment.pop("WATCHDOG_PID", str(pid)) == str(pid)
+        self.watchdog: timedelta | None = None
+        if self._address and is_for_us and microseconds.isdecimal() and int(microseconds):
+            self.watchdog = timedelta(microseconds=int(microseconds))
+
+    def tell(self, *lines: str) -> None:
+        """Send a notification, e.g. `READY=1`. Never blocks; one that cannot be sent is dropped."""
+        if not self._address:
+            return
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+                sender.setblocking(False)
+                sender.sendto("\n".join(lines).encode(), self._address)
+        except OSError as exc:
+            log.warning("service_manager.not_told", about=lines[0], error=str(exc))
+
+    async def accompany(self, scheduler: Scheduler, clock: Clock) -> None:
+        """Report that a scheduler is ready, and then that it is alive, unless one of its loops is stuck.
+
+        A scheduler that waits for its database is alive. Signs of life are sent three times as often as needed.
+        """
+        await scheduler.started.wait()
+        self.tell("READY=1", f"STATUS=Serving {printable(str(scheduler.settings.dags_path))}")
+        if self.watchdog is None:
+            return
+        with suppress(NotServing):
+            is_stuck = False
+            while True:
+                is_stuck = self._report(scheduler.health(), is_stuck)
+                await clock.sleep(self.watchdog / 3)
+
+    def _report(self, health: Health, was_stuck: bool) -> bool:
+        """Send a sign of life, or log once why there is none. Returns whether a loop is stuck."""
+        stuck = health.stuck_loops
+        if not stuck:
+            self.tell("WATCHDOG=1")
+        elif not was_stuck:
+            log.error("scheduler.stuck", loops=list(stuck))
+            self.tell(f"STATUS=Stuck: {', '.join(stuck)}")
+        return bool(stuck)
+
+
+@contextmanager
+def telemetry(settings: Settings) -> Iterator[None]:
+    """Within, send metrics to a collector by OTLP over HTTP, as OTEL_EXPORTER_OTLP_ENDPOINT and its like say.
+
+    Does nothing unless `monitor.metrics` asks for it, or if a provider has been set up already, e.g. by
+    `opentelemetry-instrument`.
+
+    Raises:
+        SettingsError: The SDK is not installed.
+    """
+    if settings.monitor.metrics != "opentelemetry":
+        yield
+        return
+    try:
+        from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+        from opentelemetry.metrics import get_meter_provider, set_meter_provider
+        from opentelemetry.sdk.metrics import MeterProvider
+        from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+    except ImportError as exc:
+        raise SettingsError(
+            f"monitor.metrics: opentelemetry needs a library that is not installed ({exc.name}):"
+            " pip install 'asynsched[opentelemetry]'"
+        ) from exc
+    if isinstance(get_meter_provider(), MeterProvider):
+        yield
+        return
+    provider = MeterProvider([PeriodicExportingMetricReader(OTLPMetricExporter())])
+    set_meter_provider(provider)
+    try:
+        yield
+    finally:
+        provider.shutdown()

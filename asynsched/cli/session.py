@@ -1,8 +1,9 @@
-"""What a command works with: the settings, the database, and the bell of a scheduler that may be serving."""
+"""A command's view of a home: the settings, the database, and the scheduler that may be serving it."""
 
 import getpass
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
 from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,7 +24,9 @@ from asynsched.store.engines.urls import parse_url, without_secrets
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
+    from asynsched.cli.changes import Changes
     from asynsched.explaining.owners import Owners
+    from asynsched.keys import DagRunKey
     from asynsched.store.database import DirectDatabase
 
 
@@ -32,9 +35,9 @@ T = TypeVar("T")
 
 
 class Session:
-    """One command's work on a home. The database is opened, and migrated, when it is first used.
+    """One command's work on a home. The database is opened, and migrated, at its first use.
 
-    Nothing is made, unless `make` is called: a command that reads leaves no home where there was none.
+    Only `make` makes a home: a command that reads leaves none behind.
     """
 
     def __init__(self, configuration: Configuration) -> None:
@@ -82,25 +85,31 @@ class Session:
 
     @property
     def is_passing(self) -> bool:
-        """Whether the DAG folder was read for this command alone, into a home that goes when it ends."""
+        """Whether the DAG folder was read for this command alone, into a temporary home."""
         return self.settings.database is None and self._passing is not None
 
     def make(self) -> None:
-        """Make the home and the database where there are none, and say so."""
+        """Make the home and the database if they do not exist, and print that."""
         if self.is_made:
             prepare_home(self.home)
             return
+        with self.making_home():
+            self._open(make=True)
+        note(f"Made {self.place}.")
+
+    @contextmanager
+    def making_home(self) -> Iterator[None]:
+        """Within, make the database; the home is made before it or, so that a failure leaves none behind, after it."""
         path = parse_url(self.settings.database_url).path
         if path is not None and path.is_relative_to(self.home):
             prepare_home(self.home)
-        self._open(make=True)  # first, where it is elsewhere: if that fails, no home is left behind
+        yield
         prepare_home(self.home)
-        note(f"Made {self.place}.")
 
     def use_passing_home(self, *, keep_database: bool) -> None:
-        """Go on in a home that is gone when the command ends, with a database of its own or with that of the settings.
+        """Go on in a temporary home, with a database of its own or with that of the settings.
 
-        What reads needs one where there is none: a parse has its scratch folder there.
+        A command that reads needs it where there is no home: a parse has its scratch folder in a home.
         """
         if self._passing is not None:
             return
@@ -121,7 +130,7 @@ class Session:
 
     @property
     def _nothing_here(self) -> str:
-        """What to say where there is no database: where it was looked for, and how to name or make another."""
+        """The error where there is no database: where it should be, and how to name or make one."""
         option = "home" if self.settings.database is None else "database"
         source = self.configuration.sources[option]
         given = "" if source == DEFAULT else f" ({source})"
@@ -132,7 +141,7 @@ class Session:
         )
 
     def _open(self, *, make: bool) -> None:
-        from asynsched.store.engines.opening import open_direct
+        from asynsched.store.engines.opening import open_direct  # some commands need no database
 
         self._database = open_direct(
             self.settings.database_url,
@@ -165,13 +174,13 @@ class Session:
         hints: Callable[[T], Sequence[Hint]] = lambda _: (),
         detail: Mapping[str, Any] | None = None,
     ) -> T:
-        """Do something on behalf of the user, in one transaction, and wake the schedulers that it concerns.
+        """Change something for the user, in one transaction, and wake the schedulers that it concerns.
 
         Args:
-            action: What it is, for the audit, e.g. `dag.pause`.
-            query: What writes.
-            hints: Given what `query` returned, what has changed: for schedulers on this home and, on PostgreSQL,
-                elsewhere. The first names the DAG and the run for the audit.
+            action: Its name in the audit, e.g. `dag.pause`.
+            query: Makes the change.
+            hints: Returns what has changed, given the result of `query`: for the schedulers of this home and, on
+                PostgreSQL, of others. The first hint names the DAG and the run for the audit.
             detail: More for the audit; never secrets.
         """
         from asynsched.store.audit import record_audit
@@ -194,6 +203,12 @@ class Session:
             ring(self.home, told)
         return result
 
+    def watching(self, run: "DagRunKey | None" = None) -> "AbstractContextManager[Changes]":
+        """Return what waits for changes by other processes: of the database or, on PostgreSQL, of a run."""
+        from asynsched.cli.changes import Changes
+
+        return closing(Changes(self.settings.database_url, run))
+
     def is_serving(self) -> bool:
         """Return whether a scheduler on this home is serving."""
         return is_serving(self.home)
@@ -203,12 +218,12 @@ class Session:
         return self.is_serving() or (self._is_shared and self.owners().are_serving)
 
     def look_for_schedulers(self) -> "tuple[bool, Owners]":
-        """Return the answers of `has_scheduler` and `owners` from one look: a scheduler may stop between two."""
+        """Return `has_scheduler` and `owners` as of one moment: a scheduler may stop between two calls."""
         is_serving, owners = self.is_serving(), self.owners()
         return is_serving or (self._is_shared and owners.are_serving), owners
 
     def owners(self) -> "Owners":
-        """Return who has the running runs, as far as that can be known from here."""
+        """Return which scheduler owns which running run, as far as this process can know."""
         from asynsched.explaining.owners import Owners, standing
         from asynsched.store.schedulers import known_schedulers
 
@@ -222,7 +237,7 @@ class Session:
 
 
 def actor() -> str:
-    """Return who gives this command, as user@host."""
+    """Return the user of this command, as user@host."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):

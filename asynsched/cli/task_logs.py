@@ -1,8 +1,7 @@
-"""`asynsched tasks logs` and `runs logs`: what tries and callbacks have written, and what a try goes on writing."""
+"""`asynsched tasks logs` and `runs logs`: the logs of tries and callbacks, also while they grow."""
 
 import codecs
 import sys
-import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
@@ -25,7 +24,7 @@ from asynsched.cli.session import Session
 from asynsched.cli.tasks import tries_of
 from asynsched.executors.log_paths import callback_log_path, log_path
 from asynsched.home import LOGS
-from asynsched.keys import TaskInstanceKey
+from asynsched.keys import DagRunKey, TaskInstanceKey
 from asynsched.states import FINISHED_TASK_STATES, DagRunState, TaskInstanceState
 from asynsched.store.runs.callbacks import list_callbacks
 from asynsched.store.runs.deadlines import MISS_EVENT
@@ -47,76 +46,10 @@ _WAITS_AS = {
     TaskInstanceState.DEFERRED: "it is deferred, and waits for its trigger",
 }
 _TASKS_BEFORE = "it waits for the tasks before it"
-
-
-def why_no_log(task: TaskInstanceRow, run: DagRunRow, wanted: int | None, earlier: Collection[int], home: Path) -> str:
-    """Return a sentence for the user who asked for a log that is not there.
-
-    Args:
-        task: The task instance.
-        run: Its run.
-        wanted: The try that was asked for, None for the newest.
-        earlier: The numbers of its earlier tries.
-        home: Where logs were looked for. A scheduler of another home has written its own there.
-    """
-    started = {*earlier, task.try_number} - {0}
-    if task.state == TaskInstanceState.QUEUED:
-        started.discard(task.try_number)
-    number = wanted or task.try_number
-    if number in started:
-        return f"Try {number} of the task {task.task_id!r} has no log in the home {home}."
-    if started and number != task.try_number:
-        return f"The task {task.task_id!r} has no try {number}; it has {_listed(started)}."
-    if task.state in FINISHED_TASK_STATES:
-        return (
-            f"The task {task.task_id!r} never started: {_with_reason(_ENDED_AS[TaskInstanceState(task.state)], task)}."
-        )
-    what = f"Try {number} of the task" if started else "The task"
-    return f"{what} {task.task_id!r} has not started yet: {_waits(task, run)}."
-
-
-def _waits(task: TaskInstanceRow, run: DagRunRow) -> str:
-    if run.state == DagRunState.QUEUED:
-        return f"its run is queued ({run.reason})" if run.reason else "its run is queued"
-    if task.state is None:
-        return _with_reason(_TASKS_BEFORE, task)
-    return _with_reason(_WAITS_AS.get(TaskInstanceState(task.state), f"it is {task.state}"), task)
-
-
-def _with_reason(what: str, task: TaskInstanceRow) -> str:
-    return f"{what} ({task.reason})" if task.reason else what
-
-
-def _listed(tries: Collection[int]) -> str:
-    *others, last = sorted(tries)
-    return f"the tries {', '.join(map(str, others))} and {last}" if others else f"try {last}"
-
-
-FOLLOW_SECONDS = 0.1
-"""Time between two looks at a log that is followed."""
 BLOCK_BYTES = 1024**2
-"""How much of a log is in memory at once."""
+"""The most of a log that is in memory at once."""
 _PAUSED = frozenset({TaskInstanceState.UP_FOR_RESCHEDULE, TaskInstanceState.DEFERRED, TaskInstanceState.SCHEDULED})
 _OVER = FINISHED_TASK_STATES | {TaskInstanceState.UP_FOR_RETRY}
-
-
-class CallbackLog(NamedTuple):
-    """A callback's event, how far it has come, why it was called, and its log; None where it has written nothing."""
-
-    event: str
-    state: str
-    reason: str
-    log: str | None
-
-
-class TryLogs(NamedTuple):
-    """A try, its log and those of its callbacks. `key` names no task for the callbacks of the run itself."""
-
-    key: TaskInstanceKey
-    try_number: int
-    path: Path
-    state: str | None
-    callbacks: list[CallbackLog]
 
 
 @command("logs")
@@ -152,7 +85,7 @@ def show_logs(
     its = (item for item in requests if (item.task_id, item.map_index, item.try_number) == (task_id, map_index, number))
     callbacks = _callback_logs(session, key, its)
     if not (path.exists() or callbacks):
-        fail(_why_no_log(session, key, task, try_number))
+        fail(_explain_absence(session, key, task, try_number))
     if output == Output.JSON:
         return Record(
             {**key._asdict(), "try_number": number, "log": _text(path) or "", "callbacks": _as_fields(callbacks)}
@@ -167,9 +100,9 @@ def show_logs(
 @run_argument
 @told_output()
 def show_run_logs(session: Session, output: str, dag_id: str, run_id: str) -> Record | None:
-    """Show every log of a run: of all tries of its tasks and their callbacks, as they began, and of its own callbacks.
+    """Show every log of a run: of its tries in the order of their starts, with their callbacks, and of its callbacks.
 
-    Only logs that this home has: what a scheduler of another home ran is there.
+    Only logs of this home: a scheduler of another home keeps the logs of what it has run.
     """
     run = session.read(find_run, dag_id, run_id)
     parts = [
@@ -178,7 +111,7 @@ def show_run_logs(session: Session, output: str, dag_id: str, run_id: str) -> Re
     if output == Output.JSON:
         return _as_record(run, parts)
     if not parts:
-        fail(f"The run {run.run_id!r} is {run.state}, and has no log in the home {session.home}.")
+        fail(f"The run {run.run_id!r} ({run.state}) has no log in the home {session.home}.")
     for part in parts:
         index = f"[{part.key.map_index}]" if part.key.map_index >= 0 else ""
         what = f"{part.key.task_id}{index}, try {part.try_number}" if part.key.task_id else run.run_id
@@ -189,18 +122,37 @@ def show_run_logs(session: Session, output: str, dag_id: str, run_id: str) -> Re
     return None
 
 
+class CallbackLog(NamedTuple):
+    """The log of a callback, None if it has written nothing; with its event, its state, and why it was called."""
+
+    event: str
+    state: str
+    reason: str
+    log: str | None
+
+
+class TryLogs(NamedTuple):
+    """A try with the logs of its callbacks. The callbacks of the run itself have a `key` without a task."""
+
+    key: TaskInstanceKey
+    try_number: int
+    path: Path
+    state: str | None
+    callbacks: list[CallbackLog]
+
+
 def _parts(session: Session, run: DagRunRow) -> Iterator[TryLogs]:
     """Yield the tries of a run in the order in which they began, and last the run itself, with their callbacks."""
     requests: dict[tuple[str, int, int], list[CallbackRequest]] = defaultdict(list)
     for item in session.read(list_callbacks, run.id):
-        # Those of the run itself are of no try: what numbers they have tells its deadlines apart.
+        # The run's own callbacks belong to no try: their numbers tell its deadlines apart.
         requests[item.task_id, item.map_index, item.try_number if item.task_id else 0].append(item)
     tries = sorted(tries_of(session, run.id), key=lambda row: (row["started_at"] is None, row["started_at"]))
     names: dict[tuple[str, int, int], str | None] = {
         (row["task_id"], row["map_index"], row["try_number"]): row["state"] for row in tries
     }
     own = requests.pop(("", -1, 0), [])
-    # Callbacks of what never began have no try.
+    # The callbacks of a task that never began have no try.
     for name in [*names, *(name for name in requests if name not in names)]:
         task_id, map_index, number = name
         key = TaskInstanceKey(run.dag_id, run.run_id, task_id, map_index)
@@ -226,7 +178,7 @@ def _as_record(run: DagRunRow, parts: list[TryLogs]) -> Record:
 
 def _callback_logs(session: Session, key: TaskInstanceKey, requests: Iterable[CallbackRequest]) -> list[CallbackLog]:
     """Return the logs of callbacks of one try, or of a run."""
-    # A run that ended several times has one log of each event, and how the latest went.
+    # A run that has ended several times has one log for each event, and the state of the latest callback.
     newest = {(item.event, item.try_number): item for item in requests}
     folder = session.home / LOGS
     return [
@@ -238,7 +190,7 @@ def _callback_logs(session: Session, key: TaskInstanceKey, requests: Iterable[Ca
 
 
 def _write_callback_logs(logs: list[CallbackLog]) -> None:
-    """Write what callbacks have written, each below a line that names it."""
+    """Write the logs of callbacks, each below a line that names it."""
     for item in logs:
         text = "" if item.log is None else printable(item.log, keep="\n\t")
         about = f" ({printable(item.reason)})" if item.event == MISS_EVENT else ""
@@ -279,39 +231,34 @@ def _follow(session: Session, key: TaskInstanceKey, wanted: int | None) -> None:
     """Write the log of a try as it grows, until the try has ended."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     position = 0
-    task = session.read(find_task, *key)
-    if _newest_try(task) == 0 and not _is_over(task, 1):
-        note(_why_no_log(session, key, task, wanted))
-    while True:
-        number = wanted or max(_newest_try(task), 1)
-        # Before its log is read: what it wrote until it ended is then all there.
-        over = _is_over(task, number)
-        path = _path(session, key, number)
-        if path.exists():
-            with path.open("rb") as file:
-                file.seek(position)
-                block = file.read()
-            position += len(block)
-            sys.stdout.write(printable(decoder.decode(block), keep="\n\t"))
-            sys.stdout.flush()
-        if over:
-            if not path.exists():
-                fail(_why_no_log(session, key, task, wanted))
-            return
-        time.sleep(FOLLOW_SECONDS)
-        wanted = number if position else wanted
+    with session.watching(DagRunKey(key.dag_id, key.run_id)) as changes:
         task = session.read(find_task, *key)
-
-
-def _why_no_log(session: Session, key: TaskInstanceKey, task: TaskInstanceRow, wanted: int | None) -> str:
-    run = session.read(find_run, key.dag_id, key.run_id)
-    tries = session.read(list_tries, run.id)
-    earlier = {one.try_number for one in tries if (one.task_id, one.map_index) == (key.task_id, key.map_index)}
-    return why_no_log(task, run, wanted, earlier, session.home)
+        if _newest_try(task) == 0 and not _is_over(task, 1):
+            note(_explain_absence(session, key, task, wanted))
+        while True:
+            number = wanted or max(_newest_try(task), 1)
+            over = _is_over(task, number)
+            path = _path(session, key, number)
+            changes.follow(path, session.home)
+            # Read after the state: the log of a try that is over is whole.
+            if path.exists():
+                with path.open("rb") as file:
+                    file.seek(position)
+                    block = file.read()
+                position += len(block)
+                sys.stdout.write(printable(decoder.decode(block), keep="\n\t"))
+                sys.stdout.flush()
+            if over:
+                if not path.exists():
+                    fail(_explain_absence(session, key, task, wanted))
+                return
+            changes.wait()
+            wanted = number if position else wanted
+            task = session.read(find_task, *key)
 
 
 def _newest_try(task: TaskInstanceRow) -> int:
-    """Return the number of the newest try that has begun: one that is only paused has not used its number up."""
+    """Return the number of the newest try that has begun; the number of a try that only pauses is not counted yet."""
     return task.try_number + (task.state in _PAUSED and task.started_at is not None)
 
 
@@ -321,3 +268,53 @@ def _is_over(task: TaskInstanceRow, number: int) -> bool:
 
 def _path(session: Session, key: TaskInstanceKey, try_number: int) -> Path:
     return session.home / LOGS / log_path(key, try_number)
+
+
+def _explain_absence(session: Session, key: TaskInstanceKey, task: TaskInstanceRow, wanted: int | None) -> str:
+    run = session.read(find_run, key.dag_id, key.run_id)
+    tries = session.read(list_tries, run.id)
+    earlier = {one.try_number for one in tries if (one.task_id, one.map_index) == (key.task_id, key.map_index)}
+    return why_no_log(task, run, wanted, earlier, session.home)
+
+
+def why_no_log(task: TaskInstanceRow, run: DagRunRow, wanted: int | None, earlier: Collection[int], home: Path) -> str:
+    """Return why there is no log, in a sentence.
+
+    Args:
+        task: The task instance.
+        run: Its run.
+        wanted: The try that was asked for, None for the newest.
+        earlier: The numbers of its earlier tries.
+        home: The home whose logs were searched. A scheduler of another home writes logs there.
+    """
+    started = {*earlier, task.try_number} - {0}
+    if task.state == TaskInstanceState.QUEUED:
+        started.discard(task.try_number)
+    number = wanted or task.try_number
+    if number in started:
+        return f"Try {number} of the task {task.task_id!r} has no log in the home {home}."
+    if started and number != task.try_number:
+        return f"The task {task.task_id!r} has no try {number}; it has {_listed(started)}."
+    if task.state in FINISHED_TASK_STATES:
+        return (
+            f"The task {task.task_id!r} never started: {_with_reason(_ENDED_AS[TaskInstanceState(task.state)], task)}."
+        )
+    what = f"Try {number} of the task" if started else "The task"
+    return f"{what} {task.task_id!r} has not started yet: {_waits(task, run)}."
+
+
+def _waits(task: TaskInstanceRow, run: DagRunRow) -> str:
+    if run.state == DagRunState.QUEUED:
+        return f"its run is queued ({run.reason})" if run.reason else "its run is queued"
+    if task.state is None:
+        return _with_reason(_TASKS_BEFORE, task)
+    return _with_reason(_WAITS_AS.get(TaskInstanceState(task.state), f"it is {task.state}"), task)
+
+
+def _with_reason(what: str, task: TaskInstanceRow) -> str:
+    return f"{what} ({task.reason})" if task.reason else what
+
+
+def _listed(tries: Collection[int]) -> str:
+    *others, last = sorted(tries)
+    return f"the tries {', '.join(map(str, others))} and {last}" if others else f"try {last}"

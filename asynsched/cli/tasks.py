@@ -1,4 +1,4 @@
-"""`asynsched tasks list`."""
+"""`asynsched tasks …`: task instances, their tries and XComs, and what a user can do with them."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -6,7 +6,6 @@ from typing import Any
 
 import click
 
-from asynsched.authoring.transport import readable
 from asynsched.cli.command import (
     command,
     completed_as,
@@ -19,21 +18,17 @@ from asynsched.cli.command import (
 from asynsched.cli.lookup import find_run, find_task
 from asynsched.cli.output import Done, Listing, note
 from asynsched.cli.requests import (
-    ask,
-    concerned,
+    Wording,
+    carry_out,
     downstream_option,
     dry_run_option,
     one_index_option,
-    submit,
     upstream_option,
 )
 from asynsched.cli.session import Session
-from asynsched.keys import DagRunKey
-from asynsched.scheduling.evaluation.dependencies import IGNORABLE
 from asynsched.states import DagRunState, TaskInstanceState
 from asynsched.store.runs.requests import ClearTasks, ForceTask, MarkTasks
 from asynsched.store.runs.task_instances import list_task_instances, list_tries
-from asynsched.store.runs.xcoms import XComEntry, list_xcoms
 from asynsched.store.schema import TaskInstanceRow
 
 COLUMNS = (
@@ -117,26 +112,20 @@ def _fields(row: TaskInstanceRow) -> dict[str, Any]:
 @click.argument("task_ids", metavar="[TASK]...", nargs=-1, shell_complete=completed_as("task"))
 @upstream_option
 @downstream_option
-@click.option("--only-failed", is_flag=True, help="Only those that have failed, or whose upstream has.")
-@click.option("--only-running", is_flag=True, help="Only those that run: they are killed and start again.")
+@click.option("--only-failed", is_flag=True, help="Only tasks that have failed, or whose upstream has.")
+@click.option("--only-running", is_flag=True, help="Only running tasks: they are killed and start again.")
 @one_index_option
 @dry_run_option
 @yes_option
 def clear_tasks(session: Session, dag_id: str, run_id: str, dry_run: bool, yes: bool, **options: Any) -> Done | Listing:
-    """Let tasks of a run run again; without TASK, all of them.
+    """Clear tasks of a run, so that they run again; without TASK, all of them.
 
     Their earlier tries and logs stay. The setups and teardowns that a task needs are cleared with it. A run that has
-    ended starts again; what runs is killed first.
+    ended starts again; running tasks are killed first.
     """
-    run = session.read(find_run, dag_id, run_id)
-    key = DagRunKey(run.dag_id, run.run_id)
-    request = ClearTasks(**options)
-    if dry_run:
-        return concerned(session, key, request)
-    if not yes:
-        ask(session, key, request, f"Clear {{n}} of {run.run_id}?")
+    wording = Wording("task.clear", "Clear {n} of {run}?", "Cleared {n} of {run}.")
     detail = {name: value for name, value in options.items() if value}
-    return submit(session, key, request, action="task.clear", done=f"Cleared {{n}} of {run.run_id}.", detail=detail)
+    return carry_out(session, dag_id, run_id, ClearTasks(**options), wording, detail=detail, dry_run=dry_run, yes=yes)
 
 
 @command("mark")
@@ -152,20 +141,16 @@ def clear_tasks(session: Session, dag_id: str, run_id: str, dry_run: bool, yes: 
 def mark_tasks(
     session: Session, dag_id: str, run_id: str, task_id: str, dry_run: bool, yes: bool, **options: Any
 ) -> Done | Listing:
-    """Say how a task has ended, whatever it did. What runs is killed.
+    """Mark a task as ended, whatever it did. A running task is killed.
 
     Tasks downstream that had failed because of it are cleared, and may run now.
     """
-    run = session.read(find_run, dag_id, run_id)
-    key = DagRunKey(run.dag_id, run.run_id)
     request = MarkTasks((task_id,), **options)
-    if dry_run:
-        return concerned(session, key, request)
-    if not yes:
-        ask(session, key, request, f"Mark {{n}} of {run.run_id} as {request.state}?")
+    wording = Wording(
+        "task.mark", f"Mark {{n}} of {{run}} as {request.state}?", f"Marked {{n}} of {{run}} as {request.state}."
+    )
     detail = {name: value for name, value in options.items() if value} | {"task_id": task_id}
-    done = f"Marked {{n}} of {run.run_id} as {request.state}."
-    return submit(session, key, request, action="task.mark", done=done, detail=detail)
+    return carry_out(session, dag_id, run_id, request, wording, detail=detail, dry_run=dry_run, yes=yes)
 
 
 @command("run")
@@ -173,10 +158,10 @@ def mark_tasks(
 @run_argument
 @task_argument
 @map_index_option
-@click.option("--ignore-all-deps", is_flag=True, help="All that the other flags ignore.")
-@click.option("--ignore-depends-on-past", is_flag=True, help="How the task went in the run before.")
+@click.option("--ignore-all-deps", is_flag=True, help="Everything that the other flags ignore.")
+@click.option("--ignore-depends-on-past", is_flag=True, help="The task's state in the previous run.")
 @click.option("--ignore-task-deps", is_flag=True, help="Its dates, its trigger rule, skips, setups, and its past.")
-@click.option("--ignore-ti-state", is_flag=True, help="That it has ended, or runs: then it is killed first.")
+@click.option("--ignore-ti-state", is_flag=True, help="That it has ended; or that it is running: it is killed first.")
 @click.option("--ignore-in-retry-period", is_flag=True, help="That its retry, or its next poke, is not due yet.")
 def force_task(
     session: Session,
@@ -189,26 +174,25 @@ def force_task(
     ignore_task_deps: bool,
     ignore_ti_state: bool,
     ignore_in_retry_period: bool,
-) -> Done:
-    """Let one task of a run start, and ignore some of what holds it. What is not ignored, it still waits for.
+) -> Done | Listing:
+    """Start one task of a run, and ignore some of its dependencies. It still waits for the others.
 
     Pools and other limits always hold. A run that has ended goes on for it.
     """
-    run = session.read(find_run, dag_id, run_id)
-    key = DagRunKey(run.dag_id, run.run_id)
-    ignored: set[str] = set()
-    if ignore_depends_on_past:
-        ignored.add("depends_on_past")
-    if ignore_task_deps or ignore_all_deps:
-        ignored |= IGNORABLE
+    from asynsched.scheduling.evaluation.dependencies import IGNORABLE
+
+    ignored = sorted(IGNORABLE if ignore_task_deps or ignore_all_deps else ())
+    if ignore_depends_on_past and not ignored:
+        ignored = ["depends_on_past"]
     request = ForceTask(
-        task_id, map_index, tuple(sorted(ignored)), ignore_ti_state or ignore_all_deps,
+        task_id, map_index, tuple(ignored), ignore_ti_state or ignore_all_deps,
         ignore_in_retry_period or ignore_all_deps,
     )  # fmt: skip
-    detail = {"task_id": task_id, "map_index": map_index, "ignored": sorted(ignored)}
-    explains = f"`asynsched why {dag_id} {run.run_id} {task_id}`"
-    done = f"Task {task_id} of {run.run_id} starts as soon as {explains} names nothing."
-    return submit(session, key, request, action="task.run", done=done, detail=detail)
+    explains = f"`asynsched why {dag_id} {{run}} {task_id}`"
+    wording = Wording("task.run", "", f"Task {task_id} of {{run}} starts as soon as {explains} names nothing.")
+    detail = {"task_id": task_id, "map_index": map_index, "ignored": ignored}
+    run = session.read(find_run, dag_id, run_id)
+    return carry_out(session, dag_id, run.run_id, request, wording, detail=detail, yes=True)
 
 
 @command("xcom", tables=True)
@@ -218,6 +202,9 @@ def force_task(
 @map_index_option
 def show_xcoms(session: Session, dag_id: str, run_id: str, task_id: str, map_index: int) -> Listing:
     """List what a task instance has returned or pushed."""
+    from asynsched.authoring.transport import readable
+    from asynsched.store.runs.xcoms import XComEntry, list_xcoms
+
     task = session.read(find_task, dag_id, run_id, task_id, map_index)
     entries = session.read(list_xcoms, task.dag_run_id, task_id, map_index)
     rows = [{**entry._asdict(), "value": readable(entry.value)} for entry in entries]

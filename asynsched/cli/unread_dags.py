@@ -1,4 +1,4 @@
-"""What a DAG that is not known may have to do with: a file that could not be parsed, or one that is gone."""
+"""Why a DAG may be unknown: a file that could not be parsed, takes long to parse, or is gone."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 def why_unknown(conn: Connection, dag_id: str, *, tells_errors: bool) -> str:
-    """Return in sentences why a DAG is not active; empty if nothing is known of it.
+    """Return in sentences why a DAG is not active; empty if nothing is known about it.
 
     Args:
-        tells_errors: Whether the errors of files are told, where no other command could show them.
+        tells_errors: Whether to include the errors of files, if no other command could show them.
     """
     told = []
     before = get_dag(conn, dag_id)
@@ -38,7 +38,7 @@ def files_with_errors(conn: Connection) -> list[str]:
 
 
 def unparsed_files(conn: Connection, *, tells_errors: bool = False) -> str:
-    """Return in a sentence which files could not be parsed, or only in part, or why; empty if there are none."""
+    """Return a sentence about the files that could not be parsed, or only in part; empty if there are none."""
     files = files_with_errors(conn)
     if not files:
         return ""
@@ -49,11 +49,11 @@ def unparsed_files(conn: Connection, *, tells_errors: bool = False) -> str:
 
 
 def long_parses(home: Path) -> "tuple[LongParse, ...]":
-    """Return the parses that take long now; none where no scheduler answers, or one of another version does."""
+    """Return the parses that take long now; none if no scheduler answers, or one of another version does."""
     answer = ask_health(home)
     if answer is None:
         return ()
-    from asynsched.health import Health  # it loads anyio, which reading commands do without
+    from asynsched.health import Health  # loads anyio, which reading commands do not need
 
     with suppress(msgspec.ValidationError):
         return msgspec.json.decode(answer, type=Health).parses

@@ -4,8 +4,7 @@ from typing import Any
 
 import click
 
-from asynsched.cli.command import configure, database_option, errors_in_one_line, home_option
-from asynsched.cli.fail_on import fail_on_option
+from asynsched.cli.command import configure, database_option, errors_in_one_line, fail_on_option, home_option
 
 
 @click.command("up")
@@ -18,17 +17,17 @@ from asynsched.cli.fail_on import fail_on_option
 @click.option(
     "--until-idle",
     is_flag=True,
-    help="End when every file is parsed and no run is active, and say how runs have ended, why some failed, and which"
+    help="End when every file is parsed and no run is active, and show how runs have ended, why some failed, and which"
     " files have errors; with code 1 if runs are left that cannot go on.",
 )
 @fail_on_option(
     "DAG files have errors",
-    "runs have failed since the start. Without --until-idle there is no end at which that would be known",
+    "runs have failed since the start. Needs --until-idle",
 )
-@click.option("--num-runs", type=click.IntRange(min=1), metavar="N", help="End when so many runs have ended.")
+@click.option("--num-runs", type=click.IntRange(min=1), metavar="N", help="End when N runs have ended.")
 @click.option("--for", "seconds", type=click.FloatRange(min=0), metavar="SECONDS", help="End after this time.")
 @click.option("--log-format", type=click.Choice(["console", "json"]), help="For people or programs.")
-@click.option("-v", "--verbose", is_flag=True, help="Tell of the start and end of each try; as log.level=debug.")
+@click.option("-v", "--verbose", is_flag=True, help="Log the start and end of each try; as log.level=debug.")
 def up(
     *,
     until_idle: bool,
@@ -40,13 +39,14 @@ def up(
 ) -> None:
     """Run a scheduler: watch a folder of DAG files, create the runs that are due, run their tasks.
 
-    Ctrl-C or SIGTERM stops it gently: what runs may finish within the setting shutdown_grace, and then has
-    lease.kill_time to end itself. A second one kills what runs at once. What was interrupted is begun anew by the next
-    start. Neither leaves a process behind. A third one leaves at once, should the database not answer: what it cannot
-    store then is shown as running until the next start. Exit code 0 after the first, 1 after the others.
+    Ctrl-C or SIGTERM stops it gently: running tasks may finish within the setting shutdown_grace, and then have
+    lease.kill_time to end themselves. A second signal kills them at once. Neither leaves a process behind, and the next
+    start begins interrupted tasks again. A third signal ends the scheduler even if the database does not answer: tasks
+    whose end is not stored then are shown as running until the next start. Exit code 0 after the first, 1 after the
+    others.
     """
     if fail_on and not until_idle:
-        raise click.UsageError("--fail-on needs --until-idle: it is about what the runs have come to in the end.")
+        raise click.UsageError("--fail-on needs --until-idle: only then is there an end at which runs can be judged.")
     with errors_in_one_line():
         from asynsched.cli.output import of_same_place
         from asynsched.cli.serving import StopRules, serve_until_stopped  # the whole scheduler: not for --help

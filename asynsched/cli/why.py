@@ -1,4 +1,4 @@
-"""`asynsched why`: what holds something up, down to the root, and what will release it."""
+"""`asynsched why`: what holds up a DAG, run or task, down to the root, and what will release it."""
 
 import asyncio
 from collections.abc import Iterator
@@ -31,15 +31,15 @@ from asynsched.store.schema import DagRunRow
 @click.argument("task_id", metavar="[TASK]", required=False, shell_complete=completed_as("task"))
 @map_index_option
 def explain(session: Session, dag_id: str, run_id: str | None, task_id: str | None, map_index: int) -> Text:
-    """Say why a DAG has no run, why a run does not go on, or why a task does not start.
+    """Explain why a DAG has no run, why a run does not go on, or why a task does not start.
 
-    For what has ended: why it ended like that. A DAG whose file is gone keeps its runs. This only reads.
+    For a run or task that has ended: why it ended so. A DAG whose file is gone keeps its runs. This only reads.
     """
     dag = known_dag_of(session, dag_id)
     run = None if run_id is None else session.read(find_run, dag_id, run_id)
     if run is not None and task_id is not None:
         session.read(find_task, dag_id, run.run_id, task_id, map_index)
-    # On PostgreSQL a command asks by an event loop of its own: this is asked before there is another one.
+    # On PostgreSQL a session runs an event loop for each query: this one is made before the loop below.
     has_scheduler, owners = session.look_for_schedulers()
     unserved = None if has_scheduler else no_scheduler(session.read(last_served_at), owners.stopping)
     explanation = asyncio.run(_explain(session, dag, run, task_id, map_index, unserved, owners))
@@ -75,7 +75,7 @@ async def _explain(
 def _lines(explanation: Explanation) -> Iterator[str]:
     subject = f"{explanation.subject} ({explanation.state})" if explanation.state else explanation.subject
     is_unserved = bool(explanation.reasons) and explanation.reasons[0].rule == RULE
-    # Whatever was asked: that nobody schedules comes first.
+    # That no scheduler serves comes first, whatever the question.
     yield from (explanation.answer, subject) if is_unserved else (subject, explanation.answer)
     yield from _tree(explanation.reasons, "")
 

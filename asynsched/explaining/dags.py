@@ -1,4 +1,4 @@
-"""Why a DAG has no run: what its schedule, its pause, its limits and its file say."""
+"""Why a DAG has no run: its schedule, its pause, its limits, or its file."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -16,13 +16,13 @@ from asynsched.store.database import Database
 async def explain_dag(
     database: Database, dag: DagRow, *, now: datetime, unserved: Reason | None, parses: Sequence[LongParse] = ()
 ) -> Explanation:
-    """Return why no run of a DAG is made at this moment.
+    """Return why no run of a DAG is created at this moment.
 
     Args:
         database: Only read.
-        dag: Also one that is no longer active.
-        unserved: Why nothing is done at all; None where a scheduler serves.
-        parses: Those that take long, of any file.
+        dag: The DAG, active or not.
+        unserved: Why no scheduler works; None if one serves.
+        parses: The parses of any file that take long.
     """
     reasons = [
         Reason("parse", parse.sentence.rstrip("."), "the parse has ended")
@@ -44,7 +44,7 @@ async def explain_dag(
     else:
         reasons += _of_schedule(dag, await database.read(foresee_dag, dag.dag_id, now))
     found = with_service(reasons, unserved)
-    answer = held_up_by(found) or "Nothing holds it up: a run is made now."
+    answer = held_up_by(found) or "Nothing holds it up: a run is created now."
     state = "paused" if dag.is_paused else "active"
     return Explanation(dag.dag_id, state if dag.is_active else "removed", answer, found)
 

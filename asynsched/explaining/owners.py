@@ -1,4 +1,4 @@
-"""Who has a run, where that one does nothing for it: its scheduler has died, and nobody has taken its runs over yet."""
+"""Which scheduler owns a run, and whether it works: it may have died, and nobody has taken over its runs yet."""
 
 import os
 import socket
@@ -12,16 +12,19 @@ from asynsched.explaining.reason import Reason
 from asynsched.store.schema import SchedulerRow
 
 Standing = Literal["serving", "stopping", "lapsed", "gone"]
-"""How it stands with a scheduler that has not left: it does what is to be done; it only lets end what runs; it has not
-renewed its lease for too long; it was killed."""
+"""The condition of a scheduler that has not left: it works; it only lets running tasks end; it has not renewed its
+lease for too long; it was killed."""
+RULE = "scheduler"
+START = "`asynsched up`"
+AFTER_STOP = f"it has ended, and another one is started: {START}"
 
 
 class Owners:
     """Knows the schedulers of a database by their lease epochs, under which they own runs.
 
     Args:
-        schedulers: All that are known, those that have ended among them.
-        standings: How it stands with each that has not left, by its epoch.
+        schedulers: All known schedulers, also those that have ended.
+        standings: The condition of each that has not left, by its epoch.
         now: Aware UTC.
         is_shared: Several schedulers may serve the database.
     """
@@ -36,22 +39,22 @@ class Owners:
 
     @property
     def are_serving(self) -> bool:
-        """Whether any of them serves."""
+        """Whether any scheduler serves."""
         return "serving" in self._standings.values()
 
     @property
     def stopping(self) -> tuple[str, ...]:
-        """The ids of those that are about to end."""
+        """The ids of the schedulers that are stopping."""
         return tuple(self._by_epoch[epoch].id for epoch, found in self._standings.items() if found == "stopping")
 
     def lack(self, epoch: int) -> Reason | None:
-        """Return why nothing is done for a running run that is owned under this epoch; None where its scheduler does.
+        """Return why no scheduler works on a running run that is owned under this epoch; None if its scheduler does.
 
-        Which one had it, since when it is silent, and who will take the run over, and when.
+        The reason names the run's scheduler, since when it is silent, and who will take over the run, and when.
         """
         owner = self._by_epoch.get(epoch)
         if self._by_epoch and epoch > max(self._by_epoch):
-            # Epochs only grow: that one has come, and has taken the run over, since it was looked who there is.
+            # Epochs only grow: this scheduler has registered, and taken over the run, after `schedulers` was read.
             return None
         if owner is None:
             return Reason("owner", "no scheduler has this run", self._next())
@@ -60,7 +63,7 @@ class Owners:
             return Reason("owner", text, self._next())
         if self._standings.get(epoch) in ("serving", "stopping"):
             return None
-        # The scheduler may be on another machine, whose clock differs: nothing is decided by that, it is only told.
+        # The clock of another machine may differ: this is only shown, and decides nothing.
         whose = ", by the clock of this machine" if self._is_shared else ""
         text = f"scheduler {owner.id} has this run, and is silent since {_moment(owner.heartbeat_at)}{whose}"
         return self._takeover(owner, text)
@@ -85,14 +88,14 @@ def _moment(instant: datetime) -> str:
 
 
 def standing(row: SchedulerRow, now: datetime) -> Standing:
-    """Return how it stands with a scheduler that has not left; `stopping` and `gone` are known on its machine only."""
+    """Return the condition of a scheduler that has not left; only its machine knows `stopping` and `gone`."""
     if row.lease_until <= now:
         return "lapsed"
     if row.hostname != socket.gethostname():
         return "serving"
     if not _has_process(row.pid):
         return "gone" if is_abandoned(Path(row.home)) else "serving"
-    # One that starts has no bell either, but has not said yet how many tasks it runs at once.
+    # A starting scheduler has no bell either, but has not stored its parallelism yet.
     has_started = row.parallelism > 0
     return "stopping" if has_started and is_without_bell(Path(row.home)) else "serving"
 
@@ -103,24 +106,19 @@ def _has_process(pid: int) -> bool:
     except ProcessLookupError:
         return False
     except OSError:
-        pass  # it is another user's
+        pass  # it belongs to another user
     return True
 
 
-RULE = "scheduler"
-START = "`asynsched up`"
-AFTER_STOP = f"it has ended, and another one is started: {START}"
-
-
 def no_scheduler(last_served_at: datetime | None, stopping: Sequence[str] = ()) -> Reason:
-    """Return the reason that comes before all others where no scheduler serves.
+    """Return the reason that comes before all others if no scheduler serves.
 
     Args:
-        last_served_at: When the last one stopped, or was last alive; None: there never was one.
-        stopping: The ids of those that let end what runs, and begin nothing.
+        last_served_at: When the last scheduler stopped, or was last alive; None: there never was one.
+        stopping: The ids of stopping schedulers, which begin nothing.
     """
     if stopping:
-        told = f"scheduler {stopping[0]} is stopping: it lets what runs end, and starts nothing more"
+        told = f"scheduler {stopping[0]} is stopping: it lets running tasks end, and starts nothing more"
         return Reason(RULE, told, AFTER_STOP)
     since = "; none has yet"
     if last_served_at is not None:
@@ -137,5 +135,5 @@ def answer_of(unserved: Reason) -> str:
 
 
 def with_service(reasons: Sequence[Reason], *lacks: Reason | None) -> tuple[Reason, ...]:
-    """Return reasons, after those for which nothing is done at all, if there are any."""
+    """Return reasons, after the reasons why no scheduler works, if there are any."""
     return (*(lack for lack in lacks if lack is not None), *reasons)

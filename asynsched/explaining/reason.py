@@ -1,25 +1,26 @@
-"""What an explanation is made of."""
+"""Explanations and the reasons in them."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from itertools import groupby, islice
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 from msgspec import Struct
 
-from asynsched.scheduling.evaluation.run import ActiveTask
+if TYPE_CHECKING:
+    from asynsched.scheduling.evaluation.run import ActiveTask
 
 
 class Reason(Struct, frozen=True, omit_defaults=True):
     """One thing that holds something up, or that led to its end.
 
     Attributes:
-        rule: What decided: a dependency, a limit, or a state.
+        rule: The dependency, limit or state that decided.
         text: Why, for a person.
-        release: What will change it.
-        at: When that will be, where it is known.
-        causes: What is behind it, down to the root.
+        release: What will end it.
+        at: When, if that is known.
+        causes: The reasons for this reason, down to the root.
     """
 
     rule: str
@@ -30,7 +31,7 @@ class Reason(Struct, frozen=True, omit_defaults=True):
 
     @property
     def line(self) -> str:
-        """What it is, until when, for a person."""
+        """The reason and its end, for a person."""
         until = f"; until {self.release}" if self.release else ""
         at = f", at {self.at.isoformat(sep=' ', timespec='seconds')}" if self.at else ""
         return f"{self.text.rstrip('.')}{until}{at}"
@@ -40,10 +41,10 @@ class Explanation(Struct, frozen=True):
     """Why a DAG has no run, a run does not go on, or a task instance does not start.
 
     Attributes:
-        subject: What is explained, e.g. `task load of the run manual__1 of the DAG etl`.
+        subject: The DAG, run or task instance, e.g. `load of manual__1 of etl`.
         state: Its state now; empty for a DAG.
         answer: The whole in one sentence.
-        reasons: All that holds it up, or that led to its end; none: nothing does, it starts now.
+        reasons: Everything that holds it up, or that led to its end; none: it starts now.
     """
 
     subject: str
@@ -54,20 +55,20 @@ class Explanation(Struct, frozen=True):
 
 T = TypeVar("T")
 MOST_CAUSES = 5
-"""Causes of one reason that are told, and different reasons of the same kind of one task; of the rest, their number."""
+"""Causes of one reason, and different reasons of one kind of a task, that are listed; the rest is counted."""
 MOST_REASONS = 50
-"""Reasons of a run that are told; of the rest, their number."""
+"""Reasons of a run that are listed; the rest is counted."""
 
 
 def shortened(found: Sequence[T], reason_of: Callable[[T], Reason]) -> tuple[Reason, ...]:
-    """Return the reasons of the first few, and how many more there are: those are not even looked at."""
+    """Return the reasons of the first few, and the number of the others, which are not examined."""
     told = tuple(reason_of(one) for one in found[:MOST_CAUSES])
     more = len(found) - MOST_CAUSES
     return told if more <= 0 else (*told, Reason("more", f"and {more} more"))
 
 
-def grouped(found: Iterable[tuple[ActiveTask, Reason]]) -> tuple[Reason, ...]:
-    """Return the reasons of a run's task instances, each with the instances that it holds up, the same ones once.
+def grouped(found: "Iterable[tuple[ActiveTask, Reason]]") -> tuple[Reason, ...]:
+    """Return the reasons of a run's task instances, each once, with the instances that it holds up.
 
     Args:
         found: In order of the tasks, and of the instances of each.
@@ -81,7 +82,7 @@ def grouped(found: Iterable[tuple[ActiveTask, Reason]]) -> tuple[Reason, ...]:
     return tuple(told) if more <= 0 else (*told[:MOST_REASONS], Reason("more", f"and {more} more: ask for a task"))
 
 
-def _of_task(task_id: str, found: Iterable[tuple[ActiveTask, Reason]]) -> Iterator[Reason]:
+def _of_task(task_id: str, found: "Iterable[tuple[ActiveTask, Reason]]") -> Iterator[Reason]:
     """Yield the reasons of one task's instances: of each kind, the first few that differ."""
     by_rule: dict[str, dict[Reason, list[int]]] = {}
     for task, reason in found:

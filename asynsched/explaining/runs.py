@@ -24,7 +24,7 @@ def explain_run(snapshot: Snapshot, row: DagRunRow, run: ActiveRun | None) -> Ex
     Args:
         snapshot: What the scheduler would do now.
         row: The run as it is stored.
-        run: With its task instances; None for one that would not start now, or whose code cannot be read.
+        run: The run with its task instances; None if it would not start now, or if its code cannot be read.
     """
     subject = f"{row.run_id} of {row.dag_id}"
     if row.state in FINISHED_RUN_STATES:
@@ -45,7 +45,7 @@ def explain_run(snapshot: Snapshot, row: DagRunRow, run: ActiveRun | None) -> Ex
 
 
 def _open_ends(snapshot: Snapshot, run: ActiveRun) -> tuple[Reason, ...]:
-    """Return what each unfinished task instance waits for that waits for no other one of the run."""
+    """Return what holds up each unfinished task instance that waits for no other task instance of the run."""
     return grouped(
         (task, reason)
         for task in run.all_instances()
@@ -55,7 +55,7 @@ def _open_ends(snapshot: Snapshot, run: ActiveRun) -> tuple[Reason, ...]:
 
 
 def _processes(run: ActiveRun) -> tuple[Reason, ...]:
-    """Return why a run goes on of which all is stored that is to happen: only its scheduler knows what is left."""
+    """Return why a run goes on though all its tasks have ended: only its scheduler knows which processes are left."""
     if not all(task.stored_state in FINISHED_TASK_STATES for task in run.all_instances()):
         return ()
     text = (
@@ -75,11 +75,11 @@ def _ends(snapshot: Snapshot, run: ActiveRun | None) -> tuple[Reason, ...]:
 
 
 MOST_RUNS = 5
-"""Runs that are told of by name."""
+"""Runs that the sentence names."""
 
 
 async def explain_standstill(database: Database, settings: Settings, now: datetime) -> str:
-    """Return in a sentence what keeps the active runs from going on; empty if some run goes on after all."""
+    """Return in a sentence what holds up the active runs; empty if some run can go on."""
     snapshot = await take_snapshot(database, settings, now)
     runs = [snapshot.evaluation.runs[key] for key in sorted(snapshot.evaluation.runs)]
     told = []
@@ -96,12 +96,12 @@ async def explain_standstill(database: Database, settings: Settings, now: dateti
 
 
 def with_requests(found: Explanation, requests: Sequence[WaitingRequest], *, is_served: bool) -> Explanation:
-    """Return an explanation that also tells what is asked for and not done, oldest first.
+    """Return an explanation with the open requests of users added, oldest first.
 
     Args:
-        found: Of a run, or of one of its task instances.
-        requests: Those that concern the run.
-        is_served: Whether there is a scheduler that will do them.
+        found: The explanation of a run, or of one of its task instances.
+        requests: The open requests for the run.
+        is_served: Whether a scheduler serves, which will do them.
     """
     if not requests:
         return found
@@ -116,7 +116,7 @@ def with_requests(found: Explanation, requests: Sequence[WaitingRequest], *, is_
 
 
 def wish(request: RunRequest) -> str:
-    """Return what a request asks for, in a few words."""
+    """Return a request in a few words."""
     match request:
         case CancelRun():
             return "cancelling the run"

@@ -1,7 +1,7 @@
-"""The scheduler's own decisions for one instant, made from what is stored, and stored nowhere.
+"""The decisions that a scheduler would make at one instant, from the stored state; they are stored nowhere.
 
-The production evaluation takes up every active run, just as a scheduler does that starts, and decides what it would
-start now. What it did not start is what there is to explain.
+The production evaluation takes up every active run, as a starting scheduler does, and decides what it would start now.
+The runs and tasks that it did not start are to be explained.
 """
 
 from collections import Counter
@@ -42,9 +42,9 @@ class Snapshot:
     """What a scheduler would do now.
 
     Attributes:
-        evaluation: The active runs, those that would start now among them.
+        evaluation: The active runs, also those that would start now.
         starting: The task instances that it would start.
-        unserved: Why nothing is done at all; None where a scheduler serves.
+        unserved: Why no scheduler works; None if one serves.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Snapshot:
         self._holders: dict[Limit, list[ActiveTask]] = {}
 
     def lack_of_owner(self, run: ActiveRun | None) -> Reason | None:
-        """Return why nobody does anything for a run that is stored as running; None where its scheduler does."""
+        """Return why no scheduler works on a run that is stored as running; None if its scheduler does."""
         if run is None or self._owners is None or run.stored_state is not DagRunState.RUNNING:
             return None
         return self._owners.lack(run.stored_epoch)
@@ -81,7 +81,7 @@ class Snapshot:
         return self.evaluation.ready.lacking(task)
 
     def holders(self, limit: Limit) -> list[ActiveTask]:
-        """Return the task instances that take up a limit, in order of their keys."""
+        """Return the task instances that occupy a limit, in order of their keys."""
         if limit not in self._holders:
             tasks = (task for run in self.evaluation.runs.values() for task in run.all_instances())
             found = (task for task in tasks if limit.holds(task) and limit in self.evaluation.ready.limits_of(task))
@@ -89,9 +89,9 @@ class Snapshot:
         return self._holders[limit]
 
     async def run(self, run_row_id: int, key: DagRunKey) -> ActiveRun | None:
-        """Return a run with its task instances; None for one that would not start now, or that cannot be read.
+        """Return a run with its task instances; None if it would not start now, or cannot be read.
 
-        One that is stored as running may have ended here: nothing is known here of the processes that it waits for.
+        A run that is stored as running may have ended here: this process does not know the processes that it waits for.
         """
         if key in self.evaluation.runs:
             return self.evaluation.runs[key]
@@ -114,14 +114,14 @@ async def take_snapshot(
     unserved: Reason | None = None,
     owners: Owners | None = None,
 ) -> Snapshot:
-    """Decide what a scheduler would do with what is stored, were it now `now`.
+    """Decide what a scheduler would do at `now` with what is stored.
 
     Args:
         database: Only read.
-        settings: Those that the scheduler has.
+        settings: The settings of the scheduler.
         now: Aware UTC.
-        unserved: Why nothing is done at all; None where a scheduler serves.
-        owners: Who has the running runs; None: schedulers that do what there is to do.
+        unserved: Why no scheduler works; None if one serves.
+        owners: Which scheduler owns which run; None: schedulers that all work.
     """
     tokens = count()
     serving = await database.read(list_schedulers, now)
@@ -159,7 +159,7 @@ async def _take_up_running(database: Database, intake: RunIntake, evaluation: Ev
         try:
             run = await intake.load(row)
         except (NotFound, DagError):
-            continue  # as the scheduler leaves it
+            continue  # the scheduler leaves it alone, too
         tasks = await intake.fill(run)
         intake.take_up(row)
         evaluation.resume_run(run, tasks, now)
@@ -167,7 +167,7 @@ async def _take_up_running(database: Database, intake: RunIntake, evaluation: Ev
 
 
 def _executors(serving: Sequence[SchedulerRow]) -> dict[str, int]:
-    """Return how many tasks the executors take of all schedulers together, by the names that tasks give."""
+    """Return the number of tasks that the executors of all schedulers run at once, by the names that tasks give."""
     total: Counter[str] = Counter()
     for scheduler in serving:
         total.update(scheduler.executors)
@@ -175,7 +175,7 @@ def _executors(serving: Sequence[SchedulerRow]) -> dict[str, int]:
 
 
 class _Unwritten(Database):
-    """A database of which nothing is changed: what would be written is left out."""
+    """A database that drops what would be written."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -184,7 +184,7 @@ class _Unwritten(Database):
         return await self._database.read(query, *args, **kwargs)
 
     async def write(self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        return None  # type: ignore[return-value]  # whoever writes here asks for nothing back
+        return None  # type: ignore[return-value]  # these writers use no result
 
     async def close(self) -> None:
         pass

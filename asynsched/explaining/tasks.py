@@ -16,27 +16,27 @@ PAST = "depends_on_past"
 WITHIN_RUN = frozenset({"trigger_rule", "setups"})
 """The dependencies on other task instances of the same run."""
 DEEPEST = 12
-"""How far a chain of causes is followed."""
+"""The depth to which a chain of causes is followed."""
 
 
 class Told:
-    """Of which task instances an explanation has told already: what is behind each is told once.
+    """The task instances that an explanation has covered: the causes of each are given once.
 
-    Without that, an explanation could be as long as there are ways through a DAG.
+    Otherwise an explanation could be as long as the number of paths through a DAG.
     """
 
     def __init__(self) -> None:
         self._tasks: set[ActiveTask] = set()
 
     def tell(self, task: ActiveTask, explain: Callable[[ActiveTask], tuple[Reason, ...]]) -> Reason:
-        """Return a reason that tells of a task instance, with what is behind it where this is the first one."""
+        """Return a reason about a task instance, with its causes if it is the first one about it."""
         if task in self._tasks:
             return Reason("task", f"{_standing(task)}, as above")
         self._tasks.add(task)
         return Reason("task", _standing(task), causes=explain(task))
 
     def break_off(self, task: ActiveTask) -> None:
-        """Note that what is behind a task instance is too deep to be told here: a shorter way may lead to it."""
+        """Note that the causes of a task instance are too deep here: a shorter path may lead to it."""
         self._tasks.discard(task)
 
 
@@ -58,8 +58,8 @@ def reasons_of(snapshot: Snapshot, task: ActiveTask, told: Told | None = None, d
     Args:
         snapshot: What the scheduler would do now.
         task: The task instance.
-        told: Of what the explanation that this is a part of has told already.
-        depth: How far down in it this is.
+        told: What the explanation has covered already.
+        depth: The depth of this part of the explanation.
     """
     told = told or Told()
     match task.state:
@@ -82,7 +82,7 @@ def reasons_of(snapshot: Snapshot, task: ActiveTask, told: Told | None = None, d
 
 
 def open_ends_of(snapshot: Snapshot, task: ActiveTask) -> tuple[Reason, ...]:
-    """Return what holds an unfinished task instance up, other ones of its run apart."""
+    """Return what holds an unfinished task instance up, except other task instances of its run."""
     if task.state is None:
         return _dependencies(snapshot, task, Told(), 0, but=WITHIN_RUN)
     return reasons_of(snapshot, task)
@@ -123,7 +123,7 @@ def _waited_for(snapshot: Snapshot, task: ActiveTask, dependency: str) -> list[A
 
 
 def _release(task: ActiveTask, dependency: str, waited_for: list[ActiveTask]) -> str:
-    """Return what will make a dependency let a task go on."""
+    """Return what will meet a dependency."""
     if dependency != PAST:
         return "they end" if waited_for else ""
     past = task.run.past.get(task.task_id)
@@ -135,7 +135,7 @@ def _release(task: ActiveTask, dependency: str, waited_for: list[ActiveTask]) ->
 def _causes(
     snapshot: Snapshot, task: ActiveTask, waited_for: list[ActiveTask], told: Told, depth: int
 ) -> tuple[Reason, ...]:
-    """Return what the tasks that a dependency waits for wait for themselves, or why they have ended as they did."""
+    """Return, for the tasks that a dependency waits for, what they wait for, or why they ended as they did."""
     if depth >= DEEPEST:
         if waited_for:
             told.break_off(task)
@@ -154,7 +154,7 @@ def _limits(snapshot: Snapshot, task: ActiveTask) -> tuple[Reason, ...]:
     reasons = []
     if (other := snapshot.evaluation.ready.kept_for(task, snapshot.now)) is not None:
         text = f"free slots of the pool {task.task.pool} are kept for {_subject(other)}, which waits for longer"
-        reasons.append(Reason("keep_slots_after", text, "that one has started"))
+        reasons.append(Reason("keep_slots_after", text, "that task has started"))
     for limit in snapshot.lacking(task):
         if limit.capacity == 0:
             reasons.append(Reason("closed", limit.name, limit.release))
@@ -175,10 +175,10 @@ def _deferred(task: ActiveTask) -> Reason:
 def _under_way(snapshot: Snapshot, task: ActiveTask) -> Reason:
     if snapshot.lack_of_owner(task.run) is not None:
         text = f"try {task.try_number} was {task.stored_state} when its scheduler was last heard of"
-        return Reason(str(task.stored_state), text, "its run is taken over, which tells what has become of it")
+        return Reason(str(task.stored_state), text, "its run is taken over: then its state is known")
     if task.stored_state is State.RESTARTING:
         text = f"it was cleared while try {task.try_number} was under way, whose process is being ended"
-        return Reason("restarting", text, "that is gone; it runs again then, once nothing else holds it up")
+        return Reason("restarting", text, "the process has ended; it runs again then, once nothing else holds it up")
     if task.stored_state is State.RUNNING:
         return Reason("running", f"try {task.try_number} is running{_since(task.started_at)}", "it ends")
     release = "it begins"
@@ -189,7 +189,7 @@ def _under_way(snapshot: Snapshot, task: ActiveTask) -> Reason:
 
 
 def _end(task: ActiveTask, told: Told, depth: int) -> tuple[Reason, ...]:
-    """Return what led to the end of a task instance: for one that a rule settled, the tasks that made it do so."""
+    """Return what led to the end of a task instance; if a rule settled it, the tasks upstream that caused that."""
     text = task.reason
     if task.state is State.SUCCESS and not text:
         verdict_counts = task.run.ends_of(task).direct
@@ -201,7 +201,7 @@ def _end(task: ActiveTask, told: Told, depth: int) -> tuple[Reason, ...]:
 
 
 def _ends_above(task: ActiveTask, told: Told, depth: int) -> tuple[Reason, ...]:
-    """Return what led to the ends of the tasks that made a rule settle this one."""
+    """Return what led to the ends of the tasks upstream because of which a rule settled this one."""
     if depth >= DEEPEST:
         told.break_off(task)
         return ()

@@ -1,6 +1,6 @@
 """Drives the scheduler's own evaluation through one run, whose tries run in this process, one after the other.
 
-Less than a scheduler does: nothing is stored, a retry does not wait for its delay, and the run has no time limit.
+Unlike with a scheduler, nothing is stored, a retry starts at once, and the run has no time limit.
 """
 
 import asyncio
@@ -57,27 +57,16 @@ from asynsched.states import DagRunState, TaskInstanceState
 from asynsched.store.schema import CallbackRequest
 from sandbox.running.try_outcome import Span, of_result
 
-
-@contextmanager
-def environment_of(context: Context) -> Iterator[None]:
-    """Within, `AIRFLOW_CTX_*` tell of a task; afterwards the environment is as it was."""
-    variables = context_variables(context)
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
+log = logging.getLogger("asynsched.test")
+AT_ONCE = 1
+"""Tries that run at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class TryEnd:
     """How a try ended.
 
-    `retry` is False when the task asked to fail without one, `again_at` is when a sensor wants to look again.
+    `retry` is False if the task asked to fail without a retry; `again_at` is when a sensor pokes again.
     """
 
     state: TaskInstanceState
@@ -89,143 +78,6 @@ class TryEnd:
     again_at: dt.datetime | None = None
 
 
-def attempt(task: BaseOperator, make_context: Callable[[], Context]) -> TryEnd:
-    """Run a task once, in this process.
-
-    Args:
-        task: The task.
-        make_context: Returns its context.
-    """
-    with ExitStack() as environment:
-
-        def make_known_context() -> Context:
-            context = make_context()
-            environment.enter_context(environment_of(context))  # until all is done that belongs to the try
-            return context
-
-        return _attempt(task, make_known_context)
-
-
-def _attempt(task: BaseOperator, make_context: Callable[[], Context]) -> TryEnd:
-    context: Context | None = None
-    resumption: Resumption | None = None
-    deferred: TaskDeferred | None = None
-    while True:
-        if deferred is not None:
-            # Not where it was caught: what goes wrong here would be shown with the frames that led to the deferral.
-            fired = wait_for_trigger(deferred)
-            if isinstance(fired, BaseTaskEndEvent):
-                return _ended_by(fired, context)
-            resumption = fired
-        try:
-            context = make_context()
-            with _interrupted_after(task.execution_timeout):
-                return TryEnd(TaskInstanceState.SUCCESS, result=execute(task, context, resumption), context=context)
-        except TaskDeferred as exc:
-            log.info("task %s: %s", task.task_id, exc)
-            deferred = exc
-        except AsynschedRescheduleException as exc:
-            log.info("task %s: %s", task.task_id, exc)
-            state = TaskInstanceState.UP_FOR_RESCHEDULE
-            return TryEnd(state, str(exc), context=context, again_at=exc.reschedule_date)
-        except AsynschedSkipException as exc:
-            return TryEnd(TaskInstanceState.SKIPPED, str(exc), exception=exc, context=context)
-        except KeyboardInterrupt:
-            if context is not None:
-                _on_kill(context)
-            raise
-        except BaseException as exc:
-            log.exception("task %s failed", task.task_id, exc_info=(type(exc), exc, user_frames(exc)))
-            retry = not isinstance(exc, AsynschedFailException) and _policy_allows_retry(task, exc, context)
-            return TryEnd(TaskInstanceState.FAILED, one_line(exc), retry, exception=exc, context=context)
-
-
-def failed(end: TryEnd, exc: Exception) -> TryEnd:
-    """Return the end of a try whose code returned, but whose result nobody can be told."""
-    return TryEnd(TaskInstanceState.FAILED, one_line(exc), exception=exc, context=end.context)
-
-
-def _on_kill(context: Context) -> None:
-    """Let the operator end what it has started."""
-    try:
-        context["ti"].task.on_kill()
-    except Exception:
-        log.exception("on_kill failed")
-
-
-def _ended_by(event: BaseTaskEndEvent, context: Context | None) -> TryEnd:
-    for key, value in (event.xcoms or {}).items():
-        ask_supervisor("xcom_push", key=key, value=to_transport(value, f"XCom {key!r} of the trigger's event"))
-    state = TaskInstanceState(event.task_instance_state)
-    return TryEnd(state, "its trigger has ended it", retry=False, context=context)
-
-
-def _policy_allows_retry(task: BaseOperator, exc: BaseException, context: Context | None) -> bool:
-    if task.retry_policy is None or context is None:
-        return True
-    return ask(task.retry_policy, exc, context).action != RetryAction.FAIL
-
-
-@contextmanager
-def _interrupted_after(limit: dt.timedelta | None) -> Iterator[None]:
-    """Raise AsynschedTaskTimeout inside after that long. Signals reach the main thread only, so elsewhere it cannot."""
-    if limit is None or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupt(*_: object) -> None:
-        raise AsynschedTaskTimeout(f"execution_timeout of {limit.total_seconds():g} s is over")
-
-    earlier = signal.signal(signal.SIGALRM, interrupt)
-    signal.setitimer(signal.ITIMER_REAL, limit.total_seconds())
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, earlier)
-
-
-def wait_for_trigger(deferred: TaskDeferred) -> Resumption | BaseTaskEndEvent:
-    """Run a trigger until it fires. Returns how the task goes on, or the event that ends it.
-
-    Everything travels as it would between processes, so that what cannot is found here, too.
-    """
-    try:
-        given = _carried(deferred.kwargs or {})
-        event = asyncio.run(_first_event(deferred))
-        payload = _carried(event.payload)
-    except TimeoutError:
-        return failed_resumption(TRIGGER_TIMEOUT, f"{deferred.trigger!r} did not fire within {deferred.timeout}")
-    except Exception as exc:  # noqa: BLE001 - a trigger is user code
-        # The task logs it when it goes on, in order to fail.
-        lines = traceback.format_exception(type(exc), exc, user_frames(exc))
-        return failed_resumption(TRIGGER_FAILURE, one_line(exc), "".join(lines).splitlines())
-    if isinstance(event, BaseTaskEndEvent):
-        return event
-    return Resumption(deferred.method_name, {**given, "event": payload})
-
-
-async def _first_event(deferred: TaskDeferred) -> TriggerEvent:
-    classpath, kwargs = deferred.trigger.serialize()
-    seconds = None if deferred.timeout is None else deferred.timeout.total_seconds()
-    async with asyncio.timeout(seconds):
-        try:
-            event = await first_event(make_trigger(classpath, _carried(kwargs)))
-        except TimeoutError as exc:
-            # The trigger's own, which is no different from its other errors.
-            raise RuntimeError(f"TimeoutError: {exc}") from exc
-    return event
-
-
-def _carried(value: Any) -> Any:
-    return from_transport(to_transport(value))
-
-
-log = logging.getLogger("asynsched.test")
-AT_ONCE = 1
-"""Tries that run at the same time."""
-
-
 class ForegroundDriver:
     """One run of a DAG.
 
@@ -234,11 +86,11 @@ class ForegroundDriver:
         facts: Its run.
         supervisor: Keeps what the tasks return.
         mark_success: Tasks whose whole task_id matches this regular expression succeed without running.
-        interruption: What may have ended the run, though the code of a task has gone on.
+        interruption: Ends the run even if the code of a task has caught the KeyboardInterrupt.
 
     Attributes:
-        ends: How the last try of each task instance ended, by task_id and map index.
-        results: What each returned.
+        ends: The end of the last try of each task instance, by task_id and map index.
+        results: The results, likewise.
 
     Raises:
         DagError: The DAG is not coherent.
@@ -265,7 +117,7 @@ class ForegroundDriver:
         self.results: dict[tuple[str, int], Any] = {}
 
     def drive(self) -> None:
-        """Take the run to its end."""
+        """Run the tasks until the run has ended."""
         self._evaluation.start_run(self.run, utcnow())
         while granted := self._step():
             for task in granted:
@@ -274,7 +126,7 @@ class ForegroundDriver:
                 self._interruption.check()
 
     def _step(self) -> list[ActiveTask]:
-        """Take in what has happened, and return what is to run next: nothing when the run is over, or is stuck."""
+        """Apply what has happened, and return the task instances to run next; none if the run is over, or stuck."""
         while True:
             self._evaluation.grant(utcnow())
             granted = list(self._pending.granted)
@@ -291,7 +143,7 @@ class ForegroundDriver:
             self._evaluation.time_passed(max(due, utcnow()))
 
     def _wait(self, due: datetime) -> None:
-        """Wait for a sensor that is to look again; a retry is not waited for."""
+        """Wait for the next poke of a sensor, but not for a retry."""
         if not any(task.state is TaskInstanceState.UP_FOR_RETRY for task in self.run.all_instances()):
             time.sleep(max(0.0, (due - utcnow()).total_seconds()))
 
@@ -314,7 +166,7 @@ class ForegroundDriver:
             try:
                 ended = _ended(token, Span(started_at, utcnow()), end)
             except (TypeError, ValueError, RecursionError) as exc:
-                # What it said of assets, or how it named its instance, cannot be passed on.
+                # Its asset events, or the name of its instance, cannot be serialized.
                 end = self.ends[task.task_id, task.map_index] = failed(end, exc)
                 ended = _ended(token, Span(started_at, utcnow()), end)
             self._keep_result(task, end)
@@ -326,7 +178,7 @@ class ForegroundDriver:
             self.results[task.task_id, task.map_index] = kept
 
     def _context_maker(self, task: ActiveTask, looked_since: datetime | None = None) -> Callable[[], Context]:
-        """Return what makes a task instance's context; `looked_since` is when a rescheduling sensor looked first."""
+        """Return a function that makes a task instance's context; `looked_since`: the first poke of the sensor."""
 
         def make() -> Context:
             facts = TaskInstanceFacts(
@@ -409,3 +261,144 @@ def _ended(token: str, span: Span, end: TryEnd) -> Ended:
 
 def _name(task: ActiveTask) -> str:
     return task.task_id if task.map_index < 0 else f"{task.task_id}[{task.map_index}]"
+
+
+def attempt(task: BaseOperator, make_context: Callable[[], Context]) -> TryEnd:
+    """Run a task once, in this process, in the context that `make_context` returns."""
+    with ExitStack() as environment:
+
+        def make_known_context() -> Context:
+            context = make_context()
+            environment.enter_context(environment_of(context))  # until all is done that belongs to the try
+            return context
+
+        return _attempt(task, make_known_context)
+
+
+def _attempt(task: BaseOperator, make_context: Callable[[], Context]) -> TryEnd:
+    context: Context | None = None
+    resumption: Resumption | None = None
+    deferred: TaskDeferred | None = None
+    while True:
+        if deferred is not None:
+            # Outside the `except`: its errors would be shown with the frames that led to the deferral.
+            fired = wait_for_trigger(deferred)
+            if isinstance(fired, BaseTaskEndEvent):
+                return _ended_by(fired, context)
+            resumption = fired
+        try:
+            context = make_context()
+            with _interrupted_after(task.execution_timeout):
+                return TryEnd(TaskInstanceState.SUCCESS, result=execute(task, context, resumption), context=context)
+        except TaskDeferred as exc:
+            log.info("task %s: %s", task.task_id, exc)
+            deferred = exc
+        except AsynschedRescheduleException as exc:
+            log.info("task %s: %s", task.task_id, exc)
+            state = TaskInstanceState.UP_FOR_RESCHEDULE
+            return TryEnd(state, str(exc), context=context, again_at=exc.reschedule_date)
+        except AsynschedSkipException as exc:
+            return TryEnd(TaskInstanceState.SKIPPED, str(exc), exception=exc, context=context)
+        except KeyboardInterrupt:
+            if context is not None:
+                _on_kill(context)
+            raise
+        except BaseException as exc:
+            log.exception("task %s failed", task.task_id, exc_info=(type(exc), exc, user_frames(exc)))
+            retry = not isinstance(exc, AsynschedFailException) and _policy_allows_retry(task, exc, context)
+            return TryEnd(TaskInstanceState.FAILED, one_line(exc), retry, exception=exc, context=context)
+
+
+def failed(end: TryEnd, exc: Exception) -> TryEnd:
+    """Return the end of a try whose code returned, but whose result cannot be serialized."""
+    return TryEnd(TaskInstanceState.FAILED, one_line(exc), exception=exc, context=end.context)
+
+
+def _on_kill(context: Context) -> None:
+    try:
+        context["ti"].task.on_kill()
+    except Exception:
+        log.exception("on_kill failed")
+
+
+def _ended_by(event: BaseTaskEndEvent, context: Context | None) -> TryEnd:
+    for key, value in (event.xcoms or {}).items():
+        ask_supervisor("xcom_push", key=key, value=to_transport(value, f"XCom {key!r} of the trigger's event"))
+    state = TaskInstanceState(event.task_instance_state)
+    return TryEnd(state, "its trigger has ended it", retry=False, context=context)
+
+
+def _policy_allows_retry(task: BaseOperator, exc: BaseException, context: Context | None) -> bool:
+    if task.retry_policy is None or context is None:
+        return True
+    return ask(task.retry_policy, exc, context).action != RetryAction.FAIL
+
+
+@contextmanager
+def _interrupted_after(limit: dt.timedelta | None) -> Iterator[None]:
+    """Within, raise AsynschedTaskTimeout after a time; only in the main thread, which alone receives signals."""
+    if limit is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(*_: object) -> None:
+        raise AsynschedTaskTimeout(f"execution_timeout of {limit.total_seconds():g} s is over")
+
+    earlier = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, limit.total_seconds())
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, earlier)
+
+
+@contextmanager
+def environment_of(context: Context) -> Iterator[None]:
+    """Within, set the `AIRFLOW_CTX_*` variables of a task."""
+    variables = context_variables(context)
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+
+
+def wait_for_trigger(deferred: TaskDeferred) -> Resumption | BaseTaskEndEvent:
+    """Run a trigger until it fires. Returns how the task goes on, or the event that ends it.
+
+    All values are serialized as between processes, so that a value that cannot be is found here, too.
+    """
+    try:
+        given = _carried(deferred.kwargs or {})
+        event = asyncio.run(_first_event(deferred))
+        payload = _carried(event.payload)
+    except TimeoutError:
+        return failed_resumption(TRIGGER_TIMEOUT, f"{deferred.trigger!r} did not fire within {deferred.timeout}")
+    except Exception as exc:  # noqa: BLE001 - a trigger is user code
+        # The task logs it when it goes on, in order to fail.
+        lines = traceback.format_exception(type(exc), exc, user_frames(exc))
+        return failed_resumption(TRIGGER_FAILURE, one_line(exc), "".join(lines).splitlines())
+    if isinstance(event, BaseTaskEndEvent):
+        return event
+    return Resumption(deferred.method_name, {**given, "event": payload})
+
+
+async def _first_event(deferred: TaskDeferred) -> TriggerEvent:
+    classpath, kwargs = deferred.trigger.serialize()
+    seconds = None if deferred.timeout is None else deferred.timeout.total_seconds()
+    async with asyncio.timeout(seconds):
+        try:
+            event = await first_event(make_trigger(classpath, _carried(kwargs)))
+        except TimeoutError as exc:
+            # An error of the trigger itself, like its others.
+            raise RuntimeError(f"TimeoutError: {exc}") from exc
+    return event
+
+
+def _carried(value: Any) -> Any:
+    return from_transport(to_transport(value))

@@ -1,7 +1,7 @@
 """One run of a DAG in this process, task after task: `DAG.test()`.
 
-The scheduler's own evaluation decides; what a scheduler adds (a database, processes, limits, waiting for retries)
-is left out.
+The scheduler's own evaluation decides. There is no database and no process, there are no limits, and retries start at
+once.
 """
 
 import datetime as dt
@@ -23,32 +23,12 @@ from asynsched.foreground.interruption import Interruption
 from asynsched.foreground.supervisor import MemorySupervisor
 from asynsched.states import DagRunState, DagRunType
 
-
-class LogsOnTerminal:
-    """Shows the logs of tasks on standard error, unless the program around has set up logging itself."""
-
-    def __enter__(self) -> None:
-        self._handler: logging.Handler | None = None
-        self._logger = logging.getLogger("asynsched")
-        self._level = self._logger.level
-        if not self._logger.hasHandlers():
-            self._handler = logging.StreamHandler()
-            self._handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
-            self._logger.addHandler(self._handler)
-            self._logger.setLevel(logging.INFO)
-
-    def __exit__(self, *_: object) -> None:
-        if self._handler is not None:
-            self._logger.removeHandler(self._handler)
-            self._logger.setLevel(self._level)
-
-
 log = logging.getLogger("asynsched.test")
 
 
 @dataclass(slots=True)
 class ForegroundTask:
-    """A task instance of such a run. `result` is what it returned, None for nothing; `exception` is why it failed."""
+    """A task instance of a foreground run, with its result or the exception because of which it failed."""
 
     task_id: str
     map_index: int = -1
@@ -62,7 +42,7 @@ class ForegroundTask:
 
 @dataclass(slots=True)
 class ForegroundRun:
-    """Such a run; `tasks` are in topological order, the instances of a mapped one by their index."""
+    """A run in the foreground. `tasks` are in topological order, the instances of a mapped task by their index."""
 
     dag_id: str
     run_id: str
@@ -94,9 +74,9 @@ def run_in_foreground(
         logical_date: The run's logical date, None for a run without one.
         conf: The run's conf.
         mark_success_pattern: Tasks whose whole task_id matches this regular expression succeed without running.
-        variables: Variables that tasks may read, before those of the home that `ASYNSCHED_HOME` names.
-        connections: Connections that tasks may use, before those of the home: their fields, by conn_id.
-        interruption: What ends the run, where that is not Ctrl-C alone.
+        variables: Variables that tasks may read; they hide those of the home that `ASYNSCHED_HOME` names.
+        connections: The fields of connections, by conn_id; they hide those of the home.
+        interruption: What else may end the run, besides Ctrl-C.
 
     Raises:
         DagError: The DAG is not coherent, or the conf does not fit its params. Nothing has run then.
@@ -173,5 +153,20 @@ def _result(driver: ForegroundDriver) -> ForegroundRun:
     return ForegroundRun(run.key.dag_id, run.key.run_id, run.state, run.reason, tuple(tasks))
 
 
-_READ = ("home", "database", "fernet_key", "fernet_key_file", "max_map_length")
-"""The settings that are read from the environment."""
+class LogsOnTerminal:
+    """Shows the logs of tasks on standard error, unless the calling program has set up logging."""
+
+    def __enter__(self) -> None:
+        self._handler: logging.Handler | None = None
+        self._logger = logging.getLogger("asynsched")
+        self._level = self._logger.level
+        if not self._logger.hasHandlers():
+            self._handler = logging.StreamHandler()
+            self._handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
+            self._logger.addHandler(self._handler)
+            self._logger.setLevel(logging.INFO)
+
+    def __exit__(self, *_: object) -> None:
+        if self._handler is not None:
+            self._logger.removeHandler(self._handler)
+            self._logger.setLevel(self._level)

@@ -1,4 +1,4 @@
-"""Variables, connections and settings of a home, for `DAG.test()` in a program of one's own."""
+"""Variables, connections and settings of a home, for `DAG.test()` in a user's own program."""
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -22,9 +22,9 @@ _READ = ("home", "database", "fernet_key", "fernet_key_file", "max_map_length")
 
 
 class StoredNames:
-    """Answers `variable_get` and `connection_get` from a database, which it opens at the first question; settings, too.
+    """Answers requests for variables and connections from a database, opened at the first of them, and for settings.
 
-    In a thread of its own: a task that asks may be on an event loop.
+    It reads in a thread of its own: the task that asks may run in an event loop.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -65,9 +65,9 @@ class StoredNames:
 
 
 def names_of_home(environ: Mapping[str, str]) -> StoredNames | None:
-    """Return the names of the home that `ASYNSCHED_HOME` names, if it has a database.
+    """Return the variables and connections of the home that `ASYNSCHED_HOME` names, if it has a database.
 
-    That is the one of `ASYNSCHED_DATABASE`, else the SQLite file in the home where there is one. Nothing is made.
+    The database is that of `ASYNSCHED_DATABASE`, or else the SQLite file in the home. Nothing is made.
     """
     if not environ.get("ASYNSCHED_HOME"):
         return None

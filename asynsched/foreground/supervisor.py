@@ -1,4 +1,4 @@
-"""Answers what tasks ask for from memory, for a run without a scheduler."""
+"""Answers the requests of tasks from memory, for a run without a scheduler."""
 
 import json
 import sys
@@ -17,19 +17,19 @@ UNMAPPED = -1
 
 
 class MemoryXComs:
-    """What the task instances of one run have pushed."""
+    """The XComs of one run."""
 
     def __init__(self) -> None:
         self._values: defaultdict[tuple[str, str], dict[int, Any]] = defaultdict(dict)
 
     def push(self, task_id: str, map_index: int, key: str, value: Any) -> Any:
-        """Store a value, and return it as others will see it."""
+        """Store a value, and return it as other tasks will see it."""
         kept = json.loads(json.dumps(value, allow_nan=False))
         self._values[task_id, key][map_index] = kept
         return kept
 
     def pull(self, task_ids: Collection[str], key: str, map_indexes: Collection[int] | None) -> list[Any]:
-        """Return [task_id, map_index, value] of each that there is, by task and index."""
+        """Return [task_id, map_index, value] of each XCom, by task and index."""
         return [
             [task_id, map_index, value]
             for task_id in task_ids
@@ -38,10 +38,10 @@ class MemoryXComs:
         ]
 
     def mapped(self, task_id: str, key: str, map_indexes: Collection[int] | None) -> list[Any]:
-        """Return what the instances of a mapped task have pushed, by map index; of those from one up to another only.
+        """Return the values that the instances of a mapped task have pushed, by map index.
 
         Args:
-            map_indexes: The first, and one past the last; None for all.
+            map_indexes: The first instance, and one past the last; None for all.
         """
         found = sorted(self._values[task_id, key].items(), key=lambda item: item[0])
         first, end = map_indexes or (0, sys.maxsize)
@@ -49,15 +49,15 @@ class MemoryXComs:
 
 
 class MemorySupervisor:
-    """XComs of one run, and the given variables and connections. Values pass through JSON, as they do elsewhere.
+    """Keeps the XComs of one run, and the given variables and connections. Values pass through JSON, as elsewhere.
 
     Args:
-        variables: Variables by name. What tasks set or delete changes nothing but this.
+        variables: Variables by name; tasks set and delete variables only here.
         connections: Fields of connections by name.
-        names: Is asked for other variables and connections, and for settings.
+        names: Knows other variables and connections, and settings.
 
     Attributes:
-        running_task: The task that asks: it pushes XComs.
+        running_task: The task that runs, and pushes XComs.
         running_index: Its map index.
     """
 
@@ -84,14 +84,14 @@ class MemorySupervisor:
 
     @cached_property
     def max_map_length(self) -> int:
-        """How many values tasks may return where others are mapped over them, by the settings that there are."""
+        """The most values that a task may return if others are mapped over them."""
         if self._names is None:
             return TaskInstanceFacts().max_map_length
         length: int = self._names.request("max_map_length")
         return length
 
     def keep_result(self, task_id: str, value: Any, map_index: int = UNMAPPED) -> Any:
-        """Store what a task returned, and return it as others will see it."""
+        """Store the result of a task, and return it as other tasks will see it."""
         return from_transport(self._xcoms.push(task_id, map_index, XCOM_RETURN_KEY, value))
 
     def _answer_xcom_pull(

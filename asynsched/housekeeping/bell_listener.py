@@ -22,6 +22,7 @@ from asynsched.channels import (
     RunCreated,
     RunEdited,
     RunEnded,
+    RunWatched,
     SchedulersChanged,
     SlotsFreed,
 )
@@ -97,6 +98,7 @@ def _run_of(hint: Hint) -> DagRunKey:
 _FOR_EVALUATOR: Mapping[str, Callable[[Hint], Any]] = {
     "run": lambda hint: RunCreated(_run_of(hint)),
     "edit": lambda hint: RunEdited(_run_of(hint)),
+    "watch": lambda hint: RunWatched(_run_of(hint)),
     "backfill": lambda hint: BackfillChanged(hint.dag_id),
     "pool": lambda _: PoolsChanged(),
     "slots": lambda _: SlotsFreed(),

@@ -18,6 +18,7 @@ from asynsched.channels import (
     RunEdited,
     RunNews,
     RunsCreated,
+    RunWatched,
     SchedulersChanged,
     SlotsFreed,
     TaskFinished,
@@ -259,6 +260,9 @@ class DependencyEvaluator(Service):
         if changed:
             await self._intake.read_dags(changed)
         self._are_slots_freed |= SlotsFreed() in self._news
+        watched = {message.run for message in self._news if isinstance(message, RunWatched)}
+        if watched:
+            await self._storing.watch(watched, self._pending.scheduler_id, now)
         if PoolsChanged() in self._news:
             await self._read_pools()
         backfilled = {message.dag_id for message in self._news if isinstance(message, BackfillChanged | RunsCreated)}

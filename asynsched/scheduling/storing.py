@@ -4,7 +4,7 @@ What is granted in memory against pools and `max_active_tis_per_dag` is settled 
 database: what others have meanwhile is refused, and memory knows from then on what they have.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 
 import msgspec
@@ -13,6 +13,7 @@ from sqlalchemy import Connection
 
 from asynsched.bell import Hint, encode_hints
 from asynsched.clock import Clock, jitter
+from asynsched.keys import DagRunKey
 from asynsched.scheduling.creation.failing_dags import FailedRun, apply_and_pause, failed_runs
 from asynsched.scheduling.evaluation.batch import PendingBatch
 from asynsched.scheduling.evaluation.ready import ReadyQueues
@@ -27,6 +28,8 @@ from asynsched.store.schedulers import notify
 
 BUSY_PAUSE = timedelta(milliseconds=5)
 """How long limits are left alone that another scheduler settles: about as long as that takes."""
+WATCHED_FOR = timedelta(seconds=30)
+"""How long a command that waits for a run is notified of its changes; the command asks more often than that."""
 
 
 class Stored(Struct, frozen=True):
@@ -61,6 +64,8 @@ class Storing:
         self._slices = Slices()
         self._signed: set[str] = set()
         """Pools that this scheduler has signed: others have at most what memory knows that they have."""
+        self._watched: dict[DagRunKey, datetime] = {}
+        """Runs that commands wait for, and until when these are notified."""
 
     async def store(self, pending: PendingBatch, *, tell: bool) -> Stored:
         """Store a batch, less the grants that others leave no slots for. What fails may be stored again.
@@ -73,13 +78,13 @@ class Storing:
         if not self._database.is_shared:
             return Stored(*await self._database.write(apply_and_pause, batch, failed))
         claims = self._ready.claims(task for task in pending.granted if task.state is TaskInstanceState.QUEUED)
-        hints = _hints(pending) if tell else []
+        hints = [*(_hints(pending) if tell else ()), *self._changes_of_watched(pending)]
         pools = {claim.pool for claim in claims if claim.pool}
         signed = pools & self._signed
         counted = None if tell else {name: self._ready.pool(name).elsewhere for name in signed}
         # Until it is known that the transaction was committed, it is not known who has signed.
         self._signed -= pools
-        if counted is not None and signed == pools and not failed and _is_simple(batch, claims):
+        if counted is not None and not hints and signed == pools and not failed and _is_simple(batch, claims):
             needed = {name: self._ready.pool(name).taken for name in pools}
             if await self._database.write_at_once(apply_at_once, batch, needed):
                 self._signed |= pools
@@ -92,6 +97,21 @@ class Storing:
         is_busy = settled.busy_pools or settled.busy_dags
         retry_at = self._clock.now() + BUSY_PAUSE + jitter(BUSY_PAUSE) if is_busy else None
         return Stored(stale, paused, settled, retry_at)
+
+    async def watch(self, runs: Collection[DagRunKey], origin: str, now: datetime) -> None:
+        """Notify commands of changes to these runs for a while; and at once, of changes made while they asked."""
+        self._watched.update(dict.fromkeys(runs, now + WATCHED_FOR))
+        hints = [Hint("changed", *run, origin=origin) for run in sorted(runs)]
+        await self._database.write(notify, encode_hints(hints))
+
+    def _changes_of_watched(self, pending: PendingBatch) -> list[Hint]:
+        """Return which of the runs that commands wait for a batch changes."""
+        if not self._watched:
+            return []
+        now = self._clock.now()
+        self._watched = {run: until for run, until in self._watched.items() if now < until}
+        changed = {task.run.key for task in pending.tasks.values()} | {run.key for run in pending.runs.values()}
+        return [Hint("changed", *run, origin=pending.scheduler_id) for run in sorted(changed & self._watched.keys())]
 
 
 def _hints(pending: PendingBatch) -> list[Hint]:

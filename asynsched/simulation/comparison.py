@@ -6,9 +6,8 @@ from datetime import datetime
 
 from msgspec import Struct
 
-from asynsched.simulation.pool_use import PoolUse
 from asynsched.simulation.span import SpanReport
-from asynsched.simulation.trace import RunTrace
+from asynsched.simulation.trace import PoolUse, RunTrace
 from asynsched.store.runs.deadlines import MissedDeadline
 
 TaskName = tuple[str, str]

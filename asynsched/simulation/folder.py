@@ -1,4 +1,4 @@
-"""A DAG folder as it is now: every file parsed once, confined as always; nothing is stored."""
+"""What a simulation reads: the DAG files, parsed as always, and the database of the home. Nothing is changed."""
 
 import asyncio
 from collections import defaultdict
@@ -37,17 +37,17 @@ from asynsched.timetables import DataInterval
 from asynsched.timetables.custom import MAX_PLANNED
 
 Ask = Callable[[str, ParseQuestions], ParseReport]
-"""Parses a file with questions for its timetables, and returns when that is done."""
+"""Parses a file with questions for its timetables."""
 NO_STAMP = FileStamp(content_hash="", modified_ns=0, size=0, runtime="")
 
 
 class Planner(Service):
-    """Takes the place of the parse dispatcher: files are parsed only because somebody needs an answer of theirs.
+    """Replaces the parse dispatcher: parses a file only to ask its timetables.
 
     Args:
-        ask: Blocks the event loop, whose time is virtual: so nothing else happens meanwhile, and the order of events
-            does not depend on how long a parse takes.
-        defaults: What holds for a DAG that does not say it.
+        ask: Blocks the event loop, whose time is virtual, so that the order of events does not depend on how long a
+            parse takes.
+        defaults: The values of what a DAG does not set.
     """
 
     name = "planner"
@@ -63,7 +63,7 @@ class Planner(Service):
         channels.file_changes.wakes(self.wake)
 
     async def tick(self, now: datetime) -> None:
-        """Have those files parsed that were asked for."""
+        """Parse the requested files."""
         for message in self._channels.file_changes.take():
             if not isinstance(message, FileChanged):
                 continue
@@ -75,21 +75,21 @@ class Planner(Service):
 
 
 N_RUNS = 20
-"""Newest runs of a DAG whose tasks are looked at."""
+"""Newest runs of a DAG from which the expectations of its tasks come."""
 RARELY_GOOD = 0.9999
-"""The largest share of failures of a task that has succeeded at least once."""
+"""The highest failure rate of a task that has succeeded at least once."""
 
 
 @dataclass(frozen=True, slots=True)
 class HomeState:
-    """What a home's database says.
+    """The state of a home's database.
 
     Attributes:
         pools: Its pools.
         paused: Whether each of its DAGs is paused.
-        last: The data interval of the last run that each DAG's schedule has made.
-        history: What was seen of tasks, by `DAG.TASK`: the median length of tries that succeeded, or of all where
-            none has, and the share of those that failed, which is 1 only where none has succeeded.
+        last: The data interval of each DAG's last scheduled run.
+        history: By `DAG.TASK`, the median length of the tries that succeeded, or of all tries if none has, and the
+            share of the tries that failed, which is 1 only if none has succeeded.
     """
 
     pools: tuple[PoolRow, ...] = ()
@@ -99,7 +99,7 @@ class HomeState:
 
 
 def read_home_state(database_url: str) -> HomeState:
-    """Read a home's database as it is, without making or changing anything; nothing where there is none.
+    """Read a home's database without changing it; an empty state if there is none.
 
     Raises:
         SettingsError: The URL names no database.
@@ -121,7 +121,7 @@ def _read(conn: Connection) -> HomeState:
 
 
 def history_of(tries: Iterable[PastTry]) -> dict[str, Expectation]:
-    """Return what is to be expected of tasks after what was seen of them, by `DAG.TASK`."""
+    """Return the expectations that follow from past tries, by `DAG.TASK`."""
     good: dict[str, list[PastTry]] = defaultdict(list)
     bad: dict[str, list[PastTry]] = defaultdict(list)
     for seen in tries:
@@ -131,7 +131,6 @@ def history_of(tries: Iterable[PastTry]) -> dict[str, Expectation]:
 
 
 def _expected(good: list[PastTry], bad: list[PastTry]) -> Expectation:
-    """Return what is to be expected of a task some of whose tries succeeded, and some failed."""
     lasted = [
         (seen.ended_at - seen.started_at).total_seconds() for seen in good or bad if seen.started_at and seen.ended_at
     ]
@@ -144,7 +143,7 @@ def _expected(good: list[PastTry], bad: list[PastTry]) -> Expectation:
 
 
 def asker(settings: Settings) -> Ask:
-    """Return what parses a file of the folder, and blocks until that is done, also within an event loop."""
+    """Return a function that parses a file of the folder; it blocks, also within an event loop."""
     parser = SandboxParser(settings)
 
     def ask(path: str, questions: ParseQuestions) -> ParseReport:
@@ -155,9 +154,9 @@ def asker(settings: Settings) -> Ask:
 
 
 async def parse_folder(settings: Settings, start: datetime, end: datetime) -> tuple[ParseReport, ...]:
-    """Return what each DAG file of the folder holds, or why it cannot be used, by path.
+    """Return the DAGs of each file of the folder, or why the file cannot be used, by path.
 
-    Timetables that are the author's own are asked for all runs of the span, as if it were its start.
+    Authors' own timetables are asked for all runs of the span, as of its start.
 
     Raises:
         SettingsError: There is no such folder, or it cannot be read.
@@ -186,7 +185,7 @@ async def parse_folder(settings: Settings, start: datetime, end: datetime) -> tu
 async def _report(
     settings: Settings, parser: SandboxParser, path: str, questions: ParseQuestions
 ) -> ParseReport | None:
-    """Return what one file holds; None where it is no DAG file."""
+    """Return the report of one file; None if it is no DAG file."""
     look = await anyio.to_thread.run_sync(look_at, settings.dags_path, path)
     if look is None or look.is_gone:
         return None

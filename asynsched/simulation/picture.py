@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from asynsched.errors import SettingsError
-from asynsched.simulation.pool_use import PoolUse
 from asynsched.simulation.span import SpanReport
+from asynsched.simulation.trace import PoolUse
 from asynsched.states import TaskInstanceState
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
-"""How tries end in a simulation: as is expected of them, and by chance where a failure rate says so.
+"""How tries end in a simulation: as expected, and by chance if a failure rate is set.
 
-Chance is a function of the seed and of the try: it depends on no order, so one more DAG changes nothing for the others,
-and the same try fails in a simulation before a change of the DAGs and in the one after it.
+Chance is a function of the seed and the try, and of no order: one more DAG changes nothing for the others, and the same
+tries fail in the simulations before and after a change of the DAGs.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from asynsched.simulation.expectations import NOTHING, Expectation, Expectations
 
 @dataclass(frozen=True)
 class Outcome:
-    """How long a try lasts, and how it ends. The fields are those of the Ended that is reported."""
+    """How long a try lasts, and how it ends, with the fields of the reported Ended."""
 
     state: EndState = "success"
     duration: timedelta = timedelta(seconds=1)
@@ -57,14 +57,14 @@ class ScriptedExecutor(Executor):
     """Ends tries as `script` says.
 
     Args:
-        context: As any executor's.
+        context: As for every executor.
         script: How long each try lasts, and how it ends.
-        gathers_starts: Whether the starts of tries are told with the next end of one, or by `tell_starts`: the
-            scheduler has half as much to do then, and decides the same.
+        gathers_starts: Whether the starts of tries are reported with the next end of a try, or by `tell_starts`: the
+            scheduler decides the same with half the work.
 
     Attributes:
-        launched: Every launch, in order. A token that comes again is not launched again.
-        running: The tries that are in it, by their tokens.
+        launched: Every launch, in order; a token only once.
+        running: The running tries, by their tokens.
         acknowledged: Tokens whose end is stored.
     """
 
@@ -117,7 +117,7 @@ class ScriptedExecutor(Executor):
             running.timer.cancel()
 
     def tell_starts(self) -> None:
-        """Report the starts that were not reported yet."""
+        """Report the gathered starts."""
         untold, self._untold = self._untold, []
         for started in untold:
             self.context.report(started)
@@ -156,18 +156,18 @@ def _length(value: Any) -> int | None:
 
 
 USUAL_SECONDS = 60.0
-"""How long a try lasts of which nothing is known."""
+"""The length of a try about which nothing is known."""
 USUAL_LENGTH = 1
-"""How many values a task returns that others are mapped over, and of which nothing is known."""
+"""The number of values that an unknown task returns, if others are mapped over them."""
 
 
 class ExpectedEnds:
     """The script of a simulation: gives each try its outcome.
 
     Args:
-        expectations: What is expected of the tasks.
-        seed: Other seeds make other tries fail.
-        mapped_over: The tasks, each with its DAG, whose results others are mapped over.
+        expectations: How long tasks take, and how they end.
+        seed: With another seed other tries fail.
+        mapped_over: The tasks, as (dag_id, task_id), over whose results others are mapped.
     """
 
     def __init__(
@@ -200,7 +200,7 @@ class ExpectedEnds:
         return None if length is None else list(range(length))
 
     def chance(self, launch: Launch) -> float:
-        """Return a number from 0 up to 1, the same one for the same try and seed."""
+        """Return a number from 0 up to 1, always the same for a try and a seed."""
         run = launch.run
         about = f"{self._seed}\0{run.dag_id}\0{run.run_id}\0{launch.task_id}\0{launch.map_index}\0{launch.try_number}"
         return int.from_bytes(hashlib.blake2b(about.encode(), digest_size=8).digest(), "big") / 2**64
@@ -211,11 +211,11 @@ def _why_failed(rate: float) -> str:
 
 
 class Assumption(Struct, frozen=True):
-    """Something that a simulation takes for granted of tasks, because nobody has said it.
+    """Something that a simulation assumes about tasks, because nothing else is known.
 
     Attributes:
-        assumed: What, as a sentence without its end.
-        whose: What is known of the tasks.
+        assumed: The assumption, as a sentence without its end.
+        whose: What the tasks have in common, as a relative clause.
         tasks: Their names, as `DAG.TASK`.
     """
 
@@ -227,7 +227,7 @@ class Assumption(Struct, frozen=True):
 def assumptions(
     expectations: Expectations, tasks: Iterable[tuple[str, str]], mapped_over: Collection[tuple[str, str]]
 ) -> tuple[Assumption, ...]:
-    """Return what the script assumes of tasks, each given with its DAG."""
+    """Return what the script assumes about tasks, given as (dag_id, task_id)."""
     found: dict[tuple[str, str], list[str]] = {}
     for dag_id, task_id in sorted(tasks):
         name, expected = f"{dag_id}.{task_id}", expectations.of(dag_id, task_id)
@@ -250,7 +250,7 @@ def _decision(expected: Expectation) -> BranchDecision | ShortCircuitDecision | 
 
 
 def mapped_over(dags: Iterable[SerializedDag]) -> frozenset[tuple[str, str]]:
-    """Return the tasks, each with its DAG, whose results tasks or task groups are mapped over."""
+    """Return the tasks, as (dag_id, task_id), over whose results tasks or task groups are mapped."""
     return frozenset((dag.dag_id, task_id) for dag in dags for length in _lengths(dag) for task_id in _results(length))
 
 

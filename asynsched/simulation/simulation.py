@@ -1,6 +1,6 @@
 """A whole scheduler that lives in virtual time: the production services, a database in memory, a scripted executor.
 
-No process, no thread, no socket: what happens depends on the DAGs, the script and the start alone.
+No process, thread or socket takes part: the result depends on the DAGs, the script and the start alone.
 """
 
 import asyncio
@@ -34,11 +34,11 @@ from asynsched.store.schedulers import register_scheduler
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 TIMER_RESOLUTION = 1e-6
-"""Seconds. Timers closer than a microsecond are one: a float of many virtual years holds no finer steps."""
+"""Seconds. Timers within a microsecond are one: a float of many virtual years has no finer steps."""
 
 
 class _LeapingSelector(selectors.DefaultSelector):
-    """Never waits for a timer: moves the clock there instead."""
+    """Moves the clock to the next timer instead of waiting for it."""
 
     def __init__(self, clock: VirtualClock) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class _LeapingSelector(selectors.DefaultSelector):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """An asyncio event loop that takes its time from a VirtualClock, and moves it."""
+    """An asyncio event loop whose time is that of a VirtualClock, which it moves."""
 
     def __init__(self, clock: VirtualClock) -> None:
         self._leaping = _LeapingSelector(clock)
@@ -74,14 +74,14 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def run_in_executor(
         self, executor: futures.Executor | None, func: Callable[[Unpack[Ts]], T], *args: *Ts
     ) -> "asyncio.Future[T]":
-        """Run a function in a thread; time stands still until it has returned."""
+        """Run a function in a thread; time stands still until it returns."""
         future = super().run_in_executor(executor, func, *args)
         self._leaping.in_flight += 1
         future.add_done_callback(self._landed)
         return future
 
     async def shutdown_default_executor(self, *timeout: Any) -> None:
-        """End the threads of `run_in_executor`; a thread waits for them, so time stands still."""
+        """End the threads of `run_in_executor`; another thread waits for them, so time stands still."""
         self._leaping.in_flight += 1
         try:
             await super().shutdown_default_executor(*timeout)
@@ -89,7 +89,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             self._leaping.in_flight -= 1
 
     def watch_workers(self, limiter: anyio.CapacityLimiter) -> None:
-        """Let time stand still while a worker thread of anyio holds a token of this limiter."""
+        """Stop time while a worker thread of anyio holds a token of this limiter."""
         self._leaping.workers = limiter
 
     def _landed(self, _: "asyncio.Future[Any]") -> None:
@@ -113,31 +113,31 @@ def run_virtual(main: Callable[[], Awaitable[T]], clock: VirtualClock) -> T:
 
 
 LEASE = timedelta(days=1000)
-"""Nobody contends for it."""
+"""No other scheduler contends for it."""
 NAME = "simulated"
 MOMENT = timedelta(milliseconds=1)
-"""Time that the last changes have to be stored in."""
+"""Time to store the last changes."""
 
 
 class Simulation:
     """A scheduler of the DAGs of some parse reports, from `start` on.
 
-    After `run_for`, its database and its executor tell what has happened.
+    After `run_for`, its database and its executor have what happened.
 
     Args:
-        settings: Those of the scheduler; its home takes the sources of versions, and nothing else.
-        reports: What the DAG files hold.
+        settings: The scheduler's settings; only the sources of versions are stored in its home.
+        reports: The DAGs of the files.
         script: How long each try lasts, and how it ends.
         start: The virtual instant of the scheduler's start.
 
     Attributes:
-        ask: Asks authors' own timetables for more runs; None: nobody does.
+        ask: Asks authors' own timetables for more runs; None: they are not asked.
         gathers_starts: See ScriptedExecutor.
-        metrics: What takes the figures; None: nobody does.
+        metrics: Receives the figures; None: they are dropped.
         inline: The database, in memory.
-        database: What the services are given of it; a test may put something in between.
+        database: The database as the services see it; a test may wrap it.
         when_started: Called when the services run.
-        act: A coroutine function that is run beside them, for what people do; it is given the channels.
+        act: A coroutine function that runs beside them, given the channels, and does what users do.
     """
 
     def __init__(self, settings: Settings, reports: Iterable[ParseReport], script: Script, start: datetime) -> None:
@@ -156,11 +156,11 @@ class Simulation:
         self.act: Callable[[Channels], Coroutine[Any, Any, None]] | None = None
 
     def run_for(self, span: timedelta) -> None:
-        """Serve for that much virtual time."""
+        """Serve for a span of virtual time."""
         run_virtual(lambda: self._serve(span), self.clock)
 
     async def prepare(self) -> None:
-        """Store what the scheduler is to find when it starts: the DAGs."""
+        """Store the DAGs, before the scheduler starts."""
         now, defaults = self.clock.now(), self._defaults
         for report in self.reports:
             await self.database.write(store_report, report, NO_STAMP, now=now, defaults=defaults)
@@ -184,10 +184,10 @@ class Simulation:
         await self._live(services, base.channels, span)
 
     async def _live(self, services: Services, channels: Channels, span: timedelta) -> None:
-        """Let the services run for that long, then store what they have decided."""
+        """Run the services for a span of time, then store what they have decided."""
         await services.evaluator.recover(await services.executor.start(1), self.clock.now())
         async with anyio.create_task_group() as group:
-            # Neither files nor other processes are watched: nothing outside changes.
+            # No service watches files or other processes: nothing outside changes.
             for service in (*services.consumers, services.creator, *self._planners(channels)):
                 await group.start(service.run)
             self.when_started()

@@ -1,18 +1,16 @@
 """A span of time, simulated: from what is in the DAG files and the home, to everything that happens in it."""
 
 import tempfile
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Struct
 from sqlalchemy import Connection
 
-from asynsched.errors import PlanNeeded, TimetableError
+from asynsched.errors import TimetableError
 from asynsched.keys import DagRunKey
 from asynsched.protocol.messages import CodeVersion
 from asynsched.scheduling.evaluation.batch import PendingBatch
@@ -21,12 +19,12 @@ from asynsched.scheduling.evaluation.structure import compile_structure
 from asynsched.serialization.decode import decode_dag, restriction
 from asynsched.serialization.schema import ParseReport, SerializedDag
 from asynsched.settings import Settings
+from asynsched.simulation.clock_changes import ClockChange, clock_changes
 from asynsched.simulation.expectations import Expectations
 from asynsched.simulation.folder import Ask, HomeState
-from asynsched.simulation.pool_use import PoolUse, pool_uses
 from asynsched.simulation.script import Assumption, ExpectedEnds, assumptions, mapped_over
 from asynsched.simulation.simulation import Simulation
-from asynsched.simulation.trace import RunTrace, read_trace
+from asynsched.simulation.trace import PoolUse, RunTrace, pool_uses, read_trace
 from asynsched.states import DagRunState, DagRunType, TaskInstanceState
 from asynsched.store.dags.dags import get_plan, list_dags, set_paused
 from asynsched.store.dags.files import list_errors
@@ -43,19 +41,18 @@ from asynsched.timetables import (
     DeltaTriggerTimetable,
     KnownTimetable,
     OnceTimetable,
-    TimeRestriction,
     decode,
 )
-from asynsched.timetables.zones import wall_clock, zone_name, zone_named
 
 MOMENT = timedelta(microseconds=1)
-"""Runs that are looked past for the last one."""
+MOST_RUNS = 100_000
+"""Runs that are stepped over to find the last one before the span."""
 
 
 def store_last_runs(
     conn: Connection, start: datetime, lease_epoch: int, known: Mapping[str, DataInterval]
 ) -> frozenset[int]:
-    """Store each active DAG's last run that was due before `start`, as done. Returns their row ids.
+    """Store, as successful, the last run of each active DAG that was due before `start`. Returns the row ids.
 
     Args:
         known: The data interval of the last run that each DAG's schedule has made in the home: a DAG that runs once, as
@@ -71,7 +68,7 @@ def store_last_runs(
         try:
             info = _last_planned(conn, dag) if is_planned else last_run_before(dag, timetable, start)
         except TimetableError:
-            continue  # the scheduler says so when it looks at the DAG
+            continue  # the scheduler reports it when it examines the DAG
         last = known.get(dag.dag_id)
         if info is None and isinstance(timetable, OnceTimetable) and last is not None and last.end < start:
             info = DagRunInfo.interval(last.start, last.end)
@@ -81,7 +78,7 @@ def store_last_runs(
 
 
 def _last_planned(conn: Connection, dag: SerializedDag) -> DagRunInfo | None:
-    """Return the run after which the plan of an author's own timetable begins: it has the runs of the span."""
+    """Return the run after which the plan of an author's own timetable begins: the plan has the runs of the span."""
     plan = get_plan(conn, dag.dag_id)
     return None if plan is None or plan.after is None else DagRunInfo.interval(plan.after.start, plan.after.end)
 
@@ -95,7 +92,7 @@ def last_run_before(dag: SerializedDag, timetable: KnownTimetable, start: dateti
         # The newest run is given without those before it.
         limits = limits._replace(catchup=False)
     last = timetable.next_run(None, limits, now)
-    # What runs at once when it is first looked at has not run yet.
+    # A schedule that runs at once, when the scheduler first examines it, has not run yet.
     if last is None or last.run_after >= now:
         return None
     for _ in range(MOST_RUNS):
@@ -107,7 +104,7 @@ def last_run_before(dag: SerializedDag, timetable: KnownTimetable, start: dateti
 
 
 def _counts_from_its_start(timetable: KnownTimetable) -> bool:
-    """Whether a run can only be found by way of all those before it."""
+    """Whether a run can only be found from the run before it."""
     return isinstance(timetable, DeltaTriggerTimetable | DeltaDataIntervalTimetable)
 
 
@@ -125,7 +122,7 @@ def _store(conn: Connection, dag: SerializedDag, version_id: int, info: DagRunIn
         queued_at=at,
         state=DagRunState.SUCCESS,
         reason="before the simulation",
-        ended_at=at,  # not when it started: nobody knows how long it took, and averages are to leave it out
+        ended_at=at,  # without a start: its length is unknown, and averages leave it out
     )
     pending = PendingBatch("", lease_epoch)
     pending.runs[run.id] = run
@@ -138,173 +135,24 @@ def _store(conn: Connection, dag: SerializedDag, version_id: int, info: DagRunIn
     return run.id
 
 
-DAY = timedelta(days=1)
-MOST_RUNS = 20_000
-"""Runs around one change that are looked at: one every fifteen seconds."""
-LONGEST_EFFECT = timedelta(days=2)
-"""For how long after a change runs are looked at."""
-ALWAYS = TimeRestriction(earliest=None, latest=None, catchup=True)
-
-
-class ClockChange(Struct, frozen=True):
-    """What one change of the clock does to one DAG on one day.
-
-    Attributes:
-        date: The day, in the zone of the DAG's schedule.
-        shift_seconds: How much the clock is put forward; negative: back.
-        n_runs: How many runs the DAG has that day.
-        usual_runs: How many it would have if the clock were not changed.
-        effect: What is different, in words.
-    """
-
-    dag_id: str
-    zone: str
-    date: date
-    shift_seconds: float
-    n_runs: int
-    usual_runs: int
-    effect: str
-
-
-class _Run(NamedTuple):
-    """A run of a schedule: when the wall clock shows what, the length of its interval, and since the run before."""
-
-    wall: datetime
-    length: timedelta
-    since_last: timedelta | None
-
-
-def clock_changes(dags: Iterable[SerializedDag], start: datetime, end: datetime) -> list[ClockChange]:
-    """Return what changes of the clock do to the days of these DAGs between two instants, by day and DAG."""
-    found = [
-        change
-        for dag in dags
-        for name in sorted(_zones(dag.timetable))
-        for day, shift in transitions(zone_named(name), start - LONGEST_EFFECT, end)
-        for change in _of_dag(dag, name, day, shift)
-        if _midnight(change.date, name) < end and start < _midnight(change.date + DAY, name)
-    ]
-    return sorted(found, key=lambda change: (change.date, change.dag_id, change.zone))
-
-
-def transitions(zone: tzinfo, start: datetime, end: datetime) -> Iterator[tuple[date, timedelta]]:
-    """Yield each day before whose noon, and after the noon before, a zone's clock is changed, and by how much.
-
-    The change itself is before `end`, and no more than a day before `start`.
-    """
-    if zone is UTC:
-        return
-    day = wall_clock(start, zone).date()
-    while _noon(day - DAY, zone) < end:
-        shift = _offset(_noon(day, zone), zone) - _offset(_noon(day - DAY, zone), zone)
-        # When the span ends, the clock has been changed, or will only be.
-        last = min(end - datetime.resolution, _noon(day, zone))
-        if shift and _offset(last, zone) == _offset(_noon(day, zone), zone):
-            yield day, shift
-        day += DAY
-
-
-def _midnight(day: date, zone: str) -> datetime:
-    return datetime.combine(day, time(), zone_named(zone)).astimezone(UTC)
-
-
-def _zones(timetable: Any) -> set[str]:
-    """Return the zones that a serialized timetable, or one within it, is read in."""
-    if isinstance(timetable, dict):
-        own = {zone for key, zone in timetable.items() if key == "timezone" and isinstance(zone, str)}
-        return own.union(*map(_zones, timetable.values()))
-    return set().union(*map(_zones, timetable)) if isinstance(timetable, list | tuple) else set()
-
-
-def _in_zone(timetable: Any, before: str, after: str) -> Any:
-    """Return a serialized timetable that is read in another zone."""
-    if isinstance(timetable, dict):
-        return {
-            key: after if key == "timezone" and value == before else _in_zone(value, before, after)
-            for key, value in timetable.items()
-        }
-    return [_in_zone(value, before, after) for value in timetable] if isinstance(timetable, list) else timetable
-
-
-def _offset(instant: datetime, zone: tzinfo) -> timedelta:
-    return instant.astimezone(zone).utcoffset() or timedelta()
-
-
-def _noon(day: date, zone: tzinfo) -> datetime:
-    return datetime.combine(day, time(12), zone).astimezone(UTC)
-
-
-def _of_dag(dag: SerializedDag, name: str, day: date, shift: timedelta) -> Iterator[ClockChange]:
-    zone = zone_named(name)
-    steady = timezone(_offset(_noon(day - DAY, zone), zone))
-    unchanged = _in_zone(dag.timetable, name, zone_name(steady))
-    try:
-        runs = _runs_around(decode(dag.timetable), day, zone)
-        usual = _runs_around(decode(unchanged), day, steady)
-    except (TimetableError, PlanNeeded):
-        return  # the schedule is over, or its author's own code would have to be asked
-    for each in sorted(runs.keys() | usual.keys()):
-        if effect := _effect(usual[each], runs[each]):
-            yield ClockChange(dag.dag_id, name, each, shift.total_seconds(), len(runs[each]), len(usual[each]), effect)
-
-
-def _runs_around(timetable: KnownTimetable, day: date, zone: tzinfo) -> dict[date, list[_Run]]:
-    """Return the runs of the day before a change of the clock, of its day, of the day after, and one more, by day."""
-    start, end = _noon(day - 2 * DAY, zone), _noon(day + DAY, zone) + DAY / 2
-    found: dict[date, list[_Run]] = defaultdict(list)
-    last: DataInterval | None = DataInterval(start, start)
-    last_at: datetime | None = None
-    for _ in range(MOST_RUNS):
-        info = timetable.next_run(last, ALWAYS, start)
-        if info is None:
-            break
-        wall = wall_clock(info.run_after, zone)
-        if wall.date() >= day - DAY:
-            length = info.data_interval.end - info.data_interval.start
-            found[wall.date()].append(_Run(wall, length, None if last_at is None else info.run_after - last_at))
-        if info.run_after >= end:
-            break
-        last, last_at = info.data_interval, info.run_after
-    return found
-
-
-def _effect(usual: list[_Run], runs: list[_Run]) -> str:
-    """Return in words how the runs of a day differ from the usual ones; empty when they do not."""
-    if len(runs) != len(usual):
-        return f"{len(runs) or 'no'} {'run' if len(runs) == 1 else 'runs'} instead of {len(usual)}"
-    effects = []
-    for then, now in zip(usual, runs, strict=True):
-        if then.wall.time() != now.wall.time():
-            effects.append(f"runs at {now.wall:%H:%M} instead of {then.wall:%H:%M}")
-        if then.length != now.length:
-            effects.append(f"an interval of {_hours(now.length)} instead of {_hours(then.length)}")
-        elif then.since_last and now.since_last and then.since_last != now.since_last:
-            effects.append(f"runs {_hours(now.since_last)} after the run before, instead of {_hours(then.since_last)}")
-    return "; ".join(effects)
-
-
-def _hours(length: timedelta) -> str:
-    return f"{length.total_seconds() / 3600:.6g} h"
-
-
 SWEEP_SECONDS = 24 * 3600.0
-"""Between two safety sweeps: no message is lost in a simulation."""
+"""Time between two sweeps: no message is lost in a simulation."""
 LAST_MOMENT = timedelta(milliseconds=2)
-"""The span is half-open: what is due at its end belongs to the next one."""
+"""The span is half-open: runs that are due at its end belong to the next span."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be simulated.
+    """The span to simulate.
 
     Attributes:
         start: Aware UTC; the scheduler is up to date at that instant.
-        end: Aware UTC, after `start`; no longer part of the span.
-        seed: Chooses which tries fail.
-        expectations: What is expected of tasks.
-        home: What the home's database says.
-        pools: Slots by name, over what the home says; -1 is no limit.
-        unpause: Whether paused DAGs run too.
+        end: Aware UTC, after `start`; not part of the span.
+        seed: Decides which tries fail.
+        expectations: How long tasks take, and how they end.
+        home: The state of the home's database.
+        pools: Slots by name, instead of the home's; -1 is no limit.
+        unpause: Whether paused DAGs run, too.
     """
 
     start: datetime
@@ -337,7 +185,7 @@ class SpanReport(Struct, frozen=True):
     paused_dags: tuple[str, ...]
     problems: tuple[FileProblem, ...]
     assumptions: tuple[Assumption, ...]
-    """What was taken for granted of the tasks that were started."""
+    """What was assumed about the tasks that were started."""
 
 
 def simulate_span(
@@ -345,12 +193,12 @@ def simulate_span(
 ) -> SpanReport:
     """Return what a scheduler with these settings does with the DAGs of these files in a span of time.
 
-    Everything is a function of the arguments: no clock is read, and nothing of the home is touched.
+    The result is a function of the arguments: no clock is read, and the home is not changed.
 
     Args:
-        settings: Those of the scheduler.
-        reports: What the files hold.
-        plan: The span, and what is expected of it.
+        settings: The settings of the scheduler.
+        reports: The DAGs of the files.
+        plan: The span, and what is expected of its tasks.
         ask: Asks authors' own timetables for more runs.
     """
     with tempfile.TemporaryDirectory(prefix="asynsched-simulation-") as folder:
@@ -366,7 +214,7 @@ def _private(settings: Settings, folder: Path) -> Settings:
 
 
 class _SpanSimulation(Simulation):
-    """A scheduler that has done all that was due before the start of a span."""
+    """A scheduler that has done everything that was due before the start of a span."""
 
     def __init__(self, settings: Settings, reports: tuple[ParseReport, ...], plan: Plan) -> None:
         self._dags = [parsed.dag for report in reports for parsed in report.dags]

@@ -274,6 +274,8 @@ def test_the_schema_is_checked_and_upgraded(new_site):
         database.write(lambda conn: conn.execute(sa.text("UPDATE alembic_version SET version_num = '0002'")))
     assert "A newer asynsched has migrated it: use that one." in site.run("db", "check", code=1).stderr
     assert "is left as it is" in site.run("db", "upgrade").stdout
+    site.run("db", "upgrade", "--home", "elsewhere", "--database", "sqlite:///no/folder/is.db", code=1)
+    assert not (site.root / "elsewhere").exists(), "a failure leaves no home behind"
 
 
 def test_reading_commands_load_nothing_that_they_do_not_need(site):

@@ -125,7 +125,7 @@ def test_a_triggered_run_waits_for_a_scheduler(site):
     refused = site.run("tasks", "logs", "etl", "by_hand", "extract", code=1).stderr
     assert refused == "Error: The run 'by_hand' is queued, and has no tasks yet.\n"
     refused = site.run("runs", "logs", "etl", "by_hand", code=1).stderr
-    assert refused == f"Error: The run 'by_hand' is queued, and has no log in the home {site.home}.\n"
+    assert refused == f"Error: The run 'by_hand' (queued) has no log in the home {site.home}.\n"
     site.run("dags", "pause", "etl")
     said = site.run("dags", "trigger", "etl", "--run-id", "paused", "--no-logical-date").stderr.splitlines()
     assert said[0] == "The DAG is paused; the run waits until `asynsched dags unpause etl`."
@@ -147,9 +147,14 @@ def test_a_run_is_named_by_its_id_the_beginning_of_it_or_as_the_latest(site):
     refused = site.run("tasks", "list", "broken", "weekly", code=1).stderr
     assert refused == "Error: Several runs of the DAG 'broken' begin with 'weekly': weekly_10, weekly_1.\n"
     assert "no run ''" in site.run("runs", "show", "broken", "", code=1).stderr
-    for command in (("why",), ("tasks", "list"), ("runs", "cancel", "--yes")):
+    for command in (("why",), ("tasks", "list")):
         site.run(*command, "broken", "lat")
-    assert site.json("runs", "show", "broken", "latest_of_all")["state"] == "failed"
+    for command in (("cancel",), ("clear",), ("mark",)):
+        state = ("failed",) if command == ("mark",) else ()
+        refused = site.run("runs", *command, "broken", "lat", *state, "--yes", code=1).stderr
+        assert "'lat' is only the beginning of a run_id: write latest_of_all, or latest, where you" in refused
+    site.run("runs", "cancel", "broken", "latest_of_all", "--yes")
+    assert "Did you mean latest?" in site.run("runs", "show", "broken", "LATEST", code=1).stderr
     site.run("dags", "trigger", "broken", "--run-id", "latest", "--no-logical-date")
     site.run("dags", "trigger", "broken", "--run-id", "newer", "--no-logical-date")
     assert shown("latest") == "latest", "a run of that name is what it names"

@@ -298,5 +298,5 @@ def test_a_run_that_its_caller_cancelled_does_not_go_on_after_a_kill(site):
     assert killed.returncode == -signal.SIGKILL
     site.up_until_idle()
     [run] = site.runs("waiter")
-    assert (run["state"], run["reason"]) == ("failed", "program cancelled the run")
+    assert (run["state"], run["reason"]) == ("failed", "the program cancelled the run")
     assert [mark[0] for mark in marks(site)] == ["begin"]

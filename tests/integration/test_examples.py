@@ -162,4 +162,4 @@ async def test_a_client_that_goes_away_cancels_its_run(tmp_path):
             request.cancel()
             await asyncio.wait([request])
         await eventually(lambda: site.runs("branching")[0]["state"] == "failed", "the run is cancelled")
-    assert site.runs("branching")[0]["reason"] == "program cancelled the run"
+    assert site.runs("branching")[0]["reason"] == "the program cancelled the run"

@@ -9,10 +9,10 @@ from asynsched.errors import AsynschedError, StoreUnavailable
 from asynsched.keys import DagRunKey
 from asynsched.scheduling.evaluation.evaluation import Evaluation
 from asynsched.scheduling.places import Place, Places
-from asynsched.scheduling.requests.run_requests import do_request, submit_by_program
+from asynsched.scheduling.requests.run_requests import do_request, end_request, submit_by_program
 from asynsched.scheduling.rules.run_stop import RunStop, cancelled, marked_failed
 from asynsched.store.database import Database
-from asynsched.store.runs.requests import CancelRun, MarkRun, OpenRequest, close_request, open_requests
+from asynsched.store.runs.requests import CancelRun, MarkRun, OpenRequest, open_requests
 
 log = structlog.get_logger(__name__)
 
@@ -116,7 +116,7 @@ class RequestTaker:
             raise
         except AsynschedError as exc:
             # The run is another one than it was when somebody wanted this: it may have moved to another version.
-            await self._database.write(close_request, wanted.id)
+            await self._database.write(end_request, wanted)
             log.warning("request.refused", **about, reason=str(exc))
         else:
             log.info("run.edited", **about)

@@ -91,7 +91,7 @@ def submit_by_program(
     conn: Connection, key: DagRunKey, request: RunRequest, *, action: str, now: datetime
 ) -> Submitted:
     """Do what `submit_request` does, for an embedding program, and note in the audit that it did."""
-    taken = submit_request(conn, key, request, actor="program", now=now)
+    taken = submit_request(conn, key, request, actor="the program", now=now)
     detail = msgspec.to_builtins(request)
     record_audit(conn, at=now, actor="program", action=action, dag_id=key.dag_id, run_id=key.run_id, detail=detail)
     return taken
@@ -106,11 +106,17 @@ def do_request(conn: Connection, wanted: OpenRequest, now: datetime) -> None:
     """
     lock_runs(conn, [wanted.dag_run_id])
     run = _run(conn, wanted.run)
-    if not close_request(conn, wanted.id):
+    if not end_request(conn, wanted):
         return
     edit = _edit(conn, run, wanted.request, now)
     fill_in(edit, wanted.request, wanted.actor)
     _write(conn, edit)
+
+
+def end_request(conn: Connection, wanted: OpenRequest) -> bool:
+    """Delete a request that is done or refused, and notify the command that waits for it. False: it was gone."""
+    notify(conn, encode_hints([Hint("changed", *wanted.run)]))
+    return close_request(conn, wanted.id)
 
 
 def run_again(conn: Connection, key: DagRunKey, now: datetime) -> None:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
+from asynsched.cli import runs
 from asynsched.cli.command import read_instant
 from asynsched.cli.dags import as_dot
 from asynsched.cli.output import Done, Listing, Output, Record, cell, printable, show
@@ -149,6 +150,15 @@ def test_a_narrow_terminal_shows_names_whole_breaks_sentences_and_says_what_it_l
         ["a_dag_with_a_name", RUN_ID, "7", "all", "tasks", "have"], ["ended"],
     ]  # fmt: skip
     assert "No room for started_at, ended_at:" in said
+
+
+def test_runs_on_80_columns_keep_each_run_id_in_one_line(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    run_id = "manual__2026-11-24T12:25:25.658517+00:00"
+    rows = [RUN | {"dag_id": "morning_report", "run_id": run_id, "state": "success", "logical_date": AT}]
+    show(Listing(runs.COLUMNS, rows, usual=runs.USUAL_COLUMNS, spare=runs.SPARE_COLUMNS), Output.TABLE)
+    assert run_id in capsys.readouterr().out
 
 
 def test_where_even_names_have_no_room_they_are_broken_and_nothing_is_lost(on_terminal):

@@ -34,3 +34,12 @@ def test_it_is_said_again_when_it_is_less_and_now_and_then_and_not_after_all_hav
     assert told == [0, 2, 12, 60]
     assert line(report, Running(OTHERS), 65) == ""
     assert line(StopReport(60, 5, 0), Running(), 0) == ""
+
+
+def test_nothing_is_looked_at_between_the_moments_at_which_a_line_may_be_due():
+    report = StopReport(grace=15, kill_time=5, began_at=0)
+    looks, at = [], 0.0
+    while at < 25:
+        line(report, Running((FIRST,)), at)
+        looks.append(at := report.next_look(at))
+    assert looks == [2, 10, 12, 15, 17, 25]

@@ -11,7 +11,7 @@ from asynsched import (
     MultipleCronTriggerTimetable,
 )
 from asynsched.serialization.schema import SerializedDag
-from asynsched.simulation.span import clock_changes
+from asynsched.simulation.clock_changes import clock_changes
 
 SPRING = datetime(2026, 3, 1, tzinfo=UTC), datetime(2026, 4, 15, tzinfo=UTC)
 AUTUMN = datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 15, tzinfo=UTC)

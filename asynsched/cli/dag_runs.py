@@ -1,8 +1,7 @@
-"""`asynsched dags trigger`: create a run, and follow it to its end if that is wanted."""
+"""`asynsched dags trigger` and `dags next`: the runs of a DAG that a user creates, and those that are due next."""
 
-import time
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -10,22 +9,24 @@ import msgspec
 from asynsched.bell import Hint
 from asynsched.cli import INTERRUPTED
 from asynsched.cli.command import INSTANT_FORMS, command, dag_argument, fail, read_instant, told_output
-from asynsched.cli.lookup import dag_of
-from asynsched.cli.output import Done, Output, note, show
+from asynsched.cli.lookup import dag_of, structure_of
+from asynsched.cli.output import Done, Listing, Output, note, show
 from asynsched.cli.runs import run_fields
 from asynsched.cli.session import Session
 from asynsched.errors import NotFound
 from asynsched.keys import DagRunKey
-from asynsched.scheduling.creation.triggering import create_manual_run
 from asynsched.states import FINISHED_RUN_STATES, FINISHED_TASK_STATES, DagRunState
 from asynsched.store.dags.dags import file_to_ask
-from asynsched.store.runs.dag_runs import get_run
+from asynsched.store.runs.dag_runs import get_run, last_scheduled_interval
 from asynsched.store.runs.task_instances import list_task_instances
 from asynsched.store.schema import DagRunRow
 
-WAIT_SECONDS = 0.1
-"""Time between two looks at a run that is waited for."""
+if TYPE_CHECKING:
+    from asynsched.serialization.schema import ParsedDag, TimetableQuestion
+    from asynsched.timetables import DataInterval
 
+COLUMNS = ("logical_date", "data_interval_start", "data_interval_end", "run_after")
+LAST_RUN = "--last-run"
 
 conf_option = click.option(
     "-c", "--conf", metavar="JSON", help="An object, such as '{\"n\": 4}'; overrides the DAG's params."
@@ -92,13 +93,16 @@ def queue_run(
     has_logical_date: bool = True,
 ) -> DagRunKey:
     """Create a run of a DAG, as `create_manual_run` does, and wake the schedulers."""
-    now = session.now()
-    path = session.read(file_to_ask, dag_id) if has_logical_date else None
-    interval = None
-    if path is not None:
-        from asynsched.cli.timetable_answers import manual_interval_of  # starts processes, which few timetables need
+    from asynsched.scheduling.creation.triggering import create_manual_run
 
-        interval = manual_interval_of(session, path, dag_id, at=logical_date or now)
+    now, interval = session.now(), None
+    path = session.read(file_to_ask, dag_id) if has_logical_date else None
+    if path is not None:
+        from asynsched.serialization.schema import TimetableQuestion
+
+        at = logical_date or now
+        answer = _ask(session, path, dag_id, TimetableQuestion(n_runs=1, run_by_hand_at=at), at).manual_interval
+        interval = None if answer is None else answer.value()
     return session.change(
         "dag.trigger",
         lambda conn: create_manual_run(
@@ -116,20 +120,20 @@ def queue_run(
 
 
 def read_conf(text: str | None, option: str = "--conf") -> dict[str, Any]:
-    """Return what --conf, or another such option, says. Raises click.BadParameter when it is no JSON object."""
+    """Return the JSON object that an option gives. Raises click.BadParameter when it is none."""
     if not text:
         return {}
     try:
         return msgspec.json.decode(text, type=dict[str, Any])
     except (msgspec.DecodeError, msgspec.ValidationError) as exc:
-        # Where it is meant as JSON, what is wrong with it; otherwise the same as JSON.
+        # The decoder's message helps only where the text was meant as JSON.
         found = f" ({exc})" if text.lstrip().startswith("{") else ""
         message = f"{text!r} is no JSON object{found}; write for example {option} '{_example(text)}'"
         raise click.BadParameter(message, param_hint=option) from exc
 
 
 def _example(text: str) -> str:
-    """Return a JSON object for a shell; that which was probably meant, where a text is KEY=VALUE."""
+    """Return a JSON object, quoted for a shell: the one that was probably meant, where a text is KEY=VALUE."""
     key, separator, value = text.partition("=")
     if not (separator and key.isidentifier()) or "'" in value:
         return '{"n": 4}'
@@ -141,15 +145,16 @@ def _example(text: str) -> str:
 
 
 def _wait(session: Session, key: DagRunKey) -> DagRunRow:
-    """Return the run once it has ended, and say on the way how far it is. Ctrl-C ends the wait, not the run."""
+    """Return the run once it has ended, and report its progress until then. Ctrl-C ends the wait, not the run."""
     said = ""
     try:
-        while (run := _read_run(session, key)).state not in FINISHED_RUN_STATES:
-            progress = _progress(session, run)
-            if progress != said:
-                note(progress)
-                said = progress
-            time.sleep(WAIT_SECONDS)
+        with session.watching(key) as changes:
+            while (run := _read_run(session, key)).state not in FINISHED_RUN_STATES:
+                progress = _progress(session, run)
+                if progress != said:
+                    note(progress)
+                    said = progress
+                changes.wait()
     except KeyboardInterrupt:
         shown_by = f"`asynsched runs show {key.dag_id} {key.run_id}` shows it"
         fail(f"No longer waiting; the run goes on. {shown_by}.", INTERRUPTED)
@@ -167,3 +172,61 @@ def _read_run(session: Session, key: DagRunKey) -> DagRunRow:
     if run is None:
         raise NotFound("run", key.run_id)
     return run
+
+
+@command("next", tables=True)
+@dag_argument
+@click.option("-n", type=click.IntRange(1, 100_000), default=1, show_default=True, help="How many at most.")
+@click.option("--now", metavar="T", help=f"As if it were T. {INSTANT_FORMS}")
+@click.option(LAST_RUN, metavar="START/END", help="As if this data interval were the last that had a run.")
+def show_next_runs(session: Session, dag_id: str, n: int, now: str | None, last_run: str | None) -> Listing:
+    """Show the runs that the scheduler would create next if the clock stood still; also of a paused DAG."""
+    from asynsched.scheduling.creation.scheduled_runs import upcoming_runs
+    from asynsched.serialization.schema import TimetableQuestion
+    from asynsched.timetables import CustomTimetable, PlannedInterval, decode
+
+    zone = session.settings.default_timezone
+    at = read_instant(now, zone, "--now") if now else session.now()
+    row = dag_of(session, dag_id)
+    dag = structure_of(session, row)
+    last = _read_interval(last_run, zone) if last_run else session.read(last_scheduled_interval, dag_id)
+    timetable = decode(dag.timetable)
+    if isinstance(timetable, CustomTimetable):
+        question = TimetableQuestion(last=None if last is None else PlannedInterval(*last), n_runs=n)
+        timetable = timetable.planned(_ask(session, row.file_path, dag_id, question, at).plan)
+    rows = [
+        {
+            "logical_date": info.logical_date,
+            "data_interval_start": info.data_interval.start,
+            "data_interval_end": info.data_interval.end,
+            "run_after": info.run_after,
+        }
+        for info in upcoming_runs(dag, last=last, now=at, n=n, timetable=timetable)
+    ]
+    return Listing(COLUMNS, rows, nothing=f"The DAG {dag_id!r} has no next run.")
+
+
+def _read_interval(text: str, zone: str) -> "DataInterval":
+    from asynsched.timetables import DataInterval
+
+    start, separator, end = text.partition("/")
+    if not separator:
+        raise click.BadParameter(f"{text!r} is no interval: write START/END", param_hint=LAST_RUN)
+    interval = DataInterval(read_instant(start, zone, LAST_RUN), read_instant(end, zone, LAST_RUN))
+    if interval.end < interval.start:
+        raise click.BadParameter(f"{text!r} ends before it starts", param_hint=LAST_RUN)
+    return interval
+
+
+def _ask(session: Session, path: str, dag_id: str, question: "TimetableQuestion", now: datetime) -> "ParsedDag":
+    """Ask an author's own timetable: parse its DAG file for that, without storing the result. Raises DagError."""
+    import asyncio
+
+    from asynsched.home import prepare_home
+    from asynsched.parsing.processes.sandbox_parser import SandboxParser
+    from asynsched.parsing.processes.informed_parser import ask
+
+    if not session.home.is_dir():
+        session.use_passing_home(keep_database=True)
+    prepare_home(session.home)
+    return asyncio.run(ask(SandboxParser(session.settings), path, dag_id, question, now=now))
