@@ -223,8 +223,8 @@ def _ask(session: Session, path: str, dag_id: str, question: "TimetableQuestion"
     import asyncio
 
     from asynsched.home import prepare_home
-    from asynsched.parsing.processes.sandbox_parser import SandboxParser
     from asynsched.parsing.processes.informed_parser import ask
+    from asynsched.parsing.processes.sandbox_parser import SandboxParser
 
     if not session.home.is_dir():
         session.use_passing_home(keep_database=True)
