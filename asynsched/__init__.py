@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from asynsched.authoring import macros, timezone
-    from asynsched.authoring.assets.asset import Asset, AssetAlias, AssetAll, AssetAny, Metadata
-    from asynsched.authoring.assets.decorator import asset
+    from asynsched.authoring.active import get_parsing_context
+    from asynsched.authoring.asset_decorator import asset
+    from asynsched.authoring.assets import Asset, AssetAlias, AssetAll, AssetAny, Metadata
     from asynsched.authoring.connection import Connection
     from asynsched.authoring.dag import DAG
     from asynsched.authoring.deadline import (
@@ -42,15 +43,15 @@ if TYPE_CHECKING:
     )
     from asynsched.authoring.hooks import BaseHook, BaseNotifier
     from asynsched.authoring.node import EdgeModifier, Label, chain, chain_linear, cross_downstream
-    from asynsched.authoring.operators.base import BaseOperator
+    from asynsched.authoring.operators.base import BaseOperator, EmptyOperator
     from asynsched.authoring.operators.bash import BashOperator
     from asynsched.authoring.operators.branch import (
         BaseBranchOperator,
         BranchDateTimeOperator,
         BranchDayOfWeekOperator,
         LatestOnlyOperator,
+        WeekDay,
     )
-    from asynsched.authoring.operators.empty import EmptyOperator
     from asynsched.authoring.operators.foreign_python import (
         BranchExternalPythonOperator,
         BranchPythonVirtualenvOperator,
@@ -60,7 +61,6 @@ if TYPE_CHECKING:
     from asynsched.authoring.operators.python import BranchPythonOperator, PythonOperator, ShortCircuitOperator
     from asynsched.authoring.operators.trigger_dagrun import TriggerDagRunOperator
     from asynsched.authoring.params import Param, ParamsDict
-    from asynsched.authoring.parsing_context import get_parsing_context
     from asynsched.authoring.retry_policy import (
         ExceptionRetryPolicy,
         RetryAction,
@@ -85,7 +85,7 @@ if TYPE_CHECKING:
         WaitSensor,
     )
     from asynsched.authoring.task_group import TaskGroup
-    from asynsched.authoring.taskflow.decorators import dag, setup, task, task_group, teardown
+    from asynsched.authoring.taskflow import dag, setup, task, task_group, teardown
     from asynsched.authoring.trigger_rule import TriggerRule, WeightRule
     from asynsched.authoring.triggers.base import (
         BaseTrigger,
@@ -99,7 +99,6 @@ if TYPE_CHECKING:
     from asynsched.authoring.triggers.file import FileTrigger
     from asynsched.authoring.triggers.temporal import DateTimeTrigger, TimeDeltaTrigger
     from asynsched.authoring.variable import Variable
-    from asynsched.authoring.weekday import WeekDay
     from asynsched.authoring.xcom_arg import XComArg, literal
     from asynsched.errors import AsynschedError, DagError
     from asynsched.metrics.open_telemetry import OpenTelemetryMetrics as OpenTelemetryMetrics
@@ -126,8 +125,9 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "authoring": "macros timezone",
-    "authoring.assets.asset": "Asset AssetAlias AssetAll AssetAny Metadata",
-    "authoring.assets.decorator": "asset",
+    "authoring.active": "get_parsing_context",
+    "authoring.asset_decorator": "asset",
+    "authoring.assets": "Asset AssetAlias AssetAll AssetAny Metadata",
     "authoring.connection": "Connection",
     "authoring.dag": "DAG",
     "authoring.deadline": "AsyncCallback DeadlineAlert DeadlineReference SyncCallback",
@@ -138,19 +138,17 @@ _MODULES = {
     ),
     "authoring.hooks": "BaseHook BaseNotifier",
     "authoring.node": "EdgeModifier Label chain chain_linear cross_downstream",
-    "authoring.operators.base": "BaseOperator",
+    "authoring.operators.base": "BaseOperator EmptyOperator",
     "authoring.operators.bash": "BashOperator",
     "authoring.operators.branch": (
-        "BaseBranchOperator BranchDateTimeOperator BranchDayOfWeekOperator LatestOnlyOperator"
+        "BaseBranchOperator BranchDateTimeOperator BranchDayOfWeekOperator LatestOnlyOperator WeekDay"
     ),
-    "authoring.operators.empty": "EmptyOperator",
     "authoring.operators.foreign_python": (
         "BranchExternalPythonOperator BranchPythonVirtualenvOperator ExternalPythonOperator PythonVirtualenvOperator"
     ),
     "authoring.operators.python": "BranchPythonOperator PythonOperator ShortCircuitOperator",
     "authoring.operators.trigger_dagrun": "TriggerDagRunOperator",
     "authoring.params": "Param ParamsDict",
-    "authoring.parsing_context": "get_parsing_context",
     "authoring.retry_policy": "ExceptionRetryPolicy RetryAction RetryDecision RetryPolicy RetryRule",
     "authoring.running.context": "Context get_current_context",
     "authoring.running.task_instance": "TaskInstance",
@@ -163,7 +161,7 @@ _MODULES = {
         " TimeSensorAsync WaitSensor"
     ),
     "authoring.task_group": "TaskGroup",
-    "authoring.taskflow.decorators": "dag setup task task_group teardown",
+    "authoring.taskflow": "dag setup task task_group teardown",
     "authoring.trigger_rule": "TriggerRule WeightRule",
     "authoring.triggers.base": (
         "BaseTrigger StartTriggerArgs TaskFailedEvent TaskSkippedEvent TaskSuccessEvent TriggerEvent"
@@ -172,7 +170,6 @@ _MODULES = {
     "authoring.triggers.file": "FileTrigger",
     "authoring.triggers.temporal": "DateTimeTrigger TimeDeltaTrigger",
     "authoring.variable": "Variable",
-    "authoring.weekday": "WeekDay",
     "authoring.xcom_arg": "XComArg literal",
     "errors": "AsynschedError DagError",
     "metrics.open_telemetry": "OpenTelemetryMetrics",

@@ -54,7 +54,7 @@ from asynsched.store.schedulers import list_schedulers, set_room
 from asynsched.store.secrets.encryption import check_key
 
 if TYPE_CHECKING:
-    from asynsched.authoring.assets.asset import Asset
+    from asynsched.authoring.assets import Asset
 
 
 NOT_YET = "The scheduler is not serving: start `serve()` first, and wait until it is ready."

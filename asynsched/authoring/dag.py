@@ -5,13 +5,11 @@ from __future__ import annotations
 import datetime as dt
 
 from asynsched.authoring import active
-from asynsched.authoring.active import forget_registered
+from asynsched.authoring.active import forget_registered, where_made
 from asynsched.authoring.exceptions import DuplicateTaskIdFound, TaskNotFound
-from asynsched.authoring.identifiers import MAX_TAG_LENGTH, check_key
-from asynsched.authoring.node import topological_order
+from asynsched.authoring.node import MAX_TAG_LENGTH, check_key, topological_order
 from asynsched.authoring.operators import arguments
 from asynsched.authoring.operators.arguments import RENAMED_OF_DAGS, ArgumentTypes, explained
-from asynsched.authoring.origin import where_made
 from asynsched.authoring.params import NOTSET, DagParam, ParamsDict
 from asynsched.authoring.task_group import TaskGroup
 from asynsched.authoring.timezone import default_timezone, parse, utcnow
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
 
     from asynsched.authoring.deadline import DeadlineAlert
     from asynsched.authoring.operators.base import BaseOperator
-    from asynsched.authoring.taskflow.decorators import TaskDecorators
+    from asynsched.authoring.taskflow import TaskDecorators
     from asynsched.foreground.run import ForegroundRun
     from asynsched.timetables.base import Timetable
 
@@ -261,7 +259,7 @@ class DAG(DagArguments):
     @property
     def task(self) -> TaskDecorators:
         """The decorators of tasks, bound to this DAG: `@dag.task`, `@dag.task.bash` and so on."""
-        from asynsched.authoring.taskflow.decorators import TaskDecorators
+        from asynsched.authoring.taskflow import TaskDecorators
 
         return TaskDecorators(self)
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from asynsched.authoring import active
 from asynsched.authoring.exceptions import DuplicateTaskIdFound, TaskNotFound
-from asynsched.authoring.identifiers import check_group_key
-from asynsched.authoring.node import DAGNode, DependencyMixin
+from asynsched.authoring.node import DAGNode, DependencyMixin, check_group_key
 from asynsched.authoring.operators.arguments import ArgumentTypes
 from asynsched.errors import DagError
 
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
     from typing import Any, Self
 
     from asynsched.authoring.dag import DAG
-    from asynsched.authoring.mapping.expand_input import ExpandInput
+    from asynsched.authoring.mapping import ExpandInput
     from asynsched.authoring.operators.base import BaseOperator
 
 

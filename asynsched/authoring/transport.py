@@ -284,6 +284,6 @@ _NAMES = {
     "builtins.bytes": "bytes",
     "decimal.Decimal": "Decimal",
     "uuid.UUID": "UUID",
-    "asynsched.authoring.mapping.mapped_sequences.MappableSequence": "list",
+    "asynsched.authoring.mapped_results.MappableSequence": "list",
 }
 """By class, so that none has to be imported to know that a value is not of it. Subclasses are written as these."""

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from asynsched.authoring.exceptions import XComNotFound
-from asynsched.authoring.mapping.map_position import map_share, mapped_groups
 from asynsched.authoring.node import DependencyMixin
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from typing import Any
 
+    from asynsched.authoring.active import SetupTeardownContext
+    from asynsched.authoring.mapping import ExpandInput
     from asynsched.authoring.operators.base import BaseOperator
     from asynsched.authoring.running.context import Context
-    from asynsched.authoring.setup_teardown import SetupTeardownContext
+    from asynsched.authoring.task_group import TaskGroup
+
 
 XCOM_RETURN_KEY = "return_value"
 
@@ -50,7 +52,7 @@ class ResultArg(ResolveMixin, DependencyMixin):
             TypeError: It is a task, or no function.
             DagError: Only what a task returns can be mapped over.
         """
-        from asynsched.authoring.mapping.xcom_forms import TransformedArg
+        from asynsched.authoring.mapped_results import TransformedArg
 
         return TransformedArg(self, [f])
 
@@ -65,7 +67,7 @@ class ResultArg(ResolveMixin, DependencyMixin):
             TypeError: One of them is no result of a task.
             DagError: Only what a task returns can be mapped over.
         """
-        from asynsched.authoring.mapping.xcom_forms import ZippedArg
+        from asynsched.authoring.mapped_results import ZippedArg
 
         return ZippedArg([self, *others], **fill)
 
@@ -76,7 +78,7 @@ class ResultArg(ResolveMixin, DependencyMixin):
             TypeError: One of them is no result of a task.
             DagError: Only what a task returns can be mapped over.
         """
-        from asynsched.authoring.mapping.xcom_forms import ConcatenatedArg
+        from asynsched.authoring.mapped_results import ConcatenatedArg
 
         return ConcatenatedArg([self, *others])
 
@@ -106,7 +108,7 @@ class XComArg(ResultArg):
         if self.operator.is_mapped or mapped_groups(self.operator):
             share = map_share(context, self.operator)
             if not isinstance(share, int):
-                from asynsched.authoring.mapping.mapped_sequences import LazyXComSequence
+                from asynsched.authoring.mapped_results import LazyXComSequence
 
                 return LazyXComSequence(task_id, self.key, share)
         value = context["ti"].xcom_pull(task_ids=task_id, key=self.key, default=_MISSING, map_indexes=share)
@@ -198,3 +200,62 @@ def references(value: Any) -> Iterator[BaseOperator]:
     elif hasattr(type(value), "template_fields"):
         for field in value.template_fields:
             yield from references(getattr(value, field, None))
+
+
+def mapped_groups(task: BaseOperator) -> list[TaskGroup]:
+    """Return the mapped task groups that a task is in, outermost first."""
+    found = []
+    group = task.task_group
+    while group is not None:
+        if group.expand_input is not None:
+            found.append(group)
+        group = group.parent_group
+    return found[::-1]
+
+
+def map_share(context: Context, other: BaseOperator) -> int | tuple[int, int] | None:
+    """Return the map indexes of another task that belong to the running instance: one, from and to, or None for all.
+
+    These are the instances in the same instance of the mapped groups around both.
+    """
+    own, others = mapped_groups(context["ti"].task), mapped_groups(other)
+    n_common = sum(1 for mine, its in zip(own, others, strict=False) if mine is its)
+    if not n_common or context["ti"].map_index < 0:
+        return None
+    place = context["ti"].map_index // _product(context, own[n_common:])
+    if len(others) == n_common:
+        return int(place)
+    n_each = _product(context, others[n_common:])
+    return place * n_each, (place + 1) * n_each
+
+
+def group_values(context: Context, expand_input: ExpandInput) -> dict[str, Any]:
+    """Return the arguments that a mapped task group has in the running instance."""
+    groups = mapped_groups(context["ti"].task)
+    depth = next(depth for depth, group in enumerate(groups) if group.expand_input is expand_input)
+    index = context["ti"].map_index // _product(context, groups[depth + 1 :])
+    if depth:
+        # Without a group around, the index is that of the group's own instance.
+        index %= expand_input.length(context)
+    values, _ = expand_input.values_at(index, context)
+    return values
+
+
+def instance_count(context: Context) -> int | None:
+    """Return how many instances the running task has been expanded to; None for one that is not mapped."""
+    task = context["ti"].task
+    groups = mapped_groups(task)
+    mapped = task if task.is_mapped else task.mapped_from
+    own = None if mapped is None else mapped.expand_input
+    if context["ti"].map_index < 0 or not (groups or own):
+        return None
+    count = _product(context, groups)
+    return count if own is None else count * own.length(context)
+
+
+def _product(context: Context, groups: Iterable[TaskGroup]) -> int:
+    n_instances = 1
+    for group in groups:
+        assert group.expand_input is not None
+        n_instances *= group.expand_input.length(context)
+    return n_instances

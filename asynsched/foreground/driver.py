@@ -33,9 +33,8 @@ from asynsched.authoring.exceptions import (
 from asynsched.authoring.operators.base import BaseOperator
 from asynsched.authoring.retry_policy import RetryAction, ask
 from asynsched.authoring.running.context import Context, CurrentContext, context_variables
-from asynsched.authoring.running.dag_run import RunFacts
 from asynsched.authoring.running.execution import TaskResult, execute, run_callbacks
-from asynsched.authoring.running.task_instance import TaskInstanceFacts
+from asynsched.authoring.running.task_instance import RunFacts, TaskInstanceFacts
 from asynsched.authoring.running.tracebacks import one_line, user_frames
 from asynsched.authoring.running.try_context import build_context
 from asynsched.authoring.supervisor import ask as ask_supervisor

@@ -15,7 +15,7 @@ from typing import Any
 from asynsched.authoring.dag import DAG
 from asynsched.authoring.own_sandbox import own_sandbox
 from asynsched.authoring.params import ParamsDict, resolve_params
-from asynsched.authoring.running.dag_run import RunFacts
+from asynsched.authoring.running.task_instance import RunFacts
 from asynsched.authoring.supervisor import Supervisor, current_supervisor, set_supervisor
 from asynsched.authoring.timezone import convert_to_utc, utcnow
 from asynsched.foreground.driver import ForegroundDriver

@@ -5,11 +5,11 @@ from typing import Any
 
 import msgspec
 
-from asynsched.authoring.identifiers import is_key
+from asynsched.authoring.node import is_key
 from asynsched.errors import DagError, SerializationError
-from asynsched.serialization.assets import check_assets
 from asynsched.serialization.schema import SCHEMA_VERSION, ParseReport, SerializedDag, results_in
 from asynsched.timetables import decode as decode_timetable
+from asynsched.timetables.asset_condition import check_condition
 from asynsched.timetables.base import TimeRestriction
 
 MAX_TASKS = 100_000
@@ -66,7 +66,7 @@ def check_dag(dag: SerializedDag) -> None:
     _check_tasks(who, dag)
     _check_groups(who, dag)
     _check_mapping(who, dag)
-    check_assets(who, dag)
+    _check_assets(who, dag)
     for date in (
         dag.start_date,
         dag.end_date,
@@ -124,6 +124,17 @@ def _check_mapping(who: str, dag: SerializedDag) -> None:
         missing = [source for source in results_in(length) if source not in known]
         if missing:
             raise SerializationError(f"{who}: {name} is mapped over the result of {missing[0]!r}, which is no task")
+
+
+def _check_assets(who: str, dag: SerializedDag) -> None:
+    try:
+        if dag.asset_condition is not None:
+            check_condition(dag.asset_condition)
+    except DagError as exc:
+        raise SerializationError(f"{who}: {exc}") from exc
+    for task in dag.tasks:
+        if not all(asset.is_leaf for asset in (*task.inlets, *task.outlets)):
+            raise SerializationError(f"{who}, task {task.task_id!r}: inlets and outlets are assets, not expressions")
 
 
 def _refuse_repeated(names: Iterable[str], what: str) -> None:

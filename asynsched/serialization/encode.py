@@ -6,22 +6,20 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from asynsched.authoring.assets import BaseAsset
 from asynsched.authoring.dag import DAG
 from asynsched.authoring.json_values import check_json, with_text_keys
-from asynsched.authoring.mapping.expand_input import ExpandInput, ExpandKwargs, ExpandProduct
-from asynsched.authoring.mapping.xcom_forms import ConcatenatedArg, TransformedArg, ZippedArg
+from asynsched.authoring.mapped_results import ConcatenatedArg, TransformedArg, ZippedArg
+from asynsched.authoring.mapping import ExpandInput, ExpandKwargs, ExpandProduct, MappedOperator
 from asynsched.authoring.operators import arguments
-from asynsched.authoring.operators.base import BaseOperator
-from asynsched.authoring.operators.empty import EmptyOperator
-from asynsched.authoring.operators.mapped import MappedOperator
-from asynsched.authoring.operators.meta import task_owner
+from asynsched.authoring.operators.arguments import task_owner
+from asynsched.authoring.operators.base import BaseOperator, EmptyOperator
 from asynsched.authoring.params import NOTSET, ParamsDict
 from asynsched.authoring.sensors.base import BaseSensorOperator
 from asynsched.authoring.task_group import TaskGroup
 from asynsched.authoring.trigger_rule import TriggerRule
 from asynsched.authoring.xcom_arg import XComArg
 from asynsched.errors import DagError, SerializationError, TimetableError
-from asynsched.serialization.assets import schedule_condition, task_assets
 from asynsched.serialization.schema import (
     CallbackEvent,
     MapConcat,
@@ -37,8 +35,9 @@ from asynsched.serialization.schema import (
     SerializedTaskGroup,
 )
 from asynsched.timetables import CustomTimetable, KnownTimetable, NullTimetable, Timetable, decode
-from asynsched.timetables.assets import time_part
-from asynsched.timetables.schedule import is_authors_own
+from asynsched.timetables.asset_condition import AssetCondition, read_condition
+from asynsched.timetables.assets import asset_part, time_part
+from asynsched.timetables.simple import is_authors_own
 from asynsched.timetables.zones import zone_name
 
 if TYPE_CHECKING:
@@ -149,11 +148,11 @@ def serialize_dag(dag: DAG) -> SerializedDag:
 def _serialized(dag: DAG) -> SerializedDag:
     dag.validate()
     groups = dag.task_group_dict
-    timetable = stored_timetable(dag)
+    timetable, assets = stored_timetable(dag), asset_part(dag.timetable)
     return SerializedDag(
         dag_id=dag.dag_id,
         timetable=timetable.serialize(),
-        asset_condition=schedule_condition(f"DAG {dag.dag_id!r}", dag.timetable),
+        asset_condition=None if assets is None else _condition(f"DAG {dag.dag_id!r}", assets),
         schedule_summary="" if isinstance(dag.timetable, NullTimetable) else dag.timetable.summary,
         timezone=zone_name(dag.timezone),
         description=_text(dag, "description", dag.description),
@@ -241,8 +240,8 @@ def _task(dag: DAG, task: BaseOperator) -> SerializedTask:
         do_xcom_push=task.do_xcom_push,
         callbacks=_callbacks(task, _TASK_EVENTS),
         template_fields=tuple(task.template_fields),
-        inlets=task_assets(who, task.inlets),
-        outlets=task_assets(who, task.outlets),
+        inlets=_assets(who, task.inlets),
+        outlets=_assets(who, task.outlets),
         edge_labels=_edge_labels(dag, task),
         **_sensor_fields(task),
     )
@@ -259,6 +258,19 @@ def _sensor_fields(task: BaseOperator) -> dict[str, Any]:
         "poke_interval": task.poke_interval,
         "sensor_timeout": task.timeout,
     }
+
+
+def _assets(who: str, assets: Iterable[BaseAsset]) -> tuple[AssetCondition, ...]:
+    """Return the inlets or outlets of a task, each once; an expression is taken apart into its assets."""
+    leaves = {leaf.key(): leaf for asset in assets for leaf in asset.iter_leaves()}
+    return tuple(_condition(who, leaf.as_expression()) for leaf in leaves.values())
+
+
+def _condition(who: str, expression: dict[str, Any]) -> AssetCondition:
+    try:
+        return read_condition(expression)
+    except DagError as exc:
+        raise SerializationError(f"{who}: {exc}") from exc
 
 
 def _is_empty(task: BaseOperator) -> bool:

@@ -6,14 +6,12 @@ The names are loaded when they are first used: a DAG file pays for the one that 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from asynsched.timetables.assets import AssetOrTimeSchedule
-    from asynsched.timetables.base import DagRunInfo, DataInterval, TimeRestriction, Timetable
+    from asynsched.timetables.base import DagRunInfo, DataInterval, KnownTimetable, TimeRestriction, Timetable
     from asynsched.timetables.custom import CustomTimetable, PlannedInterval, PlannedRun, TimetablePlan
     from asynsched.timetables.decoding import decode
     from asynsched.timetables.events import EventsTimetable
     from asynsched.timetables.interval import CronDataIntervalTimetable, DeltaDataIntervalTimetable
-    from asynsched.timetables.known import KnownTimetable
-    from asynsched.timetables.schedule import timetable_from_schedule
-    from asynsched.timetables.simple import ContinuousTimetable, NullTimetable, OnceTimetable
+    from asynsched.timetables.simple import ContinuousTimetable, NullTimetable, OnceTimetable, timetable_from_schedule
     from asynsched.timetables.trigger import (
         CronTriggerTimetable,
         DeltaTriggerTimetable,
@@ -55,7 +53,7 @@ _MODULES = {
     "DeltaDataIntervalTimetable": "interval",
     "DeltaTriggerTimetable": "trigger",
     "EventsTimetable": "events",
-    "KnownTimetable": "known",
+    "KnownTimetable": "base",
     "MultipleCronTriggerTimetable": "trigger",
     "NullTimetable": "simple",
     "OnceTimetable": "simple",
@@ -65,7 +63,7 @@ _MODULES = {
     "Timetable": "base",
     "TimetablePlan": "custom",
     "decode": "decoding",
-    "timetable_from_schedule": "schedule",
+    "timetable_from_schedule": "simple",
 }
 
 

@@ -10,8 +10,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from asynsched.errors import PlanNeeded
-from asynsched.timetables.base import DagRunInfo, DataInterval, TimeRestriction
-from asynsched.timetables.known import KnownTimetable
+from asynsched.timetables.base import DagRunInfo, DataInterval, KnownTimetable, TimeRestriction
 
 MAX_PLANNED = 100_000
 """Most runs of a plan."""

@@ -7,13 +7,12 @@ import msgspec
 from msgspec import Meta, Struct
 
 from asynsched.errors import TimetableError
-from asynsched.timetables.clock_changes import FoldPolicy, GapPolicy
-from asynsched.timetables.cron import MAX_EXPRESSION_LENGTH
+from asynsched.timetables.base import KnownTimetable
+from asynsched.timetables.cron import MAX_EXPRESSION_LENGTH, FoldPolicy, GapPolicy
 from asynsched.timetables.custom import CustomTimetable
 from asynsched.timetables.delta import LONGEST
 from asynsched.timetables.events import MAX_EVENTS, EventsTimetable
 from asynsched.timetables.interval import CronDataIntervalTimetable, DeltaDataIntervalTimetable
-from asynsched.timetables.known import KnownTimetable
 from asynsched.timetables.simple import ContinuousTimetable, NullTimetable, OnceTimetable
 from asynsched.timetables.trigger import (
     MAX_EXPRESSIONS,

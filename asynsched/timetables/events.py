@@ -10,8 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from asynsched.errors import TimetableError
-from asynsched.timetables.base import DagRunInfo, DataInterval, TimeRestriction
-from asynsched.timetables.known import KnownTimetable
+from asynsched.timetables.base import DagRunInfo, DataInterval, KnownTimetable, TimeRestriction
 from asynsched.timetables.zones import in_zone
 
 MAX_EVENTS = 100_000

@@ -8,11 +8,9 @@ from abc import abstractmethod
 from datetime import datetime, tzinfo
 from typing import TYPE_CHECKING, Any
 
-from asynsched.timetables.base import DagRunInfo, DataInterval, TimeRestriction
-from asynsched.timetables.clock_changes import FoldPolicy, GapPolicy, cron_schedule
-from asynsched.timetables.cron import CronSchedule
+from asynsched.timetables.base import DagRunInfo, DataInterval, KnownTimetable, TimeRestriction
+from asynsched.timetables.cron import CronSchedule, FoldPolicy, GapPolicy, cron_schedule
 from asynsched.timetables.delta import Delta
-from asynsched.timetables.known import KnownTimetable
 
 if TYPE_CHECKING:
     from asynsched.timetables.delta import AnyDelta

@@ -50,7 +50,7 @@ from asynsched.timetables import (
 )
 from asynsched.timetables.assets import time_part
 from asynsched.timetables.custom import CustomTimetable
-from asynsched.timetables.known import asked_at
+from asynsched.timetables.base import asked_at
 from sandbox.confine import Policy, confine, use_reserves
 from sandbox.confinement.file_rules import ConfinementError
 from sandbox.forkable import ForkCheck

@@ -25,7 +25,7 @@ from asynsched.authoring.exceptions import (
     AsynschedTaskTimeout,
     TaskDeferred,
 )
-from asynsched.authoring.mapping.mapped_sequences import is_mappable
+from asynsched.authoring.mapped_results import is_mappable
 from asynsched.authoring.retry_policy import RetryAction, RetryPolicy, ask
 from asynsched.authoring.running.context import Context
 from asynsched.authoring.running.execution import TaskResult

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from asynsched.authoring.active import forget_registered
 from asynsched.authoring.dag import DAG
 from asynsched.authoring.supervisor import set_supervisor
-from asynsched.authoring.taskflow.decorators import task
+from asynsched.authoring.taskflow import task
 from asynsched.protocol.frames import encode_frame
 from asynsched.protocol.messages import CodeVersion, Launch, RunContext
 from sandbox.run import run_launch

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 from zoneinfo import ZoneInfo, available_timezones
 
-from asynsched.timetables.clock_changes import cron_schedule
+from asynsched.timetables.cron import cron_schedule
 
 BEGIN, END = datetime(2000, 1, 1, tzinfo=UTC), datetime(2041, 1, 1, tzinfo=UTC)
 _STEP = timedelta(days=3)

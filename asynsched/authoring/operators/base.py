@@ -5,15 +5,18 @@ from __future__ import annotations
 import datetime as dt
 
 from asynsched.authoring import active
+from asynsched.authoring.active import SetupTeardownContext, close_block, note_new_task, where_made
 from asynsched.authoring.deferral import Deferrable
-from asynsched.authoring.identifiers import check_key
-from asynsched.authoring.node import DAGNode, flatten
+from asynsched.authoring.node import DAGNode, check_key, flatten
 from asynsched.authoring.operators import arguments
-from asynsched.authoring.operators.meta import BaseOperatorMeta, check_template_fields, invalid_arguments, task_owner
-from asynsched.authoring.origin import where_made
+from asynsched.authoring.operators.arguments import (
+    BaseOperatorMeta,
+    check_template_fields,
+    invalid_arguments,
+    task_owner,
+)
 from asynsched.authoring.params import ParamsDict
 from asynsched.authoring.running.templating import Renderer, plain_environment
-from asynsched.authoring.setup_teardown import SetupTeardownContext, close_block, note_new_task
 from asynsched.authoring.trigger_rule import TriggerRule, WeightRule
 from asynsched.authoring.xcom_arg import XComArg, references
 from asynsched.errors import DagError, NoEffectWarning
@@ -27,7 +30,7 @@ if TYPE_CHECKING:
     import jinja2
 
     from asynsched.authoring.dag import DAG
-    from asynsched.authoring.operators.mapped import MappedOperator, OperatorPartial
+    from asynsched.authoring.mapping import MappedOperator, OperatorPartial
     from asynsched.authoring.retry_policy import RetryPolicy
     from asynsched.authoring.running.context import Context
     from asynsched.authoring.task_group import TaskGroup
@@ -62,7 +65,7 @@ class Mappable:
         Raises:
             TypeError: The operator has no such argument.
         """
-        from asynsched.authoring.operators.mapped import OperatorPartial
+        from asynsched.authoring.mapping import OperatorPartial
 
         return OperatorPartial(cls, {"task_id": task_id, **kwargs})  # type: ignore[arg-type]
 
@@ -493,3 +496,12 @@ class BaseOperator(TaskRelations, Mappable, Templater, Deferrable, metaclass=Bas
 
     def __repr__(self) -> str:
         return f"<Task({self.task_type}): {self.task_id}>"
+
+
+class EmptyOperator(BaseOperator):
+    """A task that does nothing: it joins arrows, and succeeds without a process."""
+
+    ui_color = "#e8f7e4"
+
+    def execute(self, context: Context) -> None:
+        """Do nothing."""

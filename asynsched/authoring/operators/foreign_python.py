@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from asynsched.authoring.exceptions import AsynschedException, AsynschedSkipException
 from asynsched.authoring.operators import arguments
+from asynsched.authoring.operators.bash import LoggedProcess
 from asynsched.authoring.operators.branch import BaseBranchOperator
 from asynsched.authoring.operators.python import PythonOperator, keyword_arguments
-from asynsched.authoring.subprocesses import LoggedProcess
 from asynsched.errors import DagError
 
 TYPE_CHECKING = False

@@ -122,7 +122,7 @@ def _is_described(function: Callable[..., Any], value: Any) -> bool:
 
 def describe_outlets(described: Generator[Any, None, Any], context: Mapping[str, Any]) -> Any:
     """Run a generator, take over the Metadata that it yields for the task's outlets, and return what it returns."""
-    from asynsched.authoring.assets.asset import Metadata
+    from asynsched.authoring.assets import Metadata
 
     while True:
         try:

@@ -9,7 +9,7 @@ from asynsched.authoring.json_values import check_json
 from asynsched.authoring.operators import arguments
 from asynsched.authoring.operators.base import BaseOperator
 from asynsched.authoring.params import NOTSET
-from asynsched.authoring.running.elsewhere import AsksElsewhere
+from asynsched.authoring.running.task_instance import AsksElsewhere
 from asynsched.authoring.supervisor import SupervisorNotFound, ask
 from asynsched.authoring.timezone import parse
 from asynsched.authoring.triggers.external_task import DagStateTrigger

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from asynsched.authoring.mapping.mapped_sequences import MappableSequence, is_mappable
+from asynsched.authoring.mapped_results import MappableSequence, is_mappable
 from asynsched.authoring.operators.branch import followed_tasks
 from asynsched.authoring.operators.python import finished
 from asynsched.authoring.running.context import CurrentContext, outlet_events

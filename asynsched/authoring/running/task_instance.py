@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from asynsched.authoring.running.elsewhere import AsksElsewhere, previous_task_instance
 from asynsched.authoring.supervisor import SupervisorNotFound, ask, ask_in_parts
 from asynsched.authoring.timezone import coerce_datetime
 from asynsched.authoring.transport import from_transport, to_transport
@@ -13,15 +12,133 @@ if TYPE_CHECKING:
     import datetime as dt
     import logging
     import uuid
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable, Mapping
     from typing import Any
 
     import jinja2
 
     from asynsched.authoring.operators.base import BaseOperator
     from asynsched.authoring.running.context import Context
-    from asynsched.authoring.running.dag_run import DagRun
-    from asynsched.authoring.running.elsewhere import PreviousTaskInstance
+
+
+class PreviousTaskInstance:
+    """A task instance of an earlier run: its names, state, numbers and, as pendulum's instants, its dates."""
+
+    def __init__(self, fields: Mapping[str, Any]) -> None:
+        self.dag_id: str = fields["dag_id"]
+        self.run_id: str = fields["run_id"]
+        self.task_id: str = fields["task_id"]
+        self.map_index: int = fields["map_index"]
+        self.state: str | None = fields["state"]
+        self.try_number: int = fields["try_number"]
+        self.logical_date = _instant(fields["logical_date"])
+        self.start_date = _instant(fields["started_at"])
+        self.end_date = _instant(fields["ended_at"])
+
+    @property
+    def duration(self) -> float | None:
+        """Seconds that its try took; None where it has not run to an end."""
+        if self.start_date is None or self.end_date is None:
+            return None
+        seconds: float = (self.end_date - self.start_date).total_seconds()
+        return seconds
+
+    def __repr__(self) -> str:
+        return f"<PreviousTaskInstance {self.dag_id} {self.run_id} {self.task_id} {self.state}>"
+
+
+class AsksElsewhere:
+    """The questions; each may be asked without a task instance, but only by a task that runs."""
+
+    @staticmethod
+    def get_ti_count(
+        dag_id: str,
+        map_index: int | None = None,
+        task_ids: Collection[str] | None = None,
+        task_group_id: str | None = None,
+        logical_dates: Collection[dt.datetime] | None = None,
+        run_ids: Collection[str] | None = None,
+        states: Collection[str] | None = None,
+    ) -> int:
+        """Return how many task instances there are; what is None or empty limits nothing.
+
+        Raises:
+            SupervisorNotFound: The DAG has no such task group.
+        """
+        wanted = _wanted(dag_id, logical_dates, run_ids, states)
+        n: int = ask("task_count", **wanted, **_tasks(map_index, task_ids, task_group_id))
+        return n
+
+    @staticmethod
+    def get_task_states(
+        dag_id: str,
+        map_index: int | None = None,
+        task_ids: Collection[str] | None = None,
+        task_group_id: str | None = None,
+        logical_dates: Collection[dt.datetime] | None = None,
+        run_ids: Collection[str] | None = None,
+    ) -> dict[str, dict[str, str | None]]:
+        """Return states by run_id and then task_id, a mapped task's by task_id, `_` and index.
+
+        Raises:
+            SupervisorNotFound: The DAG has no such task group.
+        """
+        wanted = _wanted(dag_id, logical_dates, run_ids, None)
+        states: dict[str, dict[str, str | None]] = {}
+        for part in ask_in_parts("task_states", **wanted, **_tasks(map_index, task_ids, task_group_id)):
+            for run_id, found in part.items():
+                states.setdefault(run_id, {}).update(found)
+        return states
+
+    @staticmethod
+    def get_dr_count(
+        dag_id: str,
+        logical_dates: Collection[dt.datetime] | None = None,
+        run_ids: Collection[str] | None = None,
+        states: Collection[str] | None = None,
+    ) -> int:
+        """Return how many runs there are; what is None or empty limits nothing."""
+        n: int = ask("run_count", **_wanted(dag_id, logical_dates, run_ids, states))
+        return n
+
+    @staticmethod
+    def get_dagrun_state(dag_id: str, run_id: str) -> str:
+        """Return the state of a run. Raises SupervisorNotFound when there is none."""
+        state: str = ask("run_state", dag_id=dag_id, run_id=run_id)
+        return state
+
+
+def previous_task_instance(**asked: Any) -> PreviousTaskInstance | None:
+    """Return the task instance that `previous_task_instance` finds; None when there is none."""
+    try:
+        return PreviousTaskInstance(ask("previous_task_instance", **asked))
+    except SupervisorNotFound:
+        return None
+
+
+def _wanted(
+    dag_id: str,
+    logical_dates: Collection[dt.datetime] | None,
+    run_ids: Collection[str] | None,
+    states: Collection[str] | None,
+) -> dict[str, Any]:
+    return {
+        "dag_id": dag_id,
+        "logical_dates": None if logical_dates is None else [date.isoformat() for date in logical_dates],
+        "run_ids": None if run_ids is None else list(run_ids),
+        "states": None if states is None else [str(state) for state in states],
+    }
+
+
+def _tasks(map_index: int | None, task_ids: Collection[str] | None, task_group_id: str | None) -> dict[str, Any]:
+    names = None if task_ids is None else list(task_ids)
+    return {"map_index": map_index, "task_ids": names, "task_group_id": task_group_id}
+
+
+def _instant(text: str | None) -> Any:
+    import datetime as dt
+
+    return None if text is None else coerce_datetime(dt.datetime.fromisoformat(text))
 
 
 class Instant:
@@ -222,8 +339,6 @@ class TaskInstance(AsksElsewhere):
 
     def get_previous_dagrun(self, state: str | None = None) -> DagRun | None:
         """Return the DagRun of the next earlier logical date, in that state if given; None when there is none."""
-        from asynsched.authoring.running.dag_run import DagRun
-
         if self.logical_date is None:
             return None
         try:
@@ -274,3 +389,89 @@ def _value_of_task(task_id: str, found: Iterable[tuple[str, int, Any]], default:
     if one or -1 in by_index:
         return next(iter(by_index.values()))
     return list(by_index.values())
+
+
+_INSTANTS = (
+    "run_after", "logical_date", "data_interval_start", "data_interval_end", "queued_at", "started_at", "ended_at",
+)  # fmt: skip
+
+
+class RunFacts:
+    """What a try is told of its DagRun: the fields of `asynsched.protocol.messages.RunContext`."""
+
+    __slots__ = (
+        "conf", "dag_id", "data_interval_end", "data_interval_start", "ended_at", "logical_date", "queued_at",
+        "run_after", "run_id", "run_type", "started_at", "state",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        *,
+        dag_id: str,
+        run_id: str,
+        run_type: str,
+        run_after: dt.datetime,
+        logical_date: dt.datetime | None = None,
+        data_interval_start: dt.datetime | None = None,
+        data_interval_end: dt.datetime | None = None,
+        queued_at: dt.datetime | None = None,
+        started_at: dt.datetime | None = None,
+        ended_at: dt.datetime | None = None,
+        state: str = "running",
+        conf: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.dag_id = dag_id
+        self.run_id = run_id
+        self.run_type = run_type
+        self.run_after = run_after
+        self.logical_date = logical_date
+        self.data_interval_start = data_interval_start
+        self.data_interval_end = data_interval_end
+        self.queued_at = queued_at
+        self.started_at = started_at
+        self.ended_at = ended_at
+        self.state = state
+        self.conf = dict(conf or {})
+
+
+class DagRun:
+    """A DagRun as tasks see it, with the names of its attributes that Airflow has. Its instants are pendulum's.
+
+    `clear_number`, `note`, `partition_key`, `triggering_user_name` and `consumed_asset_events` are there for code that
+    reads them, and say nothing.
+    """
+
+    clear_number = 0
+    note: str | None = None
+    partition_key: str | None = None
+    triggering_user_name: str | None = None
+    consumed_asset_events: tuple[()] = ()
+    run_after = Instant("run_after")
+    logical_date = Instant("logical_date")
+    data_interval_start = Instant("data_interval_start")
+    data_interval_end = Instant("data_interval_end")
+    queued_at = Instant("queued_at")
+    start_date = Instant("started_at")
+    end_date = Instant("ended_at")
+
+    def __init__(self, facts: RunFacts) -> None:
+        self._facts = facts
+        self.dag_id = facts.dag_id
+        self.run_id = facts.run_id
+        self.run_type = facts.run_type
+        self.state = facts.state
+        self.conf = facts.conf
+
+    @classmethod
+    def of_fields(cls, fields: Mapping[str, Any]) -> DagRun:
+        """Return the run that such fields of JSON describe: instants as text, under the names of `RunFacts`."""
+        import datetime as dt
+
+        known = {name: fields[name] for name in RunFacts.__slots__ if name in fields}
+        for name in _INSTANTS:
+            if known.get(name) is not None:
+                known[name] = dt.datetime.fromisoformat(known[name])
+        return cls(RunFacts(**known))
+
+    def __repr__(self) -> str:
+        return f"<DagRun {self.dag_id} {self.run_id}>"

@@ -10,26 +10,24 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from asynsched.authoring import macros
-from asynsched.authoring.assets.asset import Asset, AssetAlias, AssetRef, checked_extra
+from asynsched.authoring.assets import Asset, AssetAlias, AssetRef, checked_extra
 from asynsched.authoring.connection import Connection
 from asynsched.authoring.exceptions import AsynschedNotFoundException
-from asynsched.authoring.mapping.map_position import instance_count
 from asynsched.authoring.params import NOTSET, resolve_params
 from asynsched.authoring.running.context import Context, Deferred, Unmade
-from asynsched.authoring.running.dag_run import DagRun
-from asynsched.authoring.running.task_instance import TaskInstance
+from asynsched.authoring.running.task_instance import DagRun, TaskInstance
 from asynsched.authoring.supervisor import SupervisorNotFound, ask, ask_in_parts
 from asynsched.authoring.timezone import aware, coerce_datetime, is_naive, make_aware, parse
 from asynsched.authoring.transport import from_transport
 from asynsched.authoring.variable import Variable
+from asynsched.authoring.xcom_arg import instance_count
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
     from asynsched.authoring.operators.base import BaseOperator
-    from asynsched.authoring.running.dag_run import RunFacts
-    from asynsched.authoring.running.task_instance import TaskInstanceFacts
+    from asynsched.authoring.running.task_instance import RunFacts, TaskInstanceFacts
 
 
 class VariableAccessor:
@@ -122,7 +120,7 @@ class AssetEvent:
     @property
     def source_dag_run(self) -> DagRun | None:
         """The run that updated the asset; None for an event from outside, or of a run that was deleted."""
-        from asynsched.authoring.running.dag_run import DagRun
+        from asynsched.authoring.running.task_instance import DagRun
 
         if self.source_run_id is None:
             return None

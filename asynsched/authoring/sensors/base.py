@@ -14,8 +14,8 @@ from asynsched.authoring.exceptions import (
     TaskDeferralTimeout,
 )
 from asynsched.authoring.operators import arguments
+from asynsched.authoring.operators.arguments import task_owner
 from asynsched.authoring.operators.base import BaseOperator
-from asynsched.authoring.operators.meta import task_owner
 from asynsched.authoring.operators.python import finished
 from asynsched.authoring.timezone import utcnow
 from asynsched.errors import DagError

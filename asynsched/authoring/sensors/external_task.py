@@ -6,7 +6,7 @@ import datetime as dt
 
 from asynsched.authoring.exceptions import AsynschedException, AsynschedSkipException
 from asynsched.authoring.operators import arguments
-from asynsched.authoring.operators.empty import EmptyOperator
+from asynsched.authoring.operators.base import EmptyOperator
 from asynsched.authoring.operators.python import keyword_arguments
 from asynsched.authoring.sensors.base import BaseSensorOperator
 from asynsched.authoring.supervisor import SupervisorNotFound, ask

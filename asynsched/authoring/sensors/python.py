@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from asynsched.authoring.exceptions import AsynschedFailException
 from asynsched.authoring.operators import arguments
+from asynsched.authoring.operators.bash import LoggedProcess, bash_command_line
 from asynsched.authoring.operators.python import call_with_context
 from asynsched.authoring.sensors.base import BaseSensorOperator, PokeReturnValue
-from asynsched.authoring.subprocesses import LoggedProcess, bash_command_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import datetime as dt
 
 from asynsched.authoring.operators import arguments
-from asynsched.authoring.operators.meta import task_owner
+from asynsched.authoring.operators.arguments import task_owner
+from asynsched.authoring.operators.branch import WeekDay
 from asynsched.authoring.sensors.base import BaseSensorOperator
 from asynsched.authoring.timezone import convert_to_utc, utcnow
 from asynsched.authoring.triggers.temporal import DateTimeTrigger, TimeDeltaTrigger
-from asynsched.authoring.weekday import WeekDay
 from asynsched.errors import DagError
 
 TYPE_CHECKING = False

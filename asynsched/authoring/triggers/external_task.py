@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asynsched.authoring.running.elsewhere import AsksElsewhere
+from asynsched.authoring.running.task_instance import AsksElsewhere
 from asynsched.authoring.triggers.base import BaseTrigger, TriggerEvent
 
 TYPE_CHECKING = False

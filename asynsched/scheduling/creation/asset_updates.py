@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from asynsched.authoring.assets.asset import Asset, checked_extra
+from asynsched.authoring.assets import Asset, checked_extra
 from asynsched.store.assets.events import record_events
 from asynsched.store.assets.names import get_asset
 from asynsched.store.audit import record_audit

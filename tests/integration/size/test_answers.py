@@ -10,9 +10,8 @@ import pytest
 import sqlalchemy as sa
 
 from asynsched import Asset
-from asynsched.authoring.mapping.mapped_sequences import LazyXComSequence
-from asynsched.authoring.running.elsewhere import AsksElsewhere
-from asynsched.authoring.running.task_instance import TaskInstance
+from asynsched.authoring.mapped_results import LazyXComSequence
+from asynsched.authoring.running.task_instance import AsksElsewhere, TaskInstance
 from asynsched.authoring.running.try_context import InletEvents, TriggeringAssetEvents
 from asynsched.authoring.supervisor import SupervisorError
 from asynsched.clock import VirtualClock

@@ -5,9 +5,9 @@ import logging
 import pytest
 
 from asynsched import DAG, BashOperator
-from asynsched.authoring import subprocesses
 from asynsched.authoring.operators import bash
-from asynsched.authoring.subprocesses import LoggedProcess
+from asynsched.authoring.operators import bash as subprocesses
+from asynsched.authoring.operators.bash import LoggedProcess
 from sandbox.supervision.masking import Secrets
 from sandbox.supervision.supervised_try import READ_BYTES
 from sandbox.supervision.task_log import LONGEST_LINE_HELD, TaskLog

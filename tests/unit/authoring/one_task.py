@@ -3,9 +3,8 @@
 import datetime as dt
 
 from asynsched import PythonOperator
-from asynsched.authoring.running.dag_run import RunFacts
 from asynsched.authoring.running.execution import execute
-from asynsched.authoring.running.task_instance import TaskInstanceFacts
+from asynsched.authoring.running.task_instance import RunFacts, TaskInstanceFacts
 from asynsched.authoring.running.try_context import build_context
 
 DATE = dt.datetime(2024, 5, 1, 12, 30, tzinfo=dt.UTC)

@@ -15,8 +15,7 @@ from asynsched import (
     RetryRule,
 )
 from asynsched.authoring.retry_policy import ask
-from asynsched.authoring.running.dag_run import DagRun, RunFacts
-from asynsched.authoring.running.task_instance import TaskInstance, TaskInstanceFacts
+from asynsched.authoring.running.task_instance import DagRun, RunFacts, TaskInstance, TaskInstanceFacts
 from tests.support.runs import NOON
 
 MINUTE = timedelta(minutes=1)

@@ -22,9 +22,8 @@ from asynsched import (
     TriggerDagRunOperator,
     WeekDay,
 )
-from asynsched.authoring.running.dag_run import RunFacts
 from asynsched.authoring.running.execution import execute
-from asynsched.authoring.running.task_instance import TaskInstanceFacts
+from asynsched.authoring.running.task_instance import RunFacts, TaskInstanceFacts
 from asynsched.authoring.running.try_context import build_context
 from tests.unit.authoring.standard import NOON, outcome
 

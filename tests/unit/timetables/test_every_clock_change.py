@@ -9,7 +9,7 @@ import pytest
 
 from asynsched.errors import TimetableError
 from asynsched.timetables import CronDataIntervalTimetable, CronTriggerTimetable, TimeRestriction, decode
-from asynsched.timetables.clock_changes import cron_schedule
+from asynsched.timetables.cron import cron_schedule
 from tests.support.clock_changes import POLICIES, changes, daily_disagreement, zone_names
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from asynsched.errors import DagError, TimetableError
 from asynsched.timetables import CronTriggerTimetable
 from asynsched.timetables.base import TimeRestriction
-from asynsched.timetables.schedule import timetable_from_schedule
+from asynsched.timetables.simple import timetable_from_schedule
 
 NOW = datetime(2026, 3, 29, 0, 30, tzinfo=UTC)
 signs = st.sampled_from(["*", "/", "-", ",", "#", "L", "W", "?", "H", "R", "@", "(", ")", "MON", "JAN", "sun", "\0"])

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
 
+
 MAX_NAME_LENGTH = 1500
 """Longest name, URI or group, in characters (Airflow's limit)."""
 RESERVED_NAMES = ("self", "context")

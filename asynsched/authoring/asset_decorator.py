@@ -5,7 +5,7 @@ Source: Apache Airflow's `airflow.sdk.definitions.asset.decorators`.
 
 from __future__ import annotations
 
-from asynsched.authoring.assets.asset import Asset, AssetRef, BaseAsset
+from asynsched.authoring.assets import Asset, AssetRef, BaseAsset
 from asynsched.authoring.dag import DAG
 from asynsched.authoring.operators.python import PythonOperator, describe_outlets, finished
 from asynsched.errors import DagError
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from asynsched.authoring.running.context import Context
+
 
 DAG_ARGUMENTS = frozenset({
     "access_control", "dag_display_name", "dag_id", "description", "is_paused_upon_creation", "on_failure_callback",

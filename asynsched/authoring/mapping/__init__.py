@@ -1,1 +1,0 @@
-"""Dynamic task mapping: what tasks and task groups are mapped over."""

@@ -1,1 +1,0 @@
-"""The TaskFlow style: decorators that make tasks and DAGs of functions."""
