@@ -71,7 +71,7 @@ class DagImportError(DagError):
 
 
 class DagCycleError(DagError):
-    """The tasks of a DAG depend on one another in a circle."""
+    """The tasks of a DAG depend on each other in a cycle."""
 
 
 class TimetableError(DagError):

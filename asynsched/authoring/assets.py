@@ -221,9 +221,9 @@ class Metadata:
 
 
 def check_text(what: str, value: object) -> str:
-    """Return a text that is neither empty nor blank nor too long. Raises DagError."""
+    """Return a string that is neither empty nor blank nor too long. Raises DagError."""
     if not isinstance(value, str) or not value.strip():
-        raise DagError(f"the {what} must be a text that is not blank, not {value!r}")
+        raise DagError(f"the {what} must be a string that is not blank, not {value!r}")
     if "\0" in value:
         raise DagError(f"the {what} {value!r} has a NUL character, which cannot be stored")
     if len(value) > MAX_NAME_LENGTH:

@@ -1,4 +1,4 @@
-"""Connection: where an outside system is, and how to log in to it."""
+"""Connection: the address of an external system, and how to log in to it."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ FIELDS = ("conn_type", "description", "host", "schema", "login", "password", "po
 
 
 class Connection:
-    """A connection, made of its parts, or of a URI.
+    """A connection, given in parts or as a URI.
 
     Args:
-        conn_id: Its name.
-        conn_type: Kind of system, e.g. `postgres`.
-        description: Text for people.
-        host: Host name or address.
-        schema: Database, or the like.
-        login: User name.
-        password: Password; never shown.
-        port: Port.
-        extra: More, as JSON.
-        uri: All of it as `type://login:password@host:port/schema?extra`, instead of the parts.
+        conn_id: The connection's name.
+        conn_type: The kind of system, e.g. `postgres`.
+        description: A description for people.
+        host: The host name or address.
+        schema: The database, or its equivalent.
+        login: The user name.
+        password: The password; never shown.
+        port: The port.
+        extra: Further parameters, as JSON.
+        uri: `type://login:password@host:port/schema?extra`, instead of the parts.
 
     Raises:
-        AsynschedException: Both a URI and parts are given, or the URI is none.
-        ValueError: The port is none.
+        AsynschedException: The URI is invalid, or both a URI and parts are given.
+        ValueError: The port is invalid.
     """
 
     def __init__(
@@ -68,11 +68,11 @@ class Connection:
 
     @classmethod
     def get(cls, conn_id: str) -> Connection:
-        """Return a connection: of the environment variable `AIRFLOW_CONN_NAME`, as URI or JSON, else the stored one.
+        """Return a connection: from the environment variable `AIRFLOW_CONN_<conn_id>` (a URI or JSON), or as stored.
 
         Raises:
-            AsynschedNotFoundException: There is none.
-            SupervisorError: A DAG file is being parsed.
+            AsynschedNotFoundException: The connection does not exist.
+            SupervisorError: A DAG file is being parsed, and the connection is not in the environment.
         """
         text = os.environ.get(ENVIRONMENT_PREFIX + conn_id.upper())
         if text is not None:
@@ -85,17 +85,17 @@ class Connection:
 
     @classmethod
     def from_text(cls, text: str, conn_id: str = "") -> Connection:
-        """Return the connection that a JSON object or a URI describes. Raises AsynschedException when it is neither."""
+        """Return the connection that a JSON object or a URI describes. Raises AsynschedException if it is neither."""
         return cls.from_json(text, conn_id) if text.lstrip().startswith("{") else cls.from_uri(text, conn_id)
 
     @classmethod
     def from_uri(cls, uri: str, conn_id: str) -> Connection:
-        """Return the connection that a URI describes. Raises AsynschedException when it is none."""
+        """Return the connection that a URI describes. Raises AsynschedException if it is invalid."""
         return cls(conn_id, uri=uri)
 
     @classmethod
     def from_json(cls, value: str, conn_id: str = "") -> Connection:
-        """Return the connection that a JSON object describes. Raises AsynschedException when it is none."""
+        """Return the connection that a JSON object describes. Raises AsynschedException if it is invalid."""
         import json
 
         try:
@@ -104,7 +104,7 @@ class Connection:
             fields = None
         # The text is not shown: it may hold a password.
         if not isinstance(fields, dict):
-            raise AsynschedException(f"connection {conn_id!r} is no JSON object")
+            raise AsynschedException(f"connection {conn_id!r} is not a JSON object")
         unknown = sorted(set(fields) - {*FIELDS, "conn_id"})
         if unknown:
             raise AsynschedException(f"connection {conn_id!r} has unknown fields: {', '.join(unknown)}")
@@ -113,7 +113,7 @@ class Connection:
 
     @property
     def extra_dejson(self) -> dict[str, Any]:
-        """`extra` as a dict; empty when it is none."""
+        """`extra` as a dict; empty if it is not a JSON object."""
         import json
 
         try:
@@ -123,7 +123,7 @@ class Connection:
         return value if isinstance(value, dict) else {}
 
     def get_uri(self) -> str:
-        """Return all of it as a URI.
+        """Return the connection as a URI.
 
         Source: Apache Airflow's `Connection.get_uri`.
         """
@@ -157,7 +157,7 @@ class Connection:
         return ("?" if self.schema else "/?") + query
 
     def as_json(self) -> str:
-        """Return the parts as JSON, without the name."""
+        """Return the parts as JSON, without the conn_id."""
         import json
 
         return json.dumps({field: getattr(self, field) for field in FIELDS if getattr(self, field) is not None})
@@ -182,7 +182,7 @@ def _parts_of_uri(uri: str, conn_id: str) -> dict[str, Any]:
             f"connection {conn_id!r}: its URI must look like type://login:password@host:port/schema"
         )
     protocol, separator, remainder = rest.partition("://")
-    # `type://https://host` names the protocol of the host; a `://` further on is part of something else.
+    # `type://https://host` names the host's protocol; a later `://` is part of something else.
     has_protocol = bool(separator) and protocol.isalnum()
     try:
         split = urlsplit("//" + (remainder if has_protocol else rest))
@@ -203,7 +203,7 @@ def _parts_of_uri(uri: str, conn_id: str) -> dict[str, Any]:
 
 
 def _hostname(netloc: str) -> str:
-    """Return the host as it was written; `urlsplit().hostname` is in lower case."""
+    """Return the host as written; `urlsplit().hostname` is in lower case."""
     address = netloc.rpartition("@")[2]
     if address.startswith("["):
         return address[1:].partition("]")[0]

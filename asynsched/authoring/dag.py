@@ -1,13 +1,13 @@
-"""DAG: tasks, their order, and when they run."""
+"""DAG: tasks, the order between them, and when they run."""
 
 from __future__ import annotations
 
 import datetime as dt
 
 from asynsched.authoring import active
-from asynsched.authoring.active import forget_registered, where_made
+from asynsched.authoring.active import where_made
 from asynsched.authoring.exceptions import DuplicateTaskIdFound, TaskNotFound
-from asynsched.authoring.node import MAX_TAG_LENGTH, check_key, topological_order
+from asynsched.authoring.node import check_key, topological_order
 from asynsched.authoring.operators import arguments
 from asynsched.authoring.operators.arguments import RENAMED_OF_DAGS, ArgumentTypes, explained
 from asynsched.authoring.params import NOTSET, DagParam, ParamsDict
@@ -31,8 +31,12 @@ if TYPE_CHECKING:
     from asynsched.timetables.base import Timetable
 
 
+MAX_TAG_LENGTH = 100
+SHORTEST_SCHEDULE = dt.timedelta(seconds=1)
+
+
 class DagArguments:
-    """The part of DAG that holds what it was told."""
+    """The part of DAG that takes its arguments."""
 
     dag_id: str
     fileloc: str
@@ -76,7 +80,9 @@ class DagArguments:
         self.dag_id = check_key("dag_id", dag_id)
         who = self._who
         if unknown:
-            raise _unknown_arguments(who, unknown)
+            code = DagArguments.__init__.__code__
+            known = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+            raise TypeError(f"{who}: unknown arguments: {explained(unknown, known, RENAMED_OF_DAGS)}")
         _TYPES.check(who, given)
         self.description = description
         self.dag_display_name = dag_display_name or self.dag_id
@@ -86,11 +92,12 @@ class DagArguments:
         self.start_date = self.start_date or self._default_date("start_date")
         self.end_date = arguments.date(who, "end_date", end_date, self.timezone)
         self.schedule = schedule
-        self.catchup = _catchup(who, catchup)
-        self.max_active_tasks = _limit(who, "max_active_tasks", max_active_tasks)
-        self.max_active_runs = _limit(who, "max_active_runs", max_active_runs)
-        self.max_consecutive_failed_dag_runs = _limit(
-            who, "max_consecutive_failed_dag_runs", max_consecutive_failed_dag_runs
+        if catchup != "latest" and not isinstance(catchup, bool):
+            raise DagError(f"{who}: catchup must be True, False or 'latest', not {catchup!r:.100}")
+        self.catchup = catchup
+        self.max_active_tasks, self.max_active_runs, self.max_consecutive_failed_dag_runs = (
+            None if given[name] is None else arguments.whole_number(who, name, given[name], at_least=0)
+            for name in ("max_active_tasks", "max_active_runs", "max_consecutive_failed_dag_runs")
         )
         self.dagrun_timeout = arguments.positive_duration(who, "dagrun_timeout", dagrun_timeout)
         self.on_success_callback = arguments.callbacks(who, "on_success_callback", on_success_callback)
@@ -109,8 +116,12 @@ class DagArguments:
         self.render_template_as_native_obj = bool(render_template_as_native_obj)
         self.owner_links = owner_links or {}
         self.access_control = access_control
-        self.deadline = [] if deadline is None else _deadlines(who, deadline)
+        self.deadline: list[DeadlineAlert] = []
         self.disable_bundle_versioning = disable_bundle_versioning
+        if deadline is not None:
+            from asynsched.authoring.deadline import deadline_alerts
+
+            self.deadline = deadline_alerts(who, deadline)
 
     @property
     def _who(self) -> str:
@@ -120,7 +131,7 @@ class DagArguments:
         return arguments.date(self._who, f"default_args[{name!r}]", self.default_args.get(name), self.timezone)
 
     def _load_doc(self, doc_md: str | None) -> str | None:
-        """Return the text, or the content of the file that a text ending with `.md` names."""
+        """Return the string, or, if it ends with `.md`, the content of the file that it names."""
         if doc_md is None or not doc_md.endswith(".md") or "\n" in doc_md:
             return doc_md
         from pathlib import Path
@@ -135,28 +146,8 @@ class DagArguments:
 _TYPES = ArgumentTypes(DagArguments.__init__)
 
 
-def _catchup(who: str, value: Any) -> bool | Literal["latest"]:
-    if value == "latest":
-        return "latest"
-    if not isinstance(value, bool):
-        raise DagError(f"{who}: catchup must be True, False or 'latest', not {value!r:.100}")
-    return value
-
-
-def _deadlines(who: str, given: Any) -> list[DeadlineAlert]:
-    from asynsched.authoring.deadline import deadline_alerts
-
-    return deadline_alerts(who, given)
-
-
-def _unknown_arguments(who: str, names: Iterable[str]) -> TypeError:
-    code = DagArguments.__init__.__code__
-    known = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
-    return TypeError(f"{who}: unknown arguments: {explained(names, known, RENAMED_OF_DAGS)}")
-
-
 def _zone_of(start_date: Any) -> dt.tzinfo:
-    """Return the zone of an aware start date, else the default zone."""
+    """Return the zone of an aware start date; otherwise the default zone."""
     if isinstance(start_date, str):
         try:
             start_date = parse(start_date)
@@ -165,48 +156,22 @@ def _zone_of(start_date: Any) -> dt.tzinfo:
     return getattr(start_date, "tzinfo", None) or default_timezone()
 
 
-def _limit(who: str, name: str, value: Any) -> int | None:
-    return None if value is None else arguments.whole_number(who, name, value, at_least=0)
-
-
 def _tags(who: str, tags: Any) -> set[str]:
     if isinstance(tags, str):
-        raise DagError(f"{who}: tags must be a list of texts, not the text {tags!r}")
+        raise DagError(f"{who}: tags must be a list of strings, not the string {tags!r}")
     for tag in tags or ():
         arguments.text(who, "a tag", tag, max_length=MAX_TAG_LENGTH)
     return set(tags or ())
 
 
-SHORTEST = dt.timedelta(seconds=1)
-
-
-def warn_of_short_schedule(dag: DAG) -> None:
-    """Warn of a DAG whose runs follow each other faster than a second: they are made ever later than they are due."""
-    every = getattr(dag.timetable, "every", None)
-    if every is None or every.length >= SHORTEST:
-        return
-    import warnings
-
-    warnings.warn_explicit(
-        f"DAG {dag.dag_id!r}: a run each {every.length.total_seconds():f} s is more than can be made, so that its runs"
-        " are ever later; let a second or more be between them, or use schedule='@continuous'",
-        DagWarning,
-        dag.fileloc,
-        dag.lineno,
-    )
-
-
-__all__ = ["DAG", "collect_dags", "forget_registered"]
-
-
 class DAG(DagArguments):
     """A DAG. Tasks made inside `with DAG(...)` belong to it.
 
-    The arguments, their names and their defaults are those of Airflow 3's DAG; the reference lists them.
+    The arguments have the names and defaults of Airflow 3's `DAG`.
 
     Raises:
         TypeError: An argument is unknown.
-        DagError: The value of an argument is wrong.
+        DagError: The value of an argument is invalid.
     """
 
     def __init__(self, dag_id: str, **arguments: Any) -> None:
@@ -223,24 +188,39 @@ class DAG(DagArguments):
 
     def _check_schedule(self) -> None:
         if self.schedule is None:
-            # A schedule of None is not worth loading the timetables for.
+            # Without a schedule, the timetables need not be loaded.
             self.params.check_defaults()
             return
         timetable = self.timetable
-        warn_of_short_schedule(self)
+        self._warn_of_short_schedule()
         limit = timetable.active_runs_limit
         if limit is not None:
             self.max_active_runs = limit if self.max_active_runs is None else self.max_active_runs
             if self.max_active_runs > limit:
-                raise DagError(f"{self._who}: its schedule allows max_active_runs={limit} at most")
+                raise DagError(f"{self._who}: its schedule allows at most max_active_runs={limit}")
         if timetable.can_be_scheduled:
             if self.catchup is True and self.start_date is None and "start_date" not in self.default_args:
                 raise DagError(f"{self._who}: catchup=True needs a start_date")
             self.params.validate()
 
+    def _warn_of_short_schedule(self) -> None:
+        """Warn of runs less than a second apart: they are made later and later."""
+        every = getattr(self.timetable, "every", None)
+        if every is None or every.length >= SHORTEST_SCHEDULE:
+            return
+        import warnings
+
+        warnings.warn_explicit(
+            f"{self._who}: a run every {every.length.total_seconds():f} s is more than the scheduler can make, so runs"
+            " will fall behind; leave a second or more between them, or use schedule='@continuous'",
+            DagWarning,
+            self.fileloc,
+            self.lineno,
+        )
+
     @property
     def timetable(self) -> Timetable:
-        """When the DAG runs. Raises TimetableError when the schedule is invalid."""
+        """When the DAG runs. Raises TimetableError if the schedule is invalid."""
         if self._timetable is None:
             from asynsched.timetables import timetable_from_schedule
 
@@ -251,24 +231,24 @@ class DAG(DagArguments):
         return self._timetable
 
     def param(self, name: str, default: Any = NOTSET) -> DagParam:
-        """Return a reference to a param, to be passed to tasks; `default` makes the param."""
+        """Return a reference to a param, to be passed to tasks; with `default`, add the param."""
         return DagParam(self, name, default)
 
     # Tasks
 
     @property
     def task(self) -> TaskDecorators:
-        """The decorators of tasks, bound to this DAG: `@dag.task`, `@dag.task.bash` and so on."""
+        """The task decorators, bound to this DAG: `@dag.task`, `@dag.task.bash` and so on."""
         from asynsched.authoring.taskflow import TaskDecorators
 
         return TaskDecorators(self)
 
     def add_task(self, task: BaseOperator) -> None:
-        """Give the DAG a task.
+        """Add a task.
 
         Raises:
             DuplicateTaskIdFound: Its task_id is taken.
-            DagError: It belongs to another DAG, or has a trigger rule that `fail_fast` forbids.
+            DagError: It belongs to another DAG, or `fail_fast` forbids its trigger rule.
         """
         known = self.task_dict.get(task.task_id)
         if known is not task:
@@ -281,7 +261,7 @@ class DAG(DagArguments):
             ):
                 raise DagError(
                     f"{self._who}: task {task.task_id!r} has trigger_rule {task.trigger_rule!r};"
-                    " a DAG with fail_fast=True allows all_success only"
+                    " a DAG with fail_fast=True allows only all_success"
                 )
         task.join_dag(self)
         assert task.task_group is not None
@@ -290,16 +270,16 @@ class DAG(DagArguments):
         self.task_dict[task.task_id] = task
 
     def add_tasks(self, tasks: Iterable[BaseOperator]) -> None:
-        """Give the DAG several tasks."""
+        """Add several tasks."""
         for task in tasks:
             self.add_task(task)
 
     def has_task(self, task_id: str) -> bool:
-        """Return whether there is a task of that id."""
+        """Return whether the DAG has a task with this id."""
         return task_id in self.task_dict
 
     def get_task(self, task_id: str) -> BaseOperator:
-        """Return a task by its id. Raises TaskNotFound, with the nearest ids."""
+        """Return a task by its id. Raises TaskNotFound, which names similar ids."""
         try:
             return self.task_dict[task_id]
         except KeyError:
@@ -311,22 +291,22 @@ class DAG(DagArguments):
 
     @property
     def tasks(self) -> list[BaseOperator]:
-        """The tasks, in the order in which they were made."""
+        """The tasks in the order in which they were made."""
         return list(self.task_dict.values())
 
     @property
     def task_ids(self) -> list[str]:
-        """The task_ids, in the order in which the tasks were made."""
+        """The task_ids in the order in which the tasks were made."""
         return list(self.task_dict)
 
     @property
     def roots(self) -> list[BaseOperator]:
-        """The tasks that follow none."""
+        """The tasks without an upstream task."""
         return [task for task in self.tasks if not task.upstream_task_ids]
 
     @property
     def leaves(self) -> list[BaseOperator]:
-        """The tasks that none follows."""
+        """The tasks without a downstream task."""
         return [task for task in self.tasks if not task.downstream_task_ids]
 
     @property
@@ -336,28 +316,28 @@ class DAG(DagArguments):
 
     @property
     def task_group_dict(self) -> dict[str | None, TaskGroup]:
-        """The task groups by their ids, without the root group."""
+        """The task groups by id, without the root group."""
         return {name: group for name, group in self.task_group.get_task_group_dict().items() if name is not None}
 
     def topological_sort(self) -> tuple[BaseOperator, ...]:
-        """Return the tasks so that each comes after those it follows.
+        """Return the tasks with each after its upstream tasks.
 
         Raises:
-            DagCycleError: Tasks follow one another in a circle; the message names them.
+            DagCycleError: Tasks depend on each other in a cycle; the message names them.
         """
-        ordered, circle = topological_order(self.tasks)
-        if circle:
+        ordered, cycle = topological_order(self.tasks)
+        if cycle:
             raise DagCycleError(
-                f"{self._who}: tasks depend on one another in a circle: {' >> '.join([*circle, circle[0]])}"
+                f"{self._who}: tasks depend on each other in a cycle: {' >> '.join([*cycle, cycle[0]])}"
             )
         return tuple(ordered)
 
     def check_cycle(self) -> None:
-        """Raise DagCycleError if tasks follow one another in a circle."""
+        """Raise DagCycleError if tasks depend on each other in a cycle."""
         self.topological_sort()
 
     def validate(self) -> None:
-        """Raise DagError if the DAG is not coherent: a circle, or a setup followed by a task with another rule."""
+        """Raise DagError for a cycle, or for a setup followed by a task with a trigger rule other than all_success."""
         self.check_cycle()
         for setup in (task for task in self.tasks if task.is_setup):
             for after in setup.downstream_list:
@@ -370,26 +350,26 @@ class DAG(DagArguments):
     # Arrows
 
     def set_dependency(self, upstream_task_id: str, downstream_task_id: str) -> None:
-        """Let one task follow another, both by their ids."""
+        """Make one task follow another, by their ids."""
         self.get_task(upstream_task_id).set_downstream(self.get_task(downstream_task_id))
 
     def set_edge_info(self, upstream_task_id: str, downstream_task_id: str, info: dict[str, Any]) -> None:
-        """Set what is known of an arrow, such as its `label`."""
+        """Set the attributes of an arrow, such as its `label`."""
         self.edge_info.setdefault(upstream_task_id, {})[downstream_task_id] = info
 
     def get_edge_info(self, upstream_task_id: str, downstream_task_id: str) -> dict[str, Any]:
-        """Return what is known of an arrow, such as its `label`."""
+        """Return the attributes of an arrow, such as its `label`."""
         return self.edge_info.get(upstream_task_id, {}).get(downstream_task_id, {})
 
     # Templates
 
     @property
     def folder(self) -> str:
-        """Folder of the DAG file."""
+        """The folder of the DAG file."""
         return self.fileloc.rpartition("/")[0]
 
     def get_template_env(self, *, native: bool | None = None) -> jinja2.Environment:
-        """Return the Jinja environment of this DAG's templates; `native` renders to Python values."""
+        """Return the Jinja environment for this DAG's templates; `native` renders to Python values."""
         native = self.render_template_as_native_obj if native is None else native
         if native not in self._template_envs:
             from asynsched.authoring.running.templating import dag_environment
@@ -401,7 +381,7 @@ class DAG(DagArguments):
 
     @property
     def lineno(self) -> int:
-        """Line of the DAG file where the DAG was made."""
+        """The line of the DAG file where the DAG was made."""
         return self._origin.lineno
 
     def __enter__(self) -> Self:
@@ -423,20 +403,20 @@ class DAG(DagArguments):
         run_conf: dict[str, Any] | None = None,
         mark_success_pattern: str | None = None,
     ) -> ForegroundRun:
-        """Run all tasks once, here and now, in this process, with logs on the terminal.
+        """Run all tasks once, immediately, in this process, with their logs on the terminal.
 
         Args:
-            run_after: The run's `run_after`; now, unless given.
-            logical_date: Now, unless given; None for a run without one.
+            run_after: The run's `run_after`; by default now.
+            logical_date: The run's logical date; by default now, None for a run without one.
             run_conf: The run's conf.
             mark_success_pattern: Tasks whose whole task_id matches this regular expression succeed without running.
 
         Returns:
-            The run: its `state`, and its `tasks` in topological order, each with `state` and `result`.
+            The run, with its `state`, and its `tasks` in topological order, each with `state` and `result`.
         """
-        # The one import that points upwards: it takes the scheduler's own rules to run a DAG.
         from asynsched.authoring.own_sandbox import own_sandbox  # loads more than a DAG file needs
 
+        # The one import that points upwards: a DAG is run by the scheduler's own rules.
         with own_sandbox():
             from asynsched.foreground.run import run_in_foreground
 
@@ -452,18 +432,18 @@ class DAG(DagArguments):
 def collect_dags(module: ModuleType) -> list[DAG]:
     """Return the DAGs that a module made when it was imported, in order.
 
-    These are the DAGs in its variables, and those that registered themselves: made by `with DAG(...)` or by a `@dag`
-    function, unless `auto_register=False`.
+    These are the DAGs in its variables, and those made by `with DAG(...)` or a `@dag` function, unless
+    `auto_register=False`.
 
     Raises:
-        DagError: Two DAGs have the same dag_id; the message says where both were made.
+        DagError: Two DAGs have the same dag_id; the message says where each was made.
     """
     found: dict[str, DAG] = {}
     for dag in (*active.registered(), *(value for value in vars(module).values() if isinstance(value, DAG))):
         other = found.setdefault(dag.dag_id, dag)
         if other is not dag:
             raise DagError(
-                f"the dag_id {dag.dag_id!r} is used by two DAGs, made in {other.fileloc}, line {other.lineno}, and in"
+                f"two DAGs have the dag_id {dag.dag_id!r}: one made in {other.fileloc}, line {other.lineno}, and one in"
                 f" {dag.fileloc}, line {dag.lineno}; give each its own"
             )
     return list(found.values())

@@ -1,4 +1,4 @@
-"""Deadlines: until when a run is to have succeeded, and what is called when it has not.
+"""Deadlines: the time by which a run must have succeeded, and the callback if it has not.
 
 Source: Apache Airflow's `airflow.sdk.definitions.deadline`.
 """
@@ -8,12 +8,12 @@ from __future__ import annotations
 import datetime as dt
 
 from asynsched.authoring.hooks import BaseNotifier
-from asynsched.authoring.operators.arguments import LONGEST_LENGTH
+from asynsched.authoring.operators.arguments import LONGEST_LENGTH, as_list
 from asynsched.errors import DagError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
     from typing import Any
 
     from asynsched.authoring.running.context import Context
@@ -24,40 +24,41 @@ COROUTINE_FUNCTION = 0x80
 
 
 class Callback:
-    """What SyncCallback and AsyncCallback have in common."""
+    """The base of SyncCallback and AsyncCallback."""
 
     def __init__(self, callback_callable: Callable[..., Any] | str, kwargs: dict[str, Any] | None = None) -> None:
         if kwargs is not None and not isinstance(kwargs, dict):
             raise DagError(f"{self._who}: kwargs must be a dict, not {type(kwargs).__name__}")
         if kwargs and "context" in kwargs:
-            raise DagError(f"{self._who}: context is given by the scheduler, and cannot be one of the kwargs")
+            raise DagError(f"{self._who}: context is given by the scheduler and cannot be one of the kwargs")
         self.kwargs = dict(kwargs or {})
         self.callback_callable = callback_callable
         if isinstance(callback_callable, str):
             self.__name__ = self.path = callback_callable.strip()
             if not all(part.isidentifier() for part in self.path.split(".")) or "." not in self.path:
-                raise DagError(f"{self._who}: {callback_callable!r} is no dotted name, such as 'package.module.name'")
+                raise DagError(
+                    f"{self._who}: {callback_callable!r} is not a dotted name, such as 'package.module.name'"
+                )
         elif callable(callback_callable):
             self.__name__ = getattr(callback_callable, "__qualname__", repr(callback_callable))
             self.path = f"{callback_callable.__module__}.{self.__name__}"
             self._check(callback_callable)
         else:
-            raise DagError(f"{self._who}: a function or its dotted name is needed, not {callback_callable!r}")
+            raise DagError(f"{self._who}: callback_callable must be a function or its dotted name")
 
     @property
     def _who(self) -> str:
         return type(self).__name__
 
     def _check(self, function: Callable[..., Any]) -> None:
-        """Raise DagError for a function that is not of this callback's kind."""
+        """Raise DagError for a function of the wrong kind."""
 
     def __call__(self, context: Context) -> None:
-        """Call it, and wait until it has ended. Raises whatever it raises."""
+        """Call the function and wait for its end. Raises whatever it raises."""
         from asynsched.authoring.operators.python import finished, keyword_arguments
 
         function = self._found()
-        is_notifier = isinstance(function, type) and issubclass(function, BaseNotifier)
-        if is_notifier:
+        if isinstance(function, type) and issubclass(function, BaseNotifier):
             finished(self._notify(function(**self.kwargs), context))
             return
         wanted = keyword_arguments(function, (), {}, {"context": context})
@@ -78,18 +79,18 @@ class Callback:
 
 
 class SyncCallback(Callback):
-    """What a missed deadline calls: an ordinary function, or a notifier's `notify`.
+    """The callback of a missed deadline: an ordinary function, or a notifier's `notify`.
 
-    It is given the context as well, where it has a parameter `context`.
+    A function with a parameter `context` also receives the context.
 
     Args:
-        callback_callable: A function, a subclass of BaseNotifier, or the dotted name of one, which is imported only
-            when it is called.
-        kwargs: Its arguments. In those of a notifier, the fields that it has as templates are rendered.
-        executor: Accepted, and without effect.
+        callback_callable: A function, a subclass of BaseNotifier, or the dotted name of either, which is imported only
+            for the call.
+        kwargs: Its arguments. A notifier's template fields are rendered.
+        executor: Accepted as in Airflow; it has no effect.
 
     Raises:
-        DagError: It cannot be called so.
+        DagError: An argument is invalid.
     """
 
     def __init__(
@@ -103,24 +104,24 @@ class SyncCallback(Callback):
 
 
 class AsyncCallback(Callback):
-    """What a missed deadline calls: an `async def` function, or a notifier's `async_notify`.
+    """The callback of a missed deadline: an `async def` function, or a notifier's `async_notify`.
 
-    It is given the context as well, where it has a parameter `context`.
+    A function with a parameter `context` also receives the context.
 
     Args:
-        callback_callable: An `async def` function, a subclass of BaseNotifier, or the dotted name of one, which is
-            imported only when it is called.
-        kwargs: Its arguments. In those of a notifier, the fields that it has as templates are rendered.
+        callback_callable: An `async def` function, a subclass of BaseNotifier, or the dotted name of either, which is
+            imported only for the call.
+        kwargs: Its arguments. A notifier's template fields are rendered.
 
     Raises:
-        DagError: It cannot be called so.
+        DagError: An argument is invalid, or the function is not `async def`.
     """
 
     def _check(self, function: Callable[..., Any]) -> None:
         code = getattr(function, "__code__", None)
         is_coroutine = code is not None and code.co_flags & COROUTINE_FUNCTION
         if not is_coroutine and not hasattr(function, "__await__"):
-            raise DagError(f"AsyncCallback: {self.__name__} is no async function; use SyncCallback, or make it one")
+            raise DagError(f"AsyncCallback: {self.__name__} is not an async function; use SyncCallback, or make it one")
 
     def _notify(self, notifier: BaseNotifier, context: Context) -> Any:
         return notifier.rendered(context).async_notify(context)
@@ -130,13 +131,13 @@ DEFAULT_MAX_RUNS = 10
 
 
 class Reference:
-    """The moment from which a deadline's interval counts. `DeadlineReference` makes them.
+    """The moment from which a deadline's interval counts; made by `DeadlineReference`.
 
     Attributes:
-        kind: Which moment: `dagrun_logical_date`, `dagrun_queued_at`, `fixed_datetime` or `average_runtime`.
-        at: The fixed moment; naive is in the DAG's zone.
-        max_runs: How many of the last runs count for the average.
-        min_runs: How many there must be; with fewer, the run has no deadline.
+        kind: `dagrun_logical_date`, `dagrun_queued_at`, `fixed_datetime` or `average_runtime`.
+        at: The fixed moment; a naive one is in the DAG's timezone.
+        max_runs: The number of most recent runs in the average.
+        min_runs: The number of runs below which there is no deadline.
     """
 
     __slots__ = ("at", "kind", "max_runs", "min_runs")
@@ -149,15 +150,14 @@ class Reference:
 
 
 class DeadlineReference:
-    """From when a deadline's interval counts.
+    """The moments from which a deadline's interval can count.
 
     Attributes:
-        DAGRUN_LOGICAL_DATE: The run's logical date; a run without one has no such deadline.
-        DAGRUN_QUEUED_AT: When the run was made.
-        FIXED_DATETIME: `FIXED_DATETIME(datetime)`: one moment for all runs.
-        AVERAGE_RUNTIME: `AVERAGE_RUNTIME(max_runs=10, min_runs=None)`: when the run would end, were it as long as the
-            average of the last `max_runs` that have ended. With fewer than `min_runs` (`max_runs`, unless given), a run
-            has no such deadline.
+        DAGRUN_LOGICAL_DATE: The run's logical date. A run without one has no deadline.
+        DAGRUN_QUEUED_AT: The time at which the run was created.
+        FIXED_DATETIME: `FIXED_DATETIME(datetime)`: the same moment for all runs.
+        AVERAGE_RUNTIME: `AVERAGE_RUNTIME(max_runs=10, min_runs=None)`: the time at which the run would end if it took
+            as long as the recent runs on average.
     """
 
     DAGRUN_LOGICAL_DATE = Reference("dagrun_logical_date")
@@ -165,18 +165,18 @@ class DeadlineReference:
 
     @staticmethod
     def FIXED_DATETIME(datetime: dt.datetime) -> Reference:  # noqa: N802 - Airflow's name
-        """Return one moment for all runs; naive is in the DAG's zone."""
+        """Return the same moment for all runs; a naive one is in the DAG's timezone."""
         if not isinstance(datetime, dt.datetime):
-            raise DagError(f"DeadlineReference.FIXED_DATETIME: a datetime is needed, not {datetime!r}")
+            raise DagError(f"DeadlineReference.FIXED_DATETIME needs a datetime, not {datetime!r}")
         return Reference("fixed_datetime", datetime)
 
     @staticmethod
     def AVERAGE_RUNTIME(max_runs: int = 0, min_runs: int | None = None) -> Reference:  # noqa: N802 - Airflow's name
-        """Return the moment at which the run would have ended were it as long as the average of the last ones.
+        """Return the time at which the run would end if it took as long as the recent runs on average.
 
         Args:
-            max_runs: How many of the DAG's last ended runs count; 10 unless given.
-            min_runs: With fewer the run has no deadline; `max_runs` unless given.
+            max_runs: How many of the DAG's most recent finished runs to average; by default 10.
+            min_runs: With fewer finished runs, there is no deadline; by default `max_runs`.
         """
         max_runs = max_runs or DEFAULT_MAX_RUNS
         min_runs = max_runs if min_runs is None else min_runs
@@ -187,16 +187,16 @@ class DeadlineReference:
 
 
 class DeadlineAlert:
-    """A deadline of each run of a DAG: `interval` after `reference`. A run that has not succeeded then has missed it.
+    """A deadline for each run of a DAG: `interval` after `reference`. A run that has not succeeded by then misses it.
 
     Args:
         reference: A member of DeadlineReference.
-        interval: How long after it; may be negative.
-        callback: What is called, once, when a run misses it.
-        name: How it is shown.
+        interval: The time after the reference; may be negative.
+        callback: Called once for each run that misses the deadline.
+        name: The name to show.
 
     Raises:
-        DagError: One of them is wrong.
+        DagError: An argument is invalid.
     """
 
     def __init__(
@@ -204,13 +204,13 @@ class DeadlineAlert:
     ) -> None:
         if not isinstance(reference, Reference):
             raise DagError(
-                "DeadlineAlert: reference must be one of DeadlineReference, such as DeadlineReference.DAGRUN_QUEUED_AT,"
+                "DeadlineAlert: reference must be a member of DeadlineReference, such as DAGRUN_QUEUED_AT,"
                 f" not {reference!r}"
             )
         if not isinstance(interval, dt.timedelta):
             raise DagError(f"DeadlineAlert: interval must be a timedelta, not {interval!r}")
         if abs(interval) > LONGEST_LENGTH:
-            raise DagError(f"DeadlineAlert: interval must be 100 years at most, but is {interval}")
+            raise DagError(f"DeadlineAlert: interval must be at most 100 years, but is {interval}")
         if not isinstance(callback, Callback):
             raise DagError(f"DeadlineAlert: callback must be a SyncCallback or an AsyncCallback, not {callback!r}")
         self.reference = reference
@@ -220,9 +220,9 @@ class DeadlineAlert:
 
 
 def deadline_alerts(who: str, given: Any) -> list[DeadlineAlert]:
-    """Return the deadlines of a DAG, from one, from several, or from none. Raises DagError."""
-    alerts: Iterable[Any] = given if isinstance(given, (list, tuple)) else [] if given is None else [given]
+    """Return the deadlines of a DAG, from one or several. Raises DagError."""
+    alerts = as_list(given)
     for alert in alerts:
         if not isinstance(alert, DeadlineAlert):
             raise DagError(f"{who}: deadline must be a DeadlineAlert or a list of them, not {alert!r}")
-    return list(alerts)
+    return alerts

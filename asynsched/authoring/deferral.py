@@ -1,4 +1,4 @@
-"""How a task defers itself, and how it goes on: `self.defer(...)`, and the method that is called afterwards."""
+"""How a task defers itself with `self.defer(...)`, and how it is resumed."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from asynsched.authoring.running.context import Context
 
 FAIL_METHOD = "__fail__"
-"""Stands for a method when the trigger did not fire, as in Airflow: the task is resumed in order to fail."""
+"""In place of a method, as in Airflow: the trigger did not fire, and the task is resumed to fail."""
 TRIGGER_FAILURE = "Trigger failure"
 TRIGGER_TIMEOUT = "Trigger timeout"
 
 
 class Resumption:
-    """How a deferred task goes on: the method that is called, and its keyword arguments, `event` among them."""
+    """How a deferred task is resumed: the method to call, and its keyword arguments, including `event`."""
 
     __slots__ = ("kwargs", "method_name")
 
@@ -33,16 +33,15 @@ class Resumption:
 
 
 class Deferrable:
-    """The part of BaseOperator that defers and resumes."""
+    """The part of BaseOperator for deferral."""
 
     task_id: str
     start_from_trigger = False
-    """Whether the task begins by waiting for the trigger of `start_trigger_args`, in place of `execute`."""
+    """Whether the task begins by waiting for the trigger of `start_trigger_args` instead of calling `execute`."""
     start_trigger_args: StartTriggerArgs | None = None
 
     @property
     def log(self) -> logging.Logger:
-        """The task's logger."""
         raise NotImplementedError
 
     def defer(
@@ -53,19 +52,19 @@ class Deferrable:
         kwargs: dict[str, Any] | None = None,
         timeout: dt.timedelta | float | None = None,
     ) -> NoReturn:
-        """End this process and give up its slots until `trigger` fires; never returns.
+        """End this process and release its slots until `trigger` fires. This method never returns.
 
-        Then a new process calls the method `method_name(context, event=payload, **kwargs)` of this task, as a part of
-        the same try.
+        A new process then calls `method_name(context, event=payload, **kwargs)` of this task, within the same try.
 
         Args:
-            trigger: What is waited for.
+            trigger: The trigger to wait for.
             method_name: A method of this operator.
-            kwargs: What the method is given beside `event`; values that `BaseTrigger.serialize` may return.
-            timeout: Longest wait, timedelta or seconds; then the task fails with TaskDeferralTimeout.
+            kwargs: The method's arguments in addition to `event`, of the types that `BaseTrigger.serialize` may return.
+            timeout: The longest wait, as a timedelta or seconds; after it, the task fails with TaskDeferralTimeout.
 
         Raises:
-            TaskDeferred: Always, unless an argument is wrong: then DagError.
+            TaskDeferred: Always, if the arguments are valid.
+            DagError: An argument is invalid.
         """
         who = f"task {self.task_id!r}: defer()"
         if not isinstance(trigger, BaseTrigger):
@@ -92,7 +91,7 @@ class Deferrable:
         )
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
-        """Go on after a deferral, and return the task's result. Operators that end in a way of their own override it.
+        """Continue after a deferral, and return the task's result. Operators may override it.
 
         Raises:
             TaskDeferralTimeout: The trigger did not fire in time.

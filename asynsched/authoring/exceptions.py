@@ -1,4 +1,4 @@
-"""What a task raises to say how it ends, and what DAG files are told when they are wrong.
+"""The exceptions that a task raises to end in a certain way, and those for mistakes in a DAG file.
 
 AsynschedError
 ├── AsynschedException                  a task failed
@@ -12,7 +12,7 @@ AsynschedError
 │   └── AsynschedRescheduleException    the sensor is poked again later
 ├── ParamValidationError (DagError)     a param has no value that fits its schema
 ├── DuplicateTaskIdFound (DagError)     a task_id or group_id is used twice
-└── TaskNotFound (DagError)             the DAG has no such task
+└── TaskNotFound (DagError)             no such task in the DAG
 
 AsynschedTaskTimeout and TaskDeferred are BaseExceptions, so that `except Exception` in a task does not hide them.
 """
@@ -30,34 +30,34 @@ if TYPE_CHECKING:
 
 
 class AsynschedException(AsynschedError):
-    """A task failed; it is retried as its settings say."""
+    """A task failed; it is retried according to its settings."""
 
 
 class AsynschedFailException(AsynschedException):
-    """Raised by a task that fails and must not be retried."""
+    """Raised by a task to fail without a retry."""
 
 
 class AsynschedSensorTimeout(AsynschedFailException):
-    """A sensor's `timeout` is over; as in Airflow, it is not retried."""
+    """A sensor reached its `timeout`. As in Airflow, it is not retried."""
 
 
 class AsynschedNotFoundException(AsynschedException, KeyError):
-    """There is no such variable or connection."""
+    """A variable or connection does not exist."""
 
     def __str__(self) -> str:
         return Exception.__str__(self)
 
 
 class XComNotFound(AsynschedNotFoundException):
-    """A task has pushed no XCom of that key."""
+    """A task pushed no XCom under this key."""
 
 
 class AsynschedSkipException(AsynschedException):
-    """Raised by a task that is skipped."""
+    """Raised by a task to be skipped."""
 
 
 class AsynschedRescheduleException(AsynschedException):
-    """Raised by a sensor that gives up its slot until `reschedule_date`."""
+    """Raised by a sensor to release its slot until `reschedule_date`."""
 
     def __init__(self, reschedule_date: datetime) -> None:
         super().__init__(f"wait until {reschedule_date.isoformat()}")
@@ -65,21 +65,21 @@ class AsynschedRescheduleException(AsynschedException):
 
 
 class TaskDeferralError(AsynschedException):
-    """The trigger that a deferred task waited for has failed."""
+    """The trigger of a deferred task failed."""
 
 
 class TaskDeferralTimeout(TaskDeferralError):
-    """The trigger that a deferred task waited for did not fire in time."""
+    """The trigger of a deferred task did not fire in time."""
 
 
 class TaskDeferred(BaseException):
     """Raised by `self.defer(...)`: the task waits for a trigger, and its process ends.
 
     Attributes:
-        trigger: The BaseTrigger.
-        method_name: Method of the operator to go on with.
-        kwargs: What the method is given beside `event`.
-        timeout: Longest wait, a timedelta; None for no limit.
+        trigger: The trigger.
+        method_name: The operator's method to call when the trigger fires.
+        kwargs: The arguments of the method in addition to `event`.
+        timeout: The longest wait; None for no limit.
     """
 
     def __init__(
@@ -98,11 +98,11 @@ class TaskDeferred(BaseException):
 
 
 class AsynschedTaskTimeout(BaseException):
-    """A task's `execution_timeout` is over."""
+    """A task reached its `execution_timeout`."""
 
 
 class ParamValidationError(DagError, ValueError):
-    """A param has no value, or one that its schema does not allow."""
+    """A param has no value, or its schema does not allow the value."""
 
 
 class DuplicateTaskIdFound(DagError):
@@ -110,4 +110,4 @@ class DuplicateTaskIdFound(DagError):
 
 
 class TaskNotFound(DagError):
-    """A DAG has no task, or a task group no child, of that name."""
+    """A DAG has no task, or a task group no child, with this name."""

@@ -1,4 +1,4 @@
-"""BaseHook and BaseNotifier, to subclass: access to outside systems, and messages about what happened to a task."""
+"""BaseHook and BaseNotifier, to subclass for access to external systems and for notifications about tasks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class BaseHook:
-    """Access to an outside system, through a connection."""
+    """Access to an external system through a connection."""
 
     def __init__(self, logger_name: str | None = None) -> None:
         self._logger_name = logger_name
@@ -30,34 +30,36 @@ class BaseHook:
 
     @classmethod
     def get_connection(cls, conn_id: str) -> Connection:
-        """Return a connection. Raises AsynschedNotFoundException when there is none."""
+        """Return a connection. Raises AsynschedNotFoundException if it does not exist."""
         return Connection.get(conn_id)
 
     def get_conn(self) -> Any:
-        """Return what speaks with the system. Subclasses write this."""
+        """Return a client of the system. Subclasses implement this."""
         raise NotImplementedError(f"{type(self).__name__} has no get_conn()")
 
 
 class BaseNotifier(Templater):
     """A callback with templates: `on_failure_callback=MyNotifier(text="{{ ti.task_id }} failed")`.
 
-    Subclasses write `notify`, and `async_notify` where it is to be used in an AsyncCallback. The attributes that
-    `template_fields` names are rendered before.
+    Subclasses implement `notify`, and `async_notify` for use in an AsyncCallback. The attributes named by
+    `template_fields` are rendered first.
+
+    Args:
+        context: The context for `await`ing the notifier; other calls pass a context.
     """
 
     template_fields: Collection[str] = ()
     context: Mapping[str, Any] | None = None
 
     def __init__(self, *, context: Mapping[str, Any] | None = None) -> None:
-        """Take the context of an asynchronous call; every other one gives its own."""
         self.context = context
 
     def notify(self, context: Context) -> None:
-        """Send the message. Subclasses write this."""
+        """Send the notification. Subclasses implement this."""
         raise NotImplementedError(f"{type(self).__name__} has no notify()")
 
     async def async_notify(self, context: Context) -> None:
-        """Send the message, for an AsyncCallback. Subclasses write this where they can wait."""
+        """Send the notification for an AsyncCallback."""
         raise NotImplementedError(f"{type(self).__name__} has no async_notify()")
 
     def rendered(self, context: Context) -> Self:
@@ -73,7 +75,7 @@ class BaseNotifier(Templater):
         self.rendered(context).notify(context)
 
     def __await__(self) -> Generator[Any, Any, None]:
-        """Render the template fields, then notify, with the context that it was made with."""
+        """Render the template fields, then notify, with the context given to the constructor."""
         from asynsched.authoring.running.context import Context
 
         context = Context(self.context or {})

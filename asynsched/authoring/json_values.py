@@ -1,4 +1,4 @@
-"""Values as JSON has them: what crosses from a DAG file to the scheduler, and from one task to another."""
+"""JSON values: what crosses from a DAG file to the scheduler."""
 
 from __future__ import annotations
 
@@ -6,34 +6,30 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-_RETURN = "return a value that JSON has, such as a text, a number, a list or a dict with texts as keys"
+_ADVICE = "use strings, numbers, lists, and dicts with strings as keys"
+_NOTHING = object()
+"""Not None, which is JSON."""
 
 
-class _Nothing:
-    """Stands for a value that is nowhere; None may be one."""
-
-
-_NOTHING = _Nothing()
-
-
-def check_json(value: Any, what: str, *, advice: str = _RETURN) -> None:
-    """Raise TypeError, naming the type at fault, unless a value is JSON: None, bool, number, text, list, dict.
+def check_json(value: Any, what: str, *, advice: str = _ADVICE) -> None:
+    """Raise TypeError, naming the type at fault, unless a value is JSON. Tuples pass: they become lists.
 
     Args:
-        value: Tuples are allowed: they become lists.
-        what: What the value is, as the message begins.
-        advice: What its author is told to do.
+        value: The value.
+        what: Its name in the message.
+        advice: What its author should do.
     """
     wrong = _not_json(value)
-    if wrong is not _NOTHING:
-        raise TypeError(f"{what} is no JSON: it has {_describe(wrong)}; {advice}")
+    if wrong is _NOTHING:
+        return
+    kind = type(wrong)
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    found = f"the number {wrong}" if isinstance(wrong, float) else f"a value of type {name}"
+    raise TypeError(f"{what} is not JSON: it contains {found}; {advice}")
 
 
 def with_text_keys(value: Any) -> Any:
-    """Return a value in which the keys of dicts are texts where JSON has a text for them, as `json.dumps` writes them.
-
-    That is for numbers, bools and None. Other keys are left as they are.
-    """
+    """Return a value with keys of dicts that are numbers, bools or None turned into strings, as `json.dumps` does."""
     if isinstance(value, dict):
         return {_text_key(key): with_text_keys(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -51,16 +47,8 @@ def _text_key(key: Any) -> Any:
     return float.__repr__(key) if isinstance(key, float) else key
 
 
-def _describe(wrong: Any) -> str:
-    if isinstance(wrong, float):
-        return f"the number {wrong}"
-    return f"a value of type {type(wrong).__module__.removeprefix('builtins.')}.{type(wrong).__qualname__}".replace(
-        "type builtins.", "type "
-    )
-
-
 def _not_json(value: Any) -> Any:
-    """Return the first thing in a value that JSON does not have."""
+    """Return the first part of a value that is not JSON; _NOTHING if there is none."""
     todo = [value]
     while todo:
         item = todo.pop()

@@ -1,6 +1,6 @@
-"""What can be mapped over when a task runs: results of mapped tasks, fetched as they are needed, and forms of results.
+"""Results to map over: what `map()`, `zip()` and `concat()` of a task's result return, and their values in a try.
 
-Source: Apache Airflow's LazyXComSequence, and the sequences behind `map()`, `zip()` and `concat()`.
+Source: Apache Airflow's `LazyXComSequence`, and its classes behind `map()`, `zip()` and `concat()`.
 """
 
 from __future__ import annotations
@@ -21,13 +21,104 @@ if TYPE_CHECKING:
     from asynsched.authoring.operators.base import BaseOperator
     from asynsched.authoring.running.context import Context
 
-
 NO_FILL = object()
-"""Stands for the fill value of a `zip` without one; None may be one."""
+"""The fill value of a `zip` without one: None may be a fill value."""
+
+
+class _ResultForm(ResultArg):
+    """Results made from other results."""
+
+    method = ""
+
+    def __init__(self, sources: Sequence[Any]) -> None:
+        for source in sources:
+            if not isinstance(source, ResultArg):
+                raise TypeError(f"{self.method}() takes results of tasks, not {type(source).__name__}: {source!r}")
+        self.sources: Sequence[ResultArg] = sources
+        refuse_other_keys(self.iter_references(), f"{self.method}()")
+
+    def iter_references(self) -> Iterator[tuple[BaseOperator, str]]:
+        for source in self.sources:
+            yield from source.iter_references()
+
+    def resolve(self, context: Context) -> Any:
+        """Return the values. Raises TypeError if a task returned neither a list nor a dict."""
+        values = [source.resolve(context) for source in self.sources]
+        for source, value in zip(self.sources, values, strict=True):
+            if not is_mappable(value):
+                raise TypeError(f"{self.method}() needs a list or a dict; {source!r} is {type(value).__name__}")
+        return self.sequence(values)
+
+    def sequence(self, values: list[Any]) -> Any:
+        """Return the sequence for the values of the sources."""
+        raise NotImplementedError
+
+    def __iter__(self) -> Iterator[Any]:
+        raise TypeError(f"{self!r} is known only when its tasks have run: it cannot be iterated here")
+
+    def __repr__(self) -> str:
+        first, *others = self.sources
+        return f"{first!r}.{self.method}({', '.join(map(repr, others))})"
+
+
+class TransformedArg(_ResultForm):
+    """Results with functions applied to each value."""
+
+    method = "map"
+
+    def __init__(self, source: ResultArg, functions: Sequence[Callable[[Any], Any]]) -> None:
+        for function in functions:
+            if hasattr(function, "operator_class") or not callable(function):
+                raise TypeError(f"map() takes a plain function, not {type(function).__name__}: {function!r}")
+        self.functions = functions
+        super().__init__([source])
+
+    def sequence(self, values: list[Any]) -> Any:
+        return TransformedSequence(values[0], self.functions)
+
+    def __repr__(self) -> str:
+        names = (getattr(function, "__name__", "function") for function in self.functions)
+        return repr(self.sources[0]) + "".join(f".map({name})" for name in names)
+
+
+class ZippedArg(_ResultForm):
+    """Results side by side."""
+
+    method = "zip"
+
+    def __init__(self, sources: Sequence[ResultArg], *, fillvalue: Any = NO_FILL) -> None:
+        self.fillvalue = fillvalue
+        super().__init__(sources)
+
+    @property
+    def is_filled(self) -> bool:
+        """Whether shorter results are filled up."""
+        return self.fillvalue is not NO_FILL
+
+    def sequence(self, values: list[Any]) -> Any:
+        return ZippedSequence(values, self.fillvalue)
+
+
+class ConcatenatedArg(_ResultForm):
+    """Results one after the other."""
+
+    method = "concat"
+
+    def sequence(self, values: list[Any]) -> Any:
+        return ConcatenatedSequence(values)
+
+
+def refuse_other_keys(found: Iterator[tuple[BaseOperator, str]], what: str) -> None:
+    """Raise DagError for an XCom that is not a return value: the scheduler does not know how many values it has."""
+    for operator, key in found:
+        if key != XCOM_RETURN_KEY:
+            raise DagError(
+                f"{what} of the XCom {key!r} of task {operator.task_id!r}: only what a task returns can be mapped over"
+            )
 
 
 class MappableSequence(Sequence["Any"]):
-    """A sequence that is JSON as the list of its values, and equal to it."""
+    """A sequence that equals the list of its values, and is that list in JSON."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, (list, tuple, MappableSequence)) and list(self) == list(other)
@@ -48,13 +139,13 @@ class MappableSequence(Sequence["Any"]):
 
 
 class LazyXComSequence(MappableSequence):
-    """What the instances of a task have pushed, in the order of their map indexes; those that pushed nothing left out.
+    """What the instances of a task pushed, by map index, without those that pushed nothing.
 
-    It asks the scheduler for a value when that is wanted, and, when all are, for as many at a time as one answer holds.
+    A value is requested from the scheduler when it is read; iterating requests as many as one answer holds.
 
     Args:
         task_id: The task.
-        key: What they pushed it under.
+        key: The key of the XComs.
         map_indexes: First and one past the last map index; None for all.
     """
 
@@ -89,7 +180,7 @@ class LazyXComSequence(MappableSequence):
 
 
 class TransformedSequence(MappableSequence):
-    """The values of a sequence, each as a function makes it: what `map()` gives. Of a dict, its keys and values."""
+    """The values of a sequence, or the items of a dict, with functions applied to each: the values of `map()`."""
 
     def __init__(self, values: Any, functions: Sequence[Callable[[Any], Any]]) -> None:
         self._values = values
@@ -106,7 +197,7 @@ class TransformedSequence(MappableSequence):
 
 
 class ZippedSequence(MappableSequence):
-    """Values side by side, as tuples: what `zip()` gives."""
+    """Tuples of values side by side: the values of `zip()`."""
 
     def __init__(self, parts: Sequence[Any], fill: Any = NO_FILL) -> None:
         self._parts = parts
@@ -117,22 +208,13 @@ class ZippedSequence(MappableSequence):
         return min(lengths) if self._fill is NO_FILL else max(lengths)
 
     def at(self, index: int) -> Any:
-        found, n_missing = [], 0
-        for part in self._parts:
-            try:
-                found.append(element(part, index))
-            except IndexError:
-                if self._fill is NO_FILL:
-                    raise
-                found.append(self._fill)
-                n_missing += 1
-        if n_missing == len(self._parts):
-            raise IndexError(f"there is no value number {index}")
-        return tuple(found)
+        if index >= len(self):
+            raise _no_value(index)
+        return tuple(element(part, index) if index < len(part) else self._fill for part in self._parts)
 
 
 class ConcatenatedSequence(MappableSequence):
-    """Values one after the other: what `concat()` gives. A dict gives its keys, as in Airflow."""
+    """Values one after the other: the values of `concat()`. A dict contributes its keys, as in Airflow."""
 
     def __init__(self, parts: Sequence[Any]) -> None:
         self._parts = parts
@@ -145,114 +227,27 @@ class ConcatenatedSequence(MappableSequence):
             yield from part
 
     def at(self, index: int) -> Any:
+        place = index
         for part in self._parts:
-            if index < len(part):
-                return next(islice(iter(part), index, None)) if isinstance(part, dict) else part[index]
-            index -= len(part)
-        raise IndexError("there are not so many values")
+            if place < len(part):
+                return next(islice(iter(part), place, None)) if isinstance(part, dict) else part[place]
+            place -= len(part)
+        raise _no_value(index)
 
 
 def is_mappable(value: Any) -> bool:
-    """Return whether a value can be mapped over when the task runs: a list, another sequence or a dict, no text."""
+    """Return whether a value can be mapped over when a task runs: a list, another sequence or a dict, but no string."""
     return isinstance(value, (Sequence, dict)) and not isinstance(value, (str, bytes, bytearray))
 
 
 def element(values: Any, index: int) -> Any:
-    """Return the value at an index; of a dict the pair of its key and value. Raises IndexError."""
+    """Return the value at an index; for a dict, the pair of key and value. Raises IndexError."""
     if not isinstance(values, dict):
         return values[index]
     if index >= len(values):
-        raise IndexError(f"there is no value number {index}")
+        raise _no_value(index)
     return next(islice(values.items(), index, None))
 
 
-class _ResultForm(ResultArg):
-    """Results, made of other ones."""
-
-    method = ""
-
-    def __init__(self, sources: Sequence[Any]) -> None:
-        for source in sources:
-            if not isinstance(source, ResultArg):
-                raise TypeError(f"{self.method}() takes results of tasks, not {type(source).__name__}: {source!r}")
-        self.sources: Sequence[ResultArg] = sources
-        refuse_other_keys(self.iter_references(), f"{self.method}()")
-
-    def iter_references(self) -> Iterator[tuple[BaseOperator, str]]:
-        for source in self.sources:
-            yield from source.iter_references()
-
-    def resolve(self, context: Context) -> Any:
-        """Return the values. Raises TypeError when a task has returned no list or dict."""
-        values = [source.resolve(context) for source in self.sources]
-        for source, value in zip(self.sources, values, strict=True):
-            if not is_mappable(value):
-                raise TypeError(f"{self.method}() needs a list or a dict; {source!r} is {type(value).__name__}")
-        return self.sequence(values)
-
-    def sequence(self, values: list[Any]) -> Any:
-        """Return what is made of the values of the sources."""
-        raise NotImplementedError
-
-    def __iter__(self) -> Iterator[Any]:
-        raise TypeError(f"{self!r} is known only when its tasks have run: do not iterate")
-
-    def __repr__(self) -> str:
-        first, *others = self.sources
-        return f"{first!r}.{self.method}({', '.join(map(repr, others))})"
-
-
-class TransformedArg(_ResultForm):
-    """Results, each as functions make it."""
-
-    method = "map"
-
-    def __init__(self, source: ResultArg, functions: Sequence[Callable[[Any], Any]]) -> None:
-        for function in functions:
-            if hasattr(function, "operator_class") or not callable(function):
-                raise TypeError(f"map() takes a plain function, not {type(function).__name__}: {function!r}")
-        self.functions = functions
-        super().__init__([source])
-
-    def sequence(self, values: list[Any]) -> Any:
-        return TransformedSequence(values[0], self.functions)
-
-    def __repr__(self) -> str:
-        names = (getattr(function, "__name__", "function") for function in self.functions)
-        return repr(self.sources[0]) + "".join(f".map({name})" for name in names)
-
-
-class ZippedArg(_ResultForm):
-    """Results side by side."""
-
-    method = "zip"
-
-    def __init__(self, sources: Sequence[ResultArg], *, fillvalue: Any = NO_FILL) -> None:
-        self.fillvalue = fillvalue
-        super().__init__(sources)
-
-    @property
-    def is_filled(self) -> bool:
-        """Whether what is missing of the shorter ones is filled up."""
-        return self.fillvalue is not NO_FILL
-
-    def sequence(self, values: list[Any]) -> Any:
-        return ZippedSequence(values, self.fillvalue)
-
-
-class ConcatenatedArg(_ResultForm):
-    """Results one after the other."""
-
-    method = "concat"
-
-    def sequence(self, values: list[Any]) -> Any:
-        return ConcatenatedSequence(values)
-
-
-def refuse_other_keys(found: Iterator[tuple[BaseOperator, str]], what: str) -> None:
-    """Raise DagError for XComs that are not what a task returned: nobody counts how many values those have."""
-    for operator, key in found:
-        if key != XCOM_RETURN_KEY:
-            raise DagError(
-                f"{what} of the XCom {key!r} of task {operator.task_id!r}: only what a task returns can be mapped over"
-            )
+def _no_value(index: int) -> IndexError:
+    return IndexError(f"there is no value number {index}")

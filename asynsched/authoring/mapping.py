@@ -1,6 +1,7 @@
-"""What a task or a task group is mapped over: the arguments of `expand()` or `expand_kwargs()`.
+"""Dynamic task mapping: tasks with as many instances as there are values to map over.
 
-Source: Apache Airflow's DictOfListsExpandInput, ListOfDictsExpandInput and MappedArgument.
+Source: Apache Airflow's `OperatorPartial`, `MappedOperator`, `MappedArgument`, `DictOfListsExpandInput` and
+`ListOfDictsExpandInput`.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def parameters_of(function: Callable[..., Any]) -> tuple[list[str], bool]:
-    """Return the names of a function's parameters, and whether it takes any others (`*` or `**`)."""
+    """Return the names of a function's parameters, and whether it also takes others (`*` or `**`)."""
     import inspect
 
     parameters = inspect.signature(function).parameters.values()
@@ -40,47 +41,47 @@ def parameters_of(function: Callable[..., Any]) -> tuple[list[str], bool]:
 
 
 def check_names(function: Callable[..., Any], method: str, given: Iterable[str]) -> None:
-    """Raise TypeError for arguments that a decorated function cannot be given by `partial` or `expand`."""
+    """Raise TypeError for arguments that `partial` or `expand` cannot pass to a decorated function."""
     names, takes_any = parameters_of(function)
     name = getattr(function, "__name__", "function")
     for key in given:
         if key in CONTEXT_KEYS:
-            raise TypeError(f"{name}.{method}(): {key!r} is given by the task's context, and cannot be set")
+            raise TypeError(f"{name}.{method}(): {key!r} comes from the task's context and cannot be set")
         if key not in names and not takes_any:
             raise TypeError(f"{name}.{method}(): the function has no argument {key!r}")
 
 
 def refuse_repeated(who: str, given: Iterable[str], mapped: Iterable[str]) -> None:
-    """Raise TypeError for arguments that are given twice, or are to be mapped although all instances share them."""
+    """Raise TypeError for mapped arguments that are also given otherwise, or that all instances must share."""
     repeated = sorted(set(given).intersection(mapped))
     if repeated:
-        raise TypeError(f"{who}: given already, or not to be mapped over: {', '.join(repeated)}")
+        raise TypeError(f"{who}: already given, or not mappable: {', '.join(repeated)}")
 
 
 class ExpandInput(ResolveMixin):
     """Values to map over.
 
     Attributes:
-        owner: Whom messages name.
+        owner: The name of the task or task group in messages.
     """
 
     owner: str
 
     def length(self, context: Context) -> int:
-        """Return how many instances there are."""
+        """Return the number of instances."""
         raise NotImplementedError
 
     def values_at(self, index: int, context: Context) -> tuple[dict[str, Any], set[str]]:
-        """Return the arguments of one instance, and the names of those that have come from other tasks.
+        """Return the arguments of one instance, and the names of those that come from other tasks.
 
         Raises:
-            TypeError: What is mapped over is no list or dict of what is needed.
+            TypeError: The values to map over have the wrong type.
             IndexError: There is no value for this instance.
         """
         raise NotImplementedError
 
     def _mapped_over(self, value: Any, name: str, context: Context) -> Any:
-        """Return a value that is mapped over; what comes from tasks is asked for once a try."""
+        """Return the values to map over; results of tasks are requested once per try."""
         if not isinstance(value, ResolveMixin):
             return value
         known = context["ti"].mapped_over
@@ -95,11 +96,11 @@ class ExpandInput(ResolveMixin):
 
 
 class ExpandProduct(ExpandInput):
-    """Every combination of the values of each argument, the last argument running fastest: `expand(x=…, y=…)`.
+    """Every combination of the arguments' values, the last argument running fastest: `expand(x=…, y=…)`.
 
     Raises:
-        TypeError: There is no argument, or one that cannot be mapped over.
-        DagError: One is an XCom that a task has pushed under another key than its result's.
+        TypeError: There is no argument, or one cannot be mapped over.
+        DagError: An argument is an XCom other than a task's return value.
     """
 
     def __init__(self, owner: str, arguments: dict[str, Any]) -> None:
@@ -142,9 +143,7 @@ class ExpandProduct(ExpandInput):
             try:
                 chosen[name] = element(values, place)
             except IndexError:
-                raise IndexError(
-                    f"{self.owner} is mapped over {name}, which has no value number {place} any more"
-                ) from None
+                raise IndexError(f"{self.owner} is mapped over {name}, which no longer has a value {place}") from None
         from_results = {name for name, value in self.arguments.items() if isinstance(value, ResolveMixin)}
         return {name: chosen[name] for name in self.arguments}, from_results
 
@@ -153,8 +152,8 @@ class ExpandKwargs(ExpandInput):
     """One dict of arguments for each instance: `expand_kwargs(…)`.
 
     Raises:
-        TypeError: It is neither the result of a task nor a list of dicts and such results.
-        DagError: It is an XCom that a task has pushed under another key than its result's.
+        TypeError: `kwargs` is neither the result of a task nor a list of dicts and results.
+        DagError: `kwargs` contains an XCom other than a task's return value.
     """
 
     def __init__(self, owner: str, kwargs: Any) -> None:
@@ -181,7 +180,7 @@ class ExpandKwargs(ExpandInput):
         try:
             found = self._mapped_over(self.kwargs, "dicts", context)[index]
         except (IndexError, KeyError):
-            raise IndexError(f"{self.owner} is mapped over dicts, of which there is no number {index}") from None
+            raise IndexError(f"{self.owner} is mapped over dicts, and there is no dict {index}") from None
         is_result = isinstance(self.kwargs, ResolveMixin) or isinstance(found, ResolveMixin)
         if isinstance(found, ResolveMixin):
             found = found.resolve(context)
@@ -189,12 +188,12 @@ class ExpandKwargs(ExpandInput):
             raise TypeError(f"{self.owner}: expand_kwargs() needs a list of dicts, not of {type(found).__name__}")
         for key in found:
             if not isinstance(key, str):
-                raise TypeError(f"{self.owner}: expand_kwargs() needs dicts with texts as keys, not {key!r}")
+                raise TypeError(f"{self.owner}: expand_kwargs() needs dicts with strings as keys, not {key!r}")
         return dict(found), set(found) if is_result else set()
 
 
 class MappedArgument(ResolveMixin):
-    """An argument of a mapped task group, as the function of the group is given it: known when a task runs."""
+    """An argument of a mapped task group, as the group's function receives it: its value is known when a task runs."""
 
     def __init__(self, expand_input: ExpandInput, name: str) -> None:
         self.expand_input = expand_input
@@ -204,7 +203,6 @@ class MappedArgument(ResolveMixin):
         return self.expand_input.iter_references()
 
     def resolve(self, context: Context) -> Any:
-        """Return the argument's value in this instance of the group."""
         values = group_values(context, self.expand_input)
         if self.name not in values:
             raise TypeError(f"{self.expand_input.owner}: instance {context['ti'].map_index} has no {self.name!r}")
@@ -216,7 +214,7 @@ class MappedArgument(ResolveMixin):
 
 
 def _references(value: Any) -> Iterator[tuple[BaseOperator, str]]:
-    """Yield the tasks, with XCom keys, that a value to map over has at any depth of lists and dicts."""
+    """Yield the tasks, with XCom keys, in a value to map over, at any depth of lists and dicts."""
     if isinstance(value, ResolveMixin):
         yield from value.iter_references()
     elif isinstance(value, (list, tuple, Mapping)):
@@ -228,15 +226,15 @@ def _references(value: Any) -> Iterator[tuple[BaseOperator, str]]:
 BASE_ARGUMENTS = frozenset(arguments_of(BaseOperator))
 """Arguments of every task."""
 UNMAPPABLE = BASE_ARGUMENTS - {"params"}
-"""The scheduler goes by them: they are the same for all instances. Params are added to those that all share."""
+"""The scheduler reads these, so all instances share them. Mapped params are merged with the shared ones."""
 
 
 class OperatorPartial:
-    """An operator with the arguments that all instances share: what `Operator.partial()` returns.
+    """An operator with the arguments that all instances share: the result of `Operator.partial()`.
 
     Raises:
         TypeError: The operator has no such argument.
-        DagError: An argument is of a wrong type.
+        DagError: An argument has the wrong type.
     """
 
     def __init__(self, operator_class: type[BaseOperator], kwargs: dict[str, Any]) -> None:
@@ -246,10 +244,10 @@ class OperatorPartial:
         check_types(operator_class, task_owner(kwargs.get("task_id", "?"), None), kwargs)
 
     def expand(self, **arguments: Any) -> MappedOperator:
-        """Make the task, with an instance for each combination of the arguments' values.
+        """Make the task, with one instance for each combination of the arguments' values.
 
         Raises:
-            TypeError: There are no arguments, or the operator has no such one, or it cannot be mapped over.
+            TypeError: There is no argument, the operator does not have it, or it cannot be mapped over.
         """
         refuse_unknown(self.operator_class, "expand", arguments)
         who = f"{self.operator_class.__name__} (task_id: {self.kwargs['task_id']})"
@@ -257,15 +255,14 @@ class OperatorPartial:
         return self._mapped(ExpandProduct(self._owner, arguments))
 
     def expand_kwargs(self, kwargs: Any, *, strict: bool = True) -> MappedOperator:
-        """Make the task, with an instance for each dict of arguments.
+        """Make the task, with one instance for each dict of arguments.
 
         Args:
-            kwargs: A list of dicts, or the result of a task that returns such a list.
-            strict: Whether an instance fails when a dict has an argument that `partial` has given; False lets the
-                dict's win.
+            kwargs: A list of dicts, or the result of a task that returns one.
+            strict: Fail an instance whose dict repeats an argument of `partial`. If False, the dict overrides it.
 
         Raises:
-            TypeError: `kwargs` is something else.
+            TypeError: `kwargs` is neither.
         """
         return self._mapped(ExpandKwargs(self._owner, kwargs), strict=strict)
 
@@ -284,13 +281,13 @@ class OperatorPartial:
 
 
 class MappedOperator(BaseOperator):
-    """A mapped task. The arguments that every task has are its own; each instance is made when its try runs.
+    """A mapped task. It has the arguments of every task itself; the operator of an instance is made in its try.
 
     Attributes:
-        operator_class: The operator that the instances are of.
-        expand_input: What is mapped over.
+        operator_class: The operator of the instances.
+        expand_input: The values to map over.
         shared: The arguments that all instances share.
-        op_kwargs_expand: Whether what is mapped over are the arguments of a decorated function, not the operator's.
+        op_kwargs_expand: Whether the mapped arguments are those of a decorated function, not of the operator.
 
     Raises:
         DagError: It is inside a mapped task group.
@@ -325,7 +322,7 @@ class MappedOperator(BaseOperator):
             )
 
     def finish_construction(self) -> None:
-        """Draw the arrows from what is mapped over, and from results among the shared arguments."""
+        """Draw the arrows from the tasks whose results are mapped over or among the shared arguments."""
         for operator, _ in self.expand_input.iter_references():
             operator.is_mapped_over = True
         self._follow_references(self.expand_input)
@@ -346,16 +343,16 @@ class MappedOperator(BaseOperator):
         return self.shared
 
     def for_try(self, context: Context) -> BaseOperator:
-        """Return the operator of the running instance, made with the values that it is mapped to.
+        """Return the operator of the running instance, made with its values.
 
         Raises:
-            TypeError: What it is mapped over is no list or dict of what is needed.
-            IndexError: It has no value for this instance any more.
-            DagError: The operator refuses its arguments.
+            TypeError: The values to map over have the wrong type.
+            IndexError: There is no longer a value for this instance.
+            DagError: The operator rejects its arguments.
         """
         values, from_results = self.expand_input.values_at(context["ti"].map_index, context)
         task: BaseOperator = self.operator_class.instance_of(self, self._arguments(values))
-        # Templates are rendered in what the DAG file says, not in what comes from other tasks.
+        # Templates are rendered in values from the DAG file, not in those from other tasks.
         task.kept_as_is = [values[name] for name in from_results]
         context.update(task=task, inlets=task.inlets, outlets=task.outlets)
         if "params" in values and not self.op_kwargs_expand:
@@ -382,7 +379,7 @@ class MappedOperator(BaseOperator):
 
 
 def refuse_unknown(operator_class: type[BaseOperator], method: str, kwargs: Iterable[str]) -> None:
-    """Raise TypeError for arguments that an operator does not have."""
+    """Raise TypeError for arguments that the operator does not have."""
     known = arguments_of(operator_class)
     unknown = [name for name in kwargs if name not in known]
     if unknown:

@@ -1,4 +1,4 @@
-"""What can be joined by `>>` and `<<`: tasks, task groups, their results, and labels."""
+"""Whatever `>>` and `<<` can join: tasks, task groups, their results and labels; and the ids that these may have."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from asynsched.errors import DagError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
     from typing import Any
 
     from asynsched.authoring.operators.base import BaseOperator
@@ -14,45 +14,45 @@ if TYPE_CHECKING:
 
 
 class DependencyMixin:
-    """Something that stands for tasks: relations go from its `leaves` and to its `roots`."""
+    """Something that stands for tasks: arrows start at its `leaves` and end at its `roots`."""
 
     @property
     def roots(self) -> list[BaseOperator]:
-        """The tasks that an arrow towards this one points to."""
+        """The tasks that an arrow to this node points to."""
         raise NotImplementedError
 
     @property
     def leaves(self) -> list[BaseOperator]:
-        """The tasks that an arrow from this one starts at."""
+        """The tasks that an arrow from this node starts at."""
         raise NotImplementedError
 
     def set_upstream(self, task_or_task_list: Any, edge_modifier: EdgeModifier | None = None) -> None:
-        """Let this follow the given tasks."""
+        """Make this run after the given tasks."""
         for other in flatten(task_or_task_list):
             other.precede(self, edge_modifier)
 
     def set_downstream(self, task_or_task_list: Any, edge_modifier: EdgeModifier | None = None) -> None:
-        """Let the given tasks follow this."""
+        """Make the given tasks run after this."""
         for other in flatten(task_or_task_list):
             other.follow(self, edge_modifier)
 
     def precede(self, node: DependencyMixin, label: EdgeModifier | None) -> None:
-        """Draw an arrow from this to one other."""
+        """Draw an arrow from this node to another."""
         relate(self, node, label)
 
     def follow(self, node: DependencyMixin, label: EdgeModifier | None) -> None:
-        """Draw an arrow from one other to this."""
+        """Draw an arrow from another node to this."""
         relate(node, self, label)
 
     def note_relative(self, other: DependencyMixin, *, upstream: bool) -> None:
-        """Called with every neighbour, for those that have to remember them."""
+        """Hook: called with every neighbour."""
 
     def as_setup(self) -> DependencyMixin:
-        """Mark as a setup, and return this."""
+        """Mark this as a setup, and return it."""
         raise DagError(f"{self!r} cannot be marked as a setup; only tasks can")
 
     def as_teardown(self, *, setups: Any = None, on_failure_fail_dagrun: bool | None = None) -> DependencyMixin:
-        """Mark as a teardown, of the given setups, and return this."""
+        """Mark this as the teardown of the given setups, and return it."""
         raise DagError(f"{self!r} cannot be marked as a teardown; only tasks can")
 
     def __rshift__(self, other: Any) -> Any:
@@ -93,7 +93,7 @@ class DAGNode(DependencyMixin):
 
 
 def flatten(nodes: Any) -> Iterator[DependencyMixin]:
-    """Yield what a task, or a list of them, however nested, consists of. Raises DagError for anything else."""
+    """Yield the nodes in a node or in lists of nodes, however nested. Raises DagError for anything else."""
     if isinstance(nodes, DependencyMixin):
         yield nodes
     elif isinstance(nodes, (list, tuple, set, frozenset)):
@@ -104,7 +104,7 @@ def flatten(nodes: Any) -> Iterator[DependencyMixin]:
 
 
 def relate(upstream: DependencyMixin, downstream: DependencyMixin, label: EdgeModifier | None = None) -> None:
-    """Let one node follow another: every root of the one, every leaf of the other.
+    """Make every root of `downstream` follow every leaf of `upstream`.
 
     Raises:
         DagError: They belong to different DAGs, or to none.
@@ -113,23 +113,19 @@ def relate(upstream: DependencyMixin, downstream: DependencyMixin, label: EdgeMo
     downstream.note_relative(upstream, upstream=True)
     for before in upstream.leaves:
         for after in downstream.roots:
-            _relate_tasks(before, after, label)
-
-
-def _relate_tasks(before: BaseOperator, after: BaseOperator, label: EdgeModifier | None) -> None:
-    _share_dag(before, after)
-    before.downstream_task_ids.add(after.task_id)
-    after.upstream_task_ids.add(before.task_id)
-    if label is not None:
-        before.dag.set_edge_info(before.task_id, after.task_id, {"label": label.label})
+            _share_dag(before, after)
+            before.downstream_task_ids.add(after.task_id)
+            after.upstream_task_ids.add(before.task_id)
+            if label is not None:
+                before.dag.set_edge_info(before.task_id, after.task_id, {"label": label.label})
 
 
 def _share_dag(before: BaseOperator, after: BaseOperator) -> None:
     if before.has_dag() and after.has_dag():
         if before.dag is not after.dag:
             raise DagError(
-                f"task {before.task_id!r} is of DAG {before.dag.dag_id!r}, and task {after.task_id!r} of DAG"
-                f" {after.dag.dag_id!r}: only tasks of one DAG can depend on one another"
+                f"task {before.task_id!r} is in DAG {before.dag.dag_id!r}, and task {after.task_id!r} is in DAG"
+                f" {after.dag.dag_id!r}: only tasks of the same DAG can depend on each other"
             )
     elif before.has_dag():
         before.dag.add_task(after)
@@ -140,9 +136,9 @@ def _share_dag(before: BaseOperator, after: BaseOperator) -> None:
 
 
 def topological_order(tasks: Iterable[BaseOperator]) -> tuple[list[BaseOperator], list[str]]:
-    """Return the tasks so that each comes after those it depends on, and the task_ids of a circle, if there is one.
+    """Return the tasks with each after those it depends on, and the task_ids of a cycle, if there is one.
 
-    Breadth first, and in the order in which they were made: the order is the same every time.
+    The order is breadth first, then by the order in which the tasks were made, so it is always the same.
     """
     by_id = {task.task_id: task for task in tasks}
     waiting = {name: len(task.upstream_task_ids & by_id.keys()) for name, task in by_id.items()}
@@ -157,11 +153,11 @@ def topological_order(tasks: Iterable[BaseOperator]) -> tuple[list[BaseOperator]
             if not waiting[after]:
                 ready.append(after)
     stuck = {name: task for name, task in by_id.items() if waiting[name]}
-    return ordered, _circle(stuck)
+    return ordered, _cycle(stuck)
 
 
-def _circle(stuck: dict[str, BaseOperator]) -> list[str]:
-    """Return one circle among tasks that all wait: each has an upstream among them, so walking up must come back."""
+def _cycle(stuck: dict[str, BaseOperator]) -> list[str]:
+    """Return a cycle among tasks that all wait: each has an upstream among them, so walking up must come back."""
     if not stuck:
         return []
     name = next(iter(stuck))
@@ -169,13 +165,13 @@ def _circle(stuck: dict[str, BaseOperator]) -> list[str]:
     while name not in path:
         path[name] = len(path)
         name = min(stuck[name].upstream_task_ids & stuck.keys())
-    circle = list(path)[path[name] :][::-1]
-    start = min(range(len(circle)), key=circle.__getitem__)
-    return [*circle[start:], *circle[:start]]
+    cycle = list(path)[path[name] :][::-1]
+    start = min(range(len(cycle)), key=cycle.__getitem__)
+    return [*cycle[start:], *cycle[:start]]
 
 
 class EdgeModifier(DependencyMixin):
-    """A label between two sides: `a >> Label("when it rains") >> b`."""
+    """The label of an arrow: `a >> Label("when it rains") >> b`."""
 
     def __init__(self, label: str | None = None) -> None:
         self.label = label
@@ -200,14 +196,14 @@ class EdgeModifier(DependencyMixin):
 
     def follow(self, node: DependencyMixin, label: EdgeModifier | None) -> None:
         if isinstance(node, EdgeModifier):
-            raise DagError("two labels in a row: an arrow has one")
+            raise DagError("two labels in a row: an arrow has one label only")
         self._before.append(node)
         for after in self._after:
             relate(node, after, self)
 
     def precede(self, node: DependencyMixin, label: EdgeModifier | None) -> None:
         if isinstance(node, EdgeModifier):
-            raise DagError("two labels in a row: an arrow has one")
+            raise DagError("two labels in a row: an arrow has one label only")
         self._after.append(node)
         for before in self._before:
             relate(before, node, self)
@@ -219,10 +215,10 @@ def Label(label: str) -> EdgeModifier:  # noqa: N802 - Airflow's name, used like
 
 
 def chain(*tasks: Any) -> None:
-    """Let each argument follow the one before it; two lists in a row, of one length, are joined pair by pair.
+    """Make each argument follow the one before it. Two adjacent lists of the same length are joined pair by pair.
 
     Raises:
-        DagError: Two lists in a row have different lengths.
+        DagError: Two adjacent lists have different lengths.
     """
     for before, after in zip(tasks, tasks[1:], strict=False):  # noqa: RUF007 - itertools is not worth its import
         if isinstance(before, DependencyMixin):
@@ -230,21 +226,17 @@ def chain(*tasks: Any) -> None:
         elif isinstance(after, DependencyMixin):
             after.set_upstream(before)
         else:
-            _chain_pairwise(list(before), list(after))
-
-
-def _chain_pairwise(before: Sequence[Any], after: Sequence[Any]) -> None:
-    if len(before) != len(after):
-        raise DagError(
-            f"chain() joins two lists pair by pair, but they have {len(before)} and {len(after)} tasks;"
-            " use cross_downstream() or chain_linear() to join each with each"
-        )
-    for up_task, down_task in zip(before, after, strict=True):
-        up_task.set_downstream(down_task)
+            if len(before) != len(after):
+                raise DagError(
+                    f"chain() joins two lists pair by pair, but they have {len(before)} and {len(after)} tasks;"
+                    " use cross_downstream() or chain_linear() to join each with each"
+                )
+            for up_task, down_task in zip(before, after, strict=True):
+                up_task.set_downstream(down_task)
 
 
 def chain_linear(*elements: Any) -> None:
-    """Let every task of each argument follow every task of the one before it.
+    """Make every task of each argument follow every task of the argument before it.
 
     Raises:
         DagError: Fewer than two arguments have tasks.
@@ -252,40 +244,28 @@ def chain_linear(*elements: Any) -> None:
     levels = [list(flatten(element)) for element in elements]
     levels = [level for level in levels if level]
     if len(levels) < 2:
-        raise DagError("chain_linear() needs two arguments that have tasks")
+        raise DagError("chain_linear() needs at least two arguments with tasks")
     for before, after in zip(levels, levels[1:], strict=False):  # noqa: RUF007 - itertools is not worth its import
         cross_downstream(before, after)
 
 
 def cross_downstream(from_tasks: Any, to_tasks: Any) -> None:
-    """Let every task of `to_tasks` follow every task of `from_tasks`."""
+    """Make every task of `to_tasks` follow every task of `from_tasks`."""
     for task in flatten(from_tasks):
         task.set_downstream(to_tasks)
 
 
 MAX_KEY_LENGTH = 250
 MAX_GROUP_KEY_LENGTH = 200
-MAX_TAG_LENGTH = 100
 
 
-def check_key(kind: str, key: object) -> str:
-    """Return a dag_id or task_id that is valid. Raises DagError saying what is wrong with it."""
-    return _check(kind, key, MAX_KEY_LENGTH, "-._")
+def check_key(kind: str, key: object, max_length: int = MAX_KEY_LENGTH, punctuation: str = "-._") -> str:
+    """Return a dag_id or task_id if it is valid; otherwise raise DagError with the reason.
 
-
-def check_group_key(key: object) -> str:
-    """Return a group_id that is valid. Raises DagError saying what is wrong with it."""
-    return _check("group_id", key, MAX_GROUP_KEY_LENGTH, "-_")
-
-
-def is_key(key: str) -> bool:
-    """Return whether a text is made of the characters, and of the length, of a dag_id or task_id."""
-    return 0 < len(key) <= MAX_KEY_LENGTH and _wrong_character(key, "-._") is None
-
-
-def _check(kind: str, key: object, max_length: int, punctuation: str) -> str:
+    Source: Apache Airflow's `validate_key`: word characters, `.` and `-`, at most 250 of them.
+    """
     if not isinstance(key, str):
-        raise DagError(f"{kind} must be a text, not {type(key).__name__}: {key!r}")
+        raise DagError(f"{kind} must be a string, not {type(key).__name__}: {key!r}")
     if not key:
         raise DagError(f"{kind} is empty")
     if len(key) > max_length:
@@ -295,8 +275,21 @@ def _check(kind: str, key: object, max_length: int, punctuation: str) -> str:
         raise DagError(
             f"{kind} {key!r} has the character {wrong!r}; use letters, digits and {' '.join(punctuation)} only"
         )
-    # A member of an enum of texts becomes the text that it is.
+    # A member of a StrEnum becomes a plain string.
     return str.__str__(key)
+
+
+def check_group_key(key: object) -> str:
+    """Return a group_id if it is valid; otherwise raise DagError with the reason.
+
+    Source: Apache Airflow's `validate_group_key`: word characters and `-`, at most 200 of them.
+    """
+    return check_key("group_id", key, MAX_GROUP_KEY_LENGTH, "-_")
+
+
+def is_key(key: str) -> bool:
+    """Return whether a string has the characters and the length of a dag_id or task_id."""
+    return 0 < len(key) <= MAX_KEY_LENGTH and _wrong_character(key, "-._") is None
 
 
 def _wrong_character(key: str, punctuation: str) -> str | None:

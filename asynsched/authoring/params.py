@@ -35,7 +35,7 @@ class Param:
         default: Value unless the run's conf gives one; without it, the conf must.
         description: Text for people.
         schema: The JSON schema; otherwise, all other keyword arguments make it up, as in `type="integer", minimum=1`.
-            Keys that are no texts, as in `values_display={1: "one"}`, become texts, as JSON has them.
+            Keys that are no strings, as in `values_display={1: "one"}`, become strings, as JSON has them.
     """
 
     def __init__(self, default: Any = NOTSET, description: str | None = None, **kwargs: Any) -> None:
@@ -115,7 +115,7 @@ class ParamsDict:
 
     def __setitem__(self, name: str, value: Any) -> None:
         if not isinstance(name, str):
-            raise ParamValidationError(f"{self._owner}: the name of a param must be a text, not {name!r}")
+            raise ParamValidationError(f"{self._owner}: the name of a param must be a string, not {name!r}")
         self._params[name] = value if isinstance(value, Param) else Param(value)
 
     def __getitem__(self, name: str) -> Any:

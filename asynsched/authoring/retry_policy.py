@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class RetryAction:
-    """What follows a failure: plain texts under Airflow's names.
+    """What follows a failure: plain strings under Airflow's names.
 
     Attributes:
         RETRY: A retry, if the task has one left: a policy never adds to `retries`.

@@ -19,17 +19,20 @@ if TYPE_CHECKING:
 
 
 class TaskGroup(DAGNode):
-    """A named set of tasks and groups of one DAG. `expand_input` is what it is mapped over, if it is.
+    """A named set of tasks and task groups within a DAG.
 
     Args:
-        group_id: Letters, digits, `-` and `_`. None only for the root group that each DAG has.
-        prefix_group_id: Whether the ids of what is inside begin with this group's.
-        parent_group: The group around; by default the one whose `with` block this is in.
-        dag: The DAG; by default the one whose `with` block this is in.
-        default_args: Default arguments of tasks inside; they win over the DAG's.
-        tooltip: A line shown for the group.
-        add_suffix_on_collision: Append `__1`, `__2`, … when the group_id is taken, instead of failing.
-        group_display_name: Name that people see.
+        group_id: Letters, digits, `-` and `_`. None only for the root group of each DAG.
+        prefix_group_id: Whether the ids of the tasks and groups inside begin with this group's id.
+        parent_group: The enclosing group; by default that of the `with` block.
+        dag: The DAG; by default that of the `with` block.
+        default_args: Default arguments for the tasks inside; they override the DAG's.
+        tooltip: A line of text shown for the group.
+        add_suffix_on_collision: Append `__1`, `__2`, … if the group_id is taken, instead of failing.
+        group_display_name: The name to show.
+
+    Attributes:
+        expand_input: The values that the group is mapped over; None if it is not mapped.
 
     Raises:
         DagError: The group_id is invalid or taken, or there is no DAG.
@@ -54,7 +57,7 @@ class TaskGroup(DAGNode):
         if dag is None:
             dag = parent_group.dag if parent_group is not None else active.current_dag()
         if dag is None:
-            raise DagError(f"task group {group_id!r} is in no DAG: write it inside `with DAG(...)`, or give it `dag=`")
+            raise DagError(f"task group {group_id!r} is in no DAG: write it inside `with DAG(...)`, or pass `dag=`")
         self.dag: DAG = dag
         self.prefix_group_id = prefix_group_id
         self.default_args: dict[str, Any] = dict(default_args or {})
@@ -72,7 +75,7 @@ class TaskGroup(DAGNode):
     def _join(self, group_id: str, parent: TaskGroup | None, add_suffix: bool) -> None:
         assert parent is not None
         if parent.dag is not self.dag:
-            raise DagError(f"task group {group_id!r} is of DAG {self.dag.dag_id!r}, its parent is of another")
+            raise DagError(f"task group {group_id!r} is in DAG {self.dag.dag_id!r}, but its parent is in another")
         if parent.child_id(group_id) in self.dag.used_ids:
             if not add_suffix:
                 raise DuplicateTaskIdFound(
@@ -87,12 +90,12 @@ class TaskGroup(DAGNode):
 
     @property
     def parent_group(self) -> TaskGroup | None:
-        """The group around; None for a DAG's root group."""
+        """The enclosing group; None for a DAG's root group."""
         return self.task_group
 
     @property
     def group_id(self) -> str | None:
-        """The id, with the prefixes of the groups around; None for a DAG's root group."""
+        """The id with the prefixes of the enclosing groups; None for a DAG's root group."""
         return self._group_id
 
     @property
@@ -101,11 +104,11 @@ class TaskGroup(DAGNode):
 
     @property
     def is_root(self) -> bool:
-        """Whether this is the group that a DAG has of itself."""
+        """Whether this is a DAG's root group."""
         return self._group_id is None
 
     def child_id(self, label: str) -> str:
-        """Return the id of something inside, from its name."""
+        """Return the full id of the child with this name."""
         return f"{self._group_id}.{label}" if self._group_id is not None and self.prefix_group_id else label
 
     def add(self, node: DAGNode) -> DAGNode:
@@ -118,7 +121,7 @@ class TaskGroup(DAGNode):
         return node
 
     def __iter__(self) -> Iterator[BaseOperator]:
-        """Yield every task inside, also of the groups inside."""
+        """Yield every task inside, at any depth."""
         for child in self.children.values():
             if isinstance(child, TaskGroup):
                 yield from child
@@ -128,11 +131,11 @@ class TaskGroup(DAGNode):
     iter_tasks = __iter__
 
     def has_task(self, task: BaseOperator) -> bool:
-        """Return whether a task is inside, at any depth."""
+        """Return whether the task is inside, at any depth."""
         return any(task is inside for inside in self)
 
     def get_child_by_label(self, label: str) -> DAGNode:
-        """Return the task or group inside that has this name. Raises TaskNotFound."""
+        """Return the child, a task or group, with this name. Raises TaskNotFound."""
         try:
             return self.children[self.child_id(label)]
         except KeyError:
@@ -141,7 +144,7 @@ class TaskGroup(DAGNode):
     __getitem__ = get_child_by_label
 
     def get_task_group_dict(self) -> dict[str | None, TaskGroup]:
-        """Return this group and all inside, by their ids, outer ones first."""
+        """Return this group and all groups inside by their ids, outer ones first."""
         groups: dict[str | None, TaskGroup] = {self.group_id: self}
         for child in self.children.values():
             if isinstance(child, TaskGroup):
@@ -156,7 +159,7 @@ class TaskGroup(DAGNode):
 
     @property
     def leaves(self) -> list[BaseOperator]:
-        """The last tasks inside; before a teardown that comes last, those that it follows."""
+        """The last tasks inside; in place of a teardown that comes last, the tasks before it."""
         tasks = {task.task_id: task for task in self}
         found: dict[str, BaseOperator] = {}
         for task in tasks.values():
@@ -174,12 +177,11 @@ class TaskGroup(DAGNode):
         return iter(self.leaves)
 
     def _beyond(self, *, upstream: bool) -> list[BaseOperator]:
-        """Return what an arrow through an empty group comes from or goes to."""
+        """Return the tasks before or after an empty group: arrows go through it."""
         nodes = self._relatives[upstream]
         return [task for node in nodes for task in (node.leaves if upstream else node.roots)]
 
     def note_relative(self, other: DependencyMixin, *, upstream: bool) -> None:
-        """Remember a neighbour: arrows go through a group that stays empty."""
         self._relatives[upstream].append(other)
 
     def __enter__(self) -> Self:
@@ -197,7 +199,7 @@ _TYPES = ArgumentTypes(TaskGroup.__init__)
 
 
 def _before_teardowns(task: BaseOperator, inside: dict[str, BaseOperator]) -> Iterator[BaseOperator]:
-    """Yield the task, or, for a teardown, what it follows: an arrow from a group does not wait for its teardowns.
+    """Yield the task, or for a teardown the tasks before it: an arrow from a group does not wait for its teardowns.
 
     Source: Apache Airflow's `TaskGroup.get_leaves`.
     """
@@ -215,7 +217,7 @@ def _before_teardowns(task: BaseOperator, inside: dict[str, BaseOperator]) -> It
 
 
 def unique_id(label: str, group: TaskGroup) -> str:
-    """Return `label`; when it is taken in that group, `label__1`, `label__2` and so on."""
+    """Return `label`, or `label__1`, `label__2` and so on if it is taken in the group."""
     used = group.dag.used_ids
     if group.child_id(label) not in used:
         return label
@@ -223,9 +225,5 @@ def unique_id(label: str, group: TaskGroup) -> str:
     if not stem or not number.isdecimal():
         stem = label
     prefix = group.child_id(stem) + "__"
-    numbers = [int(used_id[len(prefix) :]) for used_id in used if _has_number(used_id, prefix)]
-    return f"{stem}__{max(numbers, default=0) + 1}"
-
-
-def _has_number(used_id: str, prefix: str) -> bool:
-    return used_id.startswith(prefix) and used_id[len(prefix) :].isdecimal()
+    suffixes = (used_id[len(prefix) :] for used_id in used if used_id.startswith(prefix))
+    return f"{stem}__{max((int(suffix) for suffix in suffixes if suffix.isdecimal()), default=0) + 1}"

@@ -1,4 +1,4 @@
-"""Operators made of a decorated function: what `@task` and its kin create when the function is called."""
+"""The decorators of DAG files: `@task` and its variants, `@task_group`, `@dag`, `@setup` and `@teardown`."""
 
 from __future__ import annotations
 
@@ -49,65 +49,12 @@ if TYPE_CHECKING:
     from asynsched.authoring.running.context import Context
 
 
-class DecoratedFunction:
-    """A decorated function. It looks like the function itself.
-
-    Args:
-        function: The function.
-        kwargs: Arguments of what a call makes.
-
-    Attributes:
-        shared: Arguments of the function that all instances of what is mapped share.
-    """
-
-    def __init__(self, function: Callable[..., Any], kwargs: dict[str, Any]) -> None:
-        from functools import update_wrapper
-
-        self.function = function
-        self.kwargs = kwargs
-        self.shared: dict[str, Any] = {}
-        likeness: Any = self
-        update_wrapper(likeness, function)
-
-    def override(self, **kwargs: Any) -> Self:
-        """Return the same, with other arguments of what a call makes."""
-        raise NotImplementedError
-
-    def partial(self, **kwargs: Any) -> Self:
-        """Return the same, with arguments of the function that all instances share.
-
-        Raises:
-            TypeError: The function has no such argument, or it was given before.
-        """
-        self._check_given("partial", kwargs)
-        other = self.override()
-        other.shared = {**self.shared, **kwargs}
-        return other
-
-    @property
-    def _who(self) -> str:
-        """What messages call it."""
-        raise NotImplementedError
-
-    def _check_given(self, method: str, arguments: Mapping[str, Any]) -> None:
-        check_names(self.function, method, arguments)
-        refuse_repeated(self._who, self.shared, arguments)
-
-    def _refuse_call(self) -> None:
-        """Raise DagError for a call of what is to be mapped."""
-        if self.shared:
-            raise DagError(f"{self._who}: partial() is followed by expand() or expand_kwargs()")
-
-
 class DecoratedOperator(BaseOperator):
-    """An operator around a function and the arguments that it was called with.
+    """An operator for a function and the arguments that it was called with.
 
     Raises:
         DagError: The function cannot be called with these arguments.
     """
-
-    template_fields: Collection[str] = ("op_args", "op_kwargs")
-    template_fields_renderers: ClassVar[Mapping[str, str]] = {"op_args": "py", "op_kwargs": "py"}
 
     def __init__(
         self,
@@ -130,10 +77,7 @@ class DecoratedOperator(BaseOperator):
 
 
 class _PythonCall(DecoratedOperator):
-    """Passes the function on to an operator that calls it.
-
-    Subclasses name that operator's template fields: those of DecoratedOperator would come before them.
-    """
+    """Passes the function on to an operator that calls it."""
 
     def __init__(self, *, python_callable: Callable[..., Any], **kwargs: Any) -> None:
         super().__init__(
@@ -144,63 +88,56 @@ class _PythonCall(DecoratedOperator):
 class PythonDecoratedOperator(_PythonCall, PythonOperator):
     """`@task`."""
 
-    template_fields: Collection[str] = PythonOperator.template_fields
     custom_operator_name = "@task"
 
 
 class BranchDecoratedOperator(_PythonCall, BranchPythonOperator):
     """`@task.branch`."""
 
-    template_fields: Collection[str] = PythonOperator.template_fields
     custom_operator_name = "@task.branch"
 
 
 class ShortCircuitDecoratedOperator(_PythonCall, ShortCircuitOperator):
     """`@task.short_circuit`."""
 
-    template_fields: Collection[str] = PythonOperator.template_fields
     custom_operator_name = "@task.short_circuit"
 
 
 class SensorDecoratedOperator(_PythonCall, PythonSensor):
     """`@task.sensor`."""
 
-    template_fields: Collection[str] = PythonSensor.template_fields
     custom_operator_name = "@task.sensor"
 
 
 class VirtualenvDecoratedOperator(_PythonCall, PythonVirtualenvOperator):
     """`@task.virtualenv`."""
 
-    template_fields: Collection[str] = PythonVirtualenvOperator.template_fields
     custom_operator_name = "@task.virtualenv"
 
 
 class BranchVirtualenvDecoratedOperator(_PythonCall, BranchPythonVirtualenvOperator):
     """`@task.branch_virtualenv`."""
 
-    template_fields: Collection[str] = PythonVirtualenvOperator.template_fields
     custom_operator_name = "@task.branch_virtualenv"
 
 
 class ExternalPythonDecoratedOperator(_PythonCall, ExternalPythonOperator):
     """`@task.external_python`."""
 
-    template_fields: Collection[str] = ExternalPythonOperator.template_fields
     custom_operator_name = "@task.external_python"
 
 
 class BranchExternalPythonDecoratedOperator(_PythonCall, BranchExternalPythonOperator):
     """`@task.branch_external_python`."""
 
-    template_fields: Collection[str] = ExternalPythonOperator.template_fields
     custom_operator_name = "@task.branch_external_python"
 
 
 class BashDecoratedOperator(DecoratedOperator, BashOperator):
     """`@task.bash`: the function returns the command."""
 
-    template_fields: Collection[str] = (*DecoratedOperator.template_fields, "env", "cwd")
+    template_fields: Collection[str] = ("op_args", "op_kwargs", "env", "cwd")
+    template_fields_renderers: ClassVar[Mapping[str, str]] = {"op_args": "py", "op_kwargs": "py"}
     custom_operator_name = "@task.bash"
 
     def __init__(self, **kwargs: Any) -> None:
@@ -209,25 +146,25 @@ class BashDecoratedOperator(DecoratedOperator, BashOperator):
     def execute(self, context: Context) -> Any:
         command = call_with_context(self.python_callable, self.op_args, self.op_kwargs, context)
         if not isinstance(command, str) or not command.strip():
-            raise TypeError(f"task {self.task_id!r}: the function must return the command, a text, not {command!r}")
+            raise TypeError(f"task {self.task_id!r}: the function must return the command as a string, not {command!r}")
         self.bash_command = self.render_template(command, context)
         return BashOperator.execute(self, context)
 
 
 RETURNING_DICTS = (PythonDecoratedOperator, VirtualenvDecoratedOperator, ExternalPythonDecoratedOperator)
-"""Operators whose function may say by its annotation that the items of what it returns are XComs of their own."""
+"""Operators whose function's annotation of a dict as return type means `multiple_outputs=True`."""
 
 
 def _check_call(task_id: str, function: Callable[..., Any], args: Collection[Any], kwargs: Mapping[str, Any]) -> None:
-    """Raise DagError unless the function can be called so; parameters named as the task's context may be left out.
+    """Raise DagError unless the function accepts the arguments; those that the task's context provides may be missing.
 
     Source: Apache Airflow's DecoratedOperator.
     """
     for value in (*args, *kwargs.values()):
         if isinstance(value, TaskGroup):
             raise DagError(
-                f"task {task_id!r}: {function.__name__}() is given the task group {value.group_id!r}, which has no"
-                " result of its own; let the function of the group return that of one of its tasks"
+                f"task {task_id!r}: {function.__name__}() receives the task group {value.group_id!r}, which has no"
+                " result of its own; return the result of one of its tasks from the group's function"
             )
     if _fits(function, args, kwargs):
         return
@@ -238,8 +175,8 @@ def _check_call(task_id: str, function: Callable[..., Any], args: Collection[Any
     for parameter in signature.parameters.values():
         if parameter.name in CONTEXT_KEYS and parameter.default not in (None, empty):
             raise DagError(
-                f"task {task_id!r}: the parameter {parameter.name!r} is given by the task's context,"
-                " so None is the only default that it can have"
+                f"task {task_id!r}: the parameter {parameter.name!r} comes from the task's context,"
+                " so its only possible default is None"
             )
     try:
         bound = signature.bind_partial(*args, **kwargs)
@@ -255,11 +192,11 @@ def _check_call(task_id: str, function: Callable[..., Any], args: Collection[Any
         and name not in CONTEXT_KEYS
     ]
     if missing:
-        raise DagError(f"task {task_id!r}: {function.__name__}() lacks {', '.join(map(repr, missing))}")
+        raise DagError(f"task {task_id!r}: {function.__name__}() lacks the argument {', '.join(map(repr, missing))}")
 
 
 def _fits(function: Callable[..., Any], args: Collection[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether a function's code alone shows that it can be called so, and needs nothing of the context."""
+    """Return whether the function's code alone shows that it accepts the arguments and needs nothing of the context."""
     code = telling_code(function)
     if code is None or code.co_posonlyargcount:
         return False
@@ -274,115 +211,61 @@ def _fits(function: Callable[..., Any], args: Collection[Any], kwargs: Mapping[s
     )
 
 
-def run_if(condition: Callable[[Context], Any], skip_message: str | None = None) -> Callable[[Any], Any]:
-    """Skip the task below unless `condition`, called with its context, is true.
-
-    Args:
-        condition: Returns a bool, or a bool and a message.
-        skip_message: Message when it is skipped, if the condition gives none.
-    """
-    return _guard(condition, skip_message, runs_when=True)
-
-
-def skip_if(condition: Callable[[Context], Any], skip_message: str | None = None) -> Callable[[Any], Any]:
-    """Skip the task below if `condition`, called with its context, is true; arguments as for `run_if`."""
-    return _guard(condition, skip_message, runs_when=False)
-
-
-def _guard(condition: Callable[[Context], Any], skip_message: str | None, *, runs_when: bool) -> Callable[[Any], Any]:
-    def decorate(task_function: Any) -> Any:
-        if not hasattr(task_function, "override"):
-            raise DagError("@task.run_if and @task.skip_if must be written above @task")
-        earlier = task_function.kwargs.get("pre_execute")
-
-        def pre_execute(context: Context) -> None:
-            answer = condition(context)
-            is_true, message = answer if isinstance(answer, tuple) else (answer, None)
-            if bool(is_true) is not runs_when:
-                raise AsynschedSkipException(
-                    message or skip_message or f"the condition says {'not to run' if runs_when else 'to skip'}"
-                )
-            if earlier is not None:
-                earlier(context)
-
-        return task_function.override(pre_execute=pre_execute)
-
-    return decorate
-
-
-class TaskGroupFunction(DecoratedFunction):
-    """A function decorated with `@task_group`: each call makes a group with the tasks that the function makes."""
-
-    def __init__(self, function: Callable[..., Any], kwargs: dict[str, Any]) -> None:
-        super().__init__(function, {"group_id": function.__name__, **kwargs})
-        if function.__doc__:
-            self.kwargs.setdefault("tooltip", function.__doc__.strip())
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        self._refuse_call()
-        with TaskGroup(**{"add_suffix_on_collision": True, **self.kwargs}) as group:
-            made = self.function(*args, **kwargs)
-        return group if made is None else made
-
-    def override(self, **kwargs: Any) -> TaskGroupFunction:
-        """Return the same, with other arguments of the task group."""
-        other = TaskGroupFunction(self.function, {**self.kwargs, **kwargs})
-        other.shared = self.shared
-        return other
-
-    def expand(self, **kwargs: Any) -> Any:
-        """Make a mapped group: an instance of its tasks for each combination of the arguments' values.
-
-        Raises:
-            TypeError: There are no arguments, or the function has no such one, or it cannot be mapped over.
-        """
-        self._check_given("expand", kwargs)
-        return self._mapped(ExpandProduct(self._who, kwargs), list(kwargs))
-
-    def expand_kwargs(self, kwargs: Any) -> Any:
-        """Make a mapped group: an instance of its tasks for each dict of arguments.
-
-        Raises:
-            TypeError: `kwargs` is neither a list of dicts nor the result of a task, or the function takes any arguments
-                (`*` or `**`).
-        """
-        names, takes_any = parameters_of(self.function)
-        if takes_any:
-            raise TypeError(f"{self._who}: expand_kwargs() needs a function without * and **")
-        return self._mapped(ExpandKwargs(self._who, kwargs), [name for name in names if name not in self.shared])
-
-    @property
-    def _who(self) -> str:
-        return f"task group {self.kwargs['group_id']!r}"
-
-    def _mapped(self, expand_input: ExpandInput, names: list[str]) -> Any:
-        arguments = {name: MappedArgument(expand_input, name) for name in names}
-        with MappedTaskGroup(expand_input, **{"add_suffix_on_collision": True, **self.kwargs}) as group:
-            made = self.function(**self.shared, **arguments)
-        return group if made is None else made
-
-
-class MappedTaskGroup(TaskGroup):
-    """A task group of whose tasks there are as many instances as values to map over."""
-
-    def __init__(self, expand_input: ExpandInput, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.expand_input: ExpandInput = expand_input
-
-    def __exit__(self, *exc_info: object) -> None:
-        for operator, _ in self.expand_input.iter_references():
-            operator.is_mapped_over = True
-            self.set_upstream(operator)
-        super().__exit__(*exc_info)
-
-
-class TaskFunction(DecoratedFunction):
-    """A decorated function: calling it makes a task, and returns that task's result, to be passed on.
+class DecoratedFunction:
+    """A decorated function, with the function's name and docstring.
 
     Args:
         function: The function.
-        operator_class: Operator that the tasks are of.
-        kwargs: Arguments of the operator.
+        kwargs: The arguments of the task, or task group, that a call makes.
+
+    Attributes:
+        shared: The function's arguments that all mapped instances share.
+    """
+
+    def __init__(self, function: Callable[..., Any], kwargs: dict[str, Any]) -> None:
+        from functools import update_wrapper
+
+        self.function = function
+        self.kwargs = kwargs
+        self.shared: dict[str, Any] = {}
+        wrapper: Any = self
+        update_wrapper(wrapper, function)
+
+    def override(self, **kwargs: Any) -> Self:
+        """Return a copy with other arguments of the task or task group."""
+        raise NotImplementedError
+
+    def partial(self, **kwargs: Any) -> Self:
+        """Return a copy with arguments of the function that all mapped instances share.
+
+        Raises:
+            TypeError: The function has no such argument, or it is already given.
+        """
+        self._check_given("partial", kwargs)
+        other = self.override()
+        other.shared = {**self.shared, **kwargs}
+        return other
+
+    @property
+    def _who(self) -> str:
+        raise NotImplementedError
+
+    def _check_given(self, method: str, arguments: Mapping[str, Any]) -> None:
+        check_names(self.function, method, arguments)
+        refuse_repeated(self._who, self.shared, arguments)
+
+    def _refuse_call(self) -> None:
+        if self.shared:
+            raise DagError(f"{self._who}: partial() must be followed by expand() or expand_kwargs()")
+
+
+class TaskFunction(DecoratedFunction):
+    """A function decorated with `@task`: each call makes a task, and returns its result, to be passed to other tasks.
+
+    Args:
+        function: The function.
+        operator_class: The operator of the tasks.
+        kwargs: The arguments of the operator.
     """
 
     def __init__(
@@ -405,7 +288,7 @@ class TaskFunction(DecoratedFunction):
         return self._made(task)
 
     def override(self, **kwargs: Any) -> TaskFunction:
-        """Return the same, with other arguments of the operator."""
+        """Return a copy with other arguments of the operator."""
         other = TaskFunction(self.function, self.operator_class, {**self.kwargs, **kwargs})
         other.is_setup, other.is_teardown = self.is_setup, self.is_teardown
         other.teardown_setups, other.on_failure_fail_dagrun = self.teardown_setups, self.on_failure_fail_dagrun
@@ -413,11 +296,11 @@ class TaskFunction(DecoratedFunction):
         return other
 
     def expand(self, **kwargs: Any) -> XComArg:
-        """Make a mapped task: an instance for each combination of the arguments' values.
+        """Make a mapped task, with one instance for each combination of the arguments' values.
 
         Raises:
-            TypeError: There are no arguments, or the function has no such one, or it cannot be mapped over.
-            DagError: Its trigger rule does not let it wait for what it is mapped over.
+            TypeError: There is no argument, the function does not have it, or it cannot be mapped over.
+            DagError: Its trigger rule does not wait for the values.
         """
         self._check_given("expand", kwargs)
         if any(isinstance(value, ResultArg) for value in kwargs.values()):
@@ -425,16 +308,15 @@ class TaskFunction(DecoratedFunction):
         return self._mapped(ExpandProduct(self._who, kwargs))
 
     def expand_kwargs(self, kwargs: Any, *, strict: bool = True) -> XComArg:
-        """Make a mapped task: an instance for each dict of arguments.
+        """Make a mapped task, with one instance for each dict of arguments.
 
         Args:
-            kwargs: A list of dicts, or the result of a task that returns such a list.
-            strict: Whether an instance fails when a dict has an argument that `partial` has given; False lets the
-                dict's win.
+            kwargs: A list of dicts, or the result of a task that returns one.
+            strict: Fail an instance whose dict repeats an argument of `partial`. If False, the dict overrides it.
 
         Raises:
-            TypeError: `kwargs` is something else.
-            DagError: Its trigger rule does not let it wait for what it is mapped over.
+            TypeError: `kwargs` is neither.
+            DagError: Its trigger rule does not wait for the values.
         """
         expand_input = ExpandKwargs(self._who, kwargs)
         if not isinstance(kwargs, ResultArg) and any(True for _ in expand_input.iter_references()):
@@ -475,7 +357,7 @@ class TaskFunction(DecoratedFunction):
         return self._made(mapped)
 
     def _made(self, task: BaseOperator) -> XComArg:
-        """Return the result of a task that was just made, having marked and documented it."""
+        """Document and mark a new task, and return its result."""
         if self.function.__doc__ and not any((task.doc, task.doc_md, task.doc_json, task.doc_rst, task.doc_yaml)):
             task.doc_md = self.function.__doc__
         if self.is_setup:
@@ -487,6 +369,25 @@ class TaskFunction(DecoratedFunction):
         return XComArg(task)
 
 
+def _returns_mapping(function: Callable[..., Any]) -> bool:
+    """Return whether a function's annotation says that it returns a dict."""
+    annotation = getattr(function, "__annotations__", {}).get("return")  # a built-in function has none
+    if annotation is None:
+        return False
+    from collections.abc import Mapping
+
+    if isinstance(annotation, str):
+        from typing import get_type_hints
+
+        try:
+            scope = {"return": annotation}
+            annotation = get_type_hints(type("_", (), {"__annotations__": scope}), function.__globals__)["return"]
+        except Exception:  # noqa: BLE001 - an annotation may name something that only type checkers see
+            return False
+    origin = getattr(annotation, "__origin__", annotation)
+    return isinstance(origin, type) and issubclass(origin, Mapping)
+
+
 class TaskDecorator:
     """One of the decorators: `@task`, `@task(...)`, `@task.bash(...)` and so on."""
 
@@ -495,9 +396,9 @@ class TaskDecorator:
         self._bound = {} if dag is None else {"dag": dag}
 
     def __call__(self, python_callable: Callable[..., Any] | None = None, **kwargs: Any) -> Any:
-        """Decorate a function; the keyword arguments are the operator's.
+        """Decorate a function, or, without one as in `@task(retries=3)`, return the decorator.
 
-        Without a function, as in `@task(retries=3)`, returns what decorates one.
+        The keyword arguments are the operator's.
         """
         if python_callable is None:
             return lambda function: self(function, **kwargs)
@@ -506,8 +407,44 @@ class TaskDecorator:
         return TaskFunction(python_callable, self._operator_class, {**self._bound, **kwargs})
 
 
+def run_if(condition: Callable[[Context], Any], skip_message: str | None = None) -> Callable[[Any], Any]:
+    """Skip the decorated task unless a condition is true.
+
+    Args:
+        condition: Called with the task's context; returns a bool, or a bool and a message.
+        skip_message: The message of a skipped task if the condition returns none.
+    """
+    return _guard(condition, skip_message, runs_when=True)
+
+
+def skip_if(condition: Callable[[Context], Any], skip_message: str | None = None) -> Callable[[Any], Any]:
+    """Skip the decorated task if a condition is true. The arguments are those of `run_if`."""
+    return _guard(condition, skip_message, runs_when=False)
+
+
+def _guard(condition: Callable[[Context], Any], skip_message: str | None, *, runs_when: bool) -> Callable[[Any], Any]:
+    def decorate(task_function: Any) -> Any:
+        if not hasattr(task_function, "override"):
+            raise DagError("@task.run_if and @task.skip_if must be written above @task")
+        earlier = task_function.kwargs.get("pre_execute")
+
+        def pre_execute(context: Context) -> None:
+            answer = condition(context)
+            is_true, message = answer if isinstance(answer, tuple) else (answer, None)
+            if bool(is_true) is not runs_when:
+                raise AsynschedSkipException(
+                    message or skip_message or f"the condition is {'false' if runs_when else 'true'}"
+                )
+            if earlier is not None:
+                earlier(context)
+
+        return task_function.override(pre_execute=pre_execute)
+
+    return decorate
+
+
 class TaskDecorators(TaskDecorator):
-    """`task`: a decorator, and the namespace of the others; as `dag.task`, their tasks belong to that DAG."""
+    """`@task`, and the namespace of its variants. The tasks of `dag.task` belong to that DAG."""
 
     def __init__(self, dag: DAG | None = None) -> None:
         super().__init__(PythonDecoratedOperator, dag)
@@ -528,19 +465,19 @@ task = TaskDecorators()
 
 
 def setup(function: Any) -> TaskFunction:
-    """Make a setup task of a function, or of a `@task` function."""
+    """Decorate a function, or a `@task` function, whose tasks are setups."""
     made = _as_task_function(function, "@setup")
     made.is_setup = True
     return made
 
 
 def teardown(function: Any = None, *, setups: Any = None, on_failure_fail_dagrun: bool = False) -> Any:
-    """Make a teardown task of a function, or of a `@task` function.
+    """Decorate a function, or a `@task` function, whose tasks are teardowns.
 
     Args:
         function: The function.
-        setups: Setup tasks that it tears down.
-        on_failure_fail_dagrun: Whether the run fails when it fails.
+        setups: The setup tasks that it tears down.
+        on_failure_fail_dagrun: Fail the run if the teardown fails.
     """
     if function is None:
         return lambda inner: teardown(inner, setups=setups, on_failure_fail_dagrun=on_failure_fail_dagrun)
@@ -560,8 +497,73 @@ def _as_task_function(function: Any, decorator: str) -> TaskFunction:
     return made
 
 
+class TaskGroupFunction(DecoratedFunction):
+    """A function decorated with `@task_group`: each call makes a group of the tasks that the function makes."""
+
+    def __init__(self, function: Callable[..., Any], kwargs: dict[str, Any]) -> None:
+        super().__init__(function, {"group_id": function.__name__, **kwargs})
+        if function.__doc__:
+            self.kwargs.setdefault("tooltip", function.__doc__.strip())
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self._refuse_call()
+        with TaskGroup(**{"add_suffix_on_collision": True, **self.kwargs}) as group:
+            made = self.function(*args, **kwargs)
+        return group if made is None else made
+
+    def override(self, **kwargs: Any) -> TaskGroupFunction:
+        """Return a copy with other arguments of the task group."""
+        other = TaskGroupFunction(self.function, {**self.kwargs, **kwargs})
+        other.shared = self.shared
+        return other
+
+    def expand(self, **kwargs: Any) -> Any:
+        """Make a mapped group, with one instance of its tasks for each combination of the arguments' values.
+
+        Raises:
+            TypeError: There is no argument, the function does not have it, or it cannot be mapped over.
+        """
+        self._check_given("expand", kwargs)
+        return self._mapped(ExpandProduct(self._who, kwargs), list(kwargs))
+
+    def expand_kwargs(self, kwargs: Any) -> Any:
+        """Make a mapped group, with one instance of its tasks for each dict of arguments.
+
+        Raises:
+            TypeError: `kwargs` is neither a list of dicts nor the result of a task, or the function has `*` or `**`.
+        """
+        names, takes_any = parameters_of(self.function)
+        if takes_any:
+            raise TypeError(f"{self._who}: expand_kwargs() needs a function without * and **")
+        return self._mapped(ExpandKwargs(self._who, kwargs), [name for name in names if name not in self.shared])
+
+    @property
+    def _who(self) -> str:
+        return f"task group {self.kwargs['group_id']!r}"
+
+    def _mapped(self, expand_input: ExpandInput, names: list[str]) -> Any:
+        arguments = {name: MappedArgument(expand_input, name) for name in names}
+        with MappedTaskGroup(expand_input, **{"add_suffix_on_collision": True, **self.kwargs}) as group:
+            made = self.function(**self.shared, **arguments)
+        return group if made is None else made
+
+
+class MappedTaskGroup(TaskGroup):
+    """A task group whose tasks have one instance for each value to map over."""
+
+    def __init__(self, expand_input: ExpandInput, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.expand_input: ExpandInput = expand_input
+
+    def __exit__(self, *exc_info: object) -> None:
+        for operator, _ in self.expand_input.iter_references():
+            operator.is_mapped_over = True
+            self.set_upstream(operator)
+        super().__exit__(*exc_info)
+
+
 def task_group(group_id: Any = None, **kwargs: Any) -> Any:
-    """Decorate a function that makes the tasks of a group: `@task_group`, or `@task_group(group_id=..., ...)`."""
+    """Decorate a function that makes the tasks of a group: `@task_group` or `@task_group(group_id=..., ...)`."""
     if callable(group_id):
         return TaskGroupFunction(group_id, kwargs)
     if group_id is not None:
@@ -570,9 +572,9 @@ def task_group(group_id: Any = None, **kwargs: Any) -> Any:
 
 
 def dag(dag_id: Any = "", **kwargs: Any) -> Any:
-    """Decorate a function that makes the tasks of a DAG: `@dag`, or `@dag(dag_id=..., schedule=..., ...)`.
+    """Decorate a function that makes the tasks of a DAG: `@dag` or `@dag(dag_id=..., schedule=..., ...)`.
 
-    Calling it makes the DAG; its arguments become params, whose values tasks get.
+    A call makes the DAG. The function's arguments become params, and tasks receive their values.
     """
     if callable(dag_id):
         return _dag_function(dag_id, {"dag_id": dag_id.__name__, **kwargs})
@@ -596,22 +598,3 @@ def _dag_function(function: Any, dag_kwargs: dict[str, Any]) -> Callable[..., DA
 
     active.note_dag_function(function, is_called=False)
     return make_dag
-
-
-def _returns_mapping(function: Callable[..., Any]) -> bool:
-    """Return whether a function says that it returns a dict: its items become XComs of their own."""
-    annotation = getattr(function, "__annotations__", {}).get("return")  # a built-in function has none
-    if annotation is None:
-        return False
-    from collections.abc import Mapping
-
-    if isinstance(annotation, str):
-        from typing import get_type_hints
-
-        try:
-            scope = {"return": annotation}
-            annotation = get_type_hints(type("_", (), {"__annotations__": scope}), function.__globals__)["return"]
-        except Exception:  # noqa: BLE001 - an annotation may name what exists for type checkers only
-            return False
-    origin = getattr(annotation, "__origin__", annotation)
-    return isinstance(origin, type) and issubclass(origin, Mapping)

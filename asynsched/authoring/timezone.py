@@ -65,7 +65,7 @@ def aware(value: dt.datetime) -> dt.datetime:
 
 
 def parse(string: str, timezone: dt.tzinfo | None = None) -> dt.datetime:
-    """Return the aware datetime that a text stands for. Raises ValueError for one that is no date."""
+    """Return the aware datetime that a string stands for. Raises ValueError for one that is no date."""
     try:
         value = dt.datetime.fromisoformat(string)
     except ValueError:
@@ -104,7 +104,7 @@ def convert_to_utc(value: dt.datetime | dt.date | str | None, timezone: dt.tzinf
 
     Raises:
         TypeError: It is no date.
-        ValueError: It is a text that is no date.
+        ValueError: It is a string that is no date.
     """
     if value is None:
         return None

@@ -1,11 +1,11 @@
-"""Values that leave a process and come back as they were: JSON, and types of Python that JSON has not.
+"""Values that leave a process and come back unchanged: JSON, and Python types that JSON lacks.
 
-XComs travel like this, and what deferred tasks and their triggers hand on. What JSON has not is an object with the two
-keys below. An object that has such a key itself is wrapped, too. Reading makes nothing but what the table names: no
-class is looked up by a name that the data have.
+XComs travel this way, as do the values that deferred tasks and triggers exchange. A type that JSON lacks is written as
+an object with the two keys below; a dict that itself has such a key is wrapped too. Reading makes only the types in the
+table: no class is looked up by a name in the data.
 
-Source: the types are those that Apache Airflow's `serde` passes on without other packages, and times, bytes, and floats
-that are no number.
+Source: the types are those that Apache Airflow's `serde` supports without other packages; times, bytes, and the floats
+NaN and infinity are additions.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 
 TYPE_KEY, VALUE_KEY = "__type__", "__value__"
 _TOO_LARGE = 10**4300
-"""Python reads no number of more digits, unless it is told to."""
+"""By default, Python reads no int with more digits than this."""
 
 
 def to_transport(value: Any, what: str = "the value") -> Any:
     """Return a value as plain JSON.
 
     Args:
-        value: Subclasses of what JSON has become that; sequences of the results of other tasks become lists.
-        what: What the value is, as messages begin.
+        value: Instances of subclasses become their JSON type; sequences of other tasks' results become lists.
+        what: The value's name in messages.
 
     Raises:
-        TypeError: It has something that cannot travel; the message names the type and says what to do.
-        ValueError: It is nested too deeply, contains itself, or has a text or a number that nobody could read.
+        TypeError: It contains something that cannot be passed on; the message names the type and says what to do.
+        ValueError: It is nested too deeply, contains itself, or has a string or number that cannot be read back.
     """
     try:
         return _written(value, what)
@@ -40,7 +40,7 @@ def to_transport(value: Any, what: str = "the value") -> Any:
 
 
 def from_transport(value: Any) -> Any:
-    """Return what `to_transport` was given. Raises ValueError for what it has not made."""
+    """Return the value that `to_transport` was given. Raises ValueError for anything that it has not made."""
     if isinstance(value, list):
         return [from_transport(item) for item in value]
     if not isinstance(value, dict):
@@ -54,7 +54,7 @@ def from_transport(value: Any) -> Any:
 
 
 def readable(value: Any) -> Any:
-    """Return for a person what `to_transport` has returned: instants as texts, tuples and sets as lists."""
+    """Return the result of `to_transport` in a form for people: instants as strings, tuples and sets as lists."""
     if isinstance(value, list):
         return [readable(item) for item in value]
     if not isinstance(value, dict):
@@ -86,7 +86,9 @@ def _written(value: Any, what: str) -> Any:
             return _items(value, what)
         if name is not None:
             return _wrapped(name, _TYPES[name][0](value, what))
-    raise TypeError(f"{what} has a value of type {_type_name(value)}, which cannot be passed on: {_what_to_do(value)}")
+    raise TypeError(
+        f"{what} contains a value of type {_type_name(value)}, which cannot be passed on: {_what_to_do(value)}"
+    )
 
 
 def _scalar(value: Any, what: str) -> Any:
@@ -98,7 +100,7 @@ def _scalar(value: Any, what: str) -> Any:
         number = int(value)
         if not -_TOO_LARGE < number < _TOO_LARGE:
             raise ValueError(
-                f"{what} has an int of more than 4300 digits, which cannot be passed on: pass on hex(value)"
+                f"{what} contains an int of more than 4300 digits, which cannot be passed on: pass on hex(value)"
             )
         return number
     if value != value or value in (float("inf"), float("-inf")):
@@ -114,7 +116,7 @@ def _whole_text(value: str, what: str) -> str:
         except UnicodeEncodeError as exc:
             half = ascii(text[exc.start])
             raise ValueError(
-                f"{what} has a text with half of a surrogate pair, {half}, which cannot be passed on:"
+                f"{what} contains a string with half of a surrogate pair, {half}, which cannot be passed on:"
                 " replace it, or pass on bytes"
             ) from None
     return text
@@ -129,20 +131,22 @@ def _what_to_do(value: Any) -> str:
         ("__dataclass_fields__", "dataclasses.asdict(value)"),
         ("__attrs_attrs__", "attrs.asdict(value)"),
         ("model_dump", "value.model_dump()"),
-        ("to_dict", "value.to_dict(), if it is small, or store it elsewhere and pass on where"),
+        ("to_dict", "value.to_dict() if it is small, or store it elsewhere and pass on its location"),
     ):
         if hasattr(type(value), attribute):
             return f"pass on {make}"
     return (
-        "pass on what JSON has, dates, times, timedeltas, timezones, tuples, sets, Decimals, UUIDs or bytes,"
-        " or store it elsewhere and pass on where"
+        "pass on JSON types, dates, times, timedeltas, timezones, tuples, sets, Decimals, UUIDs or bytes,"
+        " or store it elsewhere and pass on its location"
     )
 
 
 def _object(value: dict[Any, Any], what: str) -> Any:
     for key in value:
         if not isinstance(key, str):
-            raise TypeError(f"{what} has a dict with the key {key!r} of type {_type_name(key)}: keys must be texts")
+            raise TypeError(
+                f"{what} contains a dict with the key {key!r} of type {_type_name(key)}: keys must be strings"
+            )
     written = {_whole_text(key, what): _written(item, what) for key, item in value.items()}
     return _wrapped("dict", written) if TYPE_KEY in value else written
 
@@ -169,7 +173,7 @@ def _iso(value: Any, _: str) -> str:
 
 
 def _write_instant(value: dt.datetime, _: str) -> dict[str, Any]:
-    # Of a subclass `isoformat` may be another.
+    # A subclass may have another `isoformat`.
     return {"at": dt.datetime.isoformat(value), "fold": value.fold, "zone": _zone_name(value.tzinfo)}
 
 
@@ -180,7 +184,7 @@ def _read_instant(value: dict[str, Any]) -> dt.datetime:
     try:
         zone = _read_zone(value["zone"])
     except (LookupError, ValueError, OSError):
-        # A fixed offset may have a name, too; the offset itself is in the text.
+        # A fixed offset may have a name too; the offset itself is in the string.
         return found
     local = found.replace(tzinfo=zone)
     return local if local.utcoffset() == found.utcoffset() else found.astimezone(zone)
@@ -206,7 +210,7 @@ def _zone_name(zone: dt.tzinfo | None) -> str | None:
 def _write_zone(value: dt.tzinfo, what: str) -> str:
     name = _zone_name(value)
     if name is None:
-        raise TypeError(f"{what} has a timezone without a name, {value!r}: pass on its name")
+        raise TypeError(f"{what} contains a timezone without a name, {value!r}: pass on its name")
     return name
 
 
@@ -229,7 +233,7 @@ def _write_offset(value: dt.tzinfo, _: str) -> list[int]:
 
 
 def _parts(value: dt.timedelta) -> list[int]:
-    # Of a pendulum.Duration, the attributes are what is left of each unit.
+    # The attributes of a pendulum.Duration are the remainders of each unit.
     length = dt.timedelta.__add__(value, dt.timedelta())
     return [length.days, length.seconds, length.microseconds]
 
@@ -265,7 +269,7 @@ _TYPES: dict[Any, tuple[Callable[[Any, str], Any], Callable[[Any], Any]]] = {
     "float": (_text, float),
     "dict": (_object, lambda items: {key: from_transport(item) for key, item in items.items()}),
 }
-"""By name in the data: how a value is written, how it is read."""
+"""How a value is written and how it is read, by the name in the data."""
 
 _NAMES = {
     "datetime.datetime": "datetime",
@@ -286,4 +290,4 @@ _NAMES = {
     "uuid.UUID": "UUID",
     "asynsched.authoring.mapped_results.MappableSequence": "list",
 }
-"""By class, so that none has to be imported to know that a value is not of it. Subclasses are written as these."""
+"""Names in the data by the class's path, so that no class is imported only to be compared. They include subclasses."""

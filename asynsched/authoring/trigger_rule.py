@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 
 
 class _Named(type):
-    """Makes the texts of a class its members, as an Enum does: that module would be loaded by every DAG file."""
+    """Makes the strings of a class its members, as an Enum does: that module would be loaded by every DAG file."""
 
     _members: tuple[str, ...]
 
@@ -25,7 +25,7 @@ class _Named(type):
 
 
 class _Rule(str, metaclass=_Named):
-    """A rule's name: a text. Raises ValueError when there is none of that name."""
+    """A rule's name: a string. Raises ValueError when there is none of that name."""
 
     __slots__ = ()
 
@@ -33,7 +33,7 @@ class _Rule(str, metaclass=_Named):
         for member in cls:
             if member == value:
                 return member  # type: ignore[return-value]
-        raise ValueError(f"{value!r} is no {cls.__name__}; there are {', '.join(cls)}")
+        raise ValueError(f"{value!r} is not a {cls.__name__}; use one of {', '.join(cls)}")
 
     @property
     def value(self) -> str:

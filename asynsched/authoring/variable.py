@@ -1,4 +1,4 @@
-"""Variable: named settings that tasks read and write."""
+"""Variable: a named value that tasks can read and write."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ ENVIRONMENT_PREFIX = "AIRFLOW_VAR_"
 
 
 class Variable:
-    """A named text, or JSON value, that is kept with the scheduler.
+    """A named string or JSON value that the scheduler stores.
 
-    The environment variable `AIRFLOW_VAR_NAME` goes before what is stored, as in Airflow, and can be read while a DAG
-    file is parsed, too. What is stored can be read by tasks only: while they are parsed, DAG files see defaults.
+    As in Airflow, the environment variable `AIRFLOW_VAR_<key>` overrides the stored value, and can also be read while a
+    DAG file is parsed. Stored values are available only to tasks: a DAG file that is parsed sees the default.
     """
 
     def __init__(self, key: str, value: Any = None, description: str | None = None) -> None:
@@ -61,10 +61,10 @@ class Variable:
         """Store a variable.
 
         Args:
-            key: Its name.
-            value: Its value; what is no text is stored as `str(value)`.
-            description: Text for people.
-            serialize_json: Store it as JSON.
+            key: The variable's name.
+            value: The value; stored as `str(value)`.
+            description: A description for people.
+            serialize_json: Store the value as JSON.
 
         Raises:
             SupervisorError: A DAG file is being parsed.
@@ -77,7 +77,7 @@ class Variable:
 
     @classmethod
     def delete(cls, key: str) -> None:
-        """Remove a variable. Raises SupervisorError when a DAG file is being parsed."""
+        """Delete a variable. Raises SupervisorError if a DAG file is being parsed."""
         ask("variable_delete", key=key)
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""A task's result, before it exists: what calling a `@task` function, or `operator.output`, returns."""
+"""Results of tasks before they exist, as calling a `@task` function returns them; and which belong to an instance."""
 
 from __future__ import annotations
 
@@ -28,12 +28,11 @@ class ResolveMixin:
         return iter(())
 
     def resolve(self, context: Context) -> Any:
-        """Return the value."""
         raise NotImplementedError
 
 
 class ResultArg(ResolveMixin, DependencyMixin):
-    """Results of tasks: what a task returns, or what `map`, `zip` and `concat` make of that, to be mapped over."""
+    """Results of tasks to be mapped over: a task's return value, or what `map`, `zip` and `concat` make of it."""
 
     @property
     def roots(self) -> list[BaseOperator]:
@@ -44,39 +43,40 @@ class ResultArg(ResolveMixin, DependencyMixin):
         return [operator for operator, _ in self.iter_references()]
 
     def map(self, f: Callable[[Any], Any]) -> ResultArg:
-        """Return the same values, each as a function makes it.
+        """Apply a function to each value.
 
-        The function is called when the task that gets a value runs; it may raise AsynschedSkipException to skip that.
+        The function is called in the task that receives the value; it may raise AsynschedSkipException to skip that
+        task.
 
         Raises:
-            TypeError: It is a task, or no function.
-            DagError: Only what a task returns can be mapped over.
+            TypeError: `f` is a task, or not a function.
+            DagError: These are not return values: nothing else can be mapped over.
         """
         from asynsched.authoring.mapped_results import TransformedArg
 
         return TransformedArg(self, [f])
 
     def zip(self, *others: ResultArg, **fill: Any) -> ResultArg:
-        """Return the values side by side, as tuples: as many as the shortest has.
+        """Pair the values of several results as tuples; the shortest result sets the length.
 
         Args:
-            others: Other results.
-            fill: `fillvalue=`: as many as the longest has, and this in the place of what is missing.
+            others: The other results.
+            fill: `fillvalue=`: the longest result sets the length, and this value fills the gaps.
 
         Raises:
-            TypeError: One of them is no result of a task.
-            DagError: Only what a task returns can be mapped over.
+            TypeError: One of them is not the result of a task.
+            DagError: One of them is not a return value: nothing else can be mapped over.
         """
         from asynsched.authoring.mapped_results import ZippedArg
 
         return ZippedArg([self, *others], **fill)
 
     def concat(self, *others: ResultArg) -> ResultArg:
-        """Return the values one after the other.
+        """Append the values of other results.
 
         Raises:
-            TypeError: One of them is no result of a task.
-            DagError: Only what a task returns can be mapped over.
+            TypeError: One of them is not the result of a task.
+            DagError: One of them is not a return value: nothing else can be mapped over.
         """
         from asynsched.authoring.mapped_results import ConcatenatedArg
 
@@ -86,8 +86,8 @@ class ResultArg(ResolveMixin, DependencyMixin):
 class XComArg(ResultArg):
     """The XCom that a task pushes under a key.
 
-    Given as an argument to another task, it makes that one follow, and is replaced by the value when it runs. Within a
-    text it stands for a template that pulls it.
+    Passed to another task as an argument, it makes that task follow, and becomes the value when that task runs. In an
+    f-string it becomes a template that pulls the value.
     """
 
     def __init__(self, operator: BaseOperator, key: str = XCOM_RETURN_KEY) -> None:
@@ -98,17 +98,20 @@ class XComArg(ResultArg):
         yield self.operator, self.key
 
     def resolve(self, context: Context) -> Any:
-        """Return what the task pushed; None for a task that returned nothing. Raises XComNotFound for another key.
+        """Return what the task pushed; None for a task that returned nothing.
 
-        Of a mapped task, or of one in a mapped group that is not around the running task, too: what its instances
-        pushed, as a sequence.
+        For a mapped task, or a task in a mapped group that does not also enclose the running task, this is the sequence
+        of what its instances pushed.
+
+        Raises:
+            XComNotFound: The task pushed nothing under this key.
         """
         task_id = self.operator.task_id
         share: int | tuple[int, int] | None = None
         if self.operator.is_mapped or mapped_groups(self.operator):
             share = map_share(context, self.operator)
             if not isinstance(share, int):
-                from asynsched.authoring.mapped_results import LazyXComSequence
+                from asynsched.authoring.mapped_results import LazyXComSequence  # not needed to read a DAG file
 
                 return LazyXComSequence(task_id, self.key, share)
         value = context["ti"].xcom_pull(task_ids=task_id, key=self.key, default=_MISSING, map_indexes=share)
@@ -120,11 +123,13 @@ class XComArg(ResultArg):
 
     def __getitem__(self, item: str) -> XComArg:
         if not isinstance(item, str):
-            raise TypeError(f"the result of task {self.operator.task_id!r} can be indexed by a text only, got {item!r}")
+            raise TypeError(f"the result of task {self.operator.task_id!r} takes a string as index, not {item!r}")
         return XComArg(self.operator, item)
 
     def __iter__(self) -> Iterator[Any]:
-        raise TypeError(f"the result of task {self.operator.task_id!r} is known only when it has run: do not iterate")
+        raise TypeError(
+            f"the result of task {self.operator.task_id!r} is known only when it has run: it cannot be iterated here"
+        )
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, XComArg):
@@ -151,12 +156,10 @@ class XComArg(ResultArg):
 
     @property
     def is_setup(self) -> bool:
-        """Whether the task is a setup."""
         return self.operator.is_setup
 
     @property
     def is_teardown(self) -> bool:
-        """Whether the task is a teardown."""
         return self.operator.is_teardown
 
     def __enter__(self) -> SetupTeardownContext:
@@ -166,18 +169,12 @@ class XComArg(ResultArg):
         self.operator.__exit__(*exc_info)
 
 
-class _Missing:
-    """What xcom_pull returns here when there is no XCom; None may be one."""
-
-    def __repr__(self) -> str:
-        return "<missing>"
-
-
-_MISSING = _Missing()
+_MISSING = object()
+"""The default of an `xcom_pull` here: an XCom may be None."""
 
 
 class literal(ResolveMixin):  # noqa: N801 - Airflow's name, used like a function
-    """A value that is passed to a task as it is, without templating."""
+    """A value that is passed to a task unchanged, without templating."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -187,7 +184,7 @@ class literal(ResolveMixin):  # noqa: N801 - Airflow's name, used like a functio
 
 
 def references(value: Any) -> Iterator[BaseOperator]:
-    """Yield the tasks whose results a value has, at any depth of lists, dicts and objects with `template_fields`."""
+    """Yield the tasks whose results are in a value, at any depth of lists, dicts and objects with `template_fields`."""
     if isinstance(value, ResolveMixin):
         for operator, _ in value.iter_references():
             yield operator
@@ -214,9 +211,15 @@ def mapped_groups(task: BaseOperator) -> list[TaskGroup]:
 
 
 def map_share(context: Context, other: BaseOperator) -> int | tuple[int, int] | None:
-    """Return the map indexes of another task that belong to the running instance: one, from and to, or None for all.
+    """Return the map indexes of another task's instances that belong to the running instance.
 
-    These are the instances in the same instance of the mapped groups around both.
+    They are the instances in the same instance of the mapped groups around both tasks. Instances are numbered with the
+    innermost mapped group running fastest.
+
+    Returns:
+        One index; the first and one past the last; or None for all.
+
+    Source: Apache Airflow's `get_relevant_upstream_map_indexes`.
     """
     own, others = mapped_groups(context["ti"].task), mapped_groups(other)
     n_common = sum(1 for mine, its in zip(own, others, strict=False) if mine is its)
@@ -230,19 +233,19 @@ def map_share(context: Context, other: BaseOperator) -> int | tuple[int, int] | 
 
 
 def group_values(context: Context, expand_input: ExpandInput) -> dict[str, Any]:
-    """Return the arguments that a mapped task group has in the running instance."""
+    """Return the arguments of a mapped task group for the running instance."""
     groups = mapped_groups(context["ti"].task)
     depth = next(depth for depth, group in enumerate(groups) if group.expand_input is expand_input)
     index = context["ti"].map_index // _product(context, groups[depth + 1 :])
     if depth:
-        # Without a group around, the index is that of the group's own instance.
+        # The index of the instance within the groups around; the outermost group needs no reduction.
         index %= expand_input.length(context)
     values, _ = expand_input.values_at(index, context)
     return values
 
 
 def instance_count(context: Context) -> int | None:
-    """Return how many instances the running task has been expanded to; None for one that is not mapped."""
+    """Return the number of instances of the running task; None if it is not mapped."""
     task = context["ti"].task
     groups = mapped_groups(task)
     mapped = task if task.is_mapped else task.mapped_from

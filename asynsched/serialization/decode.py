@@ -49,7 +49,7 @@ def _decode(decoder: msgspec.json.Decoder[Any], data: bytes, what: str) -> Any:
     try:
         return decoder.decode(data)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as exc:
-        raise SerializationError(f"this is no valid {what}: {exc}") from exc
+        raise SerializationError(f"this is not a valid {what}: {exc}") from exc
 
 
 def check_dag(dag: SerializedDag) -> None:
@@ -123,7 +123,7 @@ def _check_mapping(who: str, dag: SerializedDag) -> None:
             continue
         missing = [source for source in results_in(length) if source not in known]
         if missing:
-            raise SerializationError(f"{who}: {name} is mapped over the result of {missing[0]!r}, which is no task")
+            raise SerializationError(f"{who}: {name} is mapped over the result of {missing[0]!r}, which is not a task")
 
 
 def _check_assets(who: str, dag: SerializedDag) -> None:

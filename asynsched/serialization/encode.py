@@ -128,7 +128,7 @@ def _described(timetable: Timetable) -> dict[str, object]:
 
 _TASK_EVENTS: tuple[CallbackEvent, ...] = ("on_execute", "on_success", "on_failure", "on_retry", "on_skipped")
 _DAG_EVENTS: tuple[CallbackEvent, ...] = ("on_success", "on_failure")
-_PARAM_ADVICE = "use texts, numbers, lists and dicts, such as the ISO 8601 text of a date"
+_PARAM_ADVICE = "use strings, numbers, lists and dicts, such as the ISO 8601 string of a date"
 
 
 def serialize_dag(dag: DAG) -> SerializedDag:
@@ -342,5 +342,5 @@ def _seconds(length: dt.timedelta | None) -> float | None:
 
 def _text(owner: object, field: str, value: object) -> str | None:
     if value is not None and not isinstance(value, str):
-        raise SerializationError(f"{owner}: {field} must be a text, not {type(value).__name__}")
+        raise SerializationError(f"{owner}: {field} must be a string, not {type(value).__name__}")
     return value

@@ -316,9 +316,9 @@ def version_hash(dag: SerializedDag, sources: Sequence[SourceFile]) -> str:
 
 @lru_cache(maxsize=4096)
 def _meaning(text: str) -> str:
-    """Return a digest of a text's syntax tree without positions; of the text itself if it is no Python, or too deep.
+    """Return a digest of a string's syntax tree without positions; of the text itself if it is no Python, or too deep.
 
-    Remembered, because a file of thousands of DAGs asks for the same texts for each of them.
+    Remembered, because a file of thousands of DAGs asks for the same strings for each of them.
     """
     return hashlib.sha256(_tree(text).encode("utf-8", "surrogatepass")).hexdigest()
 

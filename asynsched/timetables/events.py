@@ -48,7 +48,7 @@ class EventsTimetable(KnownTimetable):
             if not isinstance(flag, bool):
                 raise TimetableError(f"EventsTimetable: {name} must be True or False, not {flag!r:.100}")
         if not isinstance(description, str | None):
-            raise TimetableError(f"EventsTimetable: description must be a text, not {description!r:.100}")
+            raise TimetableError(f"EventsTimetable: description must be a string, not {description!r:.100}")
         self.restrict_to_events = restrict_to_events
         self._description = description
 

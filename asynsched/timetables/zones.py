@@ -41,7 +41,7 @@ def _fixed_offset(name: str) -> tzinfo:
         assert offset is not None
         return timezone(offset)
     except ValueError as exc:
-        raise TimetableError(f"{name!r} is no offset from UTC; write it as +HH:MM") from exc
+        raise TimetableError(f"{name!r} is not an offset from UTC; write it as +HH:MM") from exc
 
 
 def zone_name(zone: tzinfo) -> str:

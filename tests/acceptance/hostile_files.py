@@ -68,7 +68,7 @@ CORPUS = {
         "x = []\nfor _ in range(10**5): x = [x]\nd = DAG('deep', params={'p': x})",
         ("serialization",), ("DAG 'deep' cannot be written as JSON", "nested too deeply"),
     ),
-    "nan": Hostile("d = DAG('nan', params={'p': float('nan')})", ("serialization",), ("is no JSON", "nan")),
+    "nan": Hostile("d = DAG('nan', params={'p': float('nan')})", ("serialization",), ("is not JSON", "nan")),
     "lone_surrogates": Hostile(
         "d = DAG('halves', description='\\ud800', doc_md='\\udfff')", ("serialization",),
         ("DAG 'halves' cannot be written as JSON", "surrogates not allowed"),

@@ -229,7 +229,7 @@ def test_a_test_of_a_dag_fails_on_errors_of_other_dags_of_its_file_where_that_is
     refused = site.run("dags", "test", "good", "--fail-on", "errors", "--output", "json", code=1)
     assert refused.json["state"] == "success"
     told = refused.stderr.splitlines()[-2:]
-    assert told[0].startswith("two.py: DAG 'circle': tasks depend on one another in a circle")
+    assert told[0].startswith("two.py: DAG 'circle': tasks depend on each other in a cycle")
     assert told[1] == "Error: 1 of the other DAGs of two.py cannot be used (--fail-on errors)."
 
 

@@ -296,7 +296,7 @@ async def test_a_program_says_that_an_asset_was_updated(scheduler):
             await scheduler.asset_changed(Asset("nobody's"))
             with pytest.raises(NotFound, match="order"):
                 await scheduler.asset_changed("order")
-            with pytest.raises(DagError, match="is no JSON"):
+            with pytest.raises(DagError, match="is not JSON"):
                 await scheduler.asset_changed("orders", {"rows": object()})
             runs = await scheduler._state.database.read(list_runs, dag_id="follows")
             results = [await scheduler._state.database.read(get_xcoms, run.id) for run in runs]

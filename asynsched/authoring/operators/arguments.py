@@ -1,4 +1,7 @@
-"""Checks and conversions of arguments that all operators have. Every message names the task and the argument."""
+"""The arguments of DAGs and operators: types checked, values converted, default arguments filled in, mistakes named.
+
+Every message names the task or DAG, and the argument.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +16,10 @@ from asynsched.errors import DagError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
     from typing import Any
 
     from asynsched.authoring.retry_policy import RetryPolicy
-
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
-    from typing import Any
 
     Check = Callable[[Any], bool]
 
@@ -42,36 +40,32 @@ def _is_dict(value: Any) -> bool:
 
 
 def _is_length(value: Any) -> bool:
-    # A `dateutil.relativedelta`, too: what is subtracted from a date may be a month, as in Airflow.
+    # A `dateutil.relativedelta` too: as in Airflow, an `execution_delta` may be a month.
     return isinstance(value, dt.timedelta) or (hasattr(value, "months") and hasattr(value, "__rsub__"))
 
 
 _CHECKS: dict[str, tuple[str, Check]] = {
     "bool": ("True or False", lambda value: value is None or isinstance(value, bool)),
-    "str": ("a text", _is_text),
+    "str": ("a string", _is_text),
     **dict.fromkeys(_LISTS, ("a list", _is_list)),
     **dict.fromkeys(_DICTS, ("a dict", _is_dict)),
     "Callable": ("a function", callable),
     "dt.timedelta": ("a timedelta", _is_length),
     "None": ("None", lambda value: value is None),
 }
-"""What each type is called in messages, and whether a value is of it, by the type's name in an annotation."""
+"""The name of each type in messages, and its check, by the type's name in an annotation."""
 
 
 class ArgumentTypes:
-    """The types of a constructor's arguments.
-
-    Args:
-        init: A constructor whose annotations are texts, as `from __future__ import annotations` makes them.
-    """
+    """The types of a constructor's arguments, read from annotations that are strings (`from __future__ import …`)."""
 
     def __init__(self, init: Callable[..., None]) -> None:
         self._kinds = {name: kinds for name, text in init.__annotations__.items() if (kinds := _kinds_of(text))}
 
     def check(self, owner: str, given: Mapping[str, Any], template_fields: Collection[str] = ()) -> None:
-        """Raise DagError for an argument of a wrong type; it names the owner and the argument.
+        """Raise DagError for an argument of the wrong type.
 
-        What stands for a value that is known later is taken: the result of a task, and a text with a template.
+        Placeholders for later values pass: the result of a task, and a string with a template.
         """
         for name, value in given.items():
             kinds = self._kinds.get(name)
@@ -80,13 +74,13 @@ class ArgumentTypes:
             if name in template_fields and isinstance(value, str) and "{" in value:
                 continue
             wanted = " or ".join(dict.fromkeys(_CHECKS[kind][0] for kind in kinds))
-            # Another value than a flag may be secret, such as an environment.
+            # Only flags are shown: other values may be secret, such as an environment.
             shown = f"{value!r:.100}" if "bool" in kinds else f"a value of type {type(value).__name__}"
             raise DagError(f"{owner}: {name} must be {wanted}, not {shown}")
 
 
 def _kinds_of(annotation: Any) -> tuple[str, ...]:
-    """Return the kinds that an annotation such as `Collection[str] | None` allows; none where it is not checked."""
+    """Return the kinds that an annotation such as `Collection[str] | None` allows; nothing if it is not checked."""
     if not isinstance(annotation, str):
         return ()
     kinds = tuple(alternative.partition("[")[0] for alternative in _alternatives(annotation))
@@ -94,7 +88,7 @@ def _kinds_of(annotation: Any) -> tuple[str, ...]:
 
 
 def _alternatives(annotation: str) -> list[str]:
-    """Split a union at its bars, but not at those within brackets."""
+    """Split a union at its bars, except within brackets."""
     parts, depth = [""], 0
     for letter in annotation:
         depth += {"[": 1, "]": -1}.get(letter, 0)
@@ -115,7 +109,7 @@ RENAMED_OF_DAGS = {
     "full_filepath": "",
     "sla_miss_callback": "",
 }
-"""Arguments that DAGs of Airflow had before version 3, and what took their place."""
+"""Arguments of DAGs before Airflow 3, and their new names; empty if there is none."""
 RENAMED_OF_OPERATORS = {
     "task_concurrency": "max_active_tis_per_dag",
     "provide_context": "",
@@ -123,11 +117,11 @@ RENAMED_OF_OPERATORS = {
     "use_task_execution_date": "use_task_logical_date",
     "use_task_execution_day": "use_task_logical_date",
 }
-"""The same of operators and sensors."""
+"""The same for operators and sensors."""
 
 
 def explained(names: Iterable[str], known: Iterable[str], renamed: Mapping[str, str]) -> str:
-    """Return the names, each with what helps. Values are not shown: they may be secret."""
+    """Return the unknown names, each with a hint. Values are not shown: they may be secret."""
     taken = sorted(known)
     return ", ".join(f"{name!r}{_hint(name, taken, renamed)}" for name in sorted(names))
 
@@ -137,7 +131,7 @@ def _hint(name: str, known: list[str], renamed: Mapping[str, str]) -> str:
     if now == "":
         return " (removed in Airflow 3)"
     if now in known:
-        return f" (it is called {now} since Airflow 3)"
+        return f" (called {now} since Airflow 3)"
     from difflib import get_close_matches
 
     near = get_close_matches(name[:100], known, n=2, cutoff=0.75)
@@ -148,11 +142,11 @@ MAX_POOL_LENGTH = 256
 MAX_PRIORITY_WEIGHT = 2**31 - 1
 LARGEST_COUNT = 10**9
 LONGEST_LENGTH = dt.timedelta(days=36_525)
-"""Longest length of time that an argument may have: longer ones leave the range of dates."""
+"""The longest length of time of an argument: longer ones may leave the range of dates."""
 
 
 def whole_number(owner: str, name: str, value: Any, *, at_least: int | None = None) -> int:
-    """Return an int, also from a text such as "3". Raises DagError."""
+    """Return an int, also from a string such as "3". This and the other conversions raise DagError."""
     try:
         number = int(value)
     except (TypeError, ValueError, OverflowError):
@@ -172,7 +166,7 @@ def optional_count(owner: str, name: str, value: Any) -> int | None:
 
 
 def duration(owner: str, name: str, value: Any) -> dt.timedelta:
-    """Return a length of time, given as timedelta or in seconds. Raises DagError when it is negative or neither."""
+    """Return a length of time, from a timedelta or seconds; it must not be negative."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         try:
             value = dt.timedelta(seconds=value)
@@ -183,7 +177,7 @@ def duration(owner: str, name: str, value: Any) -> dt.timedelta:
     if value < dt.timedelta():
         raise DagError(f"{owner}: {name} must not be negative, but is {value}")
     if value > LONGEST_LENGTH:
-        raise DagError(f"{owner}: {name} must be 100 years at most, but is {value}")
+        raise DagError(f"{owner}: {name} must be at most 100 years, but is {value}")
     return value
 
 
@@ -201,7 +195,7 @@ def positive_duration(owner: str, name: str, value: Any) -> dt.timedelta | None:
 
 
 def instant(owner: str, name: str, value: Any, zone: dt.tzinfo | None) -> dt.datetime | None:
-    """Return an instant in UTC, or None; a naive date is wall-clock time of `zone`. Raises DagError."""
+    """Return an instant in UTC, or None; a naive date is wall-clock time in `zone`."""
     try:
         return convert_to_utc(value, zone)
     except (TypeError, ValueError, OverflowError) as exc:
@@ -209,13 +203,9 @@ def instant(owner: str, name: str, value: Any, zone: dt.tzinfo | None) -> dt.dat
 
 
 def date(owner: str, name: str, value: Any, zone: dt.tzinfo | None) -> dt.datetime | None:
-    """Return an instant in UTC, or None; of what names no zone a text is in `zone`, a date in the default zone.
+    """Return an instant in UTC, or None. Without a zone, a string is in `zone`, a date in the default zone.
 
-    Raises:
-        DagError: It is no date.
-
-    Source:
-        Airflow's `DAG`, whose own zone holds for the texts in its `default_args` alone.
+    Source: Airflow's `DAG`, whose zone applies only to the strings in its `default_args`.
     """
     return instant(owner, name, value, zone if isinstance(value, str) else None)
 
@@ -232,7 +222,7 @@ def backoff(owner: str, value: Any) -> float:
 
 
 def retry_policy(owner: str, value: Any) -> RetryPolicy | None:
-    """Return a retry policy, or None. Raises DagError, also for a class in place of an object."""
+    """Return a retry policy, or None; a class in place of an object is an error."""
     if value is not None and (isinstance(value, type) or not callable(getattr(value, "evaluate", None))):
         raise DagError(f"{owner}: retry_policy must be a RetryPolicy, such as ExceptionRetryPolicy(…), not {value!r}")
     policy: RetryPolicy | None = value
@@ -240,7 +230,7 @@ def retry_policy(owner: str, value: Any) -> RetryPolicy | None:
 
 
 def one_of(owner: str, name: str, value: Any, allowed: Iterable[str]) -> str:
-    """Return a text that is among the allowed ones. Raises DagError that lists them."""
+    """Return a string if it is allowed; the error lists the allowed ones."""
     text = str(getattr(value, "value", value))
     if text not in allowed:
         raise DagError(f"{owner}: {name} {text!r} is unknown; use one of {', '.join(allowed)}")
@@ -258,22 +248,22 @@ def weight_rule(owner: str, value: Any) -> str:
 
 
 def priority_weight(owner: str, value: Any) -> int:
-    """Return a weight, cut to 32 bits as in Airflow."""
+    """Return a weight, limited to 32 bits as in Airflow."""
     number = whole_number(owner, "priority_weight", value)
     return max(-MAX_PRIORITY_WEIGHT - 1, min(MAX_PRIORITY_WEIGHT, number))
 
 
 def text(owner: str, name: str, value: Any, *, max_length: int | None = None) -> str:
-    """Return a text that is not empty. Raises DagError."""
+    """Return a string that is not empty."""
     if not isinstance(value, str) or not value:
-        raise DagError(f"{owner}: {name} must be a text, not {value!r}")
+        raise DagError(f"{owner}: {name} must be a string, not {value!r}")
     if max_length is not None and len(value) > max_length:
         raise DagError(f"{owner}: {name} has {len(value)} characters; at most {max_length} are allowed")
     return value
 
 
 def callbacks(owner: str, name: str, value: Any) -> list[Callable[..., Any]]:
-    """Return a list of callables, from one, from several, or from None. Raises DagError."""
+    """Return a list of callables, from one, from several, or from None."""
     if not value:
         return []
     found = list(value) if isinstance(value, (list, tuple, set)) else [value]
@@ -284,21 +274,21 @@ def callbacks(owner: str, name: str, value: Any) -> list[Callable[..., Any]]:
 
 
 def assets(owner: str, name: str, value: Any) -> list[Any]:
-    """Return a list of assets, from one, from several, or from None. Raises DagError."""
+    """Return a list of assets, from one, from several, or from None."""
     found = as_list(value)
     for item in found:
         if not hasattr(item, "as_expression"):
-            raise DagError(f"{owner}: {name} must be an Asset, an AssetAlias or a list of such, not {item!r:.100}")
+            raise DagError(f"{owner}: {name} must be an Asset, an AssetAlias or a list of them, not {item!r:.100}")
     return found
 
 
 def exit_codes(owner: str, name: str, value: Any) -> tuple[int, ...]:
-    """Return exit codes, from one, from several, or from None. Raises DagError."""
+    """Return exit codes, from one, from several, or from None."""
     return tuple(whole_number(owner, name, code) for code in as_list(value))
 
 
 def as_list(value: Any) -> list[Any]:
-    """Return a list of one, of several, or of none."""
+    """Return a list from one value, from several, or from None."""
     if value is None:
         return []
     return list(value) if isinstance(value, (list, tuple, set, frozenset, range)) else [value]
@@ -309,7 +299,13 @@ TAKES_KEYWORDS = 0x08
 
 
 class BaseOperatorMeta(ABCMeta):
-    """Metaclass of BaseOperator."""
+    """The metaclass of BaseOperator: fills in default arguments, and turns results among the arguments into arrows.
+
+    The `__init__` of every operator class is wrapped: each level of a class hierarchy may fix arguments of the level
+    above, and default arguments must fill only those that nobody has given.
+
+    Source: Apache Airflow's `BaseOperatorMeta`.
+    """
 
     def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **kwargs: Any) -> BaseOperatorMeta:
         init = namespace.get("__init__")
@@ -319,13 +315,13 @@ class BaseOperatorMeta(ABCMeta):
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         if args:
-            raise TypeError(f"{cls.__name__}: operators take keyword arguments only, as in task_id={args[0]!r}")
+            raise TypeError(f"{cls.__name__}: operators take only keyword arguments, as in task_id={args[0]!r}")
         task = super().__call__(**kwargs)
         task.finish_construction()
         return task
 
     def instance_of(cls: Any, mapped: Any, arguments: dict[str, Any]) -> Any:
-        """Return an operator that stands for one instance of a mapped task: it joins no DAG, and draws no arrows."""
+        """Return the operator of one instance of a mapped task; it joins no DAG and draws no arrows."""
         task = cls.__new__(cls)
         task.mapped_from = mapped
         cls.__init__(task, **arguments)
@@ -340,7 +336,7 @@ def _apply_defaults(init: Callable[..., None]) -> Callable[..., None]:
     n_defaults = len(init.__defaults__ or ())
     optional = {*code.co_varnames[code.co_argcount - n_defaults : code.co_argcount], *(init.__kwdefaults__ or ())}
     required = [name for name in named if name not in optional]
-    # What the annotations of others' constructors say was never meant to be enforced.
+    # The annotations of users' own constructors are not enforced.
     types = ArgumentTypes(init) if init.__module__.startswith("asynsched.") else None
 
     def with_defaults(self: Any, **kwargs: Any) -> None:
@@ -356,14 +352,16 @@ def _apply_defaults(init: Callable[..., None]) -> Callable[..., None]:
             if name in defaults and name not in kwargs:
                 kwargs[name] = defaults[name]
         missing = [name for name in required if name not in kwargs]
+        task_id = kwargs.get("task_id", "?")
         if missing:
-            raise TypeError(f"{_owner(self, kwargs)}: missing keyword argument {', '.join(map(repr, missing))}")
+            who = f"{type(self).__name__} (task_id: {task_id})"
+            raise TypeError(f"{who}: missing keyword argument {', '.join(map(repr, missing))}")
         if "default_args" not in named and not code.co_flags & TAKES_KEYWORDS:
             del kwargs["default_args"]
-            _refuse_unknown(self, kwargs, named)
+            if unknown := [name for name in kwargs if name not in named]:
+                raise invalid_arguments(type(self), task_id, unknown)
         if types is not None:
-            who = task_owner(kwargs.get("task_id", "?"), None if dag is None else dag.dag_id)
-            types.check(who, kwargs, self.template_fields)
+            types.check(task_owner(task_id, None if dag is None else dag.dag_id), kwargs, self.template_fields)
         init(self, **kwargs)
 
     with_defaults.__wrapped__ = init  # type: ignore[attr-defined]
@@ -373,7 +371,7 @@ def _apply_defaults(init: Callable[..., None]) -> Callable[..., None]:
 
 
 def arguments_of(operator_class: type) -> set[str]:
-    """Return the names of all arguments that an operator takes, at any level of its class hierarchy."""
+    """Return the names of all arguments of an operator, at any level of its class hierarchy."""
     found: set[str] = set()
     for level in operator_class.__mro__:
         init = level.__dict__.get("__init__")
@@ -384,7 +382,7 @@ def arguments_of(operator_class: type) -> set[str]:
 
 
 def check_types(operator_class: Any, owner: str, given: dict[str, Any]) -> None:
-    """Raise DagError for an argument of a wrong type, at any level of an operator's class hierarchy."""
+    """Raise DagError for an argument of the wrong type, at any level of an operator's class hierarchy."""
     for level in operator_class.__mro__:
         types = getattr(level.__dict__.get("__init__"), "types", None)
         if types is not None:
@@ -396,29 +394,19 @@ def _argument_names(init: Callable[..., None]) -> tuple[str, ...]:
     return code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
 
 
-def _refuse_unknown(task: Any, kwargs: dict[str, Any], named: tuple[str, ...]) -> None:
-    unknown = [name for name in kwargs if name not in named]
-    if unknown:
-        raise invalid_arguments(type(task), kwargs.get("task_id", "?"), unknown)
-
-
-def _owner(task: Any, kwargs: dict[str, Any]) -> str:
-    return f"{type(task).__name__} (task_id: {kwargs.get('task_id', '?')})"
-
-
 def invalid_arguments(operator_class: type, task_id: Any, names: list[str]) -> TypeError:
-    """Return the error for arguments that an operator does not have. Values are not shown: they may be secret."""
+    """Return the error for arguments that an operator does not have."""
     said = explained(names, arguments_of(operator_class), RENAMED_OF_OPERATORS)
     return TypeError(f"invalid arguments were passed to {operator_class.__name__} (task_id: {task_id}): {said}")
 
 
 def task_owner(task_id: str, dag_id: str | None) -> str:
-    """Return how messages name a task."""
+    """Return a task's name in messages."""
     return f"task {task_id!r}" if dag_id is None else f"DAG {dag_id!r}, task {task_id!r}"
 
 
 def check_template_fields(owner: str, fields: Any) -> tuple[str, ...]:
-    """Return the names of `template_fields`; a single text is taken as one name."""
+    """Return the names of `template_fields`; a string counts as one name."""
     names = (fields,) if isinstance(fields, str) else tuple(fields)
     if not all(isinstance(name, str) for name in names):
         raise DagError(f"{owner}: template_fields must be names of attributes, not {fields!r}")

@@ -1,4 +1,4 @@
-"""BaseOperator: what every task is, and what it may be told."""
+"""BaseOperator, the base of every task: its arguments, its place among other tasks, its templates and its hooks."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 
 
 class Mappable:
-    """The part of BaseOperator that mapped tasks are made by.
+    """The part of BaseOperator for mapped tasks.
 
     Attributes:
         is_mapped: Whether this is a mapped task.
-        is_mapped_over: Whether a task or a task group is mapped over what this task returns.
-        mapped_from: The mapped task that this is the running instance of.
-        kept_as_is: Values that have come from other tasks: no templates are rendered in them.
+        is_mapped_over: Whether a task or a task group is mapped over this task's return value.
+        mapped_from: For a running instance, its mapped task.
+        kept_as_is: Values from other tasks, in which no templates are rendered.
     """
 
     task_id: str
@@ -58,9 +58,7 @@ class Mappable:
 
     @classmethod
     def partial(cls, *, task_id: str, **kwargs: Any) -> OperatorPartial:
-        """Return the operator with the arguments that all instances of a mapped task share.
-
-        It is followed by `expand` or `expand_kwargs`, which make the task.
+        """Begin a mapped task with the arguments that all its instances share; `expand` or `expand_kwargs` makes it.
 
         Raises:
             TypeError: The operator has no such argument.
@@ -75,11 +73,11 @@ class Mappable:
         self.upstream_task_ids, self.downstream_task_ids = mapped.upstream_task_ids, mapped.downstream_task_ids
 
     def for_try(self, context: Context) -> BaseOperator:
-        """Return what runs in a try of this task: a copy, whose fields may be overwritten by what is rendered."""
+        """Return the operator to run in a try: here a copy."""
         return self.prepare_for_execution()
 
     def prepare_for_execution(self) -> BaseOperator:
-        """Return a copy whose fields may be overwritten by what is rendered, for one try."""
+        """Return a copy for one try, in whose fields templates can be rendered."""
         task: BaseOperator = object.__new__(type(self))  # type: ignore[assignment]
         task.__dict__.update(self.__dict__)
         task.__dict__["_constructed"] = False
@@ -87,7 +85,7 @@ class Mappable:
 
 
 class TaskRelations(DAGNode):
-    """The part of BaseOperator that knows the task's place."""
+    """The part of BaseOperator for the task's place in its DAG."""
 
     task_id: str
     upstream_task_ids: set[str]
@@ -104,7 +102,7 @@ class TaskRelations(DAGNode):
 
     @property
     def dag(self) -> DAG:
-        """The task's DAG. Raises DagError when it has none yet."""
+        """The task's DAG. Raises DagError if it belongs to none yet."""
         if self._dag is None:
             raise DagError(f"task {self.task_id!r} belongs to no DAG yet")
         return self._dag
@@ -118,19 +116,19 @@ class TaskRelations(DAGNode):
         return self._dag is not None
 
     def get_dag(self) -> DAG | None:
-        """Return the task's DAG, None when it has none yet."""
+        """Return the task's DAG; None if it belongs to none yet."""
         return self._dag
 
     @property
     def dag_id(self) -> str:
-        """Its DAG's id; `_in_memory_dag_` when it has none yet, as in Airflow."""
+        """The DAG's id; `_in_memory_dag_` if the task belongs to none yet, as in Airflow."""
         return "_in_memory_dag_" if self._dag is None else self._dag.dag_id
 
     def join_dag(self, dag: DAG) -> None:
-        """Called by `DAG.add_task` alone. Raises DagError when the task belongs to another DAG."""
+        """Called only by `DAG.add_task`. Raises DagError if the task belongs to another DAG."""
         if self._dag is not None and self._dag is not dag:
             raise DagError(
-                f"task {self.task_id!r} belongs to DAG {self._dag.dag_id!r}, so DAG {dag.dag_id!r} cannot have it"
+                f"task {self.task_id!r} belongs to DAG {self._dag.dag_id!r} and cannot be added to DAG {dag.dag_id!r}"
             )
         self._dag = dag
         if self.task_group is None:
@@ -146,29 +144,29 @@ class TaskRelations(DAGNode):
 
     @property
     def output(self) -> XComArg:
-        """What the task returns, to be passed to another task."""
+        """The task's return value, to be passed to another task."""
         return XComArg(self)  # type: ignore[arg-type]
 
     def get_direct_relative_ids(self, upstream: bool = False) -> set[str]:
-        """Return the task_ids that are one arrow away."""
+        """Return the task_ids of the direct downstream or upstream tasks."""
         return self.upstream_task_ids if upstream else self.downstream_task_ids
 
     def get_direct_relatives(self, upstream: bool = False) -> list[BaseOperator]:
-        """Return the tasks that are one arrow away."""
+        """Return the direct downstream or upstream tasks."""
         return [self.dag.task_dict[name] for name in sorted(self.get_direct_relative_ids(upstream))]
 
     @property
     def upstream_list(self) -> list[BaseOperator]:
-        """The tasks that this one follows directly."""
+        """The direct upstream tasks."""
         return self.get_direct_relatives(upstream=True)
 
     @property
     def downstream_list(self) -> list[BaseOperator]:
-        """The tasks that follow this one directly."""
+        """The direct downstream tasks."""
         return self.get_direct_relatives(upstream=False)
 
     def get_flat_relative_ids(self, *, upstream: bool = False) -> set[str]:
-        """Return the task_ids upstream or downstream, any number of arrows away."""
+        """Return the task_ids of all downstream or upstream tasks, direct or not."""
         found: set[str] = set()
         todo = list(self.get_direct_relative_ids(upstream))
         while todo:
@@ -179,7 +177,7 @@ class TaskRelations(DAGNode):
         return found
 
     def get_flat_relatives(self, upstream: bool = False) -> list[BaseOperator]:
-        """Return the tasks upstream or downstream, any number of arrows away."""
+        """Return all downstream or upstream tasks, direct or not."""
         return [self.dag.task_dict[name] for name in sorted(self.get_flat_relative_ids(upstream=upstream))]
 
     def as_setup(self) -> Self:
@@ -208,9 +206,9 @@ class TaskRelations(DAGNode):
 
 
 class Templater:
-    """Something whose `template_fields` are rendered before it is used.
+    """Something whose `template_fields` are rendered before use.
 
-    A text that ends with one of `template_ext` names a file whose content is the template.
+    A string that ends with one of `template_ext` names a file, and the file's content is the template.
     """
 
     template_fields: Collection[str] = ()
@@ -218,7 +216,7 @@ class Templater:
     template_fields_renderers: ClassVar[Mapping[str, str]] = {}
 
     def get_template_env(self, dag: DAG | None = None) -> jinja2.Environment:
-        """Return the Jinja environment that templates are rendered with."""
+        """Return the Jinja environment for the templates."""
         return plain_environment() if dag is None else dag.get_template_env()
 
     def prepare_template(self) -> None:
@@ -231,23 +229,23 @@ class Templater:
         jinja_env: jinja2.Environment | None = None,
         seen_oids: set[int] | None = None,
     ) -> Any:
-        """Return `content` with every text in it rendered, and every task's result in it resolved."""
+        """Return `content` with every string in it rendered and every task's result in it resolved."""
         return Renderer(self, context, jinja_env, seen_oids).render(content)
 
     def render_template_fields(self, context: Context, jinja_env: jinja2.Environment | None = None) -> None:
-        """Render the fields named by `template_fields`, in place."""
+        """Render the attributes named by `template_fields`, in place."""
         Renderer(self, context, jinja_env).render_fields(self)
 
 
 DEFAULT_RETRY_DELAY = dt.timedelta(seconds=300)
 DEFAULT_POOL = "default_pool"
 NO_EFFECT = ("email", "resources", "run_as_user", "sla")
-"""Arguments that Airflow has, and that do nothing here."""
+"""Arguments of Airflow that have no effect here."""
 _PLAIN = (
     "allow_nested_operators", "doc", "doc_json", "doc_md", "doc_rst", "doc_yaml", "email", "email_on_failure",
     "email_on_retry", "map_index_template", "render_template_as_native_obj", "resources", "run_as_user", "sla",
 )  # fmt: skip
-"""Arguments that become attributes unchecked."""
+"""Arguments that become attributes without a check."""
 _FLAGS = (
     "depends_on_past", "do_xcom_push", "ignore_first_depends_on_past", "multiple_outputs", "wait_for_downstream",
     "wait_for_past_depends_before_skipping",
@@ -257,13 +255,13 @@ _CALLBACKS = tuple(f"on_{event}_callback" for event in ("execute", "failure", "s
 
 
 class BaseOperator(TaskRelations, Mappable, Templater, Deferrable, metaclass=BaseOperatorMeta):
-    """A task. Subclasses take their arguments in `__init__`, pass the rest on, and write `execute`.
+    """A task. A subclass takes its own arguments in `__init__`, passes the others on, and implements `execute`.
 
-    The arguments, their names and their defaults are those of Airflow 3's BaseOperator; the reference lists them.
+    The arguments have the names and defaults of Airflow 3's `BaseOperator`.
 
     Raises:
         TypeError: An argument is unknown or missing.
-        DagError: The value of an argument is wrong.
+        DagError: The value of an argument is invalid.
     """
 
     ui_color = "#fff"
@@ -383,8 +381,9 @@ class BaseOperator(TaskRelations, Mappable, Templater, Deferrable, metaclass=Bas
         self.executor = executor
         self.executor_config = executor_config or {}
         self.depends_on_past = self.depends_on_past or self.wait_for_downstream
-        self.start_date = self._instant(who, "start_date", start_date)
-        self.end_date = self._instant(who, "end_date", end_date)
+        zone = None if self.task_group is None else self.task_group.dag.timezone
+        self.start_date = arguments.date(who, "start_date", start_date, zone)
+        self.end_date = arguments.date(who, "end_date", end_date, zone)
         self.params = ParamsDict(params, owner=who)
         self.params.check_defaults()
         self.inlets = arguments.assets(who, "inlets", inlets)
@@ -409,7 +408,7 @@ class BaseOperator(TaskRelations, Mappable, Templater, Deferrable, metaclass=Bas
             self.task_id = check_key("task_id", self.task_group.child_id(task_id))
 
     def _take_alike(self, who: str, given: Mapping[str, Any]) -> None:
-        """Take the arguments of which several are checked in the same way, or not at all."""
+        """Take the arguments that share a check, or have none."""
         for name in _PLAIN:
             setattr(self, name, given[name])
         for name in _FLAGS:
@@ -418,10 +417,6 @@ class BaseOperator(TaskRelations, Mappable, Templater, Deferrable, metaclass=Bas
             setattr(self, name, arguments.optional_count(who, name, given[name]))
         for name in _CALLBACKS:
             setattr(self, name, arguments.callbacks(who, name, given[name]))
-
-    def _instant(self, who: str, name: str, value: Any) -> dt.datetime | None:
-        zone = None if self.task_group is None else self.task_group.dag.timezone
-        return arguments.date(who, name, value, zone)
 
     def _warn_of_no_effect(self, who: str) -> None:
         given = tuple(name for name in NO_EFFECT if getattr(self, name) is not None)
@@ -441,7 +436,7 @@ class BaseOperator(TaskRelations, Mappable, Templater, Deferrable, metaclass=Bas
         note_new_task(self)
 
     def finish_construction(self) -> None:
-        """Draw the arrows of results that were passed as arguments, once all constructors have run."""
+        """Draw the arrows from tasks whose results are arguments, once all constructors have run."""
         self._constructed = True
         for field in self.template_fields:
             self._follow_references(getattr(self, field, None))
@@ -453,18 +448,18 @@ class BaseOperator(TaskRelations, Mappable, Templater, Deferrable, metaclass=Bas
 
     def __setattr__(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
-        # `task.bash_command = other_task.output` after construction draws its arrow too.
+        # `task.bash_command = other_task.output` after construction also draws an arrow.
         if self._constructed and name in self.template_fields:
             self._follow_references(value)
 
     @property
     def task_type(self) -> str:
-        """Name of the operator's class."""
+        """The name of the operator's class."""
         return type(self).__name__
 
     @property
     def operator_name(self) -> str:
-        """Name of the operator as people know it, e.g. `@task.bash`."""
+        """The operator's name for people, such as `@task.bash`."""
         return self.custom_operator_name or self.task_type
 
     @property
@@ -485,21 +480,21 @@ class BaseOperator(TaskRelations, Mappable, Templater, Deferrable, metaclass=Bas
         """Hook: called just before `execute`."""
 
     def execute(self, context: Context) -> Any:
-        """Do the task's work, and return its result. Subclasses write this; it may be `async def`."""
+        """Do the task's work and return its result. Subclasses implement this; it may be `async def`."""
         raise NotImplementedError(f"{self.task_type} has no execute()")
 
     def post_execute(self, context: Context, result: Any = None) -> None:
-        """Hook: called after `execute` with what it returned."""
+        """Hook: called after `execute` with its result."""
 
     def on_kill(self) -> None:
-        """Hook: called when the task is ended from outside, to end what it has started."""
+        """Hook: called when the task is ended from outside, to clean up."""
 
     def __repr__(self) -> str:
         return f"<Task({self.task_type}): {self.task_id}>"
 
 
 class EmptyOperator(BaseOperator):
-    """A task that does nothing: it joins arrows, and succeeds without a process."""
+    """A task that does nothing, to join arrows. It succeeds without a process."""
 
     ui_color = "#e8f7e4"
 

@@ -1,4 +1,4 @@
-"""BashOperator: a command, or a script file, run by bash."""
+"""BashOperator, and the subprocesses of tasks: their output goes to the task's log, and they end with the task."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ SKIP_EXIT_CODE = 99
 
 
 class BashOperator(BaseOperator):
-    """Runs a bash command, logs its output, and returns the last line of it.
+    """Runs a bash command, logs its output, and returns the last line of the output.
 
     Args:
-        bash_command: The command; or the path of a `.sh` or `.bash` file, which is rendered first. (templated)
-        env: The whole environment of the command; by default it inherits the task's. (templated)
-        append_env: Add `env` to the inherited environment instead of replacing it.
-        output_encoding: Encoding of the output.
-        skip_on_exit_code: Exit code, or codes, for which the task is skipped; None for none.
-        cwd: Folder to run it in; by default a temporary one. (templated)
-        output_processor: Turns the last line into what the task returns.
+        bash_command: The command, or the path of a `.sh` or `.bash` file, which is rendered first. (templated)
+        env: The command's environment; by default that of the task. (templated)
+        append_env: Add `env` to the task's environment instead of replacing it.
+        output_encoding: The encoding of the output.
+        skip_on_exit_code: The exit code, or codes, that skip the task; None for none.
+        cwd: The folder to run in; by default a temporary one. (templated)
+        output_processor: Converts the last line to the task's return value.
     """
 
     template_fields: Collection[str] = ("bash_command", "env", "cwd")
@@ -73,13 +73,13 @@ class BashOperator(BaseOperator):
             raise AsynschedException(f"Bash command failed. The command returned a non-zero exit code {exit_code}.")
         if command.is_cut and (self.do_xcom_push or self.output_processor is not None):
             raise AsynschedException(
-                f"The last line that the command wrote has more than {LONGEST_LINE} bytes and cannot be the result:"
+                f"The last line of the command's output has more than {LONGEST_LINE} bytes and cannot be the result:"
                 " end the output with a shorter line, or set do_xcom_push=False."
             )
         return command.last_line if self.output_processor is None else self.output_processor(command.last_line)
 
     def get_env(self, context: Context) -> dict[str, str]:
-        """Return the environment of the command: inherited, or `env`, and what it should know of the task."""
+        """Return the command's environment: the task's, `env`, or both, and variables that describe the task."""
         import os
 
         env = dict(os.environ) if self.env is None or self.append_env else {}
@@ -89,7 +89,7 @@ class BashOperator(BaseOperator):
         from pathlib import Path
 
         if self.cwd is not None and not Path(self.cwd).is_dir():
-            raise AsynschedException(f"task {self.task_id!r}: cwd {self.cwd!r} is no folder")
+            raise AsynschedException(f"task {self.task_id!r}: cwd {self.cwd!r} is not a folder")
         return self.cwd
 
     def _run(self, folder: str, env: dict[str, str]) -> tuple[int, LoggedProcess]:
@@ -99,22 +99,21 @@ class BashOperator(BaseOperator):
         return exit_code, self._process
 
     def on_kill(self) -> None:
-        """End the command, if it is still running."""
         if self._process is not None:
             self._process.end()
 
 
 TERMINATE_GRACE_SECONDS = 5.0
 LONGEST_LINE = 16 * 1024 * 1024
-"""Bytes of a line that are kept; more than a result may have."""
+"""How many bytes of a line are kept: more than a result may have."""
 
 
 class LoggedProcess:
-    """Runs a command and logs what it writes, line by line.
+    """Runs a command and logs its output line by line.
 
     Attributes:
-        last_line: Of what the command has written; LONGEST_LINE bytes of it at most.
-        is_cut: Whether the last line has more than that.
+        last_line: The last line of the output, at most LONGEST_LINE bytes of it.
+        is_cut: Whether the last line is longer than that.
     """
 
     def __init__(self, log: logging.Logger, encoding: str = "utf-8") -> None:
@@ -127,16 +126,10 @@ class LoggedProcess:
     def run(
         self, command: Sequence[str], *, folder: str | os.PathLike[str], env: Mapping[str, str] | None = None
     ) -> int:
-        """Run a command to its end, and return its exit code.
-
-        Args:
-            command: Program and arguments.
-            folder: Where it runs.
-            env: The whole environment; None for that of the task.
-        """
+        """Run a command to its end and return its exit code; None for `env` means the task's environment."""
         import subprocess
 
-        # The child stays in the task's process group: what ends the task ends it, too.
+        # The child stays in the task's process group, so that it ends with the task.
         self._process = subprocess.Popen(  # noqa: S603 - running commands is what it is for
             command,
             stdin=subprocess.DEVNULL,
@@ -152,7 +145,7 @@ class LoggedProcess:
             while raw := self._process.stdout.readline(LONGEST_LINE):
                 text = raw.decode(self._encoding, errors="backslashreplace").rstrip()
                 self._log.info("%s", text)
-                # The rest of a long line is logged, and not kept.
+                # The rest of a long line is logged but not kept.
                 self.last_line, self.is_cut = (self.last_line, True) if goes_on else (text, False)
                 goes_on = not raw.endswith(b"\n")
             exit_code = self._process.wait()
@@ -162,7 +155,7 @@ class LoggedProcess:
         return exit_code
 
     def end(self) -> None:
-        """End the command, if it is still running."""
+        """End the command if it is still running."""
         import subprocess
 
         process, self._process = self._process, None
@@ -180,7 +173,7 @@ class LoggedProcess:
 
 
 def bash_command_line(command: str) -> list[str]:
-    """Return how bash is called with a command."""
+    """Return the command line that runs a bash command."""
     import shutil
 
     return [shutil.which("bash") or "bash", "-c", command]

@@ -1,4 +1,4 @@
-"""BaseBranchOperator: a task that decides which of those after it run."""
+"""BaseBranchOperator, a task that decides which of its downstream tasks run, and the standard branches by date."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ NAMES = ("MONDAY", "TUESDAY", "WEDNESDAY", "THURSDAY", "FRIDAY", "SATURDAY", "SU
 
 
 class WeekDay(int):
-    """A day of the week; its number is that of `date.isoweekday()`: `WeekDay.MONDAY` is 1.
+    """A day of the week, numbered as in `date.isoweekday()`: `WeekDay.MONDAY` is 1.
 
     Raises:
-        ValueError: There is no day of that number.
+        ValueError: No day has this number.
     """
 
-    # Not an enum.Enum: that module would be loaded by every DAG file.
+    # Not an enum.Enum: every DAG file would load that module.
     MONDAY: ClassVar[WeekDay]
     TUESDAY: ClassVar[WeekDay]
     WEDNESDAY: ClassVar[WeekDay]
@@ -39,12 +39,12 @@ class WeekDay(int):
 
     def __new__(cls, number: int) -> WeekDay:
         if not 1 <= number <= len(NAMES):
-            raise ValueError(f"{number} is no day of the week: Monday is 1, Sunday is 7")
+            raise ValueError(f"{number} is not a day of the week: Monday is 1, Sunday is 7")
         return super().__new__(cls, number)
 
     @property
     def name(self) -> str:
-        """The day's name, in capitals."""
+        """The day's name in capitals."""
         return NAMES[self - 1]
 
     def __repr__(self) -> str:
@@ -52,7 +52,7 @@ class WeekDay(int):
 
     @classmethod
     def get_weekday_number(cls, week_day_str: str) -> int:
-        """Return the number of a day that is named in full, in capitals or not. Raises DagError."""
+        """Return the number of the day with this full name, in upper or lower case. Raises DagError for other names."""
         name = str(week_day_str).upper()
         if name not in NAMES:
             raise DagError(f"week_day {week_day_str!r} is unknown; use one of {', '.join(NAMES)}")
@@ -60,12 +60,12 @@ class WeekDay(int):
 
     @classmethod
     def convert(cls, day: str | WeekDay) -> int:
-        """Return the number of a day. Raises DagError for what is none."""
+        """Return the number of a day. Raises DagError for an unknown day."""
         return day if isinstance(day, WeekDay) else cls.get_weekday_number(day)
 
     @classmethod
     def validate_week_day(cls, week_day: str | WeekDay | Iterable[str] | Iterable[WeekDay]) -> set[int]:
-        """Return the numbers of one day, or of several. Raises DagError for what is none."""
+        """Return the numbers of one day or several. Raises DagError for an unknown day."""
         if isinstance(week_day, (str, WeekDay)):
             return {cls.convert(week_day)}
         if not isinstance(week_day, (set, frozenset, list, tuple)):
@@ -78,12 +78,12 @@ for _name in NAMES:
 
 
 class BaseBranchOperator(BaseOperator):
-    """A task whose `choose_branch` names the tasks, or task groups, to follow; what else follows it is skipped."""
+    """A task whose `choose_branch` names the downstream tasks or task groups to run; the others are skipped."""
 
     is_branch = True
 
     def choose_branch(self, context: Context) -> str | Iterable[str] | None:
-        """Return the task_ids and group_ids to follow: one, several, or none. Subclasses write this."""
+        """Return the task_ids and group_ids to run: one, several, or None. Subclasses implement this."""
         raise NotImplementedError(f"{self.task_type} has no choose_branch()")
 
     def execute(self, context: Context) -> Any:
@@ -94,7 +94,7 @@ def followed_tasks(dag: DAG, task_id: str, chosen: Any) -> tuple[str, ...]:
     """Return the task_ids that a branch follows; a task group stands for its first tasks.
 
     Raises:
-        DagError: Something chosen is neither a task nor a task group of the DAG, or no text at all.
+        DagError: A choice is not a string, or is the id of neither a task nor a task group of the DAG.
     """
     names = [chosen] if isinstance(chosen, str) else [] if chosen is None else chosen
     if not isinstance(names, (list, tuple, set, frozenset)) or not all(isinstance(name, str) for name in names):
@@ -114,17 +114,17 @@ def followed_tasks(dag: DAG, task_id: str, chosen: Any) -> tuple[str, ...]:
 
 
 ALWAYS_LATEST = ("manual", "asset_triggered")
-"""Types of runs that are not of the schedule."""
+"""The types of runs that the schedule does not make."""
 
 
 class BranchDayOfWeekOperator(BaseBranchOperator):
-    """Follows some tasks on certain days of the week, and others on the other days.
+    """Follows one branch on certain days of the week, and another branch on the other days.
 
     Args:
-        follow_task_ids_if_true: task_ids and group_ids to follow on those days: one, or several.
-        follow_task_ids_if_false: Those to follow on the others.
-        week_day: The day, or a set of days: names in full, or members of WeekDay.
-        use_task_logical_date: Look at the run's logical date instead of at the present day in the DAG's zone.
+        follow_task_ids_if_true: The task_ids and group_ids to run on those days: one or several.
+        follow_task_ids_if_false: The ones to run on the other days.
+        week_day: The day or a set of days, as full names or members of WeekDay.
+        use_task_logical_date: Use the run's logical date instead of the current day in the DAG's timezone.
     """
 
     def __init__(
@@ -154,17 +154,17 @@ class BranchDayOfWeekOperator(BaseBranchOperator):
 
 
 class BranchDateTimeOperator(BaseBranchOperator):
-    """Follows some tasks between two instants or times of day, and others outside.
+    """Follows one branch between two instants or times of day, and another branch outside of them.
 
-    A time of day, and a naive datetime, are in the DAG's zone. When the upper time of day is before the lower one, it
-    is that of the next day.
+    Times of day and naive datetimes are in the DAG's timezone. An upper time of day before the lower one is on the next
+    day.
 
     Args:
-        follow_task_ids_if_true: task_ids and group_ids to follow in between: one, or several.
-        follow_task_ids_if_false: Those to follow outside.
-        target_lower: The lower bound, None for none.
-        target_upper: The upper bound, None for none.
-        use_task_logical_date: Look at the run's logical date instead of at the present moment.
+        follow_task_ids_if_true: The task_ids and group_ids to run between the bounds: one or several.
+        follow_task_ids_if_false: The ones to run outside.
+        target_lower: The lower bound, or None.
+        target_upper: The upper bound, or None.
+        use_task_logical_date: Use the run's logical date instead of the current time.
     """
 
     def __init__(
@@ -205,7 +205,7 @@ class BranchDateTimeOperator(BaseBranchOperator):
 def target_times_as_dates(
     base_date: dt.datetime, lower: dt.datetime | dt.time | None, upper: dt.datetime | dt.time | None
 ) -> tuple[dt.datetime | None, dt.datetime | None]:
-    """Return both bounds as datetimes; a time of day is one of the day of `base_date`."""
+    """Return both bounds as datetimes; a time of day is on the day of `base_date`."""
     both_are_dates = isinstance(lower, dt.datetime) and isinstance(upper, dt.datetime)
     if isinstance(lower, dt.time):
         lower = dt.datetime.combine(base_date, lower)
@@ -217,10 +217,10 @@ def target_times_as_dates(
 
 
 class LatestOnlyOperator(BaseBranchOperator):
-    """Skips what directly follows it, unless its run is the latest of the schedule.
+    """Skips its direct downstream tasks unless its run is the latest of the schedule.
 
-    A run is the latest from the start of its data interval to the end of the next one. What follows a run that was
-    triggered by hand or by assets is never skipped.
+    A run is the latest from the start of its data interval to the end of the next one. In runs triggered manually or by
+    assets, nothing is skipped.
     """
 
     ui_color = "#e9ffdb"
@@ -229,20 +229,20 @@ class LatestOnlyOperator(BaseBranchOperator):
         run: DagRun = context["dag_run"]
         everything = sorted(self.downstream_task_ids)
         if run.run_type in ALWAYS_LATEST:
-            self.log.info("The run is not one of the schedule: going on.")
+            self.log.info("The run was not made by the schedule: nothing is skipped.")
             return everything
         now = utcnow()
         window = self._window(run, now)
         if window is None:
-            self.log.info("The schedule has no later run: going on.")
+            self.log.info("The schedule has no later run: nothing is skipped.")
             return everything
         left, right = window
         is_latest = left < now <= right
-        self.log.info("From %s to %s this run is the latest; now it is %s.", left, right, now)
+        self.log.info("This run is the latest from %s to %s; it is now %s.", left, right, now)
         return everything if is_latest else []
 
     def _window(self, run: DagRun, now: dt.datetime) -> tuple[dt.datetime, dt.datetime] | None:
-        """Return since when and until when the run is the latest; None when it stays so for ever."""
+        """Return the times between which the run is the latest; None if it remains the latest."""
         from asynsched.timetables import DataInterval, TimeRestriction
         from asynsched.timetables.base import asked_at
 
@@ -259,5 +259,5 @@ class LatestOnlyOperator(BaseBranchOperator):
 
 
 def _plain(moment: dt.datetime) -> dt.datetime:
-    """Return an instant as the scheduler gives it to timetables: a plain datetime in UTC."""
+    """Return an instant as the scheduler passes it to timetables: a plain datetime in UTC."""
     return dt.datetime.fromtimestamp(moment.timestamp(), dt.UTC).replace(microsecond=moment.microsecond)

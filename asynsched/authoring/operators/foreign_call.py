@@ -1,7 +1,7 @@
-"""Calls one function in a Python that is not asynsched's own. Run by its path: `PYTHON foreign_call.py FOLDER`.
+"""Calls one function in another Python. Run by its path: `PYTHON foreign_call.py FOLDER`.
 
-It may be an older Python without any package, so this file imports nothing but the standard library, and uses nothing
-that Python 3.7 does not have. The folder has `call.json`, `function.py` and `input`; it gets `output`, or `error`.
+That Python may be old and without any package, so this file imports only the standard library, and uses only features
+of Python 3.7. It reads `call.json`, `function.py` and `input` in the folder, and writes `output` or `error`.
 """
 
 import importlib
@@ -13,9 +13,9 @@ from pathlib import Path
 
 
 def call(folder: str) -> int:
-    """Call the function, and write down what it returned or raised. Returns the exit code."""
+    """Call the function, and write its result or exception to the folder. Returns the exit code."""
     described = json.loads(_read(folder, "call.json"))
-    # What is pickled names the module that the function is from: here that is made of the function alone.
+    # Pickled objects name the function's module: here a module with only that function takes its place.
     module = sys.modules[described["module"]] = types.ModuleType(described["module"])
     module.__dict__["virtualenv_string_args"] = described["string_args"]
     source = str(Path(folder, "function.py"))
@@ -41,6 +41,6 @@ def _write(folder: str, name: str, data: bytes) -> None:
 
 
 if __name__ == "__main__":
-    # The folder of this file: what is beside it is not to be imported by mistake.
+    # Remove the folder of this file, so that its other modules are not imported by mistake.
     sys.path.pop(0)
     sys.exit(call(sys.argv[1]))

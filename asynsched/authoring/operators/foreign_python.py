@@ -1,4 +1,4 @@
-"""Operators that call a function in another Python: ExternalPythonOperator, and what all of them have."""
+"""Operators that call a function in another Python: an existing one, or that of a virtual environment made for it."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ DATE_KEYS = (
     "data_interval_end", "data_interval_start", "logical_date", "prev_data_interval_end_success",
     "prev_data_interval_start_success", "prev_end_date_success", "prev_start_date_success",
 )  # fmt: skip
-"""Dates are pendulum's where the other Python has it, and plain ones where it has not."""
+"""These are pendulum dates if the other Python has pendulum, and otherwise plain ones."""
 
 
 class BaseForeignPythonOperator(PythonOperator):
-    """Calls a function in another Python. The function stands alone: it imports what it needs inside of itself.
+    """Calls a function in another Python. The function must be self-contained, with its imports inside.
 
-    Arguments and result travel by `serializer`. Of the task's context it can be given what has no ties to asynsched:
-    dates, texts and params.
+    Arguments and result are passed with `serializer`. From the task's context, the function can receive values that do
+    not depend on asynsched: dates, strings and params.
     """
 
     def __init__(
@@ -81,15 +81,15 @@ class BaseForeignPythonOperator(PythonOperator):
         return value
 
     def call_in(self, context: Context) -> Any:
-        """Find the other Python, and return what the function returns there. Subclasses write this."""
+        """Find the other Python, and return the function's result there. Subclasses implement this."""
         raise NotImplementedError
 
     def run_python(self, python: str | Path, context: Context) -> Any:
-        """Call the function in this Python, and return what it returns.
+        """Call the function in this Python, and return its result.
 
         Raises:
-            AsynschedSkipException: It ended with an exit code of `skip_on_exit_code`.
-            AsynschedException: It failed; the message is that of its own exception.
+            AsynschedSkipException: The exit code is in `skip_on_exit_code`.
+            AsynschedException: The call failed; the message is that of the function's exception.
         """
         import importlib
         import tempfile
@@ -116,7 +116,6 @@ class BaseForeignPythonOperator(PythonOperator):
             return serializer.loads((folder / "output").read_bytes())
 
     def on_kill(self) -> None:
-        """End the other Python, if it is still running."""
         if self._process is not None:
             self._process.end()
 
@@ -148,22 +147,22 @@ class BaseForeignPythonOperator(PythonOperator):
 
 
 class ExternalPythonOperator(BaseForeignPythonOperator):
-    """Calls a function in a Python that is there already, such as that of a virtual environment.
+    """Calls a function in an existing Python, such as that of a virtual environment.
 
     Args:
-        python: Absolute path of the Python. (templated)
-        python_callable: The function, made by `def`. It stands alone: it imports what it needs inside of itself.
-        serializer: `pickle`, `cloudpickle` or `dill`, which both sides must have.
+        python: The absolute path of the Python. (templated)
+        python_callable: The function, made by `def`. It must be self-contained, with its imports inside.
+        serializer: `pickle`, `cloudpickle` or `dill`; both Pythons must have it.
         op_args: Positional arguments. (templated)
         op_kwargs: Keyword arguments. (templated)
-        string_args: Texts that the function finds in the global `virtualenv_string_args`.
-        templates_dict: Values given to it as `templates_dict`. (templated)
-        templates_exts: Endings of texts that name files to be rendered.
-        expect_airflow: Taken as Airflow's argument of that name; nothing follows from it.
-        expect_pendulum: Likewise: whether dates are pendulum's is found out.
-        skip_on_exit_code: Exit code, or codes, for which the task is skipped.
+        string_args: Strings that the function finds in the global `virtualenv_string_args`.
+        templates_dict: A dict passed as `templates_dict`. (templated)
+        templates_exts: Suffixes of strings that name template files.
+        expect_airflow: Accepted as in Airflow; it has no effect.
+        expect_pendulum: Accepted as in Airflow; whether the Python has pendulum is detected.
+        skip_on_exit_code: The exit code, or codes, that skip the task.
         env_vars: Additional environment variables.
-        inherit_env: Whether it is given the environment of the task.
+        inherit_env: Pass on the task's environment.
     """
 
     template_fields: Collection[str] = ("python", *PythonOperator.template_fields)
@@ -171,7 +170,7 @@ class ExternalPythonOperator(BaseForeignPythonOperator):
     def __init__(self, *, python: str, expect_pendulum: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         if not python:
-            raise DagError(f"task {self.task_id!r}: python must be the path of a Python")
+            raise DagError(f"task {self.task_id!r}: python must be the path of a Python interpreter")
         self.python = python
         self.expect_pendulum = expect_pendulum
 
@@ -180,12 +179,14 @@ class ExternalPythonOperator(BaseForeignPythonOperator):
 
         path = Path(self.python)
         if not path.is_absolute() or not path.is_file():
-            raise AsynschedException(f"task {self.task_id!r}: python must be the absolute path of a Python: {path}")
+            raise AsynschedException(
+                f"task {self.task_id!r}: python must be the absolute path of a Python interpreter, not {path}"
+            )
         return self.run_python(path, context)
 
 
 class BranchExternalPythonOperator(BaseBranchOperator, ExternalPythonOperator):
-    """Calls, in another Python, a function that returns the task_ids, or group_ids, to follow."""
+    """Calls a function in another Python that returns the task_ids and group_ids to run."""
 
     def choose_branch(self, context: Context) -> str | Iterable[str] | None:
         chosen: str | Iterable[str] | None = ExternalPythonOperator.execute(self, context)
@@ -193,7 +194,7 @@ class BranchExternalPythonOperator(BaseBranchOperator, ExternalPythonOperator):
 
 
 def function_source(function: Callable[..., Any]) -> str:
-    """Return the source of a function without its decorators. Raises AsynschedException when it cannot be found."""
+    """Return the source of a function without its decorators. Raises AsynschedException if it cannot be found."""
     import ast
     import inspect
     import textwrap
@@ -250,22 +251,22 @@ def _plain(moment: Any) -> dt.datetime | None:
 
 
 CACHE_KEY_VARIABLE = "python_virtualenv_operator_cache_key"
-"""Variable whose change makes cached environments be made anew (Airflow's name)."""
+"""The variable that is part of the cache key: changing it replaces all cached environments (Airflow's name)."""
 MARKER = "install_complete_marker.json"
 
 
 class PythonVirtualenvOperator(BaseForeignPythonOperator):
-    """Calls a function in a virtual environment that is made for it, and removed afterwards unless it is cached.
+    """Calls a function in a virtual environment that is made for the call, and removed afterwards unless it is cached.
 
     Args:
-        requirements: What `pip` is to install: a list, or the text or path of a requirements file. (templated)
-        python_version: Version of the Python, such as "3.12": `python3.12` must be there. By default asynsched's own.
-        system_site_packages: Whether the packages of that Python are seen.
-        pip_install_options: Additional options of `pip install`.
-        index_urls: Package indexes, the first in place of the default one. (templated)
-        index_urls_from_connection_ids: Connections that name further ones, with user and password. (templated)
-        venv_cache_path: Folder to keep environments in; the same requirements use the same one. (templated)
-        kwargs: The other arguments are those of ExternalPythonOperator.
+        requirements: The packages to install: a list, or the content or path of a requirements file. (templated)
+        python_version: The Python version, such as "3.12" for `python3.12` in the PATH; by default asynsched's own.
+        system_site_packages: Make the packages of that Python available.
+        pip_install_options: Additional options for `pip install`.
+        index_urls: Package indexes; the first replaces the default one. (templated)
+        index_urls_from_connection_ids: Connections for further package indexes with a user and password. (templated)
+        venv_cache_path: A folder for cached environments, reused for equal requirements. (templated)
+        kwargs: Arguments of ExternalPythonOperator, except `python`.
     """
 
     template_fields: Collection[str] = (
@@ -288,7 +289,7 @@ class PythonVirtualenvOperator(BaseForeignPythonOperator):
     ) -> None:
         super().__init__(**kwargs)
         if python_version is not None and not isinstance(python_version, str):
-            raise DagError(f"task {self.task_id!r}: python_version must be a text such as '3.12'")
+            raise DagError(f"task {self.task_id!r}: python_version must be a string such as '3.12'")
         self.requirements = _texts(requirements)
         self.python_version = python_version
         self.system_site_packages = system_site_packages
@@ -307,7 +308,7 @@ class PythonVirtualenvOperator(BaseForeignPythonOperator):
             return self.run_python(self._make_environment(Path(scratch) / "venv"), context)
 
     def _cached_environment(self, parent: Path) -> Path:
-        """Return the Python of an environment for these requirements, making it if nobody has."""
+        """Return the Python of the cached environment for these requirements; make it if it is missing."""
         import fcntl
         import hashlib
         import shutil
@@ -320,7 +321,7 @@ class PythonVirtualenvOperator(BaseForeignPythonOperator):
             if (folder / MARKER).exists():
                 self.log.info("Using the environment in %s", folder)
                 return folder / "bin" / "python"
-            # What is there was left half done.
+            # Remove an unfinished environment.
             shutil.rmtree(folder, ignore_errors=True)
             python = self._make_environment(folder)
             (folder / MARKER).write_text(wanted, encoding="utf-8")
@@ -366,7 +367,7 @@ class PythonVirtualenvOperator(BaseForeignPythonOperator):
     def _run(self, command: list[str], folder: Path) -> None:
         import os
 
-        # Indexes may have passwords, so they are not on the command line.
+        # Indexes may contain passwords, so they are not on the command line.
         urls = [*self.index_urls, *map(_index_url, self.index_urls_from_connection_ids)]
         indexes = {"PIP_INDEX_URL": urls[0], "PIP_EXTRA_INDEX_URL": " ".join(urls[1:])} if urls else {}
         self._process = LoggedProcess(self.log)
@@ -377,12 +378,12 @@ class PythonVirtualenvOperator(BaseForeignPythonOperator):
             raise AsynschedException(f"task {self.task_id!r}: there is no {command[0]}") from exc
         if code:
             raise AsynschedException(
-                f"task {self.task_id!r}: its environment could not be made: {self._process.last_line or code}"
+                f"task {self.task_id!r}: the virtual environment could not be made: {self._process.last_line or code}"
             )
 
 
 class BranchPythonVirtualenvOperator(BaseBranchOperator, PythonVirtualenvOperator):
-    """Calls, in a virtual environment, a function that returns the task_ids, or group_ids, to follow."""
+    """Calls a function in a virtual environment that returns the task_ids and group_ids to run."""
 
     def choose_branch(self, context: Context) -> str | Iterable[str] | None:
         chosen: str | Iterable[str] | None = PythonVirtualenvOperator.execute(self, context)
@@ -396,7 +397,7 @@ def _texts(value: str | Iterable[str] | None) -> list[str]:
 
 
 def _index_url(conn_id: str) -> str:
-    """Return the URL of the package index that a connection describes, with its user and password."""
+    """Return the URL of a connection's package index, with its user and password."""
     from urllib.parse import quote, urlsplit, urlunsplit
 
     from asynsched.authoring.connection import Connection

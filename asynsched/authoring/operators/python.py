@@ -15,19 +15,19 @@ if TYPE_CHECKING:
     from asynsched.authoring.running.context import Context
 
 CO_VARKEYWORDS = 0x08
-"""As in `inspect`, which takes longer to load than all names of a DAG file."""
+"""The constant of `inspect`, which takes longer to load than all authoring names."""
 
 
 class PythonOperator(BaseOperator):
-    """Calls a function, which may be `async def`, and keeps what it returns.
+    """Calls a function, which may be `async def`, and returns its result.
 
     Args:
-        python_callable: The function. Of the task's context it is given what it has parameters for.
+        python_callable: The function. Its parameters also receive the values of the same name in the task's context.
         op_args: Positional arguments. (templated)
         op_kwargs: Keyword arguments. (templated)
-        templates_dict: Values given to it as `templates_dict`. (templated)
-        templates_exts: Endings of texts that name files to be rendered.
-        show_return_value_in_logs: Whether what it returns is logged.
+        templates_dict: A dict passed as `templates_dict`. (templated)
+        templates_exts: Suffixes of strings that name template files.
+        show_return_value_in_logs: Log the result.
     """
 
     template_fields: Collection[str] = ("templates_dict", "op_args", "op_kwargs")
@@ -71,15 +71,15 @@ class PythonOperator(BaseOperator):
 
 
 def _shown(value: Any) -> str:
-    """Return a value as text. What has none, such as a list that is nested too deeply, fails no task for that."""
+    """Return a value as a string. A value that cannot be shown, such as a list nested too deeply, fails no task."""
     try:
         return str(value)
-    except Exception as exc:  # noqa: BLE001 - it may be of a class of the user's
-        return f"of type {type(value).__name__}, which has no text ({type(exc).__name__})"
+    except Exception as exc:  # noqa: BLE001 - its class may be the user's
+        return f"of type {type(value).__name__}, which cannot be shown ({type(exc).__name__})"
 
 
 class BranchPythonOperator(BaseBranchOperator, PythonOperator):
-    """Calls a function that returns the task_ids, or group_ids, to follow: one, several, or none."""
+    """Calls a function that returns the task_ids and group_ids to run: one, several, or None."""
 
     def choose_branch(self, context: Context) -> str | Iterable[str] | None:
         chosen: str | Iterable[str] | None = PythonOperator.execute(self, context)
@@ -87,11 +87,11 @@ class BranchPythonOperator(BaseBranchOperator, PythonOperator):
 
 
 class ShortCircuitOperator(PythonOperator):
-    """Calls a function, and skips what follows when it returns something false.
+    """Calls a function, and skips downstream tasks if its result is false.
 
     Args:
-        ignore_downstream_trigger_rules: Skip everything downstream; False skips what follows directly, and leaves the
-            rest to its trigger rules.
+        ignore_downstream_trigger_rules: Skip all downstream tasks. If False, skip only the direct ones; the others
+            follow their trigger rules.
     """
 
     is_short_circuit = True
@@ -104,9 +104,9 @@ class ShortCircuitOperator(PythonOperator):
 def call_with_context(
     function: Callable[..., Any], op_args: Collection[Any], op_kwargs: Mapping[str, Any], context: Mapping[str, Any]
 ) -> Any:
-    """Call a function with its arguments and with what it has parameters for of the context; await it if need be.
+    """Call a function with its arguments and the context's values for its other parameters; await a coroutine.
 
-    A generator is run to its end: what it yields describes events of assets, and what it returns is returned.
+    A generator is run to its end: the values it yields describe asset events, and its return value is returned.
     """
     value = finished(function(*op_args, **keyword_arguments(function, op_args, op_kwargs, context)))
     return describe_outlets(value, context) if _is_described(function, value) else value
@@ -121,7 +121,7 @@ def _is_described(function: Callable[..., Any], value: Any) -> bool:
 
 
 def describe_outlets(described: Generator[Any, None, Any], context: Mapping[str, Any]) -> Any:
-    """Run a generator, take over the Metadata that it yields for the task's outlets, and return what it returns."""
+    """Run a generator, record the Metadata that it yields for the task's outlets, and return its return value."""
     from asynsched.authoring.assets import Metadata
 
     while True:
@@ -130,7 +130,7 @@ def describe_outlets(described: Generator[Any, None, Any], context: Mapping[str,
         except StopIteration as end:
             return end.value
         if not isinstance(item, Metadata):
-            context["task"].log.warning("A task yields Metadata of assets; this is left out: %r", item)
+            context["task"].log.warning("A task may only yield Metadata; ignored: %r", item)
             continue
         context["outlet_events"][item.asset].extra.update(item.extra)
         if item.alias is not None:
@@ -138,7 +138,7 @@ def describe_outlets(described: Generator[Any, None, Any], context: Mapping[str,
 
 
 def finished(value: Any) -> Any:
-    """Return a value; for a coroutine, what it returns when it has run."""
+    """Return a value; run a coroutine and return its result."""
     if hasattr(value, "__await__") and hasattr(value, "send"):
         import asyncio
 
@@ -149,15 +149,15 @@ def finished(value: Any) -> Any:
 def keyword_arguments(
     function: Callable[..., Any], op_args: Collection[Any], op_kwargs: Mapping[str, Any], context: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the keyword arguments of a call: what the function has parameters for, of `op_kwargs` and of the context.
+    """Return the keyword arguments of a call: those of `op_kwargs` and of the context that are parameters.
 
-    Source: Apache Airflow's KeywordParameters.
+    Source: Apache Airflow's `KeywordParameters`.
     """
     parameters = _parameters_of(function)
     if parameters is None:
         return dict(op_kwargs)
     positional, others, takes_any = parameters
-    # Names first: to read a value of the context may ask the scheduler.
+    # Names first: reading a value of the context may ask the scheduler.
     available = {*context, *op_kwargs}.difference(positional[: len(op_args)])
     if not takes_any:
         available &= {*positional, *others}
@@ -165,9 +165,9 @@ def keyword_arguments(
 
 
 def telling_code(function: Callable[..., Any]) -> CodeType | None:
-    """Return the code of a function where that tells its parameters; None: only `inspect` does.
+    """Return the code of a function if that is enough to know its parameters; None if only `inspect` knows them.
 
-    A signature of inspect's would be the longest step of a task that does nothing, and of a file's parse.
+    `inspect.signature` would be the longest step of a task that does nothing, and of the parse of a file.
     """
     if type(function) is not type(telling_code) or function.__dict__.keys() & {"__wrapped__", "__signature__"}:
         return None
@@ -175,10 +175,7 @@ def telling_code(function: Callable[..., Any]) -> CodeType | None:
 
 
 def _parameters_of(function: Callable[..., Any]) -> tuple[Sequence[str], Sequence[str], bool] | None:
-    """Return the names of a function's parameters by position, of the others, and whether it takes any keyword.
-
-    None: it is written in C and does not tell.
-    """
+    """Return the names of positional parameters and of the others, and whether any keyword fits; None if unknown."""
     code = telling_code(function)
     if code is not None:
         end = code.co_argcount + code.co_kwonlyargcount

@@ -1,4 +1,4 @@
-"""TriggerDagRunOperator: triggers a run of a DAG, and waits for it if told to."""
+"""TriggerDagRunOperator: triggers a run of a DAG."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ XCOM_DAG_ID = "trigger_dag_id"
 
 
 class DagRunAlreadyExists(AsynschedException):
-    """There is a run with this run_id or logical date."""
+    """A run with this run_id or logical date already exists."""
 
 
 class DagIsPaused(AsynschedException):
-    """The DAG that is to be triggered is paused."""
+    """The DAG to trigger is paused."""
 
 
 class TriggerDagRunOperator(BaseOperator):
-    """Triggers a run of a DAG. It pushes the XComs `trigger_dag_id` and `trigger_run_id`.
+    """Triggers a run of a DAG, and can wait for it. It pushes the XComs `trigger_dag_id` and `trigger_run_id`.
 
     Args:
-        trigger_dag_id: The DAG. (templated)
-        trigger_run_id: The run's id; by default it is made from the logical date. (templated)
-        conf: Its conf, JSON. (templated)
-        logical_date: Its logical date: a datetime or a text; the present moment unless given. None for a run without
-            one. (templated)
-        reset_dag_run: Clear the run, so that it runs again, when it exists already; its conf stays as it is.
-        wait_for_completion: Whether to wait until the run has ended. (templated)
-        poke_interval: Time between two looks, timedelta or seconds.
-        allowed_states: States of the run with which this task succeeds; `success` by default.
-        failed_states: States with which it fails; `failed` by default.
-        skip_when_already_exists: Skip this task, instead of failing it, when the run exists already. (templated)
-        fail_when_dag_is_paused: Fail when the DAG is paused, instead of letting the run wait.
-        deferrable: Wait in a DagStateTrigger, without a process or slots of its own.
+        trigger_dag_id: The DAG to trigger. (templated)
+        trigger_run_id: The run's id; by default made from the logical date. (templated)
+        conf: The run's conf, as JSON values. (templated)
+        logical_date: The run's logical date, a datetime or a string; by default now, None for a run without one.
+            (templated)
+        reset_dag_run: If the run already exists, clear it so that it runs again; its conf does not change.
+        wait_for_completion: Wait until the run has ended. (templated)
+        poke_interval: The time between two checks, as a timedelta or seconds.
+        allowed_states: The states of the run with which this task succeeds; by default `success`.
+        failed_states: The states with which it fails; by default `failed`.
+        skip_when_already_exists: If the run already exists, skip this task instead of failing it. (templated)
+        fail_when_dag_is_paused: If the DAG is paused, fail instead of leaving the run to wait.
+        deferrable: Wait in a DagStateTrigger, without a process or pool slots.
     """
 
     template_fields: Collection[str] = (
@@ -77,7 +77,7 @@ class TriggerDagRunOperator(BaseOperator):
     ) -> None:
         super().__init__(**kwargs)
         if logical_date is not NOTSET and not isinstance(logical_date, (str, dt.datetime, type(None))):
-            raise DagError(f"task {self.task_id!r}: logical_date must be a datetime or a text, not {logical_date!r}")
+            raise DagError(f"task {self.task_id!r}: logical_date must be a datetime or a string, not {logical_date!r}")
         who = f"task {self.task_id!r}"
         self.trigger_dag_id = trigger_dag_id
         self.trigger_run_id = trigger_run_id
@@ -96,7 +96,7 @@ class TriggerDagRunOperator(BaseOperator):
     def execute(self, context: Context) -> None:
         context["ti"].xcom_push(key=XCOM_DAG_ID, value=self.trigger_dag_id)
         run_id = self._trigger()
-        self.log.info("Run %s of the DAG %s is triggered", run_id, self.trigger_dag_id)
+        self.log.info("Triggered the run %s of the DAG %s", run_id, self.trigger_dag_id)
         context["ti"].xcom_push(key=XCOM_RUN_ID, value=run_id)
         if not self.wait_for_completion:
             return
@@ -107,7 +107,7 @@ class TriggerDagRunOperator(BaseOperator):
         self._wait(run_id)
 
     def execute_complete(self, context: Context, event: tuple[str, dict[str, Any]]) -> None:
-        """Go on when the run has ended."""
+        """Continue when the run has ended."""
         for run_id in event[1]["run_ids"]:
             self._check(run_id, event[1][run_id])
 
@@ -144,7 +144,7 @@ class TriggerDagRunOperator(BaseOperator):
             time.sleep(self.poke_interval)
 
     def _check(self, run_id: str, state: str) -> bool:
-        """Return whether the run has ended well. Raises AsynschedException when it has ended otherwise."""
+        """Return whether the run has an allowed state. Raises AsynschedException if it has a failed one."""
         if state in self.failed_states:
             raise AsynschedException(f"run {run_id} of the DAG {self.trigger_dag_id} is {state}")
         return state in self.allowed_states
@@ -156,4 +156,4 @@ def _states(task_id: str, states: list[str]) -> list[str]:
     try:
         return [str(DagRunState(state)) for state in states]
     except ValueError as exc:
-        raise DagError(f"task {task_id!r}: {exc}; use of {', '.join(DagRunState)}") from exc
+        raise DagError(f"task {task_id!r}: {exc}; use {', '.join(DagRunState)}") from exc

@@ -287,7 +287,7 @@ class TaskInstance(AsksElsewhere):
     def xcom_push(self, key: str, value: Any) -> None:
         """Store a value under a key, for tasks that come later: they get it as it is.
 
-        It is what JSON has (None, a bool, a number, a text, a list, a dict with texts as keys), a date, a time, a
+        It is what JSON has (None, a bool, a number, a string, a list, a dict with strings as keys), a date, a time, a
         timedelta, a timezone, a tuple, a set, a Decimal, a UUID or bytes, or lists, dicts, tuples and sets of these.
 
         Raises:

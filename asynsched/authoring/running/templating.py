@@ -1,6 +1,6 @@
 """Rendering templates: Jinja environments, Airflow's filters, and everything that has templates in it.
 
-A text without any template in it is not given to Jinja: a task that has none does not load it.
+A string without any template in it is not given to Jinja: a task that has none does not load it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def plain_environment() -> jinja2.Environment:
 
 
 def dag_environment(dag: DAG, *, native: bool) -> jinja2.Environment:
-    """Return the environment of a DAG's templates; `native` renders to Python values instead of texts."""
+    """Return the environment of a DAG's templates; `native` renders to Python values instead of strings."""
     import jinja2
 
     options = {
@@ -121,7 +121,7 @@ class Renderer:
             raise AsynschedException(f"{parent!r}: the template in {field!r} cannot be rendered: {exc}") from exc
 
     def render(self, value: Any) -> Any:
-        """Return a value with the texts in it rendered and the references in it resolved."""
+        """Return a value with the strings in it rendered and the references in it resolved."""
         if id(value) in self._kept_as_is:
             return value
         if isinstance(value, str):
@@ -156,7 +156,7 @@ class Renderer:
         return self._environment
 
     def _is_literal(self, text: str) -> bool:
-        """Return whether Jinja would return a text unchanged: it cuts a newline at the end, and changes CR LF."""
+        """Return whether Jinja would return a string unchanged: it cuts a newline at the end, and changes CR LF."""
         dag = self._context.get("dag")
         has_own_syntax = self._environment is not None or (dag is not None and dag.jinja_environment_kwargs)
         return not has_own_syntax and "{" not in text and "\r" not in text and not text.endswith("\n")

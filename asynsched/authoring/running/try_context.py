@@ -215,7 +215,7 @@ class InletEvents(_ByAsset):
     def __getitem__(self, key: AssetKey | int) -> InletEventSequence:
         inlet = self._inlets[key] if isinstance(key, int) else _resolved(key, self._inlets)
         if inlet not in self._inlets:
-            raise KeyError(f"{key!r} is no inlet of this task; its inlets are {list(self._inlets)!r}")
+            raise KeyError(f"{key!r} is not an inlet of this task; its inlets are {list(self._inlets)!r}")
         if isinstance(inlet, AssetAlias):
             return InletEventSequence({"alias": inlet.name})
         return InletEventSequence({"name": inlet.name, "uri": inlet.uri})
@@ -235,11 +235,11 @@ class InletEventSequence(Sequence[AssetEvent]):
         self._found: list[AssetEvent] | None = None
 
     def after(self, after: str | dt.datetime) -> Self:
-        """Leave out what came until then, an ISO 8601 text or a datetime."""
+        """Leave out what came until then, an ISO 8601 string or a datetime."""
         return self._wanting(after=_iso(after))
 
     def before(self, before: str | dt.datetime) -> Self:
-        """Leave out what came from then on, an ISO 8601 text or a datetime."""
+        """Leave out what came from then on, an ISO 8601 string or a datetime."""
         return self._wanting(before=_iso(before))
 
     def ascending(self, ascending: bool = True) -> Self:

@@ -89,7 +89,7 @@ class BaseSensorOperator(BaseOperator):
         self.max_wait = arguments.optional_duration(who, "max_wait", max_wait)
         self.mode = arguments.one_of(who, "mode", mode, MODES)
         if soft_fail and never_fail:
-            raise DagError(f"{who}: soft_fail and never_fail exclude one another")
+            raise DagError(f"{who}: soft_fail and never_fail cannot be combined")
         self.soft_fail = soft_fail
         self.never_fail = never_fail
         self.silent_fail = silent_fail

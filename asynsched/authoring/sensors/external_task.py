@@ -73,7 +73,7 @@ class ExternalTaskSensor(BaseSensorOperator):
         if sum(bool(given) for given in (external_task_id, external_task_ids, external_task_group_id)) > 1:
             raise DagError(f"{who}: give one of external_task_id, external_task_ids and external_task_group_id")
         if execution_delta is not None and execution_date_fn is not None:
-            raise DagError(f"{who}: execution_delta and execution_date_fn exclude one another")
+            raise DagError(f"{who}: execution_delta and execution_date_fn cannot be combined")
         of_tasks = external_task_id or external_task_ids or external_task_group_id
         _check_states(
             who,
@@ -209,7 +209,7 @@ class ExternalTaskMarker(EmptyOperator):
     ) -> None:
         super().__init__(**kwargs)
         if not isinstance(logical_date, (str, dt.datetime)):
-            raise DagError(f"task {self.task_id!r}: logical_date must be a datetime or a text, not {logical_date!r}")
+            raise DagError(f"task {self.task_id!r}: logical_date must be a datetime or a string, not {logical_date!r}")
         if recursion_depth <= 0:
             raise DagError(f"task {self.task_id!r}: recursion_depth must be at least 1")
         self.external_dag_id = external_dag_id
@@ -227,4 +227,4 @@ def _check_states(who: str, given: list[str], allowed: list[str]) -> None:
         raise DagError(f"{who}: a state is among several of allowed_states, skipped_states and failed_states")
     unknown = sorted(set(given) - set(allowed))
     if unknown:
-        raise DagError(f"{who}: {', '.join(map(repr, unknown))} is no state; use of {', '.join(allowed)}")
+        raise DagError(f"{who}: {', '.join(map(repr, unknown))} is not a state; use {', '.join(allowed)}")

@@ -49,7 +49,7 @@ class DateTimeSensor(BaseSensorOperator):
     """Waits until an instant.
 
     Args:
-        target_time: The instant: a datetime, or a text, which may be a template. Naive ones are in the default zone.
+        target_time: The instant: a datetime, or a string, which may be a template. Naive ones are in the default zone.
             (templated)
     """
 
@@ -58,12 +58,12 @@ class DateTimeSensor(BaseSensorOperator):
     def __init__(self, *, target_time: str | dt.datetime, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         if not isinstance(target_time, (str, dt.datetime)):
-            raise DagError(f"task {self.task_id!r}: target_time must be a datetime or a text, not {target_time!r}")
+            raise DagError(f"task {self.task_id!r}: target_time must be a datetime or a string, not {target_time!r}")
         self.target_time = target_time
 
     @property
     def moment(self) -> dt.datetime:
-        """The instant. Raises DagError for a text that is none."""
+        """The instant. Raises DagError for a string that is none."""
         found = arguments.instant(task_owner(self.task_id, None), "target_time", self.target_time, None)
         assert found is not None
         return found

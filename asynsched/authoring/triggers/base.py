@@ -138,7 +138,7 @@ def make_trigger(classpath: str, kwargs: Mapping[str, Any]) -> BaseTrigger:
     except (ImportError, AttributeError, ValueError) as exc:
         raise AsynschedException(f"the trigger {classpath} cannot be imported: {exc}") from exc
     if not (isinstance(found, type) and issubclass(found, BaseTrigger)):
-        raise AsynschedException(f"{classpath} is no subclass of BaseTrigger")
+        raise AsynschedException(f"{classpath} is not a subclass of BaseTrigger")
     return found(**kwargs)
 
 

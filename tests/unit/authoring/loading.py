@@ -2,7 +2,8 @@
 
 from types import ModuleType
 
-from asynsched.authoring.dag import DAG, collect_dags, forget_registered
+from asynsched.authoring.active import forget_registered
+from asynsched.authoring.dag import DAG, collect_dags
 
 
 def load(text: str, path: str = "/dags/file.py") -> list[DAG]:

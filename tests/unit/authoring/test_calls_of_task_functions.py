@@ -63,5 +63,5 @@ def test_a_parameter_that_the_context_gives_has_no_other_default_than_none():
     def function(x, ti=1):
         pass
 
-    with DAG("d"), pytest.raises(DagError, match="'ti' is given by the task's context"):
+    with DAG("d"), pytest.raises(DagError, match="'ti' comes from the task's context"):
         task(function)(1)

@@ -50,7 +50,7 @@ def test_airflows_uris_are_understood(uri, parts):
         (lambda: Connection.from_uri("no uri secret", "c"), "must look like"),
         (lambda: Connection.from_uri("x://u:secret@h:port", "c"), "quote special characters"),
         (lambda: Connection("c", host="h", uri="x://h"), "not both"),
-        (lambda: Connection.from_json("secret", "c"), "no JSON object"),
+        (lambda: Connection.from_json("secret", "c"), "not a JSON object"),
         (lambda: Connection.from_json('{"pasword": "secret"}', "c"), "unknown fields: pasword"),
     ],
 )

@@ -177,7 +177,7 @@ class Wrong(BaseOperator):
         ({"method_name": "go_no"}, "Wrong has no method 'go_no'"),
         ({"timeout": -1}, "timeout must not be negative"),
         ({"trigger": Does("fires", object())}, "which cannot be passed on"),
-        ({"kwargs": {"given": {1: 2}}}, "keys must be texts"),
+        ({"kwargs": {"given": {1: 2}}}, "keys must be strings"),
     ],
 )
 def test_a_wrong_deferral_says_what_is_wrong(arguments, message):

@@ -87,7 +87,7 @@ def test_bash_sees_its_environment_and_exit_codes_decide(dag, tmp_path, caplog):
     for code in (1, 98):
         with pytest.raises(AsynschedException, match=f"exit code {code}"):
             run(BashOperator(task_id=f"f{code}", dag=dag, bash_command=f"exit {code}", skip_on_exit_code=[97]))
-    with pytest.raises(AsynschedException, match="no folder"):
+    with pytest.raises(AsynschedException, match="not a folder"):
         run(BashOperator(task_id="n", dag=dag, bash_command="pwd", cwd="/nowhere"))
 
 

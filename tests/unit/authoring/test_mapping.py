@@ -211,10 +211,10 @@ def test_a_result_that_cannot_be_mapped_over_fails_the_task_that_returned_it(dag
 @pytest.mark.parametrize(
     ("kwargs", "strict", "reason"),
     [
-        ([{"x": 1, "y": 2}], True, "given already, or not to be mapped over: y"),
+        ([{"x": 1, "y": 2}], True, "already given, or not mappable: y"),
         ([{"x": 1, "z": 2}], True, "echo() cannot be called like this"),
-        ([{"y": 1}], False, "echo() lacks 'x'"),
-        ([{1: 1}], True, "dicts with texts as keys, not 1"),
+        ([{"y": 1}], False, "echo() lacks the argument 'x'"),
+        ([{1: 1}], True, "dicts with strings as keys, not 1"),
         ([5], True, "a list of dicts, not of int"),
     ],
 )

@@ -17,9 +17,9 @@ REFUSED = {
     "no argument to map over": (lambda: echo.expand(), "'echo': expand() has no arguments"),
     "an argument that the function has not": (lambda: echo.expand(z=[1]), "echo.expand(): the function has no"),
     "a partial that the function has not": (lambda: echo.partial(z=1), "echo.partial(): the function has no"),
-    "one of the context": (lambda: task(lambda x, ti: x).expand(x=[1], ti=[2]), "'ti' is given by the task's context"),
-    "the same twice": (lambda: echo.partial(x=1).expand(x=[1]), "'echo': given already, or not to be mapped over: x"),
-    "the same partial twice": (lambda: echo.partial(x=1).partial(x=2), "given already"),
+    "one of the context": (lambda: task(lambda x, ti: x).expand(x=[1], ti=[2]), "'ti' comes from the task's context"),
+    "the same twice": (lambda: echo.partial(x=1).expand(x=[1]), "'echo': already given, or not mappable: x"),
+    "the same partial twice": (lambda: echo.partial(x=1).partial(x=2), "already given"),
     "a number": (lambda: echo.expand(x=5), "'x' over a list, a dict or the result of a task, not over int: 5"),
     "a text": (lambda: echo.expand(x="abc"), "not over str"),
     "a set": (lambda: echo.expand(x={1, 2}), "not over set"),
@@ -30,7 +30,7 @@ REFUSED = {
     "no result in concat": (lambda: give([1]).concat([2]), "concat() takes results of tasks, not list"),
     "expand_kwargs of a dict": (lambda: echo.expand_kwargs({"x": 1}), "expand_kwargs() takes a list of dicts"),
     "expand_kwargs of numbers": (lambda: echo.expand_kwargs([{"x": 1}, 2]), "not int: 2"),
-    "a call after partial": (lambda: echo.partial(x=1)(y=2), "partial() is followed by expand()"),
+    "a call after partial": (lambda: echo.partial(x=1)(y=2), "partial() must be followed by expand()"),
     "always, and a result": (
         lambda: echo.override(trigger_rule="always").expand(x=give([1])),
         "expand() over results of tasks is not allowed with the trigger_rule always",
@@ -44,14 +44,14 @@ REFUSED = {
     ),
     "an unknown one to map": (lambda: Shout.partial(task_id="s").expand(txt=[1]), "has no argument 'txt'"),
     "what is the same for all": (
-        lambda: Shout.partial(task_id="s", text="a").expand(retries=[1, 2]), "not to be mapped over: retries",
+        lambda: Shout.partial(task_id="s", text="a").expand(retries=[1, 2]), "not mappable: retries",
     ),
     "expand of a mapped task in a mapped group": (
         lambda: in_group(), "expand() inside the mapped task group 'g' is not supported",
     ),
     "a mapped group over an argument of one": (lambda: nested_over_argument(), "an argument of a mapped task group"),
     "the result of a mapped group that returns nothing": (
-        lambda: echo(in_group_of_nothing()), "echo() is given the task group 'g', which has no result of its own",
+        lambda: echo(in_group_of_nothing()), "echo() receives the task group 'g', which has no result of its own",
     ),
     "a mapped group with * and expand_kwargs": (
         lambda: task_group(lambda *args: None).expand_kwargs([{}]), "needs a function without * and **",

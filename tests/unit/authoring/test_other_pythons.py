@@ -73,7 +73,12 @@ def test_dates_are_pendulums_where_the_other_python_has_it():
         (exits, {"skip_on_exit_code": 99}, "skipped", "Process exited with code 99"),
         (describes, {"op_args": [lambda: None]}, "failed", "cannot be passed to another Python"),
         (describes, {"op_args": [1], "op_kwargs": {"b": lambda: None}}, "failed", "another Python: b ("),
-        (fails, {"python": "/nowhere/python"}, "failed", "must be the absolute path of a Python: /nowhere/python"),
+        (
+            fails,
+            {"python": "/nowhere/python"},
+            "failed",
+            "of a Python interpreter, not /nowhere/python",
+        ),
     ],
 )
 def test_what_goes_wrong_in_another_python_is_told(function, options, state, reason):
@@ -123,7 +128,7 @@ def test_a_virtual_environment_is_made_for_a_function_and_kept_where_it_is_told_
 def test_an_environment_that_cannot_be_made_says_why(tmp_path):
     missing = tmp_path / "nothing.whl"
     ended = outcome(PythonVirtualenvOperator, python_callable=packages, requirements=[str(missing)])
-    assert "its environment could not be made" in ended.reason
+    assert "the virtual environment could not be made" in ended.reason
     ended = outcome(PythonVirtualenvOperator, python_callable=packages, python_version="3.0")
     assert "there is no python3.0" in ended.reason
 

@@ -46,5 +46,5 @@ def test_rules_are_texts_that_can_be_listed_and_looked_up_as_airflows_are():
     assert len(list(TriggerRule)) == 13
     # Whatever takes a text takes a rule: a task may be called like one, and be written as JSON.
     assert type(EmptyOperator(task_id=TriggerRule.ALL_DONE).task_id) is str
-    with pytest.raises(ValueError, match="'al_done' is no TriggerRule; there are all_success"):
+    with pytest.raises(ValueError, match="'al_done' is not a TriggerRule; use one of all_success"):
         TriggerRule("al_done")

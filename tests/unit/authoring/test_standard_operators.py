@@ -128,7 +128,7 @@ def test_the_days_of_the_week_have_names_and_numbers():
     for wrong in ("someday", 3, {"Monday", "Funday"}):
         with pytest.raises(DagError, match="week_day"):
             WeekDay.validate_week_day(wrong)
-    with pytest.raises(ValueError, match="no day of the week"):
+    with pytest.raises(ValueError, match="not a day of the week"):
         WeekDay(0)
 
 
@@ -150,17 +150,17 @@ def test_a_bash_sensor_waits_until_its_command_succeeds(tmp_path):
         (BranchDateTimeOperator, {**FOLLOW, "target_lower": None, "target_upper": None}, "must not both be None"),
         (BranchDayOfWeekOperator, {**FOLLOW, "week_day": "Funday"}, "'Funday' is unknown"),
         (ExternalTaskSensor, {"external_dag_id": "x", "external_task_id": "a", "external_task_ids": ["b"]}, "one of"),
-        (ExternalTaskSensor, {"external_dag_id": "x", "allowed_states": ["skipped"]}, "'skipped' is no state"),
+        (ExternalTaskSensor, {"external_dag_id": "x", "allowed_states": ["skipped"]}, "'skipped' is not a state"),
         (ExternalTaskSensor, {"external_dag_id": "x", "failed_states": ["success"]}, "is among several"),
         (
             ExternalTaskSensor,
             {"external_dag_id": "x", "execution_delta": DAY, "execution_date_fn": print},
-            "exclude one another",
+            "cannot be combined",
         ),
         (ExternalTaskMarker, {"external_dag_id": "x", "external_task_id": "y", "recursion_depth": 0}, "at least 1"),
         (TriggerDagRunOperator, {"trigger_dag_id": "x", "allowed_states": ["skipped"]}, "'skipped' is not a valid"),
         (TriggerDagRunOperator, {"trigger_dag_id": "x", "logical_date": 3}, "logical_date must be a datetime"),
-        (PythonVirtualenvOperator, {"python_callable": follows, "python_version": 3.12}, "must be a text"),
+        (PythonVirtualenvOperator, {"python_callable": follows, "python_version": 3.12}, "must be a string"),
         (
             ExternalPythonOperator,
             {"python_callable": follows, "python": "x", "serializer": "marshal"},

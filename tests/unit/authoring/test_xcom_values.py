@@ -117,14 +117,17 @@ def _deep():
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        ([object()], "has a value of type object, which cannot be passed on: pass on what JSON has, dates"),
+        ([object()], "contains a value of type object, which cannot be passed on: pass on JSON types, dates"),
         ({"a": Row("x")}, r"test_xcom_values.Row, which cannot be passed on: pass on dataclasses.asdict\(value\)"),
-        ({1: 2}, "has a dict with the key 1 of type int: keys must be texts"),
+        ({1: 2}, "contains a dict with the key 1 of type int: keys must be strings"),
         (_circle(), "is nested too deeply, or contains itself"),
         (_deep(), "is nested too deeply, or contains itself"),
-        ("a\ud800b", r"has a text with half of a surrogate pair, '\\ud800', which cannot be passed on: replace it"),
-        ([{"\udfff": 1}], "has a text with half of a surrogate pair"),
-        (-(10**4300), r"has an int of more than 4300 digits, which cannot be passed on: pass on hex\(value\)"),
+        (
+            "a\ud800b",
+            r"with half of a surrogate pair, '\\ud800', which cannot be passed on: replace it",
+        ),
+        ([{"\udfff": 1}], "contains a string with half of a surrogate pair"),
+        (-(10**4300), r"contains an int of more than 4300 digits, which cannot be passed on: pass on hex\(value\)"),
     ],
     ids=["type", "class", "key", "circle", "depth", "surrogate", "surrogate in a key", "digits"],
 )
