@@ -1,55 +1,55 @@
-"""Every error that asynsched raises on purpose: who is at fault, and what the caller does.
+"""The errors that asynsched raises on purpose: who is at fault, and what the caller should do.
 
 AsynschedError
 ├── SettingsError                  the configuration: refuse to start
-├── DagError                       the author's mistake: record it, go on
+├── DagError                       the author's mistake: record it, continue
 │   ├── DagImportError
 │   ├── DagCycleError
 │   ├── TimetableError
-│   │   └── PlanNeeded             parse the file again, which asks the author's timetable
+│   │   └── PlanNeeded             parse the file again to ask the user's timetable
 │   └── SerializationError
-├── SandboxError                   a parser timed out or died: record it, go on
+├── SandboxError                   a parser timed out or died: record it, continue
 │   ├── ParseTimeout
 │   └── ParseCrashed
 ├── StoreError
 │   ├── StoreUnavailable           transient: back off, try again
-│   ├── DatabaseMissing            nothing has been made there yet: say where that is
-│   ├── StoreVersionError          the database is of another version: refuse to start
+│   ├── DatabaseMissing            it has not been created yet: tell the user where it should be
+│   ├── StoreVersionError          the database has another version: refuse to start
 │   ├── SecretsUnreadable          the key of the database's secrets is missing: refuse to start
 │   ├── AlreadyExists              the key is taken: tell the user
-│   └── NotFound (LookupError)     tell the user, with the nearest names
-├── ExecutorError                  the place where tries run is at fault: try again, or stop
+│   └── NotFound (LookupError)     tell the user, with similar names
+├── ExecutorError                  the executor failed: try again, or stop
 │   └── KeeperGone                 it was killed: try again
 ├── HomeInUse                      another scheduler holds the home: refuse to start
-├── LeaseLost                      another scheduler may have taken our runs: stop serving
-├── Standstill                     runs wait for what nobody does: tell the user
-├── NotServing (RuntimeError)      a scheduler is used before or after it serves: the program's mistake
-├── SimulationStalled              a simulation in which nothing can happen any more: end it
+├── LeaseLost                      another scheduler may have claimed our runs: stop serving
+├── Standstill                     no active run can continue without the user: tell the user
+├── NotServing (RuntimeError)      the program uses a scheduler before or after it serves: its mistake
+├── SimulationStalled              nothing can happen any more in a simulation: end it
 └── InvalidTransition              our bug: let it stop serve()
 """
 
 
 class AsynschedError(Exception):
-    """Base of every error that asynsched raises on purpose."""
+    """The base of all errors that asynsched raises on purpose."""
 
 
 class SettingsError(AsynschedError):
-    """A setting is wrong. The message names the option and where it was set."""
+    """A setting is invalid. The message names the option and where it was set."""
 
 
 class DagError(AsynschedError):
-    """A DAG file's author made a mistake. The message says which and what to do."""
+    """A mistake in a DAG file. The message says what it is and what to do."""
 
 
 class DagWarning(UserWarning):
-    """A DAG file does what its author hardly means. The message says what to do. Warned, not raised."""
+    """A probable mistake in a DAG file. The message says what to do. Warned, not raised."""
 
 
 class NoEffectWarning(UserWarning):
-    """A task is given arguments that Airflow has, and that do nothing here. Warned, not raised.
+    """Arguments of Airflow that have no effect here. Warned, not raised.
 
     Attributes:
-        owner: How messages name the task.
+        owner: The task's name in messages.
         arguments: The names of the arguments.
     """
 
@@ -60,7 +60,7 @@ class NoEffectWarning(UserWarning):
 
 
 def without_effect(arguments: tuple[str, ...]) -> str:
-    """Return in a sentence that these arguments of tasks do nothing, and what to do instead."""
+    """Return a sentence that says which arguments have no effect, and what to do instead."""
     have = "has" if len(arguments) == 1 else "have"
     hint = "; no mail is sent: write an on_failure_callback or on_retry_callback" if "email" in arguments else ""
     return f"{', '.join(arguments)} {have} no effect in asynsched{hint}"
@@ -79,7 +79,7 @@ class TimetableError(DagError):
 
 
 class PlanNeeded(TimetableError):
-    """An author's timetable has not said yet which run comes next: its DAG file is to be parsed again."""
+    """The next run of a user's timetable is not known yet: its DAG file must be parsed again."""
 
     def __init__(self, timetable: str) -> None:
         super().__init__(f"the timetable {timetable}, which is code of the DAG file, has not been asked for this yet")
@@ -87,7 +87,7 @@ class PlanNeeded(TimetableError):
 
 
 class SerializationError(DagError):
-    """A DAG cannot be written as, or read from, the serialized form."""
+    """A DAG cannot be written in, or read from, the serialized form."""
 
 
 class SandboxError(AsynschedError):
@@ -95,7 +95,7 @@ class SandboxError(AsynschedError):
 
 
 class ParseTimeout(SandboxError):
-    """A parse took longer than it may."""
+    """A parse exceeded its time limit."""
 
     def __init__(self, path: str, timeout_seconds: float) -> None:
         super().__init__(f"{path}: parsing took longer than {timeout_seconds:g} s")
@@ -113,7 +113,7 @@ class ParseCrashed(SandboxError):
 
 
 class StoreError(AsynschedError):
-    """The database refused or failed."""
+    """The database rejected a request or failed."""
 
 
 class StoreUnavailable(StoreError):
@@ -121,7 +121,7 @@ class StoreUnavailable(StoreError):
 
 
 class DatabaseMissing(StoreError):
-    """There is no database, or it has no tables of asynsched, and the caller does not make them."""
+    """The database does not exist or has no tables of asynsched, and the caller does not create them."""
 
     def __init__(self, shown: str) -> None:
         super().__init__(f"There is no database {shown}")
@@ -132,15 +132,15 @@ class StoreVersionError(StoreError):
 
 
 class SecretsUnreadable(StoreError):
-    """The key that the secrets in the database are encrypted with is missing, or is no key. Names where it belongs."""
+    """The encryption key of the secrets in the database is missing or invalid. The message says where it belongs."""
 
 
 class AlreadyExists(StoreError):
-    """A row with that key exists."""
+    """A row with this key already exists."""
 
 
 class NotFound(StoreError, LookupError):
-    """No such DAG, run, task, pool, variable or connection."""
+    """A DAG, run, task, pool, variable or connection does not exist."""
 
     def __init__(self, kind: str, name: str, near: tuple[str, ...] = (), *, where: str = "") -> None:
         hint = f" Did you mean {' or '.join(near)}?" if near else ""
@@ -155,7 +155,7 @@ class ExecutorError(AsynschedError):
 
 
 class KeeperGone(ExecutorError):
-    """The keeper has ended without a word, as what is killed does."""
+    """The keeper ended without a message: it was killed."""
 
 
 class HomeInUse(AsynschedError):
@@ -163,45 +163,45 @@ class HomeInUse(AsynschedError):
 
 
 class LeaseLost(AsynschedError):
-    """This scheduler's lease is over, and another may have taken its runs."""
+    """This scheduler's lease has expired, and another scheduler may have claimed its runs."""
 
     def __init__(self, scheduler_id: str) -> None:
         super().__init__(
-            f"The scheduler {scheduler_id} has lost its lease: another one may run what it ran. Start anew."
+            f"The scheduler {scheduler_id} has lost its lease, and another may have claimed its runs. Start it again."
         )
         self.scheduler_id = scheduler_id
 
 
 class Standstill(AsynschedError):
-    """Runs are active, and none of them goes on unless somebody does something."""
+    """Runs are active, but none of them can continue unless a user does something."""
 
     def __init__(self, reasons: str) -> None:
-        super().__init__(f"No active run can go on. {reasons}. `asynsched why DAG RUN` tells more.")
+        super().__init__(f"No active run can continue. {reasons}. `asynsched why DAG RUN` tells more.")
         self.reasons = reasons
 
 
 class NotServing(AsynschedError, RuntimeError):
-    """A scheduler was used that does not serve yet, or no more."""
+    """A scheduler was used before or after it serves."""
 
 
 class SimulationStalled(AsynschedError):
-    """Everything in a simulation waits for something that no timer will bring."""
+    """Everything in a simulation waits, and no timer is set."""
 
     def __init__(self) -> None:
         super().__init__("The simulation has stalled: everything waits, and no timer is set")
 
 
 class InvalidTransition(AsynschedError):
-    """A state change that the table in states.py does not have. This is a bug of asynsched."""
+    """A state change that is not in the tables of states.py. This is a bug in asynsched."""
 
     def __init__(self, what: str, before: object, after: object) -> None:
-        super().__init__(f"illegal change of a {what}: {before or 'no state'} -> {after or 'no state'}")
+        super().__init__(f"illegal state change of a {what}: {before or 'no state'} -> {after or 'no state'}")
         self.before = before
         self.after = after
 
 
 def only_cause(error: BaseException) -> BaseException:
-    """Return what an exception group wraps, where it is one error; else the error itself."""
+    """Return the error inside of exception groups with one member; otherwise the error itself."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error

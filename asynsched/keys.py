@@ -1,4 +1,4 @@
-"""What identifies a DagRun and a TaskInstance: plain values that queues, logs and messages carry."""
+"""The keys of DagRuns and TaskInstances: plain values for queues, logs and messages."""
 
 from typing import NamedTuple
 
@@ -20,5 +20,5 @@ class TaskInstanceKey(NamedTuple):
 
     @property
     def run(self) -> DagRunKey:
-        """The DagRun that this task instance belongs to."""
+        """The key of the task instance's DagRun."""
         return DagRunKey(self.dag_id, self.run_id)

@@ -1,6 +1,6 @@
-"""Every state of a DagRun and of a TaskInstance, and the legal changes between them.
+"""The states of DagRuns and TaskInstances, and the legal changes between them.
 
-The values are Apache Airflow's strings. A TaskInstance that nobody has looked at yet has no state: `None`.
+The values are Apache Airflow's strings. A new TaskInstance has no state: `None`.
 
     None ──▶ scheduled ──▶ queued ──▶ running ──▶ success | failed | skipped
       │          ▲            │          │
@@ -16,7 +16,7 @@ from asynsched.errors import InvalidTransition
 
 
 class DagRunState(StrEnum):
-    """State of a DagRun."""
+    """The states of a DagRun."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -25,7 +25,7 @@ class DagRunState(StrEnum):
 
 
 class TaskInstanceState(StrEnum):
-    """State of a TaskInstance."""
+    """The states of a TaskInstance."""
 
     REMOVED = "removed"
     SCHEDULED = "scheduled"
@@ -42,7 +42,7 @@ class TaskInstanceState(StrEnum):
 
 
 class DagRunType(StrEnum):
-    """How a DagRun came to be."""
+    """The origins of a DagRun."""
 
     MANUAL = "manual"
     SCHEDULED = "scheduled"
@@ -56,15 +56,15 @@ _R = DagRunState
 FINISHED_TASK_STATES = frozenset({_T.SUCCESS, _T.FAILED, _T.SKIPPED, _T.UPSTREAM_FAILED, _T.REMOVED})
 FAILED_TASK_STATES = frozenset({_T.FAILED, _T.UPSTREAM_FAILED})
 SLOT_TASK_STATES = frozenset({_T.QUEUED, _T.RUNNING, _T.RESTARTING})
-"""States in which a TaskInstance has a try in the executor: it takes slots of its pool and counts against every limit.
-A restarting one does until its process is gone."""
+"""The states in which a TaskInstance has a try in the executor, and so takes slots of its pool and counts against every
+limit. A restarting one does until its process has ended."""
 TIMED_TASK_STATES = frozenset({_T.UP_FOR_RETRY, _T.UP_FOR_RESCHEDULE})
-"""States in which a TaskInstance waits for a point in time."""
+"""The states in which a TaskInstance waits for a point in time."""
 FINISHED_RUN_STATES = frozenset({_R.SUCCESS, _R.FAILED})
 
 
 class State:
-    """Every state of a TaskInstance and of a DagRun by its name, and sets of them, as Airflow's `State` has them."""
+    """The states of TaskInstances and DagRuns, and sets of them, with the names of Airflow's `State`."""
 
     NONE = None
     REMOVED = _T.REMOVED
@@ -101,13 +101,13 @@ TASK_TRANSITIONS: dict[TaskInstanceState | None, frozenset[TaskInstanceState | N
     # The start and the end of a short try may arrive together, hence queued -> its ends.
     _T.QUEUED: _ENDS | _PAUSES | {_T.RUNNING, _T.RESTARTING, _T.SCHEDULED, _T.REMOVED, None},
     _T.RUNNING: _ENDS | _PAUSES | {_T.RESTARTING, _T.SCHEDULED, _T.REMOVED, None},
-    # Cleared while it ran: once its process is gone it waits as a new one does.
+    # Cleared while it ran: when its process has ended, it waits like a new one.
     _T.RESTARTING: _ENDS | {_T.REMOVED, None},
     _T.UP_FOR_RETRY: _SETTLED_BY_RULE | {_T.SCHEDULED, _T.QUEUED, _T.SUCCESS, None},
     _T.UP_FOR_RESCHEDULE: _SETTLED_BY_RULE | {_T.SCHEDULED, _T.QUEUED, _T.SUCCESS, None},
     # A trigger may end its task without another process.
     _T.DEFERRED: _SETTLED_BY_RULE | {_T.SCHEDULED, _T.QUEUED, _T.SUCCESS, None},
-    # Finished states are left only by a clear, by somebody who marks a task, or when the task is no more.
+    # Finished states change only if a user clears or marks the task, or if the task no longer exists.
     _T.SUCCESS: frozenset({None, _T.FAILED, _T.SKIPPED, _T.REMOVED}),
     _T.FAILED: frozenset({None, _T.SUCCESS, _T.SKIPPED, _T.REMOVED}),
     _T.SKIPPED: frozenset({None, _T.SUCCESS, _T.FAILED, _T.REMOVED}),

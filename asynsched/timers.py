@@ -1,4 +1,4 @@
-"""Subjects and when they are due: a heap, so that waiting costs nothing, and disarmed subjects are soon forgotten."""
+"""Timers: subjects with the times at which they are due, in a heap."""
 
 import heapq
 from collections.abc import Hashable, Iterator
@@ -10,38 +10,38 @@ When = TypeVar("When", float, datetime)
 Subject = TypeVar("Subject", bound=Hashable)
 
 FEW = 64
-"""Up to this many disarmed entries are kept, however few others there are."""
+"""The number of disarmed entries that are always tolerated."""
 
 
 class Timers(Generic[When, Subject]):
-    """Subjects and when each is due, once; those that are due together in the order in which they were armed.
+    """Subjects that are each due at one time. Subjects due at the same time come in the order in which they were armed.
 
-    An entry that was disarmed stays in the heap until it is due, or until most entries are such: then the heap is made
-    anew of the others. So an operation takes logarithmic time on average, and memory follows what is armed.
+    A disarmed entry stays in the heap until it is due, or until most entries are disarmed and the heap is rebuilt. So
+    operations take logarithmic time on average, and memory is proportional to the number of armed subjects.
     """
 
     def __init__(self) -> None:
         self._heap: list[tuple[When, int, Subject]] = []
         self._armed: dict[Subject, int] = {}
-        """By subject, the number of the entry that counts."""
+        """The number of each subject's current entry."""
         self._numbers = count()
 
     def __len__(self) -> int:
         return len(self._armed)
 
     def arm(self, at: When, subject: Subject) -> None:
-        """Arm a subject for a time; an earlier time of it no longer counts."""
+        """Arm a subject for a time, which replaces its previous time."""
         number = self._armed[subject] = next(self._numbers)
         heapq.heappush(self._heap, (at, number, subject))
         self._tidy()
 
     def disarm(self, subject: Subject) -> None:
-        """Disarm a subject; one that is not armed stays so."""
+        """Disarm a subject if it is armed."""
         if self._armed.pop(subject, None) is not None:
             self._tidy()
 
     def due(self, now: When) -> Iterator[Subject]:
-        """Yield the subjects that are due, and forget them."""
+        """Yield the subjects that are due, and disarm them."""
         while (at := self.next_at) is not None and at <= now:
             subject = heapq.heappop(self._heap)[2]
             del self._armed[subject]
@@ -49,7 +49,7 @@ class Timers(Generic[When, Subject]):
 
     @property
     def next_at(self) -> When | None:
-        """When the earliest is due; None when there is none."""
+        """The time of the earliest subject; None if there is none."""
         while self._heap and not self._counts(self._heap[0]):
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None

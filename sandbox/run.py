@@ -214,7 +214,7 @@ def _context(launch: Launch, task: BaseOperator, started_at: datetime) -> Contex
         reschedule_started_at=launch.reschedule_started_at,
         max_map_length=launch.max_map_length,
     )
-    return build_context(task, launch.run, facts)  # type: ignore[arg-type] # it has the same fields
+    return build_context(task, launch.run, facts)
 
 
 def _rendered_map_index(context: Context) -> str | None:

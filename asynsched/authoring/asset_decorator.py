@@ -1,4 +1,4 @@
-"""`@asset`: an asset, and the DAG of one task that updates it, made of one function.
+"""`@asset`: an asset, and the DAG with the task that updates it, made from one function.
 
 Source: Apache Airflow's `airflow.sdk.definitions.asset.decorators`.
 """
@@ -22,15 +22,11 @@ DAG_ARGUMENTS = frozenset({
     "access_control", "dag_display_name", "dag_id", "description", "is_paused_upon_creation", "on_failure_callback",
     "on_success_callback", "owner_links", "params", "tags",
 })  # fmt: skip
-"""Arguments of DAG that the decorators take."""
+"""The arguments of `DAG` that the decorators accept."""
 
 
 class AssetOperator(PythonOperator):
-    """Calls a function that updates assets.
-
-    Args:
-        definition: The asset, for the parameter `self`; None where there are several.
-    """
+    """Calls a function that updates assets; `definition` is the single asset for the parameter `self`."""
 
     custom_operator_name = "@asset"
 
@@ -54,7 +50,7 @@ class AssetOperator(PythonOperator):
 
 
 class AssetDefinition(Asset):
-    """An asset with the function that updates it: what `@asset` makes. It is used like any asset."""
+    """An asset with the function that updates it, made by `@asset`."""
 
     def __init__(self, function: Callable[..., Any], name: str, **arguments: Any) -> None:
         super().__init__(name, **arguments)
@@ -63,7 +59,7 @@ class AssetDefinition(Asset):
 
 
 class MultiAssetDefinition(BaseAsset):
-    """Several assets with the function that updates them: what `@asset.multi` makes. A schedule waits for all."""
+    """Several assets with the function that updates them, made by `@asset.multi`. A schedule waits for all of them."""
 
     def __init__(self, function: Callable[..., Any], outlets: Collection[BaseAsset]) -> None:
         self.function = function
@@ -93,11 +89,11 @@ class _DagMaker:
     def _make_dag(self, function: Callable[..., Any], name: str, outlets: list[Any], definition: Asset | None) -> None:
         if function.__name__ != function.__qualname__:
             raise DagError(
-                f"{self._called}: {function.__qualname__}() is inside of another; decorate functions of a file"
+                f"{self._called}: {function.__qualname__}() is not at the top level of its module; move it there"
             )
         required = [parameter for parameter, default in _parameters(function) if default is _REQUIRED]
         if "self" in required and definition is None:
-            raise DagError(f"{self._called}: {function.__name__}() has a parameter self, but there is no single asset")
+            raise DagError(f"{self._called}: {function.__name__}() has a parameter self, but updates several assets")
         arguments = {"dag_id": name, **{key: value for key, value in self.arguments.items() if value is not None}}
         with DAG(schedule=self.schedule, **arguments):
             AssetOperator(
@@ -112,21 +108,21 @@ class _DagMaker:
 class asset(_DagMaker):  # noqa: N801 - Airflow's name, used as a decorator
     """Decorate a function that updates an asset: `@asset(schedule="@daily")`.
 
-    It becomes a DAG of one task, and what is decorated is the asset itself. Its parameters are other assets, by name,
-    which become inlets; `self` is the asset, `context` the context.
+    The decorator makes a DAG with the function as its task, and returns the asset. The function's parameters are the
+    names of other assets, which become inlets; `self` is the asset itself, `context` the task's context.
 
     Args:
         schedule: When the DAG runs.
-        name: Of the asset, and the DAG unless `dag_id` is given; that of the function by default.
-        uri: Of the asset; its name by default.
-        group: Of the asset.
-        extra: Of the asset.
+        name: The name of the asset, and the default of `dag_id`; by default the function's name.
+        uri: The asset's URI; by default its name.
+        group: The asset's group.
+        extra: The asset's extra.
         watchers: Must be empty.
-        arguments: Of the DAG: `dag_id`, `tags`, `params`, `description` and the like.
+        arguments: Arguments of the DAG, such as `dag_id`, `tags`, `params` and `description`.
 
     Raises:
-        TypeError: An argument is unknown, or the function has parameters that no asset can be given to.
-        DagError: The value of an argument is wrong.
+        TypeError: An argument is unknown, or the function has `*`, `**` or positional-only parameters.
+        DagError: The value of an argument is invalid.
     """
 
     def __init__(
@@ -156,7 +152,7 @@ class asset(_DagMaker):  # noqa: N801 - Airflow's name, used as a decorator
         Args:
             outlets: The assets.
             schedule: When the DAG runs.
-            arguments: Of the DAG; its `dag_id` is the function's name by default.
+            arguments: Arguments of the DAG; `dag_id` is by default the function's name.
         """
 
         _called = "@asset.multi"
@@ -177,17 +173,17 @@ _REQUIRED = object()
 
 
 def _parameters(function: Callable[..., Any]) -> list[tuple[str, Any]]:
-    """Return the parameters of a decorated function with their defaults. Raises TypeError for those it cannot have."""
+    """Return the parameters of a decorated function with their defaults. Raises TypeError for unsuitable ones."""
     import inspect
 
     found = []
     for parameter in inspect.signature(function).parameters.values():
         has_default = parameter.default is not inspect.Parameter.empty
         if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
-            raise TypeError(f"@asset: {function.__name__}() takes {parameter}; name each asset that it reads")
+            raise TypeError(f"@asset: {function.__name__}() has {parameter}; name each asset that it reads")
         if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
             if not has_default:
-                raise TypeError(f"@asset: {function.__name__}() takes {parameter.name} by position only")
+                raise TypeError(f"@asset: {function.__name__}() has the positional-only parameter {parameter.name}")
             continue
         found.append((parameter.name, parameter.default if has_default else _REQUIRED))
     return found

@@ -1,7 +1,8 @@
-"""Assets: names of data that tasks update, and that DAGs are scheduled by.
+"""Assets: names for data that tasks update and that trigger DAGs.
 
-An *event* says that an asset was updated. Expressions of assets, made with `&` and `|`, say which events a DAG waits
-for. Source: Apache Airflow's `airflow.sdk.definitions.asset`.
+An *event* is an update of an asset. Expressions of assets, made with `&` and `|`, define which events a DAG waits for.
+
+Source: Apache Airflow's `airflow.sdk.definitions.asset`.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ if TYPE_CHECKING:
 
 
 MAX_NAME_LENGTH = 1500
-"""Longest name, URI or group, in characters (Airflow's limit)."""
+"""The longest name, URI or group, in characters (Airflow's limit)."""
 RESERVED_NAMES = ("self", "context")
-"""What functions decorated with `@asset` take as parameters of another meaning."""
+"""Parameters of `@asset` functions with another meaning."""
 RESERVED_SCHEMES = ("airflow", "asynsched")
 
 
 class BaseAsset:
-    """What a schedule can be made of: an asset, a reference to one, an alias, or an expression of such."""
+    """An asset, a reference to one, an alias, or an expression of these: what a schedule can be made of."""
 
     def __and__(self, other: object) -> AssetAll:
         return AssetAll(self, other) if isinstance(other, BaseAsset) else NotImplemented
@@ -43,10 +44,10 @@ class BaseAsset:
 
 
 class _Leaf(BaseAsset):
-    """An asset-like thing that is no expression: it is a value, equal to another of the same kind and names."""
+    """An asset, reference or alias: a value that equals another with the same key."""
 
     def key(self) -> tuple[str, ...]:
-        """Return what makes it equal to another one."""
+        """Return the kind and the names."""
         raise NotImplementedError
 
     def iter_leaves(self) -> Iterator[Any]:
@@ -60,17 +61,18 @@ class _Leaf(BaseAsset):
 
 
 class Asset(_Leaf):
-    """Data that tasks update (`outlets=[asset]`), and that DAGs wait for (`schedule=[asset]`).
+    """Data that tasks update (`outlets=[asset]`) and DAGs wait for (`schedule=[asset]`).
 
     Args:
-        name: Its name; the URI unless given.
-        uri: Where it is, in any form; the name unless given. Nothing is ever read from there.
+        name: The asset's name; by default the URI.
+        uri: The asset's location, in any form; by default the name. Nothing is ever read from it.
         group: A word to group assets by.
         extra: JSON values that describe the asset.
+        watchers: Must be empty.
 
     Raises:
         TypeError: Neither name nor uri is given.
-        DagError: A name, URI or extra is no good.
+        DagError: An argument is invalid.
     """
 
     def __init__(
@@ -96,7 +98,7 @@ class Asset(_Leaf):
         """Return a reference to an asset that is defined elsewhere, by its name or its URI.
 
         Raises:
-            TypeError: Both are given, or none.
+            TypeError: Both are given, or neither.
         """
         return AssetRef(name=name, uri=uri)
 
@@ -115,7 +117,7 @@ class Asset(_Leaf):
 
 
 class AssetRef(_Leaf):
-    """A reference to an asset by its name or its URI; made by `Asset.ref`."""
+    """A reference to an asset by its name or its URI, made by `Asset.ref`."""
 
     def __init__(self, *, name: str = "", uri: str = "") -> None:
         if bool(name) == bool(uri):
@@ -134,14 +136,14 @@ class AssetRef(_Leaf):
 
 
 class AssetAlias(_Leaf):
-    """A name for assets that are known only when a task runs: it adds their events to the alias.
+    """A name for assets that are known only when a task runs; the task adds their events to the alias.
 
     Args:
-        name: Its name.
+        name: The alias's name.
         group: A word to group by.
 
     Raises:
-        DagError: The name is no good.
+        DagError: An argument is invalid.
     """
 
     def __init__(self, name: str, *, group: str = "asset") -> None:
@@ -159,11 +161,7 @@ class AssetAlias(_Leaf):
 
 
 class _Combination(BaseAsset):
-    """Several assets or expressions, combined in one way.
-
-    Raises:
-        TypeError: One of them is no asset.
-    """
+    """A combination of assets and expressions. Raises TypeError for other objects."""
 
     _word = ""
 
@@ -185,7 +183,7 @@ class _Combination(BaseAsset):
 
 
 class AssetAny(_Combination):
-    """Met when any of its parts is: `a | b`."""
+    """Met when any of its parts is met: `a | b`."""
 
     _word = "any"
 
@@ -194,7 +192,7 @@ class AssetAny(_Combination):
 
 
 class AssetAll(_Combination):
-    """Met when all of its parts are: `a & b`, or a list of assets as schedule."""
+    """Met when all of its parts are met: `a & b`, or a list of assets as `schedule`."""
 
     _word = "all"
 
@@ -203,12 +201,12 @@ class AssetAll(_Combination):
 
 
 class Metadata:
-    """What a task that is a generator yields, to describe the event of an outlet: `yield Metadata(asset, {...})`.
+    """A description of an outlet's event, yielded by a task that is a generator: `yield Metadata(asset, {...})`.
 
     Args:
         asset: The asset.
         extra: JSON values for its event.
-        alias: The outlet through which the asset is updated, if it is an alias.
+        alias: The alias through which the asset is updated, if any.
     """
 
     def __init__(self, asset: Asset, extra: Mapping[str, Any] | None = None, alias: AssetAlias | None = None) -> None:
@@ -221,18 +219,18 @@ class Metadata:
 
 
 def check_text(what: str, value: object) -> str:
-    """Return a string that is neither empty nor blank nor too long. Raises DagError."""
+    """Return a string if it is neither blank nor too long. Raises DagError."""
     if not isinstance(value, str) or not value.strip():
         raise DagError(f"the {what} must be a string that is not blank, not {value!r}")
     if "\0" in value:
-        raise DagError(f"the {what} {value!r} has a NUL character, which cannot be stored")
+        raise DagError(f"the {what} {value!r} contains a NUL character, which cannot be stored")
     if len(value) > MAX_NAME_LENGTH:
         raise DagError(f"the {what} {value[:40]!r}… has {len(value)} characters; at most {MAX_NAME_LENGTH} are allowed")
     return value
 
 
 def checked_extra(who: str, extra: object) -> dict[str, Any]:
-    """Return what describes an asset or an event: a dict of JSON values. Raises DagError when it is none."""
+    """Return the extra of an asset or an event if it is a dict of JSON values. Raises DagError."""
     if extra is None:
         return {}
     from asynsched.authoring.json_values import check_json
@@ -249,17 +247,17 @@ def checked_extra(who: str, extra: object) -> dict[str, Any]:
 def _checked_name(name: object) -> str:
     text = check_text("name of an asset", name)
     if text in RESERVED_NAMES:
-        raise DagError(f"an asset cannot be named {text!r}: functions of @asset have a parameter of that name")
+        raise DagError(f"an asset cannot be named {text!r}: @asset functions have a parameter with that name")
     return text
 
 
 def sanitized_uri(uri: object) -> str:
-    """Return a URI in the one form that is compared: without user, fragment and slashes at its end, its query sorted.
+    """Return a URI in its normal form: without user, fragment and trailing slashes, and with its query sorted.
 
-    What has no scheme stays as it is, and so does what has a scheme that begins with `x-`.
+    A URI without a scheme, or with one that begins with `x-`, does not change.
 
     Raises:
-        DagError: It is blank or too long, cannot be read, or has a reserved scheme.
+        DagError: It is blank, too long or invalid, or has a reserved scheme.
     """
     text = check_text("uri of an asset", str(uri))
     if ":" not in text and not text.startswith("//"):
@@ -279,7 +277,7 @@ def sanitized_uri(uri: object) -> str:
         import warnings
 
         warnings.warn(
-            f"the uri of an asset, at {host!r}, has a user name or password, which is left out",
+            f"the uri of an asset, at {host!r}, has a user name or password, which is removed",
             UserWarning,
             stacklevel=3,
         )

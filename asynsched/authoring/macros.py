@@ -1,4 +1,4 @@
-"""`macros` in templates: functions and modules for dates, under Airflow's names."""
+"""`macros` in templates: functions and modules for dates, with Airflow's names."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _MODULES = ("dateutil", "json", "time", "uuid")
 
 
 def ds_add(ds: str, days: int) -> str:
-    """Return a date some days later; both dates are `YYYY-MM-DD`, and days may be negative."""
+    """Return the date `days` later; both dates are `YYYY-MM-DD`, and `days` may be negative."""
     return (datetime.strptime(str(ds), "%Y-%m-%d") + timedelta(days=days)).strftime("%Y-%m-%d")  # noqa: DTZ007 - a date
 
 
 def ds_format(ds: str, input_format: str, output_format: str) -> str:
-    """Return a date in another format; formats are those of `strftime`."""
+    """Return a date in another format; the formats are those of `strftime`."""
     return datetime.strptime(str(ds), input_format).strftime(output_format)  # noqa: DTZ007 - it is only written again
 
 
 def datetime_diff_for_humans(dt: datetime, since: datetime | None = None) -> str:
-    """Return the time between two instants in words, such as `2 days before`; by default, between one and now."""
+    """Return the time between two instants in words, such as `2 days before`; by default, from now."""
     from asynsched.authoring.timezone import coerce_datetime
 
     return coerce_datetime(dt).diff_for_humans(None if since is None else coerce_datetime(since))

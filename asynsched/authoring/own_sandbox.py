@@ -1,8 +1,8 @@
-"""Leaves the name `sandbox` to user code, where asynsched's own package of that name is loaded to run it.
+"""Leaves the name `sandbox` to user code, although asynsched has a package with that name.
 
-A DAG folder, which comes last in `sys.path`, may have a module `sandbox` of its own. So a process takes asynsched's
-modules out of `sys.modules` before it imports user code, and hides them behind every other `sandbox` in `sys.path`.
-What asynsched imports of its package after that, it imports within `own_sandbox`.
+A DAG folder, which comes last in `sys.path`, may have its own module `sandbox`. So before a process imports user code,
+it removes asynsched's modules from `sys.modules`, and makes the import system prefer any other `sandbox` in `sys.path`.
+From then on, asynsched imports its own package within `own_sandbox`.
 """
 
 import importlib.machinery
@@ -21,11 +21,11 @@ _FOLDER = Path(asynsched.__file__).parent.with_name(_NAME)
 _FILE = str(_FOLDER / "__init__.py")
 
 _own: dict[str, ModuleType] = {}
-"""The modules of asynsched's package, while user code has its name."""
+"""The modules of asynsched's package while the name belongs to user code."""
 
 
 def give_way() -> None:
-    """From now on, have `import sandbox` find any other module of that name before asynsched's. Call it once."""
+    """From now on, make `import sandbox` prefer any other module with that name. Call this once."""
     _own.update(_take_modules())
     for entry in sys.path:
         found = pkgutil.get_importer(entry)
@@ -37,7 +37,7 @@ def give_way() -> None:
 
 @contextmanager
 def own_sandbox() -> Iterator[None]:
-    """Within, `sandbox` is asynsched's package, whatever has that name outside."""
+    """Within this context, `sandbox` is asynsched's package."""
     if not _own and _is_visible():
         yield
         return
@@ -56,24 +56,24 @@ def own_sandbox() -> Iterator[None]:
 
 
 def is_own(spec: importlib.machinery.ModuleSpec | None) -> bool:
-    """Whether that is where asynsched's package is."""
+    """Return whether this is the location of asynsched's package."""
     return spec is not None and spec.origin == _FILE
 
 
 class _OwnFinder:
-    """Finds the modules of asynsched's package, before a version of a DAG file has its own of the same names found."""
+    """Finds the modules of asynsched's package before those with the same names of a DAG file's version."""
 
     @staticmethod
     def find_spec(
         fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Return where a module in the package is."""
+        """Return the location of a module in the package."""
         is_ours = fullname.startswith(f"{_NAME}.")
         return importlib.machinery.PathFinder.find_spec(fullname, path, target) if is_ours else None
 
 
 class _HidingFinder(importlib.machinery.FileFinder):
-    """Finds what is in the folder of asynsched's package, but this package only where there is no other of its name."""
+    """Finds the modules beside asynsched's package, but the package itself only if no other has its name."""
 
     def find_spec(self, fullname: str, target: ModuleType | None = None) -> importlib.machinery.ModuleSpec | None:
         if fullname == _NAME and _is_elsewhere(sys.path):
@@ -88,19 +88,19 @@ def _is_elsewhere(entries: Iterable[str]) -> bool:
 
 
 def _take_modules() -> dict[str, ModuleType]:
-    """Take every module of that name, and those in it, out of `sys.modules`, and return them."""
+    """Remove `sandbox` and its submodules from `sys.modules`, and return them."""
     names = [name for name in sys.modules if name.partition(".")[0] == _NAME]
     return {name: sys.modules.pop(name) for name in names}
 
 
 def _is_visible() -> bool:
-    """Whether `import sandbox` gives asynsched's package."""
+    """Return whether `import sandbox` finds asynsched's package."""
     module = sys.modules.get(_NAME)
     return is_own(importlib.util.find_spec(_NAME)) if module is None else getattr(module, "__file__", None) == _FILE
 
 
 def _load() -> None:
-    """Import asynsched's package from where it is, for another one is found first."""
+    """Import asynsched's package from its location, although another one would be found first."""
     spec = importlib.util.spec_from_file_location(_NAME, _FILE, submodule_search_locations=[str(_FOLDER)])
     assert spec is not None
     assert spec.loader is not None

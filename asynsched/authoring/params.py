@@ -1,4 +1,4 @@
-"""Params: values that a run is started with, each with a default and a JSON schema."""
+"""Params: the inputs of a run, each with a default and a JSON schema."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class NotSet:
-    """The value of a param that has none; None may be one."""
+    """The value of a param without one: None may be a value."""
 
     def __repr__(self) -> str:
         return "<not set>"
@@ -29,13 +29,13 @@ NOTSET = NotSet()
 
 
 class Param:
-    """A param: its default, and the JSON schema that every value must fit.
+    """A param: its default, and the JSON schema for its values.
 
     Args:
-        default: Value unless the run's conf gives one; without it, the conf must.
-        description: Text for people.
-        schema: The JSON schema; otherwise, all other keyword arguments make it up, as in `type="integer", minimum=1`.
-            Keys that are no strings, as in `values_display={1: "one"}`, become strings, as JSON has them.
+        default: The value if the run's conf has none; without a default, the conf must have one.
+        description: A description for people.
+        schema: The JSON schema. Without it, the other keyword arguments form the schema, as in
+            `type="integer", minimum=1`; keys that are not strings, as in `values_display={1: "one"}`, become strings.
     """
 
     def __init__(self, default: Any = NOTSET, description: str | None = None, **kwargs: Any) -> None:
@@ -45,14 +45,14 @@ class Param:
 
     @property
     def has_value(self) -> bool:
-        """Whether it has a default that is not None."""
+        """Whether there is a default other than None."""
         return self.value is not NOTSET and self.value is not None
 
     def resolve(self, value: Any = NOTSET, suppress_exception: bool = False) -> Any:
-        """Return `value`, else the default, if it fits the schema.
+        """Return `value`, or else the default, if it fits the schema.
 
         Raises:
-            ParamValidationError: It does not, or there is neither. None is returned instead on `suppress_exception`.
+            ParamValidationError: It does not fit, or there is neither. With `suppress_exception`, return None instead.
         """
         final = self.value if value is NOTSET else value
         try:
@@ -74,17 +74,19 @@ class Param:
 
         self.check_schema()
         kind = validators.validator_for(self.schema, default=Draft202012Validator)
-        # Without a registry, a reference to another place would be fetched from there.
+        # Without a registry, a reference to a URL would be fetched.
         validator = kind(self.schema, format_checker=FormatChecker(), registry=Registry())
         try:
             validator.validate(value)
         except Unresolvable as exc:
-            raise ParamValidationError(f"its schema refers to something that is not in it: {exc.ref!r}") from None
+            raise ParamValidationError(
+                f"its schema refers to something that it does not contain: {exc.ref!r}"
+            ) from None
         except ValidationError as exc:
             raise ParamValidationError(f"{exc.message} (the value {value!r} must fit {self.schema})") from None
 
     def check_schema(self) -> None:
-        """Raise ParamValidationError, saying which part is wrong, unless the schema is a JSON schema."""
+        """Raise ParamValidationError, naming the invalid part, unless the schema is a JSON schema."""
         if not self.schema:
             return
         from jsonschema import SchemaError, validators
@@ -92,7 +94,7 @@ class Param:
         try:
             validators.validator_for(self.schema).check_schema(self.schema)
         except SchemaError as exc:
-            # Of alternatives, the first is the usual one.
+            # The first of several alternatives is the usual one.
             wrong = exc.context[0] if exc.context else exc
             where = f" at {exc.json_path.removeprefix('$.')}" if exc.path else ""
             raise ParamValidationError(f"its schema is invalid{where}: {wrong.message}") from None
@@ -102,7 +104,7 @@ class Param:
 
 
 class ParamsDict:
-    """Params by name; reading one gives its value, as a dict does."""
+    """Params by name; reading one returns its value, as in a dict."""
 
     def __init__(self, params: Mapping[str, Any] | None = None, *, owner: str = "params") -> None:
         self._owner = owner
@@ -122,7 +124,7 @@ class ParamsDict:
         return self._naming(name, self._params[name].resolve)
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return the value of a param, or `default` when there is none of that name."""
+        """Return the value of a param, or `default` if it does not exist."""
         return self[name] if name in self._params else default
 
     def get_param(self, name: str) -> Param:
@@ -130,11 +132,11 @@ class ParamsDict:
         return self._params[name]
 
     def params(self) -> Iterable[tuple[str, Param]]:
-        """Return names and params, in order."""
+        """Return the names and params in order."""
         return self._params.items()
 
     def update(self, other: ParamsDict | Mapping[str, Any]) -> None:
-        """Take over the params, or the values of a dict: a value for a param that is there keeps its schema."""
+        """Take over params, or the values of a dict; an existing param keeps its schema."""
         for name in other:
             if isinstance(other, ParamsDict):
                 self._params[name] = other.get_param(name)
@@ -145,31 +147,31 @@ class ParamsDict:
                 self[name] = other[name]
 
     def keys(self) -> Iterable[str]:
-        """Return the names, in order."""
+        """Return the names in order."""
         return self._params.keys()
 
     def items(self) -> list[tuple[str, Any]]:
-        """Return names and values, in order."""
+        """Return the names and values in order."""
         return [(name, self[name]) for name in self._params]
 
     def values(self) -> list[Any]:
-        """Return the values, in order."""
+        """Return the values in order."""
         return [self[name] for name in self._params]
 
     def validate(self) -> dict[str, Any]:
-        """Return all values. Raises ParamValidationError naming the first param that has none that fits."""
+        """Return all values. Raises ParamValidationError naming the first param without a valid value."""
         return dict(self.items())
 
     def check_defaults(self) -> None:
         """Raise ParamValidationError if a default does not fit its schema.
 
-        None passes: a default of None on a param that must not be None asks for a value when a run is triggered.
+        None passes: where the schema forbids None, it means that a value must be given when a run is triggered.
         """
         for name, param in self._params.items():
             self._naming(name, param.resolve if param.has_value else param.check_schema)
 
     def _naming(self, name: str, check: Callable[[], Any]) -> Any:
-        """Return what `check` returns; what it finds wrong is said of the param of that name."""
+        """Return the result of `check`; its error is raised again with the param's name."""
         try:
             return check()
         except ParamValidationError as exc:
@@ -189,7 +191,7 @@ class ParamsDict:
 
 
 class DagParam(ResolveMixin):
-    """A DAG's param, to be passed to tasks: what the arguments of a `@dag` function are inside of it."""
+    """A reference to a DAG's param, to be passed to tasks: the arguments of a `@dag` function are such references."""
 
     def __init__(self, current_dag: DAG, name: str, default: Any = NOTSET) -> None:
         if default is not NOTSET:
@@ -198,7 +200,7 @@ class DagParam(ResolveMixin):
         self.name = name
 
     def resolve(self, context: Context) -> Any:
-        """Return the run's value: of its conf, else the default. Raises ParamValidationError when there is neither."""
+        """Return the run's value, from its conf or the default. Raises ParamValidationError if there is neither."""
         for values in (context["dag_run"].conf, context["params"]):
             if values and self.name in values:
                 return values[self.name]
@@ -206,7 +208,7 @@ class DagParam(ResolveMixin):
 
 
 def resolve_params(dag: ParamsDict, task: ParamsDict, conf: Mapping[str, Any] | None, *, owner: str) -> dict[str, Any]:
-    """Return the values of a run's params: the DAG's, then the task's, then the run's conf, which wins.
+    """Return the values of a run's params: the run's conf overrides the task's params, and these the DAG's.
 
     Raises:
         ParamValidationError: A value does not fit its schema, or one is missing.

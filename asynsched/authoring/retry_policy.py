@@ -1,6 +1,6 @@
-"""Retry policies: which failures of a task are worth a retry, and after how long, by the exception that it raised.
+"""Retry policies decide by a task's exception whether it is retried, and after how long.
 
-A policy is asked in the process of the try that failed, where the exception is. The scheduler hears only what it chose.
+A policy is evaluated in the process of the failed try, where the exception is. The scheduler gets only the decision.
 
 Source: Apache Airflow 3.3's `airflow.sdk.definitions.retry_policy`.
 """
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 class RetryAction:
-    """What follows a failure: plain strings under Airflow's names.
+    """What to do after a failure: plain strings with Airflow's names.
 
     Attributes:
-        RETRY: A retry, if the task has one left: a policy never adds to `retries`.
-        FAIL: None: the task has failed.
-        DEFAULT: What the task's settings say.
+        RETRY: Retry if the task has a retry left; a policy never adds to `retries`.
+        FAIL: Fail without a retry.
+        DEFAULT: Follow the task's settings.
     """
 
     RETRY = "retry"
@@ -38,12 +38,12 @@ RETRY_ACTIONS = (RetryAction.RETRY, RetryAction.FAIL, RetryAction.DEFAULT)
 
 
 class RetryDecision:
-    """What a policy decided about one failure.
+    """The decision of a policy about a failure.
 
     Attributes:
-        action: What follows.
-        retry_delay: How long a retry waits; None: as the task's settings say. Looked at with RETRY only.
-        reason: Why, for a person; it is shown with the try.
+        action: A RetryAction.
+        retry_delay: The delay of the retry; None for the task's own delay. Used only with RETRY.
+        reason: The reason for people, shown with the try.
     """
 
     __slots__ = ("action", "reason", "retry_delay")
@@ -73,50 +73,50 @@ class RetryDecision:
 
     @classmethod
     def retry(cls, delay: dt.timedelta | None = None, reason: str | None = None) -> RetryDecision:
-        """Return the decision for a retry, after `delay` if one is given."""
+        """Decide for a retry, after `delay` if it is given."""
         return cls(RetryAction.RETRY, delay, reason)
 
     @classmethod
     def fail(cls, reason: str | None = None) -> RetryDecision:
-        """Return the decision against a retry."""
+        """Decide against a retry."""
         return cls(RetryAction.FAIL, reason=reason)
 
     @classmethod
     def default(cls) -> RetryDecision:
-        """Return the decision to follow the task's settings."""
+        """Decide to follow the task's settings."""
         return cls()
 
 
 class RetryPolicy(ABC):
-    """Decides about retries. Subclasses write `evaluate`; a task takes one as `retry_policy=`."""
+    """Decides about retries. Subclasses implement `evaluate`; tasks take a policy as `retry_policy=`."""
 
     @abstractmethod
     def evaluate(
         self, exception: BaseException, try_number: int, max_tries: int, context: Context | None = None
     ) -> RetryDecision:
-        """Decide about a try that failed. One that asked to fail without a retry is not brought before a policy.
+        """Decide about a failed try. Not called if the task asked to fail without a retry.
 
         Args:
-            exception: What it raised.
-            try_number: Of the try that failed; the first is 1.
-            max_tries: How many retries the task instance has.
+            exception: The exception that the task raised.
+            try_number: The number of the failed try, from 1.
+            max_tries: The number of retries of the task instance.
             context: The context of the try.
         """
 
 
 class RetryRule:
-    """What follows failures of some kinds.
+    """What to do after certain exceptions.
 
     Args:
-        exception: An exception class, its dotted name (`"requests.exceptions.HTTPError"`), or a list of such. A name is
-            imported only when a failure is compared with it.
-        action: What follows a failure that is one of them.
-        retry_delay: How long the retry waits then; None: as the task's settings say.
-        reason: Why, for a person.
-        match_subclasses: Whether subclasses are meant as well.
+        exception: An exception class, its dotted name (`"requests.exceptions.HTTPError"`), or a list of these. A name
+            is imported only when a failure is compared with it.
+        action: A RetryAction.
+        retry_delay: The delay of the retry; None for the task's own delay.
+        reason: The reason for people.
+        match_subclasses: Also match subclasses.
 
     Raises:
-        DagError: One of them is wrong.
+        DagError: An argument is invalid.
     """
 
     def __init__(
@@ -136,12 +136,12 @@ class RetryRule:
             is_class = isinstance(named, type) and issubclass(named, BaseException)
             if not is_class and not (isinstance(named, str) and "." in named.strip(".")):
                 raise DagError(
-                    "RetryRule: exception must be an exception class or its dotted name, such as"
-                    f" 'builtins.ValueError', or a list of these, not {named!r}"
+                    "RetryRule: exception must be an exception class, a dotted name such as 'builtins.ValueError', or a"
+                    f" list of these, not {named!r}"
                 )
 
     def matches(self, exception: BaseException) -> bool:
-        """Return whether a failure is of a kind that the rule is about."""
+        """Return whether the rule applies to an exception."""
         classes = tuple(self._classes())
         return isinstance(exception, classes) if self.match_subclasses else type(exception) in classes
 
@@ -154,18 +154,18 @@ class RetryRule:
             if isinstance(found, type):
                 yield found
             else:
-                _log().warning("RetryRule: there is no exception %r here, so nothing matches it", named)
+                _log().warning("RetryRule: the exception %r does not exist here, so nothing matches it", named)
 
 
 class ExceptionRetryPolicy(RetryPolicy):
-    """Rules in order: the first that matches the exception decides.
+    """A policy of rules, in order: the first that matches the exception decides.
 
     Args:
-        rules: RetryRules.
-        default: The RetryAction where no rule matches.
+        rules: The rules.
+        default: The RetryAction if no rule matches.
 
     Raises:
-        DagError: One of them is wrong.
+        DagError: An argument is invalid.
     """
 
     def __init__(self, rules: Iterable[RetryRule], default: str = RetryAction.DEFAULT) -> None:
@@ -186,18 +186,18 @@ class ExceptionRetryPolicy(RetryPolicy):
 
 
 def ask(policy: RetryPolicy, exception: BaseException, context: Context) -> RetryDecision:
-    """Return what a policy decides about the try of this context; one that fails itself is logged, and decides nothing.
+    """Return a policy's decision about the try of this context. A policy that fails is logged, and decides nothing.
 
-    Raises what is no Exception, such as a limit of time that the caller has set.
+    BaseExceptions pass, such as the caller's timeout.
     """
     ti, log = context["ti"], _log()
     try:
         decision = policy.evaluate(exception, ti.try_number, ti.max_tries, context)
     except Exception:
-        log.exception("The retry policy failed; the task's own settings decide")
+        log.exception("The retry policy failed; the task's settings decide")
         return RetryDecision()
     if not isinstance(decision, RetryDecision):
-        log.error("The retry policy returned %r, no RetryDecision; the task's own settings decide", decision)
+        log.error("The retry policy returned %r, not a RetryDecision; the task's settings decide", decision)
         return RetryDecision()
     return decision
 

@@ -1,21 +1,21 @@
-"""How code in a task asks for what lies outside of its process: XComs, variables, connections.
+"""How a task requests data from outside of its process: XComs, variables, connections.
 
-Whoever runs a task sets the supervisor: a try's process the one that speaks with the scheduler, `DAG.test` one that
-keeps everything in memory. While a DAG file is parsed there is none.
+The code that runs a task sets the supervisor: in the process of a try it talks to the scheduler, in `DAG.test` it keeps
+everything in memory. While a DAG file is parsed, there is no supervisor.
 
-Operations, their arguments and their answers (those of `asynsched.protocol.messages.Request`; values of XComs are as
-`asynsched.authoring.transport` writes them). What may be large comes in parts, as `ask_in_parts` asks for them: each
-answer is a dict of what was `found` and of the `place` where the next part begins, None in the last one.
+These are the operations, their arguments and their answers (see `asynsched.protocol.messages.Request`; XCom values are
+as `asynsched.authoring.transport` writes them). Answers that may be large come in parts, through `ask_in_parts`: each
+part is a dict of `found` and of the `place` where the next part begins, None in the last part.
 
 - `xcom_pull` (task_ids: list, key, map_indexes, run_id, dag_id, include_prior_dates): in parts, lists of
   [task_id, map_index, value], by task and index. None for run_id and dag_id means the task's own. None found:
   SupervisorNotFound.
-- `xcom_push` (key, value): nothing. The task is the one that asks.
-- `xcom_count` (task_id, key, map_indexes): how many instances of a mapped task have pushed that. `map_indexes` is the
+- `xcom_push` (key, value): nothing. The requesting task pushes the value.
+- `xcom_count` (task_id, key, map_indexes): how many instances of a mapped task pushed this key. `map_indexes` is the
   first and one past the last; None for all.
-- `xcom_values` (task_id, key, map_indexes, offset, limit): a list of these values by map index, from the one at
-  `offset` on: `limit` at most, and not more than one answer should hold. None for `limit` means as many as it holds.
-- `variable_get` (key): the text. Not found: SupervisorNotFound.
+- `xcom_values` (task_id, key, map_indexes, offset, limit): a list of these values by map index, from `offset` on: at
+  most `limit`, and no more than one answer should hold. None for `limit` means as many as it holds.
+- `variable_get` (key): the value. Not found: SupervisorNotFound.
 - `variable_set` (key, value, description), `variable_delete` (key): nothing.
 - `connection_get` (conn_id): a dict of the fields of `Connection`. Not found: SupervisorNotFound.
 - `task_states` (dag_id, map_index, task_ids, task_group_id, logical_dates, run_ids): in parts, dicts of states by
@@ -50,23 +50,23 @@ else:
 
 
 class Supervisor(Protocol):
-    """Answers what a task asks for."""
+    """Answers the requests of a task."""
 
     def request(self, operation: str, **arguments: Any) -> Any:
         """Return the answer.
 
         Raises:
-            SupervisorNotFound: What was asked for does not exist.
-            SupervisorError: It cannot be answered; the message says why.
+            SupervisorNotFound: The requested object does not exist.
+            SupervisorError: The request cannot be answered; the message says why.
         """
 
 
 class SupervisorError(AsynschedError):
-    """A task asked for something that could not be answered."""
+    """A request of a task could not be answered."""
 
 
 class SupervisorNotFound(SupervisorError, KeyError):
-    """A task asked for something that does not exist."""
+    """A task requested something that does not exist."""
 
     def __str__(self) -> str:
         return Exception.__str__(self)
@@ -76,28 +76,28 @@ _current: Supervisor | None = None
 
 
 def set_supervisor(supervisor: Supervisor | None) -> None:
-    """Set who answers; None for nobody."""
+    """Set the supervisor of this process, or None."""
     global _current
     _current = supervisor
 
 
 def current_supervisor() -> Supervisor | None:
-    """Return who answers; None while a DAG file is parsed."""
+    """Return the supervisor of this process; None while a DAG file is parsed."""
     return _current
 
 
 def ask(operation: str, **arguments: Any) -> Any:
-    """Return an answer. Raises SupervisorError, also when nobody is there to answer."""
+    """Return the answer to a request. Raises SupervisorError, also if there is no supervisor."""
     if _current is None:
         raise SupervisorError(
-            "variables, connections and XComs are there while a task runs, not while a DAG file is parsed:"
-            " use a template such as {{ var.value.name }}, or ask for it inside the task"
+            "variables, connections and XComs are available while a task runs, not while a DAG file is parsed:"
+            " use a template such as {{ var.value.name }}, or read it inside the task"
         )
     return _current.request(operation, **arguments)
 
 
 def ask_in_parts(operation: str, **arguments: Any) -> Iterator[Any]:
-    """Yield the parts of an answer that may be too large for one message. Raises SupervisorError as `ask` does."""
+    """Yield the parts of an answer that may be too large for one message. Raises SupervisorError like `ask`."""
     place = None
     while True:
         part = ask(operation, **arguments, place=place)

@@ -1,6 +1,6 @@
-"""Instants and zones in DAG files, under the names of Airflow's `airflow.sdk.timezone`.
+"""Instants and timezones in DAG files, with the names of Airflow's `airflow.sdk.timezone`.
 
-A naive date means wall-clock time in the default zone.
+A naive date is wall-clock time in the default timezone.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _default: dt.tzinfo = utc
 
 
 def set_default_timezone(zone: str | dt.tzinfo) -> None:
-    """Set the zone of naive dates. Raises DagError for a name that is no zone."""
+    """Set the timezone of naive dates. Raises DagError for an unknown name."""
     global _default
     _default = zone_named(zone) if isinstance(zone, str) else zone
 
 
 def default_timezone() -> dt.tzinfo:
-    """Return the zone of naive dates; UTC unless set."""
+    """Return the timezone of naive dates; UTC unless set."""
     return _default
 
 
@@ -38,7 +38,7 @@ def utcnow() -> dt.datetime:
 def datetime(
     year: int, month: int, day: int, hour: int = 0, minute: int = 0, second: int = 0, microsecond: int = 0
 ) -> dt.datetime:
-    """Return an aware datetime in the default zone."""
+    """Return an aware datetime in the default timezone."""
     return dt.datetime(year, month, day, hour, minute, second, microsecond, tzinfo=_default)
 
 
@@ -53,19 +53,19 @@ def is_naive(value: dt.datetime) -> bool:
 
 
 def make_aware(value: dt.datetime, timezone: dt.tzinfo | None = None) -> dt.datetime:
-    """Return a naive datetime as wall-clock time of a zone. Raises ValueError for one that is aware."""
+    """Interpret a naive datetime as wall-clock time in a timezone. Raises ValueError for an aware one."""
     if is_localized(value):
         raise ValueError(f"make_aware expects a naive datetime, got {value.isoformat()}")
     return value.replace(tzinfo=timezone or _default)
 
 
 def aware(value: dt.datetime) -> dt.datetime:
-    """Return a datetime that is aware: a naive one is wall-clock time of the default zone."""
+    """Return a datetime as an aware one; a naive one is wall-clock time in the default timezone."""
     return value if is_localized(value) else make_aware(value)
 
 
 def parse(string: str, timezone: dt.tzinfo | None = None) -> dt.datetime:
-    """Return the aware datetime that a string stands for. Raises ValueError for one that is no date."""
+    """Parse a date, and return it as an aware datetime. Raises ValueError for an invalid one."""
     try:
         value = dt.datetime.fromisoformat(string)
     except ValueError:
@@ -84,13 +84,13 @@ if TYPE_CHECKING:
 
 
 def coerce_datetime(value: dt.datetime | None, tz: dt.tzinfo | None = None) -> pendulum.DateTime | None:
-    """Return an instant as pendulum's DateTime, which has `add`, `subtract`, `in_timezone` and `format`.
+    """Return an instant as a pendulum DateTime, which has `add`, `subtract`, `in_timezone` and `format`.
 
     Args:
-        value: The instant; a naive one is wall-clock time of the default zone.
-        tz: Show it in that zone.
+        value: The instant; a naive one is wall-clock time in the default timezone.
+        tz: The timezone of the result; by default that of the instant.
     """
-    # Not at the top: it takes several times as long to load as all other names that a DAG file imports.
+    # Not at the top: it takes several times as long to load as all authoring names.
     import pendulum
 
     if value is None:
@@ -100,11 +100,11 @@ def coerce_datetime(value: dt.datetime | None, tz: dt.tzinfo | None = None) -> p
 
 
 def convert_to_utc(value: dt.datetime | dt.date | str | None, timezone: dt.tzinfo | None = None) -> dt.datetime | None:
-    """Return an instant in UTC; a naive one is wall-clock time of `timezone`, else of the default zone.
+    """Return an instant in UTC; a naive one is wall-clock time in `timezone`, or else in the default timezone.
 
     Raises:
-        TypeError: It is no date.
-        ValueError: It is a string that is no date.
+        TypeError: The value is not a date.
+        ValueError: The string is not a date.
     """
     if value is None:
         return None
@@ -116,6 +116,6 @@ def convert_to_utc(value: dt.datetime | dt.date | str | None, timezone: dt.tzinf
         value = dt.datetime(value.year, value.month, value.day, tzinfo=timezone or _default)
     if is_naive(value):
         value = make_aware(value, timezone)
-    # Subclasses such as pendulum's become the standard library's.
+    # Subclasses such as pendulum's become plain datetimes.
     instant = value.astimezone(utc)
     return dt.datetime.combine(instant.date(), instant.time(), utc)

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 
 
 class _Named(type):
-    """Makes the strings of a class its members, as an Enum does: that module would be loaded by every DAG file."""
+    """Makes the strings of a class its members, like an Enum, whose module every DAG file would load."""
 
     _members: tuple[str, ...]
 
@@ -25,7 +25,7 @@ class _Named(type):
 
 
 class _Rule(str, metaclass=_Named):
-    """A rule's name: a string. Raises ValueError when there is none of that name."""
+    """A rule's name: a string. Raises ValueError for an unknown name."""
 
     __slots__ = ()
 
@@ -37,7 +37,7 @@ class _Rule(str, metaclass=_Named):
 
     @property
     def value(self) -> str:
-        """The name as a plain text."""
+        """The name as a plain string."""
         return str(self)
 
     @property
@@ -47,7 +47,7 @@ class _Rule(str, metaclass=_Named):
 
 
 class TriggerRule(_Rule):
-    """When a task runs, given how its upstream tasks ended."""
+    """The condition on the ends of its upstream tasks under which a task runs."""
 
     ALL_SUCCESS = "all_success"
     ALL_FAILED = "all_failed"
@@ -65,7 +65,7 @@ class TriggerRule(_Rule):
 
 
 class WeightRule(_Rule):
-    """How a task's total priority weight is summed up."""
+    """Which tasks' priority weights are added up to a task's total weight."""
 
     DOWNSTREAM = "downstream"
     UPSTREAM = "upstream"

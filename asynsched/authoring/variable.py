@@ -32,13 +32,13 @@ class Variable:
         """Return the value of a variable.
 
         Args:
-            key: Its name.
-            default: Returned when there is none, and, although one may be stored, while a DAG file is parsed.
-            deserialize_json: Parse the text as JSON.
+            key: The variable's name.
+            default: The result if the variable does not exist; also while a DAG file is parsed, even if it exists.
+            deserialize_json: Parse the value as JSON.
 
         Raises:
-            AsynschedNotFoundException: There is none, and no default.
-            SupervisorError: It cannot be asked for; or a DAG file is being parsed, and there is no default.
+            AsynschedNotFoundException: The variable does not exist, and there is no default.
+            SupervisorError: A DAG file is being parsed, and there is no default; or the scheduler cannot answer.
         """
         value = os.environ.get(ENVIRONMENT_PREFIX + key.upper())
         if value is None:

@@ -34,7 +34,7 @@ from asynsched.authoring.operators.base import BaseOperator
 from asynsched.authoring.retry_policy import RetryAction, ask
 from asynsched.authoring.running.context import Context, CurrentContext, context_variables
 from asynsched.authoring.running.execution import TaskResult, execute, run_callbacks
-from asynsched.authoring.running.task_instance import RunFacts, TaskInstanceFacts
+from asynsched.authoring.running.task_instance import TaskInstanceFacts
 from asynsched.authoring.running.tracebacks import one_line, user_frames
 from asynsched.authoring.running.try_context import build_context
 from asynsched.authoring.supervisor import ask as ask_supervisor
@@ -44,7 +44,7 @@ from asynsched.authoring.triggers.base import BaseTaskEndEvent, TriggerEvent, fi
 from asynsched.foreground.interruption import Interruption
 from asynsched.foreground.supervisor import MemorySupervisor
 from asynsched.keys import DagRunKey
-from asynsched.protocol.messages import CodeVersion, Ended, EndState, Started
+from asynsched.protocol.messages import CodeVersion, Ended, EndState, RunContext, Started
 from asynsched.scheduling.evaluation.batch import PendingBatch
 from asynsched.scheduling.evaluation.evaluation import Evaluation
 from asynsched.scheduling.evaluation.ready import ReadyQueues, RunLimits
@@ -98,7 +98,7 @@ class ForegroundDriver:
     def __init__(
         self,
         dag: DAG,
-        facts: RunFacts,
+        facts: RunContext,
         supervisor: MemorySupervisor,
         mark_success: str | None,
         interruption: Interruption | None = None,
@@ -230,7 +230,7 @@ def _evaluation(dag: SerializedDag, pending: PendingBatch) -> Evaluation:
     )
 
 
-def _active_run(dag: SerializedDag, facts: RunFacts) -> ActiveRun:
+def _active_run(dag: SerializedDag, facts: RunContext) -> ActiveRun:
     return ActiveRun(
         id=1,
         key=DagRunKey(facts.dag_id, facts.run_id),

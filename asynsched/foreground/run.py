@@ -15,12 +15,12 @@ from typing import Any
 from asynsched.authoring.dag import DAG
 from asynsched.authoring.own_sandbox import own_sandbox
 from asynsched.authoring.params import ParamsDict, resolve_params
-from asynsched.authoring.running.task_instance import RunFacts
 from asynsched.authoring.supervisor import Supervisor, current_supervisor, set_supervisor
 from asynsched.authoring.timezone import convert_to_utc, utcnow
 from asynsched.foreground.driver import ForegroundDriver
 from asynsched.foreground.interruption import Interruption
 from asynsched.foreground.supervisor import MemorySupervisor
+from asynsched.protocol.messages import RunContext
 from asynsched.states import DagRunState, DagRunType
 
 log = logging.getLogger("asynsched.test")
@@ -108,11 +108,11 @@ def _names_of_home(stack: ExitStack) -> Supervisor | None:
 
 def _run_facts(
     dag: DAG, run_after: dt.datetime, logical_date: dt.datetime | None, conf: Mapping[str, Any] | None
-) -> RunFacts:
+) -> RunContext:
     interval = None
     if logical_date is not None:
         interval = dag.timetable.infer_manual_data_interval(run_after=logical_date)
-    return RunFacts(
+    return RunContext(
         dag_id=dag.dag_id,
         run_id=f"{DagRunType.MANUAL}__{(logical_date or run_after).isoformat()}",
         run_type=DagRunType.MANUAL,
@@ -121,7 +121,7 @@ def _run_facts(
         data_interval_start=None if interval is None else interval.start,
         data_interval_end=None if interval is None else interval.end,
         started_at=utcnow(),
-        conf=conf,
+        conf=dict(conf or {}),
     )
 
 

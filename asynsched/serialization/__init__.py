@@ -1,1 +1,1 @@
-"""The form of DAGs that crosses the border between user code and the scheduler."""
+"""The serialized form of DAGs, in which they pass from user code to the scheduler."""

@@ -1,4 +1,4 @@
-"""The serialized form, read strictly: it was written by a process that ran user code."""
+"""Strict reading of the serialized form, which a process that ran user code wrote."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -13,17 +13,17 @@ from asynsched.timetables.asset_condition import check_condition
 from asynsched.timetables.base import TimeRestriction
 
 MAX_TASKS = 100_000
-"""Most tasks that a DAG may have."""
+"""The largest number of tasks in a DAG."""
 
 _report_decoder = msgspec.json.Decoder(ParseReport)
 _dag_decoder = msgspec.json.Decoder(SerializedDag)
 
 
 def decode_report(data: bytes) -> ParseReport:
-    """Return the report that a parse sent.
+    """Return the report of a parse.
 
     Raises:
-        SerializationError: It is no report, of another version, or has a DAG that makes no sense.
+        SerializationError: The data is not a report, has another version, or contains an invalid DAG.
     """
     report: ParseReport = _decode(_report_decoder, data, "report")
     if report.schema_version != SCHEMA_VERSION:
@@ -34,12 +34,12 @@ def decode_report(data: bytes) -> ParseReport:
     for parsed in report.dags:
         check_dag(parsed.dag)
         if len(parsed.version_hash) != 64 or not set(parsed.version_hash) <= set("0123456789abcdef"):
-            raise SerializationError(f"DAG {parsed.dag.dag_id!r}: the version hash is none")
+            raise SerializationError(f"DAG {parsed.dag.dag_id!r}: the version hash is invalid")
     return report
 
 
 def decode_dag(data: bytes) -> SerializedDag:
-    """Return a stored DAG. Raises SerializationError when it is none."""
+    """Return a stored DAG. Raises SerializationError if the data is not a valid DAG."""
     dag: SerializedDag = _decode(_dag_decoder, data, "serialized DAG")
     check_dag(dag)
     return dag
@@ -53,10 +53,10 @@ def _decode(decoder: msgspec.json.Decoder[Any], data: bytes, what: str) -> Any:
 
 
 def check_dag(dag: SerializedDag) -> None:
-    """Check what types cannot say: ids, edges that lead somewhere, no circle, groups, assets, dates, a timetable.
+    """Check what the types cannot express: ids, edges, cycles, groups, assets, dates and the timetable.
 
     Raises:
-        SerializationError: Something is wrong; the message says what.
+        SerializationError: The DAG is invalid; the message says why.
     """
     who = f"DAG {dag.dag_id!r}"
     if not is_key(dag.dag_id):
@@ -91,7 +91,7 @@ def _check_tasks(who: str, dag: SerializedDag) -> None:
         for after in task.downstream_task_ids:
             if after not in position:
                 raise SerializationError(f"{who}, task {task.task_id!r}: its downstream task {after!r} does not exist")
-            # Tasks are in topological order, so this also refuses every circle.
+            # Tasks are in topological order, so this also rejects every cycle.
             if position[after] <= position[task.task_id]:
                 raise SerializationError(f"{who}: tasks are not in order, {after!r} must come after {task.task_id!r}")
 
@@ -101,7 +101,7 @@ def _check_groups(who: str, dag: SerializedDag) -> None:
     for group in dag.task_groups:
         if not is_key(group.group_id):
             raise SerializationError(f"{who}: the group_id {group.group_id!r} is invalid")
-        # Outer groups come first, so this also refuses every circle.
+        # Outer groups come first, so this also rejects every cycle.
         if group.parent_id not in known:
             raise SerializationError(
                 f"{who}: the parent {group.parent_id!r} of task group {group.group_id!r} is unknown"
@@ -146,13 +146,12 @@ def _refuse_repeated(names: Iterable[str], what: str) -> None:
 
 
 def restriction(dag: SerializedDag) -> TimeRestriction:
-    """Return the first and the last date of a DAG's runs, and its catchup.
+    """Return the earliest and latest date of a DAG's runs, and its catchup.
 
-    Without a `start_date` of the DAG's the earliest of its tasks' counts; without an `end_date` of the DAG's the latest
-    of its tasks', if all of them have one.
+    Without its own `start_date`, the DAG has the earliest of its tasks; without its own `end_date`, the latest of its
+    tasks if all of them have one.
 
-    Source:
-        Airflow's `DAG.add_task` (tasks keep within the DAG's dates) and `DAG._time_restriction`.
+    Source: Airflow's `DAG.add_task` (tasks keep within the DAG's dates) and `DAG._time_restriction`.
     """
     starts = [task.start_date for task in dag.tasks if task.start_date is not None]
     ends = [task.end_date for task in dag.tasks if task.end_date is not None]

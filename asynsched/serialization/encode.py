@@ -1,4 +1,4 @@
-"""DAGs, as their authors made them, to the serialized form."""
+"""Writing of DAGs in the serialized form."""
 
 import datetime as dt
 from collections.abc import Iterable
@@ -45,15 +45,15 @@ if TYPE_CHECKING:
 
 
 def task_map_length(task: BaseOperator) -> MapLength | None:
-    """Return how many instances a mapped task has; None for one that is not mapped."""
+    """Return the number of instances of a mapped task; None if it is not mapped."""
     return _of_input(task.expand_input) if isinstance(task, MappedOperator) else None
 
 
 def group_map_length(group: TaskGroup) -> MapLength | None:
-    """Return how many instances a mapped task group has; None for one that is not mapped.
+    """Return the number of instances of a mapped task group; None if it is not mapped.
 
     Raises:
-        DagError: A task inside would not wait for what the group is mapped over.
+        DagError: A task inside would not wait for the values to map over.
     """
     if group.expand_input is None:
         return None
@@ -67,7 +67,7 @@ def group_map_length(group: TaskGroup) -> MapLength | None:
 
 
 def operator_class(task: BaseOperator) -> type[BaseOperator]:
-    """Return the operator that a task's tries are of."""
+    """Return the operator of a task's tries."""
     return task.operator_class if isinstance(task, MappedOperator) else type(task)
 
 
@@ -95,10 +95,10 @@ def _of_value(value: Any) -> MapLength:
 
 
 def stored_timetable(dag: DAG) -> KnownTimetable:
-    """Return the part of a DAG's schedule that depends on time, as it can be written and read again.
+    """Return the part of a DAG's schedule that depends on time, in a form that can be written and read.
 
     Raises:
-        SerializationError: It cannot be; the message names the DAG and the class.
+        SerializationError: There is no such form; the message names the DAG and the class.
     """
     timetable = time_part(dag.timetable)
     name = type(timetable).__name__
@@ -111,7 +111,7 @@ def stored_timetable(dag: DAG) -> KnownTimetable:
 
 
 def _described(timetable: Timetable) -> dict[str, object]:
-    """Return what is known of an author's timetable. It runs code of the author's."""
+    """Return the description of a user's timetable. This runs user code."""
     name = type(timetable).__name__
     try:
         return CustomTimetable(
@@ -132,16 +132,16 @@ _PARAM_ADVICE = "use strings, numbers, lists and dicts, such as the ISO 8601 str
 
 
 def serialize_dag(dag: DAG) -> SerializedDag:
-    """Return what the scheduler needs to know of a DAG, its tasks in topological order.
+    """Return the serialized form of a DAG, with its tasks in topological order.
 
     Raises:
-        DagError: The DAG is not coherent; a DagCycleError names the tasks of a circle.
-        SerializationError: A value cannot be written; the message names DAG, task and field.
+        DagError: The DAG is invalid; a DagCycleError names the tasks of a cycle.
+        SerializationError: A value cannot be written; the message names the DAG, the task and the field.
     """
     try:
         return _checked(_serialized(dag))
     except RecursionError as exc:
-        why = "it has a value that is nested too deeply, or contains itself"
+        why = "it has a value that is nested too deeply or contains itself"
         raise SerializationError(f"DAG {dag.dag_id!r} cannot be written as JSON: {why}") from exc
 
 
@@ -179,7 +179,7 @@ def _serialized(dag: DAG) -> SerializedDag:
 
 
 def _checked(dag: SerializedDag) -> SerializedDag:
-    """Return the same, having made sure that the scheduler will be able to read it."""
+    """Return the DAG as the scheduler will read it."""
     from asynsched.serialization.decode import check_dag
 
     try:
@@ -202,7 +202,7 @@ def _task(dag: DAG, task: BaseOperator) -> SerializedTask:
                 f"{who}: {field!r} is in template_fields, but {type(task).__name__} sets no such attribute"
             )
     group = task.task_group
-    # Attributes may have been set after construction: checked again, as the arguments were.
+    # Attributes may have been set after construction, so they are checked again.
     return SerializedTask(
         task_id=task.task_id,
         task_type=task.task_type,
@@ -274,7 +274,7 @@ def _condition(who: str, expression: dict[str, Any]) -> AssetCondition:
 
 
 def _is_empty(task: BaseOperator) -> bool:
-    """Return whether a task may succeed without a process: nothing of its author's would run in one."""
+    """Return whether a task can succeed without a process, because no user code would run."""
     cls = operator_class(task)
     return (
         issubclass(cls, EmptyOperator)

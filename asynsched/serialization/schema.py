@@ -1,8 +1,7 @@
-"""The serialized form of a DAG file: what the sandbox writes and the scheduler reads.
+"""The serialized form of a DAG file, which the sandbox writes and the scheduler reads.
 
-The one schema that crosses the border between user code and the scheduler. JSON, decoded strictly: a field that
-is missing, of the wrong type or out of bounds is an error of that file, and of nothing else. Lengths of time are
-seconds, instants are aware UTC.
+It is JSON and is decoded strictly: a missing field, a wrong type or a value out of bounds is an error of that file, and
+affects no other. Lengths of time are in seconds; instants are aware, in UTC.
 """
 
 import ast
@@ -20,13 +19,13 @@ from asynsched.timetables.asset_condition import AssetCondition
 from asynsched.timetables.custom import MAX_PLANNED, PlannedInterval, TimetablePlan
 
 SCHEMA_VERSION = 1
-"""Raised whenever an older reader could misread what a newer writer says."""
+"""Raised whenever an older reader could misread the form."""
 
 MAX_ID_LENGTH = 250
-"""Longest dag_id, task_id or run_id (Airflow's limit)."""
+"""The longest dag_id, task_id or run_id (Airflow's limit)."""
 
 RUNS_AHEAD = 50
-"""How many runs an author's timetable is asked for ahead of time."""
+"""How many runs a user's timetable is asked for in advance."""
 
 Id = Annotated[str, Meta(min_length=1, max_length=MAX_ID_LENGTH)]
 TriggerRuleName = Literal[
@@ -37,26 +36,26 @@ WeightRuleName = Literal["downstream", "upstream", "absolute"]
 CallbackEvent = Literal["on_execute", "on_success", "on_failure", "on_retry", "on_skipped"]
 DeadlineKind = Literal["dagrun_logical_date", "dagrun_queued_at", "fixed_datetime", "average_runtime"]
 LONGEST_SECONDS = 36_525 * 86_400.0
-"""Longest length of time: 100 years, so that a date and a length make a date."""
+"""The longest length of time: 100 years, so that a date plus a length is a date."""
 Number = Annotated[int, Meta(ge=0, le=10**9)]
-"""How many of something, such that a column holds it and what is reckoned from it."""
+"""A count. The limit leaves room in a database column for sums."""
 ShortName = Annotated[str, Meta(min_length=1, max_length=256)]
 
 
 class MapLiteral(Struct, frozen=True, tag="literal"):
-    """A list or dict that is written in the DAG file, of this length."""
+    """A list or dict of this length in the DAG file."""
 
     length: Annotated[int, Meta(ge=0)]
 
 
 class MapResult(Struct, frozen=True, tag="result"):
-    """What a task returned; of a mapped one, the results of its instances."""
+    """The return value of a task; for a mapped task, those of its instances."""
 
     task_id: str
 
 
 class MapZip(Struct, frozen=True, tag="zip"):
-    """Values side by side: as many as the shortest part has, or, with a fill value, the longest."""
+    """Values side by side. The shortest part sets the length, or the longest if there is a fill value."""
 
     parts: tuple["MapLength", ...]
     is_filled: bool = False
@@ -69,17 +68,17 @@ class MapConcat(Struct, frozen=True, tag="concat"):
 
 
 class MapProduct(Struct, frozen=True, tag="product"):
-    """Every combination of values: what `expand` with several arguments maps over."""
+    """Every combination of values, for `expand` with several arguments."""
 
     parts: tuple["MapLength", ...]
 
 
 MapLength = MapLiteral | MapResult | MapZip | MapConcat | MapProduct
-"""How many instances a mapped task, or a mapped task group, expands to."""
+"""The number of instances of a mapped task or task group."""
 
 
 class SerializedParam(Struct, frozen=True, omit_defaults=True):
-    """A Param: its default (`has_default` tells None from absent) and its JSON schema."""
+    """A Param with its default and its JSON schema; `has_default` distinguishes None from a missing default."""
 
     value: Any = None
     has_default: bool = True
@@ -88,7 +87,7 @@ class SerializedParam(Struct, frozen=True, omit_defaults=True):
 
 
 class SerializedTask(Struct, frozen=True, omit_defaults=True):
-    """A task, as far as the scheduler needs to know it."""
+    """A task, with everything that the scheduler needs to know."""
 
     task_id: Id
     task_type: str
@@ -117,7 +116,7 @@ class SerializedTask(Struct, frozen=True, omit_defaults=True):
     max_active_tis_per_dag: Number | None = None
     max_active_tis_per_dagrun: Number | None = None
     is_empty: bool = False
-    """An EmptyOperator without callbacks: it succeeds without a process."""
+    """An EmptyOperator without callbacks, which succeeds without a process."""
     is_branch: bool = False
     is_short_circuit: bool = False
     is_sensor: bool = False
@@ -125,7 +124,7 @@ class SerializedTask(Struct, frozen=True, omit_defaults=True):
     poke_interval: float | None = None
     sensor_timeout: float | None = None
     map_length: MapLength | None = None
-    """Not None: a mapped task (`expand`)."""
+    """None unless the task is mapped."""
     is_setup: bool = False
     is_teardown: bool = False
     on_failure_fail_dagrun: bool = False
@@ -134,20 +133,20 @@ class SerializedTask(Struct, frozen=True, omit_defaults=True):
     template_fields: tuple[str, ...] = ()
     inlets: tuple[AssetCondition, ...] = ()
     outlets: tuple[AssetCondition, ...] = ()
-    """Assets, references and aliases; no expressions."""
+    """Assets, references and aliases, but no expressions."""
     edge_labels: dict[str, str] = {}
-    """Label of the edge to a downstream task, by its task_id."""
+    """The labels of the edges to downstream tasks, by task_id."""
 
 
 class SerializedTaskGroup(Struct, frozen=True, omit_defaults=True):
-    """A task group; membership is `SerializedTask.group_id`."""
+    """A task group. Its tasks name it in `SerializedTask.group_id`."""
 
     group_id: str
     parent_id: str | None = None
     tooltip: str = ""
     prefix_group_id: bool = True
     map_length: MapLength | None = None
-    """Not None: a mapped task group; its tasks have as many instances."""
+    """None unless the group is mapped."""
 
 
 class SerializedDeadline(Struct, frozen=True, omit_defaults=True):
@@ -159,20 +158,20 @@ class SerializedDeadline(Struct, frozen=True, omit_defaults=True):
     at: datetime | None = None
     """The moment of a `fixed_datetime`."""
     max_runs: Annotated[int, Meta(ge=0, le=100_000)] = 0
-    """Of an `average_runtime`: how many of the last runs count, and how many there must be."""
+    """For `average_runtime`, the number of runs to average, and the number below which there is no deadline."""
     min_runs: Number = 0
 
 
 class SerializedDag(Struct, frozen=True, omit_defaults=True):
-    """A DAG: what the scheduler stores and decides from."""
+    """A DAG as the scheduler stores it and reads it for its decisions."""
 
     dag_id: Id
     timetable: dict[str, Any]
-    """What `asynsched.timetables.decode` reads: its `kind` and that kind's fields."""
+    """The `kind` and the fields that `asynsched.timetables.decode` reads."""
     asset_condition: AssetCondition | None = None
-    """The events of assets that also trigger runs."""
+    """The asset events that also trigger runs."""
     schedule_summary: str = ""
-    """When it runs, for people; empty when it only runs on demand."""
+    """The schedule for people; empty if the DAG runs only on demand."""
     timezone: str = "UTC"
     description: str | None = None
     display_name: str | None = None
@@ -198,89 +197,86 @@ class SerializedDag(Struct, frozen=True, omit_defaults=True):
 
 
 UNSTABLE = "unstable"
-"""Kind of the warning that two parses of a file differ."""
+"""The kind of the warning that two parses of a file differ."""
 TEMPLATE = "template"
-"""Kind of the warning that no process can be forked from one that has loaded the file."""
+"""The kind of the warning that a process which has loaded the file cannot be forked."""
 
 DOUBTFUL = "doubtful"
-"""Kind of the warning that the file does what its author hardly means: shown with the errors, and logged."""
+"""The kind of the warning about a probable mistake: shown with the errors, and logged."""
 NO_EFFECT = "no_effect"
-"""Kind of the warning that tasks of the file are given arguments that do nothing: logged when the file is parsed."""
+"""The kind of the warning about arguments without effect: logged when the file is parsed."""
 
 
 class FileError(Struct, frozen=True, omit_defaults=True):
-    """Why a file, or one DAG of it, could not be used."""
+    """The reason why a file, or one of its DAGs, could not be used."""
 
     kind: Annotated[str, Meta(max_length=32)]
     """syntax, import, exception, exit, crash, timeout, memory, dag, serialization, output, unreadable, archive;
-    of warnings: warning, unstable, template, doubtful, no_effect."""
+    for warnings: warning, unstable, template, doubtful, no_effect."""
     message: str
-    """One line: what is wrong and what to do."""
+    """One line with the mistake and what to do."""
     traceback: str = ""
     line: Annotated[int, Meta(ge=0, lt=2**31)] | None = None
     dag_id: str | None = None
 
 
 class SourceFile(Struct, frozen=True):
-    """A Python file that a DAG file consists of: itself, or a local module that it imported."""
+    """A DAG file itself, or a local module that it imported."""
 
     path: str
     """Relative to the DAG folder, with forward slashes; inside an archive `archive.zip/module.py`."""
     module: str
-    """Name it was imported under (the DAG file's own is `unusual_prefix_…`)."""
+    """The name of the imported module; that of the DAG file is `unusual_prefix_…`."""
     content_hash: str
-    """SHA-256 of the text, hexadecimal."""
+    """The SHA-256 of the text, hexadecimal."""
     text: str
 
 
 class TimetableQuestion(Struct, frozen=True, omit_defaults=True):
-    """What an author's timetable is to be asked."""
+    """A request to a user's timetable."""
 
     last: PlannedInterval | None = None
-    """Data interval of the newest scheduled run; None: there is none."""
+    """The data interval of the newest scheduled run; None for a new DAG."""
     n_runs: Annotated[int, Meta(ge=1, le=MAX_PLANNED)] = RUNS_AHEAD
-    """How many runs after that, at most."""
+    """The largest number of runs to return."""
     since: datetime | None = None
-    """Runs that are due before this are left out: the newest of them counts as the last run."""
+    """Leave out runs that are due before this time; the newest of them counts as the last run."""
     until: datetime | None = None
-    """Runs beyond the first that is due after this are left out."""
+    """Leave out runs after the first that is due after this time."""
     run_by_hand_at: datetime | None = None
-    """Also for the data interval of a run that is triggered at this instant."""
+    """Also return the data interval of a run that is triggered at this time."""
 
 
 class ParseQuestions(Struct, frozen=True, omit_defaults=True):
-    """What a parse is to answer beside what it finds.
-
-    The authors' timetables in the file are asked a general question, and others for some dag_ids.
-    """
+    """The requests to a parse: a general one to the users' timetables in the file, and some for single dag_ids."""
 
     now: datetime
     of_dags: dict[str, TimetableQuestion] = {}
     of_others: TimetableQuestion = TimetableQuestion()
     known: dict[str, SerializedDag] = {}
-    """DAGs as they are stored: what would their versions be, with the code of now?"""
+    """Stored DAGs, to compute their versions with the current code."""
 
     def of(self, dag_id: str) -> TimetableQuestion:
-        """Return what a DAG's timetable is to be asked."""
+        """Return the request to a DAG's timetable."""
         return self.of_dags.get(dag_id, self.of_others)
 
 
 class ParsedDag(Struct, frozen=True, omit_defaults=True):
-    """One DAG of a file, with the version that identifies its structure and code."""
+    """A DAG of a file, with the version that identifies its structure and code."""
 
     dag: SerializedDag
     version_hash: str
-    """Hash of the serialized structure and of the syntax trees of the file and its local modules."""
+    """The hash of the serialized structure and the syntax trees of the file and its local modules."""
     plan: TimetablePlan | None = None
-    """The next runs, of a timetable that is the author's own. They are no part of the version."""
+    """The next runs of a user's timetable, which are not part of the version."""
     manual_interval: PlannedInterval | None = None
-    """Of a run that is triggered when the question said, if it did."""
+    """The answer to `TimetableQuestion.run_by_hand_at`."""
     known_hash: str | None = None
-    """What the version would be were the DAG as the question said, if it did."""
+    """The version of the DAG in `ParseQuestions.known`."""
 
 
 class ParseReport(Struct, frozen=True, omit_defaults=True):
-    """Everything that one parse of one file found. It crosses the border as JSON."""
+    """The result of the parse of a file."""
 
     schema_version: int
     path: str
@@ -290,9 +286,9 @@ class ParseReport(Struct, frozen=True, omit_defaults=True):
     sources: tuple[SourceFile, ...] = ()
     """The file itself first, then the local modules that it imported."""
     output: str = ""
-    """What user code wrote to standard output and error, cut to its limit. Shown, never interpreted."""
+    """What user code wrote to standard output and error, up to a limit. It is shown, never interpreted."""
     confinement: tuple[str, ...] = ()
-    """What the kernel enforced: e.g. `landlock 7`, `seccomp`, `limits`, `user`."""
+    """The confinements that the kernel enforced, e.g. `landlock 7`, `seccomp`, `limits`, `user`."""
     duration: float = 0.0
 
 
@@ -300,10 +296,10 @@ _canonical = msgspec.json.Encoder(order="sorted")
 
 
 def version_hash(dag: SerializedDag, sources: Sequence[SourceFile]) -> str:
-    """Return the version of a DAG: 64 hexadecimal digits.
+    """Return the version of a DAG, 64 hexadecimal digits.
 
-    It depends on the serialized structure, and on the names and syntax trees of the sources. A comment, a blank line
-    or another layout changes nothing; a docstring does. Python's own version may: a new one may write other trees.
+    It depends on the serialized structure, and on the names and syntax trees of the sources. Comments, blank lines and
+    layout do not change it; docstrings do, and so may another Python version, which may produce other trees.
     """
     digest = hashlib.sha256(_canonical.encode(dag))
     for source in sorted(sources, key=lambda source: (source.path, source.module)):
@@ -316,9 +312,9 @@ def version_hash(dag: SerializedDag, sources: Sequence[SourceFile]) -> str:
 
 @lru_cache(maxsize=4096)
 def _meaning(text: str) -> str:
-    """Return a digest of a string's syntax tree without positions; of the text itself if it is no Python, or too deep.
+    """Return a digest of a text's syntax tree without positions, or of the text itself if it cannot be parsed.
 
-    Remembered, because a file of thousands of DAGs asks for the same strings for each of them.
+    Cached, because a file with thousands of DAGs needs the same texts for each of them.
     """
     return hashlib.sha256(_tree(text).encode("utf-8", "surrogatepass")).hexdigest()
 
@@ -333,7 +329,7 @@ def _tree(text: str) -> str:
 
 
 def results_in(length: MapLength) -> Iterator[str]:
-    """Yield the tasks whose results are mapped over."""
+    """Yield the task_ids whose results are mapped over."""
     if isinstance(length, MapResult):
         yield length.task_id
     elif not isinstance(length, MapLiteral):

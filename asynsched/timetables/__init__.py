@@ -1,7 +1,4 @@
-"""When a DAG runs: pure functions of time, with the names and the meaning of Airflow's timetables.
-
-The names are loaded when they are first used: a DAG file pays for the one that it names.
-"""
+"""When a DAG runs: timetables with Airflow's names and meaning. Each name is imported when it is first used."""
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -11,64 +8,41 @@ if TYPE_CHECKING:
     from asynsched.timetables.decoding import decode
     from asynsched.timetables.events import EventsTimetable
     from asynsched.timetables.interval import CronDataIntervalTimetable, DeltaDataIntervalTimetable
-    from asynsched.timetables.simple import ContinuousTimetable, NullTimetable, OnceTimetable, timetable_from_schedule
+    from asynsched.timetables.simple import (
+        ContinuousTimetable,
+        NullTimetable,
+        OnceTimetable,
+        timetable_from_schedule,
+    )
     from asynsched.timetables.trigger import (
         CronTriggerTimetable,
         DeltaTriggerTimetable,
         MultipleCronTriggerTimetable,
     )
 
-__all__ = [
-    "AssetOrTimeSchedule",
-    "ContinuousTimetable",
-    "CronDataIntervalTimetable",
-    "CronTriggerTimetable",
-    "CustomTimetable",
-    "DagRunInfo",
-    "DataInterval",
-    "DeltaDataIntervalTimetable",
-    "DeltaTriggerTimetable",
-    "EventsTimetable",
-    "KnownTimetable",
-    "MultipleCronTriggerTimetable",
-    "NullTimetable",
-    "OnceTimetable",
-    "PlannedInterval",
-    "PlannedRun",
-    "TimeRestriction",
-    "Timetable",
-    "TimetablePlan",
-    "decode",
-    "timetable_from_schedule",
-]
-
 _MODULES = {
-    "AssetOrTimeSchedule": "assets",
-    "ContinuousTimetable": "simple",
-    "CronDataIntervalTimetable": "interval",
-    "CronTriggerTimetable": "trigger",
-    "CustomTimetable": "custom",
-    "DagRunInfo": "base",
-    "DataInterval": "base",
-    "DeltaDataIntervalTimetable": "interval",
-    "DeltaTriggerTimetable": "trigger",
-    "EventsTimetable": "events",
-    "KnownTimetable": "base",
-    "MultipleCronTriggerTimetable": "trigger",
-    "NullTimetable": "simple",
-    "OnceTimetable": "simple",
-    "PlannedInterval": "custom",
-    "PlannedRun": "custom",
-    "TimeRestriction": "base",
-    "Timetable": "base",
-    "TimetablePlan": "custom",
-    "decode": "decoding",
-    "timetable_from_schedule": "simple",
+    "assets": "AssetOrTimeSchedule",
+    "base": "DagRunInfo DataInterval KnownTimetable TimeRestriction Timetable",
+    "custom": "CustomTimetable PlannedInterval PlannedRun TimetablePlan",
+    "decoding": "decode",
+    "events": "EventsTimetable",
+    "interval": "CronDataIntervalTimetable DeltaDataIntervalTimetable",
+    "simple": "ContinuousTimetable NullTimetable OnceTimetable timetable_from_schedule",
+    "trigger": "CronTriggerTimetable DeltaTriggerTimetable MultipleCronTriggerTimetable",
 }
+_HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
+
+__all__ = [
+    "AssetOrTimeSchedule", "ContinuousTimetable", "CronDataIntervalTimetable", "CronTriggerTimetable",
+    "CustomTimetable", "DagRunInfo", "DataInterval", "DeltaDataIntervalTimetable", "DeltaTriggerTimetable",
+    "EventsTimetable", "KnownTimetable", "MultipleCronTriggerTimetable", "NullTimetable", "OnceTimetable",
+    "PlannedInterval", "PlannedRun", "TimeRestriction", "Timetable", "TimetablePlan", "decode",
+    "timetable_from_schedule",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> object:
-    module = _MODULES.get(name)
+    module = _HOMES.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

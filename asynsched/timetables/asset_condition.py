@@ -1,4 +1,4 @@
-"""Conditions on assets in their serialized form: what `schedule=` of assets, and a task's outlets, are stored as.
+"""Conditions on assets in the serialized form of schedules, inlets and outlets.
 
 The JSON is Airflow's expression: `{"all": [{"asset": {...}}, {"any": [...]}]}`.
 """
@@ -44,7 +44,7 @@ class RefForm(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tru
 
 
 class AssetCondition(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """One node of an expression: exactly one of its fields is set. `all` and `any` have parts, others are leaves."""
+    """A node of an expression. Exactly one field is set; `all` and `any` have parts, the others are leaves."""
 
     asset: AssetForm | None = None
     alias: AliasForm | None = None
@@ -54,13 +54,13 @@ class AssetCondition(Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
 
     def __post_init__(self) -> None:
         if sum(getattr(self, name) is not None for name in self.__struct_fields__) != 1:
-            raise ValueError("a condition on assets has exactly one of asset, alias, asset_ref, all and any")
+            raise ValueError("a condition on assets must have exactly one of asset, alias, asset_ref, all and any")
         if self.asset_ref is not None and bool(self.asset_ref.name) == bool(self.asset_ref.uri):
             raise ValueError("a reference to an asset has either a name or a uri")
 
     @property
     def parts(self) -> tuple[AssetCondition, ...]:
-        """The parts of an expression; none of a leaf."""
+        """The parts of an expression; empty for a leaf."""
         return self.all or self.any or ()
 
     @property
@@ -70,7 +70,7 @@ class AssetCondition(Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
 
     @property
     def label(self) -> str:
-        """How a leaf is named to people: its name, or the URI that it refers to."""
+        """A leaf's name for people: its name, or the URI that it refers to."""
         if self.asset is not None:
             return self.asset.name
         if self.alias is not None:
@@ -79,7 +79,7 @@ class AssetCondition(Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
 
     @property
     def text(self) -> str:
-        """The condition as people write it: `a and (b or c)`."""
+        """The condition in the form `a and (b or c)`."""
         if self.is_leaf:
             return self.label
         word = " or " if self.any is not None else " and "
@@ -93,7 +93,7 @@ class AssetCondition(Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
             yield from part.leaves()
 
     def names(self, asset: AssetNames) -> bool:
-        """Return whether an event of this asset is one that a leaf waits for."""
+        """Return whether a leaf waits for events of this asset."""
         if self.asset is not None:
             return (self.asset.name, self.asset.uri) == (asset.name, asset.uri)
         if self.asset_ref is not None:
@@ -102,7 +102,7 @@ class AssetCondition(Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
 
 
 class AssetNames(NamedTuple):
-    """All that an asset can be meant by: its name, its URI, and the aliases that have stood for it."""
+    """The names of an asset: its name, its URI, and the aliases through which it was updated."""
 
     name: str
     uri: str
@@ -110,7 +110,7 @@ class AssetNames(NamedTuple):
 
 
 def read_condition(form: object) -> AssetCondition:
-    """Return a condition of its JSON values. Raises TimetableError when they are none, or one that is no good."""
+    """Return a condition from its JSON values. Raises TimetableError if they do not form a valid condition."""
     try:
         condition = msgspec.convert(form, AssetCondition)
     except (msgspec.ValidationError, RecursionError) as exc:
@@ -120,10 +120,10 @@ def read_condition(form: object) -> AssetCondition:
 
 
 def check_condition(condition: AssetCondition) -> None:
-    """Raise TimetableError when a condition names no asset, too many, or too deep."""
+    """Raise TimetableError if a condition has no assets, too many, or is nested too deeply."""
     n_leaves = _count_leaves(condition, MAX_DEPTH)
     if n_leaves > MAX_LEAVES:
-        raise TimetableError(f"a condition on assets has {n_leaves} of them; at most {MAX_LEAVES} are allowed")
+        raise TimetableError(f"a condition on assets has {n_leaves} assets; at most {MAX_LEAVES} are allowed")
 
 
 def _count_leaves(condition: AssetCondition, depth: int) -> int:
@@ -132,5 +132,5 @@ def _count_leaves(condition: AssetCondition, depth: int) -> int:
     if condition.is_leaf:
         return 1
     if not condition.parts:
-        raise TimetableError("an expression of assets has none in it")
+        raise TimetableError("an expression of assets is empty")
     return sum(_count_leaves(part, depth - 1) for part in condition.parts)

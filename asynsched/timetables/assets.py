@@ -1,10 +1,9 @@
 """Schedules by assets: a DAG runs when events of the assets that it waits for have arrived.
 
-A schedule has two parts that know nothing of each other: an expression of assets, and a timetable of time. A
-serialized DAG has each in a field of its own.
+Such a schedule has two independent parts, an expression of assets and a timetable, each with its own field in the
+serialized DAG.
 
-Source:
-    Airflow's `airflow.timetables.assets`.
+Source: Airflow's `airflow.timetables.assets`.
 """
 
 from collections.abc import Collection
@@ -17,16 +16,16 @@ from asynsched.timetables.simple import NullTimetable
 
 
 class AssetTriggeredTimetable(Timetable):
-    """What `schedule=[asset, …]` or an expression of assets becomes. By time, it never gives a run.
+    """The timetable for `schedule=[asset, …]` or an expression of assets. Time alone never causes a run.
 
     Args:
-        assets: An asset, an expression of assets, or several, all of which are waited for.
+        assets: An asset, an expression of assets, or several, which are then all required.
 
     Raises:
-        TimetableError: It is none.
+        TimetableError: `assets` is something else.
 
     Attributes:
-        expression: What is waited for, as JSON values.
+        expression: The expression as JSON values.
         timetable: The part of the schedule that depends on time.
     """
 
@@ -49,21 +48,21 @@ class AssetTriggeredTimetable(Timetable):
 
 
 class AssetOrTimeSchedule(AssetTriggeredTimetable):
-    """Runs when the assets' events have arrived, and also when a timetable says.
+    """Runs when the assets' events have arrived, and also at the times of a timetable.
 
     Args:
         timetable: The timetable.
-        assets: An asset, an expression of assets, or several, all of which are waited for.
+        assets: An asset, an expression of assets, or several, which are then all required.
 
     Raises:
-        TimetableError: One of them is none.
+        TimetableError: An argument is invalid.
     """
 
     def __init__(self, *, timetable: Timetable, assets: Any) -> None:
         super().__init__(assets)
         if not isinstance(timetable, Timetable) or isinstance(timetable, AssetTriggeredTimetable):
             raise TimetableError(
-                "AssetOrTimeSchedule(timetable=…) needs a timetable of time, such as CronTriggerTimetable(…), not"
+                "AssetOrTimeSchedule(timetable=…) needs a time-based timetable, such as CronTriggerTimetable(…), not"
                 f" {timetable!r:.100}"
             )
         self.timetable = timetable
@@ -79,15 +78,15 @@ def time_part(timetable: Timetable) -> Timetable:
 
 
 def asset_part(timetable: Timetable) -> dict[str, Any] | None:
-    """Return the expression of assets of a schedule, as JSON values; None when it has none."""
+    """Return a schedule's expression of assets as JSON values; None if it has none."""
     return timetable.expression if isinstance(timetable, AssetTriggeredTimetable) else None
 
 
 def asset_expression(assets: Any) -> dict[str, Any]:
-    """Return the expression that assets in a schedule stand for, as JSON values; several are all waited for.
+    """Return the expression for the assets of a schedule as JSON values; several are all required.
 
     Raises:
-        TimetableError: There are none among them, or something else is.
+        TimetableError: The list is empty, or contains something else.
     """
     if is_asset(assets):
         expression: dict[str, Any] = assets.as_expression()
@@ -95,13 +94,13 @@ def asset_expression(assets: Any) -> dict[str, Any]:
     if not isinstance(assets, Collection) or isinstance(assets, (str, bytes)):
         raise TimetableError(f"the assets of a schedule are an asset or a list of assets, not {assets!r:.100}")
     if not assets:
-        raise TimetableError("the schedule is a list of assets without any in it; schedule=None is for no schedule")
+        raise TimetableError("the schedule is an empty list of assets; use schedule=None for no schedule")
     wrong = next((item for item in assets if not is_asset(item)), None)
     if wrong is not None:
-        raise TimetableError(f"a schedule that is a list has assets only, not {wrong!r:.100}")
+        raise TimetableError(f"a schedule that is a list may contain only assets, not {wrong!r:.100}")
     return {"all": [item.as_expression() for item in assets]}
 
 
 def is_asset(value: object) -> bool:
-    """Return whether a value is an asset or an expression of assets, as DAG files make them."""
+    """Return whether a value is an asset or an expression of assets."""
     return hasattr(value, "as_expression")

@@ -1,4 +1,9 @@
-"""What a timetable is: an answer to the question which run comes next, with Airflow's names."""
+"""Timetables determine when the next run of a DAG is due. The classes and methods have Airflow's names.
+
+asynsched's own timetables are pure functions of time: the current time is an argument. A user's class that extends one
+of them calls `super().next_dagrun_info(...)` without it, as in Airflow; then the time at which that class was asked
+counts.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -11,7 +16,7 @@ from asynsched.errors import TimetableError
 
 
 class DataInterval(NamedTuple):
-    """Half-open [start, end), aware UTC."""
+    """The half-open interval [start, end); both ends are aware, in UTC."""
 
     start: datetime
     end: datetime
@@ -30,25 +35,25 @@ class DagRunInfo(NamedTuple):
 
     @classmethod
     def exact(cls, at: datetime) -> Self:
-        """Return the run at an instant, about nothing but that instant."""
+        """Return the run at an instant, with an empty data interval."""
         return cls(at, DataInterval(at, at))
 
     @classmethod
     def interval(cls, start: datetime, end: datetime) -> Self:
-        """Return the run at the end of an interval, about that interval."""
+        """Return the run at the end of a data interval."""
         return cls(end, DataInterval(start, end))
 
     @property
     def logical_date(self) -> datetime:
-        """What the run is named after: the start of its data interval."""
+        """The start of the data interval, after which the run is named."""
         return self.data_interval.start
 
 
 class TimeRestriction(NamedTuple):
-    """The bounds of a schedule, aware UTC: the first and the last date, and whether missed runs are made up for.
+    """The bounds of a schedule: the earliest and latest date, aware, in UTC, and which missed runs to make.
 
-    `catchup` of True makes up for all missed runs, `"latest"` for the newest of them. False does what Airflow does:
-    most timetables make up for the newest, `EventsTimetable` for none.
+    With `catchup=True` all missed runs are made, with `"latest"` only the newest. False means what it means in Airflow:
+    most timetables make the newest missed run, `EventsTimetable` none.
     """
 
     earliest: datetime | None
@@ -57,16 +62,15 @@ class TimeRestriction(NamedTuple):
 
 
 class Timetable:
-    """When a DAG runs. An author's own timetable is a subclass of this or of another timetable.
+    """Determines when a DAG runs. For your own timetable, subclass this or another timetable.
 
-    It must answer `next_dagrun_info`, and `infer_manual_data_interval` if the DAG is to be triggered by hand. The code
-    of such a class never runs in the scheduler: the confined process that parses its DAG file asks it for the next
-    runs, ahead of time. Instances are immutable values.
+    A subclass implements `next_dagrun_info`, and `infer_manual_data_interval` if the DAG can be triggered manually. Its
+    code never runs in the scheduler: the confined process that parses the DAG file asks it for the next runs in
+    advance. Instances must be immutable.
 
     Attributes:
-        description: A sentence for a person; empty when there is none.
-        can_be_scheduled: Whether it ever gives a run.
-        active_runs_limit: Most runs at once that make sense, None for no limit.
+        can_be_scheduled: Whether the timetable ever returns a run.
+        active_runs_limit: The largest sensible number of simultaneous runs; None for no limit.
     """
 
     can_be_scheduled: bool = True
@@ -74,34 +78,34 @@ class Timetable:
 
     @property
     def description(self) -> str:
-        """A sentence for a person; empty when there is none."""
+        """A sentence for people; empty if there is none."""
         return ""
 
     @property
     def summary(self) -> str:
-        """Short text for a list, e.g. the cron expression."""
+        """A short form for lists, e.g. the cron expression."""
         return type(self).__name__
 
     def next_dagrun_info(
         self, *, last_automated_data_interval: DataInterval | None, restriction: TimeRestriction
     ) -> DagRunInfo | None:
-        """Return the next run, whether it is due already or later; None when there is none.
+        """Return the next run, whether it is due or not yet; None if there is none.
 
         Args:
-            last_automated_data_interval: That of the newest scheduled run; None for a new DAG.
-            restriction: First and last date, catchup.
+            last_automated_data_interval: The data interval of the newest scheduled run; None for a new DAG.
+            restriction: The earliest and latest date, and catchup.
         """
         raise NotImplementedError(f"{type(self).__name__} has no next_dagrun_info")
 
     def infer_manual_data_interval(self, *, run_after: datetime) -> DataInterval:
-        """Return the data interval of a run that somebody triggers at `run_after`."""
+        """Return the data interval of a run that is triggered manually at `run_after`."""
         raise NotImplementedError(f"{type(self).__name__} has no infer_manual_data_interval")
 
     def validate(self) -> None:
-        """Raise an exception if the timetable makes no sense; called once when the DAG is made."""
+        """Raise an exception if the timetable is invalid; called once, when the DAG is made."""
 
     def serialize(self) -> dict[str, Any]:
-        """Return what tells this instance from others of its class, as JSON values."""
+        """Return the fields that distinguish this instance from others of its class, as JSON values."""
         return {}
 
     def __repr__(self) -> str:
@@ -113,7 +117,7 @@ _asked_at: ContextVar[datetime | None] = ContextVar("asked_at", default=None)
 
 @contextmanager
 def asked_at(now: datetime) -> Iterator[None]:
-    """Answer questions that do not say what time it is as if it were `now`, aware UTC."""
+    """Within this context, timetables that are asked without a time use `now` (aware, in UTC)."""
     token = _asked_at.set(now)
     try:
         yield
@@ -122,11 +126,7 @@ def asked_at(now: datetime) -> Iterator[None]:
 
 
 class KnownTimetable(Timetable, ABC):
-    """A timetable of asynsched's own.
-
-    Attributes:
-        kind: Name of the class in the serialized form.
-    """
+    """A timetable of asynsched; `kind` is the name of its class in the serialized form."""
 
     kind: ClassVar[str]
 
@@ -137,19 +137,19 @@ class KnownTimetable(Timetable, ABC):
         restriction: TimeRestriction,
         now: datetime | None = None,
     ) -> DagRunInfo | None:
-        """Return the next run, whether it is due already or later; None when there is none.
+        """Return the next run, whether it is due or not yet; None if there is none.
 
         Args:
-            last_automated_data_interval: That of the newest scheduled run; None for a new DAG.
-            restriction: First and last date, catchup.
-            now: Aware UTC. Never read from the system's clock here.
+            last_automated_data_interval: The data interval of the newest scheduled run; None for a new DAG.
+            restriction: The earliest and latest date, and catchup.
+            now: The current time, aware, in UTC; never read from the system clock here.
 
         Raises:
-            TimetableError: The expression has no future match.
+            TimetableError: The schedule has no future run, or there is no `now`.
         """
         moment = now or _asked_at.get()
         if moment is None:
-            raise TimetableError(f"{type(self).__name__}.next_dagrun_info must be told what time it is: pass now=…")
+            raise TimetableError(f"{type(self).__name__}.next_dagrun_info needs the current time: pass now=…")
         return self.next_run(last_automated_data_interval, restriction, moment)
 
     @abstractmethod

@@ -1,10 +1,14 @@
-"""Cron expressions, read on the wall clock of a zone.
+"""Cron expressions in the wall-clock time of a timezone.
 
-croniter sees naive wall-clock times only. What happens at a clock change is decided here, as Airflow does:
+croniter handles only naive wall-clock times. This module handles clock changes, by default as Airflow does:
 
-- An expression that names its hours means the wall clock. A time that the clock skips runs later by the length of the
-  gap; a time that it shows twice runs once, at the second.
-- An expression for every hour means real time: it goes on through a repeated hour, and jumps over a skipped one.
+- An expression that names its hours means wall-clock time. A skipped time runs later by the length of the gap; a
+  repeated time runs once, the second time.
+- An expression for every hour means elapsed time: it runs through a repeated hour and jumps over a skipped one.
+
+An author may choose another policy. A *gap* is a span that the clock skips: times inside are left out (`skip`), or run
+later by the length of the gap (`shift`). A *fold* is a span that the clock repeats: times inside run the `first` time,
+the `last` time, or `both` times.
 """
 
 import copy
@@ -36,12 +40,12 @@ _SOME_DAY = datetime(2000, 1, 1)  # noqa: DTZ001 - a wall clock has no zone
 
 @lru_cache(maxsize=4096)
 def _expand(expression: str) -> "croniter":
-    """Return a croniter of a valid expression. It is never moved itself: copies of it are."""
+    """Return a croniter for a valid expression. It is never moved; its copies are."""
     from croniter import CroniterBadDateError, CroniterError, croniter
 
     if len(expression) > MAX_EXPRESSION_LENGTH:
         raise TimetableError(
-            f"a cron expression has {len(expression)} characters, at most {MAX_EXPRESSION_LENGTH} may be"
+            f"a cron expression has {len(expression)} characters; at most {MAX_EXPRESSION_LENGTH} are allowed"
         )
     if complaint := _misshapen(expression):
         raise TimetableError(f"cron expression {expression!r}: {complaint}")
@@ -57,43 +61,43 @@ def _expand(expression: str) -> "croniter":
     return cron
 
 
-# Many DAGs share an expression, and are due at the same moment.
+# Many DAGs share an expression and are due at the same time.
 @lru_cache(maxsize=4096)
 def _step(expression: str, wall: datetime, back: bool) -> datetime | None:
-    """Return the first match after a wall clock's time, or the last before it; None where the years are over."""
+    """Return the first match after a wall-clock time, or the last before it; None beyond the expression's years."""
     cron = copy.copy(_expand(expression))
     cron.set_current(wall)
     try:
         found: datetime = cron.get_prev(datetime) if back else cron.get_next(datetime)
-    except (ValueError, OverflowError):  # of croniter: there is none; of datetime: none in the years 1 to 9999
+    except (ValueError, OverflowError):  # croniter finds none, or datetime none in the years 1 to 9999
         return None
     return found
 
 
 def _misshapen(expression: str) -> str | None:
-    """Return what croniter would say less clearly, or not at all."""
+    """Return a mistake that croniter would report less clearly, or not at all."""
     fields = expression.lower().split()
     if len(fields) == 1 and fields[0].startswith("@"):
         known = {*PRESETS, "@annually", "@midnight"}
-        return None if fields[0] in known else f"no such preset; there are {', '.join(PRESETS)}, @once and @continuous"
+        return None if fields[0] in known else f"unknown preset; use {', '.join(PRESETS)}, @once or @continuous"
     if len(fields) not in (5, 6, 7):
         return f"it has {len(fields)} fields; give 5, or 6 with seconds last, or 7 with a year after them"
     if any(field.startswith("r") for field in fields):
-        return "a random field (R) would mean another schedule in each process; give numbers"
+        return "a random field (R) would mean a different schedule in each process; give numbers"
     if any(field.startswith("h") for field in fields):
         return "a hashed field (H) is not supported; give numbers"
     return None
 
 
 class CronSchedule:
-    """A cron expression and the zone that it is read in. Every instant is aware, in UTC.
+    """A cron expression in a timezone. All instants are aware, in UTC.
 
     Args:
-        cron: Five fields, or six with seconds last, or seven with the year, or a preset.
-        zone: Name of the zone, or a tzinfo.
+        cron: Five fields, six with seconds last, seven with the year, or a preset.
+        zone: The timezone, as a name or a tzinfo.
 
     Raises:
-        TimetableError: The expression or the zone is invalid; the message names it.
+        TimetableError: The expression or the timezone is invalid; the message names it.
     """
 
     def __init__(self, cron: str, zone: str | tzinfo) -> None:
@@ -110,19 +114,19 @@ class CronSchedule:
 
     @property
     def policy(self) -> dict[str, str]:
-        """What it was told to do when clocks change, for its serialized form; nothing: as Airflow does."""
+        """The policy for clock changes, for the serialized form; empty for that of Airflow."""
         return {}
 
     @property
     def description(self) -> str:
-        """The expression in plain English; empty when it cannot be described."""
+        """The expression in plain English; empty if it cannot be described."""
         return describe(self.expression, len(self._cron.expanded))
 
     def next(self, current: datetime) -> datetime | None:
-        """Return the first instant after `current`; None when the expression's years are over.
+        """Return the first instant after `current`; None beyond the expression's years.
 
         Raises:
-            TimetableError: The zone leads out of the calendar. So do the other questions.
+            TimetableError: The result is outside of the calendar. The other methods raise it too.
         """
         wall = wall_clock(current, self.zone)
         found = self._step(wall)
@@ -141,7 +145,7 @@ class CronSchedule:
     def previous(self, current: datetime) -> datetime | None:
         """Return the last instant before `current`; None before the expression's first year.
 
-        Around a clock change it may be `current` itself, or later, as it is in Airflow.
+        Around a clock change, as in Airflow, the result may be `current` itself, or later.
         """
         wall = wall_clock(current, self.zone)
         found = self._step(wall, back=True)
@@ -164,7 +168,7 @@ class CronSchedule:
         return current if self.next(before) == current else before
 
     def newest(self, first: datetime, until: datetime) -> datetime:
-        """Return the last moment that is not after `until`, or `first` if there is none after that one."""
+        """Return the last moment until `until`, but at least `first`."""
         found = self.align_to_previous(until)
         while found is not None and found > until:
             found = self.previous(found)
@@ -175,12 +179,11 @@ class CronSchedule:
 
 
 def describe(expression: str, n_fields: int) -> str:
-    """Return a sentence for a cron expression; empty when it has more than five fields, or is too odd to describe.
+    """Return a sentence for a cron expression; empty if it has more than five fields, or cannot be described.
 
-    When both the day of the month and the day of the week are given, either of them is enough: the sentence says so.
+    If both the day of the month and the day of the week are given, the sentence says that either is enough.
 
-    Source:
-        Airflow's descriptions, which leave out six fields because libraries disagree about their order.
+    Source: Airflow's descriptions, which exclude six fields because libraries disagree about their order.
     """
     fields = expression.split()
     if n_fields > 5 or len(fields) != 5:
@@ -213,22 +216,19 @@ GapPolicy = Literal["skip", "shift"]
 FoldPolicy = Literal["first", "last", "both"]
 
 _VICINITY = timedelta(hours=25)
-"""A clock change moves the clock by a day at most: one that is farther away has no influence."""
+"""A clock change moves the clock by at most a day, so only changes this near matter."""
 
 
 class PolicyCronSchedule(CronSchedule):
-    """A cron expression whose times are resolved by a policy.
+    """A cron expression with a policy for clock changes.
 
     Args:
         cron: As for CronSchedule.
         zone: As for CronSchedule.
-        gap: What becomes of skipped times. None: as in Airflow, which is `skip` for an expression for every hour, and
+        gap: The policy for skipped times. None means that of Airflow: `skip` for an expression for every hour, and
             `shift` for others.
-        fold: What becomes of repeated times. None: as in Airflow, which is `both` for an expression for every hour, and
+        fold: The policy for repeated times. None means that of Airflow: `both` for an expression for every hour, and
             `last` for others.
-
-    Raises:
-        TimetableError: As CronSchedule; or there is no such policy.
     """
 
     def __init__(self, cron: str, zone: str | tzinfo, gap: GapPolicy | None, fold: FoldPolicy | None) -> None:
@@ -242,13 +242,12 @@ class PolicyCronSchedule(CronSchedule):
         return {name: value for name, value in self._given.items() if value is not None}
 
     def next(self, current: datetime) -> datetime | None:
-        """Return the first instant after `current`; None when the expression's years are over."""
         slack = self._largest_change(current)
         best: datetime | None = None
         for wall in self._walls(moved(wall_clock(current, self.zone), -slack)):
             later = [instant for instant in self._instants(wall) if instant > current]
             best = min((instant for instant in (best, *later) if instant is not None), default=None)
-            # Beyond a change, a later time by the clock may be an earlier instant.
+            # Across a clock change, a later wall-clock time may be an earlier instant.
             if best is not None and wall > wall_clock(best, self.zone) + self._largest_change(best):
                 break
             if best is not None and not slack and not self._largest_change(best):
@@ -256,7 +255,6 @@ class PolicyCronSchedule(CronSchedule):
         return best
 
     def previous(self, current: datetime) -> datetime | None:
-        """Return the last instant before `current`; None before the expression's first year."""
         slack = self._largest_change(current)
         best: datetime | None = None
         for wall in self._walls(moved(wall_clock(current, self.zone), slack), back=True):
@@ -269,7 +267,7 @@ class PolicyCronSchedule(CronSchedule):
         return best
 
     def _walls(self, wall: datetime, *, back: bool = False) -> Iterator[datetime]:
-        """Yield the times of the expression after `wall`, or before it, as the clock shows them."""
+        """Yield the expression's wall-clock times after `wall`, or before it."""
         found = self._step(wall, back=back)
         while found is not None:
             yield found
@@ -284,7 +282,7 @@ class PolicyCronSchedule(CronSchedule):
         return {"first": (first,), "last": (last,), "both": (first, last)}[self._fold]
 
     def _largest_change(self, instant: datetime) -> timedelta:
-        """Return by how much the clock changes around an instant; nothing almost always."""
+        """Return the size of the clock change near an instant, which is almost always zero."""
         offsets = [
             in_zone(moment, self.zone).utcoffset() or timedelta()
             for moment in (moved(instant, -_VICINITY), instant, moved(instant, _VICINITY))
@@ -296,7 +294,7 @@ def cron_schedule(cron: str, zone: str | tzinfo, gap: GapPolicy | None, fold: Fo
     """Return the schedule of an expression, with a policy if one is given.
 
     Raises:
-        TimetableError: The expression or the zone is invalid, or there is no such policy.
+        TimetableError: The expression, the timezone or a policy is invalid.
     """
     for name, value, policy in (("gap", gap, GapPolicy), ("fold", fold, FoldPolicy)):
         if value is not None and value not in get_args(policy):

@@ -1,7 +1,7 @@
-"""An author's own timetable, as the scheduler knows it: the runs that it gave ahead of time.
+"""A user's timetable as the scheduler knows it: the runs that it returned in advance.
 
-The class is user code. The process that parses its DAG file asks it for the next runs and hands them over as a plan;
-here they are used as they come due. Where the plan does not reach, PlanNeeded says that the file is to be asked anew.
+The class is user code. The process that parses its DAG file asks it for the next runs, and passes them on as a plan,
+which the scheduler uses as they come due. If the plan does not reach far enough, PlanNeeded requests another parse.
 """
 
 from datetime import datetime, timedelta
@@ -13,9 +13,9 @@ from asynsched.errors import PlanNeeded
 from asynsched.timetables.base import DagRunInfo, DataInterval, KnownTimetable, TimeRestriction
 
 MAX_PLANNED = 100_000
-"""Most runs of a plan."""
+"""The largest number of runs in a plan."""
 PUNCTUAL = timedelta(minutes=1)
-"""A run that was planned ahead and is later than this is asked about again, unless all missed runs are made up for."""
+"""The timetable is asked again about a run that was planned in advance and is later, unless `catchup=True`."""
 
 Moment = Annotated[datetime, Meta(tz=True)]
 
@@ -27,39 +27,39 @@ class PlannedInterval(Struct, frozen=True):
     end: Moment
 
     def value(self) -> DataInterval:
-        """Return it as timetables have it."""
+        """Return the DataInterval."""
         return DataInterval(self.start, self.end)
 
 
 class PlannedRun(Struct, frozen=True):
-    """A run that a timetable gave."""
+    """A run that a timetable returned."""
 
     run_after: Moment
     interval: PlannedInterval
 
 
 class TimetablePlan(Struct, frozen=True, omit_defaults=True):
-    """The runs that follow one another after `after`, as the timetable gave them at `asked_at`."""
+    """The consecutive runs after `after`, as the timetable returned them at `asked_at`."""
 
     asked_at: Moment
     after: PlannedInterval | None = None
-    """Data interval of the last run that was assumed; None: there was none."""
+    """The data interval of the run before the plan; None for a new DAG."""
     runs: Annotated[tuple[PlannedRun, ...], Meta(max_length=MAX_PLANNED)] = ()
     is_complete: bool = False
-    """The timetable said that no further run follows."""
+    """Whether no run follows the plan."""
 
 
 class CustomTimetable(KnownTimetable):
-    """A timetable of an author's own.
+    """A user's timetable.
 
     Args:
-        name: Of its class.
-        fields: What tells it from others of its class.
-        summary: What the class says.
-        description: What the class says.
-        can_be_scheduled: What the class says.
-        active_runs_limit: What the class says.
-        plan: The runs that it gave.
+        name: The name of its class.
+        fields: The result of its `serialize`.
+        summary: As the class defines it; so are the next three.
+        description: See `Timetable`.
+        can_be_scheduled: See `Timetable`.
+        active_runs_limit: See `Timetable`.
+        plan: The runs that it returned.
     """
 
     kind = "custom"
@@ -103,12 +103,12 @@ class CustomTimetable(KnownTimetable):
         }
 
     def planned(self, plan: TimetablePlan | None) -> "CustomTimetable":
-        """Return the same timetable, with these runs."""
+        """Return a copy with another plan."""
         known = {name: value for name, value in self.serialize().items() if name != "kind"}
         return CustomTimetable(**known, plan=plan)
 
     def next_run(self, last: DataInterval | None, restriction: TimeRestriction, now: datetime) -> DagRunInfo | None:
-        """See `KnownTimetable`. Raises PlanNeeded when the plan does not have the answer, or has it no longer."""
+        """Return the next run of the plan. Raises PlanNeeded if the plan has no answer, or an outdated one."""
         if not self.can_be_scheduled:
             return None
         plan = self._plan
@@ -126,18 +126,18 @@ class CustomTimetable(KnownTimetable):
         return DagRunInfo(run.run_after, run.interval.value())
 
     def n_left(self, last: DataInterval | None) -> int:
-        """Return how many runs the plan has after `last`; the greatest number there is when none can follow them."""
+        """Return the number of runs in the plan after `last`; MAX_PLANNED if no run follows the plan."""
         position = self._position_after(last)
         if self._plan is None or position is None:
             return 0
         return MAX_PLANNED if self._plan.is_complete else len(self._plan.runs) - position
 
     def infer_manual_data_interval(self, *, run_after: datetime) -> DataInterval:
-        """Raises PlanNeeded: its file must be asked for each."""
+        """Raise PlanNeeded: only a parse of the file can answer."""
         raise PlanNeeded(self._name)
 
     def _position_after(self, last: DataInterval | None) -> int | None:
-        """Return where the plan goes on after `last`; None: it does not have that."""
+        """Return the index in the plan of the run after `last`; None if `last` is unknown."""
         if self._plan is None:
             return None
         before = [self._plan.after, *(run.interval for run in self._plan.runs)]

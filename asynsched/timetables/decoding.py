@@ -1,4 +1,4 @@
-"""Timetables from their serialized form, which comes from a process that ran user code."""
+"""Timetables read from their serialized form, which a process that ran user code wrote."""
 
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
@@ -178,10 +178,10 @@ _Form = (
 
 
 def decode(data: dict[str, Any]) -> KnownTimetable:
-    """Return the timetable that `Timetable.serialize` made `data` of.
+    """Return the timetable from the result of `KnownTimetable.serialize`.
 
     Raises:
-        TimetableError: `data` is no timetable, or one with an invalid schedule; one line says what is wrong.
+        TimetableError: `data` is not a timetable, or has an invalid schedule; the message is one line.
     """
     try:
         form: _Form = msgspec.convert(data, _Form)

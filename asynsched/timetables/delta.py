@@ -1,9 +1,8 @@
 """Lengths of time between runs: a timedelta, or a relativedelta of calendar months and years.
 
-A Delta answers the same questions as a CronSchedule.
+Delta has the methods of CronSchedule.
 
-Source:
-    Airflow adds both to an instant in UTC: a day is always 24 hours, whatever the DAG's zone does.
+Source: Airflow adds both to an instant in UTC, so a day always has 24 hours, whatever the DAG's timezone.
 """
 
 from datetime import datetime, timedelta
@@ -28,11 +27,11 @@ class Delta:
 
     Args:
         value: The timedelta or relativedelta.
-        what: What the length is, for messages.
-        zero: Whether it may be nothing.
+        what: The name of the length in messages.
+        zero: Whether it may be zero.
 
     Raises:
-        TimetableError: It is no delta, or not positive.
+        TimetableError: The value is not a delta, or is not positive.
     """
 
     def __init__(self, value: "AnyDelta", what: str, *, zero: bool = False) -> None:
@@ -47,7 +46,7 @@ class Delta:
         except (OverflowError, ValueError) as exc:
             raise TimetableError(f"{what} of {value!r} is out of range: {exc}") from exc
         self.length = length
-        """How long it is from some day on."""
+        """The length from an arbitrary day."""
         if length < timedelta() or (length == timedelta() and not zero):
             raise TimetableError(f"{what} must be positive, not {value!r}")
         if length > LONGEST:
@@ -57,14 +56,14 @@ class Delta:
         return str(self.value)
 
     def next(self, current: datetime) -> datetime:
-        """Return `current` plus this length. Raises TimetableError when that is not later, or no date."""
+        """Return `current` plus this length. Raises TimetableError if that is not later, or outside of the calendar."""
         later = self._moved(current, 1)
         if later <= current:
             raise TimetableError(f"{self._what} of {self.value!r} does not lead past {current.isoformat()}")
         return later
 
     def previous(self, current: datetime) -> datetime:
-        """Return `current` less this length. Raises TimetableError when that is no date."""
+        """Return `current` minus this length. Raises TimetableError if that is outside of the calendar."""
         return self._moved(current, -1)
 
     def align_to_next(self, current: datetime) -> datetime:
@@ -76,7 +75,7 @@ class Delta:
         return current
 
     def newest(self, first: datetime, until: datetime) -> datetime:
-        """Return the last of the moments from `first` on that is not after `until`; `first` if none follows it."""
+        """Return the last of the moments from `first` until `until`; `first` if no other is."""
         if not self.is_calendar:
             return first + max(until - first, timedelta()) // self._length * self._length
         while (following := self.next(first)) <= until:
@@ -85,7 +84,7 @@ class Delta:
 
     @property
     def _length(self) -> timedelta:
-        """The length, where it is always the same."""
+        """The length, if it does not depend on the calendar."""
         if isinstance(self.value, timedelta):
             return self.value
         parts = ("days", "hours", "minutes", "seconds", "microseconds")
@@ -99,14 +98,14 @@ class Delta:
 
     @property
     def is_calendar(self) -> bool:
-        """Whether its length in hours depends on the date: months, years, fixed days of them."""
+        """Whether the length in hours depends on the date, as it does for months, years or fixed days."""
         if isinstance(self.value, timedelta):
             return False
         absolute = any(getattr(self.value, name) is not None for name in (*_ABSOLUTE, "weekday"))
         return absolute or bool(self.value.years or self.value.months or self.value.leapdays)
 
     def round_down(self, current: datetime) -> datetime:
-        """Return the last multiple of this length since 1970, which must not depend on the calendar."""
+        """Return the last multiple since 1970 of this length, which must not depend on the calendar."""
         return moved(current, -((current - datetime(1970, 1, 1, tzinfo=current.tzinfo)) % self._length))
 
     def encode(self) -> float | dict[str, Any]:

@@ -1,7 +1,6 @@
 """A timetable of listed moments.
 
-Source:
-    Airflow's `airflow.timetables.events`.
+Source: Airflow's `airflow.timetables.events`.
 """
 
 from bisect import bisect_left, bisect_right
@@ -17,17 +16,17 @@ MAX_EVENTS = 100_000
 
 
 class EventsTimetable(KnownTimetable):
-    """Runs at the given moments: for what is foreseeable, but irregular.
+    """Runs at the listed moments, for events that are foreseeable but irregular.
 
     Args:
-        event_dates: The moments, aware. One that is listed twice runs once.
-        restrict_to_events: Whether a run that somebody triggers takes the most recent moment as its data interval
-            (the first one when none is past), instead of its own.
-        presorted: Accepted because Airflow has it; sorting what is sorted costs nothing.
-        description: A name for the timetable; `N events` by default.
+        event_dates: The moments, aware. Duplicates run once.
+        restrict_to_events: Give a manually triggered run the most recent moment as data interval (the first if none is
+            past), instead of the time of the run.
+        presorted: Accepted as in Airflow; sorting a sorted list costs nothing.
+        description: The timetable's name; by default `N events`.
 
     Raises:
-        TimetableError: A moment is none, or is naive, or there are too many.
+        TimetableError: A moment is not an aware datetime, or there are too many.
     """
 
     kind = "events"
@@ -42,7 +41,7 @@ class EventsTimetable(KnownTimetable):
         self.event_dates = tuple(sorted({_instant(event) for event in event_dates}))
         if len(self.event_dates) > MAX_EVENTS:
             raise TimetableError(
-                f"EventsTimetable has {len(self.event_dates)} event_dates, at most {MAX_EVENTS} may be"
+                f"EventsTimetable has {len(self.event_dates)} event_dates; at most {MAX_EVENTS} are allowed"
             )
         for name, flag in (("restrict_to_events", restrict_to_events), ("presorted", presorted)):
             if not isinstance(flag, bool):
@@ -100,5 +99,5 @@ def _instant(event: datetime) -> datetime:
     if not isinstance(event, datetime):
         raise TimetableError(f"event_dates of EventsTimetable must be datetimes, not {type(event).__name__}: {event!r}")
     if event.utcoffset() is None:
-        raise TimetableError(f"event_dates of EventsTimetable must be aware; {event.isoformat()} has no time zone")
+        raise TimetableError(f"event_dates of EventsTimetable must be aware; {event.isoformat()} has no timezone")
     return in_zone(event, UTC)

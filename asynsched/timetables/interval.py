@@ -1,7 +1,6 @@
-"""Timetables whose runs follow the data intervals that a schedule makes: each run starts when its interval has ended.
+"""Timetables of consecutive data intervals: each run starts when its interval has ended.
 
-Source:
-    Airflow's `airflow.timetables.interval`.
+Source: Airflow's `airflow.timetables.interval`.
 """
 
 from abc import abstractmethod
@@ -26,7 +25,7 @@ class _DataIntervalTimetable(KnownTimetable):
 
     @abstractmethod
     def _latest_start(self, now: datetime, earliest: datetime | None) -> datetime | None:
-        """Return the start of the newest interval that has ended at `now`: where a DAG without catchup begins."""
+        """Return the start of the newest interval that has ended at `now`, where a DAG without catchup begins."""
 
     def next_run(self, last: DataInterval | None, restriction: TimeRestriction, now: datetime) -> DagRunInfo | None:
         earliest = None if restriction.earliest is None else self._schedule.align_to_next(restriction.earliest)
@@ -44,16 +43,16 @@ class _DataIntervalTimetable(KnownTimetable):
         return None if end is None else DagRunInfo.interval(start, end)
 
     def _start_after(self, last: DataInterval, earliest: datetime | None) -> datetime | None:
-        # The end of the last interval is no boundary when the schedule has been changed since.
+        # If the schedule has changed, the end of the last interval is not a boundary.
         aligned = self._schedule.align_to_previous(last.end)
         start = max((moment for moment in (aligned, earliest) if moment is not None), default=None)
-        # A changed schedule, or a change of the clock, may lead back into the last interval.
+        # A changed schedule or a clock change may lead back into the last interval.
         while start is not None and start <= last.start:
             start = self._schedule.next(start)
         return start
 
     def _newest_start(self, start: datetime, latest: datetime, now: datetime) -> datetime:
-        """Return where the newest interval starts that has ended, at `latest` at most; `start` if it has not ended."""
+        """Return the start, until `latest`, of the newest interval that has ended; `start` if none has."""
         back = self._schedule.previous(now)
         back = None if back is None else self._schedule.previous(back)
         if back is not None:
@@ -67,16 +66,17 @@ class _DataIntervalTimetable(KnownTimetable):
 
 
 class CronDataIntervalTimetable(_DataIntervalTimetable):
-    """Data intervals between the moments of a cron expression.
+    """Runs at the end of each data interval between two times of a cron expression.
 
     Args:
         cron: The expression, or a preset such as `@daily`.
-        timezone: Zone whose wall clock the expression means.
-        gap: What becomes of times that the clock skips: `skip` or `shift`. By default as in Airflow.
-        fold: What becomes of times that the clock shows twice: `first`, `last` or `both`. By default as in Airflow.
+        timezone: The timezone of the expression.
+        gap: Whether times that the clock skips are left out (`skip`) or run later (`shift`); by default as in Airflow.
+        fold: Whether times that the clock repeats run the `first` time, the `last` time or `both`; by default as in
+            Airflow.
 
     Raises:
-        TimetableError: The expression, the zone or a policy is invalid.
+        TimetableError: The expression, the timezone or a policy is invalid.
     """
 
     kind = "cron_data_interval"
@@ -108,7 +108,7 @@ class CronDataIntervalTimetable(_DataIntervalTimetable):
         start = self._cron.previous(now)
         end = None if start is None else self._cron.next(start)
         while end is not None and end < now:
-            # Across a change of the clock, `previous` may go too far back.
+            # Across a clock change, `previous` may go too far back.
             start, end = end, self._cron.next(end)
         if start is None or end is None or end == now:
             return start
@@ -116,10 +116,10 @@ class CronDataIntervalTimetable(_DataIntervalTimetable):
 
 
 class DeltaDataIntervalTimetable(_DataIntervalTimetable):
-    """Data intervals of one length, each beginning where the last one ended.
+    """Runs at the end of data intervals of the same length, one after the other.
 
     Args:
-        delta: Length of an interval.
+        delta: The length of an interval.
 
     Raises:
         TimetableError: The length is not positive.
@@ -142,7 +142,7 @@ class DeltaDataIntervalTimetable(_DataIntervalTimetable):
             return self._delta.previous(self._delta.round_down(now))
         if earliest is None:
             return self._delta.previous(now)
-        # Months have no common length to round by: the intervals are counted from the first.
+        # Months differ in length, so the intervals are counted from the first.
         start = earliest
         end = self._delta.next(start)
         while (following := self._delta.next(end)) <= now:

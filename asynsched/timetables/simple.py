@@ -1,7 +1,6 @@
-"""Schedules without arithmetic: never, once, and all the time.
+"""The timetable of a DAG's `schedule`, and the timetables without arithmetic: never, once, and continuously.
 
-Source:
-    Airflow's `airflow.timetables.simple`.
+Source: Airflow's `airflow.timetables.simple`.
 """
 
 from datetime import datetime, timedelta, tzinfo
@@ -21,7 +20,7 @@ class _TrivialTimetable(KnownTimetable):
 
 
 class NullTimetable(_TrivialTimetable):
-    """Never: `schedule=None`. Runs are triggered by somebody."""
+    """Never runs by itself: `schedule=None`."""
 
     kind = "null"
     can_be_scheduled = False
@@ -39,7 +38,7 @@ class NullTimetable(_TrivialTimetable):
 
 
 class OnceTimetable(_TrivialTimetable):
-    """Once, as soon as possible: `schedule="@once"`."""
+    """Runs once, as soon as possible: `schedule="@once"`."""
 
     kind = "once"
 
@@ -54,7 +53,7 @@ class OnceTimetable(_TrivialTimetable):
     def next_run(self, last: DataInterval | None, restriction: TimeRestriction, now: datetime) -> DagRunInfo | None:
         if last is not None:
             return None
-        # The start date counts with or without catchup: there is but one run to make up for.
+        # The start date counts even without catchup: there is only one run to miss.
         run_after = restriction.earliest or now
         if restriction.latest is not None and run_after > restriction.latest:
             return None
@@ -62,7 +61,7 @@ class OnceTimetable(_TrivialTimetable):
 
 
 class ContinuousTimetable(_TrivialTimetable):
-    """All the time, one run after the other: `schedule="@continuous"`."""
+    """Runs continuously, one run after the other: `schedule="@continuous"`."""
 
     kind = "continuous"
     active_runs_limit = 1
@@ -80,7 +79,7 @@ class ContinuousTimetable(_TrivialTimetable):
         if last is None:
             end = max(start, now)
         elif last.end > now:
-            # The start date was moved into the future: the next interval is as long as the last one.
+            # The start date was moved to the future: the next interval is as long as the last.
             end = moved(start, last.end - last.start)
         else:
             start, end = last.end, now
@@ -90,18 +89,17 @@ class ContinuousTimetable(_TrivialTimetable):
 
 
 def timetable_from_schedule(schedule: Any, timezone: str | tzinfo) -> Timetable:
-    """Return the timetable that a `schedule` argument stands for.
+    """Return the timetable for a `schedule` argument.
 
     Args:
         schedule: None, `@once`, `@continuous`, a preset such as `@daily`, a cron expression, a timedelta, a
-            relativedelta, a timetable, an asset, an expression of assets, or a list of them.
-        timezone: Zone of the DAG, in which a cron expression is read.
+            relativedelta, a timetable, an asset, an expression of assets, or a list of these.
+        timezone: The DAG's timezone, for cron expressions.
 
     Raises:
-        TimetableError: It stands for none.
+        TimetableError: The schedule is invalid.
 
-    Source:
-        Airflow 3's defaults: a cron string is a CronTriggerTimetable, a delta a DeltaTriggerTimetable.
+    Source: Airflow 3's defaults: a cron string is a CronTriggerTimetable, a delta a DeltaTriggerTimetable.
     """
     if schedule is None:
         return NullTimetable()
@@ -144,5 +142,5 @@ def _checked(timetable: Timetable) -> Timetable:
 
 
 def is_authors_own(timetable: Timetable) -> bool:
-    """Whether a timetable is user code: one that the scheduler can make again itself is not."""
+    """Return whether a timetable is user code, which the scheduler cannot make again itself."""
     return not type(timetable).__module__.startswith("asynsched.timetables.")

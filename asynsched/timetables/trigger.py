@@ -1,7 +1,6 @@
-"""Timetables that run at the moments of a schedule, with a data interval of a length of its own (nothing by default).
+"""Timetables that run at the moments of a schedule, with a data interval of any length (by default empty).
 
-Source:
-    Airflow's `airflow.timetables.trigger`.
+Source: Airflow's `airflow.timetables.trigger`.
 """
 
 from abc import abstractmethod
@@ -32,7 +31,7 @@ class _TriggerTimetable(KnownTimetable):
 
     @abstractmethod
     def _first_run(self, now: datetime) -> datetime | None:
-        """Return when a DAG without a start date runs first."""
+        """Return the time of the first run of a DAG without a start date."""
 
     def infer_manual_data_interval(self, *, run_after: datetime) -> DataInterval:
         return DataInterval(self._interval.previous(run_after), run_after)
@@ -54,12 +53,12 @@ class _TriggerTimetable(KnownTimetable):
         return DagRunInfo.interval(start, run_after)
 
     def _without_missed(self, following: datetime, restriction: TimeRestriction, now: datetime) -> datetime:
-        """Return the moment to run at in place of `following`: later, unless missed runs are made up for."""
+        """Return the moment to run at instead of `following`, which is later unless `catchup=True`."""
         if restriction.catchup is True:
             return following
         if restriction.catchup == "latest":
             return self._schedule.newest(following, min(now, restriction.latest or now))
-        # The newest moment that is past, and the first moment of the DAG.
+        # Not before the newest past moment, nor before the first moment of the DAG.
         bounds = [following, self._schedule.align_to_previous(now)]
         if restriction.earliest is not None:
             bounds.append(self._schedule.align_to_next(restriction.earliest))
@@ -67,11 +66,11 @@ class _TriggerTimetable(KnownTimetable):
 
 
 class DeltaTriggerTimetable(_TriggerTimetable):
-    """Runs again and again, `delta` apart.
+    """Runs at regular intervals.
 
     Args:
-        delta: Time between two runs.
-        interval: Length of the data interval that ends with each run; nothing by default.
+        delta: The time between two runs.
+        interval: The length of the data interval that ends at each run; by default empty.
 
     Raises:
         TimetableError: A length is not positive.
@@ -91,20 +90,21 @@ class DeltaTriggerTimetable(_TriggerTimetable):
 
 
 class CronTriggerTimetable(_TriggerTimetable):
-    """Runs at the moments of a cron expression: what a cron string means as `schedule`.
+    """Runs at the times of a cron expression. A cron string as `schedule` means this timetable.
 
     Args:
         cron: The expression, or a preset such as `@daily`.
-        timezone: Zone whose wall clock the expression means.
-        interval: Length of the data interval that ends with each run; nothing by default.
-        run_immediately: For a DAG without a start date and without a run, whether the most recent moment runs at
-            once: always (True), when it was at most that long ago (a timedelta), or when it was at most a tenth of
-            the time between two runs ago, or five minutes (False).
-        gap: What becomes of times that the clock skips: `skip` or `shift`. By default as in Airflow.
-        fold: What becomes of times that the clock shows twice: `first`, `last` or `both`. By default as in Airflow.
+        timezone: The timezone of the expression.
+        interval: The length of the data interval that ends at each run; by default empty.
+        run_immediately: For a DAG without a start date or a run, whether the most recent time runs immediately: always
+            (True), if it is at most this long ago (a timedelta), or if it is at most a tenth of the time between two
+            runs ago, or five minutes (False).
+        gap: Whether times that the clock skips are left out (`skip`) or run later (`shift`); by default as in Airflow.
+        fold: Whether times that the clock repeats run the `first` time, the `last` time or `both`; by default as in
+            Airflow.
 
     Raises:
-        TimetableError: The expression, the zone, the interval or a policy is invalid.
+        TimetableError: The expression, the timezone, the interval or a policy is invalid.
     """
 
     kind = "cron_trigger"
@@ -157,7 +157,7 @@ def _encode_run_immediately(value: bool | timedelta) -> bool | float:
 
 
 class MultipleCronTriggerTimetable(KnownTimetable):
-    """Runs at the moments of several cron expressions, once where they coincide.
+    """Runs at the times of several cron expressions, once where they coincide.
 
     Args:
         crons: The expressions.
@@ -168,7 +168,7 @@ class MultipleCronTriggerTimetable(KnownTimetable):
         fold: As for CronTriggerTimetable.
 
     Raises:
-        TimetableError: There is no expression, or one is invalid, or the zone or the interval is.
+        TimetableError: There is no expression, or an argument is invalid.
     """
 
     kind = "multiple_cron_trigger"
@@ -211,7 +211,7 @@ class MultipleCronTriggerTimetable(KnownTimetable):
         infos = [timetable.next_run(last, restriction, now) for timetable in self._timetables]
         found = [info for info in infos if info is not None]
         if restriction.catchup is not True:
-            # Of the moments that are past, the newest; the others are what a DAG without catchup leaves out.
+            # The newest past moment: without catchup, the others are left out.
             past = [info for info in found if info.logical_date <= now]
             if past:
                 return max(past, key=_logical_date)

@@ -1,7 +1,7 @@
-"""Time zones: by name, and what a wall clock shows at a clock change.
+"""Timezones by name, and conversions between instants and wall-clock times.
 
-Next to the ends of the calendar, which has the years 1 to 9999, arithmetic with dates overflows. Here that is an error
-of the schedule or the date that leads there.
+The calendar has the years 1 to 9999, and date arithmetic overflows at its ends. Here that is an error of the schedule
+or the date that leads there.
 """
 
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
@@ -12,10 +12,10 @@ MAX_ZONE_LENGTH = 100
 
 
 def zone_named(name: str) -> tzinfo:
-    """Return the zone of an IANA name, or of a fixed offset such as `+02:00`.
+    """Return the timezone with an IANA name, or with a fixed offset such as `+02:00`.
 
     Raises:
-        TimetableError: There is none of that name.
+        TimetableError: The name is unknown.
     """
     if name.upper() == "UTC":
         return UTC
@@ -32,7 +32,7 @@ def zone_named(name: str) -> tzinfo:
 
 
 def _no_zone(name: str) -> str:
-    return f"there is no time zone {name!r}; use an IANA name such as 'Europe/Berlin'"
+    return f"there is no timezone {name!r}; use an IANA name such as 'Europe/Berlin'"
 
 
 def _fixed_offset(name: str) -> tzinfo:
@@ -45,7 +45,7 @@ def _fixed_offset(name: str) -> tzinfo:
 
 
 def zone_name(zone: tzinfo) -> str:
-    """Return the name that `zone_named` reads: the IANA name (of pendulum's and pytz's zones too), or the offset."""
+    """Return the name for `zone_named`: the IANA name (also of pendulum's and pytz's zones), or the offset."""
     for attribute in ("key", "name", "zone"):
         name = getattr(zone, attribute, None)
         if isinstance(name, str) and name:
@@ -59,10 +59,10 @@ def zone_name(zone: tzinfo) -> str:
 
 
 def as_zone(value: str | tzinfo) -> tzinfo:
-    """Return a zone of the standard library for a name, or for a zone of any library.
+    """Return a timezone of the standard library for a name, or for a timezone of any library.
 
     Raises:
-        TimetableError: It names no zone, or is none.
+        TimetableError: The name is unknown, or the value is neither.
     """
     if isinstance(value, str):
         return zone_named(value)
@@ -72,7 +72,7 @@ def as_zone(value: str | tzinfo) -> tzinfo:
 
 
 def in_zone(instant: datetime, zone: tzinfo) -> datetime:
-    """Return an aware instant in another zone. Raises TimetableError when that is out of the calendar."""
+    """Return an aware instant in another timezone. Raises TimetableError if that is outside of the calendar."""
     try:
         return instant.astimezone(zone)
     except OverflowError:
@@ -83,7 +83,7 @@ def in_zone(instant: datetime, zone: tzinfo) -> datetime:
 
 
 def moved(moment: datetime, by: timedelta) -> datetime:
-    """Return `moment + by`. Raises TimetableError when that is out of the calendar."""
+    """Return `moment + by`. Raises TimetableError if that is outside of the calendar."""
     try:
         return moment + by
     except OverflowError:
@@ -93,31 +93,30 @@ def moved(moment: datetime, by: timedelta) -> datetime:
 
 
 def wall_clock(instant: datetime, zone: tzinfo) -> datetime:
-    """Return what a clock on the wall shows at an aware instant: naive, and without a fold. Raises as `in_zone`."""
+    """Return the naive wall-clock time, without a fold, at an aware instant. Raises TimetableError like `in_zone`."""
     return in_zone(instant, zone).replace(tzinfo=None, fold=0)
 
 
 def instant_of(wall: datetime, zone: tzinfo) -> datetime:
-    """Return the instant, in UTC, at which a wall clock shows `wall`.
+    """Return the instant, in UTC, of a wall-clock time.
 
-    A time that the clock skips is moved later by the length of the gap; of a time that it shows twice, the second is
-    meant. Both follow from taking the smaller of the two offsets that Python knows for such a time.
+    A skipped time is moved later by the length of the gap; a repeated time means the second one. Both follow from the
+    smaller of the two offsets that Python has for such a time.
 
     Raises:
-        TimetableError: That instant is out of the calendar.
+        TimetableError: The instant is outside of the calendar.
 
-    Source:
-        Airflow's `make_aware`.
+    Source: Airflow's `make_aware`.
     """
     offsets = [wall.replace(tzinfo=zone, fold=fold).utcoffset() for fold in (0, 1)]
     return moved(wall, -min(offset for offset in offsets if offset is not None)).replace(tzinfo=UTC)
 
 
 def instants_of(wall: datetime, zone: tzinfo) -> tuple[datetime, datetime]:
-    """Return the instants, in UTC, that a wall-clock time can mean: equal unless the clock changes there.
+    """Return the two instants, in UTC, that a wall-clock time can mean; they are equal unless the clock changes.
 
-    The first is later than the second exactly for a time that the clock skips; the first is then moved by the gap.
-    Raises TimetableError when one is out of the calendar.
+    The first is later than the second only for a skipped time, and is then moved by the gap. Raises TimetableError if
+    an instant is outside of the calendar.
     """
     first, last = (
         moved(wall, -wall.replace(tzinfo=zone, fold=fold).utcoffset()).replace(tzinfo=UTC)  # type: ignore[operator]

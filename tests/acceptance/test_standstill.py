@@ -27,7 +27,7 @@ def test_up_until_idle_ends_with_what_cannot_go_on(tmp_path):
     site.assert_nothing_left()
     assert "1 run has ended: 1 failed." in ended.stderr
     [told] = [line for line in ended.stderr.splitlines() if line.startswith("Error")]
-    assert "No active run can go on" in told
+    assert "No active run can continue" in told
     assert "of past: task loads: " in told
     assert "of wide: task spreads: it needs 500 slots, and its pool 'default_pool' has 128" in told
     assert [run["state"] for run in site.runs("wide")] == ["running"]

@@ -1,4 +1,4 @@
-"""The context of a running task: what templates and functions are given, under Airflow's names."""
+"""The context of a running task: the values for templates and functions, with Airflow's names."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ CONTEXT_KEYS = frozenset({
     "task_reschedule_count", "templates_dict", "test_mode", "ti", "triggering_asset_events", "try_number", "ts",
     "ts_nodash", "ts_nodash_with_tz", "var",
 })  # fmt: skip
-"""Names that a task's function may have as parameters without being given them."""
+"""Parameters of a task's function that need no argument."""
 
 
 class Deferred:
-    """A value of a context that the scheduler is asked for only when somebody wants it."""
+    """A value of a context that is requested from the scheduler on first use."""
 
     __slots__ = ("find",)
 
@@ -35,7 +35,7 @@ class Deferred:
 
 
 class Unmade(Deferred):
-    """A value that nobody is asked for: it only is made late."""
+    """A value that is made on first use, without a request."""
 
     __slots__ = ()
 
@@ -44,10 +44,10 @@ class Unmade(Deferred):
 
 
 class Context(dict[str, "Any"]):
-    """A dict of what a running task may know. Dates that depend on a logical date are missing when the run has none.
+    """The values that a running task can use, by name. Without a logical date, dates that depend on it are missing.
 
-    Deferred values are found when they are first looked at, and kept; nobody who reads the dict sees them. `repr` asks
-    for none, and shows `...` in their place.
+    Some values are requested from the scheduler on first use, and then kept. `repr` requests nothing, and shows `...`
+    in their place.
     """
 
     def __getitem__(self, key: str) -> Any:
@@ -57,7 +57,7 @@ class Context(dict[str, "Any"]):
         return value
 
     def __iter__(self) -> Iterator[str]:
-        # That this is written in Python makes `dict(context)` and `**context` read each value by `__getitem__`.
+        # Because this is Python code, `dict(context)` and `**context` read each value by `__getitem__`.
         return super().__iter__()
 
     def get(self, key: str, default: Any = None) -> Any:
@@ -83,7 +83,7 @@ class Context(dict[str, "Any"]):
         return self[key]
 
     def with_deferred(self) -> dict[str, Any]:
-        """Return a copy in which deferred values still are deferred."""
+        """Return a copy with deferred values still deferred."""
         return dict(super().items())
 
 
@@ -95,14 +95,14 @@ _running: list[Context] = []
 
 
 def get_current_context() -> Context:
-    """Return the context of the task that is running. Raises AsynschedError when none is."""
+    """Return the context of the running task. Raises AsynschedError outside of a task."""
     if not _running:
-        raise AsynschedError("get_current_context() works inside of a running task only")
+        raise AsynschedError("get_current_context() works only inside a running task")
     return _running[-1]
 
 
 class CurrentContext:
-    """`with CurrentContext(context):` — what `get_current_context` returns inside."""
+    """Within `with CurrentContext(context):`, `get_current_context` returns that context."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -116,7 +116,7 @@ class CurrentContext:
 
 
 def context_variables(context: Context) -> dict[str, str]:
-    """Return what a task's process and its commands are told of it, as environment variables under Airflow's names."""
+    """Return environment variables that describe the task to its process and commands, with Airflow's names."""
     ti, email = context["ti"], context["task"].email
     values = {
         "AIRFLOW_CTX_DAG_ID": ti.dag_id,
@@ -127,11 +127,11 @@ def context_variables(context: Context) -> dict[str, str]:
         "AIRFLOW_CTX_DAG_EMAIL": email if email is None or isinstance(email, str) else ",".join(email),
         "AIRFLOW_CTX_LOGICAL_DATE": context.get("ts"),
     }
-    # An empty or missing one is left out; the environment takes no NUL.
+    # Empty values are left out, and NUL characters removed: the environment cannot hold them.
     return {name: str(value).replace("\0", "") for name, value in values.items() if value}
 
 
 def outlet_events(context: Context) -> list[dict[str, Any]]:
-    """Return what the task has said of its outlets. Raises DagError when that is no JSON."""
-    told = context.with_deferred().get("outlet_events")
-    return [] if told is None or isinstance(told, Deferred) else told.told()
+    """Return the events that the task described for its outlets. Raises DagError if an extra is not JSON."""
+    events = context.with_deferred().get("outlet_events")
+    return [] if events is None or isinstance(events, Deferred) else events.fields()

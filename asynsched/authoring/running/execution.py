@@ -1,4 +1,4 @@
-"""Running a task's code: conditions, templates, hooks, `execute`, and what its result means."""
+"""Running a task's code: conditions, templates, hooks, `execute`, and the meaning of its result."""
 
 from __future__ import annotations
 
@@ -19,16 +19,15 @@ if TYPE_CHECKING:
 
 
 class TaskResult:
-    """What a task's run came to, besides success.
+    """The result of a task that succeeded.
 
     Attributes:
-        value: What is kept as XCom `return_value`; None for nothing.
-        written: The same as `to_transport` writes it.
-        follow: Of a branch: the task_ids that run, groups resolved to their first tasks. Else None.
-        short_circuit: Of a short circuit whose condition was false: whether the trigger rules downstream are ignored.
-            Else None.
-        outlet_events: What the task said of the assets that it updates: the fields of
-            `asynsched.protocol.messages.OutletEvent` for each.
+        value: The XCom `return_value`; None for none.
+        written: The value as `to_transport` writes it.
+        follow: For a branch, the task_ids to run, with groups resolved to their first tasks; otherwise None.
+        short_circuit: For a short circuit whose condition was false, whether downstream trigger rules are ignored;
+            otherwise None.
+        outlet_events: The fields of `asynsched.protocol.messages.OutletEvent` for each event the task described.
     """
 
     __slots__ = ("follow", "outlet_events", "short_circuit", "value", "written")
@@ -44,20 +43,20 @@ class TaskResult:
 
 
 def execute(task: BaseOperator, context: Context, resumption: Resumption | None = None) -> TaskResult:
-    """Run a task once, in this process. The task itself is not changed: a copy of it is rendered and run.
+    """Run a task once, in this process. A copy of the task is rendered and run.
 
     Args:
         task: The task.
-        context: Of this try.
-        resumption: How a deferred task goes on; None to run it from its beginning.
+        context: The context of this try.
+        resumption: How to resume a deferred task; None to run it from its beginning.
 
     Raises:
-        AsynschedSkipException: The task is skipped, by itself or by a condition.
-        AsynschedFailException: It failed, and must not be retried.
-        AsynschedRescheduleException: The sensor is to be looked at again later.
+        AsynschedSkipException: The task is skipped.
+        AsynschedFailException: The task failed, and must not be retried.
+        AsynschedRescheduleException: The sensor must be checked again later.
         TaskDeferred: The task waits for a trigger.
-        TypeError: It returned what is no JSON; the message names the type.
-        Exception: Whatever else the task's code raised.
+        TypeError: The result cannot be passed on; the message names the type.
+        Exception: Anything else that the task's code raised.
     """
     with CurrentContext(context):
         task = task.for_try(context)
@@ -67,7 +66,7 @@ def execute(task: BaseOperator, context: Context, resumption: Resumption | None 
         try:
             value = _execute(task, context, resumption)
         except BaseException:
-            # A name helps to find the instance that failed; what it needs may not be there.
+            # The name helps to find the failed instance; the values it needs may be missing.
             with suppress(Exception):
                 _render_map_index(task, context)
             raise
@@ -98,10 +97,10 @@ def _execute(task: BaseOperator, context: Context, resumption: Resumption | None
 
 
 def run_callbacks(callbacks: list[Any], context: Context, task: BaseOperator) -> list[str]:
-    """Call callbacks one after the other; one that fails is logged, and keeps no other from running.
+    """Call callbacks in order. A failed callback is logged, and the others still run.
 
     Returns:
-        What went wrong, a line for each that failed.
+        One line for each failure.
     """
     failures = []
     for callback in callbacks:
@@ -137,7 +136,7 @@ def _result(task: BaseOperator, context: Context, value: Any) -> TaskResult:
 
 
 def _check_mappable(task: BaseOperator, context: Context, value: Any) -> None:
-    """Raise for a result that a task is mapped over, unless it can be. Instances of a mapped task return one each."""
+    """Raise for a result that another task is mapped over, but cannot be. A mapped task returns one item each."""
     who, longest = f"what task {task.task_id!r} returned", context["ti"].max_map_length
     if not is_mappable(value):
         kind = "None" if value is None else type(value).__name__
@@ -159,6 +158,6 @@ def _push_items(task: BaseOperator, context: Context, value: Any) -> None:
 
 
 def _render_map_index(task: BaseOperator, context: Context) -> None:
-    """Render the name of a task instance, which may depend on what the task has put into its context."""
+    """Render the name of a task instance, which may depend on values that the task put into its context."""
     if task.map_index_template is not None:
         context["ti"].rendered_map_index = str(task.render_template(task.map_index_template, context))

@@ -1,4 +1,4 @@
-"""`ti`: what a running task may know and ask about itself."""
+"""`ti` and `dag_run`: what a running task can know and request about itself, its run, and runs of other DAGs."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 
     from asynsched.authoring.operators.base import BaseOperator
     from asynsched.authoring.running.context import Context
+    from asynsched.protocol.messages import RunContext
 
 
 class PreviousTaskInstance:
-    """A task instance of an earlier run: its names, state, numbers and, as pendulum's instants, its dates."""
+    """A task instance of an earlier run. Its dates are pendulum DateTimes."""
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
         self.dag_id: str = fields["dag_id"]
@@ -37,7 +38,7 @@ class PreviousTaskInstance:
 
     @property
     def duration(self) -> float | None:
-        """Seconds that its try took; None where it has not run to an end."""
+        """The seconds that its try took; None if it has not finished."""
         if self.start_date is None or self.end_date is None:
             return None
         seconds: float = (self.end_date - self.start_date).total_seconds()
@@ -48,7 +49,7 @@ class PreviousTaskInstance:
 
 
 class AsksElsewhere:
-    """The questions; each may be asked without a task instance, but only by a task that runs."""
+    """Requests about runs of any DAG. They need no task instance, but work only in a running task."""
 
     @staticmethod
     def get_ti_count(
@@ -60,10 +61,10 @@ class AsksElsewhere:
         run_ids: Collection[str] | None = None,
         states: Collection[str] | None = None,
     ) -> int:
-        """Return how many task instances there are; what is None or empty limits nothing.
+        """Return the number of task instances that match; None or empty means no filter.
 
         Raises:
-            SupervisorNotFound: The DAG has no such task group.
+            SupervisorNotFound: The task group does not exist.
         """
         wanted = _wanted(dag_id, logical_dates, run_ids, states)
         n: int = ask("task_count", **wanted, **_tasks(map_index, task_ids, task_group_id))
@@ -78,10 +79,10 @@ class AsksElsewhere:
         logical_dates: Collection[dt.datetime] | None = None,
         run_ids: Collection[str] | None = None,
     ) -> dict[str, dict[str, str | None]]:
-        """Return states by run_id and then task_id, a mapped task's by task_id, `_` and index.
+        """Return states by run_id and then task_id; the key of a mapped task is the task_id, `_` and the map index.
 
         Raises:
-            SupervisorNotFound: The DAG has no such task group.
+            SupervisorNotFound: The task group does not exist.
         """
         wanted = _wanted(dag_id, logical_dates, run_ids, None)
         states: dict[str, dict[str, str | None]] = {}
@@ -97,23 +98,15 @@ class AsksElsewhere:
         run_ids: Collection[str] | None = None,
         states: Collection[str] | None = None,
     ) -> int:
-        """Return how many runs there are; what is None or empty limits nothing."""
+        """Return the number of runs that match; None or empty means no filter."""
         n: int = ask("run_count", **_wanted(dag_id, logical_dates, run_ids, states))
         return n
 
     @staticmethod
     def get_dagrun_state(dag_id: str, run_id: str) -> str:
-        """Return the state of a run. Raises SupervisorNotFound when there is none."""
+        """Return the state of a run. Raises SupervisorNotFound if it does not exist."""
         state: str = ask("run_state", dag_id=dag_id, run_id=run_id)
         return state
-
-
-def previous_task_instance(**asked: Any) -> PreviousTaskInstance | None:
-    """Return the task instance that `previous_task_instance` finds; None when there is none."""
-    try:
-        return PreviousTaskInstance(ask("previous_task_instance", **asked))
-    except SupervisorNotFound:
-        return None
 
 
 def _wanted(
@@ -142,11 +135,7 @@ def _instant(text: str | None) -> Any:
 
 
 class Instant:
-    """An attribute that shows a field of `self._facts`, a datetime or None, as pendulum's DateTime.
-
-    Args:
-        fact: The name of that field.
-    """
+    """An attribute that shows a field of `self._facts`, a datetime or None, as a pendulum DateTime."""
 
     def __init__(self, fact: str) -> None:
         self._fact = fact
@@ -157,13 +146,13 @@ class Instant:
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         if instance is None:
             return self
-        # Next time it is found there, without being asked for here.
+        # Later reads find it there.
         made = instance.__dict__[self._name] = coerce_datetime(getattr(instance._facts, self._fact))  # noqa: SLF001 - a part of it
         return made
 
 
 class TaskInstanceFacts:
-    """What a try is told of itself: the fields of `asynsched.protocol.messages.Launch` that a task may see."""
+    """The fields of `asynsched.protocol.messages.Launch` that a task can see."""
 
     __slots__ = (
         "ended_at", "map_index", "max_map_length", "max_tries", "reschedule_started_at", "started_at", "test_mode",
@@ -193,9 +182,9 @@ class TaskInstanceFacts:
 
 
 class TaskInstance(AsksElsewhere):
-    """The running task instance: `ti`. Its members have the names of Airflow's `RuntimeTaskInstance`.
+    """The running task instance: `ti`. Its members are those of Airflow's `RuntimeTaskInstance`.
 
-    Not there: `dag_version_id`, `get_relevant_upstream_map_indexes` and `get_task_breadcrumbs`.
+    Missing are `dag_version_id`, `get_relevant_upstream_map_indexes` and `get_task_breadcrumbs`.
     """
 
     start_date = Instant("started_at")
@@ -216,11 +205,11 @@ class TaskInstance(AsksElsewhere):
         self.context: Context | None = None
         self.max_map_length = facts.max_map_length
         self.mapped_over: dict[int, Any] = {}
-        """What is mapped over, asked for once a try."""
+        """Values to map over, requested once per try."""
 
     @property
     def id(self) -> uuid.UUID:
-        """Identifies the try; the same for its callbacks."""
+        """The id of the try, also in its callbacks."""
         import uuid
 
         name = "\n".join((self.dag_id, self.run_id, self.task_id, str(self.map_index), str(self.try_number)))
@@ -228,26 +217,26 @@ class TaskInstance(AsksElsewhere):
 
     @property
     def hostname(self) -> str:
-        """Name of the machine that this process runs on."""
+        """The name of this machine."""
         import socket
 
         return socket.gethostname()
 
     @property
     def pid(self) -> int:
-        """Id of this process."""
+        """The id of this process."""
         import os
 
         return os.getpid()
 
     @property
     def operator(self) -> str:
-        """Name of the task's kind."""
+        """The name of the task's operator."""
         return self.task.operator_name
 
     @property
     def is_mapped(self) -> bool:
-        """Whether this is one of several instances of a mapped task."""
+        """Whether this is an instance of a mapped task."""
         return self.map_index >= 0
 
     @property
@@ -262,7 +251,7 @@ class TaskInstance(AsksElsewhere):
 
     @property
     def log_url(self) -> str:
-        """Where to read the log of this try: there is no web page, so it is the command that shows it."""
+        """The command that shows the log of this try, as there is no web page."""
         from shlex import join
 
         command = ["asynsched", "tasks", "logs", self.dag_id, self.run_id, self.task_id, "--try", str(self.try_number)]
@@ -270,7 +259,7 @@ class TaskInstance(AsksElsewhere):
 
     @property
     def mark_success_url(self) -> str:
-        """The same as `log_url`, as in Airflow."""
+        """The same as `log_url`."""
         return self.log_url
 
     @property
@@ -285,13 +274,13 @@ class TaskInstance(AsksElsewhere):
         return self.task.log
 
     def xcom_push(self, key: str, value: Any) -> None:
-        """Store a value under a key, for tasks that come later: they get it as it is.
+        """Store a value under a key for later tasks, which receive it unchanged.
 
-        It is what JSON has (None, a bool, a number, a string, a list, a dict with strings as keys), a date, a time, a
-        timedelta, a timezone, a tuple, a set, a Decimal, a UUID or bytes, or lists, dicts, tuples and sets of these.
+        Supported are JSON values, dates, times, timedeltas, timezones, tuples, sets, Decimals, UUIDs and bytes, and
+        lists, dicts, tuples and sets of these.
 
         Raises:
-            TypeError: The value has something else in it; the message names its type.
+            TypeError: The value contains something else; the message names its type.
         """
         ask("xcom_push", key=key, value=to_transport(value, f"XCom {key!r} of task {self.task_id!r}"))
 
@@ -306,16 +295,16 @@ class TaskInstance(AsksElsewhere):
         default: Any = None,
         run_id: str | None = None,
     ) -> Any:
-        """Return what tasks pushed: a value for one task_id, a list of values for several or for a mapped task.
+        """Return what tasks pushed: a value for one task_id, and a list of values for several or for a mapped task.
 
         Args:
-            task_ids: The tasks; this one, unless given.
-            dag_id: Their DAG; this one, unless given.
-            key: What they pushed it under; by default, what they returned.
-            include_prior_dates: Look in earlier runs, too.
-            map_indexes: Of mapped tasks, which instances.
-            default: Stands for what was not pushed.
-            run_id: Their run; this one, unless given.
+            task_ids: The tasks; by default this task.
+            dag_id: Their DAG; by default this DAG.
+            key: The key of the XComs; by default, that of return values.
+            include_prior_dates: Also search earlier runs.
+            map_indexes: The instances of mapped tasks.
+            default: The value for a missing XCom.
+            run_id: Their run; by default this run.
         """
         single = task_ids is None or isinstance(task_ids, str)
         names = [task_ids] if isinstance(task_ids, str) else [self.task_id] if task_ids is None else list(task_ids)
@@ -338,7 +327,7 @@ class TaskInstance(AsksElsewhere):
         return values[0] if single else values
 
     def get_previous_dagrun(self, state: str | None = None) -> DagRun | None:
-        """Return the DagRun of the next earlier logical date, in that state if given; None when there is none."""
+        """Return the DagRun with the next earlier logical date, in `state` if given; None if there is none."""
         if self.logical_date is None:
             return None
         try:
@@ -349,23 +338,26 @@ class TaskInstance(AsksElsewhere):
     def get_previous_ti(
         self, state: str | None = None, logical_date: dt.datetime | None = None, map_index: int = -1
     ) -> PreviousTaskInstance | None:
-        """Return this task's instance of the newest earlier logical date; None when there is none.
+        """Return this task's instance with the next earlier logical date; None if there is none.
 
         Args:
-            state: Only one in this state.
-            logical_date: Earlier than this; than the run's own, unless given.
-            map_index: Of a mapped task, which instance.
+            state: The state that the instance must have.
+            logical_date: The date to search before; by default the run's own.
+            map_index: The instance of a mapped task.
         """
         before = logical_date or self.logical_date
         if before is None:
             return None
-        wanted = None if state is None else str(state)
-        return previous_task_instance(
-            task_id=self.task_id, before=before.isoformat(), map_index=map_index, state=wanted
-        )
+        wanted = {"task_id": self.task_id, "before": before.isoformat(), "map_index": map_index}
+        try:
+            return PreviousTaskInstance(
+                ask("previous_task_instance", **wanted, state=None if state is None else str(state))
+            )
+        except SupervisorNotFound:
+            return None
 
     def get_first_reschedule_date(self, context: Context | None = None) -> dt.datetime | None:
-        """Return when a rescheduling sensor looked first; None when this is the first time."""
+        """Return the time of a rescheduling sensor's first check; None if this is the first."""
         return coerce_datetime(self._facts.reschedule_started_at)
 
     def get_template_context(self) -> Context:
@@ -382,7 +374,7 @@ class TaskInstance(AsksElsewhere):
 
 
 def _value_of_task(task_id: str, found: Iterable[tuple[str, int, Any]], default: Any, *, one: bool) -> Any:
-    """Return what one task pushed: a value, for a mapped task the list of its instances' values, or the default."""
+    """Return what one task pushed: a value, the list of a mapped task's values, or the default."""
     by_index = {map_index: value for name, map_index, value in found if name == task_id}
     if not by_index:
         return default
@@ -391,54 +383,11 @@ def _value_of_task(task_id: str, found: Iterable[tuple[str, int, Any]], default:
     return list(by_index.values())
 
 
-_INSTANTS = (
-    "run_after", "logical_date", "data_interval_start", "data_interval_end", "queued_at", "started_at", "ended_at",
-)  # fmt: skip
-
-
-class RunFacts:
-    """What a try is told of its DagRun: the fields of `asynsched.protocol.messages.RunContext`."""
-
-    __slots__ = (
-        "conf", "dag_id", "data_interval_end", "data_interval_start", "ended_at", "logical_date", "queued_at",
-        "run_after", "run_id", "run_type", "started_at", "state",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        *,
-        dag_id: str,
-        run_id: str,
-        run_type: str,
-        run_after: dt.datetime,
-        logical_date: dt.datetime | None = None,
-        data_interval_start: dt.datetime | None = None,
-        data_interval_end: dt.datetime | None = None,
-        queued_at: dt.datetime | None = None,
-        started_at: dt.datetime | None = None,
-        ended_at: dt.datetime | None = None,
-        state: str = "running",
-        conf: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.dag_id = dag_id
-        self.run_id = run_id
-        self.run_type = run_type
-        self.run_after = run_after
-        self.logical_date = logical_date
-        self.data_interval_start = data_interval_start
-        self.data_interval_end = data_interval_end
-        self.queued_at = queued_at
-        self.started_at = started_at
-        self.ended_at = ended_at
-        self.state = state
-        self.conf = dict(conf or {})
-
-
 class DagRun:
-    """A DagRun as tasks see it, with the names of its attributes that Airflow has. Its instants are pendulum's.
+    """A DagRun as tasks see it, with Airflow's names. Its dates are pendulum DateTimes.
 
-    `clear_number`, `note`, `partition_key`, `triggering_user_name` and `consumed_asset_events` are there for code that
-    reads them, and say nothing.
+    `clear_number`, `note`, `partition_key`, `triggering_user_name` and `consumed_asset_events` exist for code that
+    reads them, but are always empty.
     """
 
     clear_number = 0
@@ -453,8 +402,11 @@ class DagRun:
     queued_at = Instant("queued_at")
     start_date = Instant("started_at")
     end_date = Instant("ended_at")
+    _INSTANTS = (
+        "run_after", "logical_date", "data_interval_start", "data_interval_end", "queued_at", "started_at", "ended_at",
+    )  # fmt: skip
 
-    def __init__(self, facts: RunFacts) -> None:
+    def __init__(self, facts: RunContext) -> None:
         self._facts = facts
         self.dag_id = facts.dag_id
         self.run_id = facts.run_id
@@ -464,14 +416,16 @@ class DagRun:
 
     @classmethod
     def of_fields(cls, fields: Mapping[str, Any]) -> DagRun:
-        """Return the run that such fields of JSON describe: instants as text, under the names of `RunFacts`."""
+        """Return the run that the fields of a `RunContext` in JSON describe."""
         import datetime as dt
+        from types import SimpleNamespace
 
-        known = {name: fields[name] for name in RunFacts.__slots__ if name in fields}
-        for name in _INSTANTS:
-            if known.get(name) is not None:
+        known = {"state": "running", "conf": {}, **dict.fromkeys(cls._INSTANTS), **fields}
+        for name in cls._INSTANTS:
+            if known[name] is not None:
                 known[name] = dt.datetime.fromisoformat(known[name])
-        return cls(RunFacts(**known))
+        facts: Any = SimpleNamespace(**known)
+        return cls(facts)
 
     def __repr__(self) -> str:
         return f"<DagRun {self.dag_id} {self.run_id}>"

@@ -1,6 +1,6 @@
-"""Rendering templates: Jinja environments, Airflow's filters, and everything that has templates in it.
+"""Rendering templates: Jinja environments, Airflow's filters, and values with templates in them.
 
-A string without any template in it is not given to Jinja: a task that has none does not load it.
+A string without a template is not passed to Jinja, so a task without templates does not load Jinja.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ Moment = dt.date | dt.time | None
 
 
 def plain_environment() -> jinja2.Environment:
-    """Return an environment for templates outside of a DAG."""
+    """Return the environment for templates outside of a DAG."""
     return _environment(native=False, cache_size=0)
 
 
 def dag_environment(dag: DAG, *, native: bool) -> jinja2.Environment:
-    """Return the environment of a DAG's templates; `native` renders to Python values instead of strings."""
+    """Return the environment for a DAG's templates; `native` renders to Python values instead of strings."""
     import jinja2
 
     options = {
@@ -52,7 +52,7 @@ def _environment(*, native: bool, **options: Any) -> jinja2.Environment:
     from jinja2.sandbox import SandboxedEnvironment, is_internal_attribute
 
     class TaskEnvironment(SandboxedEnvironment):
-        """Keeps templates from what is internal to Python; a single leading underscore is allowed, as in Airflow."""
+        """Blocks Python's internals in templates; as in Airflow, a single leading underscore is allowed."""
 
         def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
             return not is_internal_attribute(obj, attr)
@@ -67,7 +67,7 @@ def _variables_class() -> type[jinja2.runtime.Context]:
     from jinja2.runtime import Context as Variables
 
     class TaskVariables(Variables):
-        """Finds deferred values when a template names them."""
+        """Resolves deferred values when a template names them."""
 
         def resolve_or_missing(self, key: str) -> Any:
             value = super().resolve_or_missing(key)
@@ -77,13 +77,13 @@ def _variables_class() -> type[jinja2.runtime.Context]:
 
 
 class Renderer:
-    """Renders the values of one object, in one context.
+    """Renders the values of an object in a context.
 
     Args:
-        owner: Whose values they are.
-        context: What templates may use.
-        environment: Jinja environment, made when it is needed unless given.
-        seen: ids of objects that were rendered before, or are being rendered.
+        owner: The object.
+        context: The values for the templates.
+        environment: The Jinja environment; by default made when it is needed.
+        seen: The ids of objects that were rendered before or are being rendered.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class Renderer:
             raise AsynschedException(f"{parent!r}: the template in {field!r} cannot be rendered: {exc}") from exc
 
     def render(self, value: Any) -> Any:
-        """Return a value with the strings in it rendered and the references in it resolved."""
+        """Return a value with its strings rendered and its references resolved."""
         if id(value) in self._kept_as_is:
             return value
         if isinstance(value, str):
@@ -156,14 +156,14 @@ class Renderer:
         return self._environment
 
     def _is_literal(self, text: str) -> bool:
-        """Return whether Jinja would return a string unchanged: it cuts a newline at the end, and changes CR LF."""
+        """Return whether Jinja would not change a string: it removes a newline at the end, and changes CR LF."""
         dag = self._context.get("dag")
         has_own_syntax = self._environment is not None or (dag is not None and dag.jinja_environment_kwargs)
         return not has_own_syntax and "{" not in text and "\r" not in text and not text.endswith("\n")
 
 
 def _render_template(template: jinja2.Template, context: Mapping[str, Any]) -> Any:
-    # `Template.render` copies the context through dict(), which is what is wanted: templates cannot change it.
+    # `Template.render` copies the context with dict(), so templates cannot change it.
     return template.render(context.with_deferred() if isinstance(context, Context) else context)
 
 

@@ -1,4 +1,4 @@
-"""Exceptions of user code as its author wants to see them: in one line, and without the frames that called it."""
+"""Exceptions of user code as its author wants to see them: in one line, and without asynsched's frames."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from asynsched.errors import AsynschedError
 
 _PACKAGE = Path(asynsched.__file__).parent
 _ASYNCIO = Path(os.__file__).parent / "asyncio"
-"""Where it is, without loading it: it would weigh on every fork."""
+"""Found without an import, which would burden every fork."""
 _FOLDERS = (_PACKAGE, _PACKAGE.parent / "sandbox", _ASYNCIO)
 _BEFORE_USER_CODE = (*(f"{folder}{os.sep}" for folder in _FOLDERS), "<frozen importlib")
 
@@ -23,18 +23,18 @@ def one_line(exc: BaseException) -> str:
 
 
 def text_of(exc: BaseException) -> str:
-    """Return an exception's text, as far as it can be sent and stored; empty where its class cannot give one."""
+    """Return an exception's text in a form that can be sent and stored; empty if `str` fails."""
     try:
         text = str(exc)
     except Exception:  # noqa: BLE001 - it is user code
         return ""
-    return text.encode("utf-8", "backslashreplace").decode()  # a lone surrogate is no UTF-8
+    return text.encode("utf-8", "backslashreplace").decode()  # UTF-8 has no lone surrogates
 
 
 def user_frames(exc: BaseException) -> TracebackType | None:
-    """Return an exception's traceback from the first frame of user code: neither asynsched's own, nor asyncio's.
+    """Return an exception's traceback from the first frame of user code, after those of asynsched and asyncio.
 
-    Without such a frame: nothing where the exception is asynsched's and its message says it all, else the whole.
+    Without such a frame, return None for asynsched's exceptions, whose message is enough, and else the whole traceback.
     """
     current = exc.__traceback__
     while current is not None:

@@ -1,6 +1,6 @@
-"""The context of a try, made of what its process is told.
+"""The context of a try, with its accessors for variables, connections and asset events.
 
-Imported where tries run, by all that a context is made of: an import within a function costs time in each of them.
+This module imports everything at the top: in every try, an import within a function would cost time.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ if TYPE_CHECKING:
     from typing import Any
 
     from asynsched.authoring.operators.base import BaseOperator
-    from asynsched.authoring.running.task_instance import RunFacts, TaskInstanceFacts
+    from asynsched.authoring.running.task_instance import TaskInstanceFacts
+    from asynsched.protocol.messages import RunContext
 
 
 class VariableAccessor:
-    """Variables as attributes: as they are, or parsed as JSON."""
+    """Variables as attributes, as strings or parsed as JSON."""
 
     def __init__(self, *, parse_json: bool) -> None:
         self._parse_json = parse_json
@@ -42,12 +43,12 @@ class VariableAccessor:
         return Variable.get(name, deserialize_json=self._parse_json)
 
     def get(self, name: str, default: Any = NOTSET) -> Any:
-        """Return a variable's value, or the default."""
+        """Return a variable's value or the default."""
         return Variable.get(name, default, deserialize_json=self._parse_json)
 
 
 class VariableAccessors:
-    """`var`: `var.value` and `var.json`, or, in Python code, `context["var"]["value"]`."""
+    """`var`: `var.value` and `var.json`, or in Python code `context["var"]["value"]`."""
 
     def __init__(self, *, value: VariableAccessor, json: VariableAccessor) -> None:
         self.value = value
@@ -69,7 +70,7 @@ class ConnectionAccessor:
         return Connection.get(name)
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return a connection, or the default."""
+        """Return a connection or the default."""
         try:
             return Connection.get(name)
         except AsynschedNotFoundException:
@@ -88,12 +89,12 @@ class AssetEvent:
 
     Attributes:
         asset: The asset.
-        extra: What whoever updated it said of it.
-        timestamp: When it became known.
-        source_dag_id: The DAG that updated it; None for an event from outside, as for the other sources.
+        extra: The extra of the event.
+        timestamp: The time at which the scheduler recorded it.
+        source_dag_id: The DAG that updated it. This and the other sources are None for an event from outside.
         source_run_id: The run.
         source_task_id: The task.
-        source_map_index: Which of a mapped task; -1 for one that is not.
+        source_map_index: The map index; -1 for a task that is not mapped.
         source_aliases: The aliases through which it was updated.
     """
 
@@ -109,7 +110,7 @@ class AssetEvent:
 
     @property
     def uri(self) -> str:
-        """The asset's URI."""
+        """The URI of the asset."""
         return self.asset.uri
 
     @property
@@ -119,9 +120,7 @@ class AssetEvent:
 
     @property
     def source_dag_run(self) -> DagRun | None:
-        """The run that updated the asset; None for an event from outside, or of a run that was deleted."""
-        from asynsched.authoring.running.task_instance import DagRun
-
+        """The run that updated the asset; None for an event from outside, or if the run was deleted."""
         if self.source_run_id is None:
             return None
         try:
@@ -143,7 +142,7 @@ class SourceTaskInstance:
         self.map_index = event.source_map_index
 
     def xcom_pull(self, *, key: str = "return_value", default: Any = None) -> Any:
-        """Return what it pushed under a key; by default, what it returned."""
+        """Return the XCom that it pushed under a key, by default its return value."""
         try:
             parts = ask_in_parts(
                 "xcom_pull",
@@ -161,22 +160,22 @@ class SourceTaskInstance:
 
 
 class _ByAsset(Mapping["AssetKey", "Any"]):
-    """A mapping whose keys are assets, references to them, and aliases."""
+    """A mapping whose keys are assets, references and aliases."""
 
     def for_asset(self, *, name: str = "", uri: str = "") -> Any:
-        """Return what there is for an asset that is known by its name, its URI, or both."""
+        """Return the value for an asset with this name, this URI, or both."""
         return self[Asset(name, uri) if name and uri else AssetRef(name=name, uri=uri)]
 
     def for_asset_alias(self, *, name: str) -> Any:
-        """Return what there is for an alias."""
+        """Return the value for an alias."""
         return self[AssetAlias(name)]
 
 
 class TriggeringAssetEvents(_ByAsset):
-    """The events that triggered a run, by asset and by alias; the scheduler is asked for them when they are used.
+    """The events that triggered a run, by asset and by alias, requested on first use.
 
     Args:
-        is_triggered: Whether the run was triggered by events at all.
+        is_triggered: Whether events triggered the run at all.
     """
 
     def __init__(self, *, is_triggered: bool) -> None:
@@ -207,7 +206,7 @@ class TriggeringAssetEvents(_ByAsset):
 
 
 class InletEvents(_ByAsset):
-    """The events of a task's inlets, by inlet or by its place; each a sequence that is asked for when it is used."""
+    """The events of a task's inlets, by inlet or by its index: sequences that are requested on first use."""
 
     def __init__(self, inlets: Sequence[AssetKey]) -> None:
         self._inlets = inlets
@@ -228,26 +227,26 @@ class InletEvents(_ByAsset):
 
 
 class InletEventSequence(Sequence[AssetEvent]):
-    """The events of one inlet, oldest first; its methods say which of them, and in what order."""
+    """The events of one inlet, oldest first. The methods select events and change the order."""
 
     def __init__(self, wanted: dict[str, Any]) -> None:
         self._wanted = wanted
         self._found: list[AssetEvent] | None = None
 
     def after(self, after: str | dt.datetime) -> Self:
-        """Leave out what came until then, an ISO 8601 string or a datetime."""
+        """Keep only events after a time, an ISO 8601 string or a datetime."""
         return self._wanting(after=_iso(after))
 
     def before(self, before: str | dt.datetime) -> Self:
-        """Leave out what came from then on, an ISO 8601 string or a datetime."""
+        """Keep only events before a time, an ISO 8601 string or a datetime."""
         return self._wanting(before=_iso(before))
 
     def ascending(self, ascending: bool = True) -> Self:
-        """Have the oldest first, or the newest."""
+        """Sort by time, oldest first, or newest first if False."""
         return self._wanting(ascending=ascending)
 
     def limit(self, limit: int) -> Self:
-        """Take the first so many only."""
+        """Keep only the first `limit` events."""
         return self._wanting(limit=limit)
 
     def _wanting(self, **wanted: Any) -> Self:
@@ -262,7 +261,7 @@ class InletEventSequence(Sequence[AssetEvent]):
 
     def __getitem__(self, place: Any) -> Any:
         if self._found is None and place == -1 and "limit" not in self._wanted:
-            # The newest of a history that may be long: by far the most usual question.
+            # The most usual request, for the newest event, of a history that may be long.
             backwards = {**self._wanted, "ascending": not self._wanted.get("ascending", True), "limit": 1}
             return list(_asked("asset_events", **backwards))[-1]
         return self._events()[place]
@@ -272,12 +271,12 @@ class InletEventSequence(Sequence[AssetEvent]):
 
 
 class OutletEvent:
-    """What a task says of the update of one of its outlets.
+    """A task's description of the event of an outlet.
 
     Attributes:
         key: The outlet.
         extra: JSON values for the event of an asset.
-        asset_alias_events: Assets that were added to an alias, each with its extra.
+        asset_alias_events: The assets added to an alias, each with its extra.
     """
 
     def __init__(self, key: AssetKey) -> None:
@@ -289,20 +288,16 @@ class OutletEvent:
         """Update an asset through an alias.
 
         Raises:
-            TypeError: The outlet is no alias, or the asset is none.
+            TypeError: The outlet is not an alias, or `asset` is not an asset.
         """
         if not isinstance(self.key, AssetAlias):
-            raise TypeError(f"assets can be added to an AssetAlias only, not to {self.key!r}")
+            raise TypeError(f"assets can only be added to an AssetAlias, not to {self.key!r}")
         if not isinstance(asset, (Asset, AssetRef)):
             raise TypeError(f"only assets can be added to {self.key!r}, not {asset!r}")
         self.asset_alias_events.append((asset, extra or {}))
 
-    def told(self) -> Iterator[dict[str, Any]]:
-        """Yield what the scheduler is told: the fields of `asynsched.protocol.messages.OutletEvent`.
-
-        Raises:
-            DagError: An extra is no JSON.
-        """
+    def fields(self) -> Iterator[dict[str, Any]]:
+        """Yield the fields of `asynsched.protocol.messages.OutletEvent`. Raises DagError if an extra is not JSON."""
         if isinstance(self.key, AssetAlias):
             for asset, extra in self.asset_alias_events:
                 yield {**_asset_fields(asset), "extra": _event_extra(asset, extra), "alias": self.key.name}
@@ -311,25 +306,25 @@ class OutletEvent:
 
 
 class OutletEvents(_ByAsset):
-    """What a task says of the updates of its outlets: `outlet_events[asset].extra = {...}`."""
+    """A task's descriptions of its outlets' events: `outlet_events[asset].extra = {...}`."""
 
     def __init__(self) -> None:
-        self._told: dict[AssetKey, OutletEvent] = {}
+        self._events: dict[AssetKey, OutletEvent] = {}
 
     def __getitem__(self, key: AssetKey) -> OutletEvent:
         if not isinstance(key, (Asset, AssetAlias, AssetRef)):
             raise TypeError(f"outlet_events has assets and aliases as keys, not {key!r}")
-        return self._told.setdefault(key, OutletEvent(key))
+        return self._events.setdefault(key, OutletEvent(key))
 
     def __iter__(self) -> Iterator[AssetKey]:
-        return iter(self._told)
+        return iter(self._events)
 
     def __len__(self) -> int:
-        return len(self._told)
+        return len(self._events)
 
-    def told(self) -> list[dict[str, Any]]:
-        """Return what the scheduler is told. Raises DagError when an extra is no JSON."""
-        return [fields for event in self._told.values() for fields in event.told()]
+    def fields(self) -> list[dict[str, Any]]:
+        """Return the fields of all events for the scheduler. Raises DagError if an extra is not JSON."""
+        return [fields for event in self._events.values() for fields in event.fields()]
 
 
 def _asked(operation: str, **wanted: Any) -> Iterator[AssetEvent]:
@@ -346,7 +341,7 @@ def _event_extra(asset: Asset | AssetRef, extra: object) -> dict[str, Any]:
 
 
 def _resolved(key: AssetKey, known: Iterable[AssetKey]) -> AssetKey:
-    """Return the one among the known that means the same, where one of both is a reference; else the key itself."""
+    """Return the known key that means the same asset, if one of both is a reference; otherwise the key itself."""
     return next((other for other in known if other == key or _means(other, key) or _means(key, other)), key)
 
 
@@ -361,7 +356,7 @@ def _iso(moment: str | dt.datetime) -> str:
     return (make_aware(instant) if is_naive(instant) else instant).isoformat()
 
 
-def build_context(task: BaseOperator, run: RunFacts, ti: TaskInstanceFacts) -> Context:
+def build_context(task: BaseOperator, run: RunContext, ti: TaskInstanceFacts) -> Context:
     """Return the context of a try.
 
     Raises:
@@ -375,11 +370,11 @@ def build_context(task: BaseOperator, run: RunFacts, ti: TaskInstanceFacts) -> C
         conn=ConnectionAccessor(),
         dag=dag,
         dag_run=dag_run,
-        inlet_events=Deferred(partial(_inlet_events, task)),
+        inlet_events=Deferred(partial(InletEvents, task.inlets)),
         inlets=task.inlets,
         macros=macros,
         map_index_template=task.map_index_template,
-        outlet_events=Deferred(_outlet_events),
+        outlet_events=Deferred(OutletEvents),
         outlets=task.outlets,
         params=resolve_params(dag.params, task.params, dag_run.conf, owner=f"run {dag_run.run_id!r}"),
         run_id=dag_run.run_id,
@@ -390,7 +385,9 @@ def build_context(task: BaseOperator, run: RunFacts, ti: TaskInstanceFacts) -> C
         task_reschedule_count=0,
         test_mode=ti.test_mode,
         ti=instance,
-        triggering_asset_events=Deferred(partial(_triggering_asset_events, dag_run)),
+        triggering_asset_events=Deferred(
+            partial(TriggeringAssetEvents, is_triggered=dag_run.run_type == "asset_triggered")
+        ),
         try_number=instance.try_number,
         var=VariableAccessors(json=VariableAccessor(parse_json=True), value=VariableAccessor(parse_json=False)),
     )
@@ -404,24 +401,9 @@ def build_context(task: BaseOperator, run: RunFacts, ti: TaskInstanceFacts) -> C
     return context
 
 
-def _inlet_events(task: BaseOperator) -> InletEvents:
-
-    return InletEvents(task.inlets)
-
-
-def _outlet_events() -> OutletEvents:
-
-    return OutletEvents()
-
-
-def _triggering_asset_events(dag_run: DagRun) -> TriggeringAssetEvents:
-
-    return TriggeringAssetEvents(is_triggered=dag_run.run_type == "asset_triggered")
-
-
 def _dates(dag_run: DagRun, logical_date: dt.datetime, key: str) -> dict[str, Any]:
-    """Return the variables that depend on the run's dates; without a logical date there are none, as in Airflow 3."""
-    # Cut out of one text: `strftime` costs a new process several times as much.
+    """Return the values that depend on the run's dates; as in Airflow 3, they are missing without a logical date."""
+    # Slices of one string: `strftime` costs a new process several times as much.
     ts = logical_date.isoformat()
     ds = ts[: len("2024-01-31")]
     ds_nodash = ds.replace("-", "")
@@ -439,7 +421,7 @@ def _dates(dag_run: DagRun, logical_date: dt.datetime, key: str) -> dict[str, An
 
 
 def _previous_success(ti: TaskInstance) -> dict[str, Any]:
-    """Return the variables that tell of the newest successful run of an earlier logical date; None where is none."""
+    """Return the values about the newest successful run with an earlier logical date; None if there is none."""
     fields = {
         "prev_data_interval_start_success": "data_interval_start",
         "prev_data_interval_end_success": "data_interval_end",

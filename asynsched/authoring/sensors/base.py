@@ -1,4 +1,4 @@
-"""BaseSensorOperator: a task that looks again and again until something is there."""
+"""BaseSensorOperator: a task that checks a condition repeatedly until it is met."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ MODES = ("poke", "reschedule")
 
 
 class PokeReturnValue:
-    """What `poke` may return to have the sensor return a value.
+    """The result of a `poke` with a return value for the sensor.
 
     Args:
-        is_done: Whether the sensor is done.
-        xcom_value: What it returns then.
+        is_done: Whether the condition is met.
+        xcom_value: The sensor's return value if it is.
     """
 
     def __init__(self, is_done: bool, xcom_value: Any | None = None) -> None:
@@ -47,21 +47,21 @@ class PokeReturnValue:
 
 
 class BaseSensorOperator(BaseOperator):
-    """A task that waits: it calls `poke` until that is true.
+    """A task that calls `poke` repeatedly until the result is true.
 
     Args:
-        poke_interval: Time between two looks, timedelta or seconds.
-        timeout: Longest time from the first look on, timedelta or seconds; the sensor fails then,
-            without a retry. 7 days by default.
-        soft_fail: Skip instead of failing by timeout or AsynschedFailException.
-        mode: `poke` keeps its process and its slots and sleeps; `reschedule` gives them up between two looks.
-        exponential_backoff: Let the interval double each time.
-        max_wait: Longest interval, timedelta or seconds.
-        silent_fail: Log an unexpected error of `poke`, and go on.
-        never_fail: Skip instead of failing, whatever the error.
+        poke_interval: The time between two checks, as a timedelta or seconds.
+        timeout: The longest time from the first check, as a timedelta or seconds; then the sensor fails without a
+            retry. By default 7 days.
+        soft_fail: Skip the task instead of failing it on timeout or AsynschedFailException.
+        mode: `poke` keeps the process and the slots while it sleeps; `reschedule` releases them between two checks.
+        exponential_backoff: Double the interval each time.
+        max_wait: The longest interval, as a timedelta or seconds.
+        silent_fail: Log an unexpected error of `poke` and continue.
+        never_fail: Skip the task instead of failing it, whatever the error.
 
     Raises:
-        DagError: An argument is wrong, or both soft_fail and never_fail are given.
+        DagError: An argument is invalid, or both soft_fail and never_fail are given.
     """
 
     is_sensor = True
@@ -97,11 +97,11 @@ class BaseSensorOperator(BaseOperator):
 
     @property
     def reschedule(self) -> bool:
-        """Whether the sensor gives up its slots between two looks."""
+        """Whether the sensor releases its slots between two checks."""
         return self.mode == "reschedule"
 
     def poke(self, context: Context) -> bool | PokeReturnValue:
-        """Return whether what is waited for is there. Subclasses write this; it may be `async def`."""
+        """Return whether the condition is met. Subclasses implement this; it may be `async def`."""
         raise NotImplementedError(f"{self.task_type} has no poke()")
 
     def execute(self, context: Context) -> Any:
@@ -117,7 +117,8 @@ class BaseSensorOperator(BaseOperator):
                 return result.xcom_value if isinstance(result, PokeReturnValue) else None
             waited = (utcnow() - started_at).total_seconds()
             if waited > self.timeout:
-                self._time_out(waited)
+                message = f"Sensor has timed out; it waited {waited:g} seconds, its timeout is {self.timeout:g}."
+                raise (AsynschedSkipException if self.soft_fail or self.never_fail else AsynschedSensorTimeout)(message)
             interval = self._next_interval(n_pokes, waited, started_at)
             if self.reschedule:
                 raise AsynschedRescheduleException(utcnow() + dt.timedelta(seconds=interval))
@@ -127,18 +128,15 @@ class BaseSensorOperator(BaseOperator):
         try:
             return super().resume_execution(next_method, next_kwargs, context)
         except TaskDeferralTimeout as exc:
-            if self.soft_fail or self.never_fail:
-                raise AsynschedSkipException(f"Skipping instead of failing: {exc}") from exc
+            self._skip_instead(exc, self.soft_fail or self.never_fail)
             raise AsynschedSensorTimeout(str(exc)) from exc
         except AsynschedSkipException:
             raise
         except (AsynschedTaskTimeout, AsynschedFailException) as exc:
-            if self.soft_fail or self.never_fail:
-                raise AsynschedSkipException(f"Skipping instead of failing: {exc}") from exc
+            self._skip_instead(exc, self.soft_fail or self.never_fail)
             raise
         except AsynschedException as exc:
-            if self.never_fail:
-                raise AsynschedSkipException(f"Skipping instead of failing: {exc}") from exc
+            self._skip_instead(exc, self.never_fail)
             raise
 
     def _poke_safely(self, context: Context) -> Any:
@@ -147,36 +145,31 @@ class BaseSensorOperator(BaseOperator):
         except (AsynschedSkipException, AsynschedRescheduleException):
             raise
         except (AsynschedTaskTimeout, AsynschedFailException) as exc:
-            if self.soft_fail or self.never_fail:
-                raise AsynschedSkipException(f"Skipping instead of failing: {exc}") from exc
+            self._skip_instead(exc, self.soft_fail or self.never_fail)
             raise
         except Exception as exc:
             if self.silent_fail:
                 self.log.exception("Sensor poke failed")
                 return False
-            if self.never_fail:
-                raise AsynschedSkipException(f"Skipping instead of failing: {exc}") from exc
+            self._skip_instead(exc, self.never_fail)
             raise
 
-    def _time_out(self, waited: float) -> None:
-        message = f"Sensor has timed out; it waited {waited:g} seconds, its timeout is {self.timeout:g}."
-        if self.soft_fail or self.never_fail:
-            raise AsynschedSkipException(message)
-        raise AsynschedSensorTimeout(message)
+    def _skip_instead(self, error: BaseException, skips: bool) -> None:
+        if skips:
+            raise AsynschedSkipException(f"Skipping instead of failing: {error}") from error
 
     def _next_interval(self, n_pokes: int, waited: float, started_at: dt.datetime) -> float:
-        """Return the seconds until the next look.
+        """Return the seconds until the next check.
 
-        With `exponential_backoff` they double, and are lengthened by up to as much again, so that sensors that began
-        together do not look together. By how much depends on the sensor and the look, not on chance.
+        With `exponential_backoff` they double each time, and jitter at most doubles them again, so that sensors that
+        began together do not check together. The jitter is derived from the sensor and the number of the check.
 
-        Source:
-            Apache Airflow's `BaseSensorOperator._get_next_poke_interval`.
+        Source: Apache Airflow's `BaseSensorOperator._get_next_poke_interval`.
         """
         if not self.exponential_backoff:
             return self.poke_interval
         if self.reschedule:
-            # A process of its own made each look, so none of them has counted.
+            # Each check had its own process, so the number of checks is derived from the time.
             n_pokes, passed = 0, 0.0
             while passed <= waited:
                 n_pokes += 1

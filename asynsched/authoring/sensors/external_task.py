@@ -1,4 +1,4 @@
-"""ExternalTaskSensor: waits for runs or tasks of another DAG. ExternalTaskMarker names what depends on a task."""
+"""ExternalTaskSensor, which waits for runs or tasks of another DAG, and ExternalTaskMarker."""
 
 from __future__ import annotations
 
@@ -22,23 +22,24 @@ if TYPE_CHECKING:
 
 
 class ExternalTaskSensor(BaseSensorOperator):
-    """Waits for tasks, for a task group, or for the run of another DAG, of the same logical date or of others.
+    """Waits for tasks, a task group or a run of another DAG, by default with the same logical date.
 
     Args:
         external_dag_id: The other DAG. (templated)
-        external_task_id: The task to wait for; or: (templated)
-        external_task_ids: The tasks; or: (templated)
-        external_task_group_id: The task group. With none of them, the run is waited for. (templated)
-        allowed_states: States that end the wait; `success` by default.
-        skipped_states: States of which one is enough to skip this task.
-        failed_states: States of which one is enough to fail it, or to skip it with `soft_fail`.
-        execution_delta: How much earlier the other run's logical date is; or:
-        execution_date_fn: Returns the other logical date, or several, from this run's and what else it has parameters
-            for of the context.
-        check_existence: Fail at once when there is no such DAG, task or task group. Otherwise the log names what is
-            missing, and the sensor waits for the DAG or task; without the task group it fails, as in Airflow.
-        poll_interval: Time between two looks when it is deferrable, timedelta or seconds.
-        deferrable: Wait in a WorkflowTrigger, without a process or slots of its own.
+        external_task_id: The task to wait for. (templated)
+        external_task_ids: Several tasks, instead of one. (templated)
+        external_task_group_id: A task group, instead of tasks. Without any of these, the sensor waits for the run.
+            (templated)
+        allowed_states: The states that end the wait; by default `success`.
+        skipped_states: States that skip this task as soon as one task has one of them.
+        failed_states: States that fail this task, or skip it with `soft_fail`, as soon as one task has one of them.
+        execution_delta: How much earlier the other run's logical date is.
+        execution_date_fn: Instead of `execution_delta`, a function that returns the other logical date, or several. It
+            receives this run's logical date, and the context's values for its other parameters.
+        check_existence: Fail immediately if the DAG, task or task group does not exist. Otherwise the log names what is
+            missing, and the sensor waits for a DAG or task; without the task group it fails, as in Airflow.
+        poll_interval: With `deferrable`, the time between two checks, as a timedelta or seconds.
+        deferrable: Wait in a WorkflowTrigger, without a process or pool slots.
     """
 
     template_fields: Collection[str] = (
@@ -92,7 +93,7 @@ class ExternalTaskSensor(BaseSensorOperator):
 
     @property
     def subject(self) -> str:
-        """What is waited for, in words."""
+        """What the sensor waits for, in words."""
         if self.external_task_ids:
             return f"the tasks {', '.join(self.external_task_ids)} of the DAG {self.external_dag_id}"
         if self.external_task_group_id:
@@ -125,7 +126,7 @@ class ExternalTaskSensor(BaseSensorOperator):
         )
 
     def execute_complete(self, context: Context, event: dict[str, Any] | None = None) -> None:
-        """Go on when the other has ended."""
+        """Continue when the trigger has fired."""
         self._end_by((event or {}).get("status", ""))
 
     def poke(self, context: Context) -> bool:
@@ -148,7 +149,7 @@ class ExternalTaskSensor(BaseSensorOperator):
 
     def _end_by(self, status: str) -> None:
         if status == "skipped":
-            raise AsynschedSkipException(f"{self.subject}: skipped, so this is skipped, too")
+            raise AsynschedSkipException(f"{self.subject}: skipped, so this task is skipped too")
         if status != "success":
             message = f"{self.subject}: failed"
             raise (AsynschedSkipException if self.soft_fail else AsynschedException)(message)
@@ -165,14 +166,14 @@ class ExternalTaskSensor(BaseSensorOperator):
         return list(found) if isinstance(found, (list, tuple)) else [found]
 
     def _check_task_ids(self) -> None:
-        # A template may have changed what was given.
+        # Rendering may have changed the arguments.
         if self.external_task_id is not None:
             self.external_task_ids = [self.external_task_id]
         if self.external_task_ids and len(set(self.external_task_ids)) < len(self.external_task_ids):
-            raise AsynschedException(f"task {self.task_id!r}: external_task_ids has an id twice")
+            raise AsynschedException(f"task {self.task_id!r}: external_task_ids contains an id twice")
 
     def _missing(self) -> str:
-        """Return which DAG, task or task group does not exist; empty if they all do."""
+        """Return a sentence that names what does not exist; empty if the DAG, tasks and task group all do."""
         try:
             names: dict[str, list[str]] = ask("dag_names", dag_id=self.external_dag_id)
         except SupervisorNotFound:
@@ -186,13 +187,13 @@ class ExternalTaskSensor(BaseSensorOperator):
 
 
 class ExternalTaskMarker(EmptyOperator):
-    """Says that a task of another DAG depends on this one; it does nothing else.
+    """Documents that a task of another DAG depends on this one; it does nothing.
 
     Args:
-        external_dag_id: The DAG of the task that depends on this one. (templated)
-        external_task_id: That task. (templated)
-        logical_date: Logical date of its run. (templated)
-        recursion_depth: How many markers are followed, one to the next.
+        external_dag_id: The DAG of the dependent task. (templated)
+        external_task_id: The dependent task. (templated)
+        logical_date: The logical date of its run. (templated)
+        recursion_depth: The longest chain of markers to follow.
     """
 
     template_fields: Collection[str] = ("external_dag_id", "external_task_id", "logical_date")
@@ -224,7 +225,7 @@ def _names(states: Iterable[str] | None) -> list[str]:
 
 def _check_states(who: str, given: list[str], allowed: list[str]) -> None:
     if len(set(given)) < len(given):
-        raise DagError(f"{who}: a state is among several of allowed_states, skipped_states and failed_states")
+        raise DagError(f"{who}: allowed_states, skipped_states and failed_states contain a state twice")
     unknown = sorted(set(given) - set(allowed))
     if unknown:
         raise DagError(f"{who}: {', '.join(map(repr, unknown))} is not a state; use {', '.join(allowed)}")

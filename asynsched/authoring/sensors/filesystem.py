@@ -1,4 +1,4 @@
-"""FileSensor: waits for a file or a folder with files in it."""
+"""FileSensor: waits for a file, or a folder with a file in it."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ DEFAULT_CONNECTION = "fs_default"
 
 
 class FileSensor(BaseSensorOperator):
-    """Waits until a file is there, or a folder that has a file in it at any depth.
+    """Waits until a file exists, or a folder with a file in it at any depth.
 
     Args:
-        filepath: Path, or glob pattern, relative to the connection's. (templated)
-        fs_conn_id: Connection whose extra has the base `path`; `fs_default` need not exist.
-        recursive: Let `**` in the pattern match any number of folders.
-        deferrable: Wait in a FileTrigger, without a process or slots of its own.
-        start_from_trigger: With `deferrable`, do not look first, but wait at once.
-        trigger_kwargs: Taken as Airflow's argument of that name; the trigger is made from the other arguments.
+        filepath: The path or a glob pattern, relative to the connection's path. (templated)
+        fs_conn_id: The connection whose extra has the base `path`; `fs_default` need not exist.
+        recursive: Make `**` in the pattern match any number of folders.
+        deferrable: Wait in a FileTrigger, without a process or pool slots.
+        start_from_trigger: With `deferrable`, wait in the trigger immediately, without a first check.
+        trigger_kwargs: Accepted as in Airflow; the trigger is made from the other arguments.
     """
 
     template_fields: Collection[str] = ("filepath",)
@@ -51,7 +51,7 @@ class FileSensor(BaseSensorOperator):
 
     @property
     def path(self) -> str:
-        """The pattern, joined to the connection's path."""
+        """The pattern joined to the connection's path."""
         from pathlib import Path
 
         from asynsched.authoring.connection import Connection
@@ -84,7 +84,7 @@ class FileSensor(BaseSensorOperator):
         return None
 
     def execute_complete(self, context: Context, event: bool | None = None) -> None:
-        """Go on when the trigger has found the file."""
+        """Continue when the trigger has found the file."""
         if not event:
             raise AsynschedException(f"task {self.task_id!r}: {self.filepath} was not found")
         self.log.info("Found %s", self.filepath)

@@ -1,4 +1,4 @@
-"""PythonSensor: waits until a function returns something true."""
+"""PythonSensor and BashSensor: wait until a function returns a true value, or a command succeeds."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 class PythonSensor(BaseSensorOperator):
-    """Waits until a function, which may be `async def`, returns something true.
+    """Waits until a function, which may be `async def`, returns a true value.
 
     Args:
-        python_callable: The function. Of the task's context it is given what it has parameters for.
+        python_callable: The function. Its parameters also receive the values of the same name in the task's context.
         op_args: Positional arguments. (templated)
         op_kwargs: Keyword arguments. (templated)
-        templates_dict: Values given to it as `templates_dict`. (templated)
+        templates_dict: A dict passed as `templates_dict`. (templated)
     """
 
     template_fields: Collection[str] = ("templates_dict", "op_args", "op_kwargs")
@@ -55,10 +55,10 @@ class BashSensor(BaseSensorOperator):
 
     Args:
         bash_command: The command. (templated)
-        env: The whole environment of the command; by default it inherits the task's. (templated)
-        output_encoding: Encoding of the output.
-        retry_exit_code: Exit code for which it looks again later; any other fails the task, without a retry. None: it
-            looks again after any.
+        env: The command's environment; by default that of the task. (templated)
+        output_encoding: The encoding of the output.
+        retry_exit_code: The exit code that means "not yet"; any other fails the task without a retry. None: every exit
+            code means "not yet".
     """
 
     template_fields: Collection[str] = ("bash_command", "env")
@@ -93,6 +93,5 @@ class BashSensor(BaseSensorOperator):
         return code == 0
 
     def on_kill(self) -> None:
-        """End the command, if it is still running."""
         if self._process is not None:
             self._process.end()

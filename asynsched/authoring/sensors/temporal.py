@@ -1,4 +1,4 @@
-"""What sensors have in common that wait for a moment which is known when the task runs."""
+"""Sensors that wait for a point in time."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 class MomentSensor(BaseSensorOperator):
-    """Waits until a moment. Subclasses say which in `_moment`, and how they are deferred in `execute`.
+    """Waits until a moment, which subclasses return from `_moment`.
 
     Args:
-        deferrable: Wait in a trigger, without a process or slots of its own.
+        deferrable: Wait in a DateTimeTrigger, without a process or pool slots.
         end_from_trigger: With `deferrable`, succeed without another process.
     """
 
@@ -38,19 +38,24 @@ class MomentSensor(BaseSensorOperator):
         self.log.info("Waiting until %s", moment)
         return utcnow() > moment
 
+    def execute(self, context: Context) -> Any:
+        if self.deferrable:
+            trigger = DateTimeTrigger(moment=self._moment(context), end_from_trigger=self.end_from_trigger)
+            self.defer(trigger=trigger, method_name="execute_complete")
+        return super().execute(context)
+
     def execute_complete(self, context: Context, event: Any = None) -> None:
-        """Go on when the time has come: there is nothing left to do."""
+        """Continue at the moment: nothing is left to do."""
 
     def _moment(self, context: Context) -> dt.datetime:
         raise NotImplementedError
 
 
-class DateTimeSensor(BaseSensorOperator):
+class DateTimeSensor(MomentSensor):
     """Waits until an instant.
 
     Args:
-        target_time: The instant: a datetime, or a string, which may be a template. Naive ones are in the default zone.
-            (templated)
+        target_time: The instant, as a datetime or a string; a naive one is in the default timezone. (templated)
     """
 
     template_fields: Collection[str] = ("target_time",)
@@ -61,25 +66,19 @@ class DateTimeSensor(BaseSensorOperator):
             raise DagError(f"task {self.task_id!r}: target_time must be a datetime or a string, not {target_time!r}")
         self.target_time = target_time
 
-    @property
-    def moment(self) -> dt.datetime:
-        """The instant. Raises DagError for a string that is none."""
+    def _moment(self, context: Context) -> dt.datetime:
         found = arguments.instant(task_owner(self.task_id, None), "target_time", self.target_time, None)
         assert found is not None
         return found
 
-    def poke(self, context: Context) -> bool:
-        self.log.info("Waiting until %s", self.target_time)
-        return utcnow() > self.moment
-
 
 class DateTimeSensorAsync(DateTimeSensor):
-    """Waits until an instant, without a process or slots of its own.
+    """Waits until an instant, without a process or pool slots.
 
     Args:
-        start_from_trigger: Taken as Airflow's argument of that name: it waits at once in any case.
+        start_from_trigger: Accepted as in Airflow; the sensor waits in the trigger immediately in any case.
         end_from_trigger: Succeed without another process.
-        trigger_kwargs: Taken as Airflow's argument of that name; the trigger is made from the other arguments.
+        trigger_kwargs: Accepted as in Airflow; the trigger is made from the other arguments.
     """
 
     def __init__(
@@ -90,84 +89,61 @@ class DateTimeSensorAsync(DateTimeSensor):
         trigger_kwargs: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
-        self.end_from_trigger = end_from_trigger
-
-    def execute(self, context: Context) -> None:
-        trigger = DateTimeTrigger(moment=self.moment, end_from_trigger=self.end_from_trigger)
-        self.defer(trigger=trigger, method_name="execute_complete")
-
-    def execute_complete(self, context: Context, event: Any = None) -> None:
-        """Go on when the time has come: there is nothing left to do."""
+        super().__init__(deferrable=True, end_from_trigger=end_from_trigger, **kwargs)
 
 
 class TimeSensor(MomentSensor):
-    """Waits until a time of the day on which it begins, in the DAG's zone.
+    """Waits until a time of the day on which the task begins, in the DAG's timezone.
 
     Args:
         target_time: The time of day.
-        deferrable: Wait in a DateTimeTrigger, without a process or slots of its own.
-        start_from_trigger: Taken as Airflow's argument of that name: with `deferrable` it waits at once in any case.
+        deferrable: Wait in a DateTimeTrigger, without a process or pool slots.
+        start_from_trigger: Accepted as in Airflow; with `deferrable`, the sensor waits in the trigger immediately.
         end_from_trigger: With `deferrable`, succeed without another process.
-        trigger_kwargs: Taken as Airflow's argument of that name; the trigger is made from the other arguments.
+        trigger_kwargs: Accepted as in Airflow; the trigger is made from the other arguments.
     """
 
     def __init__(
         self,
         *,
         target_time: dt.time,
-        deferrable: bool = False,
         start_from_trigger: bool = False,
-        end_from_trigger: bool = False,
         trigger_kwargs: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(deferrable=deferrable, end_from_trigger=end_from_trigger, **kwargs)
+        super().__init__(**kwargs)
         if not isinstance(target_time, dt.time):
             raise DagError(f"task {self.task_id!r}: target_time must be a datetime.time, not {target_time!r}")
         self.target_time = target_time
 
-    def execute(self, context: Context) -> Any:
-        if self.deferrable:
-            trigger = DateTimeTrigger(moment=self._moment(context), end_from_trigger=self.end_from_trigger)
-            self.defer(trigger=trigger, method_name="execute_complete")
-        return super().execute(context)
-
     def _moment(self, context: Context) -> dt.datetime:
-        """Return the instant. The day is that of the first look: what begins before midnight waits for no other."""
+        """Return the instant on the day of the first check, even if later checks are on the next day."""
         zone = self.dag.timezone
-        first_look = context["ti"].get_first_reschedule_date(context) or utcnow()
-        day = first_look.astimezone(zone).date()
+        first_check = context["ti"].get_first_reschedule_date(context) or utcnow()
+        day = first_check.astimezone(zone).date()
         found = convert_to_utc(dt.datetime.combine(day, self.target_time), self.target_time.tzinfo or zone)
         assert found is not None
         return found
 
 
 class TimeSensorAsync(TimeSensor):
-    """TimeSensor with `deferrable=True`, under its older name."""
+    """The older name of TimeSensor with `deferrable=True`."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(deferrable=True, **kwargs)
 
 
 class TimeDeltaSensor(MomentSensor):
-    """Waits until `delta` after the run's `data_interval_end`, or, without one, after its `run_after`.
+    """Waits until `delta` after the run's `data_interval_end`, or after its `run_after` if it has none.
 
     Args:
-        delta: How long, timedelta or seconds.
-        deferrable: Wait in a DateTimeTrigger, without a process or slots of its own.
+        delta: The time to wait, as a timedelta or seconds.
+        deferrable: Wait in a DateTimeTrigger, without a process or pool slots.
         end_from_trigger: With `deferrable`, succeed without another process.
     """
 
-    def __init__(
-        self,
-        *,
-        delta: dt.timedelta | float,
-        deferrable: bool = False,
-        end_from_trigger: bool = False,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(deferrable=deferrable, end_from_trigger=end_from_trigger, **kwargs)
+    def __init__(self, *, delta: dt.timedelta | float, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
         self.delta = arguments.duration(task_owner(self.task_id, None), "delta", delta)
 
     def execute(self, context: Context) -> Any:
@@ -188,18 +164,18 @@ class TimeDeltaSensor(MomentSensor):
 
 
 class TimeDeltaSensorAsync(TimeDeltaSensor):
-    """TimeDeltaSensor with `deferrable=True`, under its older name."""
+    """The older name of TimeDeltaSensor with `deferrable=True`."""
 
-    def __init__(self, *, end_from_trigger: bool = False, delta: dt.timedelta | float, **kwargs: Any) -> None:
-        super().__init__(delta=delta, deferrable=True, end_from_trigger=end_from_trigger, **kwargs)
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(deferrable=True, **kwargs)
 
 
 class WaitSensor(BaseSensorOperator):
-    """Waits for some time after the task has begun.
+    """Waits for a length of time from the start of the task.
 
     Args:
-        time_to_wait: How long, timedelta or minutes.
-        deferrable: Wait in a TimeDeltaTrigger, without a process or slots of its own.
+        time_to_wait: The time to wait, as a timedelta or minutes.
+        deferrable: Wait in a TimeDeltaTrigger, without a process or pool slots.
     """
 
     def __init__(self, *, time_to_wait: dt.timedelta | int, deferrable: bool = False, **kwargs: Any) -> None:
@@ -222,11 +198,11 @@ class WaitSensor(BaseSensorOperator):
 
 
 class DayOfWeekSensor(BaseSensorOperator):
-    """Waits for the first of certain days of the week, in UTC.
+    """Waits until it is one of certain days of the week, in UTC.
 
     Args:
-        week_day: The day, or a set of days: names in full, or members of WeekDay.
-        use_task_logical_date: Look at the run's logical date instead of at the present day.
+        week_day: The day or a set of days, as full names or members of WeekDay.
+        use_task_logical_date: Use the run's logical date instead of the current day.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""BaseTrigger, and the events that a trigger fires, under Airflow's names."""
+"""BaseTrigger, and the events that a trigger fires, with Airflow's names."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ if TYPE_CHECKING:
 
 
 class BaseTrigger:
-    """What a deferred task waits for: written once in the task, and run elsewhere, on an event loop with others.
+    """The condition that a deferred task waits for. It runs in another process, on an event loop with other triggers.
 
-    Subclasses write `serialize` and `run`. Their code may be in the DAG file, in a module that it imports or in an
+    Subclasses implement `serialize` and `run`. Their code may be in the DAG file, in a module that it imports or in an
     installed package; it must not block.
 
     Attributes:
-        task_instance: Who waits: an object with dag_id, run_id, task_id, map_index and try_number; None until it runs.
-        trigger_id: Names this run of the trigger; None until it runs.
+        task_instance: The waiting task instance, with dag_id, run_id, task_id, map_index and try_number; None until the
+            trigger runs.
+        trigger_id: The name of this run of the trigger; None until it runs.
     """
 
     def __init__(self, **kwargs: Any) -> None:
@@ -37,27 +38,27 @@ class BaseTrigger:
         return logging.getLogger(f"asynsched.trigger.{type(self).__qualname__}")
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return the path of the class, and the arguments to make it from again.
+        """Return the path of the class, and the arguments to make the trigger again.
 
-        They may hold what JSON has, and also dates, times, timedeltas, tuples, sets and bytes.
+        The arguments may contain JSON values, dates, times, timedeltas, tuples, sets and bytes.
         """
         raise NotImplementedError(f"{type(self).__name__} has no serialize()")
 
     def run(self) -> AsyncIterator[TriggerEvent]:
-        """Yield a TriggerEvent when what is waited for is there; the first one counts. An `async def` with `yield`."""
+        """Yield a TriggerEvent when the condition is met; only the first counts. An `async def` with `yield`."""
         raise NotImplementedError(f"{type(self).__name__} has no run()")
 
     async def cleanup(self) -> None:
-        """Hook: called when the trigger is no longer needed, whatever the reason."""
+        """Hook: called when the trigger is no longer needed, for whatever reason."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}>"
 
 
 class TriggerEvent:
-    """What a trigger fires: the task goes on, and is given `payload` as `event`.
+    """The event of a trigger: the task continues, and receives `payload` as `event`.
 
-    The payload may hold what `BaseTrigger.serialize` may return.
+    The payload may contain the types that `BaseTrigger.serialize` may return.
     """
 
     def __init__(self, payload: Any = None) -> None:
@@ -73,10 +74,10 @@ class TriggerEvent:
 
 
 class BaseTaskEndEvent(TriggerEvent):
-    """Ends the task without a process of its own: no method of it is called.
+    """Ends the task without another process: none of its methods is called.
 
     Args:
-        xcoms: JSON values that the task pushes, by key.
+        xcoms: JSON values to push as the task's XComs, by key.
     """
 
     task_instance_state: ClassVar[str]
@@ -87,32 +88,32 @@ class BaseTaskEndEvent(TriggerEvent):
 
 
 class TaskSuccessEvent(BaseTaskEndEvent):
-    """The task has succeeded."""
+    """Ends the task as successful."""
 
     task_instance_state = "success"
 
 
 class TaskFailedEvent(BaseTaskEndEvent):
-    """The task has failed, and is not retried."""
+    """Ends the task as failed, without a retry."""
 
     task_instance_state = "failed"
 
 
 class TaskSkippedEvent(BaseTaskEndEvent):
-    """The task is skipped."""
+    """Ends the task as skipped."""
 
     task_instance_state = "skipped"
 
 
 class StartTriggerArgs:
-    """What an operator with `start_from_trigger` waits for at its beginning.
+    """The trigger that an operator with `start_from_trigger` waits for first.
 
     Args:
-        trigger_cls: Path of the trigger's class.
-        next_method: Method of the operator to go on with.
-        trigger_kwargs: What the trigger is made from.
-        next_kwargs: What the method is given beside `event`.
-        timeout: Longest wait.
+        trigger_cls: The path of the trigger's class.
+        next_method: The operator's method to call when the trigger fires.
+        trigger_kwargs: The arguments of the trigger.
+        next_kwargs: The arguments of the method in addition to `event`.
+        timeout: The longest wait.
     """
 
     def __init__(
@@ -131,7 +132,7 @@ class StartTriggerArgs:
 
 
 def make_trigger(classpath: str, kwargs: Mapping[str, Any]) -> BaseTrigger:
-    """Return a trigger from what its `serialize` has returned. Raises AsynschedException when there is none there."""
+    """Make a trigger from the result of its `serialize`. Raises AsynschedException if the path names no trigger."""
     module_name, _, class_name = classpath.rpartition(".")
     try:
         found = getattr(import_module(module_name), class_name)
@@ -147,7 +148,7 @@ async def first_event(trigger: BaseTrigger) -> TriggerEvent:
 
     Raises:
         AsynschedException: It ended without an event, or yielded something else.
-        Exception: Whatever its code raised.
+        Exception: Whatever the trigger's code raised.
     """
     from contextlib import aclosing
 

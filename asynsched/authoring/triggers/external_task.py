@@ -1,4 +1,4 @@
-"""WorkflowTrigger and DagStateTrigger: they fire when runs or tasks elsewhere have come to certain states."""
+"""WorkflowTrigger and DagStateTrigger: fire when runs or tasks of another DAG reach certain states."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def count_in_states(
     task_ids: Collection[str] | None = None,
     task_group_id: str | None = None,
 ) -> float:
-    """Return in how many runs the tasks, the task group, or without either the run itself, are in these states.
+    """Return the number of runs whose tasks, task group, or without either the run itself, are in these states.
 
-    A run in which some of several tasks are counts as a part of one.
+    If some of a run's tasks are, the run counts as a fraction.
     """
     if task_ids:
         found = AsksElsewhere.get_ti_count(
@@ -39,21 +39,22 @@ def count_in_states(
 
 
 class WorkflowTrigger(BaseTrigger):
-    """Fires when runs of a DAG, or tasks or a task group in them, have come to certain states.
+    """Fires when runs of a DAG, or tasks or a task group in them, reach certain states.
 
-    Its payload is `{"status": "success"}`, or `failed` or `skipped`.
+    The payload is `{"status": "success"}`, `{"status": "failed"}` or `{"status": "skipped"}`.
 
     Args:
         external_dag_id: The DAG.
-        run_ids: Its runs; or:
-        logical_dates: The logical dates of its runs.
-        external_task_ids: Tasks; or:
-        external_task_group_id: A task group; with neither, the runs themselves are looked at.
-        failed_states: States of which one is enough to fire as failed.
-        skipped_states: States of which one is enough to fire as skipped.
-        allowed_states: States that all must have to fire as success.
-        poke_interval: Seconds between two looks.
-        soft_fail: Taken as Airflow's argument of that name; the sensor decides.
+        run_ids: The runs.
+        execution_dates: The older name of `logical_dates`.
+        logical_dates: The logical dates of the runs, instead of `run_ids`.
+        external_task_ids: The tasks.
+        external_task_group_id: The task group, instead of tasks. Without either, the runs themselves count.
+        failed_states: If any has one of these states, the trigger fires as failed.
+        skipped_states: If any has one of these states, the trigger fires as skipped.
+        allowed_states: When all have one of these states, the trigger fires as success.
+        poke_interval: The seconds between two checks.
+        soft_fail: Accepted as in Airflow; the sensor decides.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class WorkflowTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         import asyncio
 
-        while (status := await asyncio.to_thread(self._status)) is None:  # noqa: ASYNC110 - states tell nobody
+        while (status := await asyncio.to_thread(self._status)) is None:  # noqa: ASYNC110 - states announce nothing
             await asyncio.sleep(self.poke_interval)
         yield TriggerEvent({"status": status})
 
@@ -117,16 +118,16 @@ class WorkflowTrigger(BaseTrigger):
 
 
 class DagStateTrigger(BaseTrigger):
-    """Fires when all of certain runs of a DAG are in certain states.
+    """Fires when all given runs of a DAG are in certain states.
 
-    Its payload is the path of this class, and its arguments with the state of each run by run_id.
+    The payload is the path of this class, and its arguments with each run's state by run_id.
 
     Args:
         dag_id: The DAG.
         states: The states.
         run_ids: The runs.
-        execution_dates: Logical dates of the runs.
-        poll_interval: Seconds between two looks.
+        execution_dates: The logical dates of the runs, instead of `run_ids`.
+        poll_interval: The seconds between two checks.
     """
 
     def __init__(
@@ -151,13 +152,13 @@ class DagStateTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         import asyncio
 
-        while (found := await asyncio.to_thread(self._states)) is None:  # noqa: ASYNC110 - states tell nobody
+        while (found := await asyncio.to_thread(self._states)) is None:  # noqa: ASYNC110 - states announce nothing
             await asyncio.sleep(self.poll_interval)
         path, arguments = self.serialize()
         yield TriggerEvent((path, {**arguments, **found}))
 
     def _states(self) -> dict[str, str] | None:
-        """Return the states of the runs by run_id; None while some are missing."""
+        """Return the states of the runs by run_id; None while some are in other states."""
         found = AsksElsewhere.get_dr_count(
             self.dag_id, logical_dates=self.execution_dates, run_ids=self.run_ids, states=self.states
         )

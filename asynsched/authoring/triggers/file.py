@@ -1,4 +1,4 @@
-"""FileTrigger: it fires when a file is there."""
+"""FileTrigger: fires when a file exists."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
 
 class FileTrigger(BaseTrigger):
-    """Fires when a file is there, or a folder that has a file in it at any depth; its payload is True.
+    """Fires when a file exists, or a folder with a file in it at any depth. The payload is True.
 
     Args:
-        filepath: Path, or glob pattern.
-        recursive: Let `**` in the pattern match any number of folders.
-        poke_interval: Seconds between two looks.
+        filepath: The path or a glob pattern.
+        recursive: Make `**` in the pattern match any number of folders.
+        poke_interval: The seconds between two checks.
     """
 
     def __init__(self, filepath: str, recursive: bool = False, poke_interval: float = 5.0, **kwargs: Any) -> None:
@@ -32,15 +32,15 @@ class FileTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         import asyncio
 
-        # A folder may be large, or on a slow disk: nobody else's trigger is to wait for that.
-        while (found := await asyncio.to_thread(find_file, self.filepath, recursive=self.recursive)) is None:  # noqa: ASYNC110 - files tell nobody
+        # A folder may be large or on a slow disk: other triggers must not wait for it.
+        while (found := await asyncio.to_thread(find_file, self.filepath, recursive=self.recursive)) is None:  # noqa: ASYNC110 - files announce nothing
             await asyncio.sleep(self.poke_interval)
         self.log.info("Found %s", found)
         yield TriggerEvent(True)
 
 
 def find_file(pattern: str, *, recursive: bool) -> str | None:
-    """Return the first match of a glob pattern that is a file, or a folder with a file in it; None when none is."""
+    """Return the first match of a glob pattern that is a file, or a folder with a file in it; None if there is none."""
     import glob
     from pathlib import Path
 

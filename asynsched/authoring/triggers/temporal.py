@@ -1,4 +1,4 @@
-"""DateTimeTrigger and TimeDeltaTrigger: they fire at an instant."""
+"""DateTimeTrigger and TimeDeltaTrigger: fire at an instant."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ if TYPE_CHECKING:
     from typing import Any
 
 LONGEST_SLEEP = 60.0
-"""Seconds. The clock is looked at again so often, because somebody may set it."""
+"""Seconds between two looks at the clock, which may be set."""
 
 
 class DateTimeTrigger(BaseTrigger):
-    """Fires at an instant, with that as payload.
+    """Fires at an instant, which is the payload.
 
     Args:
         moment: The instant, aware.
-        target_time: The same as text; one of both is given.
-        end_from_trigger: End the task then as successful, instead of going on with it.
+        target_time: The instant as a string, instead of `moment`.
+        end_from_trigger: End the task as successful instead of continuing it.
 
     Raises:
-        TypeError: Neither or both are given, or of a wrong type.
+        TypeError: Neither or both are given, or one has the wrong type.
         ValueError: The moment is naive.
     """
 
@@ -45,7 +45,7 @@ class DateTimeTrigger(BaseTrigger):
         if not isinstance(given, dt.datetime):
             raise TypeError(f"DateTimeTrigger: the moment must be a datetime, not {type(given).__name__}")
         if given.utcoffset() is None:
-            raise ValueError("DateTimeTrigger: the moment must be aware: give it a time zone")
+            raise ValueError("DateTimeTrigger: the moment must be aware: give it a timezone")
         self.moment = given.astimezone(utc)
         self.end_from_trigger = end_from_trigger
 
@@ -57,17 +57,17 @@ class DateTimeTrigger(BaseTrigger):
         import asyncio
 
         self.log.info("Waiting until %s", self.moment)
-        while (left := (self.moment - utcnow()).total_seconds()) > 0:  # noqa: ASYNC110 - a clock tells nobody
+        while (left := (self.moment - utcnow()).total_seconds()) > 0:  # noqa: ASYNC110 - a clock announces nothing
             await asyncio.sleep(min(left, LONGEST_SLEEP))
         yield TaskSuccessEvent() if self.end_from_trigger else TriggerEvent(self.moment)
 
 
 class TimeDeltaTrigger(DateTimeTrigger):
-    """Fires some time from now on.
+    """Fires `delta` from now.
 
     Args:
-        delta: How long.
-        end_from_trigger: End the task then as successful, instead of going on with it.
+        delta: The time to wait.
+        end_from_trigger: End the task as successful instead of continuing it.
     """
 
     def __init__(self, delta: dt.timedelta, *, end_from_trigger: bool = False) -> None:

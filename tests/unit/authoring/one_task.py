@@ -4,8 +4,9 @@ import datetime as dt
 
 from asynsched import PythonOperator
 from asynsched.authoring.running.execution import execute
-from asynsched.authoring.running.task_instance import RunFacts, TaskInstanceFacts
+from asynsched.authoring.running.task_instance import TaskInstanceFacts
 from asynsched.authoring.running.try_context import build_context
+from asynsched.protocol.messages import RunContext
 
 DATE = dt.datetime(2024, 5, 1, 12, 30, tzinfo=dt.UTC)
 DAY = dt.timedelta(days=1)
@@ -17,8 +18,14 @@ def run(operator, *, logical_date=DATE, conf=None, **facts):
 
 def context_of(operator, *, logical_date=DATE, conf=None, **facts):
     interval = {} if logical_date is None else {"data_interval_start": DATE - DAY, "data_interval_end": DATE}
-    about = RunFacts(
-        dag_id="d", run_id="r1", run_type="manual", run_after=DATE, logical_date=logical_date, conf=conf, **interval
+    about = RunContext(
+        dag_id="d",
+        run_id="r1",
+        run_type="manual",
+        run_after=DATE,
+        logical_date=logical_date,
+        conf=conf or {},
+        **interval,
     )
     return build_context(operator, about, TaskInstanceFacts(**facts))
 

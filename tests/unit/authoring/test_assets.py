@@ -58,9 +58,9 @@ def test_an_asset_is_known_by_its_name_and_uri():
         (lambda: Metadata(a, {"k": {1}}), "is not JSON"),
         (lambda: Bash(task_id="t", bash_command="true", outlets=["a"]), "outlets must be an Asset"),
         (lambda: Bash(task_id="t", bash_command="true", inlets=5), "inlets must be an Asset"),
-        (lambda: DAG("d", schedule=[a, "b"]), "assets only, not 'b'"),
-        (lambda: AssetOrTimeSchedule(timetable="@daily", assets=[a]), "needs a timetable of time"),
-        (lambda: AssetOrTimeSchedule(timetable=CronTriggerTimetable("@daily", timezone="UTC"), assets=[]), "without"),
+        (lambda: DAG("d", schedule=[a, "b"]), "only assets, not 'b'"),
+        (lambda: AssetOrTimeSchedule(timetable="@daily", assets=[a]), "needs a time-based timetable"),
+        (lambda: AssetOrTimeSchedule(timetable=CronTriggerTimetable("@daily", timezone="UTC"), assets=[]), "an empty list"),
     ],
 )
 def test_what_is_wrong_is_said_when_it_is_made(make, says):
@@ -165,14 +165,14 @@ def test_a_decorated_function_is_an_asset_and_a_dag_that_updates_it():
 @pytest.mark.parametrize(
     ("text", "error", "says"),
     [
-        ("@asset(schedule=None)\ndef f(*names): ...", TypeError, r"takes \*names"),
-        ("@asset(schedule=None)\ndef f(**names): ...", TypeError, r"takes \*\*names"),
-        ("@asset(schedule=None)\ndef f(a, /): ...", TypeError, "by position"),
+        ("@asset(schedule=None)\ndef f(*names): ...", TypeError, r"has \*names"),
+        ("@asset(schedule=None)\ndef f(**names): ...", TypeError, r"has \*\*names"),
+        ("@asset(schedule=None)\ndef f(a, /): ...", TypeError, "positional-only"),
         ("@asset()\ndef f(): ...", TypeError, "schedule"),
         ("@asset(schedule=None, max_runs=1)\ndef f(): ...", TypeError, "unknown arguments: max_runs"),
-        ("def g():\n  @asset(schedule=None)\n  def f(): ...\ng()", DagError, "inside of another"),
+        ("def g():\n  @asset(schedule=None)\n  def f(): ...\ng()", DagError, "not at the top level"),
         ("@asset.multi(schedule=None, outlets=[])\ndef f(): ...", DagError, "outlets is empty"),
-        ("@asset.multi(schedule=None, outlets=[Asset('a')])\ndef f(self): ...", DagError, "no single asset"),
+        ("@asset.multi(schedule=None, outlets=[Asset('a')])\ndef f(self): ...", DagError, "updates several assets"),
         ("@asset(schedule=None, name='two words')\ndef f(): ...", DagError, "dag_id 'two words'"),
     ],
 )

@@ -193,7 +193,7 @@ def test_a_function_gets_of_the_context_what_it_asks_for(dag, supervisor):
         1, 2, "2024-05-01", "t", True, False
     ]  # fmt: skip
     assert run(PythonOperator(task_id="u", dag=dag, python_callable=max, op_args=[1, 2])).value == 2
-    with pytest.raises(AsynschedError, match="inside of a running task"):
+    with pytest.raises(AsynschedError, match="inside a running task"):
         get_current_context()
 
 

@@ -15,7 +15,8 @@ from asynsched import (
     RetryRule,
 )
 from asynsched.authoring.retry_policy import ask
-from asynsched.authoring.running.task_instance import DagRun, RunFacts, TaskInstance, TaskInstanceFacts
+from asynsched.authoring.running.task_instance import DagRun, TaskInstance, TaskInstanceFacts
+from asynsched.protocol.messages import RunContext
 from tests.support.runs import NOON
 
 MINUTE = timedelta(minutes=1)
@@ -29,7 +30,7 @@ POLICY = ExceptionRetryPolicy(
 
 
 def context(try_number: int = 1) -> Context:
-    run = DagRun(RunFacts(dag_id="d", run_id="r", run_type="manual", run_after=NOON))
+    run = DagRun(RunContext(dag_id="d", run_id="r", run_type="manual", run_after=NOON))
     task = BashOperator(task_id="t", bash_command="true", retries=2)
     return Context(ti=TaskInstance(task, run, TaskInstanceFacts(try_number=try_number, max_tries=2)))
 
@@ -71,7 +72,7 @@ def test_a_policy_of_ones_own_is_told_which_try_failed():
     assert ask(Patient(), ValueError(), context(2)) == RetryDecision.retry(2 * MINUTE, "t has 0 left")
 
 
-@pytest.mark.parametrize(("policy", "words"), [(Broken(), "the policy is broken"), (Careless(), "no RetryDecision")])
+@pytest.mark.parametrize(("policy", "words"), [(Broken(), "the policy is broken"), (Careless(), "not a RetryDecision")])
 def test_a_policy_that_fails_leaves_the_decision_to_the_tasks_settings(policy, words, caplog):
     assert ask(policy, ValueError(), context()) == RetryDecision.default()
     assert words in caplog.text

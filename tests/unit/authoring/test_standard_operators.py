@@ -23,8 +23,9 @@ from asynsched import (
     WeekDay,
 )
 from asynsched.authoring.running.execution import execute
-from asynsched.authoring.running.task_instance import RunFacts, TaskInstanceFacts
+from asynsched.authoring.running.task_instance import TaskInstanceFacts
 from asynsched.authoring.running.try_context import build_context
+from asynsched.protocol.messages import RunContext
 from tests.unit.authoring.standard import NOON, outcome
 
 HOUR, DAY = dt.timedelta(hours=1), dt.timedelta(days=1)
@@ -47,7 +48,7 @@ def follows(make, zone="UTC", run_type="manual", schedule=None, date=NOON, **arg
         branch = make(task_id="branch", **arguments)
         branch >> [EmptyOperator(task_id="yes"), EmptyOperator(task_id="no")]
     interval = dag.timetable.infer_manual_data_interval(run_after=date)
-    run = RunFacts(
+    run = RunContext(
         dag_id="d", run_id="r", run_type=run_type, run_after=date, logical_date=interval.start,
         data_interval_start=interval.start, data_interval_end=interval.end,
     )  # fmt: skip
@@ -151,7 +152,7 @@ def test_a_bash_sensor_waits_until_its_command_succeeds(tmp_path):
         (BranchDayOfWeekOperator, {**FOLLOW, "week_day": "Funday"}, "'Funday' is unknown"),
         (ExternalTaskSensor, {"external_dag_id": "x", "external_task_id": "a", "external_task_ids": ["b"]}, "one of"),
         (ExternalTaskSensor, {"external_dag_id": "x", "allowed_states": ["skipped"]}, "'skipped' is not a state"),
-        (ExternalTaskSensor, {"external_dag_id": "x", "failed_states": ["success"]}, "is among several"),
+        (ExternalTaskSensor, {"external_dag_id": "x", "failed_states": ["success"]}, "contain a state twice"),
         (
             ExternalTaskSensor,
             {"external_dag_id": "x", "execution_delta": DAY, "execution_date_fn": print},

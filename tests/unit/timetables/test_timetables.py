@@ -106,7 +106,7 @@ def test_what_is_no_timetable_is_refused_in_one_line(data, says):
     [
         ("0 0 31 2 *", "matches no date"),
         ("0 0 * *", "4 fields"),
-        ("@fortnightly", "no such preset"),
+        ("@fortnightly", "unknown preset"),
         ("", "'': it has 0 fields"),
         ("R R * * *", "random"),
         ("* " * 600, "characters"),
@@ -115,8 +115,8 @@ def test_what_is_no_timetable_is_refused_in_one_line(data, says):
         (relativedelta(months=1, days=-31), "positive"),
         (timedelta.max, "longer|out of range"),
         (5, "not int"),
-        ([], "without any"),
-        (["@daily"], "assets only"),
+        ([], "an empty list of assets"),
+        (["@daily"], "only assets"),
     ],
     ids=repr,
 )
@@ -197,7 +197,7 @@ def test_a_delta_that_stops_leading_forward_is_said():
 
 
 def test_events_must_be_aware_moments():
-    with pytest.raises(TimetableError, match="no time zone"):
+    with pytest.raises(TimetableError, match="no timezone"):
         EventsTimetable([datetime(2025, 1, 1)])
     with pytest.raises(TimetableError, match="not str"):
         EventsTimetable(["2025-01-01"])
