@@ -126,7 +126,7 @@ async def test_what_is_odd_about_one_dag_is_its_own(database):
     ids = ["ahead", "broken", "due", "full", "later", "no_version", "out_of_time", "paused", "run_id", "unknown"]
     found = await database.write(examine_dags, ids, NOW)
     assert list(found) == ids
-    assert found.pop("broken").error.startswith("this is no valid serialized DAG")
+    assert found.pop("broken").error.startswith("this is not a valid serialized DAG")
     assert (
         "leads out of the calendar, which has the years 1 to 9999, in the zone America/New_York"
         in found.pop("out_of_time").error

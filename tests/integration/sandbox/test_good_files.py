@@ -188,7 +188,7 @@ def test_a_schedule_of_less_than_a_second_is_warned_of(parse_once: Parser, sched
         f"d = DAG('d', schedule={schedule})\n"
     ).report
     assert len(report.dags) == 1
-    assert [(warning.kind, warning.line, "let a second or more" in warning.message) for warning in report.warnings] == [
+    assert [(warning.kind, warning.line, "leave a second or more" in warning.message) for warning in report.warnings] == [
         ("doubtful", 3, True)
     ][:is_warned]
 
