@@ -49,8 +49,8 @@ from asynsched.timetables import (
     TimetablePlan,
 )
 from asynsched.timetables.assets import time_part
-from asynsched.timetables.custom import CustomTimetable
 from asynsched.timetables.base import asked_at
+from asynsched.timetables.custom import CustomTimetable
 from sandbox.confine import Policy, confine, use_reserves
 from sandbox.confinement.file_rules import ConfinementError
 from sandbox.forkable import ForkCheck

@@ -188,9 +188,9 @@ def test_a_schedule_of_less_than_a_second_is_warned_of(parse_once: Parser, sched
         f"d = DAG('d', schedule={schedule})\n"
     ).report
     assert len(report.dags) == 1
-    assert [(warning.kind, warning.line, "leave a second or more" in warning.message) for warning in report.warnings] == [
-        ("doubtful", 3, True)
-    ][:is_warned]
+    assert [
+        (warning.kind, warning.line, "leave a second or more" in warning.message) for warning in report.warnings
+    ] == [("doubtful", 3, True)][:is_warned]
 
 
 def test_arguments_without_effect_are_warned_of_once_for_the_whole_file(parse_once: Parser) -> None:

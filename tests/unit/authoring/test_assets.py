@@ -60,7 +60,10 @@ def test_an_asset_is_known_by_its_name_and_uri():
         (lambda: Bash(task_id="t", bash_command="true", inlets=5), "inlets must be an Asset"),
         (lambda: DAG("d", schedule=[a, "b"]), "only assets, not 'b'"),
         (lambda: AssetOrTimeSchedule(timetable="@daily", assets=[a]), "needs a time-based timetable"),
-        (lambda: AssetOrTimeSchedule(timetable=CronTriggerTimetable("@daily", timezone="UTC"), assets=[]), "an empty list"),
+        (
+            lambda: AssetOrTimeSchedule(timetable=CronTriggerTimetable("@daily", timezone="UTC"), assets=[]),
+            "an empty list",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_when_it_is_made(make, says):
