@@ -128,6 +128,18 @@ def _described(timetable: Timetable) -> dict[str, object]:
 
 _TASK_EVENTS: tuple[CallbackEvent, ...] = ("on_execute", "on_success", "on_failure", "on_retry", "on_skipped")
 _DAG_EVENTS: tuple[CallbackEvent, ...] = ("on_success", "on_failure")
+_AS_IN_DAG = (
+    "dag_id", "start_date", "end_date", "catchup", "max_active_runs", "max_active_tasks",
+    "max_consecutive_failed_dag_runs", "is_paused_upon_creation", "fail_fast", "render_template_as_native_obj",
+)  # fmt: skip
+"""Fields that are the attributes of the DAG."""
+_AS_IN_TASK = (
+    "task_id", "task_type", "owner", "pool", "pool_slots", "queue", "executor", "depends_on_past",
+    "wait_for_downstream", "wait_for_past_depends_before_skipping", "ignore_first_depends_on_past",
+    "start_date", "end_date", "max_active_tis_per_dag", "max_active_tis_per_dagrun", "is_branch",
+    "is_short_circuit", "is_setup", "is_teardown", "on_failure_fail_dagrun", "do_xcom_push",
+)  # fmt: skip
+"""Fields that are the attributes of the task."""
 _PARAM_ADVICE = "use strings, numbers, lists and dicts, such as the ISO 8601 string of a date"
 
 
@@ -150,7 +162,6 @@ def _serialized(dag: DAG) -> SerializedDag:
     groups = dag.task_group_dict
     timetable, assets = stored_timetable(dag), asset_part(dag.timetable)
     return SerializedDag(
-        dag_id=dag.dag_id,
         timetable=timetable.serialize(),
         asset_condition=None if assets is None else _condition(f"DAG {dag.dag_id!r}", assets),
         schedule_summary="" if isinstance(dag.timetable, NullTimetable) else dag.timetable.summary,
@@ -160,21 +171,13 @@ def _serialized(dag: DAG) -> SerializedDag:
         doc_md=_text(dag, "doc_md", dag.doc_md),
         tags=tuple(sorted(dag.tags)),
         owners=tuple(sorted({task.owner for task in dag.tasks})),
-        start_date=dag.start_date,
-        end_date=dag.end_date,
-        catchup=dag.catchup,
-        max_active_runs=dag.max_active_runs,
-        max_active_tasks=dag.max_active_tasks,
-        max_consecutive_failed_dag_runs=dag.max_consecutive_failed_dag_runs,
         dagrun_timeout=_seconds(dag.dagrun_timeout),
-        is_paused_upon_creation=dag.is_paused_upon_creation,
-        fail_fast=dag.fail_fast,
-        render_template_as_native_obj=dag.render_template_as_native_obj,
         params=_params(f"DAG {dag.dag_id!r}", dag.params),
         callbacks=_callbacks(dag, _DAG_EVENTS),
         deadlines=tuple(_deadline(dag, alert) for alert in dag.deadline),
         task_groups=tuple(_task_group(group) for group in groups.values()),
         tasks=tuple(_task(dag, task) for task in dag.topological_sort()),
+        **{name: getattr(dag, name) for name in _AS_IN_DAG},
     )
 
 
@@ -204,11 +207,8 @@ def _task(dag: DAG, task: BaseOperator) -> SerializedTask:
     group = task.task_group
     # Attributes may have been set after construction, so they are checked again.
     return SerializedTask(
-        task_id=task.task_id,
-        task_type=task.task_type,
         downstream_task_ids=tuple(sorted(task.downstream_task_ids)),
         group_id=None if group is None else group.group_id,
-        owner=task.owner,
         doc_md=_text(task, "doc_md", task.doc_md),
         trigger_rule=arguments.trigger_rule(who, task.trigger_rule),  # type: ignore[arg-type]
         retries=arguments.whole_number(who, "retries", task.retries, at_least=0),
@@ -218,31 +218,14 @@ def _task(dag: DAG, task: BaseOperator) -> SerializedTask:
         execution_timeout=_seconds(arguments.positive_duration(who, "execution_timeout", task.execution_timeout)),
         priority_weight=arguments.priority_weight(who, task.priority_weight),
         weight_rule=arguments.weight_rule(who, task.weight_rule),  # type: ignore[arg-type]
-        pool=task.pool,
-        pool_slots=task.pool_slots,
-        queue=task.queue,
-        executor=task.executor,
-        depends_on_past=task.depends_on_past,
-        wait_for_downstream=task.wait_for_downstream,
-        wait_for_past_depends_before_skipping=task.wait_for_past_depends_before_skipping,
-        ignore_first_depends_on_past=task.ignore_first_depends_on_past,
-        start_date=task.start_date,
-        end_date=task.end_date,
-        max_active_tis_per_dag=task.max_active_tis_per_dag,
-        max_active_tis_per_dagrun=task.max_active_tis_per_dagrun,
         is_empty=_is_empty(task),
-        is_branch=task.is_branch,
-        is_short_circuit=task.is_short_circuit,
         map_length=task_map_length(task),
-        is_setup=task.is_setup,
-        is_teardown=task.is_teardown,
-        on_failure_fail_dagrun=task.on_failure_fail_dagrun,
-        do_xcom_push=task.do_xcom_push,
         callbacks=_callbacks(task, _TASK_EVENTS),
         template_fields=tuple(task.template_fields),
         inlets=_assets(who, task.inlets),
         outlets=_assets(who, task.outlets),
         edge_labels=_edge_labels(dag, task),
+        **{name: getattr(task, name) for name in _AS_IN_TASK},
         **_sensor_fields(task),
     )
 

@@ -81,9 +81,10 @@ readable = ["/srv/shared"]
 AUTHORING_HEAD = """
 # Names for DAG files and programs
 
-What `from asynsched import …` offers. Names, arguments and defaults are those of Airflow 3's `airflow.sdk`, so that a
-DAG file moves over by changing its import line; [differences](../discussion/differences-from-airflow.md) has the rest.
-`**kwargs` of an operator are the arguments of BaseOperator.
+The names that `from asynsched import …` provides. Their arguments and defaults are those of Airflow 3's `airflow.sdk`,
+so a DAG file can be ported by changing its import lines; the page on
+[differences](../discussion/differences-from-airflow.md) lists the exceptions. The `**kwargs` of an operator are the
+arguments of BaseOperator, and those of a sensor also the arguments of BaseSensorOperator.
 """
 
 

@@ -56,6 +56,8 @@ class DateTimeSensor(MomentSensor):
 
     Args:
         target_time: The instant, as a datetime or a string; a naive one is in the default timezone. (templated)
+        deferrable: Wait in a DateTimeTrigger, without a process or pool slots.
+        end_from_trigger: With `deferrable`, succeed without another process.
     """
 
     template_fields: Collection[str] = ("target_time",)

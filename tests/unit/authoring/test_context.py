@@ -94,7 +94,7 @@ def asked(supervisor):
         lambda context: (lambda **kwargs: kwargs)(**context),
     ],
 )
-def test_the_dates_of_the_last_success_are_asked_for_once_however_they_are_read(dag, asked, read):
+def test_the_dates_of_the_last_success_are_requested_once(dag, asked, read):
     context = context_of(PythonOperator(task_id="t", dag=dag, python_callable=print))
     assert asked == []
     found = read(context)
@@ -109,7 +109,7 @@ def test_a_context_is_a_dict_also_where_a_value_is_taken_out_or_missing(dag):
         context.pop("nothing")
 
 
-def test_what_a_run_and_a_task_instance_have_is_in_their_vars_once_it_was_looked_at_and_nothing_else(dag):
+def test_dates_of_a_run_are_in_its_vars_only_once_they_are_read(dag):
     ti = context_of(PythonOperator(task_id="t", dag=dag, python_callable=print))["ti"]
     for shown, name in ((ti.dag_run, "logical_date"), (ti, "start_date")):
         assert name not in vars(shown)
@@ -126,7 +126,7 @@ def test_a_context_that_is_printed_shows_its_dates_and_asks_for_nothing(dag, ask
     assert asked == []
 
 
-def test_the_dates_of_the_last_success_are_asked_for_only_where_they_are_used(dag, asked):
+def test_unused_dates_of_the_last_success_are_not_requested(dag, asked):
     def takes(prev_end_date_success, ds):
         return [prev_end_date_success.isoformat(), ds]
 

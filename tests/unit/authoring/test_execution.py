@@ -145,7 +145,7 @@ def test_failures_retry_fail_or_end_at_once_with_their_callbacks(dag):
     assert ended.task("leave").reason == "SystemExit: 3"
 
 
-def test_in_the_foreground_the_environment_tells_of_each_task_and_of_none_afterwards(dag, monkeypatch):
+def test_in_the_foreground_the_environment_describes_the_running_task(dag, monkeypatch):
     monkeypatch.setenv("AIRFLOW_CTX_TASK_ID", "from outside")
     told = []
 
@@ -165,7 +165,7 @@ def test_in_the_foreground_the_environment_tells_of_each_task_and_of_none_afterw
     assert dict(os.environ) == before
 
 
-def test_in_the_foreground_too_a_dag_that_fails_fast_gives_up_all_but_its_teardowns():
+def test_in_the_foreground_a_fail_fast_dag_runs_only_its_teardowns():
     with DAG("d", fail_fast=True) as dag:
         first = BashOperator(task_id="first", bash_command="exit 1")
         PythonOperator(task_id="other", python_callable=lambda: None)

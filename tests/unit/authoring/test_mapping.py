@@ -63,7 +63,7 @@ def test_a_mapped_operator_has_its_own_class_and_shared_settings(dag):
     assert (found[0].trigger_rule, found[0].template_fields) == ("all_done", ("text",))
 
 
-def test_templates_are_rendered_in_what_the_file_says_and_never_in_what_comes_from_tasks(dag):
+def test_templates_are_rendered_in_the_file_and_not_in_results_of_tasks(dag):
     Shout.partial(task_id="said").expand(text=["{{ ti.map_index }}", "{{ ds }}"])
 
     @task
@@ -100,7 +100,7 @@ def test_an_instance_that_fails_has_its_name_too(dag):
     assert (failed.state, failed.rendered_map_index, failed.reason) == ("failed", "file a", "ValueError: a")
 
 
-def test_instances_of_nested_mapped_groups_get_each_combination_and_the_results_of_their_own_group(dag):
+def test_nested_mapped_groups_get_each_combination_and_own_results(dag):
     @task_group
     def inner(w, v):
         listed.override(task_id="below")(echo(v, w))
@@ -118,7 +118,7 @@ def test_instances_of_nested_mapped_groups_get_each_combination_and_the_results_
     assert results(dag, "end") == [["a", "b"]]
 
 
-def test_a_task_after_a_nested_group_gets_the_results_of_the_instances_in_its_own_group(dag):
+def test_a_task_after_a_nested_group_gets_the_results_of_its_own_group(dag):
     @task_group
     def inner(w):
         return give(w)
@@ -133,7 +133,7 @@ def test_a_task_after_a_nested_group_gets_the_results_of_the_instances_in_its_ow
 
 
 @pytest.mark.parametrize(("values", "expected"), [(["a"], ["a"]), ([], [])])
-def test_a_task_after_a_group_with_one_instance_or_none_gets_a_sequence_too(dag, values, expected):
+def test_a_task_after_a_group_of_one_or_no_instance_gets_a_sequence(dag, values, expected):
     @task_group
     def group(v):
         return give(v)
@@ -151,7 +151,7 @@ def test_zipped_and_concatenated_results_are_mapped_over_beside_others(dag):
     assert results(dag, "pairs") == [list(pair) for pair in zipped]
 
 
-def test_a_thousand_results_are_fetched_in_few_questions_and_a_value_in_one(dag):
+def test_a_thousand_results_take_few_requests_and_one_value_takes_one(dag):
     asked = []
 
     class Counting:
@@ -175,7 +175,7 @@ def test_a_thousand_results_are_fetched_in_few_questions_and_a_value_in_one(dag)
     assert len(asked) < 20
 
 
-def test_params_of_an_operator_can_be_mapped_over_and_are_added_to_those_that_all_share(dag):
+def test_mapped_params_are_merged_with_the_shared_params(dag):
     dag.params["from_dag"] = 1
     PythonOperator.partial(
         task_id="p", params={"shared": 2}, python_callable=lambda params: dict(params)
@@ -201,7 +201,7 @@ def test_setups_and_teardowns_can_be_mapped(dag):
         (list(range(1025)), "has 1025 values: more than the setting max_map_length = 1024 allows"),
     ],
 )
-def test_a_result_that_cannot_be_mapped_over_fails_the_task_that_returned_it(dag, returned, reason):
+def test_a_result_that_cannot_be_mapped_over_fails_its_task(dag, returned, reason):
     echo.expand(x=give(returned))
     run = run_in_foreground(dag)
     assert [found.state for found in run.tasks] == ["failed", "upstream_failed"]

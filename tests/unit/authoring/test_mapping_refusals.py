@@ -102,7 +102,7 @@ def test_what_cannot_be_mapped_is_refused_with_what_is_wrong(dag, name):
     assert message in str(caught.value)
 
 
-def test_a_mapped_group_has_no_task_that_would_not_wait_for_what_it_is_mapped_over(dag):
+def test_a_mapped_group_refuses_a_task_that_would_not_wait_for_it(dag):
     @task_group
     def g(v):
         echo.override(trigger_rule="always")(v)

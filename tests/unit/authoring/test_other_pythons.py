@@ -113,7 +113,7 @@ def packages():
     return [sys.prefix != sys.base_prefix, "asynsched" in sys.modules, sys.prefix]
 
 
-def test_a_virtual_environment_is_made_for_a_function_and_kept_where_it_is_told_to(tmp_path):
+def test_a_virtual_environment_is_made_for_a_function_and_cached(tmp_path):
     once = outcome(PythonVirtualenvOperator, python_callable=packages).result
     assert once[:2] == [True, False]
     assert not Path(once[2]).exists()

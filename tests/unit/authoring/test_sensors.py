@@ -62,7 +62,7 @@ def test_the_looks_of_a_sensor_grow_apart_as_airflows_do(dag):
     assert sensor(exponential_backoff=False)._next_interval(9, 0.0, DATE) == 10
 
 
-def test_in_the_foreground_others_run_while_a_rescheduled_sensor_does_not_look(tmp_path):
+def test_in_the_foreground_a_rescheduled_sensor_lets_others_run(tmp_path):
     flag = tmp_path / "flag"
     with DAG("waits") as dag:
 

@@ -106,9 +106,7 @@ def test_a_branch_by_the_time(set_now, lower, upper, options, expected):
         ("scheduled", "@once", dt.timedelta(days=9), True),
     ],
 )
-def test_what_follows_latest_only_is_skipped_in_earlier_runs_of_the_schedule(
-    set_now, run_type, schedule, age, is_latest
-):
+def test_latest_only_skips_in_earlier_runs_of_the_schedule(set_now, run_type, schedule, age, is_latest):
     midnight = NOON.replace(hour=0)
     set_now(midnight + age)
     found = follows(LatestOnlyOperator, schedule=schedule, run_type=run_type, date=midnight)

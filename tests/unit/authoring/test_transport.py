@@ -54,7 +54,7 @@ POINT = namedtuple("POINT", "x y")(1, 2)
         ([{"a": (b"x", {"b": Decimal("1.50")})}], [{"a": ["b'x'", {"b": "1.50"}]}], list),
     ],
 )
-def test_what_json_has_not_comes_back_in_its_own_type_and_is_shown_readably(value, shown, kind):
+def test_types_that_json_lacks_come_back_and_are_shown_readably(value, shown, kind):
     written = json.loads(json.dumps(to_transport(value)))
     back = from_transport(written)
     assert back == value

@@ -146,7 +146,7 @@ def test_what_cannot_be_passed_on_fails_the_task_and_names_task_and_type(value, 
             raise run.task(task_id).exception
 
 
-def test_what_cannot_be_told_of_an_asset_fails_the_task_and_the_run_goes_on():
+def test_an_extra_that_is_not_json_fails_the_task_not_the_run():
     with DAG("d") as dag:
 
         @task(outlets=[Asset("a")])

@@ -236,7 +236,7 @@ def test_a_version_is_what_code_means(text, is_same):
     assert len(hash_of(text)) == 64
 
 
-def test_a_version_depends_on_structure_and_also_on_code_that_does_not_parse():
+def test_a_version_depends_on_structure_and_on_code_that_cannot_parse():
     dag, other = serialize_dag(DAG("d")), serialize_dag(DAG("d", tags=["x"]))
     broken = [SourceFile("a.py", "a", "0", text) for text in ("def", "def # other", "\0", "-" * 200_000 + "1")]
     assert len({version_hash(dag, []), version_hash(other, []), *(version_hash(dag, [one]) for one in broken)}) == 6

@@ -60,7 +60,7 @@ def answer(question, *given, **named):
 
 
 @pytest.mark.parametrize("timetable", list(timetables()), ids=name_of)
-def test_a_timetable_answers_at_the_ends_of_the_calendar_or_says_that_it_leads_out(timetable):
+def test_a_timetable_answers_or_fails_clearly_at_the_calendars_ends(timetable):
     for moment in MOMENTS:
         interval = answer(timetable.infer_manual_data_interval, run_after=moment)
         assert interval is None or interval.start <= interval.end

@@ -49,7 +49,7 @@ def runs(timetable, bounds, now, last=None):
     n_done=st.integers(0, 3),
 )
 @settings(max_examples=300)
-def test_latest_makes_up_for_the_newest_of_the_missed_runs_and_nothing_else(timetable, hours, end_after, n_done):
+def test_latest_makes_only_the_newest_of_the_missed_runs(timetable, hours, end_after, n_done):
     now = START + timedelta(hours=hours)
     end = None if end_after is None else START + timedelta(hours=end_after)
     everything = runs(timetable, TimeRestriction(START, end, catchup=True), now)

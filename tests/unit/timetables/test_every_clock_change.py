@@ -48,7 +48,7 @@ def test_every_policy_goes_through_every_shape_of_a_change():
 
 
 @pytest.mark.parametrize("policy", [{}, {"gap": "skip", "fold": "both"}], ids=["as Airflow", "in real time"])
-def test_an_expression_for_every_hour_runs_in_real_time_through_every_shape_of_a_change(policy):
+def test_an_hourly_expression_runs_in_real_time_through_every_change(policy):
     shapes = {}
     for change, zone in distinct_changes().items():
         shapes.setdefault((change.before, change.after), (zone, change))

@@ -180,7 +180,7 @@ def test_the_author_s_code_is_asked_again_when(last, now, catchup, case):
         planned(catchup).next_run(last, TimeRestriction(MONDAY, None, catchup), now)
 
 
-def test_a_run_that_is_on_time_or_to_be_made_up_for_is_not_asked_about_again():
+def test_a_run_on_time_or_with_catchup_is_not_asked_about_again():
     last = DataInterval(day(1), day(2))
     for now, catchup in ((day(3) + timedelta(seconds=30), False), (day(9), True)):
         assert planned(catchup).next_run(last, TimeRestriction(MONDAY, None, catchup), now).run_after == day(3)

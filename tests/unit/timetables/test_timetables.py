@@ -176,7 +176,7 @@ def test_a_triggered_run_gets_the_data_interval_that_airflow_gives_it(timetable,
     ],
     ids=repr,
 )
-def test_without_a_start_date_only_lengths_of_one_length_are_counted_from_1970(delta, start):
+def test_without_a_start_date_only_fixed_lengths_are_counted_from_1970(delta, start):
     first = DeltaDataIntervalTimetable(delta).next_dagrun_info(
         last_automated_data_interval=None,
         restriction=TimeRestriction(None, None, catchup=False),
