@@ -1,6 +1,6 @@
-"""What DAG files import.
+"""The names that DAG files import.
 
-Nothing here imports `typing`, `inspect`, `logging` or anything heavier when it is loaded: a DAG file pays for what it
-uses, and a task's process starts with as little as it needs. Such modules are imported inside the functions that use
-them; names for annotations only, under `TYPE_CHECKING`.
+No module here imports `typing`, `inspect`, `logging` or anything heavier at the top, so that a DAG file loads only what
+it uses, and a task's process starts quickly. The functions that need such a module import it, and names for annotations
+only are imported under `TYPE_CHECKING`.
 """

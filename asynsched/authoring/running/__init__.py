@@ -1,1 +1,1 @@
-"""What code of a running task is given, and how it is run."""
+"""Running tasks: their context, and how their code is run."""

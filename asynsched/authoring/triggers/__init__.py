@@ -1,1 +1,1 @@
-"""Triggers: what a deferred task waits for, many on one event loop."""
+"""Triggers: the conditions that deferred tasks wait for, many on one event loop."""
