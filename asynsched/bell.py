@@ -1,7 +1,7 @@
-"""Wake-ups from other processes: a command that wrote to the database rings, and the scheduler looks at once.
+"""Wake-ups from other processes: a command that wrote to the database rings, and the scheduler looks immediately.
 
-Hints carry keys, never data: the database is the truth. Locally the bell is a Unix datagram socket in the home; other
-machines hear through PostgreSQL's NOTIFY (`store/schedulers.py`), whose payload is the same text.
+Hints carry keys, never data: the database is the truth. Locally the bell is a Unix datagram socket in the home. Other
+machines use PostgreSQL's NOTIFY (`store/schedulers.py`), with the same text as payload.
 """
 
 import os
@@ -28,17 +28,17 @@ KINDS = (
 
 
 class Hint(Struct, frozen=True, omit_defaults=True):
-    """What has changed.
+    """Says what has changed.
 
-    A DAG, a run that was created, a run that was edited or is to be, the backfills of a DAG, a file to parse again, the
-    pools, events of assets; `ping` and `health` ask for an answer. Schedulers tell one another of a run that has ended,
-    of slots that were given back, of a run that is nobody's, and that a scheduler has come or has left. A command that
-    waits for a run sends `watch`, and for a while each change of the run is a `changed`. Unknown kinds are passed over:
-    a newer version may use them beside this one.
+    From commands: a DAG, a new run, a run with a request or an edit, the backfills of a DAG, a file to parse again, the
+    pools, events of assets; `ping` and `health` ask for an answer. From other schedulers: a run has ended (`end`),
+    slots are free, a run has no owner (`orphan`), a scheduler has come or gone. A command that waits for a run sends
+    `watch`, and for a while each change of the run is a `changed`. Unknown kinds are ignored: a newer version may use
+    them.
 
     Attributes:
         kind: One of KINDS.
-        origin: Id of the scheduler that says so, which needs not hear it.
+        origin: Id of the scheduler that sends it, and need not hear it.
     """
 
     kind: str
@@ -61,14 +61,14 @@ def decode_hints(text: bytes | str) -> list[Hint]:
     try:
         return _decoder.decode(text)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as exc:
-        raise ValueError(f"this is no ring: {exc}") from exc
+        raise ValueError(f"not a list of hints: {exc}") from exc
 
 
 @contextmanager
 def _answer_address() -> Iterator[str]:
-    """Yield an address at which the scheduler can answer, also when it is another user's."""
+    """Yield an address to which the scheduler can answer, also one of another user."""
     if sys.platform == "linux":
-        # The kernel chooses one of those that are in no folder, and so under nobody's permissions (unix(7), autobind).
+        # The kernel chooses an abstract address, which has no folder and no permissions (unix(7), autobind).
         yield ""
         return
     with tempfile.TemporaryDirectory(prefix="asynsched-") as folder:
@@ -76,7 +76,7 @@ def _answer_address() -> Iterator[str]:
 
 
 def open_bell(home: Path) -> socket.socket:
-    """Return the non-blocking socket on which a scheduler hears rings; whoever holds the home may open it."""
+    """Return the non-blocking socket on which a scheduler hears rings. The home must be locked."""
     bell = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     bell.setblocking(False)
     (home / SOCKET_NAME).unlink(missing_ok=True)
@@ -87,7 +87,7 @@ def open_bell(home: Path) -> socket.socket:
 
 
 def ring(home: Path, hints: Sequence[Hint]) -> bool:
-    """Tell the scheduler of this home, if one is serving, what has changed. Returns whether one was told."""
+    """Send hints to the scheduler of this home. Returns whether one is serving."""
     text = encode_hints(hints).encode()
     if len(text) > MAX_RING_BYTES:
         half = len(hints) // 2
@@ -107,9 +107,9 @@ def is_serving(home: Path) -> bool:
 
 
 def is_abandoned(home: Path) -> bool:
-    """Return whether a scheduler on this home, and on this machine, has ended without a farewell.
+    """Return whether a scheduler of this home on this machine was killed: its bell is left, and no process hears it.
 
-    Its bell is still there, and no process hears it. False also where that cannot be known.
+    False also where that cannot be known.
     """
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as asker, socket_address(home, SOCKET_NAME) as address:
@@ -122,9 +122,9 @@ def is_abandoned(home: Path) -> bool:
 
 
 def is_without_bell(home: Path) -> bool:
-    """Return whether there is a home without a bell: a scheduler takes it away when it begins to stop.
+    """Return whether there is a home without a bell: a scheduler removes its bell when it begins to stop.
 
-    False also where that cannot be known: a home is closed to other users, and a container may have it elsewhere.
+    False also where that cannot be known: other users cannot read a home, and a container may have it elsewhere.
     """
     try:
         return SOCKET_NAME not in os.listdir(home)  # noqa: PTH208 - names are enough
@@ -133,7 +133,7 @@ def is_without_bell(home: Path) -> bool:
 
 
 def ask_health(home: Path) -> bytes | None:
-    """Return the Health of this home's scheduler as JSON; None when none answers within PING_SECONDS."""
+    """Return the Health of this home's scheduler as JSON; None without an answer within PING_SECONDS."""
     return _ask(home, Hint("health"))
 
 
@@ -146,7 +146,7 @@ def _ask(home: Path, question: Hint) -> bytes | None:
         ):
             asker.bind(own_address)
             asker.settimeout(PING_SECONDS)
-            # Nobody else can answer then.
+            # After this, nobody else can answer.
             asker.connect(address)
             asker.send(encode_hints([question]).encode())
             return asker.recv(MAX_RING_BYTES)

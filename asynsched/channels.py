@@ -1,7 +1,7 @@
 """Every message and every queue, in flow order: the map of the scheduler.
 
-Messages are past facts, and carry keys and frozen values only. They are hints: the database is the truth, so a lost
-message costs latency, never correctness.
+Messages are past facts, grouped here by their subject, and carry keys and frozen values only. They are hints: the
+database is the truth, so a lost message costs latency, never correctness.
 """
 
 import asyncio
@@ -15,13 +15,16 @@ from asynsched.protocol.messages import CodeVersion, Ended, Launch, Started, Tri
 T = TypeVar("T")
 
 
+# Files
+
+
 @dataclass(frozen=True, slots=True)
 class FileChanged:
     """A DAG file, or a file that one may have imported, was made, edited or removed.
 
     `path` is relative to the DAG folder, with forward slashes. `forced` parses it even if its content is known.
-    `is_ignored`: an ignore file names it, so it is no DAG file, but one may import it. `at_start`: it was there when
-    the scheduler started, and waits behind what has changed since.
+    `is_ignored`: an ignore file names it, so it is not a DAG file, but one may import it. `at_start`: it was there when
+    the scheduler started, and waits behind later changes.
     """
 
     path: str
@@ -36,31 +39,30 @@ class FolderScanned:
     """The whole DAG folder was walked; every change that the walk found was sent before."""
 
 
+# DAGs and assets: what may make a run due
+
+
 @dataclass(frozen=True, slots=True)
 class DagChanged:
-    """What is stored of a DAG has changed: a new version, its pause, its removal."""
+    """A stored DAG has changed: it has a new version, was paused or unpaused, or was removed."""
 
     dag_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class AssetsUpdated:
-    """Events of assets are in the database, and DAGs may wait for them."""
+    """The database has new asset events, and DAGs may wait for them."""
 
 
 @dataclass(frozen=True, slots=True)
-class PoolsChanged:
-    """Somebody changed the pools."""
+class RunEnded:
+    """A DagRun has ended, and that is stored."""
+
+    run: DagRunKey
+    state: str
 
 
-@dataclass(frozen=True, slots=True)
-class SlotsFreed:
-    """Another scheduler has given back slots of pools, or of other limits that all share."""
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulersChanged:
-    """Another scheduler of this database has come, or has gone, or has left a run to others."""
+# Runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +80,15 @@ class RunsCreated:
 
 
 @dataclass(frozen=True, slots=True)
-class RunCancelled:
-    """This program wants a DagRun ended, its tasks killed, and waits for nothing of it any more."""
+class RunEdited:
+    """Somebody cleared, marked or cancelled this DagRun, or asks its scheduler to."""
 
     run: DagRunKey
 
 
 @dataclass(frozen=True, slots=True)
-class RunEdited:
-    """Somebody cleared, marked or cancelled this DagRun, or wants its scheduler to."""
+class RunCancelled:
+    """This program wants a DagRun ended and its tasks killed, and waits for it no longer."""
 
     run: DagRunKey
 
@@ -99,6 +101,17 @@ class RunWatched:
 
 
 @dataclass(frozen=True, slots=True)
+class RunsOrphaned:
+    """Another scheduler has left runs without an owner."""
+
+
+RunNews = RunCreated | RunsCreated | RunEdited | RunCancelled | RunWatched | RunsOrphaned
+
+
+# Limits: what may let runs and tasks start, or hold them back
+
+
+@dataclass(frozen=True, slots=True)
 class BackfillChanged:
     """Somebody made, paused or ended a backfill of this DAG."""
 
@@ -106,11 +119,19 @@ class BackfillChanged:
 
 
 @dataclass(frozen=True, slots=True)
-class RunEnded:
-    """A DagRun has ended, and that is stored."""
+class PoolsChanged:
+    """Somebody changed the pools."""
 
-    run: DagRunKey
-    state: str
+
+@dataclass(frozen=True, slots=True)
+class SlotsFreed:
+    """Another scheduler has given back slots of pools, or of other shared limits."""
+
+
+LimitNews = DagChanged | BackfillChanged | PoolsChanged | SlotsFreed
+
+
+# Tries
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +151,7 @@ class TriesStored:
 
 @dataclass(frozen=True, slots=True)
 class TryUnwanted:
-    """A try that is queued or running is to be ended."""
+    """A queued or running try must be ended."""
 
     token: str
     reason: str
@@ -138,9 +159,12 @@ class TryUnwanted:
 
 @dataclass(frozen=True, slots=True)
 class TaskFinished:
-    """A try began or ended; also the news that a try was lost."""
+    """A try began, or ended, or was lost."""
 
     event: Started | Ended
+
+
+# Triggers and callbacks
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,35 +184,33 @@ class TriggerUnwanted:
 
 @dataclass(frozen=True, slots=True)
 class TriggerFired:
-    """A trigger came to something."""
+    """A trigger has fired or failed."""
 
     outcome: TriggerOutcome
 
 
 @dataclass(frozen=True, slots=True)
 class CallbackRequested:
-    """Callbacks are in the database, and wait to be run."""
+    """The database has callbacks that wait to be run."""
 
 
-RunNews = (
-    RunCreated | RunsCreated | RunCancelled | RunEdited | BackfillChanged | DagChanged | PoolsChanged
-    | RunWatched | SchedulersChanged | SlotsFreed
-)  # fmt: skip
-"""What the evaluator hears of runs, and of what they depend on."""
+# Other schedulers
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulersChanged:
+    """Another scheduler of this database has come or gone."""
 
 
 class Channel(asyncio.Queue[T]):
-    """A queue between two services that wakes its reader.
-
-    Full means: the sender waits. One reader, which takes everything that is there.
-    """
+    """A queue between services that wakes its one reader, which takes everything. When it is full, senders wait."""
 
     def __init__(self, maxsize: int = 0) -> None:
         super().__init__(maxsize)
         self._wake: Callable[[], None] | None = None
 
     def wakes(self, wake: Callable[[], None]) -> None:
-        """Name what is called after each message: the reader's `wake`."""
+        """Call this function after each message: the reader's `wake`."""
         self._wake = wake
         if not self.empty():
             wake()
@@ -199,12 +221,12 @@ class Channel(asyncio.Queue[T]):
             self._wake()
 
     def offer(self, item: T) -> None:
-        """Put a message, or drop it when the queue is full: for senders that must never wait."""
+        """Put a message, or drop it if the queue is full: for senders that must never wait."""
         if not self.full():
             self.put_nowait(item)
 
     def take(self, at_most: int = 10_000) -> list[T]:
-        """Return what is there, oldest first, without waiting."""
+        """Return the messages that are there, oldest first, without waiting."""
         return [self.get_nowait() for _ in range(min(self.qsize(), at_most))]
 
 
@@ -212,16 +234,18 @@ class Channel(asyncio.Queue[T]):
 class Channels:
     """All queues, in flow order.
 
-    Evaluator and executor heartbeat form a circle, in which two waiting senders would stop for ever: their queues
-    have no bound of their own, because granted launches, and so also their ends, are bounded by the parallelism.
+    Evaluator and executor heartbeat form a circle, in which two waiting senders would wait for ever. So their queues
+    have no bound of their own: the parallelism bounds granted launches, and so also their ends.
     """
 
     file_changes: Channel[FileChanged | FolderScanned] = field(default_factory=lambda: Channel(10_000))
     """watcher, command line -> parse dispatcher"""
     dag_changes: Channel[DagChanged | AssetsUpdated | RunEnded] = field(default_factory=lambda: Channel(10_000))
     """parse dispatcher, command line, evaluator -> dagrun creator"""
-    active_runs: Channel[RunNews] = field(default_factory=lambda: Channel(10_000))
+    runs: Channel[RunNews] = field(default_factory=lambda: Channel(10_000))
     """dagrun creator, trigger, command line, peer watch -> evaluator"""
+    limits: Channel[LimitNews] = field(default_factory=lambda: Channel(10_000))
+    """dagrun creator, command line, other schedulers, evaluator -> evaluator"""
     ready: Channel[TaskReady | TriesStored | TryUnwanted] = field(default_factory=Channel)
     """evaluator, callback runner, triggerer -> executor heartbeat"""
     finished: Channel[TaskFinished | TriggerFired] = field(default_factory=Channel)
@@ -235,4 +259,4 @@ class Channels:
     peers: Channel[SchedulersChanged] = field(default_factory=lambda: Channel(1))
     """other schedulers -> peer watch"""
     run_ends: Channel[RunEnded] = field(default_factory=Channel)
-    """evaluator -> whoever waits for a run"""
+    """evaluator, other schedulers -> run waiters"""

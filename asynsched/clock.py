@@ -1,4 +1,4 @@
-"""Time, injected: the one module that reads the system's clock, and the one that draws random numbers."""
+"""Time, injected: the only module that reads the system's clock or draws random numbers."""
 
 import os
 import random
@@ -13,7 +13,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Clock(Protocol):
-    """What every part of the scheduler uses to know the time, and to wait."""
+    """Tells every part of the scheduler the time, and waits for it."""
 
     def now(self) -> datetime:
         """Return the current instant, aware, in UTC."""
@@ -28,16 +28,14 @@ class Clock(Protocol):
         ...
 
     def boot(self) -> str:
-        """Return which boot of the machine this is: a name that no other boot has, or "" where there is none."""
+        """Return a unique name of this boot of the machine; "" where there is none."""
         ...
 
     async def wait(self, event: anyio.Event, at_most: timedelta | None = None) -> bool:
-        """Wait until the event is set (True), or that long (False)."""
+        """Wait until the event is set (True), or `at_most` has passed (False)."""
         ...
 
-    async def sleep(self, duration: timedelta) -> None:
-        """Wait that long."""
-        ...
+    async def sleep(self, duration: timedelta) -> None: ...
 
 
 class SystemClock:
@@ -62,7 +60,7 @@ class SystemClock:
 
     async def wait(self, event: anyio.Event, at_most: timedelta | None = None) -> bool:
         if at_most is None or event.is_set():
-            await event.wait()  # without a timer: services whose work comes in faster than they tick do not need one
+            await event.wait()  # without a timer, which a busy service does not need
             return True
         with anyio.move_on_after(max(0.0, at_most.total_seconds())):
             await event.wait()
@@ -73,7 +71,7 @@ class SystemClock:
 
 
 class VirtualClock(SystemClock):
-    """A clock that only moves when it is told to: by the event loop of `simulation/loop.py`, or by a test.
+    """A clock that moves only by `leap`: called by VirtualLoop (`simulation/simulation.py`), or by a test.
 
     Waiting needs that loop, whose timers follow this clock.
     """
@@ -96,7 +94,7 @@ class VirtualClock(SystemClock):
         return self._boot
 
     def leap(self, seconds: float) -> None:
-        """Move forward by that much."""
+        """Move forward."""
         self._elapsed_seconds += max(0.0, seconds)
 
 
@@ -106,5 +104,5 @@ def new_token() -> str:
 
 
 def jitter(at_most: timedelta) -> timedelta:
-    """Return a random length between nothing and `at_most`."""
+    """Return a random length of time up to `at_most`."""
     return at_most * random.random()  # noqa: S311 - spreads retries, guards nothing

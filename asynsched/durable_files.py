@@ -1,4 +1,4 @@
-"""Files and folders that a power cut leaves as they were said to be: the data is synced, and so is the name.
+"""Files and folders that survive a power cut: both the data and the name are synced.
 
 For data that exists nowhere else. Data that can be made again is not worth the wait for the disk.
 """
@@ -12,11 +12,11 @@ from pathlib import Path
 PRIVATE_FILE = 0o600
 PRIVATE_FOLDER = 0o700
 _UNKNOWN_TO_FILE_SYSTEM = (errno.EINVAL, errno.ENOTSUP)
-"""What some network file systems answer, which have no folder to sync."""
+"""Errors of network file systems that cannot sync a folder."""
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder, for its owner only, and those above it, where they are missing. Raises OSError."""
+    """Make a folder for its owner only, and missing folders above it. Raises OSError."""
     for missing in reversed(list(_missing(path))):
         if missing == path:
             missing.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
@@ -26,16 +26,16 @@ def make_folder(path: Path) -> None:
 
 
 def make_file(path: Path) -> None:
-    """Make an empty file, for its owner only, unless it is there. Raises OSError."""
+    """Make an empty file for its owner only, unless it exists. Raises OSError."""
     os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, PRIVATE_FILE))
     sync_folder(path.parent)
 
 
 @contextmanager
 def draft_of(path: Path, data: bytes) -> Iterator[Path]:
-    """Within, there is a new file beside `path`, for its owner only, to be renamed or linked to it. Raises OSError.
+    """Yield a new file beside `path`, for its owner only, to be renamed or linked to it. Raises OSError.
 
-    Nothing is left of it afterwards: it may hold a key.
+    It is removed afterwards: it may hold a key.
     """
     import tempfile  # commands that only read need not load it
 
@@ -52,10 +52,10 @@ def draft_of(path: Path, data: bytes) -> Iterator[Path]:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Replace a file, for its owner only. A reader finds the old one or the new one, after a power cut, too.
+    """Replace a file, for its owner only. A reader finds the old or the new one, also after a power cut.
 
     Raises:
-        OSError: It cannot be written; then the old one is there.
+        OSError: It cannot be written; the old one is still there.
     """
     with draft_of(path, data) as draft:
         draft.replace(path)
@@ -67,7 +67,7 @@ def sync_folder(folder: Path) -> None:
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except PermissionError:
-        return  # one may be allowed to write to a folder, and not to read it
+        return  # a folder may be writable, and not readable
     try:
         os.fsync(descriptor)
     except OSError as exc:

@@ -1,7 +1,7 @@
-"""The keys that secrets in the database are encrypted with: where they come from, and what they do.
+"""The keys that encrypt secrets in the database.
 
-They are Fernet keys, of the library `cryptography`. They are given by the setting `fernet_key`, or are the lines of the
-file `fernet_key_file`; without either, those of `fernet.key` in the home, which is made when there is a first secret.
+They are Fernet keys, of the library `cryptography`. They come from the setting `fernet_key`, or from the lines of the
+file `fernet_key_file`; without either, from `fernet.key` in the home, which is made for the first secret.
 `store/secrets/encryption.py` decides which of them is used.
 """
 
@@ -26,12 +26,12 @@ _KEY = re.compile(r"[A-Za-z0-9_-]{43}=")
 
 
 class FernetKeys:
-    """Keys, read when they are first needed, and again when one is asked for that is not known.
+    """Keys, read when they are first needed, and again when an unknown one is wanted.
 
     Args:
-        given: Keys, separated by commas, the one for new secrets first; None: those of the file.
-        file: Where they are otherwise, one a line.
-        may_make: Whether the file may be made when there is none.
+        given: Keys, separated by commas, the one for new secrets first; None: the file has them.
+        file: Has one key a line.
+        may_make: Whether the file may be made.
     """
 
     def __init__(self, given: str | None, file: Path, *, may_make: bool) -> None:
@@ -46,15 +46,15 @@ class FernetKeys:
 
     @property
     def source(self) -> str:
-        """Where they come from, in words."""
+        """Where the keys come from, for messages."""
         return "the setting fernet_key" if self._given else f"the file {self._file}"
 
     @property
     def key_ids(self) -> tuple[str, ...]:
-        """Names of the keys that there are, which say nothing of them. The one for new secrets first.
+        """Names of the keys, which reveal nothing of them. The one for new secrets comes first.
 
         Raises:
-            SecretsUnreadable: The file cannot be read, or is readable for everybody, or what is given is no key.
+            SecretsUnreadable: The file cannot be read, or everybody can read it, or a key is invalid.
         """
         return tuple(self._texts or self._load())
 
@@ -63,7 +63,7 @@ class FernetKeys:
         return key_id in self.key_ids or key_id in self._load()
 
     def first(self) -> str:
-        """Return the key for the first secret of a database, made if there is none. Raises SecretsUnreadable."""
+        """Return the name of the key for the first secret; make a key if there is none. Raises SecretsUnreadable."""
         if not self.key_ids and self._may_make:
             self._write_new(())
         if not self.key_ids:
@@ -71,28 +71,24 @@ class FernetKeys:
         return self.key_ids[0]
 
     def add_new(self) -> bool:
-        """Make a new key, to be the first, where the file is ours to write. Return whether that is so."""
+        """Put a new key first, if the file is ours to write. Returns whether it is."""
         if not self._may_make:
             return False
         self._write_new(self._read())
         return True
 
     def encrypt(self, text: str, key_id: str) -> str:
-        """Return a text as a token that says nothing of it."""
+        """Return an encrypted text."""
         return self._fernet(key_id).encrypt(text.encode()).decode()
 
     def decrypt(self, token: str) -> str:
-        """Return the text of a token.
-
-        Raises:
-            SecretsUnreadable: It was encrypted with none of the keys.
-        """
+        """Return a decrypted text. Raises SecretsUnreadable if none of the keys encrypted it."""
         from cryptography.fernet import InvalidToken, MultiFernet  # loaded only where there are secrets
 
         try:
             return MultiFernet([self._fernet(key_id) for key_id in self.key_ids]).decrypt(token).decode()
         except (InvalidToken, ValueError) as exc:
-            raise SecretsUnreadable(f"A secret was encrypted with a key that {self.source} has not.") from exc
+            raise SecretsUnreadable(f"A secret was encrypted with a key that {self.source} does not have.") from exc
 
     def _fernet(self, key_id: str) -> "Fernet":
         if key_id not in self._fernets:
@@ -102,7 +98,7 @@ class FernetKeys:
         return self._fernets[key_id]
 
     def _load(self) -> dict[str, str]:
-        # Replaced as a whole: threads of several connections share it.
+        # Replaced as a whole: the threads of several connections share it.
         self._texts = loaded = {_key_id(text): text for text in self._read()}
         return loaded
 
@@ -112,7 +108,7 @@ class FernetKeys:
         for number, text in enumerate(keys, 1):
             if _KEY.fullmatch(text) is None:
                 raise SecretsUnreadable(
-                    f"Key {number} of {self.source} is no Fernet key. One is 32 random bytes in URL-safe base64:"
+                    f"Key {number} of {self.source} is not a Fernet key, which is 32 random bytes in URL-safe base64:"
                     ' python -c "from cryptography.fernet import Fernet; print(Fernet.generate_key().decode())"'
                 )
         return keys
@@ -133,7 +129,7 @@ class FernetKeys:
         return content.decode(errors="replace").splitlines()
 
     def _write_new(self, others: list[str] | tuple[str, ...]) -> None:
-        """Put a new key before the others. Durable when this returns: what it encrypts is lost without it."""
+        """Put a new key before the others. It is durable when this returns: secrets are lost without their key."""
         from cryptography.fernet import Fernet  # as above
 
         content = "".join(f"{text}\n" for text in (Fernet.generate_key().decode(), *others)).encode()
@@ -141,7 +137,7 @@ class FernetKeys:
             if others:
                 replace_file(self._file, content)
             else:
-                # Whoever else makes one at this moment: the first one stays.
+                # If another process makes one at this moment, the first one stays.
                 with draft_of(self._file, content) as draft, suppress(FileExistsError):
                     self._file.hardlink_to(draft)
                 sync_folder(self._file.parent)
@@ -158,7 +154,7 @@ def keys_of(settings: Settings) -> FernetKeys:
 
 
 def load_library() -> None:
-    """Load what encrypts, which takes its time: for a thread, before an event loop needs it."""
+    """Import the library, which takes time: in a thread, before the event loop needs it."""
     import cryptography.fernet  # noqa: F401 - loaded only where there are secrets
 
 

@@ -1,30 +1,29 @@
-"""How a scheduler is: the age of every loop, and the oldest step that has not ended.
+"""The health of a scheduler: the age of every loop, and the oldest step that has not ended.
 
-Everything is read from memory: nothing blocks, and it may be asked from any thread, also while the event loop stands
-still. That is when it matters.
+Everything is read from memory: nothing blocks, and any thread may ask, also while the event loop is stalled. That is
+when it matters.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Literal
 
 from msgspec import Struct
 
 from asynsched._version import __version__
 from asynsched.clock import Clock
-from asynsched.service import Pulse, Service
+from asynsched.service import Pulse
 
 
 class LoopHealth(Struct, frozen=True):
     """One loop.
 
     Attributes:
-        name: What it is called in the log, too.
+        name: As in the log.
         age_seconds: How long ago its last step ended.
-        step_seconds: For how long the step that is under way has gone on; None between steps.
-        waits_for_database: Whether it waits for the database to come back.
-        is_stuck: Whether its step, or the time until it, is longer than a scheduler that is well ever takes.
+        step_seconds: Age of the step that is under way; None between steps.
+        waits_for_database: Whether it waits for a lost database.
+        is_stuck: Whether its step, or the time since the last one, is longer than in any healthy scheduler.
     """
 
     name: str
@@ -35,7 +34,7 @@ class LoopHealth(Struct, frozen=True):
 
 
 class LongParse(Struct, frozen=True):
-    """A parse that goes on, and for how long it has; `limit_seconds`: how long the import of a file may take."""
+    """A parse under way, and its age; `limit_seconds` is the longest that the import of a file may take."""
 
     file: str
     seconds: float
@@ -43,20 +42,20 @@ class LongParse(Struct, frozen=True):
 
     @property
     def sentence(self) -> str:
-        """What is said of it."""
+        """A report on it."""
         return f"{self.file} is being parsed, for {self.seconds:.0f} s so far; limit {self.limit_seconds:.0f} s."
 
 
 class Health(Struct, frozen=True):
-    """How a scheduler is.
+    """The health of a scheduler.
 
     Attributes:
-        status: `stuck` when a loop is: the scheduler will not mend by itself. `waiting`: the database cannot be
-            reached, and the scheduler goes on when it can.
-        oldest_step: The loop whose step that is under way began first; None between steps.
-        oldest_step_seconds: For how long that step has gone on.
-        loops: Every loop, the lease's renewal among them.
-        parses: The parses of DAG files that take long.
+        status: `stuck` if a loop is: the scheduler will not recover by itself. `waiting`: the database cannot be
+            reached, and the scheduler goes on once it can.
+        oldest_step: The loop in the oldest step; None between steps.
+        oldest_step_seconds: Age of that step.
+        loops: Every loop, including the lease's renewal.
+        parses: Parses of DAG files that take long.
     """
 
     status: Literal["healthy", "waiting", "stuck"]
@@ -78,9 +77,9 @@ class Vitals:
     """Knows the loops of one scheduler.
 
     Args:
-        clock: What their steps are timed by.
-        scheduler_id: Whose they are.
-        longest_step: Seconds that a step, or a delay of one, may take.
+        clock: Times their steps.
+        scheduler_id: Of the scheduler.
+        longest_step: Longest that a step, or its delay, may take, in seconds.
     """
 
     def __init__(self, clock: Clock, scheduler_id: str, longest_step: float) -> None:
@@ -90,21 +89,16 @@ class Vitals:
         self._loops: list[tuple[str, Pulse, Callable[[], timedelta | None]]] = []
         self._parses: Callable[[], tuple[LongParse, ...]] = tuple
 
-    def watch(self, services: Sequence[Service]) -> None:
-        """Tell of these loops, too."""
-        for service in services:
-            self._loops.append((service.name, service.pulse, partial(getattr, service, "interval")))
-
-    def watch_pulse(self, name: str, pulse: Pulse, interval: timedelta) -> None:
-        """Tell of a loop that is no service, and goes round each `interval` at least."""
-        self._loops.append((name, pulse, lambda: interval))
+    def watch(self, name: str, pulse: Pulse, interval: Callable[[], timedelta | None]) -> None:
+        """Report on this loop, too. `interval` returns the longest time between two of its steps."""
+        self._loops.append((name, pulse, interval))
 
     def watch_parses(self, long_ones: Callable[[], tuple[LongParse, ...]]) -> None:
-        """Tell of these parses, too."""
+        """Report on these parses, too."""
         self._parses = long_ones
 
     def health(self) -> Health:
-        """Return how the scheduler is now."""
+        """Return the present health."""
         at = self._clock.monotonic()
         loops = tuple(
             self._loop(name, pulse, interval(), at) for name, pulse, interval in self._loops if pulse.is_running

@@ -1,13 +1,13 @@
-"""The home: the folder of a scheduler's own state. Private to its user, held by one scheduler at a time.
+"""The home: the folder of a scheduler's own state. It is private to its user, and one scheduler at a time holds it.
 
 asynsched.db   the database, unless another is configured
-lock           held while a scheduler serves this home
+lock           locked while a scheduler serves this home
 bell.sock      rung by commands from other terminals (see bell.py)
 logs/          one file a try
 attempts/      the keeper's journal of tries
 sources/       the code of DAG versions, by content hash: copies of what the database has
 tmp/           scratch folders of parses
-dags_folder    path of the folder that was last served from here
+dags_folder    path of the DAG folder that was last served
 """
 
 import fcntl
@@ -27,7 +27,7 @@ SERVED_FOLDER = "dags_folder"
 
 
 def prepare_home(home: Path) -> None:
-    """Make the home and its folders, readable for their user only.
+    """Make the home and its folders, accessible to their user only.
 
     Raises:
         SettingsError: The folder cannot be made or written.
@@ -44,10 +44,10 @@ def prepare_home(home: Path) -> None:
 
 @contextmanager
 def hold_home(home: Path) -> Iterator[None]:
-    """Hold the home for one scheduler. The kernel lets go of it when the process ends, however it ends.
+    """Lock the home for one scheduler. The kernel unlocks it when the process ends, however it ends.
 
     Raises:
-        HomeInUse: Another scheduler holds it; the message names its process.
+        HomeInUse: Another scheduler serves it; the message names its process.
     """
     descriptor = os.open(home / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -68,13 +68,13 @@ def hold_home(home: Path) -> Iterator[None]:
 
 
 def remember_dags_folder(home: Path, dags_folder: Path) -> None:
-    """Write down which DAG folder is served, for commands that are given from other terminals."""
+    """Record the served DAG folder, for commands in other terminals."""
     if served_dags_folder(home) != dags_folder:
         replace_file(home / SERVED_FOLDER, os.fsencode(dags_folder))
 
 
 def served_dags_folder(home: Path) -> Path | None:
-    """Return the DAG folder that was last served from this home, None when none was."""
+    """Return the DAG folder that was last served from this home; None if there is none."""
     try:
         name = (home / SERVED_FOLDER).read_bytes()
     except OSError:

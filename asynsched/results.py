@@ -1,4 +1,4 @@
-"""Finished runs, and what runs now, as an embedding program sees it."""
+"""Finished runs, and running tries, as an embedding program sees them."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -21,7 +21,7 @@ from asynsched.store.schema import DagRunRow, TaskInstanceRow
 
 @dataclass(frozen=True, slots=True)
 class RunningTry:
-    """A try of a task instance that was started; `started_at` is None until its process has begun."""
+    """A launched try of a task instance; `started_at` is None until its process has begun."""
 
     dag_id: str
     run_id: str
@@ -33,7 +33,7 @@ class RunningTry:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """What a scheduler has started, and what has not ended: tries, those that began first first, and callbacks."""
+    """The tries and callbacks of a scheduler that have not ended; the oldest tries come first."""
 
     tries: tuple[RunningTry, ...] = ()
     n_callbacks: int = 0
@@ -46,9 +46,9 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class FinishedTask:
-    """A task instance of a finished run: one for each of a mapped task, `map_index` -1 otherwise.
+    """A task instance of a finished run. A mapped task has many; of others, `map_index` is -1.
 
-    `result` is what the task returned, None if nothing; `rendered_map_index` is what its `map_index_template` gave.
+    `result` is the task's return value; `rendered_map_index` is the text of its `map_index_template`.
     """
 
     task_id: str
@@ -64,7 +64,7 @@ class FinishedTask:
 
 @dataclass(frozen=True, slots=True)
 class FinishedRun:
-    """A run that has ended; `tasks` are in topological order."""
+    """A run that has ended. Its `tasks` are in topological order."""
 
     dag_id: str
     run_id: str
@@ -102,7 +102,7 @@ def _run_and_tasks(conn: Connection, key: DagRunKey) -> tuple[DagRunRow, list[Ta
 
 
 async def _results(database: Database, dag_run_id: int) -> dict[tuple[str, int], Any]:
-    """Return what task instances have returned, read in parts: all of it at once may be more than a loop can stand."""
+    """Return the results of task instances, read in parts: all at once could stall the loop."""
     found: dict[tuple[str, int], Any] = {}
     after, is_last = None, False
     while not is_last:

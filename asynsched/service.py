@@ -2,7 +2,7 @@
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 
@@ -19,11 +19,11 @@ log = structlog.get_logger(__name__)
 FIRST_BACKOFF = timedelta(milliseconds=100)
 LONGEST_BACKOFF = timedelta(seconds=10)
 QUIET_SECONDS = 5.0
-"""A loss so soon after a return is of the same outage, such as a connection that had not been tried since."""
+"""A loss this soon after a return belongs to the same outage: e.g. a connection that had not been used since."""
 
 
 class Availability:
-    """Says once that the database is away, and once that it is back, however many find it so; for any thread."""
+    """Logs once that the database is away, and once that it is back, however many services notice; for any thread."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -34,18 +34,16 @@ class Availability:
         self._back_at = -QUIET_SECONDS
 
     def lost(self, who: str, error: Exception) -> None:
-        """Take note that somebody has no database; call it again as long as that is so."""
+        """Note that a service cannot reach the database. Call it after each failed attempt."""
         with self._lock:
             now = self._clock.monotonic()
             self._without.add(who)
             if not self._is_told and now - self._back_at >= QUIET_SECONDS:
                 self._is_told, self._lost_at = True, now
-                log.warning(
-                    "store.unavailable", service=who, error=str(error), then="it is tried again until it is back"
-                )
+                log.warning("store.unavailable", service=who, error=str(error), then="retrying until it is back")
 
     def found(self, who: str) -> None:
-        """Take note that somebody has the database back."""
+        """Note that a service has reached the database again."""
         with self._lock:
             if who not in self._without:
                 return
@@ -58,10 +56,10 @@ class Availability:
 
 
 class Pulse:
-    """When the steps of one loop began and ended. Written by the loop; any thread may read it at any time.
+    """When the steps of one loop began and ended. The loop writes it; any thread may read it at any time.
 
     Attributes:
-        is_running: Whether the loop goes round.
+        is_running: Whether the loop runs.
         step_began_at: When the step that is under way began, in seconds of the monotonic clock; None between steps.
         step_ended_at: When the last step ended, or the loop began.
         waits_for_database: Whether the last step failed because the database cannot be reached.
@@ -76,7 +74,7 @@ class Pulse:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Within, the loop goes round."""
+        """Within, the loop runs."""
         self.is_running = True
         self.step_ended_at = self._clock.monotonic()
         try:
@@ -95,31 +93,61 @@ class Pulse:
             self.step_began_at = None
 
 
+class Steps:
+    """Wakes those who wait for a state that the steps of several services lead to."""
+
+    def __init__(self) -> None:
+        self._next = anyio.Event()
+        self._is_awaited = False
+
+    def next(self) -> anyio.Event:
+        """Return an event that is set when the next step of any of the services has ended."""
+        self._is_awaited = True
+        return self._next
+
+    async def until(self, is_reached: Callable[[], bool]) -> None:
+        """Wait until a condition holds between two steps."""
+        while not is_reached():
+            await self.next().wait()
+
+    def note_end(self) -> None:
+        """Wake those who wait."""
+        if self._is_awaited:
+            ended, self._next, self._is_awaited = self._next, anyio.Event(), False
+            ended.set()
+
+
 class Service(ABC):
     """One cooperating task. Subclasses write `tick`, and call `wake` when there is something to do.
 
     `interval` is the longest time between two ticks, None for a service that only events wake. A tick may set
-    `due_at` to be woken at an instant. A lost database is waited for; any other failure ends the scheduler.
+    `due_at` to be woken at an instant. A service waits for a lost database; any other failure ends the scheduler.
 
-    `availability` and `metrics` are shared by all services of a scheduler.
+    All services of a scheduler share `availability`, `metrics` and `steps`.
     """
 
     name: str
     interval: timedelta | None = None
     longest_backoff = LONGEST_BACKOFF
-    """The longest time between two attempts while the database is away, jitter apart, which is as much at most."""
+    """The longest time between two attempts while the database is away, before jitter, which at most doubles it."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.availability = Availability(clock)
         self.pulse = Pulse(clock)
         self.metrics: Metrics = NoMetrics()
+        self.steps = Steps()
         self.due_at: datetime | None = None
         self._wakeup = anyio.Event()
 
     def wake(self) -> None:
         """Ask for a tick as soon as possible. Never blocks; many calls may make one tick."""
         self._wakeup.set()
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether no step is under way, and none was asked for."""
+        return self.pulse.step_began_at is None and not self._wakeup.is_set()
 
     @abstractmethod
     async def tick(self, now: datetime) -> None:
@@ -147,6 +175,7 @@ class Service(ABC):
             self.pulse.waits_for_database = False
             self.availability.found(self.name)
             backoff = FIRST_BACKOFF
+            self.steps.note_end()
             await self.clock.wait(self._wakeup, self._longest_wait())
 
     def _longest_wait(self) -> timedelta | None:

@@ -6,7 +6,6 @@ variable that begins with ASYNSCHED_, is an error: a typing error must not be si
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
@@ -16,7 +15,7 @@ from msgspec import Meta, Struct
 
 from asynsched.errors import SettingsError
 from asynsched.home import served_dags_folder
-from asynsched.settings import InvalidSetting, Settings, field_types, settings_from
+from asynsched.settings import InvalidSetting, Settings, field_types, nearest_options, settings_from
 from asynsched.store.engines.urls import without_secrets
 
 PREFIX = "ASYNSCHED_"
@@ -194,7 +193,7 @@ def _from_environment(options: dict[str, Option], environ: Mapping[str, str]) ->
         if variable not in by_variable:
             if _is_of_service(variable, environ):
                 continue
-            near = [options[name].variable for name in _nearest(variable.removeprefix(PREFIX), options)]
+            near = [options[name].variable for name in nearest_options(variable.removeprefix(PREFIX), options)]
             raise SettingsError(f"environment variable {variable}: there is no such setting.{_did_you_mean(near)}")
         given[by_variable[variable]] = Given(text, f"environment variable {variable}")
     return given
@@ -223,7 +222,7 @@ def _from_file(options: dict[str, Option], environ: Mapping[str, str], folder: P
     given = {}
     for name, value in _leaves(content, options):
         if name not in options:
-            raise SettingsError(f"{path}: there is no setting {name!r}.{_did_you_mean(_nearest(name, options))}")
+            raise SettingsError(f"{path}: there is no setting {name!r}.{_did_you_mean(nearest_options(name, options))}")
         given[name] = Given(value, str(path))
     return given
 
@@ -274,17 +273,6 @@ def _shown(name: str, value: Any) -> Any:
     if name == "fernet_key" and value:
         return HIDDEN
     return without_secrets(value) if name == "database" and isinstance(value, str) else value
-
-
-def _nearest(name: str, options: Mapping[str, Option]) -> list[str]:
-    """Return the settings that a name probably meant, written like `PARSE_TIMEOUT` or like `parse.timeout`."""
-    words = {option: option.replace(".", "_") for option in options}
-    wanted = name.lower().replace("__", "_").replace(".", "_")
-    near = get_close_matches(wanted, words.values(), n=2, cutoff=0.8)
-    # The group was left out, or the name is not complete.
-    near = near or [text for text in words.values() if text.endswith(f"_{wanted}") or text.startswith(wanted)][:3]
-    near = near or get_close_matches(wanted, words.values(), n=1)
-    return [option for text in near for option, its in words.items() if its == text]
 
 
 def _did_you_mean(near: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""The executor heartbeat: carries granted launches to the executor, and what it reports back to the evaluator."""
+"""The executor heartbeat: carries granted launches to the executor, and its reports to the evaluator."""
 
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
@@ -15,7 +15,7 @@ from asynsched.service import Service
 
 HOST_OPERATIONS = frozenset({"trigger_work", "trigger_outcomes"})
 LONGEST_UNKNOWN = timedelta(seconds=30)
-"""How long a request waits for its try to be known: a new scheduler takes up runs one after another."""
+"""Longest that a request waits until its try is known: a new scheduler takes up runs one after another."""
 
 
 class ExecutorHeartbeat(Service):
@@ -35,15 +35,15 @@ class ExecutorHeartbeat(Service):
         channels.ready.wakes(self.wake)
 
     def drive(self, executor: Executor) -> None:
-        """Name the executor, which was made with this service's `report` and `answer`."""
+        """Set the executor, which was made with this service's `report` and `answer`."""
         self._executor = executor
 
     def serve_hosts(self, answer: Callable[[Request], Awaitable[Reply]]) -> None:
-        """Name who answers what trigger hosts ask about their triggers."""
+        """Set what answers requests of trigger hosts."""
         self._answer_host = answer
 
     def report(self, event: TryEvent) -> None:
-        """Take an event of a try; never blocks."""
+        """Pass an event of a try on. Never blocks."""
         if is_callback_token(event.token):
             self._channels.callbacks.put_nowait(TaskFinished(event))
         elif key_of_token(event.token) is not None:
@@ -52,12 +52,12 @@ class ExecutorHeartbeat(Service):
             self._channels.finished.put_nowait(TaskFinished(event))
 
     def fail(self, error: Exception) -> None:
-        """End the scheduler with an error of the executor's; never blocks."""
+        """End the scheduler with an error of the executor. Never blocks."""
         self._failure = error
         self.wake()
 
     async def answer(self, request: Request) -> Reply:
-        """Answer a request of a try, for its own run only, or of a trigger host."""
+        """Answer a request of a trigger host, or of a try, for its own run only."""
         if request.operation in HOST_OPERATIONS and self._answer_host is not None:
             return await self._answer_host(request)
         ready = await self._find(request.token)
@@ -66,7 +66,7 @@ class ExecutorHeartbeat(Service):
         return await self._answerer.answer(request, ready)
 
     async def _find(self, token: str) -> TaskReady | None:
-        """Return what is known of a try. One that an earlier scheduler launched may ask before it is taken up."""
+        """Return the launch of a try. A try of an earlier scheduler may ask before it is taken up."""
         deadline = self.clock.now() + LONGEST_UNKNOWN
         while token not in self._launched:
             if not await self.clock.wait(self._next_launches, deadline - self.clock.now()):
@@ -75,11 +75,11 @@ class ExecutorHeartbeat(Service):
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is left to be handed over."""
+        """Whether nothing is left to hand over."""
         return not self._channels.ready.qsize()
 
     async def tick(self, now: datetime) -> None:
-        """Hand over everything that is granted, stored or unwanted, in that order. Raises the executor's failure."""
+        """Hand over launches, acknowledgements and kills, in that order. Raises the executor's failure."""
         if self._failure is not None:
             raise self._failure
         if self._executor is not None:

@@ -1,4 +1,4 @@
-"""Finds the keeper of a home, or starts one."""
+"""Finds the keeper of a home or starts one, and exchanges messages with it."""
 
 import asyncio
 import os
@@ -6,9 +6,7 @@ import select
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,12 +23,12 @@ from asynsched.settings import Settings
 
 KEEPER_LOG = "keeper.log"
 START_SECONDS = 60.0
-"""How long a keeper may take to be ready: a keeper before it, which is ending its tries, keeps it waiting."""
+"""Longest that a keeper may take to be ready: it waits for an earlier keeper that is ending its tries."""
 CONNECT_SECONDS = 1.0
 
 
 def connect(home: Path) -> socket.socket | None:
-    """Return a connection to the keeper of this home, None when there is none."""
+    """Return a connection to the keeper of this home; None when there is no keeper."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.settimeout(CONNECT_SECONDS)
@@ -43,13 +41,15 @@ def connect(home: Path) -> socket.socket | None:
 
 
 def start_keeper(home: Path, settings: Settings, *, is_postgresql: bool = False) -> None:
-    """Start the keeper of this home, and return when it takes connections. Blocks: call it in a thread.
+    """Start the keeper of this home, and return once it takes connections. Blocks: call it in a thread.
 
     Args:
-        is_postgresql: Whether the scheduler's database is, so that tries are not shown its variables.
+        home: Of the scheduler.
+        settings: Of the scheduler.
+        is_postgresql: Whether the database is PostgreSQL: then tries do not see its clients' variables.
 
     Raises:
-        KeeperGone: It was killed meanwhile.
+        KeeperGone: It was killed while it started.
         ExecutorError: It could not be started.
     """
     log = home / LOGS / KEEPER_LOG
@@ -71,12 +71,12 @@ def start_keeper(home: Path, settings: Settings, *, is_postgresql: bool = False)
         return
     reason = told.decode(errors="replace") or (_last_line(log, said_before) if status > 0 else "")
     if not reason:
-        raise KeeperGone("the keeper could not be started: it ended without a word, as what is killed does")
+        raise KeeperGone("the keeper could not be started: it ended without a message, so it was probably killed")
     raise ExecutorError(f"the keeper could not be started: {reason} (more in {log})")
 
 
 def _spawn(home: Path, settings: Settings, environment: Mapping[str, str], ready: int) -> int:
-    """Start a process that starts the keeper, and return its exit status; below 0, a signal has ended it."""
+    """Start a process that starts the keeper, and return its exit status; below 0 for a signal."""
     # Nothing on the command line or in the environment names the database: user code sees both.
     command = [
         sys.executable, "-P", "-m", "sandbox.keeper", "--home", str(home), "--ready", str(ready),
@@ -95,7 +95,7 @@ def _spawn(home: Path, settings: Settings, environment: Mapping[str, str], ready
             pass_fds=(ready,),
             start_new_session=True,
         ) as launcher:
-            # The process that was started here only starts the keeper, which is nobody's child.
+            # This process only starts the keeper, which thereby is nobody's child.
             return launcher.wait()
     except OSError as exc:
         raise ExecutorError(f"the keeper could not be started: {exc}") from exc
@@ -104,7 +104,7 @@ def _spawn(home: Path, settings: Settings, environment: Mapping[str, str], ready
 
 
 def _last_line(log: Path, start: int) -> str:
-    """Return the last line of a log, after its first `start` bytes: with that, Python says why it could not begin."""
+    """Return the last line of a log after its first `start` bytes: there Python says why it could not start."""
     try:
         with log.open("rb") as file:
             file.seek(start)
@@ -121,9 +121,12 @@ class KeeperConnection(asyncio.Protocol):
     """Frames to and from a keeper.
 
     Args:
-        on_message: Takes everything that arrives but the Hello.
-        on_lost: Called once, when a connection that was greeted has ended.
+        on_message: Takes every message but the Hello.
+        on_lost: Called once, when a greeted connection has ended.
         shares_database: Whether other schedulers may take over our runs.
+
+    Attributes:
+        closed: Set while there is no connection.
     """
 
     def __init__(
@@ -138,20 +141,22 @@ class KeeperConnection(asyncio.Protocol):
         self._greeted: asyncio.Future[Inventory] = asyncio.get_running_loop().create_future()
         self.closed = asyncio.Event()
         self.closed.set()
-        """Set while there is no connection any more."""
 
     @property
     def is_open(self) -> bool:
-        """Whether frames can be sent."""
+        """Whether messages can be sent."""
         return self._transport is not None and not self._transport.is_closing()
 
     async def greet(
         self, connection: socket.socket, scheduler_id: str, lease_epoch: int, lease: Lease | None = None
     ) -> Inventory:
-        """Say who we are, and return what the keeper holds. Ends that it reports meanwhile go to `on_message`.
+        """Greet the keeper, and return its inventory. Ends that it reports before go to `on_message`.
 
         Args:
-            lease: The lease as it is now, where that is known.
+            connection: To the keeper.
+            scheduler_id: Who we are.
+            lease_epoch: Of our lease.
+            lease: Its expiry, if that is known.
 
         Raises:
             ExecutorError: The keeper serves a newer lease, or does not answer.
@@ -161,7 +166,7 @@ class KeeperConnection(asyncio.Protocol):
         shares = self._shares_database
         self.send(Hello(PROTOCOL_VERSION, os.getpid(), scheduler_id, lease_epoch, shares_database=shares, lease=lease))
         if lease is not None:
-            # A keeper of an earlier version takes a Hello for a renewal.
+            # A keeper of an earlier version takes the Hello for a renewal.
             self.send(lease)
         try:
             async with asyncio.timeout(GREETING_SECONDS):
@@ -171,7 +176,7 @@ class KeeperConnection(asyncio.Protocol):
             raise ExecutorError(f"the keeper did not answer within {GREETING_SECONDS:g} s") from None
 
     def send(self, message: Struct) -> None:
-        """Send a message; nothing happens once the connection has ended."""
+        """Send a message; do nothing once the connection has ended."""
         if self._transport is not None:
             self._transport.write(encode_frame(message))
 
@@ -181,7 +186,7 @@ class KeeperConnection(asyncio.Protocol):
             self._transport.close()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # Other event loops, such as uvloop, have transports that are no subclasses of asyncio's.
+        # The transports of other event loops, such as uvloop, do not derive from asyncio's.
         self._transport = cast("asyncio.Transport", transport)
         self.closed.clear()
 
@@ -189,7 +194,7 @@ class KeeperConnection(asyncio.Protocol):
         try:
             messages = self._reader.feed(data)
         except ProtocolError as exc:
-            self._fail(ExecutorError(f"the keeper sent what is no frame: {exc}"))
+            self._fail(ExecutorError(f"the keeper sent an invalid frame: {exc}"))
             self.close()
             return
         for message in messages:
@@ -214,58 +219,3 @@ class KeeperConnection(asyncio.Protocol):
     def _fail(self, error: ExecutorError) -> None:
         if not self._greeted.done():
             self._greeted.set_exception(error)
-
-
-class LeaseLine:
-    """A connection of its own to the keeper. Any thread may use it; a call blocks for a second at most.
-
-    Attributes:
-        latest: What was told last, or would have been, were it open; None: nothing yet.
-    """
-
-    def __init__(self, home: Path, scheduler_id: str) -> None:
-        self._home = home
-        self._scheduler_id = scheduler_id
-        self._lock = threading.Lock()
-        self._socket: socket.socket | None = None
-        self._epoch: int | None = None
-        self.latest: Lease | None = None
-
-    def open(self, lease_epoch: int) -> None:
-        """Speak for this lease from now on."""
-        with self._lock:
-            self._hang_up()
-            self._epoch = lease_epoch
-
-    def tell(self, lease: Lease) -> None:
-        """Tell the keeper. When it is not there, nothing happens: the one that comes has the lease told anew."""
-        self.latest = lease
-        with self._lock, suppress(OSError):
-            if self._epoch is None:
-                return
-            try:
-                self._line(self._epoch).sendall(encode_frame(lease))
-            except OSError:
-                # The keeper that we knew is gone.
-                self._hang_up()
-                self._line(self._epoch).sendall(encode_frame(lease))
-
-    def close(self) -> None:
-        """Hang up, and tell nothing more."""
-        with self._lock:
-            self._hang_up()
-            self._epoch = None
-
-    def _line(self, epoch: int) -> socket.socket:
-        if self._socket is None:
-            self._socket = connect(self._home)
-            if self._socket is None:
-                raise ConnectionRefusedError(f"no keeper in {self._home}")
-            hello = Hello(PROTOCOL_VERSION, os.getpid(), self._scheduler_id, epoch, role="lease")
-            self._socket.sendall(encode_frame(hello))
-        return self._socket
-
-    def _hang_up(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None

@@ -13,7 +13,8 @@ import structlog
 
 from asynsched.errors import ExecutorError, KeeperGone
 from asynsched.executors.base import Executor, ExecutorContext, Held
-from asynsched.executors.keeper import KeeperConnection, LeaseLine, connect, start_keeper
+from asynsched.executors.keeper import KeeperConnection, connect, start_keeper
+from asynsched.lease.keeper_line import KeeperLine
 from asynsched.protocol.frames import ProtocolError
 from asynsched.protocol.messages import (
     Acknowledge,
@@ -31,11 +32,11 @@ from asynsched.protocol.messages import (
 log = structlog.get_logger(__name__)
 
 START_PAUSES = tuple(timedelta(seconds=seconds) for seconds in (0.1, 0.5, 1, 2))
-"""Between the attempts of a scheduler that starts to have a keeper."""
+"""Between the attempts of a starting scheduler to start a keeper."""
 FIRST_BACKOFF = timedelta(milliseconds=100)
 LONGEST_BACKOFF = timedelta(seconds=10)
 REFUSAL_PAUSE = timedelta(seconds=1)
-"""How long the news waits that a keeper has refused a launch: the next launch would be refused at once as well."""
+"""Time before the refusal of a launch is reported: the keeper would refuse the next launch as well."""
 STOPPED = "the scheduler stopped"
 LAST_WORDS = timedelta(seconds=5)
 """How much longer than its tries a keeper may take to end."""
@@ -44,15 +45,15 @@ LAST_WORDS = timedelta(seconds=5)
 class LocalExecutor(Executor):
     """Runs tries through the keeper of the scheduler's home.
 
-    A keeper that dies is replaced: its tries are reported as lost, and what it had not begun is launched again, which
-    is safe because a token starts once. What is to end a try is said again where the connection broke meanwhile.
+    A keeper that dies is replaced: its tries are reported as lost, and tries that it had not begun are launched again,
+    which is safe because a token starts once. Kills are sent again after a connection broke.
     """
 
     def __init__(self, context: ExecutorContext) -> None:
         super().__init__(context)
         self._kill_time = context.settings.lease.kill_time
         self._connection: KeeperConnection | None = None
-        self._lease_line = LeaseLine(context.home, context.scheduler_id)
+        self._keeper_line = KeeperLine(partial(connect, context.home), context.scheduler_id)
         self._epoch = 0
         self._launched: dict[str, Launch | None] = {}
         """Tries that have not ended; None for one that an earlier scheduler launched."""
@@ -65,12 +66,12 @@ class LocalExecutor(Executor):
         self._unsent: list[Kill | Acknowledge] = []
         self._none_left = anyio.Event()
         self._answering: set[tuple[str, int]] = set()
-        """Requests that are being answered: a keeper repeats them over each new connection."""
+        """Requests that are being answered: the keeper repeats them over each new connection."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closing = False
         self._has_left_tries = False
         self._keeper_start: asyncio.Future[None] | None = None
-        """A keeper that is being started, or was and is not greeted yet."""
+        """Of a keeper that is not greeted yet."""
 
     @property
     def parallelism(self) -> int:
@@ -83,7 +84,7 @@ class LocalExecutor(Executor):
     async def start(self, lease_epoch: int) -> Held:
         self._epoch = lease_epoch
         inventory = await self._connect_at_start()
-        self._lease_line.open(lease_epoch)
+        self._keeper_line.open(lease_epoch)
         running = frozenset(started.token for started in inventory.running)
         return Held(frozenset(inventory.starting), running, ended=frozenset(self._reported))
 
@@ -91,7 +92,7 @@ class LocalExecutor(Executor):
         for launch in launches:
             if launch.token not in self._launched and launch.token not in self._reported:
                 if self._draining.is_set():
-                    # Granted in the moment of the stop: nobody would be left to store how it ends.
+                    # Granted just before the stop: nobody would be left to store its end.
                     now = self.context.clock.now()
                     self._take(Ended(launch.token, "failed", now, reason=STOPPED, cause="interrupted"))
                     continue
@@ -111,7 +112,7 @@ class LocalExecutor(Executor):
         self._send(Acknowledge(tuple(tokens)))
 
     def renew_lease(self, valid_until: float) -> None:
-        self._lease_line.tell(Lease(valid_until, self.context.settings.lease.grace, self._kill_time))
+        self._keeper_line.tell(Lease(valid_until, self.context.settings.lease.grace, self._kill_time))
 
     def hurry(self) -> None:
         self._kill_time = 0.0
@@ -130,7 +131,7 @@ class LocalExecutor(Executor):
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._lease_line.close()
+        self._keeper_line.close()
         has_met_keeper = await self._meet_keeper()
         if self._connection is None:
             return
@@ -144,9 +145,9 @@ class LocalExecutor(Executor):
         await self._connection.closed.wait()
 
     async def _meet_keeper(self) -> bool:
-        """Return whether we are connected to a keeper that has to be ended, though it was not known until now.
+        """Return whether we are connected to a keeper that must be ended and was not connected until now.
 
-        It runs nothing where its start was broken off. Where only its connection was lost, our tries go on in it.
+        If its start was broken off, it runs nothing. If only its connection was lost, our tries go on in it.
         """
         if self._keeper_start is not None:
             await asyncio.wait([self._keeper_start])
@@ -164,7 +165,7 @@ class LocalExecutor(Executor):
         return True
 
     async def _connect_at_start(self) -> Inventory:
-        """Connect. A keeper that is killed while it starts is made up for by another."""
+        """Connect. A keeper that is killed while it starts is replaced."""
         for pause in START_PAUSES:
             try:
                 return await self._connect()
@@ -174,17 +175,17 @@ class LocalExecutor(Executor):
         return await self._connect()
 
     async def _connect(self) -> Inventory:
-        """Find or start the keeper, and settle what it knows with what we know."""
+        """Find or start the keeper, and reconcile what it runs with what we launched."""
         home = self.context.home
         found = await anyio.to_thread.run_sync(connect, home)
         if found is None:
-            # A start goes on when we are cancelled; `close` ends what comes of it.
+            # The start goes on when we are cancelled; `close` ends that keeper.
             start = partial(start_keeper, home, self.context.settings, is_postgresql=self.context.shares_database)
             self._keeper_start = asyncio.ensure_future(asyncio.to_thread(start))
             await asyncio.shield(self._keeper_start)
             found = await anyio.to_thread.run_sync(connect, home)
         if found is None:
-            raise KeeperGone(f"the keeper of {home} is gone as soon as it was started")
+            raise KeeperGone(f"the keeper of {home} ended as soon as it had started")
         inventory = await self._greet(found)
         self._keeper_start = None
         self._settle(inventory)
@@ -193,10 +194,12 @@ class LocalExecutor(Executor):
     async def _greet(self, connection: socket.socket) -> Inventory:
         # Requests may arrive with the greeting, and their answers need the connection.
         self._connection = KeeperConnection(self._take, self._lost, shares_database=self.context.shares_database)
-        return await self._connection.greet(connection, self.context.scheduler_id, self._epoch, self._lease_line.latest)
+        return await self._connection.greet(
+            connection, self.context.scheduler_id, self._epoch, self._keeper_line.latest
+        )
 
     def _hold(self, inventory: Inventory) -> None:
-        """Take note of what the keeper runs, before it says anything else: some of it may end in the next moment."""
+        """Note what the keeper runs before its next message: a try may end immediately."""
         for started in inventory.running:
             self._launched.setdefault(started.token, None)
             self._take(started)
@@ -214,10 +217,10 @@ class LocalExecutor(Executor):
             self._send(message)
 
     def _send_launch(self, launch: Launch) -> None:
-        """Have a try started; one whose conf or event is too large to be told to it fails, and harms no other.
+        """Start a try; one whose conf or event is too large for a message fails, and harms no other.
 
-        Without a connection nothing is kept back for the next one: by then the try may have ended, and been forgotten,
-        so that it would start anew. What has not ended is sent when that connection is there.
+        Without a connection, nothing is queued: by the next connection the try may have ended and been forgotten, and
+        would start again. `_settle` sends the launches that have not ended then.
         """
         if self._connection is None or not self._connection.is_open:
             return
@@ -225,7 +228,7 @@ class LocalExecutor(Executor):
             self._connection.send(launch)
         except ProtocolError as exc:
             now = self.context.clock.now()
-            self._take(Ended(launch.token, "failed", now, reason=f"it cannot be told what to do: {exc}", retry=False))
+            self._take(Ended(launch.token, "failed", now, reason=f"its launch cannot be sent: {exc}", retry=False))
 
     def _send(self, message: Kill | Acknowledge) -> None:
         if self._connection is not None and self._connection.is_open:
@@ -271,7 +274,7 @@ class LocalExecutor(Executor):
             reply = Reply(request.token, request.request_id, error=f"{request.operation} failed: {exc}")
         finally:
             self._answering.discard((request.token, request.request_id))
-        # One that cannot be sent is not kept: the keeper repeats the request.
+        # A reply that cannot be sent is not kept: the keeper repeats the request.
         if self._connection is None:
             return
         try:
@@ -299,13 +302,13 @@ class LocalExecutor(Executor):
                 return
 
     def _give_up_unbegun(self, reason: str) -> None:
-        """Report the launches that no keeper has heard of: they did not start."""
+        """Report the launches that were sent to no keeper: they did not start."""
         for token in self._never_sent:
             self._take(Ended(token, "failed", self.context.clock.now(), reason=reason, cause="interrupted"))
         self._never_sent.clear()
 
     async def _ended_within(self, length: timedelta) -> bool:
-        """Wait until no try is left, that long at most. Returns whether none is."""
+        """Wait for at most `length` until no try is left. Returns whether none is."""
         if self._launched:
             self._none_left = anyio.Event()
             await self.context.clock.wait(self._none_left, length)
@@ -317,7 +320,7 @@ class LocalExecutor(Executor):
         task.add_done_callback(self._note_end)
 
     def _note_end(self, task: asyncio.Task[None]) -> None:
-        """Report the failure of a task that nobody awaits: without that work, ends of tries would be lost."""
+        """End the scheduler when a task that nobody awaits fails: ends of tries would be lost."""
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if isinstance(error, Exception):
@@ -326,7 +329,7 @@ class LocalExecutor(Executor):
 
 
 class SequentialExecutor(LocalExecutor):
-    """A LocalExecutor that has room for one try, for debugging and for work that must not overlap."""
+    """A LocalExecutor that runs one try at a time, for debugging and for work that must not overlap."""
 
     @property
     def parallelism(self) -> int:

@@ -11,28 +11,28 @@ from asynsched.home import LOGS
 from asynsched.keys import DagRunKey, TaskInstanceKey
 
 MAX_COMPONENT_BYTES = 200
-"""File systems allow 255 bytes; the name of the component and a hash must fit, too."""
+"""File systems allow 255 bytes; the component's prefix and a hash must fit, too."""
 
 DAG_PREFIX, RUN_PREFIX = "dag_id=", "run_id="
 _HASH_LENGTH = 16
 _SAFE = frozenset(
     string.digits + "-_.+:=@, " + (string.ascii_letters if sys.platform != "darwin" else string.ascii_lowercase)
 )
-"""What stays as it is in a path; capitals only where file names tell them from small letters."""
+"""Characters that a path keeps; capitals only where file names are case-sensitive."""
 
 
 def log_path(key: TaskInstanceKey, try_number: int) -> str:
     """Return the path of a try's log, relative to the log folder, with forward slashes.
 
-    Different keys never share a path: an id with characters that a file name should not have, or that is too long, is
-    cut and told apart by a hash.
+    Different keys never share a path: an id that is too long, or has characters unfit for a file name, is cut and
+    distinguished by a hash.
     """
     return "/".join([*_folders(key), f"attempt={try_number}.log"])
 
 
 def callback_log_path(key: TaskInstanceKey, event: str, try_number: int) -> str:
-    """Return the path of a callback's log, beside that of the try that caused it; of a run's, in the run's folder."""
-    # A run's own callbacks have no try; those of its deadlines are told apart by their number.
+    """Return the path of a callback's log: beside the log of its try; for a run's callback, in the run's folder."""
+    # A run's own callbacks have no try; those of its deadlines are numbered.
     number = f".{try_number}" if try_number else ""
     name = f"attempt={try_number}.{event}.log" if key.task_id else f"{event}{number}.log"
     return "/".join([*_folders(key), name])
@@ -45,7 +45,7 @@ def remove_logs(home: Path, runs: Iterable[DagRunKey]) -> None:
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove a folder of logs, as far as that is possible; a symbolic link is not followed."""
+    """Remove a folder of logs as far as possible, without following symbolic links."""
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -63,9 +63,9 @@ def _run_folders(run: DagRunKey) -> list[str]:
 
 
 def folder_name(text: str) -> str:
-    """Return what stands for an id in the name of a folder: the id itself, where that makes a good name."""
+    """Return the folder name of an id: the id itself, if it is a valid name."""
     if _SAFE.issuperset(text) and len(text) <= MAX_COMPONENT_BYTES:
         return text
     readable = "".join(char if char in _SAFE else "_" for char in text)[: MAX_COMPONENT_BYTES - _HASH_LENGTH - 1]
-    # "~" is in no id that is kept as it is.
+    # An id that is kept unchanged has no "~".
     return f"{readable}~{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:_HASH_LENGTH]}"

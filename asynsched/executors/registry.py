@@ -1,4 +1,4 @@
-"""Which executors a setting names."""
+"""Makes the executor, or the executors, that a setting names."""
 
 import asyncio
 import importlib
@@ -14,21 +14,18 @@ BUILT_IN = {
     "local": "asynsched.executors.local:LocalExecutor",
     "sequential": "asynsched.executors.local:SequentialExecutor",
 }
-
-
-KEEPER_BASED = frozenset(BUILT_IN)
-"""Those that share the home's keeper: one of them at a time."""
+"""All of them use the home's keeper: a scheduler has one of them at most."""
 
 
 def executor_factory(names: str) -> Callable[[ExecutorContext], Executor]:
     """Return what makes the executor, or the executors, that a setting names.
 
     Args:
-        names: `local`, `sequential`, or `package.module:Class`; or several, with commas between them, the default
-            first. `name=package.module:Class` gives one the name that tasks call it by.
+        names: `local`, `sequential`, or `package.module:Class`; or several, separated by commas, the default first.
+            `name=package.module:Class` gives an executor the name that tasks call it by.
 
     Raises:
-        SettingsError: There is none of that name, it is no Executor, or two of them cannot be together.
+        SettingsError: There is no such executor, it is not an Executor, or two of them cannot be combined.
     """
     factories: dict[str, Callable[[ExecutorContext], Executor]] = {}
     for item in (item.strip() for item in names.split(",")):
@@ -39,8 +36,8 @@ def executor_factory(names: str) -> Callable[[ExecutorContext], Executor]:
         factories[name] = _executor_class(path)
     if len(factories) == 1:
         return next(iter(factories.values()))
-    if len([name for name in factories if name in KEEPER_BASED]) > 1:
-        raise SettingsError("executor: 'local' and 'sequential' cannot be together: both use the keeper of the home")
+    if factories.keys() >= BUILT_IN.keys():
+        raise SettingsError("executor: 'local' and 'sequential' cannot be combined: both use the keeper of the home")
     return partial(SeveralExecutors, factories=factories)
 
 
@@ -56,7 +53,7 @@ def _executor_class(name: str) -> type[Executor]:
     except (ImportError, AttributeError) as exc:
         raise SettingsError(f"executor: {name!r} cannot be imported: {exc}") from exc
     if not (isinstance(found, type) and issubclass(found, Executor)):
-        raise SettingsError(f"executor: {name!r} is no subclass of asynsched.executors.base.Executor")
+        raise SettingsError(f"executor: {name!r} is not a subclass of asynsched.executors.base.Executor")
     return found
 
 
@@ -64,9 +61,9 @@ class SeveralExecutors(Executor):
     """Passes each launch on to the executor that its task names.
 
     Args:
-        context: What each of them is given.
-        factories: What makes them, by the name that tasks give (`executor=`). The first also takes callbacks, the hosts
-            of triggers, and tasks that name none.
+        context: What each of them gets.
+        factories: Make them, by the name that tasks give (`executor=`). The first also runs callbacks, trigger hosts,
+            and tasks that name no executor.
     """
 
     def __init__(
@@ -98,7 +95,7 @@ class SeveralExecutors(Executor):
     async def launch(self, launches: Sequence[Launch]) -> None:
         by_name: dict[str, list[Launch]] = {}
         for launch in launches:
-            # A launch that is repeated after a restart goes where the first one went.
+            # A launch that is repeated after a restart goes to the same executor.
             name = self._of_token.setdefault(launch.token, launch.executor or self._first)
             by_name.setdefault(name, []).append(launch)
         for name, found in by_name.items():
@@ -138,7 +135,7 @@ class SeveralExecutors(Executor):
         return any(executor.has_left_tries for executor in self._executors.values())
 
     def _holding(self, token: str) -> list[Executor]:
-        """Return the executor that a token was launched in; all of them where that is not known."""
+        """Return the executor that a token was launched in; all of them if that is not known."""
         name = self._of_token.get(token)
         return [*self._executors.values()] if name not in self._executors else [self._executors[name]]
 

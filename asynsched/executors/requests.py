@@ -1,12 +1,11 @@
-"""What a try may ask of the scheduler, for its own run: XCom, variables, connections, states of its tasks."""
+"""Answers the requests of tries: XComs of their own runs, variables, connections, assets, states of runs and tasks."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime, timedelta
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
-import structlog
 from msgspec import Struct
 from sqlalchemy import Connection
 
@@ -43,16 +42,15 @@ from asynsched.store.schema import XComValue
 from asynsched.store.secrets.connections import get_connection
 from asynsched.store.secrets.variables import delete_variable, get_variable, set_variable
 
-log = structlog.get_logger(__name__)
-
 WRITES = frozenset({"xcom_push", "variable_set", "variable_delete"})
 RETRY_DELAY = timedelta(seconds=1)
+"""Time between two attempts while the database is away, which tells nobody when it is back."""
 MAX_MAP_INDEX = 2**31 - 1
 MOST_NAMES = 10_000
-"""How much one question may name; each name is a parameter of a statement."""
+"""Most names in one request; each is a parameter of a statement."""
 NAMES = ("task_ids", "map_indexes", "run_ids", "logical_dates", "states")
 
-
+T = TypeVar("T")
 Answer = Callable[[Request, TaskReady], Awaitable[Reply]]
 
 
@@ -78,10 +76,12 @@ class _StatesWanted(TaskFilter, frozen=True):
 
 
 class RequestAnswerer:
-    """Answers requests of tries from the database. While that is away, a try waits.
+    """Answers requests of tries from the database. While the database is away, a try waits.
 
     Args:
-        others: Who answers what needs more than the database, by operation.
+        database: Has the answers.
+        clock: Times the attempts.
+        others: Answer what takes more than the database, by operation.
     """
 
     def __init__(self, database: Database, clock: Clock, others: Mapping[str, Answer] = MappingProxyType({})) -> None:
@@ -90,7 +90,7 @@ class RequestAnswerer:
         self._others = others
 
     async def answer(self, request: Request, ready: TaskReady) -> Reply:
-        """Return the answer: a value, that there is none, or an error in one line."""
+        """Return a value, or that there is none, or an error in one line."""
         if request.operation in self._others:
             return await self._others[request.operation](request, ready)
         operation = _OPERATIONS.get(request.operation)
@@ -99,7 +99,7 @@ class RequestAnswerer:
         given = {name: len(names) for name in NAMES if isinstance(names := request.arguments.get(name), list)}
         if sum(given.values()) > MOST_NAMES:
             named = ", ".join(f"{n} {name}" for name, n in given.items() if n)
-            error = f"{request.operation}: {named}; one question may name {MOST_NAMES} at most"
+            error = f"{request.operation}: {named}; one request may name at most {MOST_NAMES}"
             return Reply(request.token, request.request_id, error=error)
         run = self._database.write if request.operation in WRITES else self._database.read
         while True:
@@ -128,18 +128,24 @@ def _xcom_pull(conn: Connection, ready: TaskReady, arguments: dict[str, Any], _:
     )
     if not found and place is None:
         raise NotFound("XCom", arguments["key"])
-    # As they are stored: to read them is the task's work, not that of the loop.
+    # As they are stored: the task decodes them, not the event loop.
     values = [(item.task_id, item.map_index, msgspec.Raw(item.value)) for item in found]
     return _part(values, None if is_last else _PlaceOfXCom(run, *found[-1][:2]))
 
 
+def _found(found: T | None, kind: str, name: str) -> T:
+    if found is None:
+        raise NotFound(kind, name)
+    return found
+
+
 def _part(found: Any, place: tuple[Any, ...] | None) -> dict[str, Any]:
-    """Return an answer in parts: this one, and where the next one begins."""
+    """Return a part of an answer: its items, and where the next part begins."""
     return {"found": found, "place": place}
 
 
 def _run_pulled_from(conn: Connection, ready: TaskReady, arguments: dict[str, Any]) -> int:
-    """Return the row id of the run whose values are asked for: the try's own, unless it names another."""
+    """Return the row id of the run whose values are wanted: the try's own, unless it names another."""
     own = ready.launch.run
     dag_id, run_id = arguments.get("dag_id") or own.dag_id, arguments.get("run_id") or own.run_id
     if arguments.get("include_prior_dates") and own.logical_date is not None:
@@ -148,10 +154,7 @@ def _run_pulled_from(conn: Connection, ready: TaskReady, arguments: dict[str, An
         return ready.dag_run_id if newest is None else newest
     if (dag_id, run_id) == (own.dag_id, own.run_id):
         return ready.dag_run_id
-    run = get_run(conn, dag_id, run_id)
-    if run is None:
-        raise NotFound("DAG run", run_id)
-    return run.id
+    return _found(get_run(conn, dag_id, run_id), "DAG run", run_id).id
 
 
 def _xcom_push(conn: Connection, ready: TaskReady, arguments: dict[str, Any], clock: Clock) -> None:
@@ -161,7 +164,7 @@ def _xcom_push(conn: Connection, ready: TaskReady, arguments: dict[str, Any], cl
     if is_callback_token(launch.token):
         put_xcom(conn, pushed)
     else:
-        # A try that is being ended still runs for a while: what it pushes is not to be taken for the next one's.
+        # A try that is being ended runs for a while longer: its values must not count as the next try's.
         put_xcom_of_try(conn, pushed, launch.token)
 
 
@@ -209,17 +212,12 @@ def _run_count(conn: Connection, _: TaskReady, arguments: dict[str, Any], __: Cl
 
 
 def _run_state(conn: Connection, _: TaskReady, arguments: dict[str, Any], __: Clock) -> str:
-    run = get_run(conn, arguments["dag_id"], arguments["run_id"])
-    if run is None:
-        raise NotFound("DAG run", arguments["run_id"])
-    return run.state
+    return _found(get_run(conn, arguments["dag_id"], arguments["run_id"]), "DAG run", arguments["run_id"]).state
 
 
 def _dag_names(conn: Connection, _: TaskReady, arguments: dict[str, Any], __: Clock) -> dict[str, list[str]]:
     """Return the task_ids and group_ids of a DAG's newest version."""
-    version = latest_version(conn, arguments["dag_id"])
-    if version is None:
-        raise NotFound("DAG", arguments["dag_id"])
+    version = _found(latest_version(conn, arguments["dag_id"]), "DAG", arguments["dag_id"])
     dag = msgspec.json.decode(version.serialized, type=SerializedDag)
     return {
         "task_ids": [task.task_id for task in dag.tasks],
@@ -236,24 +234,18 @@ def _previous_task_instance(conn: Connection, ready: TaskReady, arguments: dict[
         map_index=arguments.get("map_index", -1),
         state=arguments.get("state"),
     )
-    if found is None:
-        raise NotFound("earlier task instance", arguments["task_id"])
-    return msgspec.to_builtins(found)
+    return msgspec.to_builtins(_found(found, "earlier task instance", arguments["task_id"]))
 
 
 def _previous_run(conn: Connection, ready: TaskReady, arguments: dict[str, Any], _: Clock) -> Any:
     launch = ready.launch
     found = previous_run(conn, launch.run.dag_id, before=launch.run.logical_date, state=arguments.get("state"))
-    if found is None:
-        raise NotFound("earlier DAG run", launch.run.dag_id)
-    return msgspec.to_builtins(found)
+    return msgspec.to_builtins(_found(found, "earlier DAG run", launch.run.dag_id))
 
 
 def _dag_run(conn: Connection, _: TaskReady, arguments: dict[str, Any], __: Clock) -> Any:
     found = get_run(conn, arguments["dag_id"], arguments["run_id"])
-    if found is None:
-        raise NotFound("DAG run", arguments["run_id"])
-    return msgspec.to_builtins(found)
+    return msgspec.to_builtins(_found(found, "DAG run", arguments["run_id"]))
 
 
 def _triggering_asset_events(conn: Connection, ready: TaskReady, arguments: dict[str, Any], _: Clock) -> Any:
@@ -276,10 +268,7 @@ def _source_get(conn: Connection, ready: TaskReady, arguments: dict[str, Any], _
 
 
 def _asset_get(conn: Connection, _: TaskReady, arguments: dict[str, Any], __: Clock) -> Any:
-    found = find_asset(conn, name=arguments["name"])
-    if found is None:
-        raise NotFound("asset", arguments["name"])
-    return msgspec.to_builtins(found)
+    return msgspec.to_builtins(_found(find_asset(conn, name=arguments["name"]), "asset", arguments["name"]))
 
 
 _OPERATIONS: dict[str, Callable[[Connection, TaskReady, dict[str, Any], Clock], Any]] = {

@@ -1,8 +1,8 @@
-"""Tokens of tries, which tell in which boot of the machine a try was submitted.
+"""Tokens of tries, callbacks and trigger hosts. A try's token says in which boot of the machine it was submitted.
 
-The keeper writes down each token before user code starts, so that a token starts once, whatever is killed. It does not
-wait for the disk: a power cut may lose its last lines, and then no process knows which tries had begun. So a try that
-was submitted before the machine was started is never started after that: see `lost_tries`.
+The keeper records each token before user code starts, so that a token starts once, whatever is killed. It does not wait
+for the disk: a power cut may lose its last records, and then no process knows which tries had begun. So a try that was
+submitted before the machine was started is never started after that: see `lost_tries`.
 """
 
 import hashlib
@@ -16,12 +16,12 @@ _MARK_LENGTH = 8
 
 
 def boot_mark(boot: str) -> str:
-    """Return how the tokens of a boot begin; empty, as all tokens begin, where the system does not name its boots."""
+    """Return how the tokens of a boot begin; an empty text where the system does not name its boots."""
     return hashlib.sha256(boot.encode()).hexdigest()[:_MARK_LENGTH] if boot else ""
 
 
 def new_try_token(mark: str) -> str:
-    """Return a new identifier: a boot's mark, and 96 random bits at least."""
+    """Return a new token: a boot's mark, and at least 96 random bits."""
     return mark + new_token()[len(mark) :]
 
 
@@ -29,31 +29,31 @@ _CALLBACK_PREFIX = "callback-"
 
 
 def new_callback_token() -> str:
-    """Return a new random identifier: 92 bits, as long as a task's token, so that it fits into the same columns."""
+    """Return a new token: 92 random bits; it is as long as a task's, to fit into the same columns."""
     token = new_token()
     return _CALLBACK_PREFIX + token[len(_CALLBACK_PREFIX) :]
 
 
 def is_callback_token(token: str) -> bool:
-    """Return whether a token was given to a callback."""
+    """Return whether a token is a callback's."""
     return token.startswith(_CALLBACK_PREFIX)
 
 
 _HOST_PREFIX = "triggers-"
 _KEY_LENGTH = 24
 OWN_TRIGGERS = "asynsched."
-"""Beginning of the class paths of asynsched's own triggers. They need no code of a DAG file, so one host runs all."""
+"""How the class paths of asynsched's own triggers begin. They need no code of a DAG file, so one host runs them all."""
 
 
 def code_of_trigger(classpath: str, code: CodeVersion) -> CodeVersion:
-    """Return the code that a host needs for a trigger: the sources of the DAG file's version, or none at all."""
+    """Return the code that a host needs for a trigger: the sources of the DAG file's version, or no code at all."""
     if classpath.startswith(OWN_TRIGGERS):
         return CodeVersion("", "")
     return CodeVersion("", code.dags_folder, code.sources)
 
 
 def host_key(code: CodeVersion) -> str:
-    """Return what hosts of the same code have in common."""
+    """Return the key that hosts of the same code share."""
     return hashlib.sha256(msgspec.json.encode(code)).hexdigest()[:_KEY_LENGTH]
 
 
@@ -63,5 +63,5 @@ def new_host_token(key: str) -> str:
 
 
 def key_of_token(token: str) -> str | None:
-    """Return the key of a host; None for a token that is of none."""
+    """Return the key of a host's token; None for any other token."""
     return token.removeprefix(_HOST_PREFIX)[:_KEY_LENGTH] if token.startswith(_HOST_PREFIX) else None

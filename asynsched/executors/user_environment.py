@@ -1,4 +1,4 @@
-"""The environment of processes that run user code: the scheduler's, without what leads to its database."""
+"""The environment of processes that run user code: the scheduler's, without anything that leads to its database."""
 
 from collections.abc import Mapping
 
@@ -16,8 +16,9 @@ def user_environment(environment: Mapping[str, str], *, is_postgresql: bool) -> 
     """Return a scheduler's environment without its own settings.
 
     Args:
-        is_postgresql: Whether its database is PostgreSQL. Then the variables of PostgreSQL's clients belong to it; else
-            they are meant for tasks.
+        environment: The scheduler's.
+        is_postgresql: Whether its database is PostgreSQL. Then the variables of PostgreSQL's clients are its own;
+            otherwise they are meant for tasks.
     """
     hidden = POSTGRESQL_VARIABLES if is_postgresql else frozenset()
     return {

@@ -1,1 +1,1 @@
-"""What keeps a scheduler's house in order: its lease, the bell, and sweeps. One file each."""
+"""Services around the work itself: hints from other processes, retention, health over HTTP."""

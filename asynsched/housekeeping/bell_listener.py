@@ -1,10 +1,9 @@
-"""Hears the bell: hands hints from other processes to the services that they concern."""
+"""Hears the bell: passes hints from other processes on to the services that they concern."""
 
 import socket
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import anyio
 import msgspec
@@ -18,10 +17,13 @@ from asynsched.channels import (
     Channels,
     DagChanged,
     FileChanged,
+    LimitNews,
     PoolsChanged,
     RunCreated,
     RunEdited,
     RunEnded,
+    RunNews,
+    RunsOrphaned,
     RunWatched,
     SchedulersChanged,
     SlotsFreed,
@@ -35,11 +37,7 @@ log = structlog.get_logger(__name__)
 
 
 class BellListener(Service):
-    """Listens on the home's socket.
-
-    Args:
-        health: Tells how the scheduler is, for those who ask.
-    """
+    """Listens on the home's socket, and answers questions about the scheduler's health."""
 
     name = "bell listener"
 
@@ -95,26 +93,30 @@ def _run_of(hint: Hint) -> DagRunKey:
     return DagRunKey(hint.dag_id, hint.run_id)
 
 
-_FOR_EVALUATOR: Mapping[str, Callable[[Hint], Any]] = {
+_RUN_NEWS: Mapping[str, Callable[[Hint], RunNews]] = {
     "run": lambda hint: RunCreated(_run_of(hint)),
     "edit": lambda hint: RunEdited(_run_of(hint)),
     "watch": lambda hint: RunWatched(_run_of(hint)),
+    "orphan": lambda _: RunsOrphaned(),
+}
+_LIMIT_NEWS: Mapping[str, Callable[[Hint], LimitNews]] = {
     "backfill": lambda hint: BackfillChanged(hint.dag_id),
     "pool": lambda _: PoolsChanged(),
     "slots": lambda _: SlotsFreed(),
-    "orphan": lambda _: SchedulersChanged(),
 }
 
 
 async def hand_out(hints: Iterable[Hint], channels: Channels) -> None:
-    """Put each hint where it is acted on. Those of an unknown kind are a newer version's, and nobody's here."""
+    """Send each hint to its service. Hints of an unknown kind come from a newer version, and are ignored."""
     for hint in hints:
         match hint.kind:
-            case kind if kind in _FOR_EVALUATOR:
-                await channels.active_runs.put(_FOR_EVALUATOR[kind](hint))
+            case kind if kind in _RUN_NEWS:
+                await channels.runs.put(_RUN_NEWS[kind](hint))
+            case kind if kind in _LIMIT_NEWS:
+                await channels.limits.put(_LIMIT_NEWS[kind](hint))
             case "dag":
                 await channels.dag_changes.put(DagChanged(hint.dag_id))
-                await channels.active_runs.put(DagChanged(hint.dag_id))
+                await channels.limits.put(DagChanged(hint.dag_id))
             case "file":
                 await channels.file_changes.put(FileChanged(hint.path, forced=True))
             case "asset":
@@ -126,9 +128,9 @@ async def hand_out(hints: Iterable[Hint], channels: Channels) -> None:
 
 
 async def _hand_out_end(run: DagRunKey, channels: Channels) -> None:
-    """Tell whoever may have waited for the end of another scheduler's run."""
+    """Pass the end of another scheduler's run on to all who may wait for it."""
     ended = RunEnded(run, "")
     channels.run_ends.put_nowait(ended)
     await channels.dag_changes.put(ended)
-    await channels.active_runs.put(DagChanged(run.dag_id))
-    await channels.active_runs.put(RunEdited(run))
+    await channels.limits.put(DagChanged(run.dag_id))
+    await channels.runs.put(RunEdited(run))

@@ -1,8 +1,7 @@
 """Serves /health and /metrics over HTTP, from threads of its own.
 
-Nothing of it runs on the event loop. So a loop that stands still is told of, with its age, and not just silent. The
-server is that of Python's standard library: it is for a scraper and a probe, on a port or socket that is not open
-to the world.
+Nothing of it runs on the event loop, so a stalled loop is reported, with its age. The server is that of Python's
+standard library: it is for a scraper and a probe, on a port or socket that is not open to the world.
 """
 
 import socket
@@ -22,7 +21,7 @@ from asynsched.metrics.base import Metrics
 
 UNIX = "unix:"
 REQUEST_SECONDS = 10
-"""Longest that a client may take to say what it wants."""
+"""Longest that a client may take to send its request."""
 NO_METRICS = b"No metrics: the setting monitor.metrics is not prometheus.\n"
 
 
@@ -32,11 +31,11 @@ class _Server(socketserver.ThreadingMixIn, HTTPServer):
     metrics: Metrics
 
     def server_bind(self) -> None:
-        # Not that of HTTPServer, which looks the host's name up.
+        # HTTPServer's own looks the host's name up.
         socketserver.TCPServer.server_bind(self)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of clients that go away."""
+        """Log nothing about clients that go away."""
 
 
 class _UnixServer(_Server):
@@ -70,7 +69,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Keep no log of requests."""
 
     def address_string(self) -> str:
-        """Return who asks; a client of a Unix socket has no address."""
+        """Return the client; one on a Unix socket has no address."""
         return str(self.client_address)
 
     def _answer_metrics(self) -> None:
@@ -91,7 +90,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def health_answer(health: Health) -> dict[str, Any]:
-    """Return what /health says: Airflow's fields, then all of ours."""
+    """Return the body of /health: Airflow's fields, then all of ours."""
 
     def status(is_well: bool) -> str:
         return "healthy" if is_well else "unhealthy"
@@ -112,7 +111,7 @@ class MonitorServer:
         listen: `HOST:PORT`, or `unix:PATH`.
 
     Raises:
-        SettingsError: That is no such address, or it cannot be listened on.
+        SettingsError: The address is invalid, or cannot be listened on.
     """
 
     def __init__(self, listen: str, health: Callable[[], Health], metrics: Metrics) -> None:
@@ -128,7 +127,7 @@ class MonitorServer:
 
     @property
     def address(self) -> str:
-        """Where it listens: with the port that was chosen, if the setting's is 0."""
+        """The address it listens on, with the chosen port if the setting's is 0."""
         if self._path is not None:
             return f"{UNIX}{self._path}"
         host, port = self._server.server_address[:2]
@@ -145,7 +144,7 @@ class MonitorServer:
     def _bind(self, listen: str) -> _Server:
         if self._path is not None:
             if self._path.is_socket():
-                self._path.unlink()  # left by one that was killed: whoever holds the home is the only one
+                self._path.unlink()  # left by a killed scheduler: this one holds the home alone
             return _UnixServer(str(self._path), _Handler)  # type: ignore[arg-type] # a path is the address of this family
         host, colon, port = listen.rpartition(":")
         if not colon or not port.isdecimal():

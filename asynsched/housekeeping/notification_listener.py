@@ -1,6 +1,6 @@
 """Hears PostgreSQL's notifications: hints from commands and schedulers on other machines.
 
-A dedicated connection, made anew whenever it is lost. What was said meanwhile the sweeps find.
+It has a connection of its own, and opens another whenever that is lost. The sweeps find what was notified meanwhile.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ class NotificationListener(Service):
             backoff = min(backoff * 2, LONGEST_BACKOFF)
 
     async def tick(self, now: datetime) -> None:
-        """Act on what was heard."""
+        """Pass on the notifications that have arrived."""
         while not self._payloads.empty():
             payload = self._payloads.get_nowait()
             try:

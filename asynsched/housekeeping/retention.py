@@ -1,12 +1,12 @@
-"""The retention sweep: deletes what is kept no longer, in small batches.
+"""The retention sweep: deletes what the settings no longer keep, in small batches.
 
-It is one of the few parts that look at everything, which is why a scheduler does so once an hour only, and only at what
-a setting limits. Several may sweep one database at once: what one has locked the others leave alone.
+It is one of the few parts that look at everything. So a scheduler sweeps only once an hour, and only what a setting
+limits. Several schedulers may sweep one database at once: each skips rows that another has locked.
 """
 
 import os
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import islice
@@ -44,11 +44,11 @@ from asynsched.store.runs.retention import (
 )
 
 SUPERSEDED_FOR = timedelta(hours=1)
-"""Versions that were superseded later than this before now stay: a run that is being started may be given one."""
+"""Versions that were superseded more recently stay: a run that is being started may still get one."""
 
 
 class RetentionPolicy(Struct, frozen=True):
-    """What goes: what is beyond these bounds, and older than these instants. None keeps all of it."""
+    """Bounds and instants before which things are deleted. None keeps everything."""
 
     runs: Bound = Bound()
     xcoms: Bound = Bound()
@@ -59,7 +59,7 @@ class RetentionPolicy(Struct, frozen=True):
 
 
 def policy_of(settings: RetentionSettings, now: datetime) -> RetentionPolicy:
-    """Return what the settings keep at an instant; a 0 in them keeps everything."""
+    """Return the policy of the settings at an instant; a 0 in the settings keeps everything."""
 
     def before(days: float) -> datetime | None:
         return now - timedelta(days=days) if days else None
@@ -78,23 +78,41 @@ def policy_of(settings: RetentionSettings, now: datetime) -> RetentionPolicy:
 log = structlog.get_logger(__name__)
 
 PAUSE = timedelta(milliseconds=50)
-"""Between two batches: others write meanwhile."""
+"""Between two batches, so that others can write."""
 BATCH_RUNS = 100
-"""Runs that are looked at together; how many of them are deleted together depends on their rows."""
+"""Runs that are read together; how many of them are deleted together depends on their rows."""
 
-Chore = Callable[[datetime], Awaitable[bool]]
-"""Does one batch of its work, at an instant. Returns whether there may be more."""
+BATCH_FOLDERS = 200
+BATCH_FILES = 500
+ORPHANED_AFTER = timedelta(days=1)
+"""How long a folder is kept, after its last change, whose run is not stored."""
+LEAST_AGE = timedelta(days=1)
+"""A younger file may belong to a version that is being stored."""
+
+
+class LogFolder(NamedTuple):
+    """The logs of a run."""
+
+    path: Path
+    name: str
+    written_at: datetime
+
+
+Chore = Callable[[datetime], AsyncIterator[int]]
+"""Deletes one kind of things, as of an instant: each step is a batch, and yields how many things it deleted."""
 
 
 class Sweep:
-    """One sweep: a batch at each step, until nothing is left that is to go.
+    """One sweep: a batch at each step, until nothing is left to delete.
 
     Args:
-        home: Where the logs and the laid out sources are.
-        batch_rows: Rows that are deleted in one transaction, about.
+        policy: What is deleted.
+        database: Has the rows.
+        home: Has the logs, and copies of the sources.
+        batch_rows: About how many rows are deleted in one transaction.
 
     Attributes:
-        deleted: How much of each kind has gone so far.
+        deleted: How much of each kind was deleted so far.
     """
 
     def __init__(self, policy: RetentionPolicy, *, database: Database, home: Path, batch_rows: int) -> None:
@@ -103,64 +121,102 @@ class Sweep:
         self._home = home
         self._batch_rows = batch_rows
         self.deleted: Counter[str] = Counter()
-        self._left: deque[Chore] = deque(self._chores())
+        self._left: deque[tuple[str, Chore]] = deque(self._chores())
+        self._batches: AsyncIterator[int] | None = None
 
     async def step(self, now: datetime) -> bool:
         """Delete a batch. Returns whether there may be more."""
-        if self._left and not await self._left[0](now):
-            self._left.popleft()
+        if self._left:
+            kind, chore = self._left[0]
+            # A chore that fails, because the database is away, begins again.
+            batches, self._batches = self._batches or chore(now), None
+            try:
+                self.deleted[kind] += await anext(batches)
+                self._batches = batches
+            except StopAsyncIteration:
+                self._left.popleft()
         return bool(self._left)
 
-    def _chores(self) -> list[Chore]:
-        policy, chores = self._policy, list[Chore]()
+    def _chores(self) -> Iterator[tuple[str, Chore]]:
+        policy = self._policy
         if not policy.runs.is_open:
-            chores.append(self._runs)
+            yield "runs", self._runs
         if not policy.xcoms.is_open:
-            chores.append(self._xcoms)
+            yield "xcoms", self._xcoms
         if policy.asset_events is not None:
-            chores.append(partial(self._rows, "asset_events", delete_old_events, policy.asset_events))
+            yield "asset_events", partial(self._rows, delete_old_events, policy.asset_events)
         if policy.audit is not None:
-            chores.append(partial(self._rows, "audit", delete_old_audit, policy.audit))
+            yield "audit", partial(self._rows, delete_old_audit, policy.audit)
         if policy.versions is not None:
-            chores.append(partial(self._rows, "versions", delete_unused_versions, policy.versions))
-            chores += [self._sources, SourceFiles(self._home / SOURCES, self._database).sweep]
+            yield "versions", partial(self._rows, delete_unused_versions, policy.versions)
+            yield "sources", self._sources
+            yield "source_files", self._source_files
         if not (policy.logs.is_open and policy.runs.is_open):
-            chores.append(LogRetention(self._home, self._database, policy.logs, self.deleted).sweep)
-        return chores
+            yield "logs", self._logs
 
-    async def _runs(self, now: datetime) -> bool:
-        found = await self._database.read(old_runs, self._policy.runs, limit=BATCH_RUNS)
-        if not found:
-            return False
-        ids = [run.id for run in found]
-        deleted = await self._database.write(delete_runs, ids, max_rows=self._batch_rows)
-        await anyio.to_thread.run_sync(remove_logs, self._home, [run.key for run in deleted.runs])
-        self.deleted["runs"] += len(deleted.runs)
-        return deleted.n_rows > 0
+    async def _runs(self, _: datetime) -> AsyncIterator[int]:
+        while found := await self._database.read(old_runs, self._policy.runs, limit=BATCH_RUNS):
+            ids = [run.id for run in found]
+            deleted = await self._database.write(delete_runs, ids, max_rows=self._batch_rows)
+            await anyio.to_thread.run_sync(remove_logs, self._home, [run.key for run in deleted.runs])
+            yield len(deleted.runs)
+            if not deleted.n_rows:
+                return
 
-    async def _xcoms(self, now: datetime) -> bool:
-        found = await self._database.read(old_runs_with_xcoms, self._policy.xcoms, limit=BATCH_RUNS)
-        if not found:
-            return False
-        ids = [run.id for run in found]
-        n = await self._database.write(delete_xcoms_of, ids, max_rows=self._batch_rows)
-        self.deleted["xcoms"] += n
-        return n > 0
+    async def _xcoms(self, _: datetime) -> AsyncIterator[int]:
+        while found := await self._database.read(old_runs_with_xcoms, self._policy.xcoms, limit=BATCH_RUNS):
+            ids = [run.id for run in found]
+            n = await self._database.write(delete_xcoms_of, ids, max_rows=self._batch_rows)
+            yield n
+            if not n:
+                return
 
-    async def _rows(self, kind: str, delete: Callable[..., int], before: datetime, now: datetime) -> bool:
-        n = await self._database.write(delete, before=before, limit=self._batch_rows)
-        self.deleted[kind] += n
-        return n == self._batch_rows
+    async def _rows(self, delete: Callable[..., int], before: datetime, _: datetime) -> AsyncIterator[int]:
+        n = self._batch_rows
+        while n == self._batch_rows:
+            n = await self._database.write(delete, before=before, limit=self._batch_rows)
+            yield n
 
-    async def _sources(self, now: datetime) -> bool:
-        # Also those that an earlier sweep has left, which was stopped after it had deleted their versions.
+    async def _sources(self, _: datetime) -> AsyncIterator[int]:
+        # Also sources of versions that an earlier sweep deleted before it was stopped.
         if await self._database.read(has_unused_sources):
-            self.deleted["sources"] += await self._database.write(delete_unused_sources)
-        return False
+            yield await self._database.write(delete_unused_sources)
+
+    async def _source_files(self, now: datetime) -> AsyncIterator[int]:
+        """Delete files that are named by the hash of their content, if no version needs them."""
+        files = _files(self._home / SOURCES)
+        while found := await anyio.to_thread.run_sync(lambda: list(islice(files, BATCH_FILES))):
+            old = {path.stem: path for path, written_at in found if written_at < now - LEAST_AGE}
+            gone = await self._database.read(unknown_sources, old) if old else []
+            await anyio.to_thread.run_sync(_unlink, [old[content_hash] for content_hash in gone])
+            yield 0  # they are copies: the sources themselves are counted
+
+    async def _logs(self, now: datetime) -> AsyncIterator[int]:
+        """Delete the logs of old runs. Folders of unknown DAGs stay."""
+        bound, dag_ids = self._policy.logs, await self._database.read(all_dag_ids)
+        for dag_id, folder in await anyio.to_thread.run_sync(_dag_folders, self._home / LOGS, dag_ids):
+            folders = _run_folders(folder)
+            newest: frozenset[str] | None = None
+            while found := await anyio.to_thread.run_sync(lambda: list(islice(folders, BATCH_FOLDERS))):  # noqa: B023 - awaited here
+                if newest is None:
+                    limit = bound.per_dag
+                    ids = [] if limit is None else await self._database.read(newest_run_ids, dag_id, limit=limit)
+                    newest = frozenset(ids)
+                known = {RUN_PREFIX + folder_name(run.run_id): run for run in await self._ages(dag_id, found)}
+                going = [each for each in found if is_too_old(each, known.get(each.name), newest, bound, now)]
+                await anyio.to_thread.run_sync(_remove, going)
+                yield len(going)
+
+    async def _ages(self, dag_id: str, folders: list[LogFolder]) -> list[RunAge]:
+        """Return the runs of these folders, as far as they are stored."""
+        ids = [folder.name.removeprefix(RUN_PREFIX) for folder in folders]
+        # A folder's name that is not the run_id itself, which was too long or odd, may stand for any run of the DAG.
+        are_plain = all(folder_name(run_id) == run_id for run_id in ids)
+        return await self._database.read(run_ages, dag_id, ids if are_plain else None)
 
 
 class RetentionSweeper(Service):
-    """Sweeps at the start, and then once an interval."""
+    """Sweeps at the start, and then once per interval."""
 
     name = "retention"
 
@@ -173,7 +229,7 @@ class RetentionSweeper(Service):
         self._next_sweep_at: datetime | None = None
 
     async def tick(self, now: datetime) -> None:
-        """Go on with the sweep that is under way, or begin the next one when it is due."""
+        """Continue the sweep that is under way, or begin the next one when it is due."""
         if self._sweep is None and (self._next_sweep_at is None or now >= self._next_sweep_at):
             policy = policy_of(self._settings, now)
             rows = self._settings.batch_rows
@@ -187,25 +243,15 @@ class RetentionSweeper(Service):
         self.due_at = self._next_sweep_at if self._sweep is None else self.clock.now() + PAUSE
 
 
-BATCH_FOLDERS = 200
-ORPHANED_AFTER = timedelta(days=1)
-"""A folder whose run is not stored is left alone for so long after it was last written to."""
-
-
-class LogFolder(NamedTuple):
-    """The logs of a run."""
-
-    path: Path
-    name: str
-    written_at: datetime
-
-
 def is_too_old(folder: LogFolder, run: RunAge | None, newest: frozenset[str], bound: Bound, now: datetime) -> bool:
-    """Return whether the logs of a run go.
+    """Return whether the logs of a run are deleted.
 
     Args:
-        run: The run, as it is stored; None when it is not.
-        newest: The runs of its DAG whose logs are kept whatever their age, if `bound` has a number.
+        folder: Has the logs.
+        run: The run as it is stored; None if it is not.
+        newest: The newest runs of its DAG, if `bound` has a number.
+        bound: What is kept.
+        now: The present instant.
     """
     if run is None:
         return folder.written_at < now - ORPHANED_AFTER
@@ -216,66 +262,9 @@ def is_too_old(folder: LogFolder, run: RunAge | None, newest: frozenset[str], bo
     return bound.per_dag is not None and run.run_id not in newest
 
 
-class LogRetention:
-    """One walk through the logs of a home.
-
-    Args:
-        deleted: Counts what goes.
-    """
-
-    def __init__(self, home: Path, database: Database, bound: Bound, deleted: Counter[str]) -> None:
-        self._logs = home / LOGS
-        self._database = database
-        self._bound = bound
-        self._deleted = deleted
-        self._dags: Iterator[tuple[str, Path]] | None = None
-        self._dag_id = ""
-        self._folders: Iterator[LogFolder] = iter(())
-        self._newest: frozenset[str] = frozenset()
-
-    async def sweep(self, now: datetime) -> bool:
-        """Look at some folders, and remove what goes. Returns whether there are more."""
-        if self._dags is None:
-            dag_ids = await self._database.read(all_dag_ids)
-            self._dags = await anyio.to_thread.run_sync(self._dag_folders, dag_ids)
-        folders = await anyio.to_thread.run_sync(self._next_folders)
-        if not folders:
-            return await self._next_dag(self._dags)
-        known = {RUN_PREFIX + folder_name(run.run_id): run for run in await self._ages(folders)}
-        going = [
-            folder for folder in folders if is_too_old(folder, known.get(folder.name), self._newest, self._bound, now)
-        ]
-        await anyio.to_thread.run_sync(_remove, going)
-        self._deleted["logs"] += len(going)
-        return True
-
-    async def _next_dag(self, dags: Iterator[tuple[str, Path]]) -> bool:
-        found = next(dags, None)
-        if found is None:
-            return False
-        self._dag_id, folder = found
-        self._folders = _run_folders(folder)
-        self._newest = frozenset()
-        if self._bound.per_dag is not None:
-            ids = await self._database.read(newest_run_ids, self._dag_id, limit=self._bound.per_dag)
-            self._newest = frozenset(ids)
-        return True
-
-    async def _ages(self, folders: list[LogFolder]) -> list[RunAge]:
-        """Return the runs that the folders are of, as far as they are stored."""
-        ids = [folder.name.removeprefix(RUN_PREFIX) for folder in folders]
-        # A folder whose name is not the run's own, because that is too long or strange, may be any run's of the DAG.
-        if any(folder_name(run_id) != run_id for run_id in ids):
-            return await self._database.read(run_ages, self._dag_id, None)
-        return await self._database.read(run_ages, self._dag_id, ids)
-
-    def _dag_folders(self, dag_ids: list[str]) -> Iterator[tuple[str, Path]]:
-        """Return the folders of known DAGs; of others nothing is known, and they stay."""
-        found = ((dag_id, self._logs / f"{DAG_PREFIX}{folder_name(dag_id)}") for dag_id in dag_ids)
-        return iter([(dag_id, folder) for dag_id, folder in found if folder.is_dir()])
-
-    def _next_folders(self) -> list[LogFolder]:
-        return list(islice(self._folders, BATCH_FOLDERS))
+def _dag_folders(logs: Path, dag_ids: list[str]) -> list[tuple[str, Path]]:
+    found = ((dag_id, logs / f"{DAG_PREFIX}{folder_name(dag_id)}") for dag_id in dag_ids)
+    return [(dag_id, folder) for dag_id, folder in found if folder.is_dir()]
 
 
 def _run_folders(folder: Path) -> Iterator[LogFolder]:
@@ -294,28 +283,6 @@ def _remove(folders: list[LogFolder]) -> None:
         remove_tree(folder.path)
 
 
-BATCH_FILES = 500
-LEAST_AGE = timedelta(days=1)
-"""A file that was written lately may be of a version that is being stored."""
-
-
-class SourceFiles:
-    """One walk through the folder of sources: files that are named by their content's hash."""
-
-    def __init__(self, folder: Path, database: Database) -> None:
-        self._database = database
-        self._files = _files(folder)
-
-    async def sweep(self, now: datetime) -> bool:
-        """Look at some files, and remove those whose text no version needs. Returns whether there are more."""
-        found = await anyio.to_thread.run_sync(lambda: list(islice(self._files, BATCH_FILES)))
-        old = {path.stem: path for path, written_at in found if written_at < now - LEAST_AGE}
-        if old:
-            gone = await self._database.read(unknown_sources, old)
-            await anyio.to_thread.run_sync(_remove_of_source_files, [old[content_hash] for content_hash in gone])
-        return bool(found)
-
-
 def _files(folder: Path) -> Iterator[tuple[Path, datetime]]:
     with os.scandir(folder) as entries:
         for entry in entries:
@@ -323,6 +290,6 @@ def _files(folder: Path) -> Iterator[tuple[Path, datetime]]:
                 yield Path(entry.path), datetime.fromtimestamp(entry.stat().st_mtime).astimezone()
 
 
-def _remove_of_source_files(files: list[Path]) -> None:
+def _unlink(files: list[Path]) -> None:
     for file in files:
         file.unlink(missing_ok=True)

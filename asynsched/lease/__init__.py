@@ -1,1 +1,8 @@
-"""The lease: a scheduler's claim to its runs, its renewal, and the takeover of what a lost scheduler has left."""
+"""The lease of a scheduler: what makes its runs its own, until when, and who takes them after that.
+
+`expiry.py` is the model of time. `claim.py` acquires, holds and releases a lease. `renewal.py` renews it. `takeover.py`
+watches the leases of other schedulers and frees the runs of those that are gone. `keeper_line.py` tells the keeper when
+its tries must end. The fence is the lease's epoch, which every guarded update compares (`store/runs/transitions.py`).
+
+docs/discussion/lease.md has the whole story, with a timeline.
+"""

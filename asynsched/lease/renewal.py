@@ -1,7 +1,9 @@
-"""The lease: this scheduler's claim to its runs, renewed from a thread of its own while the event loop may be stalled.
+"""Renews the lease, from a thread of its own: the event loop may be stalled.
 
 The thread also watches the loop, and logs the stack that stalls it. A stall that holds the interpreter lock stops the
-thread too; then the lease may lapse, and the epoch in every guarded update keeps that safe.
+thread too. Then the lease may expire, and the epoch in every guarded update keeps that safe.
+
+Nothing here can be woken by an event: that no renewal came and that a loop stands still is known by time alone.
 """
 
 import asyncio
@@ -17,56 +19,58 @@ import anyio.to_thread
 import structlog
 
 from asynsched.clock import Clock
-from asynsched.executors.base import Executor
-from asynsched.lease.promise import Outlasting
+from asynsched.lease.expiry import Lease
 from asynsched.service import Availability, Pulse, Service
-from asynsched.settings import LeaseSettings
 from asynsched.store.database import Database, DirectDatabase
 from asynsched.store.engines.opening import open_direct
 from asynsched.store.engines.urls import hurried
 
+log = structlog.get_logger(__name__)
+
+LOOK_SECONDS = 1.0
+"""Time between two looks at the loop, and between two attempts to renew while the database is away."""
 STALL_SECONDS = 2.5
-"""How long ago the loop may have beaten last before its stack is logged; it beats once a second."""
+"""Silence of the loop after which its stack is logged; it beats once a second."""
 JOIN_SECONDS = 5.0
 """Longest that a stop waits for a renewal under way."""
 
 
-class LeaseKeeper:
-    """Renews the lease until it is stopped.
+class ThreadRenewal:
+    """Renews a lease from a thread until it is stopped.
 
     Args:
-        database_url: Opened anew: the thread shares no connection with the loop.
-        outlasting: Says how long the executor's tries may go on.
-        availability: Told when the lease cannot be renewed, and when it can again.
-        on_lost: Called on the event loop when the database says that the lease is another's.
+        lease: The lease.
+        database_url: The thread opens a connection of its own.
+        clock: Times the renewals.
+        tell_executor: Takes the instant at which the lease expires for the executor's keeper.
+        availability: Hears when the database is away, and when it is back.
+        on_lost: Called on the event loop when the database says that the lease is lost.
+
+    Attributes:
+        pulse: When its steps began and ended.
     """
 
     def __init__(
         self,
+        lease: Lease,
         *,
-        settings: LeaseSettings,
         database_url: str,
-        outlasting: Outlasting,
         clock: Clock,
-        scheduler_id: str,
-        lease_epoch: int,
-        executor: Executor,
+        tell_executor: Callable[[float], None],
         availability: Availability,
         on_lost: Callable[[], None],
     ) -> None:
-        self._settings = settings
-        # A renewal that is not answered must not last until the lease is over.
-        self._database_url = hurried(database_url, settings.renew_interval)
+        self.pulse = Pulse(clock)
+        self.interval = timedelta(seconds=lease.settings.renew_interval)
+        self._lease = lease
+        # A renewal without an answer must not last until the lease has expired.
+        self._database_url = hurried(database_url, lease.settings.renew_interval)
         self._clock = clock
-        self._scheduler_id = scheduler_id
-        self._lease_epoch = lease_epoch
-        self._executor = executor
+        self._tell_executor = tell_executor
         self._availability = availability
         self._on_lost = on_lost
-        self._outlasting = outlasting
         self._is_due = threading.Event()
-        self._stopped = threading.Event()
-        self.pulse = Pulse(clock)
+        self._is_stopped = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_thread = threading.get_ident()
         self._beat_at = clock.monotonic()
@@ -74,19 +78,20 @@ class LeaseKeeper:
         self._thread = threading.Thread(target=self._run, name="asynsched lease", daemon=True)
 
     def start(self) -> None:
-        """Begin to renew. Call it on the event loop: its thread is watched."""
+        """Begin to renew. Call it on the event loop to be watched."""
         self._loop = asyncio.get_running_loop()
         self._thread.start()
 
     async def stop(self) -> None:
-        """Stop renewing, and wait for a renewal under way: it would revive a lease that was given up meanwhile."""
-        self._stopped.set()
+        """Stop renewing, and wait for a renewal under way: it would revive a lease that is released meanwhile."""
+        self._is_stopped = True
+        self._is_due.set()
         if self._thread.is_alive():
             with anyio.CancelScope(shield=True):
                 await anyio.to_thread.run_sync(self._thread.join, JOIN_SECONDS)
 
     def renew_soon(self) -> None:
-        """Renew before it is time, within a second: what is said with a renewal has changed."""
+        """Renew now: another scheduler has come or gone, so the takeover time is another one."""
         self._is_due.set()
 
     def beat(self) -> None:
@@ -98,28 +103,29 @@ class LeaseKeeper:
             with self.pulse.running():
                 self._keep_renewing()
         except Exception:
-            # Nobody renews it any more: others may take the runs.
-            log.exception("lease.failed", scheduler_id=self._scheduler_id)
+            # Nobody renews the lease any more: others may take the runs.
+            log.exception("lease.failed", scheduler_id=self._lease.scheduler_id)
             self._lose()
 
     def _keep_renewing(self) -> None:
         database: DirectDatabase | None = None
         next_renewal = self._clock.monotonic()
         try:
-            while not self._stopped.wait(min(1.0, self._settings.renew_interval)):
+            while not self._is_stopped:
+                self._is_due.wait(min(LOOK_SECONDS, self._lease.settings.renew_interval))
                 self._watch_loop()
-                if self._clock.monotonic() < next_renewal and not self._is_due.is_set():
+                if self._is_stopped or (self._clock.monotonic() < next_renewal and not self._is_due.is_set()):
                     continue
                 self._is_due.clear()
                 try:
                     boottime = self._clock.boottime()
-                    # Before as well: the database may be away.
-                    self._executor.renew_lease(self._outlasting.allowed(boottime))
+                    # Before the renewal as well: the database may be away.
+                    self._tell_executor(self._lease.keeper_expiry(boottime))
                     with self.pulse.step():
                         database = database or open_direct(self._database_url)
                         self._renew(database, boottime)
                     self.pulse.waits_for_database = False
-                    next_renewal = self._clock.monotonic() + self._settings.renew_interval
+                    next_renewal = self._clock.monotonic() + self._lease.settings.renew_interval
                 except Exception as exc:  # noqa: BLE001 - whatever it is, the next attempt may succeed
                     self.pulse.waits_for_database = True
                     self._availability.lost("lease", exc)
@@ -130,23 +136,17 @@ class LeaseKeeper:
                 database.close()
 
     def _renew(self, database: DirectDatabase, boottime: float) -> None:
-        is_ours, promise = database.write(
-            self._outlasting.renew,
-            self._scheduler_id,
-            self._lease_epoch,
-            now=self._clock.now(),
-            boottime=boottime,
-        )
-        if is_ours:
-            self._outlasting.renewed(promise)
-            self._executor.renew_lease(self._outlasting.allowed(boottime))
-            return
-        log.error("lease.lost", scheduler_id=self._scheduler_id)
-        self._lose()
+        expiry = database.write(self._lease.renew, now=self._clock.now(), boottime=boottime)
+        if expiry is None:
+            log.error("lease.lost", scheduler_id=self._lease.scheduler_id)
+            self._lose()
+        else:
+            self._lease.note_renewed(expiry)
+            self._tell_executor(self._lease.keeper_expiry(boottime))
 
     def _lose(self) -> None:
-        self._stopped.set()
-        with suppress(RuntimeError):  # the loop has ended, so nobody is left to be told
+        self._is_stopped = True
+        with suppress(RuntimeError):  # the loop has ended, so nobody is left to hear it
             assert self._loop is not None
             self._loop.call_soon_threadsafe(self._on_lost)
 
@@ -161,40 +161,30 @@ class LeaseKeeper:
             log.warning("loop.stalled", seconds=round(stalled_for, 1), stack=stack)
 
 
-log = structlog.get_logger(__name__)
+class LoopRenewal(Service):
+    """Renews a lease on the event loop: a program that passes an open database gives no URL for a second connection.
 
-
-class LoopLease(Service):
-    """Renews the lease while it runs.
-
-    Args:
-        outlasting: As in LeaseKeeper.
-        on_lost: Called when the database says that the lease is another's.
+    Takes what ThreadRenewal takes, and the open database.
     """
 
     name = "lease"
 
     def __init__(
         self,
+        lease: Lease,
         *,
-        settings: LeaseSettings,
         database: Database,
-        outlasting: Outlasting,
         clock: Clock,
-        scheduler_id: str,
-        lease_epoch: int,
-        executor: Executor,
+        tell_executor: Callable[[float], None],
         on_lost: Callable[[], None],
     ) -> None:
         super().__init__(clock)
-        self.interval = timedelta(seconds=settings.renew_interval)
-        self.longest_backoff = self.interval / 2  # when the database is back, tries have little time left
+        self.interval = timedelta(seconds=lease.settings.renew_interval)
+        self.longest_backoff = self.interval / 2  # once the database is back, tries have little time left
+        self._lease = lease
         self._database = database
-        self._scheduler_id = scheduler_id
-        self._lease_epoch = lease_epoch
-        self._executor = executor
+        self._tell = tell_executor
         self._on_lost = on_lost
-        self._outlasting = outlasting
         self._is_lost = False
 
     async def tick(self, now: datetime) -> None:
@@ -202,35 +192,33 @@ class LoopLease(Service):
         if self._is_lost:
             return
         boottime = self.clock.boottime()
-        # Before as well: the database may be away.
-        await self._tell_executor(self._outlasting.allowed(boottime))
-        is_ours, promise = await self._database.write(
-            self._outlasting.renew, self._scheduler_id, self._lease_epoch, now=now, boottime=boottime
-        )
-        if is_ours:
-            self._outlasting.renewed(promise)
-            await self._tell_executor(self._outlasting.allowed(boottime))
+        # Before the renewal as well: the database may be away.
+        await self._tell_executor(self._lease.keeper_expiry(boottime))
+        expiry = await self._database.write(self._lease.renew, now=now, boottime=boottime)
+        if expiry is not None:
+            self._lease.note_renewed(expiry)
+            await self._tell_executor(self._lease.keeper_expiry(boottime))
         else:
-            log.error("lease.lost", scheduler_id=self._scheduler_id)
+            log.error("lease.lost", scheduler_id=self._lease.scheduler_id)
             self._is_lost = True
             self._on_lost()
 
-    async def _tell_executor(self, valid_until: float) -> None:
-        # It may block for a moment: it is made for a thread of its own.
-        await anyio.to_thread.run_sync(self._executor.renew_lease, valid_until)
+    async def _tell_executor(self, expires_at: float) -> None:
+        # It may block for a moment: executors expect the lease's own thread.
+        await anyio.to_thread.run_sync(self._tell, expires_at)
 
 
 class LoopBeat(Service):
-    """Beats once a second."""
+    """Tells the lease's thread once a second that the event loop is alive."""
 
     name = "loop beat"
     interval = timedelta(seconds=1)
 
-    def __init__(self, *, clock: Clock, lease: LeaseKeeper) -> None:
+    def __init__(self, *, clock: Clock, thread: ThreadRenewal) -> None:
         super().__init__(clock)
-        self._lease = lease
+        self._thread = thread
 
     async def tick(self, now: datetime) -> None:
         """Beat."""
-        self._lease.beat()
+        self._thread.beat()
         self.metrics.count("scheduler_heartbeat")

@@ -1,1 +1,1 @@
-"""Figures for those who watch a scheduler, through Prometheus or OpenTelemetry, under Airflow's names."""
+"""Figures about a scheduler, for Prometheus or OpenTelemetry, under Airflow's names."""

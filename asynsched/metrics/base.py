@@ -1,4 +1,4 @@
-"""What takes the figures of a scheduler. Each is described in `names.py`."""
+"""The interface that takes the figures of a scheduler; `names.py` describes each."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
@@ -11,12 +11,12 @@ Sample = tuple[tuple[str, ...], float]
 
 
 class Metrics(ABC):
-    """Takes figures by their names, with the values of their labels in the order that `names.py` has them in.
+    """Takes figures by name, with the values of their labels in the order of `names.py`.
 
-    `count` and `time` are called on the event loop, for every try: they are quick and never block.
+    The event loop calls `count` and `time` for every try: they are quick and never block.
 
     Attributes:
-        are_wanted: Whether anybody will see them: else nobody makes any.
+        are_wanted: Whether anybody reads them; if not, some are not computed.
     """
 
     are_wanted = True
@@ -31,11 +31,11 @@ class Metrics(ABC):
 
     @abstractmethod
     def gauge(self, name: str, read: Callable[[], Iterable[Sample]]) -> None:
-        """Name what reads a gauge. It is called in any thread, whenever somebody asks."""
+        """Set the function that reads a gauge. Any thread may call it at any time."""
 
 
 class NoMetrics(Metrics):
-    """Takes them, and forgets them."""
+    """Drops all figures."""
 
     are_wanted = False
 
@@ -50,7 +50,7 @@ class NoMetrics(Metrics):
 
 
 def make_metrics(settings: MonitorSettings) -> Metrics:
-    """Return what takes the figures.
+    """Return the exporter that the settings choose.
 
     Raises:
         SettingsError: The library that the settings ask for is not installed.

@@ -1,4 +1,4 @@
-"""Figures through OpenTelemetry's API: whatever SDK the program has set up takes them on."""
+"""Figures through OpenTelemetry's API: the SDK that the program has set up exports them."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -16,8 +16,8 @@ class OpenTelemetryMetrics(Metrics):
     """Figures for OpenTelemetry: `airflow.ti.finish` is the counter `ti.finish`. Lengths are milliseconds.
 
     Args:
-        meter: What makes the instruments; by default one of the global meter provider.
-        prefix: What their names begin with.
+        meter: Makes the instruments; by default one of the global meter provider.
+        prefix: How their names begin.
     """
 
     def __init__(self, meter: Meter | None = None, prefix: str = "airflow") -> None:

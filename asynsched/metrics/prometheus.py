@@ -1,4 +1,4 @@
-"""Figures in a registry of prometheus_client's: counters, summaries (number and sum), and gauges read on demand."""
+"""Figures in a registry of prometheus_client: counters, summaries (number and sum), and gauges read on demand."""
 
 from collections.abc import Callable, Iterable, Iterator
 
@@ -15,8 +15,8 @@ class PrometheusMetrics(Metrics):
     """Figures for Prometheus: `airflow_ti_finish_total` is the counter `ti.finish`. Lengths are seconds.
 
     Args:
-        registry: Where they are registered; by default in one of their own. A registry takes one scheduler's.
-        prefix: What their names begin with.
+        registry: Registers them; by default a new one. A registry takes the figures of one scheduler.
+        prefix: How their names begin.
     """
 
     def __init__(self, registry: CollectorRegistry | None = None, prefix: str = "airflow") -> None:
@@ -52,7 +52,7 @@ class PrometheusMetrics(Metrics):
         self.registry.register(_Gauge(self._named(name), name, read))
 
     def exposition(self, accept: str = "") -> tuple[bytes, str]:
-        """Return all figures as text in the form that an Accept header asks for, and its content type."""
+        """Return all figures in the format that an Accept header asks for, and its content type."""
         encode, content_type = choose_encoder(accept)
         return encode(self.registry), content_type
 
@@ -61,7 +61,7 @@ class PrometheusMetrics(Metrics):
 
 
 class _Gauge(Collector):
-    """Reads a gauge when somebody asks."""
+    """Reads a gauge on demand."""
 
     def __init__(self, shown: str, name: str, read: Callable[[], Iterable[Sample]]) -> None:
         self._shown = shown
@@ -69,12 +69,12 @@ class _Gauge(Collector):
         self._read = read
 
     def describe(self) -> Iterable[Metric]:
-        """Return the gauge without samples: so that a registry does not read it when it is made."""
+        """Return the gauge without samples, so that registering it does not read it."""
         figure = FIGURES[self._name]
         return [GaugeMetricFamily(self._shown, figure.meaning, labels=figure.labels)]
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the gauge as it is now."""
+        """Yield the gauge with its present samples."""
         figure = FIGURES[self._name]
         family = GaugeMetricFamily(self._shown, figure.meaning, labels=figure.labels)
         for labels, value in self._read():

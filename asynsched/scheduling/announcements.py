@@ -93,9 +93,9 @@ class Announcer:
 
     def tell_of_takeover(self, dag_ids: Iterable[str]) -> None:
         """Have it read again what others have of the limits: some of that is this scheduler's now."""
-        self._channels.active_runs.offer(PoolsChanged())
+        self._channels.limits.offer(PoolsChanged())
         for dag_id in sorted(dag_ids):
-            self._channels.active_runs.offer(DagChanged(dag_id))
+            self._channels.limits.offer(DagChanged(dag_id))
 
     def end_unclaimed(self, held: Held, claimed: Collection[str]) -> None:
         """Have the tries of tasks ended that an executor still holds, and that no task instance waits for any more."""

@@ -12,14 +12,15 @@ from asynsched.channels import (
     BackfillChanged,
     Channels,
     DagChanged,
+    LimitNews,
     PoolsChanged,
     RunCancelled,
     RunCreated,
     RunEdited,
     RunNews,
     RunsCreated,
+    RunsOrphaned,
     RunWatched,
-    SchedulersChanged,
     SlotsFreed,
     TaskFinished,
     TriggerFired,
@@ -134,14 +135,15 @@ class DependencyEvaluator(Service):
             store=self._store,
             kill_time=timedelta(seconds=settings.lease.kill_time),
         )
-        self._news: deque[RunNews] = deque()
+        self._news: deque[RunNews | LimitNews] = deque()
         self._is_stopping = False
         self._are_slots_freed = False
         """Whether others have given back slots since the last look at what they have."""
         self._has_started_all = False
         self._swept_at: datetime | None = None
         self.stored_until = Watermark(self.wake)
-        channels.active_runs.wakes(self.wake)
+        channels.runs.wakes(self.wake)
+        channels.limits.wakes(self.wake)
         channels.finished.wakes(self.wake)
 
     @property
@@ -242,13 +244,13 @@ class DependencyEvaluator(Service):
 
     @property
     def _has_news(self) -> bool:
-        transfers = self._transfers
-        return bool(self._news or self._channels.active_runs.qsize() or transfers.are_waiting or self._requests.are_due)
+        is_sent = self._channels.runs.qsize() or self._channels.limits.qsize()
+        return bool(self._news or is_sent or self._transfers.are_waiting or self._requests.are_due)
 
     # What has happened
 
     async def _take_news(self, now: datetime) -> None:
-        self._news.extend(self._channels.active_runs.take())
+        self._news.extend((*self._channels.runs.take(), *self._channels.limits.take()))
         created = [message.run for message in self._news if isinstance(message, RunCreated)]
         if created:
             await self._intake.take_created(created)
@@ -271,7 +273,7 @@ class DependencyEvaluator(Service):
         # Each is dropped only once it was acted on: the database may go away between two of them.
         while self._news:
             match self._news[0]:
-                case SchedulersChanged():
+                case RunsOrphaned():
                     self._transfers.look_for_orphans()
                 case RunCancelled(run):
                     await self._requests.cancel(run, now)

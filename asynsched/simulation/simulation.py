@@ -14,15 +14,17 @@ import anyio
 import anyio.to_thread
 import msgspec
 
-from asynsched.assembly import Foundation, Services, assemble
+from asynsched.assembly import Foundation, assemble
 from asynsched.channels import Channels
 from asynsched.clock import VirtualClock
 from asynsched.errors import SimulationStalled
 from asynsched.executors.base import Executor, ExecutorContext
 from asynsched.home import prepare_home
+from asynsched.lease.expiry import Lease
 from asynsched.metrics.base import Metrics, NoMetrics
 from asynsched.scheduling.run_waiters import RunWaiters
 from asynsched.serialization.schema import ParseReport
+from asynsched.services import Services
 from asynsched.settings import LeaseSettings, Settings
 from asynsched.simulation.folder import NO_STAMP, Ask, Planner
 from asynsched.simulation.script import Script, ScriptedExecutor
@@ -174,8 +176,7 @@ class Simulation:
             clock=self.clock,
             database=self.database,
             database_url=None,
-            scheduler_id=NAME,
-            lease_epoch=await self._register(),
+            lease=Lease(NAME, await self._register(), self.settings.lease),
             metrics=self.metrics or NoMetrics(),
             in_threads=False,
         )

@@ -8,8 +8,8 @@ from structlog.testing import capture_logs
 
 from asynsched import DAG, BashOperator
 from asynsched.bell import Hint, encode_hints
-from asynsched.channels import SchedulersChanged, TaskFinished, TriggerFired
-from asynsched.lease.peers import leave
+from asynsched.channels import RunsOrphaned, TaskFinished, TriggerFired
+from asynsched.lease.claim import unregister
 from asynsched.protocol.messages import Deferral, Ended, TriggerOutcome
 from asynsched.scheduling.creation.backfills import BackfillPlan, create_backfill
 from asynsched.scheduling.creation.triggering import create_manual_run
@@ -37,14 +37,14 @@ async def test_the_runs_of_one_that_is_gone_go_on_with_another(postgres_url, tmp
                 lease_until=CLOCK.now(), takeover_seconds=30,
             )  # fmt: skip
             one.limit_to(0)
-            other.channels.active_runs.put_nowait(SchedulersChanged())
+            other.channels.runs.put_nowait(RunsOrphaned())
             await peers.database.write(create_manual_run, "d", now=CLOCK.now(), run_id="later")
             await peers.database.write(notify, encode_hints([Hint("run", "d", "later")]))
             await eventually(lambda: other.running, "the other has looked, and runs what is nobody's")
             assert await peers.owners() == {one.epoch: 2, other.epoch: 1}
             return
-        await peers.database.write(leave, "one", CLOCK.now())
-        other.channels.active_runs.put_nowait(SchedulersChanged())
+        await peers.database.write(unregister, "one", CLOCK.now())
+        other.channels.runs.put_nowait(RunsOrphaned())
         # Whether they have begun is not known: they are lost, and begin anew.
         await eventually(lambda: sorted(other.running.values()) == sorted(lost.values()), "the other runs all")
         assert not other.running.keys() & lost.keys()
@@ -77,8 +77,8 @@ async def test_what_the_runs_of_one_that_is_gone_have_used_is_free_once_they_end
         # Once it has nothing to do but to wait, it has been refused.
         await eventually(lambda: has_been_refused(other, shared), "the other knows that there is no room")
         one.running.clear()  # with that scheduler they are gone
-        await peers.database.write(leave, "one", CLOCK.now())
-        other.channels.active_runs.put_nowait(SchedulersChanged())
+        await peers.database.write(unregister, "one", CLOCK.now())
+        other.channels.runs.put_nowait(RunsOrphaned())
         done = await peers.end_one_by_one(2, limit=1)
         assert done == {("r0", "t0"): 1, ("later", "t0"): 1}
 
@@ -95,8 +95,8 @@ async def test_who_takes_over_a_deferred_task_waits_for_its_trigger(postgres_url
         one.channels.finished.put_nowait(TaskFinished(deferred))
         await eventually(lambda: one.channels.triggers.qsize(), "it is stored as deferred")
         peers.serve(other)
-        await peers.database.write(leave, "one", CLOCK.now())
-        other.channels.active_runs.put_nowait(SchedulersChanged())
+        await peers.database.write(unregister, "one", CLOCK.now())
+        other.channels.runs.put_nowait(RunsOrphaned())
         await eventually(lambda: other.channels.triggers.qsize(), "the other wants the trigger")
         [wanted] = other.channels.triggers.take()
         assert (wanted.trigger.id, wanted.trigger.kwargs) == (token, {"a": 1})
@@ -125,8 +125,8 @@ async def test_a_backfill_goes_on_within_its_own_limit_where_its_runs_are_taken_
         other.limit_to(N_RUNS)
         one.limit_to(0)
         one.running.clear()  # with that scheduler they are gone
-        await peers.database.write(leave, "one", CLOCK.now())
-        other.channels.active_runs.put_nowait(SchedulersChanged())
+        await peers.database.write(unregister, "one", CLOCK.now())
+        other.channels.runs.put_nowait(RunsOrphaned())
         done = await peers.end_one_by_one(4, limit=2)
         assert set(done.values()) == {1}
         await peers.until_all_are("success")
@@ -156,8 +156,8 @@ async def test_a_run_that_waited_here_when_another_began_it_is_taken_over_once(p
         await eventually(lambda: other.evaluator._intake.may_start_any, "the other takes it for queued")
         peers.serve(one)
         await eventually(lambda: one.running, "one runs it")
-        await peers.database.write(leave, "one", CLOCK.now())
-        other.channels.active_runs.put_nowait(SchedulersChanged())
+        await peers.database.write(unregister, "one", CLOCK.now())
+        other.channels.runs.put_nowait(RunsOrphaned())
         other.limit_to(N_RUNS)
         await eventually(lambda: other.running, "the other has it")
         await peers.database.write(create_manual_run, "d", now=CLOCK.now(), run_id="later")

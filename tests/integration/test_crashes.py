@@ -48,13 +48,13 @@ def simulation(tmp_path, *requests, options, fails=False, **crash) -> CrashingSi
 
     async def act(channels):
         await database.write(create_manual_run, *RUN[:1], now=START, run_id=RUN.run_id)
-        await channels.active_runs.put(RunCreated(RUN))
+        await channels.runs.put(RunCreated(RUN))
         await simulated.clock.sleep(MINUTE / 2)
         run = await database.read(get_run, *RUN)
         for request in requests:
             await database.write(add_request, run.id, request, actor="ann", now=simulated.clock.now())
         simulated.crashing.arm()
-        await channels.active_runs.put(RunEdited(RUN))
+        await channels.runs.put(RunEdited(RUN))
 
     simulated.act = act
     return simulated
@@ -114,7 +114,7 @@ async def test_a_scheduler_that_dies_between_two_slices_of_its_work_leaves_nothi
 
         async def act(channels: Channels) -> None:
             await simulated.inline.write(create_manual_run, *RUN[:1], now=START, run_id=RUN.run_id)
-            await channels.active_runs.put(RunCreated(RUN))
+            await channels.runs.put(RunCreated(RUN))
 
         monkeypatch.setattr(slices, "checkpoint", pause)
         simulated.act = act

@@ -51,7 +51,7 @@ async def serve(simulated: Simulated, hours: float, *triggered_at: timedelta) ->
             key = await simulated.database.write(
                 create_manual_run, "dag", now=now, run_id=f"r{at // HOUR}", logical_date=now - 5 * MINUTE
             )
-            await channels.active_runs.put(RunCreated(key))
+            await channels.runs.put(RunCreated(key))
 
     simulated.act = act
     await asyncio.to_thread(simulated.run_for, timedelta(hours=hours))

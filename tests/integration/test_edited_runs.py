@@ -40,13 +40,13 @@ class Scene(Simulated):
 
     async def trigger(self, run_id, **options) -> DagRunKey:
         key = await self.database.write(create_manual_run, "dag", now=self.clock.now(), run_id=run_id, **options)
-        await self.channels.active_runs.put(RunCreated(key))
+        await self.channels.runs.put(RunCreated(key))
         await self.clock.sleep(timedelta(seconds=1))
         return key
 
     async def submit(self, key, request):
         await self.database.write(submit_request, key, request, actor="somebody", now=self.clock.now())
-        await self.channels.active_runs.put(RunEdited(key))
+        await self.channels.runs.put(RunEdited(key))
         await self.clock.sleep(timedelta(seconds=1))
 
     async def run(self, key):

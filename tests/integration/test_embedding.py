@@ -4,6 +4,7 @@ import logging
 import re
 import signal
 from contextlib import asynccontextmanager
+from datetime import timedelta
 
 import anyio
 import psutil
@@ -11,8 +12,9 @@ import pytest
 import sqlalchemy as sa
 
 from asynsched import Asset, Scheduler
+from asynsched.clock import SystemClock
 from asynsched.errors import AlreadyExists, AsynschedError, DagError, HomeInUse, NotFound, NotServing, SettingsError
-from asynsched.settings import Settings
+from asynsched.settings import LeaseSettings, Settings
 from asynsched.store.runs.dag_runs import get_run, list_runs
 from asynsched.store.runs.task_instances import load_task_instances
 from asynsched.store.runs.xcoms import get_xcoms
@@ -102,13 +104,34 @@ async def test_a_program_runs_a_dag_and_gets_its_results(scheduler):
     ]
 
 
+class Noting(SystemClock):
+    """Notes each sleep."""
+
+    def __init__(self) -> None:
+        self.slept: list[timedelta] = []
+
+    async def sleep(self, duration: timedelta) -> None:
+        self.slept.append(duration)
+        await super().sleep(duration)
+
+
+async def test_waiting_for_idleness_and_stopping_do_not_poll(program):
+    program.write(DAGS)
+    clock = Noting()
+    scheduler = Scheduler(clock=clock, **program.options())
+    async with running(scheduler):
+        await scheduler.trigger("numbers")
+        await scheduler.wait_idle()
+    assert [length for length in clock.slept if length < timedelta(seconds=1)] == []
+
+
 async def test_a_timetable_in_a_dag_file_says_what_a_triggered_run_is_about(scheduler):
     async with running(scheduler):
         [task] = (await scheduler.run("own_timetable")).tasks
         assert task.result == 2
         await scheduler.trigger("own_timetable", run_id="undated", has_logical_date=False)
         await scheduler.wait_runs(2)
-        undated = await scheduler._state.database.read(get_run, "own_timetable", "undated")
+        undated = await scheduler._database.read(get_run, "own_timetable", "undated")
     assert (undated.logical_date, undated.data_interval_start, undated.state) == (None, None, "success")
 
 
@@ -142,7 +165,7 @@ async def test_a_source_that_is_damaged_while_a_scheduler_serves_is_taken_from_t
             assert source.read_bytes() == text
         source.unlink()
         gone = sa.text("DELETE FROM source")
-        await scheduler._state.database.write(lambda conn: conn.execute(gone))
+        await scheduler._database.write(lambda conn: conn.execute(gone))
         failed = await scheduler.run("loaded")
     assert failed.state == "failed"
     assert "the database does not give it either" in failed.tasks[0].reason
@@ -167,7 +190,7 @@ async def test_a_program_clears_marks_and_cancels_runs(scheduler, program, monke
         assert [task.task_id for task in await scheduler.mark_tasks(failed, ["broken"], "success")] == ["broken"]
         await scheduler.clear_tasks(failed)
         await scheduler.wait_runs(3)
-        database = scheduler._state.database
+        database = scheduler._database
         [again] = await database.read(load_task_instances, (await database.read(get_run, *failed)).id)
         assert (again.state, again.try_number) == ("failed", 2)
         await scheduler.mark_run(failed, "success")
@@ -222,6 +245,20 @@ def test_arguments_of_a_scheduler_override_its_settings_and_are_checked(tmp_path
 def test_an_unknown_argument_of_a_scheduler_says_what_was_meant(name, answer):
     with pytest.raises(TypeError, match=re.escape(answer)):
         Scheduler(**{name: 1})
+
+
+@pytest.mark.parametrize(
+    ("group", "name", "answer"),
+    [
+        (Settings, "parallelsm", "Settings has no setting 'parallelsm'. Did you mean parallelism=…?"),
+        (Settings, "parse_timeout", "Did you mean parse=ParseSettings(timeout=…)?"),
+        (LeaseSettings, "graze", "LeaseSettings has no setting 'graze'. Did you mean grace=…?"),
+        (Settings, "qwerty", "Settings has no setting 'qwerty'."),
+    ],
+)
+def test_a_misspelt_setting_names_the_nearest_one(group, name, answer):
+    with pytest.raises(TypeError, match=re.escape(answer)):
+        group(**{name: 1})
 
 
 def test_settings_of_another_kind_are_refused_with_what_they_should_be():
@@ -298,7 +335,7 @@ async def test_a_program_says_that_an_asset_was_updated(scheduler):
                 await scheduler.asset_changed("order")
             with pytest.raises(DagError, match="is not JSON"):
                 await scheduler.asset_changed("orders", {"rows": object()})
-            runs = await scheduler._state.database.read(list_runs, dag_id="follows")
-            results = [await scheduler._state.database.read(get_xcoms, run.id) for run in runs]
+            runs = await scheduler._database.read(list_runs, dag_id="follows")
+            results = [await scheduler._database.read(get_xcoms, run.id) for run in runs]
         scheduler.request_stop()
     assert [result.value for [result] in results] == [b"[6]", b"[5]"]

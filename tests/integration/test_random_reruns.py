@@ -87,7 +87,7 @@ class Scene(Simulated):
 
     async def people(self, channels) -> None:
         self.key = await self.database.write(create_manual_run, "dag", now=START, run_id="r")
-        await channels.active_runs.put(RunCreated(self.key))
+        await channels.runs.put(RunCreated(self.key))
         await self.clock.sleep(timedelta(seconds=1))
         for minutes, request in self.actions:
             await self.clock.sleep(timedelta(minutes=minutes))
@@ -103,7 +103,7 @@ class Scene(Simulated):
             await self.database.write(submit_request, self.key, request, actor="somebody", now=self.clock.now())
         except AsynschedError as exc:
             raise AssertionError(f"refused: {exc}") from exc
-        await channels.active_runs.put(RunEdited(self.key))
+        await channels.runs.put(RunEdited(self.key))
 
     def below(self, task_id: str) -> set[str]:
         direct = {task.task_id: task.downstream_task_ids for task in self.tasks}

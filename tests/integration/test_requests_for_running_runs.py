@@ -33,13 +33,13 @@ def simulation(tmp_path, *requests, sweep=86_400.0, **failure) -> Simulated:
 
     async def act(channels):
         await database.write(create_manual_run, *RUN[:1], now=START, run_id=RUN.run_id)
-        await channels.active_runs.put(RunCreated(RUN))
+        await channels.runs.put(RunCreated(RUN))
         await simulated.clock.sleep(MINUTE / 2)
         run = await database.read(get_run, *RUN)
         flaky.arm()
         for request in requests:
             await database.write(add_request, run.id, request, actor="ann", now=simulated.clock.now())
-        await channels.active_runs.put(RunEdited(RUN))
+        await channels.runs.put(RunEdited(RUN))
 
     simulated.act = act
     return simulated

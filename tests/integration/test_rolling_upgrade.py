@@ -66,4 +66,4 @@ async def test_hints_of_kinds_that_only_a_newer_version_knows_are_passed_over():
     hints = decode_hints(text)
     assert hints[1] == Hint("pool")
     await hand_out(hints, channels)
-    assert channels.active_runs.qsize() == 1
+    assert channels.limits.qsize() == 1

@@ -20,7 +20,7 @@ from asynsched import Scheduler
 from asynsched.errors import ExecutorError, LeaseLost, NotServing, SettingsError, StoreUnavailable
 from asynsched.executors import local
 from asynsched.executors.base import Held
-from asynsched.lease.promise import takeover_seconds
+from asynsched.lease.expiry import takeover_seconds
 from asynsched.scheduling.evaluator import DependencyEvaluator
 from asynsched.settings import LeaseSettings
 from asynsched.simulation.script import ScriptedExecutor
@@ -132,14 +132,14 @@ async def test_whoever_waits_for_a_scheduler_that_cannot_start_is_told_so(option
 
 
 async def test_a_stop_while_the_database_is_away_is_a_good_end(options, tmp_path, monkeypatch):
-    monkeypatch.setattr("asynsched.scheduler.LEAVE_PAUSE", timedelta())
+    monkeypatch.setattr("asynsched.lease.claim.RELEASE_PAUSE", timedelta())
     async with AsyncExitStack() as stack:
         database = FlakyDatabase(await open_database(f"sqlite:///{tmp_path / 'state.db'}"))
         stack.push_async_callback(database.close)
         scheduler = Scheduler(database=database, **options)
         serving = asyncio.create_task(scheduler.serve())
         await scheduler.started.wait()
-        database.away.add("leave")
+        database.away.add("unregister")
         scheduler.request_stop()
         await serving
         assert database.away == set()

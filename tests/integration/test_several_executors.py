@@ -67,7 +67,7 @@ def reason_of(conn, key):
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        ("local,sequential", "cannot be together"),
+        ("local,sequential", "cannot be combined"),
         ("local,local", "named twice"),
         ("local,nowhere", "package.module:Class"),
         (f"{NARROW},{NARROW}", "'narrow' is named twice"),

@@ -43,7 +43,7 @@ async def trigger(simulation, channels, run_id, **options):
     key = await simulation.database.write(
         create_manual_run, "dag", now=simulation.clock.now(), run_id=run_id, **options
     )
-    await channels.active_runs.put(RunCreated(key))
+    await channels.runs.put(RunCreated(key))
     return key
 
 
@@ -87,7 +87,7 @@ async def test_a_queued_run_that_is_cancelled_while_the_database_is_away_never_s
         await trigger(simulation, channels, "first")
         waiting = await trigger(simulation, channels, "second")
         await simulation.clock.sleep(timedelta(minutes=1))
-        await channels.active_runs.put(RunCancelled(waiting))
+        await channels.runs.put(RunCancelled(waiting))
 
     assert await serve(simulation, act) == {"first": "success", "second": "failed"}
 

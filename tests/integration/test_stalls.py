@@ -112,7 +112,7 @@ async def test_a_lease_is_renewed_and_no_stall_told_of_however_long_tries_take_t
     url = f"sqlite:///{program.root / 'state.db'}"
     database = await open_database(url)
     beats = []
-    monkeypatch.setattr(lease.LeaseKeeper, "beat", lambda _: beats.append("the loop is alive"))
+    monkeypatch.setattr(lease.ThreadRenewal, "beat", lambda _: beats.append("the loop is alive"))
 
     async def heard_of() -> tuple[datetime, bool]:
         [row] = await database.read(unended_schedulers)

@@ -85,7 +85,7 @@ def test_nothing_holds_a_task_up_exactly_when_the_scheduler_starts_it_now(tmp_pa
         await simulation.database.write(set_pool, grown, 4)
         seen["free"], seen["held"] = await explained(simulation)
         launched = len(simulation.executor.launched)
-        await channels.active_runs.put(PoolsChanged())
+        await channels.limits.put(PoolsChanged())
         await simulation.clock.sleep(timedelta(seconds=1))
         seen["started"] = {
             (launch.run.dag_id, launch.run.run_id, launch.task_id) for launch in simulation.executor.launched[launched:]

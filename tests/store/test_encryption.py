@@ -179,7 +179,7 @@ def test_a_file_of_keys_that_cannot_be_trusted_is_refused(tmp_path: Path):
     file.chmod(0o640)
     assert keys.first()
     file.write_text("hunter2\n")
-    with pytest.raises(SecretsUnreadable, match="is no Fernet key") as caught:
+    with pytest.raises(SecretsUnreadable, match="is not a Fernet key") as caught:
         of_home(tmp_path, fernet_key_file=str(file)).first()
     assert "hunter2" not in str(caught.value)
     assert "hunter2" not in repr(Settings(fernet_key="hunter2", database="postgresql://me:hunter2@host/db"))

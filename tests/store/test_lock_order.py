@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from asynsched import DAG, EmptyOperator
 from asynsched.errors import StoreError
 from asynsched.keys import DagRunKey
-from asynsched.lease.peers import enter
+from asynsched.lease.claim import register
 from asynsched.scheduling.creation.backfills import cancel_backfill
 from asynsched.scheduling.requests.run_requests import run_again
 from asynsched.serialization.encode import serialize_dag
@@ -46,7 +46,7 @@ BLOCKED = "SELECT DISTINCT pid, pg_blocking_pids(pid) AS by FROM pg_locks WHERE 
 def prepare(conn: sa.Connection) -> None:
     """Have the scheduler `gone` own three runs, with rows that lie on the disk in no order of theirs."""
     for name, home in (("gone", "one"), ("me", "other")):
-        enter(
+        register(
             conn, scheduler_id=name, hostname="host", pid=1, home=home, version="1", now=NOW, lease_until=NOW,
             takeover_seconds=30.0,
         )  # fmt: skip
@@ -105,7 +105,7 @@ def give_back(conn: sa.Connection) -> bool:
 
 
 def start_again(conn: sa.Connection) -> int:
-    return enter(
+    return register(
         conn, scheduler_id="heir", hostname="host", pid=2, home="one", version="1", now=NOW, lease_until=NOW,
         takeover_seconds=30.0,
     )  # fmt: skip

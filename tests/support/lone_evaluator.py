@@ -7,10 +7,11 @@ from types import MappingProxyType
 
 from asynsched import DAG
 from asynsched.assembly import Foundation, make_evaluator
-from asynsched.channels import Channels, RunCreated, TaskFinished, TaskReady
+from asynsched.channels import Channels, LimitNews, RunCreated, TaskFinished, TaskReady
 from asynsched.clock import VirtualClock
 from asynsched.executors.base import Held
 from asynsched.keys import DagRunKey
+from asynsched.lease.expiry import Lease
 from asynsched.protocol.messages import Ended
 from asynsched.scheduling.creation.triggering import create_manual_run
 from asynsched.scheduling.loading import VersionCache
@@ -48,7 +49,7 @@ class LoneEvaluator:
         self.channels = Channels()
         base = Foundation(
             settings=Settings(sweep_interval=60), channels=self.channels, clock=self.clock, database=database,
-            database_url=None, scheduler_id=name, lease_epoch=epoch,
+            database_url=None, lease=Lease(name, epoch),
         )  # fmt: skip
         self.evaluator = make_evaluator(
             base, VersionCache(database, folder, folder), PARALLELISM, executors, lambda: False
@@ -57,7 +58,8 @@ class LoneEvaluator:
     async def tick(self, *news: object) -> dict[str, str]:
         """Let it go round until it rests; return the run of each try that it has launched, by token."""
         for message in news:
-            self.channels.active_runs.put_nowait(message)
+            channel = self.channels.limits if isinstance(message, LimitNews) else self.channels.runs
+            channel.put_nowait(message)
         for _ in range(5):
             await self.evaluator.tick(self.clock.now())
         ready = [message.launch for message in self.channels.ready.take() if isinstance(message, TaskReady)]

@@ -16,7 +16,8 @@ from asynsched.channels import Channels, TaskFinished, TaskReady, TryUnwanted
 from asynsched.clock import SystemClock
 from asynsched.fernet_keys import keys_of
 from asynsched.housekeeping.notification_listener import NotificationListener
-from asynsched.lease.peers import enter
+from asynsched.lease.claim import register
+from asynsched.lease.expiry import Lease
 from asynsched.protocol.messages import Ended
 from asynsched.scheduling.creation.triggering import create_manual_run
 from asynsched.scheduling.loading import VersionCache
@@ -61,7 +62,7 @@ class Peer:
         self.most_at_once: Callable[[], None] = lambda: None
         base = Foundation(
             settings=Settings(home=str(home), dags_folder=str(home), sweep_interval=3600), channels=self.channels,
-            clock=CLOCK, database=database, database_url=url, scheduler_id=name, lease_epoch=epoch,
+            clock=CLOCK, database=database, database_url=url, lease=Lease(name, epoch),
         )  # fmt: skip
         self.evaluator = make_evaluator(base, VersionCache(database, home, home), parallelism, {}, lambda: True)
         self.listener = NotificationListener(url=parse_url(url), channels=self.channels, clock=CLOCK, scheduler_id=name)
@@ -160,7 +161,7 @@ async def two_schedulers(postgres_url: str, home: Path) -> AsyncIterator[Peers]:
     found = []
     for name, database in zip(("one", "other"), databases, strict=False):
         epoch, _ = await database.write(
-            enter, scheduler_id=name, hostname="h", pid=1, home=name, version="1", now=CLOCK.now(),
+            register, scheduler_id=name, hostname="h", pid=1, home=name, version="1", now=CLOCK.now(),
             lease_until=CLOCK.now(), takeover_seconds=30,
         )  # fmt: skip
         found.append(Peer(name, database, postgres_url, epoch, home / name, parallelism=2 * N_RUNS))
@@ -171,7 +172,7 @@ async def two_schedulers(postgres_url: str, home: Path) -> AsyncIterator[Peers]:
 
         for peer in found:
             serving.start_soon(peer.listener.run)
-        while not all(peer.channels.active_runs.qsize() for peer in found):  # until both listen
+        while not all(peer.channels.limits.qsize() for peer in found):  # until both listen
             await databases[2].write(notify, encode_hints([Hint("slots")]))
             await anyio.sleep(0.02)
         yield Peers(found[0], found[1], databases[2], serve)

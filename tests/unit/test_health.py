@@ -38,8 +38,8 @@ def health_after(seconds: float, **steps: list[float | None]) -> Health:
     async def live() -> Health:
         async with anyio.create_task_group() as group:
             services = [Stepping(clock, name, of_each) for name, of_each in steps.items()]
-            vitals.watch(services)
             for service in services:
+                vitals.watch(service.name, service.pulse, lambda: Stepping.interval)
                 await group.start(service.run)
             await clock.sleep(timedelta(seconds=seconds))
             health = vitals.health()
@@ -75,7 +75,7 @@ def test_a_loop_that_waits_for_the_database_is_not_stuck():
 def test_a_loop_that_should_have_gone_round_long_ago_is_stuck(seconds, status):
     clock = VirtualClock(datetime(2026, 1, 1, tzinfo=UTC))
     vitals, pulse = Vitals(clock, "me", LONGEST_STEP), Pulse(clock)
-    vitals.watch_pulse("event loop", pulse, timedelta(seconds=0.5))
+    vitals.watch("event loop", pulse, lambda: timedelta(seconds=0.5))
     with pulse.running():
         clock.leap(seconds)
         assert vitals.health().status == status

@@ -83,7 +83,7 @@ class DagRunCreator(Service):
                 self._changed.pop(dag_id, None)
                 if dag_id in self._untold:
                     self._untold.discard(dag_id)
-                    self._channels.active_runs.offer(DagChanged(dag_id))
+                    self._channels.limits.offer(DagChanged(dag_id))
             for dag_id, result in examined.items():
                 await self._take_up(dag_id, result)
         if self._changed or self._next_due_is_past(self.clock.now()):
@@ -137,7 +137,7 @@ class DagRunCreator(Service):
         self._unanswered.update(dag_ids)
         examined = await self._database.write(_examine, dag_ids, now, self._tell_as())
         for dag_id in again:
-            await self._channels.active_runs.put(RunsCreated(dag_id))
+            await self._channels.runs.put(RunsCreated(dag_id))
         self._unanswered.difference_update(dag_ids)
         return examined
 
@@ -153,7 +153,7 @@ class DagRunCreator(Service):
             self.metrics.count("asset.triggered_dagruns")
         for run_id in filter(None, (result.triggered, result.created)):
             log.info("run.created", dag_id=dag_id, run_id=run_id)
-            await self._channels.active_runs.put(RunCreated(DagRunKey(dag_id, run_id)))
+            await self._channels.runs.put(RunCreated(DagRunKey(dag_id, run_id)))
         if result.is_held_back:
             self._held_back.add(dag_id)
         self._schedule(dag_id, result.due_at)

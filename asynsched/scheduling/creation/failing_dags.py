@@ -66,4 +66,4 @@ def announce_paused(channels: Channels, paused: Iterable[FailedRun]) -> None:
     for run in paused:
         log.warning("dag.paused", dag_id=run.dag_id, reason=f"its last {run.limit} runs have failed")
         channels.dag_changes.offer(DagChanged(run.dag_id))
-        channels.active_runs.offer(DagChanged(run.dag_id))
+        channels.limits.offer(DagChanged(run.dag_id))

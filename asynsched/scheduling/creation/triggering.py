@@ -248,9 +248,9 @@ class RunsByTasks:
             if not wanted.reset:
                 return {"status": "exists", "reason": str(exc)}
             key = await self._database.write(_clear, wanted, actor, self._clock.now())
-            await self._channels.active_runs.put(RunEdited(key))
+            await self._channels.runs.put(RunEdited(key))
             return {"status": "created", "run_id": key.run_id}
-        await self._channels.active_runs.put(RunCreated(key))
+        await self._channels.runs.put(RunCreated(key))
         return {"status": "created", "run_id": key.run_id}
 
 

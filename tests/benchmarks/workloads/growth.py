@@ -47,7 +47,7 @@ async def _runs_together(system: Ours, n_runs: int) -> float:
     async with engine(system) as served:
         keys = await asyncio.to_thread(create_runs, system, "layers", n_runs)
         for key in keys:
-            await served.scheduler.channels.active_runs.put(RunCreated(key))
+            await served.scheduler.channels.runs.put(RunCreated(key))
         return await served.run_together(keys, 100 * n_runs)
 
 

@@ -66,5 +66,5 @@ async def _block(system: Ours, served: Engine, n_runs: int) -> None:
     """Have runs whose thousand tasks each wait for one that never ends."""
     keys = await asyncio.to_thread(create_runs, system, "blocked", n_runs)
     for key in keys:
-        await served.scheduler.channels.active_runs.put(RunCreated(key))
+        await served.scheduler.channels.runs.put(RunCreated(key))
     await served.wait(lambda: served.executor.n_gates >= n_runs)

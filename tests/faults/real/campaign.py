@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from asynsched.errors import StoreError
-from asynsched.lease.promise import takeover_seconds
+from asynsched.lease.expiry import takeover_seconds
 from asynsched.settings import LeaseSettings
 from asynsched.store.dags.dags import get_dag
 from asynsched.store.database import DirectDatabase

@@ -115,6 +115,11 @@ class Exploration:
         """Return the machine of a home."""
         return self.sites[home]
 
+    @property
+    def shares_database(self) -> bool:
+        """Whether several schedulers may serve the database, as on PostgreSQL."""
+        return len(self.sites) > 1
+
     def database_is_away(self) -> bool:
         """Whether the database is away for everybody; it may go away now."""
         if self.chance.happens("outage"):

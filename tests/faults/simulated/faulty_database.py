@@ -19,7 +19,7 @@ class FaultyDatabase(Database):
     """Passes calls on to the database of all, unless the world lets them fail."""
 
     def __init__(self, world: Any, process: Process, inline: InlineDatabase) -> None:
-        self.is_shared = len(world.sites) > 1
+        self.is_shared = world.shares_database
         self._world = world
         self._process = process
         self._inline = inline

@@ -250,7 +250,7 @@ class People:
         self._world.say("people", f"by {site.process.name} want of {'.'.join(key)}: {request}")
         if isinstance(request, CancelRun):
             # As where somebody who has waited for a run does so no more.
-            site.process.context.run(channels.active_runs.offer, RunCancelled(key))
+            site.process.context.run(channels.runs.offer, RunCancelled(key))
             return
         match request:
             case ClearTasks():

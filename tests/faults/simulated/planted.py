@@ -12,7 +12,7 @@ import msgspec
 from asynsched.channels import Channel, Channels, TaskReady, TriesStored
 from asynsched.executors.base import Held
 from asynsched.executors.local import LocalExecutor
-from asynsched.lease.renewal import LoopLease
+from asynsched.lease.renewal import LoopRenewal
 from asynsched.scheduling import announcements
 from asynsched.scheduling.announcements import Announcer
 from asynsched.scheduling.callback_runner import CallbackRunner
@@ -219,7 +219,7 @@ def _silent_lease() -> list[Change]:
     async def tell_nobody(self: Any, valid_until: float) -> None:
         """Renew in the database only."""
 
-    return [(LoopLease, "_tell_executor", tell_nobody)]
+    return [(LoopRenewal, "_tell_executor", tell_nobody)]
 
 
 N_SEEDS = 400

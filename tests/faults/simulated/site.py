@@ -9,16 +9,17 @@ from typing import Any
 
 import msgspec
 
-from asynsched.assembly import Foundation, Services, assemble
+from asynsched.assembly import Foundation, assemble
 from asynsched.bell import Hint
 from asynsched.errors import ExecutorError, HomeInUse, LeaseLost, StoreUnavailable
 from asynsched.executors.local import LocalExecutor
 from asynsched.housekeeping.bell_listener import hand_out
 from asynsched.housekeeping.notification_listener import NotificationListener
-from asynsched.lease.promise import takeover_seconds
+from asynsched.lease.expiry import takeover_seconds
 from asynsched.protocol.messages import Ended
 from asynsched.scheduler import Scheduler
 from asynsched.service import Service
+from asynsched.services import Services
 from asynsched.settings import Settings
 from tests.faults.simulated.dag_folder import DagFolder, ScriptedWatcher
 from tests.faults.simulated.faulty_database import FaultyDatabase
@@ -63,12 +64,12 @@ class SimulatedScheduler(Scheduler):
     folder: DagFolder | None = None
 
     def made(self, base: Foundation, **options: Any) -> Services:
-        PROCESS.get().lease_epoch = base.lease_epoch
+        PROCESS.get().lease_epoch = base.lease.epoch
         services = assemble(base, **options)
         parts = {part.name: getattr(services, part.name) for part in fields(services)}
         if base.database.is_shared:
             listener = NotificationListener(
-                url=URL, channels=base.channels, clock=base.clock, scheduler_id=base.scheduler_id
+                url=URL, channels=base.channels, clock=base.clock, scheduler_id=base.lease.scheduler_id
             )
             parts["listeners"] = (listener,)
         if self.folder is not None:

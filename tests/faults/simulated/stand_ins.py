@@ -14,11 +14,10 @@ from anyio._backends._asyncio import CancelScope
 
 from asynsched import assembly, clock, scheduler
 from asynsched.assembly import Foundation
-from asynsched.executors import keeper as lease_line
 from asynsched.executors import local
 from asynsched.executors.tokens import host_key
 from asynsched.housekeeping import notification_listener
-from asynsched.lease import peers as peer_watch
+from asynsched.lease import claim
 from asynsched.parsing import dispatcher
 from asynsched.scheduling import storing
 from asynsched.scheduling import transfers as run_transfers
@@ -30,7 +29,7 @@ from tests.faults.simulated.dag_folder import ScriptedParser
 from tests.faults.simulated.loop import PROCESS
 from tests.faults.simulated.trigger_hosts import log_of
 
-NOTIFYING = (peer_watch, dagrun_creator, run_requests, run_transfers, storing)
+NOTIFYING = (claim, dagrun_creator, run_requests, run_transfers, storing)
 """What tells other schedulers of something. The command line does so, too, and is not here."""
 
 
@@ -68,7 +67,6 @@ def exchanged(exploration: Any) -> Iterator[None]:
         (CancelScope, "__hash__", number),
         (local, "connect", connect),
         (local, "start_keeper", start_keeper),
-        (lease_line, "connect", connect),
         (scheduler, "assemble", assembled),
         (notification_listener, "connect", exploration.notifications.connect),
         *((module, "notify", exploration.notifications.notify) for module in NOTIFYING),

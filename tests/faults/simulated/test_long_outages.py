@@ -27,6 +27,10 @@ class LongOutage(Exploration):
         self.people.are_busy = False
         self.ends_at = BEGINS_AT + seconds
 
+    @property
+    def shares_database(self) -> bool:
+        return True
+
     def database_is_away(self) -> bool:
         return BEGINS_AT <= self.clock.monotonic() < self.ends_at
 

@@ -10,10 +10,11 @@ import pytest
 import sqlalchemy as sa
 
 from asynsched.assembly import Foundation, make_evaluator
-from asynsched.channels import Channels, TaskFinished, TaskReady
+from asynsched.channels import Channels, LimitNews, TaskFinished, TaskReady
 from asynsched.clock import VirtualClock
 from asynsched.executors.base import Held
-from asynsched.lease.peers import PeerWatch
+from asynsched.lease.expiry import Lease
+from asynsched.lease.takeover import PeerWatch
 from asynsched.protocol.messages import Ended
 from asynsched.scheduling.callback_runner import CallbackRunner
 from asynsched.scheduling.creation.dagrun_creator import DagRunCreator
@@ -138,9 +139,10 @@ class Site:
     def __init__(self, database: CountedDatabase, folder: Path, epoch: int) -> None:
         self.database, self.channels, self.clock = database, Channels(), VirtualClock(NOON)
         settings = Settings(home=str(folder), dags_folder=str(folder), sweep_interval=60)
+        lease = Lease("me", epoch)
         base = Foundation(
             settings=settings, channels=self.channels, clock=self.clock, database=database, database_url=None,
-            scheduler_id="me", lease_epoch=epoch,
+            lease=lease,
         )  # fmt: skip
         versions = VersionCache(database, folder, folder, in_thread=False)
         shared = {"channels": self.channels, "database": database, "clock": self.clock}
@@ -151,13 +153,14 @@ class Site:
             DeadlineWatcher(
                 settings=settings, lease_epoch=epoch, stored_until=self.evaluator.stored_until, **shared
             ),
-            PeerWatch(renew_interval=5, scheduler_id="me", **shared),
+            PeerWatch(lease, **shared),
         )  # fmt: skip
 
     async def tick(self, *news: object) -> list[str]:
         """Let the services go round until they rest; return the tokens of what was launched."""
         for message in news:
-            self.channels.active_runs.put_nowait(message)
+            channel = self.channels.limits if isinstance(message, LimitNews) else self.channels.runs
+            channel.put_nowait(message)
         for _ in range(4):
             for service in (self.creator, self.evaluator, *self.others):
                 await service.tick(self.clock.now())

@@ -142,7 +142,7 @@ def store_events(conn, n, n_bytes):
 
 async def test_a_question_that_names_too_much_is_refused_with_the_limit(database):
     asking = Asking(database, await database.write(store_values, 2, 10))
-    with pytest.raises(SupervisorError, match="1 task_ids, 10000 map_indexes; one question may name 10000 at most"):
+    with pytest.raises(SupervisorError, match="1 task_ids, 10000 map_indexes; one request may name at most 10000"):
         await asking.answer(partial(pull, "m", map_indexes=range(MOST_NAMES)))
     assert asking.costs == []
     assert len(await asking.answer(partial(pull, "m", map_indexes=range(MOST_NAMES - 1)))) == 2

@@ -13,7 +13,7 @@ from asynsched.clock import SystemClock
 from asynsched.errors import ExecutorError
 from asynsched.executors.keeper import KeeperConnection, connect
 from asynsched.executors.local import REFUSAL_PAUSE
-from asynsched.lease.promise import Outlasting, Promise, takeover_seconds
+from asynsched.lease.expiry import Expiry, takeover_seconds
 from asynsched.protocol.frames import FrameReader, encode_frame
 from asynsched.protocol.messages import PROTOCOL_VERSION, Ended, FromKeeper, Hello, Lease, ToKeeper
 from asynsched.settings import LeaseSettings, Settings
@@ -150,9 +150,9 @@ async def test_tries_outlast_a_stopped_keeper_while_nobody_takes_their_runs(benc
     lease = LeaseSettings(duration=0.2, renew_interval=0.1, grace=0.1, kill_time=0.1, shared_outage=60)
     bench.settings, bench.shares_database = Settings(lease=lease), True
     renewed_at = SystemClock().boottime()
-    said = Promise(renewed_at, takeover_seconds(lease, is_alone=False))
+    expiry = Expiry(renewed_at, takeover_seconds(lease, is_alone=False))
     async with bench.running() as executor:
-        executor.renew_lease(Outlasting(lease, said, home_is_claim=False).allowed(renewed_at))
+        executor.renew_lease(expiry.for_keeper(lease))
         running = bench.launch(code, "waits")
         await executor.launch([running])
         pid = (await bench.start_of(running)).pid

@@ -170,7 +170,7 @@ async def test_a_task_that_cannot_be_told_how_to_go_on_fails_and_harms_no_other(
         assert (await bench.end_of(deferred)).state == "deferred"
         refused = await bench.end_of(too_much)
         assert (refused.state, refused.retry) == ("failed", False)
-        assert "it cannot be told what to do: a frame of" in refused.reason
+        assert "its launch cannot be sent: a frame of" in refused.reason
 
 
 async def test_a_host_that_dies_is_known_at_once(bench: Bench):

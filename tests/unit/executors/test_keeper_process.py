@@ -37,8 +37,8 @@ def test_a_keeper_is_ready_once_it_says_so(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("status", "told", "logged", "kind", "reason"),
     [
-        (0, b"", OF_ANOTHER, KeeperGone, "without a word"),
-        (-9, b"", OF_ANOTHER, KeeperGone, "without a word"),
+        (0, b"", OF_ANOTHER, KeeperGone, "without a message"),
+        (-9, b"", OF_ANOTHER, KeeperGone, "without a message"),
         (0, b"NotADirectoryError: attempts", OF_ANOTHER, ExecutorError, "NotADirectoryError: attempts"),
         (1, b"", BROKEN, ExecutorError, BROKEN),
         (1, b"", "", ExecutorError, "it failed at its start"),

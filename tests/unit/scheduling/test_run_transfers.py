@@ -9,7 +9,7 @@ from msgspec import Raw
 from structlog.testing import capture_logs
 
 from asynsched import DAG, BashOperator, PythonOperator
-from asynsched.channels import RunEdited, SchedulersChanged, TaskFinished
+from asynsched.channels import RunEdited, RunsOrphaned, TaskFinished
 from asynsched.errors import StoreUnavailable
 from asynsched.executors.base import Held
 from asynsched.keys import DagRunKey
@@ -80,7 +80,7 @@ async def test_a_takeover_whose_answer_is_lost_gives_no_slot_twice_and_loses_no_
     await database.write(remove_scheduler, "gone")
     flaky.away = {"take_over_runs"}
     with pytest.raises(StoreUnavailable):
-        await heir.tick(SchedulersChanged())
+        await heir.tick(RunsOrphaned())
     assert await owners(database) == [("heir", heir.epoch, heir.epoch)], "it was done"
     # Whether it was begun is not known: it may have ended on the other home. So it is lost, and gives back its slot.
     begun = await run_on(heir, database, "r1")
@@ -280,7 +280,7 @@ async def test_one_that_was_given_up_takes_over_nothing(database, tmp_path):
     for name in ("gone", "sleeper"):
         await database.write(remove_scheduler, name)
     assert await database.write(take_over_runs, "sleeper", sleeper.epoch) == []
-    assert await sleeper.tick(SchedulersChanged()) == {}
+    assert await sleeper.tick(RunsOrphaned()) == {}
     assert await owners(database) == [("gone", gone.epoch, gone.epoch)]
 
 
@@ -291,10 +291,10 @@ async def test_a_run_that_only_a_newer_version_can_read_is_given_back_and_not_ta
     stored = await make_unreadable(database)
     await database.write(remove_scheduler, "gone")
     with capture_logs() as logs:
-        assert await older.tick(SchedulersChanged()) == {}
+        assert await older.tick(RunsOrphaned()) == {}
         for _ in range(2):
             await older.sweep()
-            assert await older.tick(SchedulersChanged()) == {}
+            assert await older.tick(RunsOrphaned()) == {}
     assert [line["event"] for line in logs] == ["runs.taken_over", "run.given_back"]
     assert await owners(database) == [(None, 0, 0)]
     used = await database.read(pool_use_elsewhere, older.epoch, frozenset())

@@ -1,14 +1,17 @@
-"""When a scheduler takes another one to be gone: by its own monotonic clock, and only while it can see the other."""
+"""A scheduler gives up another by its own monotonic clock, and only while it can see the other's row."""
 
 from datetime import timedelta
 
 import pytest
 from structlog.testing import capture_logs
 
-from asynsched.channels import Channels, SchedulersChanged
+from asynsched.channels import Channels, RunsOrphaned
 from asynsched.clock import VirtualClock
 from asynsched.errors import StoreUnavailable
-from asynsched.lease.peers import PeerWatch, enter, leave
+from asynsched.lease.claim import register, unregister
+from asynsched.lease.expiry import Lease
+from asynsched.lease.takeover import PeerWatch
+from asynsched.settings import LeaseSettings
 from asynsched.store.engines.opening import open_inline
 from asynsched.store.schedulers import list_schedulers, renew_scheduler, unended_schedulers
 from tests.support.flaky_database import FlakyDatabase
@@ -27,13 +30,14 @@ class Schedulers:
         self.channels = Channels()
         self.epochs: dict[str, int] = {}
         self.watch = PeerWatch(
-            renew_interval=INTERVAL, channels=self.channels, database=self.database, clock=self.clock, scheduler_id="me"
-        )
+            Lease("me", 1, LeaseSettings(renew_interval=INTERVAL)), channels=self.channels, database=self.database,
+            clock=self.clock,
+        )  # fmt: skip
 
     async def register(self, name: str, home: str = "") -> None:
         now = self.clock.now()
         self.epochs[name], _ = await self.database.write(
-            enter, scheduler_id=name, hostname=name, pid=1, home=home, version="1", now=now, lease_until=now + LEASE,
+            register, scheduler_id=name, hostname=name, pid=1, home=home, version="1", now=now, lease_until=now + LEASE,
             takeover_seconds=TAKEOVER,
         )  # fmt: skip
 
@@ -56,7 +60,7 @@ class Schedulers:
 
     @property
     def was_told(self) -> bool:
-        return SchedulersChanged() in self.channels.active_runs.take()
+        return RunsOrphaned() in self.channels.runs.take()
 
 
 @pytest.fixture
@@ -112,7 +116,7 @@ async def test_after_an_outage_of_the_database_everybody_has_the_whole_time_agai
 
 
 async def test_one_that_leaves_frees_its_runs_at_once(schedulers):
-    await schedulers.database.write(leave, "alive", schedulers.clock.now())
+    await schedulers.database.write(unregister, "alive", schedulers.clock.now())
     await schedulers.watch.tick(schedulers.clock.now())
     assert schedulers.was_told
     assert schedulers.watch.n_peers == 1

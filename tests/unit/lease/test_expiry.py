@@ -7,9 +7,9 @@ from msgspec.structs import replace
 
 from asynsched.clock import VirtualClock
 from asynsched.errors import StoreUnavailable
-from asynsched.lease.peers import enter
-from asynsched.lease.promise import DRIFT, Outlasting, Promise, takeover_seconds
-from asynsched.lease.renewal import LoopLease
+from asynsched.lease.claim import register
+from asynsched.lease.expiry import DRIFT, Expiry, Lease, takeover_seconds
+from asynsched.lease.renewal import LoopRenewal
 from asynsched.settings import LeaseSettings
 from asynsched.store.engines.opening import open_inline
 from asynsched.store.schedulers import remove_scheduler, unended_schedulers
@@ -34,17 +34,17 @@ class Lone:
     async def register(self, name: str, seconds: float = 0.0) -> int:
         now = self.clock.now()
         epoch, _ = await self.database.inner.write(
-            enter, scheduler_id=name, hostname=name, pid=1, home="", version="1", now=now, lease_until=now,
+            register, scheduler_id=name, hostname=name, pid=1, home="", version="1", now=now, lease_until=now,
             takeover_seconds=seconds,
         )  # fmt: skip
         return epoch
 
     async def start(self) -> None:
-        entry = Promise(self.clock.boottime(), takeover_seconds(self.settings, is_alone=False))
-        self.lease = LoopLease(
-            settings=self.settings, database=self.database, clock=self.clock, scheduler_id="me",
-            outlasting=Outlasting(self.settings, entry, home_is_claim=False), executor=self,
-            lease_epoch=await self.register("me", entry.takeover_seconds), on_lost=lambda: pytest.fail("it is lost"),
+        expiry = Expiry(self.clock.boottime(), takeover_seconds(self.settings, is_alone=False))
+        lease = Lease("me", await self.register("me", expiry.takeover_seconds), self.settings, expiry)
+        self.renewal = LoopRenewal(
+            lease, database=self.database, clock=self.clock, tell_executor=lambda at: self.renew_lease(at),
+            on_lost=lambda: pytest.fail("it is lost"),
         )  # fmt: skip
         self.renewed_at = self.clock.boottime()
 
@@ -58,7 +58,7 @@ class Lone:
             now = self.clock.boottime()
             before = await self.row()
             with suppress(StoreUnavailable):
-                await self.lease.tick(self.clock.now())
+                await self.renewal.tick(self.clock.now())
             if (row := await self.row()).heartbeat_at != before.heartbeat_at:
                 self.renewed_at = now
             longest = (1 - DRIFT / 2) * row.takeover_seconds
@@ -83,7 +83,7 @@ async def lone() -> Lone:
 
 
 @pytest.mark.parametrize("are_others", [False, True])
-async def test_tries_are_told_beforehand_how_long_they_may_outlast_whatever_stands_still_or_is_away(lone, are_others):
+async def test_tries_go_on_as_long_as_was_stored_before_the_outage(lone, are_others):
     if are_others:
         await lone.register("other")
         await lone.pass_time(LEASE.outage)
@@ -98,24 +98,24 @@ async def test_tries_are_told_beforehand_how_long_they_may_outlast_whatever_stan
     assert lone.ends_at == pytest.approx(lone.clock.boottime() + lasting)
 
 
-def test_the_time_beside_others_follows_the_lease_unless_it_is_said():
+def test_the_outage_beside_others_is_by_default_four_leases():
     assert LeaseSettings().longest_shared_outage == 60
     assert LeaseSettings(duration=3, renew_interval=1).longest_shared_outage == 12
     assert LeaseSettings(shared_outage=0).longest_shared_outage == 0
 
 
-def test_a_scheduler_is_given_no_less_time_because_it_is_alone():
+def test_a_lone_scheduler_has_no_less_time():
     lease = replace(LEASE, outage=0.0)
     assert takeover_seconds(lease, is_alone=True) == takeover_seconds(lease, is_alone=False)
 
 
-async def test_tries_end_in_time_though_another_scheduler_comes_during_the_outage(lone):
+async def test_tries_end_in_time_when_another_scheduler_comes_in_the_outage(lone):
     lone.database.is_away = lambda _: True
     await lone.register("other")
     await lone.pass_time(300)
 
 
-async def test_what_was_said_holds_though_another_scheduler_has_come_of_which_the_keeper_hears_late(lone):
+async def test_a_takeover_never_moves_forward_when_another_scheduler_comes(lone):
     ends_at = lone.ends_at
     await lone.register("other")
     lone.told = [lone.told[-1]]
@@ -125,7 +125,7 @@ async def test_what_was_said_holds_though_another_scheduler_has_come_of_which_th
 
 
 @pytest.mark.parametrize("are_others_first", [False, True])
-async def test_tries_end_in_time_though_the_answer_to_a_renewal_with_other_figures_is_lost(are_others_first):
+async def test_tries_end_in_time_when_the_answer_to_a_renewal_is_lost(are_others_first):
     lone = Lone(replace(LEASE, outage=30.0, shared_outage=20.0) if are_others_first else LEASE)
     await lone.start()
     if are_others_first:

@@ -1,0 +1,190 @@
+"""Acquires a scheduler's lease, holds it while the scheduler serves, and releases it."""
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import anyio
+import structlog
+from sqlalchemy import Connection
+
+from asynsched._version import __version__
+from asynsched.bell import Hint, encode_hints
+from asynsched.channels import Channels
+from asynsched.clock import Clock
+from asynsched.errors import StoreUnavailable
+from asynsched.lease.expiry import Expiry, Lease, takeover_seconds
+from asynsched.lease.renewal import LoopBeat, LoopRenewal, ThreadRenewal
+from asynsched.lease.takeover import PeerWatch
+from asynsched.service import Availability, Service
+from asynsched.settings import Settings
+from asynsched.store.database import Database
+from asynsched.store.schedulers import notify, register_scheduler, remove_scheduler, takeover_of_home
+
+log = structlog.get_logger(__name__)
+
+RELEASE_SECONDS = 10.0
+"""Longest that a stopping scheduler tries to release its lease while the database is away."""
+RELEASE_PAUSE = timedelta(seconds=1)
+
+
+async def acquire(database: Database, settings: Settings, clock: Clock, scheduler_id: str) -> Lease:
+    """Register a scheduler in the database, and return its lease.
+
+    Raises:
+        HomeInUse: The database serves one scheduler only, and another home's may still run tries.
+        StoreError: The database cannot be used.
+    """
+    times, boottime, now = settings.lease, clock.boottime(), clock.now()
+    epoch, seconds = await database.write(
+        register,
+        scheduler_id=scheduler_id,
+        hostname=socket.gethostname(),
+        pid=os.getpid(),
+        home=str(settings.home_path),
+        version=__version__,
+        now=now,
+        lease_until=now + timedelta(seconds=times.duration),
+        takeover_seconds=takeover_seconds(times, is_alone=False),
+        is_alone=not database.is_shared,
+    )
+    expiry = Expiry(boottime, seconds)
+    return Lease(scheduler_id, epoch, times, expiry, home_is_lock=not database.is_shared)
+
+
+async def release(database: Database, clock: Clock, scheduler_id: str) -> None:
+    """Release the lease, so that others take the runs immediately. While the database stays away, it expires."""
+    with anyio.move_on_after(RELEASE_SECONDS, shield=True):
+        while True:
+            try:
+                return await database.write(unregister, scheduler_id, clock.now())
+            except StoreUnavailable as exc:
+                log.warning("lease.not_given_up", error=str(exc))
+                await clock.sleep(RELEASE_PAUSE)
+
+
+def register(conn: Connection, /, *, takeover_seconds: float, **values: Any) -> tuple[int, float]:
+    """Register a scheduler, and tell the others; see `register_scheduler`.
+
+    Returns:
+        Its lease epoch, and how long others leave its runs alone. That is `takeover_seconds`, or longer if the row of
+        its home's last scheduler says so: the home's keeper goes by that until it is greeted.
+    """
+    seconds = max(takeover_seconds, takeover_of_home(conn, values["hostname"], values["home"]))
+    epoch = register_scheduler(conn, takeover_seconds=seconds, **values)
+    notify(conn, encode_hints([Hint("scheduler", origin=values["scheduler_id"])]))
+    return epoch, seconds
+
+
+def unregister(conn: Connection, scheduler_id: str, now: datetime) -> None:
+    """Free what a stopped scheduler owns, and tell the others, which take it immediately."""
+    remove_scheduler(conn, scheduler_id, now)
+    notify(conn, encode_hints([Hint("scheduler", origin=scheduler_id)]))
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The parts that hold a lease.
+
+    Attributes:
+        scheduler_id: Whose lease.
+        thread: Renews the lease; None where `beat` renews it on the event loop.
+        beat: Tells the thread that the event loop is alive, or renews the lease itself.
+        peers: Watches the other schedulers; None where there can be none.
+    """
+
+    scheduler_id: str
+    thread: ThreadRenewal | None
+    beat: Service
+    peers: PeerWatch | None
+
+    @property
+    def services(self) -> tuple[Service, ...]:
+        """The parts on the event loop."""
+        return (self.beat,) if self.peers is None else (self.beat, self.peers)
+
+    @asynccontextmanager
+    async def held(self) -> AsyncIterator[None]:
+        """Within, the thread renews the lease, where there is a thread."""
+        if self.thread is None:
+            yield
+            return
+        self.thread.start()
+        try:
+            yield
+        finally:
+            await self.thread.stop()
+
+    @asynccontextmanager
+    async def renewed(self) -> AsyncIterator[None]:
+        """Within, the lease is renewed although no service runs."""
+        # A task group would wrap the error that is raised within: why a start has failed.
+        renewing = asyncio.create_task(self.beat.run(), name=self.beat.name)
+        renewing.add_done_callback(_log_failure)
+        try:
+            yield
+        finally:
+            renewing.cancel()
+            await asyncio.wait([renewing])
+        if not renewing.cancelled():
+            renewing.result()
+
+    def has_peers(self) -> bool:
+        """Return whether there are other schedulers, as far as is known."""
+        return self.peers is not None and self.peers.n_peers > 0
+
+
+def _log_failure(renewing: asyncio.Task[None]) -> None:
+    """Log immediately why the lease is renewed no more: the error is raised later, or lost behind another one."""
+    if not renewing.cancelled() and (error := renewing.exception()) is not None:
+        log.error("lease.not_renewed", exc_info=error)
+
+
+def make_claim(
+    lease: Lease,
+    *,
+    database: Database,
+    database_url: str | None,
+    channels: Channels,
+    clock: Clock,
+    tell_executor: Callable[[float], None],
+    availability: Availability,
+    on_lost: Callable[[], None],
+) -> Claim:
+    """Return the parts that hold a lease, not yet started. The executor hears of the lease first, before it starts.
+
+    Args:
+        lease: What they hold.
+        database: Where the other schedulers are looked for; renewed through where there is no URL.
+        database_url: For the thread's own connection; None where a program has passed an open database.
+        channels: Take the news of other schedulers.
+        clock: Times everything.
+        tell_executor: The executor's `renew_lease`.
+        availability: Hears when the database is away.
+        on_lost: Called once, on the event loop, when another scheduler may take the runs.
+    """
+    tell_executor(lease.keeper_expiry(clock.boottime()))
+    thread = None
+    beat: Service
+    if database_url is None:
+        beat = LoopRenewal(lease, database=database, clock=clock, tell_executor=tell_executor, on_lost=on_lost)
+    else:
+        thread = ThreadRenewal(
+            lease,
+            database_url=database_url,
+            clock=clock,
+            tell_executor=tell_executor,
+            availability=availability,
+            on_lost=on_lost,
+        )
+        beat = LoopBeat(clock=clock, thread=thread)
+    peers = None
+    if database.is_shared:
+        on_change = (lambda: None) if thread is None else thread.renew_soon
+        peers = PeerWatch(lease, channels=channels, database=database, clock=clock, on_change=on_change)
+    return Claim(lease.scheduler_id, thread, beat, peers)

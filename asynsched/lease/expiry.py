@@ -1,0 +1,122 @@
+"""When a lease expires: who believes what until when.
+
+A scheduler cannot tell a database that is away from a broken way to it, while another scheduler still reaches the
+database and takes its runs. So both sides go by a time that is stored *before* anything fails. With each renewal, the
+scheduler stores how long after it others leave its runs alone, and tells its keeper the same, less a margin:
+
+    renewed_at                                                    takeover_at
+        |-- duration --|-- outage --|-- grace --|-- kill_time --|-- drift, margin --|
+                                    ^           ^               ^                   ^
+        the keeper's lease expires -'           |               |                   |
+        the keeper begins to end the tries -----'               |                   |
+        no try is left -----------------------------------------'                   |
+        another scheduler takes the runs -------------------------------------------'
+
+Until then tries go on, whatever is away or stands still: database, scheduler, keeper, machine.
+"""
+
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from sqlalchemy import Connection
+
+from asynsched.settings import LeaseSettings
+from asynsched.store.schedulers import has_peers, renew_scheduler, set_takeover
+
+MARGIN_SECONDS = 1.0
+"""Added to the takeover time: a busy machine ends processes late."""
+DRIFT = 0.01
+"""Share of the takeover time that is added because the clocks of two machines run at different rates. Linux slews a
+clock by at most 0.05 %, unless it is configured to correct faster."""
+
+
+def takeover_seconds(lease: LeaseSettings, *, is_alone: bool) -> float:
+    """Return how long after a scheduler's last renewal others leave its runs alone. After that, no try of it runs."""
+    beside_others = lease.longest_shared_outage
+    outage = max(lease.outage, beside_others) if is_alone else beside_others
+    return (lease.duration + outage + lease.grace + lease.kill_time) * (1 + DRIFT) + MARGIN_SECONDS
+
+
+class Expiry(NamedTuple):
+    """When a lease expires, unless it is renewed. Instants are seconds of CLOCK_BOOTTIME.
+
+    Attributes:
+        renewed_at: When it was last renewed, or a little earlier.
+        takeover_seconds: How long after that others leave the runs alone, as the scheduler's row says.
+    """
+
+    renewed_at: float
+    takeover_seconds: float
+
+    @property
+    def takeover_at(self) -> float:
+        """When others may take the runs."""
+        return self.renewed_at + self.takeover_seconds
+
+    def for_keeper(self, lease: LeaseSettings) -> float:
+        """Return when the lease expires for the keeper, which then grants its tries grace and kill time."""
+        without_margins = (self.takeover_seconds - MARGIN_SECONDS) / (1 + DRIFT)
+        return self.renewed_at + without_margins - lease.grace - lease.kill_time
+
+
+NEVER_RENEWED = Expiry(0.0, 0.0)
+DEFAULTS = LeaseSettings()
+
+
+class Lease:
+    """This scheduler's lease.
+
+    Args:
+        scheduler_id: The scheduler's name, also in the database.
+        epoch: The fencing token: part of every guarded update. Each scheduler that registers gets a higher one.
+        settings: Its times.
+        expiry: What was stored at registration.
+        home_is_lock: Whether nobody else can take the runs while the home is locked, as on SQLite. Then tries go on as
+            long as the scheduler lives, also while the database cannot be written.
+    """
+
+    def __init__(
+        self,
+        scheduler_id: str,
+        epoch: int,
+        settings: LeaseSettings = DEFAULTS,
+        expiry: Expiry = NEVER_RENEWED,
+        *,
+        home_is_lock: bool = False,
+    ) -> None:
+        self.scheduler_id = scheduler_id
+        self.epoch = epoch
+        self.settings = settings
+        self._expiry = expiry
+        self._home_is_lock = home_is_lock
+
+    def renew(self, conn: Connection, *, now: datetime, boottime: float) -> Expiry | None:
+        """Renew the lease, and store how long others leave the runs alone.
+
+        Args:
+            conn: A transaction; `note_renewed` follows once it is committed.
+            now: The present instant.
+            boottime: CLOCK_BOOTTIME of that instant, or earlier.
+
+        Returns:
+            The new expiry; None if the lease is lost.
+        """
+        lease_until = now + timedelta(seconds=self.settings.duration)
+        if not renew_scheduler(conn, self.scheduler_id, self.epoch, now=now, lease_until=lease_until):
+            return None
+        seconds = takeover_seconds(self.settings, is_alone=not has_peers(conn, self.scheduler_id))
+        # `takeover_at` never moves back, also when another scheduler comes or the last one goes: the keeper goes by
+        # what it was told, and may hear late of less. So it does not matter whether this commit is confirmed, either.
+        expiry = Expiry(boottime, max(seconds, self._expiry.takeover_at - boottime))
+        set_takeover(conn, self.scheduler_id, expiry.takeover_seconds)
+        return expiry
+
+    def note_renewed(self, expiry: Expiry) -> None:
+        """Go by this expiry from now on: the renewal is committed."""
+        self._expiry = expiry
+
+    def keeper_expiry(self, boottime: float) -> float:
+        """Return when the lease expires for the keeper if it is never renewed again; both are of CLOCK_BOOTTIME."""
+        if self._home_is_lock:
+            return boottime + self.settings.duration
+        return self._expiry.for_keeper(self.settings)
