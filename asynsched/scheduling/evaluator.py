@@ -26,8 +26,9 @@ from asynsched.channels import (
     TriggerFired,
 )
 from asynsched.clock import Clock
+from asynsched.errors import InvalidTransition
 from asynsched.executors.base import Held
-from asynsched.protocol.messages import Started
+from asynsched.protocol.messages import Ended, Started
 from asynsched.scheduling.announcements import Announcer
 from asynsched.scheduling.creation.failing_dags import announce_paused
 from asynsched.scheduling.evaluation.evaluation import Evaluation, stand_still
@@ -43,36 +44,6 @@ from asynsched.settings import Settings
 from asynsched.store.database import Database
 from asynsched.store.runs.pools import pool_capacities, pools_including_deferred
 from asynsched.store.runs.slot_settlement import pool_use_elsewhere
-
-
-class Watermark:
-    """An instant of the monotonic clock that only rises, and that others wait for.
-
-    Args:
-        ask: Has it rise soon, up to the present moment.
-
-    Attributes:
-        at: Everything that was reported until then is stored.
-    """
-
-    def __init__(self, ask: Callable[[], None]) -> None:
-        self._ask = ask
-        self.at = float("-inf")
-        self._has_risen = anyio.Event()
-
-    def rise(self, at: float) -> None:
-        """Take note that everything is stored that was reported until `at`."""
-        if at > self.at:
-            self.at = at
-            self._has_risen.set()
-            self._has_risen = anyio.Event()
-
-    async def reach(self, at: float) -> None:
-        """Wait until it is at that instant, or later."""
-        while self.at < at:
-            self._ask()
-            await self._has_risen.wait()
-
 
 log = structlog.get_logger(__name__)
 
@@ -202,37 +173,29 @@ class DependencyEvaluator(Service):
         began_at = self.clock.monotonic()
         self._try_log.time_passed(now)
         self._has_started_all = False
-        if not self._waits_for_company(now):
-            await self._store()
+        await self._store_unless_young(now)
         await self._transfers.take_up_edited(now)
         await self._take_news(now)
         # First: what is wanted of a run that was taken over is done as it is taken up.
         self._are_slots_freed |= await self._transfers.adopt(NOTHING_HELD, now)
         await self._take_requests(now)
-        for message in self._channels.finished.take(MAX_EVENTS):
-            self._take_event(message, now)
-            await settle(self._evaluation, now)
-        has_taken_all = not self._channels.finished.qsize()
+        await self._transfers.take_up_edited(now)
+        has_taken_all = await self._take_events(now)
         self._evaluation.time_passed(now)
         await self._sweep(now)
         await settle(self._evaluation, now)
         if not self._is_stopping:
             # What was read meanwhile may be younger than this pass: nothing is to start before it was queued.
             now = max(now, self.clock.now())
-            await self._intake.start(now)
-            await settle(self._evaluation, now)
-            self._evaluation.ready.try_again(now)
-            self._evaluation.grant(now)
-            if self._are_slots_freed and self._evaluation.ready.are_waiting:
-                # What others have given back does not matter before somebody waits: perhaps it was long ago.
-                await self._read_pools()
-                self._evaluation.grant(now)
-        if not self._waits_for_company(now):
-            await self._store()
+            await self._start_and_grant(now)
+        await self._store_unless_young(now)
         if has_taken_all and not self._places.at(Place.EDITED):
             # What was stale may have put ends back, to be decided once more.
             self.stored_until.rise(began_at)
         self._has_started_all = not self._is_stopping
+        self._plan_next_pass()
+
+    def _plan_next_pass(self) -> None:
         may_start_more = self._intake.starts_any and not self._is_stopping
         if self._channels.finished.qsize() or self._has_news or may_start_more:
             self.wake()
@@ -282,22 +245,26 @@ class DependencyEvaluator(Service):
             self._news.popleft()
 
     async def _take_requests(self, now: datetime) -> None:
-        """Do what people want done with runs that are active here."""
-        if not self._requests.are_due:
-            return
-        # What is in memory is stored first: a request changes what is stored, and that is then taken up anew.
-        await self._store()
-        await self._requests.take(now)
-        await self._transfers.take_up_edited(now)
+        """Do what people want done with runs that are active here; those that this changes are to be taken up again."""
+        if self._requests.are_due:
+            # What is in memory is stored first: a request changes what is stored.
+            await self._store()
+            await self._requests.take(now)
 
-    def _take_event(self, message: TaskFinished | TriggerFired, now: datetime) -> None:
-        if isinstance(message, TriggerFired):
-            self._evaluation.trigger_fired(message.outcome, now)
-        elif isinstance(message.event, Started):
-            self._evaluation.try_started(message.event, now)
-        else:
-            self._evaluation.try_ended(message.event, now)
-            self._transfers.try_ended(message.event.token)
+    async def _take_events(self, now: datetime) -> bool:
+        """Take up how tries and triggers went; return whether that is all."""
+        if edited := self._places.at(Place.EDITED):
+            raise InvalidTransition("run whose events are taken", edited[0].place, Place.ACTIVE)
+        for message in self._channels.finished.take(MAX_EVENTS):
+            match message:
+                case TriggerFired(outcome):
+                    self._evaluation.trigger_fired(outcome, now)
+                case TaskFinished(Started() as started):
+                    self._evaluation.try_started(started, now)
+                case TaskFinished(Ended() as ended):
+                    self._evaluation.try_ended(ended, now)
+            await settle(self._evaluation, now)
+        return not self._channels.finished.qsize()
 
     async def _sweep(self, now: datetime) -> None:
         """Now and then, look for what no message told of."""
@@ -323,8 +290,19 @@ class DependencyEvaluator(Service):
 
     # What follows
 
-    def _waits_for_company(self, now: datetime) -> bool:
-        return not self._is_stopping and self._pending.waits_for_company(now)
+    async def _start_and_grant(self, now: datetime) -> None:
+        await self._intake.start(now)
+        await settle(self._evaluation, now)
+        self._evaluation.ready.try_again(now)
+        self._evaluation.grant(now)
+        if self._are_slots_freed and self._evaluation.ready.are_waiting:
+            # What others have given back does not matter before somebody waits: perhaps it was long ago.
+            await self._read_pools()
+            self._evaluation.grant(now)
+
+    async def _store_unless_young(self, now: datetime) -> None:
+        if self._is_stopping or not self._pending.waits_for_company(now):
+            await self._store()
 
     async def _store(self) -> None:
         """Store what was decided, then say it. When the database is away, the next tick tries again."""
@@ -355,3 +333,32 @@ class DependencyEvaluator(Service):
         if stored.settled.refused:
             # Others may take what was given back for a task that was refused.
             self.wake()
+
+
+class Watermark:
+    """An instant of the monotonic clock that only rises, and that others wait for.
+
+    Args:
+        ask: Has it rise soon, up to the present moment.
+
+    Attributes:
+        at: Everything that was reported until then is stored.
+    """
+
+    def __init__(self, ask: Callable[[], None]) -> None:
+        self._ask = ask
+        self.at = float("-inf")
+        self._has_risen = anyio.Event()
+
+    def rise(self, at: float) -> None:
+        """Take note that everything is stored that was reported until `at`."""
+        if at > self.at:
+            self.at = at
+            self._has_risen.set()
+            self._has_risen = anyio.Event()
+
+    async def reach(self, at: float) -> None:
+        """Wait until it is at that instant, or later."""
+        while self.at < at:
+            self._ask()
+            await self._has_risen.wait()

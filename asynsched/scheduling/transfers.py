@@ -73,8 +73,6 @@ class RunTransfers:
         self._kill_time = kill_time
         self._may_be_orphans = False
         self._is_unanswered = False
-        self._still_run: set[str] = set()
-        """Tries that the executor may still run, of runs that memory does not have."""
 
     @property
     def are_waiting(self) -> bool:
@@ -83,7 +81,7 @@ class RunTransfers:
 
     async def recover(self, held: Held, now: datetime) -> None:
         """Take up the runs that nobody owns, and the tries that the executor still holds of them."""
-        self._still_run |= held.starting | held.running
+        self._evaluation.expect_ends(held.starting | held.running)
         self._may_be_orphans = True
         while self._may_be_orphans:
             await self.adopt(held, now)
@@ -161,10 +159,6 @@ class RunTransfers:
         for row in await self._unknown():
             self._places.disturb(row.key, row.id)
 
-    def try_ended(self, token: str) -> None:
-        """Take note that the executor runs a try no more."""
-        self._still_run.discard(token)
-
     def warn_of_lingering(self, now: datetime) -> None:
         """Say once of a run that it waits for processes which should be gone: one in state D, say, is not killed."""
         for run, tokens in self._evaluation.take_lingering(now - self._kill_time - LINGERING):
@@ -213,12 +207,12 @@ class RunTransfers:
             return
         tasks = await self._intake.fill(run)
         # What was stored was launched, so that its end is going to be told of.
-        may_be_left = held is None or held.starting or held.running or self._still_run
+        may_be_left = held is None or held.starting or held.running or self._evaluation.unclaimed
         launched = await self._database.read(tokens_of_tries, row.id) if may_be_left else frozenset()
         let_go = self._evaluation.drop_run(run.key)
         self._intake.take_up(row)
         # Also of what was read in vain before, and given to nobody because of them.
-        left = self._still_run | (set(let_go) if held is None else held.starting | held.running)
+        left = self._evaluation.unclaimed | (set(let_go) if held is None else held.starting | held.running)
         awaited = {task.token for task in tasks if task.state in SLOT_TASK_STATES}
         self._evaluation.leave(run, (left & launched) - awaited, now)
         self._evaluation.resume_run(run, tasks, now, stop)
@@ -251,7 +245,6 @@ class RunTransfers:
         self._places.take_over(row)
         for event in ends:
             self._evaluation.try_ended(event, now)
-            self.try_ended(event.token)
         await settle(self._evaluation, now)
         await self._store()
         self._evaluation.drop_run(run.key)
@@ -272,9 +265,9 @@ class RunTransfers:
         Not while a try of it may run here: another scheduler would start that once more.
         """
         let_go = self._evaluation.drop_run(row.key)
-        self._still_run.update(let_go)
+        self._evaluation.expect_ends(let_go)
         self._announcer.end_tries(let_go)
-        if self._still_run & await self._database.read(tokens_of_tries, row.id):
+        if self._evaluation.unclaimed & await self._database.read(tokens_of_tries, row.id):
             # The sweep finds it again.
             self._lose(row.key)
             return

@@ -13,7 +13,7 @@ from __future__ import annotations
 import heapq
 import sys
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
 from datetime import datetime, timedelta
 
 from asynsched.keys import DagRunKey, TaskInstanceKey
@@ -270,6 +270,15 @@ class Evaluation:
     def are_leaving(self) -> bool:
         """Whether runs wait until tries are gone that no task instance waits for."""
         return self._tries.are_leaving
+
+    @property
+    def unclaimed(self) -> Set[str]:
+        """The tries that the executor may still run, of runs that are not active here."""
+        return self._tries.unclaimed
+
+    def expect_ends(self, tokens: Iterable[str]) -> None:
+        """The executor may still run these tries, of runs that are not active here, until it tells of their ends."""
+        self._tries.unclaimed.update(tokens)
 
     def leave(self, run: ActiveRun, tokens: Iterable[str], now: datetime) -> None:
         """Let a run that is taken up next wait until tries are gone that no task instance of it waits for."""

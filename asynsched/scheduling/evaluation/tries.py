@@ -3,6 +3,7 @@
 A token is *awaited* by a task instance that is queued, running or restarting; *deferred* while a trigger works for its
 task instance; or *leaving*: the try is being ended and no task instance waits for it, but its run does. For a run that
 has ended may be cleared, and begun again by another scheduler, whose keeper knows nothing of processes left here.
+It is *unclaimed* while the executor may still run it, of a run that memory does not have.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ class Tries:
     def __init__(self) -> None:
         self.awaited: dict[str, ActiveTask] = {}
         self.deferred: dict[str, ActiveTask] = {}
+        self.unclaimed: set[str] = set()
         self._leaving: dict[str, ActiveRun] = {}
         self._left_by: dict[ActiveRun, set[str]] = {}
         self._since: dict[ActiveRun, datetime] = {}
@@ -49,6 +51,7 @@ class Tries:
 
     def ended(self, token: str) -> tuple[ActiveTask | None, ActiveRun | None]:
         """Forget a try that is gone. Returns the task instance that waited for its end, and the run that did."""
+        self.unclaimed.discard(token)
         task = self.awaited.pop(token, None)
         run = self._leaving.pop(token, None) if self._leaving else None
         if run is not None:

@@ -22,7 +22,7 @@ from asynsched.scheduling.evaluation.batch import PendingBatch
 from asynsched.scheduling.evaluation.evaluation import Evaluation
 from asynsched.scheduling.evaluation.ready import ReadyQueues
 from asynsched.scheduling.evaluation.run import ActiveRun
-from asynsched.scheduling.evaluator import DependencyEvaluator
+from asynsched.scheduling.evaluator import MAX_EVENTS, DependencyEvaluator
 from asynsched.scheduling.rules.run_state import TaskEnd
 from asynsched.states import FINISHED_TASK_STATES
 from asynsched.store.runs import transitions
@@ -50,14 +50,17 @@ def _early_commit() -> list[Change]:
 
 
 def _early_acknowledgement() -> list[Change]:
-    take = DependencyEvaluator._take_event
+    take = DependencyEvaluator._take_events
 
-    def acknowledge_first(self: Any, message: Any, now: Any) -> None:
-        if hasattr(message, "event"):
-            self._channels.ready.put_nowait(TriesStored((message.event.token,)))
-        take(self, message, now)
+    async def acknowledge_first(self: Any, now: Any) -> bool:
+        messages = self._channels.finished.take(MAX_EVENTS)
+        for message in messages:
+            if hasattr(message, "event"):
+                self._channels.ready.put_nowait(TriesStored((message.event.token,)))
+            self._channels.finished.put_nowait(message)
+        return await take(self, now)
 
-    return [(DependencyEvaluator, "_take_event", acknowledge_first)]
+    return [(DependencyEvaluator, "_take_events", acknowledge_first)]
 
 
 def _lost_wake_up() -> list[Change]:
