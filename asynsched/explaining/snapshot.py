@@ -100,8 +100,8 @@ class Snapshot:
                 return ended
         for row in await self._database.read(runs_by_id, [run_row_id]):
             if row.state in FINISHED_RUN_STATES:
-                run = await self._intake.load(row)
-                run.add_tasks(await self._intake.load_tasks(run))
+                run = await self._intake.loader.run(row)
+                run.add_tasks(await self._intake.loader.tasks(run))
                 return run
         return None
 
@@ -157,10 +157,10 @@ async def take_snapshot(
 async def _take_up_running(database: Database, intake: RunIntake, evaluation: Evaluation, now: datetime) -> None:
     for row in await database.read(running_runs):
         try:
-            run = await intake.load(row)
+            run = await intake.loader.run(row)
         except (NotFound, DagError):
             continue  # the scheduler leaves it alone, too
-        tasks = await intake.fill(run)
+        tasks = await intake.loader.fill(run)
         intake.take_up(row)
         evaluation.resume_run(run, tasks, now)
         intake.places.begin(row.key)

@@ -1,6 +1,6 @@
 """What the other services are told once a batch of changes is stored."""
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from datetime import datetime
 from typing import Any
 
@@ -20,16 +20,17 @@ from asynsched.channels import (
 )
 from asynsched.executors.base import Held
 from asynsched.executors.tokens import boot_mark, is_callback_token, key_of_token
+from asynsched.protocol.messages import Ended
 from asynsched.scheduling.evaluation.batch import PendingBatch
 from asynsched.scheduling.evaluation.decisions import unwanted_try
 from asynsched.scheduling.evaluation.run import ActiveRun, ActiveTask
 from asynsched.scheduling.launches import task_launch
-from asynsched.scheduling.loading import lost_tries
 from asynsched.states import SLOT_TASK_STATES, DagRunState, TaskInstanceState
 from asynsched.store.runs.changes import Stale
 
 log = structlog.get_logger(__name__)
 
+_HAVE_PROCESSES = frozenset({TaskInstanceState.RUNNING, TaskInstanceState.RESTARTING})
 NOT_CLAIMED = "somebody has changed its task instance"
 """Why a try is ended that no task instance waits for."""
 
@@ -179,3 +180,23 @@ def _first_failure(run: ActiveRun) -> ActiveTask | None:
 def is_stale(task: ActiveTask, stale: Stale) -> bool:
     """Whether nothing was stored of what a batch has of a task instance."""
     return task.run.id in stale.runs or (task.run.id, task.task_id, task.map_index) in stale.tasks
+
+
+def lost_tries(tasks: Iterable[ActiveTask], held: Held, boot_mark: str, now: datetime) -> Iterator[Ended]:
+    """Yield the end of each try that the executor knows nothing of, and that began, or may have begun.
+
+    A queued one may have begun if it was submitted before the machine was started: the record of that may be lost.
+
+    Args:
+        boot_mark: How the tokens begin that were given since then.
+    """
+    for task in tasks:
+        if task.token is None or task.token in held.known:
+            continue
+        if task.state in _HAVE_PROCESSES:
+            reason = "the try was lost: its keeper is gone, and left no record of its end"
+        elif task.state is TaskInstanceState.QUEUED and not task.token.startswith(boot_mark):
+            reason = "the try was not submitted since the machine was started: it may have begun before that"
+        else:
+            continue
+        yield Ended(task.token, "failed", now, task.started_at, reason, cause="machine")

@@ -6,8 +6,6 @@ Where several schedulers want to start them, they are claimed first.
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable
 from datetime import datetime, timedelta
-from functools import partial
-from itertools import chain
 
 import msgspec
 import structlog
@@ -16,10 +14,9 @@ from asynsched.channels import Channels, RunCreated, RunEnded
 from asynsched.clock import jitter
 from asynsched.errors import DagError, NotFound
 from asynsched.keys import DagRunKey
-from asynsched.scheduling.evaluation.decisions import SKIPMIXIN_KEY
 from asynsched.scheduling.evaluation.evaluation import Evaluation
-from asynsched.scheduling.evaluation.run import ActiveRun, ActiveTask
-from asynsched.scheduling.loading import VersionCache, active_run, active_tasks, past_of
+from asynsched.scheduling.evaluation.run import ActiveRun
+from asynsched.scheduling.loading import Loader, VersionCache
 from asynsched.scheduling.places import Place, Places
 from asynsched.scheduling.rules.verdict import Verdict
 from asynsched.scheduling.slices import Slices, settle
@@ -37,9 +34,6 @@ from asynsched.store.runs.queue import (
     runs_elsewhere,
     runs_of,
 )
-from asynsched.store.runs.task_instances import load_task_instances, read_past
-from asynsched.store.runs.xcoms import get_xcoms
-from asynsched.store.schema import XComValue
 
 log = structlog.get_logger(__name__)
 BUSY_PAUSE = timedelta(milliseconds=20)
@@ -70,6 +64,7 @@ class RunIntake:
     ) -> None:
         self._database = database
         self._versions = versions
+        self.loader = Loader(database, versions)
         self._evaluation = evaluation
         self._channels = channels
         self.places = places
@@ -177,8 +172,8 @@ class RunIntake:
         if begun is None:
             self.places.lose(row.key)
             return
-        run = await self.load(begun)
-        tasks = await self.fill(run, is_new=not row.has_begun)
+        run = await self.loader.run(begun)
+        tasks = await self.loader.fill(run, is_new=not row.has_begun)
         if is_cleared or row.state == DagRunState.RUNNING:
             # One that was claimed, and has not begun before, has no task instances yet.
             self._evaluation.resume_run(run, tasks, now)
@@ -196,43 +191,6 @@ class RunIntake:
         """How many more tasks could run here at once. A run has one at least."""
         parallelism = self._evaluation.ready.parallelism
         return max(0, (parallelism.capacity or 0) - parallelism.used)
-
-    async def load(self, row: QueuedRun) -> ActiveRun:
-        """Return a stored run without its task instances. Raises NotFound or DagError when its version is no good."""
-        if row.version_id is None:
-            raise NotFound("version of the DAG", row.dag_id)
-        run = active_run(row, await self._versions.get(row.version_id))
-        if run.structure.depend_on_past:
-            await self._read_past(run)
-        return run
-
-    async def load_tasks(self, run: ActiveRun) -> list[ActiveTask]:
-        """Return the stored task instances of a run, with what branches and short circuits decided to skip."""
-        rows = await self._database.read(load_task_instances, run.id)
-        decisions: list[XComValue] = []
-        if any(run.structure.deciders.values()):
-            decisions = await self._database.read(partial(get_xcoms, key=SKIPMIXIN_KEY), run.id)
-        return active_tasks(run, rows, decisions)
-
-    async def fill(self, run: ActiveRun, *, is_new: bool = False) -> list[ActiveTask]:
-        """Give a run its task instances: those that are stored, which are returned, and new ones of all other tasks."""
-        stored = [] if is_new else await self.load_tasks(run)
-        known = {task.task_id for task in stored}
-        await self._slices.take(run.adding_tasks(chain(run.first_instances(known), stored)))
-        return stored
-
-    async def _read_past(self, run: ActiveRun) -> bool:
-        """Read how it went in the run before; return whether that has changed."""
-        if run.logical_date is None:
-            return False
-        downstream = {task_id: run.structure.downstream[task_id] for task_id in run.structure.depend_on_past}
-        catchup = bool(run.structure.dag.catchup)
-        never_seen = frozenset(task_id for task_id, past in run.past.items() if not past.has_earlier)
-        read = partial(read_past, catchup=catchup, never_seen=never_seen)
-        stored = await self._database.read(read, run.key.dag_id, run.logical_date, downstream)
-        before = run.past
-        run.key_before, run.past = (stored.key, past_of(run, stored)) if stored is not None else (None, {})
-        return run.past != before
 
     async def follow_backfills(self, dag_ids: set[str]) -> None:
         """Take over what somebody has done to the backfills of DAGs: their runs, and whether they are paused."""
@@ -271,7 +229,7 @@ class RunIntake:
 
     async def _follow_past(self, run: ActiveRun, now: datetime) -> None:
         """Look at what came before a run; where that is active here, its changes are passed on as they happen."""
-        if run.key_before not in self._evaluation.runs and await self._read_past(run):
+        if run.key_before not in self._evaluation.runs and await self.loader.read_past(run):
             self._evaluation.past_read(run, now)
 
     def take_up(self, row: QueuedRun) -> None:

@@ -4,9 +4,10 @@ The code and structure of a DAG version are loaded once for all runs that are pi
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
+from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import anyio.to_thread
@@ -14,22 +15,24 @@ import msgspec
 from sqlalchemy import Connection
 
 from asynsched.errors import DagError, NotFound
-from asynsched.executors.base import Held
 from asynsched.protocol.home_files import lay_out_source
-from asynsched.protocol.messages import CodeVersion, Ended, SourceRef
+from asynsched.protocol.messages import CodeVersion, SourceRef
 from asynsched.protocol.plainness import looks_plain
+from asynsched.scheduling.evaluation.decisions import SKIPMIXIN_KEY
 from asynsched.scheduling.evaluation.deferral import decoded
 from asynsched.scheduling.evaluation.run import ActiveRun, ActiveTask
 from asynsched.scheduling.evaluation.structure import DagStructure, compile_structure
 from asynsched.scheduling.rules.clearing import fits
 from asynsched.scheduling.rules.past_depends import GOOD_STATES, PastTask
 from asynsched.scheduling.rules.run_stop import decoded as decoded_stop
+from asynsched.scheduling.slices import Slices
 from asynsched.serialization.decode import decode_dag
 from asynsched.states import DagRunState, TaskInstanceState
 from asynsched.store.dags.versions import DagVersionRow, get_sources, get_versions
 from asynsched.store.database import Database
 from asynsched.store.runs.queue import QueuedRun
-from asynsched.store.runs.task_instances import StoredPast
+from asynsched.store.runs.task_instances import StoredPast, load_task_instances, read_past
+from asynsched.store.runs.xcoms import get_xcoms
 from asynsched.store.schema import TaskInstanceRow, XComValue
 
 MAX_LOADED = 1000
@@ -115,6 +118,52 @@ class VersionCache:
             lay_out_source(self._sources_folder, content_hash, text)
 
 
+class Loader:
+    """Reads stored runs, each on the version that it is pinned to. It changes nothing but the run that it is given."""
+
+    def __init__(self, database: Database, versions: VersionCache) -> None:
+        self._database = database
+        self._versions = versions
+        self._slices = Slices()
+
+    async def run(self, row: QueuedRun) -> ActiveRun:
+        """Return a stored run without its task instances. Raises NotFound or DagError when its version is no good."""
+        if row.version_id is None:
+            raise NotFound("version of the DAG", row.dag_id)
+        run = active_run(row, await self._versions.get(row.version_id))
+        if run.structure.depend_on_past:
+            await self.read_past(run)
+        return run
+
+    async def tasks(self, run: ActiveRun) -> list[ActiveTask]:
+        """Return the stored task instances of a run, with what branches and short circuits decided to skip."""
+        rows = await self._database.read(load_task_instances, run.id)
+        decisions: list[XComValue] = []
+        if any(run.structure.deciders.values()):
+            decisions = await self._database.read(partial(get_xcoms, key=SKIPMIXIN_KEY), run.id)
+        return active_tasks(run, rows, decisions)
+
+    async def fill(self, run: ActiveRun, *, is_new: bool = False) -> list[ActiveTask]:
+        """Give a run its task instances: those that are stored, which are returned, and new ones of all other tasks."""
+        stored = [] if is_new else await self.tasks(run)
+        known = {task.task_id for task in stored}
+        await self._slices.take(run.adding_tasks(chain(run.first_instances(known), stored)))
+        return stored
+
+    async def read_past(self, run: ActiveRun) -> bool:
+        """Read how it went in the run before; return whether that has changed."""
+        if run.logical_date is None:
+            return False
+        downstream = {task_id: run.structure.downstream[task_id] for task_id in run.structure.depend_on_past}
+        catchup = bool(run.structure.dag.catchup)
+        never_seen = frozenset(task_id for task_id, past in run.past.items() if not past.has_earlier)
+        read = partial(read_past, catchup=catchup, never_seen=never_seen)
+        stored = await self._database.read(read, run.key.dag_id, run.logical_date, downstream)
+        before = run.past
+        run.key_before, run.past = (stored.key, past_of(run, stored)) if stored is not None else (None, {})
+        return run.past != before
+
+
 def read_versions(conn: Connection, version_ids: list[int]) -> tuple[list[DagVersionRow], dict[str, str]]:
     """Return those of some versions that there are, and the texts of their sources by content hash."""
     rows = get_versions(conn, version_ids)
@@ -193,29 +242,6 @@ def _active_task(run: ActiveRun, row: TaskInstanceRow) -> ActiveTask:
         stored_try=row.try_number,
         is_stored=True,
     )
-
-
-_HAVE_PROCESSES = frozenset({TaskInstanceState.RUNNING, TaskInstanceState.RESTARTING})
-
-
-def lost_tries(tasks: Iterable[ActiveTask], held: Held, boot_mark: str, now: datetime) -> Iterator[Ended]:
-    """Yield the end of each try that the executor knows nothing of, and that began, or may have begun.
-
-    A queued one may have begun if it was submitted before the machine was started: the record of that may be lost.
-
-    Args:
-        boot_mark: How the tokens begin that were given since then.
-    """
-    for task in tasks:
-        if task.token is None or task.token in held.known:
-            continue
-        if task.state in _HAVE_PROCESSES:
-            reason = "the try was lost: its keeper is gone, and left no record of its end"
-        elif task.state is TaskInstanceState.QUEUED and not task.token.startswith(boot_mark):
-            reason = "the try was not submitted since the machine was started: it may have begun before that"
-        else:
-            continue
-        yield Ended(task.token, "failed", now, task.started_at, reason, cause="machine")
 
 
 def past_of(run: ActiveRun, stored: StoredPast) -> dict[str, PastTask]:

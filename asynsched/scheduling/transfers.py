@@ -66,6 +66,7 @@ class RunTransfers:
         self._evaluation = evaluation
         self._intake = intake
         self._places = intake.places
+        self._loader = intake.loader
         self._announcer = announcer
         self._requests = requests
         self._owner = owner
@@ -193,7 +194,7 @@ class RunTransfers:
             wanted: What was asked of it while nobody had it: nothing is to be decided of it that forestalls this.
         """
         try:
-            run, stop = await self._intake.load(row), None
+            run, stop = await self._loader.run(row), None
             if wanted:
                 if held is not None and held.ended:
                     await self._store_ends(row, run, held, now)
@@ -201,11 +202,11 @@ class RunTransfers:
                 if (edited := (await self._owned({row.id})).get(row.id)) is None:
                     self._lose(row.key)
                     return  # it has ended, or is another scheduler's by now
-                row, run = edited, await self._intake.load(edited)
+                row, run = edited, await self._loader.run(edited)
         except (NotFound, DagError) as exc:
             await self._give_back(row, str(exc))
             return
-        tasks = await self._intake.fill(run)
+        tasks = await self._loader.fill(run)
         # What was stored was launched, so that its end is going to be told of.
         may_be_left = held is None or held.starting or held.running or self._evaluation.unclaimed
         launched = await self._database.read(tokens_of_tries, row.id) if may_be_left else frozenset()
@@ -233,7 +234,7 @@ class RunTransfers:
 
         Only then comes what was asked of the run: the try of a task that is cleared goes into the history as it ended.
         """
-        tasks = await self._intake.fill(run)
+        tasks = await self._loader.fill(run)
         ends = self._take_ends(held.ended & {task.token for task in tasks if task.state in SLOT_TASK_STATES})
         if not ends:
             return

@@ -1,6 +1,5 @@
 """Bugs that are planted on purpose where the result of a task decides what becomes of those after it."""
 
-from asynsched.scheduling import intake as run_intake
 from asynsched.scheduling import loading
 from asynsched.scheduling.evaluation import decisions
 from asynsched.scheduling.evaluation.run import ActiveRun
@@ -9,10 +8,8 @@ from tests.faults.simulated.conditions import STORES, Conditions
 
 
 def _forgotten_decision() -> list[Change]:
-    def active_tasks(run, rows, decisions=()):
-        return loading.active_tasks(run, rows)
-
-    return [(run_intake, "active_tasks", active_tasks)]
+    active_tasks = loading.active_tasks
+    return [(loading, "active_tasks", lambda run, rows, _decisions: active_tasks(run, rows))]
 
 
 def _left_out_while_it_runs() -> list[Change]:
@@ -48,10 +45,12 @@ def _decision_for_every_place() -> list[Change]:
 
 
 def _forgotten_decision_of_instances() -> list[Change]:
-    def active_tasks(run, rows, decisions=()):
-        return loading.active_tasks(run, rows, [found for found in decisions if found.map_index < 0])
+    active_tasks = loading.active_tasks
 
-    return [(run_intake, "active_tasks", active_tasks)]
+    def without_instances(run, rows, decisions):
+        return active_tasks(run, rows, [found for found in decisions if found.map_index < 0])
+
+    return [(loading, "active_tasks", without_instances)]
 
 
 DECIDING = Conditions(dag_id="deciding")

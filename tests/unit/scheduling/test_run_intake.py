@@ -23,7 +23,7 @@ from tests.support.simulated import report_of
 async def test_a_run_that_was_taken_up_while_its_start_waited_for_the_database_is_not_begun_again(tmp_path):
     async with interrupted_start(tmp_path) as (intake, engine, database, key):
         [row] = await database.read(queued_runs, [key])
-        run = await intake.load(row)
+        run = await intake.loader.run(row)
         intake.places.disturb(row.key, row.id)
         intake.take_up(row)
         engine.start_run(run, NOON)
